@@ -1,1 +1,19 @@
+"""The language and the wire: event types, subjects, codec, streams, the Bus and its adapters, the service shell.
 
+A map for the newcomer, in reading order:
+
+    identity.py, job.py       what is talked about: members, resources, jobs, data sets
+    facts.py                  what happened, readable: `rover.job.<job>.<noun>.<verb>`
+    log.py                    what a master decided: packed batches of records on `rover.job.<job>.log`
+    requests.py               what members ask of a master, and its answers
+    profiles.py               samples: short-lived, lossy
+    subjects.py               the grammar of subjects; names are validated here and concatenated nowhere else
+    codec.py, envelope.py     typed events to bytes and back; headers
+    streams.py                streams and buckets as data
+    bus.py                    the port: what a service may do to the outside
+    nats_bus.py, memory_bus.py   its two adapters; virtual_time.py is the clock of the second
+    shell.py                  the one service shell: replay, subscribe, decide, publish, ack
+    broker.py                 an embedded nats-server
+
+Importing this package imports neither nats nor asyncio. It imports nothing else of ours.
+"""

@@ -1,0 +1,131 @@
+"""Typed events to bytes and back: msgpack maps with a `type` tag, encoded and validated by msgspec.
+
+Fed by every shell; apart because decoding is where untrusted bytes enter: sizes are bounded, nothing executes, and every
+failure is a BadMessage that says what the bytes are. `describe` is the schema-less twin for `rover decode` and the corpus: it
+uses the reference library msgpack, bounded by its limits, and reads events of any version.
+"""
+
+from __future__ import annotations
+
+import base64
+from functools import cache
+from typing import Any, TypeVar
+
+import msgpack
+import msgspec
+
+from rover_bus.events.errors import BadMessage, UnknownVersion
+from rover_bus.events.facts import FACTS
+from rover_bus.events.log import LogBatch
+from rover_bus.events.profiles import PROFILES
+from rover_bus.events.requests import REPLIES, REQUESTS
+
+MAX_BODY_BYTES = 8 << 20
+
+T = TypeVar("T")
+
+_encoder = msgspec.msgpack.Encoder()
+encode = _encoder.encode
+
+EVENTS: dict[str, type[msgspec.Struct]] = {
+    str(cls.__struct_config__.tag): cls for cls in (*FACTS, *PROFILES, *REQUESTS, *REPLIES, LogBatch)
+}
+
+
+@cache
+def _decoder(cls: type[Any]) -> msgspec.msgpack.Decoder[Any]:
+    return msgspec.msgpack.Decoder(cls)
+
+
+def decode(body: bytes, cls: type[T]) -> T:
+    """Decode a body that must be a `cls`. Raises BadMessage (truncated, foreign, oversized, another type) or UnknownVersion."""
+    if len(body) > MAX_BODY_BYTES:
+        raise BadMessage(f"a message of {len(body)} bytes; at most {MAX_BODY_BYTES} are read")
+    try:
+        return _decoder(cls).decode(body)  # type: ignore[no-any-return]
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        raise _explain(body, cls.__name__, error) from None
+
+
+def decode_any(body: bytes) -> msgspec.Struct:
+    """Decode a body of any known type by its tag. Raises BadMessage or UnknownVersion."""
+    tag = type_of(body)
+    cls = EVENTS.get(tag)
+    if cls is None:
+        raise _explain(body, "an event", ValueError(f"unknown type {tag!r}"))
+    return decode(body, cls)
+
+
+class _Tagged(msgspec.Struct):
+    type: str = ""
+
+
+def type_of(body: bytes) -> str:
+    """Return the type tag of a body, "" when it has none. Never raises."""
+    if len(body) > MAX_BODY_BYTES:
+        return ""
+    try:
+        return str(_decoder(_Tagged).decode(body).type)
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        return ""
+
+
+def _explain(body: bytes, wanted: str, error: Exception) -> BadMessage:
+    tag = type_of(body)
+    family, _, major = tag.rpartition(".v")
+    known = [other for other in EVENTS if other.rpartition(".v")[0] == family]
+    if family and known and tag not in EVENTS:
+        newest = max(known)
+        return UnknownVersion(f"{tag} is of a newer release; this one reads {newest}. Upgrade rover-bus")
+    if not tag:
+        return BadMessage(f"{len(body)} bytes that are no event of ours ({error})")
+    return BadMessage(f"{tag!r} where {wanted} was expected, or malformed: {error}")
+
+
+def describe(body: bytes) -> dict[str, Any]:
+    """Return any bytes as something JSON can say: an event as its map, a packed batch with its records, the rest as what it is.
+
+    Never raises: foreign bytes come back as {"foreign": ..., "size_bytes": ...}.
+    """
+    try:
+        value = msgpack.unpackb(
+            body,
+            raw=False,
+            strict_map_key=False,
+            max_buffer_size=MAX_BODY_BYTES,
+            max_str_len=MAX_BODY_BYTES,
+            max_bin_len=MAX_BODY_BYTES,
+            max_array_len=1 << 20,
+            max_map_len=1 << 16,
+            max_ext_len=1 << 16,
+            unicode_errors="replace",
+        )
+    except (
+        ValueError,
+        TypeError,
+        msgpack.exceptions.UnpackException,
+        RecursionError,
+        OverflowError,
+    ) as error:
+        return _foreign(body, f"not msgpack: {error or type(error).__name__}")
+    if not isinstance(value, dict) or not isinstance(value.get("type"), str):
+        return _foreign(body, f"msgpack, but {type(value).__name__} without a type")
+    return {str(key): _plain(item) for key, item in value.items()}
+
+
+def _foreign(body: bytes, what: str) -> dict[str, Any]:
+    start = body[:64]
+    text = start.decode("utf-8", "replace") if start.isascii() and bytes(start).strip() else start.hex(" ")
+    return {"foreign": what, "size_bytes": len(body), "starts_with": text}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return {"bytes": len(value), "base64": base64.b64encode(value[:48]).decode()}
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, msgpack.ExtType | msgpack.Timestamp):
+        return str(value)
+    return value

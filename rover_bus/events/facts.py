@@ -1,0 +1,343 @@
+"""What happened, readable: one event a subject `rover.job.<job>.<noun>.<verb>` or `rover.host.<host>.<fact>`.
+
+Facts of a job are an outbox of its log: the master derives them from its records, each carries the (log sequence, index)
+it came from, and they are published in that order (protocol P18). Facts of people, the Brain and hosts have no position.
+The type tag is `<noun>.<verb>.v<major>`; new fields have defaults; a changed meaning is a new major.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from rover_bus.events.identity import DesiredMember, Exit, HostCapacity, Member, Process
+from rover_bus.events.invariants import Checked, Count, Seconds
+from rover_bus.events.job import Dataset, JobSpec
+
+Position = tuple[int, int]
+
+
+class Fact(Checked, frozen=True, kw_only=True, tag_field="type"):
+    """Base of all facts. `cause` is the id of the event that caused this one; `by` is who asked (people, services)."""
+
+    cause: str = ""
+    by: str = ""
+
+    @classmethod
+    def tag(cls) -> str:
+        """Return the type tag, for example `plan.applied.v1`."""
+        return str(cls.__struct_config__.tag)
+
+    @classmethod
+    def kind(cls) -> str:
+        """Return `<noun>.<verb>`: the last two tokens of its subject (the last one for hosts)."""
+        return cls.tag().rsplit(".", 1)[0]
+
+
+class JobFact(Fact, frozen=True, kw_only=True):
+    """A fact about one job. `position` is set on what comes out of the job's log."""
+
+    job: str
+    position: Position | None = None
+
+
+class JobSubmitted(JobFact, frozen=True, kw_only=True, tag="job.submitted.v1"):
+    """Somebody asks for a job. `uid` is random: two jobs of one name are told apart by it."""
+
+    spec: JobSpec
+    uid: str
+
+
+class JobOpened(JobFact, frozen=True, kw_only=True, tag="job.opened.v1"):
+    """A master took the job up: its log begins."""
+
+    uid: str
+    history: int
+
+
+class JobStopRequested(JobFact, frozen=True, kw_only=True, tag="job.stop_requested.v1"):
+    """Somebody wants the job to end: `drain` lets workers finish or part-commit, `cancel` ends at once."""
+
+    mode: Literal["drain", "cancel"]
+    reason: str = ""
+
+
+JobEnd = Literal["completed", "failed", "stopped", "cancelled"]
+
+
+class JobEnded(JobFact, frozen=True, kw_only=True, tag="job.ended.v1"):
+    """The job is over. `reason` is a constant (`server_lost`, `deterministic_failure`, ...), `detail` is for people."""
+
+    state: JobEnd
+    reason: str = ""
+    detail: str = ""
+    summary: dict[str, Any] = {}
+
+
+class MasterElected(JobFact, frozen=True, kw_only=True, tag="master.elected.v1"):
+    """A master leads with a new term. `replayed_records` is what it had to read to know the job."""
+
+    term: Count
+    holder: str
+    replayed_records: Count = 0
+
+
+class PlanProposed(JobFact, frozen=True, kw_only=True, tag="plan.proposed.v1"):
+    """The Brain's absolute plan: how many of whom, how big, where. `log_sequence` is what it was computed from (P22)."""
+
+    plan: Count
+    brain_term: Count = 0
+    log_sequence: Count = 0
+    workers: Count
+    servers: Count
+    worker_cores: float = 0.0
+    server_cores: float = 0.0
+    worker_memory_bytes: Count = 0
+    server_memory_bytes: Count = 0
+    hosts: list[str] = []
+    masters: list[str] = []
+    reason: str = ""
+    scores: dict[str, float] = {}
+
+
+class PlanApplied(JobFact, frozen=True, kw_only=True, tag="plan.applied.v1"):
+    """The master carries a plan out from now on."""
+
+    plan: Count
+    workers: Count
+    servers: Count
+    reason: str = ""
+
+
+class PlanRefused(JobFact, frozen=True, kw_only=True, tag="plan.refused.v1"):
+    """The master will not carry a plan out, and says why."""
+
+    plan: Count
+    reason: str
+
+
+class MembersDesired(JobFact, frozen=True, kw_only=True, tag="members.desired.v1"):
+    """Absolute desired state for platforms (P18). A lower (history, term, plan) than one already seen is stale."""
+
+    term: Count
+    plan: Count
+    members: list[DesiredMember]
+    uid: str = ""
+
+
+class MemberAdmitted(JobFact, frozen=True, kw_only=True, tag="member.admitted.v1"):
+    """A life of a place is known to the master and may take part. A server's `state` names what it starts from (P5)."""
+
+    member: Member
+    host: str = ""
+    pid: Count = 0
+    state: str = ""
+
+
+class MemberLost(JobFact, frozen=True, kw_only=True, tag="member.lost.v1"):
+    """A member is proven dead (P19): its process ended, or three intervals were silent while the master was awake."""
+
+    member: Member
+    reason: str
+    leases_returned: Count = 0
+    detail: str = ""
+
+
+class MemberLeft(JobFact, frozen=True, kw_only=True, tag="member.left.v1"):
+    """A member said goodbye: it holds nothing any more."""
+
+    member: Member
+    reason: str = ""
+
+
+class DatasetRegistered(JobFact, frozen=True, kw_only=True, tag="dataset.registered.v1"):
+    """The data set and its grid are fixed for the life of the job."""
+
+    dataset: Dataset
+    member: Member | None = None
+
+
+class DatasetRefused(JobFact, frozen=True, kw_only=True, tag="dataset.refused.v1"):
+    """A worker registered other data than the first one did (S6)."""
+
+    member: Member
+    difference: str
+
+
+class RoutingChanged(JobFact, frozen=True, kw_only=True, tag="routing.changed.v1"):
+    """Which server holds which slots changed: a new routing epoch, or a new generation."""
+
+    generation: Count
+    epoch: Count
+    servers: list[Member]
+
+
+class EpochOpened(JobFact, frozen=True, kw_only=True, tag="epoch.opened.v1"):
+    """Leases of this epoch are given out from now on."""
+
+    epoch: Count
+    generation: Count = 0
+
+
+class EpochClosed(JobFact, frozen=True, kw_only=True, tag="epoch.closed.v1"):
+    """Every sample of the epoch is committed or dead-lettered."""
+
+    epoch: Count
+    committed: Count
+    dead_lettered: Count
+
+
+class CommitRefused(JobFact, frozen=True, kw_only=True, tag="commit.refused.v1"):
+    """A commit or progress bore a stale token, generation or server incarnation: nothing changed (S3)."""
+
+    member: Member
+    token: int
+    reason: str
+
+
+class BatchDeadLettered(JobFact, frozen=True, kw_only=True, tag="batch.dead_lettered.v1"):
+    """A batch failed on too many incarnations and is given up. It may be partly applied."""
+
+    epoch: Count
+    batch: Count
+    first_position: Count
+    samples: Count
+    reason: str
+    members: list[Member] = []
+
+
+class SkippedRow(msgspec.Struct, frozen=True, array_like=True):
+    """One row that a reader could not use: where in the epoch it stood, where in the file, and why."""
+
+    position: int
+    row: int
+    line: int
+    reason: str
+
+
+class RowsSkipped(JobFact, frozen=True, kw_only=True, tag="rows.skipped.v1"):
+    """Rows that could not be used; they count as dead-lettered, by position."""
+
+    epoch: Count
+    file: str
+    rows: list[SkippedRow]
+
+
+class LeaseSpeculated(JobFact, frozen=True, kw_only=True, tag="lease.speculated.v1"):
+    """At the tail of an epoch the same interval was leased a second time."""
+
+    epoch: Count
+    first: Count
+    batches: Count
+    holder: Member
+    second: Member
+
+
+class LedgerRewound(JobFact, frozen=True, kw_only=True, tag="ledger.rewound.v1"):
+    """The ledger went back to a former state under a new generation (P8)."""
+
+    generation: Count
+    epoch: Count
+    committed_batches: Count
+    reason: str
+
+
+class WorkerFailed(JobFact, frozen=True, kw_only=True, tag="worker.failed.v1"):
+    """User code raised. `charged_batch` is the first uncommitted batch of its lease, -1 when it held none."""
+
+    member: Member
+    exception: str
+    message: str
+    traceback: str = ""
+    charged_epoch: int = -1
+    charged_batch: int = -1
+
+
+class ResultReported(JobFact, frozen=True, kw_only=True, tag="result.reported.v1"):
+    """A named result of the job (`evaluate`): metrics and where files lie."""
+
+    member: Member
+    task: str
+    values: dict[str, Any]
+
+
+class JobReported(JobFact, frozen=True, kw_only=True, tag="job.reported.v1"):
+    """Progress of a job in figures, now and then: what `rover top` and `rover jobs` show."""
+
+    epoch: Count
+    committed: Count
+    dead_lettered: Count
+    total: Count
+    samples_per_second: float = 0.0
+
+
+class HostFact(Fact, frozen=True, kw_only=True):
+    """A fact that a daemon states about its host."""
+
+    host: str
+
+
+class HostRegistered(HostFact, frozen=True, kw_only=True, tag="registered.v1"):
+    """A daemon is there and says what its host can give. `daemon` is the incarnation of the daemon."""
+
+    capacity: HostCapacity
+    daemon: str
+    processes: list[Process] = []
+    jobs: list[str] = []
+
+
+class HostStarted(HostFact, frozen=True, kw_only=True, tag="started.v1"):
+    """A member's process runs."""
+
+    job: str
+    process: Process
+    adopted: bool = False
+
+
+class HostExited(HostFact, frozen=True, kw_only=True, tag="exited.v1"):
+    """A member's process ended: the proof of death (P19)."""
+
+    job: str
+    member: Member
+    exit: Exit
+    ran_s: Seconds = 0.0
+
+
+class HostLeft(HostFact, frozen=True, kw_only=True, tag="left.v1"):
+    """The daemon goes away on purpose."""
+
+    reason: str = ""
+
+
+FACTS: tuple[type[Fact], ...] = (
+    JobSubmitted,
+    JobOpened,
+    JobStopRequested,
+    JobEnded,
+    JobReported,
+    MasterElected,
+    PlanProposed,
+    PlanApplied,
+    PlanRefused,
+    MembersDesired,
+    MemberAdmitted,
+    MemberLost,
+    MemberLeft,
+    DatasetRegistered,
+    DatasetRefused,
+    RoutingChanged,
+    EpochOpened,
+    EpochClosed,
+    CommitRefused,
+    BatchDeadLettered,
+    RowsSkipped,
+    LeaseSpeculated,
+    LedgerRewound,
+    WorkerFailed,
+    ResultReported,
+    HostRegistered,
+    HostStarted,
+    HostExited,
+    HostLeft,
+)

@@ -1,0 +1,93 @@
+"""Who is who: members of a job, their resources, how they ended.
+
+A member is (role, index, incarnation): the incarnation is allocated in the job's log (protocol P5), so that no message
+of a former life is taken for the present one. Used by facts, requests, platforms and deciders alike.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from rover_bus.events.invariants import Bytes, Checked, Cores, Count, Seconds
+
+Role = Literal["master", "worker", "ps"]
+
+ExitReason = Literal[
+    "completed",  # exit status 0
+    "drained",  # left on our word, lease finished or part-committed
+    "failed",  # user code: a non-zero status of its own
+    "crashed",  # a signal from inside: SIGSEGV, SIGABRT, SIGBUS, SIGFPE, SIGILL
+    "killed",  # a signal from outside: SIGKILL, SIGTERM that we did not send
+    "out_of_memory",  # the memory watchdog or the kernel
+    "preempted",
+    "evicted",
+    "host_lost",
+    "never_started",
+    "unknown",
+]
+
+# What counts against the data and the program; everything else is the cluster's doing (protocol, "Poison and faults").
+FAULTS_OF_THE_PROGRAM: frozenset[str] = frozenset({"failed", "crashed"})
+
+
+class Member(msgspec.Struct, frozen=True, order=True):
+    """One life of one place in a job. Written `worker-1.3`: role, index, incarnation."""
+
+    role: Role
+    index: int
+    incarnation: int
+
+    def __str__(self) -> str:
+        return f"{self.role}-{self.index}.{self.incarnation}"
+
+    @property
+    def place(self) -> str:
+        """Role and index without the incarnation: what a user calls this member."""
+        return f"{self.role}-{self.index}"
+
+
+class Resources(Checked, frozen=True, kw_only=True):
+    """What one member may use. 0 means no limit."""
+
+    cores: Cores = 0.0
+    memory_bytes: Bytes = 0
+
+
+class DesiredMember(Checked, frozen=True, kw_only=True):
+    """One line of a platform's absolute desired state: this life of this place shall run here, so."""
+
+    member: Member
+    host: str
+    command: list[str]
+    environment: dict[str, str] = {}
+    resources: Resources = Resources()
+    directory: str = ""
+    grace_s: Seconds = 10.0
+    restart: bool = False  # True: the platform itself starts it again when it ends (masters; fenced by terms)
+
+
+class Exit(Checked, frozen=True, kw_only=True):
+    """How a member's process ended."""
+
+    reason: ExitReason
+    status: int | None = None
+    signal: int | None = None
+    detail: str = ""
+
+
+class HostCapacity(Checked, frozen=True, kw_only=True):
+    """What a host can give to members."""
+
+    cores: Cores
+    memory_bytes: Bytes
+    shared_memory_bytes: Bytes = 0
+
+
+class Process(Checked, frozen=True, kw_only=True):
+    """A running member as the platform sees it."""
+
+    member: Member
+    pid: Count
+    host: str

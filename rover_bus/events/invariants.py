@@ -1,0 +1,45 @@
+"""Invalid values cannot be constructed: checks that msgspec makes when decoding, made at construction as well.
+
+Fed by the type annotations of a Struct (`Annotated[int, Meta(ge=0)]`), used by `Checked` as base of every event that
+people or programs build by hand. Hot records (log.py, requests.py) leave it out: one decider builds them.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Annotated, Any, Self
+
+import msgspec
+
+Count = Annotated[int, msgspec.Meta(ge=0)]
+Bytes = Annotated[int, msgspec.Meta(ge=0, description="bytes, never MiB")]
+Cores = Annotated[float, msgspec.Meta(ge=0, description="cores, never millicores")]
+Seconds = Annotated[float, msgspec.Meta(ge=0, description="seconds")]
+Fraction = Annotated[float, msgspec.Meta(ge=0, le=1)]
+
+
+@cache
+def _bounds(cls: type) -> tuple[tuple[str, float | None, float | None], ...]:
+    found: list[tuple[str, float | None, float | None]] = []
+    for field in msgspec.inspect.type_info(cls).fields:  # type: ignore[attr-defined]
+        kind = field.type
+        low, high = getattr(kind, "ge", None), getattr(kind, "le", None)
+        if low is not None or high is not None:
+            found.append((field.name, low, high))
+    return tuple(found)
+
+
+class Checked(msgspec.Struct, frozen=True, kw_only=True):
+    """Base of Structs whose numeric bounds hold from construction on. Raises ValueError naming the field."""
+
+    def __post_init__(self) -> None:
+        for name, low, high in _bounds(type(self)):
+            value = getattr(self, name)
+            if not isinstance(value, int | float) or value != value:
+                raise ValueError(f"{type(self).__name__}.{name} must be a number, not {value!r}")
+            if (low is not None and value < low) or (high is not None and value > high):
+                raise ValueError(f"{type(self).__name__}.{name} is {value}, outside {low}..{high}")
+
+    def replace(self, **changes: Any) -> Self:
+        """Return a copy with some fields changed, checked again."""
+        return msgspec.structs.replace(self, **changes)

@@ -1,0 +1,101 @@
+"""What a job is: its data set on a grid of batches, the program, the members it asks for.
+
+Built by the CLI from a job file (docs/job-file.md), carried by `job.submitted`, read by the Brain, masters and programs.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from rover_bus.events.invariants import Bytes, Checked, Cores, Count, Seconds
+
+Positive = Annotated[int, msgspec.Meta(ge=1)]
+
+
+class Dataset(Checked, frozen=True, kw_only=True):
+    """A registered data set: N records on a fixed grid of batches (protocol P1).
+
+    Batch k of an epoch is positions [k*batch_size, min((k+1)*batch_size, records)). `digest` tells two workers apart that
+    registered different data (S6). A streaming data set has records = 0 and names its partitions (watermarks decide).
+    """
+
+    records: Count
+    batch_size: Positive
+    epochs: Count = 1  # 0: endless
+    seed: int = 0
+    digest: str = ""
+    partitions: list[str] = []
+
+    @property
+    def streaming(self) -> bool:
+        return bool(self.partitions)
+
+    @property
+    def batches(self) -> int:
+        """Batches an epoch: the last one may be short (S7)."""
+        return -(-self.records // self.batch_size)
+
+    @property
+    def samples_total(self) -> int:
+        """Records times epochs, fixed at registration."""
+        return self.records * self.epochs
+
+    def samples(self, first: int, end: int) -> int:
+        """Samples in the batches [first, end) of one epoch."""
+        size = self.batch_size
+        return min(end * size, self.records) - min(first * size, self.records)
+
+
+class RoleSpec(Checked, frozen=True, kw_only=True):
+    """What the user asks for one role. `count = 0` lets the Brain choose."""
+
+    count: Count = 0
+    max_count: Count = 64
+    cores: Cores = 0.0
+    memory_bytes: Bytes = 0
+
+
+class LeaseSpec(Checked, frozen=True, kw_only=True):
+    """How leases are sized and guarded."""
+
+    target_s: Seconds = 10.0  # a lease holds this much work for its worker
+    max_batches: Positive = 100_000
+    heartbeat_s: Annotated[float, msgspec.Meta(gt=0)] = 1.0  # three silent ones are a death (P19)
+    failures_per_batch: Positive = 3  # distinct incarnations that fail on a batch before it is dead-lettered
+    deterministic_failures: Positive = 3  # incarnations with the same exception while nothing commits (S28)
+    relaunches: Count = 100  # user-code failures of a whole job before it fails
+    preemptions: Count = 10_000  # its own budget: not a fault of the data (S2)
+
+
+class DataSpec(Checked, frozen=True, kw_only=True):
+    """Where the data is and how it is visited. `schema` is what `rover_bus.client.data.Schema` accepts."""
+
+    train: str
+    evaluate: str = ""
+    schema: dict[str, Any] = {}
+    batch_size: Positive = 128
+    epochs: Positive = 1
+    seed: int = 0
+    read_latency_s: Seconds = 0.0  # storage latency a batch, for experiments on an input-bound job
+    witness: bool = True
+
+
+class JobSpec(Checked, frozen=True, kw_only=True):
+    """A job as submitted: absolute, self-contained, without secrets."""
+
+    name: str
+    program: list[str]  # the worker's command line
+    data: DataSpec
+    model: dict[str, Any] = {}
+    workers: RoleSpec = RoleSpec()
+    servers: RoleSpec = RoleSpec()
+    leases: LeaseSpec = LeaseSpec()
+    environment: dict[str, str] = {}
+    directory: str = ""
+    predictions: str = ""  # where a score for every row of the evaluation file is written
+    on_server_lost: Literal["fail", "restart"] = "fail"  # P24
+    depth: Positive = 1  # batches in flight a worker
+    priority: int = 0
+    labels: dict[str, str] = {}

@@ -1,0 +1,333 @@
+"""What a master decided: records, many of them packed in one batch on `rover.job.<job>.log`, the system of record.
+
+A batch is appended by the one leading master, chained on its predecessor (protocol P15, P16); replaying all batches in order
+rebuilds the master's state bit by bit. Records are absolute facts about the decider's state, never about clocks: deadlines are
+not logged (P19). Hot records hold columns. Each record names its cause: the input event's id, or for the hot ones
+(member, request), which is the same thing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from rover_bus.events.facts import SkippedRow
+from rover_bus.events.identity import DesiredMember, Member
+from rover_bus.events.job import Dataset, JobSpec
+from rover_bus.events.requests import ServerAddress
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
+    """Base of everything a master decides."""
+
+
+class Caused(Record, frozen=True, kw_only=True):
+    """A record that is not the answer to a lease call: `cause` is the id of the input that led to it."""
+
+    cause: str = ""
+
+
+# -- the job -----------------------------------------------------------------------------------------------------------
+
+
+class TermBegun(Caused, frozen=True, kw_only=True, tag="term.begun"):
+    """A master leads from here on; the batch's own header holds the term."""
+
+    holder: str
+    replayed_records: int = 0
+
+
+class JobTaken(Caused, frozen=True, kw_only=True, tag="job.taken"):
+    """The log begins: which job this is. `history` is random, and new after a restore from a backup (P21)."""
+
+    spec: JobSpec
+    uid: str
+    history: int
+
+
+class DatasetFixed(Caused, frozen=True, kw_only=True, tag="dataset.fixed"):
+    dataset: Dataset
+    member: Member | None = None
+
+
+class DatasetRefusal(Caused, frozen=True, kw_only=True, tag="dataset.refusal"):
+    member: Member
+    difference: str
+
+
+class StopAsked(Caused, frozen=True, kw_only=True, tag="stop.asked"):
+    mode: str
+    reason: str = ""
+    by: str = ""
+
+
+class TaskGiven(Caused, frozen=True, kw_only=True, tag="task.given"):
+    """One worker does this for all (evaluate); given again when it is lost."""
+
+    task: str
+    member: Member
+
+
+class TaskDone(Caused, frozen=True, kw_only=True, tag="task.done"):
+    task: str
+    member: Member
+    values: dict[str, Any] = {}
+
+
+class ServerFinished(Caused, frozen=True, kw_only=True, tag="server.finished"):
+    """A server's part of the final state is on disk."""
+
+    member: Member
+    path: str
+    size_bytes: int = 0
+    statistics: dict[str, float] = {}
+
+
+class Ended(Caused, frozen=True, kw_only=True, tag="job.ended"):
+    state: str
+    reason: str = ""
+    detail: str = ""
+    summary: dict[str, Any] = {}
+
+
+# -- members -----------------------------------------------------------------------------------------------------------
+
+
+class MembersPlanned(Caused, frozen=True, kw_only=True, tag="members.planned"):
+    """The absolute set of members that shall run from here on, with their incarnations allocated (P5, P18)."""
+
+    plan: int
+    workers: int
+    servers: int
+    members: list[DesiredMember]
+    reason: str = ""
+
+
+class PlanRefusal(Caused, frozen=True, kw_only=True, tag="plan.refusal"):
+    plan: int
+    reason: str
+
+
+class Admitted(Caused, frozen=True, kw_only=True, tag="member.admitted"):
+    member: Member
+    nonce: str
+    host: str = ""
+    pid: int = 0
+    addresses: list[str] = []
+    state: str = ""
+
+
+class Lost(Caused, frozen=True, kw_only=True, tag="member.lost"):
+    """Proven dead (P19). Its leases return, minus what is committed."""
+
+    member: Member
+    reason: str
+    detail: str = ""
+    leases_returned: int = 0
+
+
+class Left(Caused, frozen=True, kw_only=True, tag="member.left"):
+    member: Member
+    reason: str = ""
+
+
+class RoutingFixed(Caused, frozen=True, kw_only=True, tag="routing.fixed"):
+    generation: int
+    epoch: int
+    owners: list[tuple[int, int, int]]
+    servers: list[ServerAddress]
+
+
+# -- the ledger --------------------------------------------------------------------------------------------------------
+
+
+class Granted(Record, frozen=True, kw_only=True, tag="leases.granted"):
+    """Tokens first_token, first_token + 1, ... cover [firsts[i], firsts[i] + counts[i]) of the open epoch.
+
+    `peer`: the token whose interval is leased a second time (speculation), 0 otherwise. `spans` fixes the batch ends of a
+    stream: (partition, first batch, end batch, first offset, end offset), never extended (P1).
+    """
+
+    worker: int
+    incarnation: int
+    request: int
+    first_token: int
+    firsts: list[int]
+    counts: list[int]
+    peer: int = 0
+    spans: list[tuple[str, int, int, int, int]] = []
+
+
+class Committed(Record, frozen=True, kw_only=True, tag="batches.committed"):
+    """Partial commits: of lease tokens[i] all batches before uptos[i] are acked by every server (P6)."""
+
+    worker: int
+    incarnation: int
+    request: int
+    tokens: list[int]
+    uptos: list[int]
+    skipped: list[SkippedRow] = []
+    skipped_file: str = ""
+    values_missing: int = 0
+    samples_retrained: int = 0
+
+
+class Requested(Record, frozen=True, kw_only=True, tag="request.seen"):
+    """A lease request that got nothing was seen: its number counts all the same (P7)."""
+
+    worker: int
+    incarnation: int
+    request: int
+
+
+class Returned(Record, frozen=True, kw_only=True, tag="leases.returned"):
+    """Leases that their worker never got or no longer lists (P7)."""
+
+    worker: int
+    incarnation: int
+    tokens: list[int]
+
+
+class Refusal(Record, frozen=True, kw_only=True, tag="commit.refused"):
+    member: Member
+    token: int
+    reason: str
+
+
+class Charged(Caused, frozen=True, kw_only=True, tag="batch.charged"):
+    """A failure is charged to the first uncommitted batch of a lease; -1 when none was held."""
+
+    member: Member
+    epoch: int
+    batch: int
+    exception: str = ""
+    message: str = ""
+    traceback: str = ""
+    fingerprint: str = ""
+
+
+class DeadLettered(Caused, frozen=True, kw_only=True, tag="batch.dead_lettered"):
+    epoch: int
+    batch: int
+    first_position: int
+    samples: int
+    reason: str
+    members: list[Member] = []
+
+
+class EpochBegun(Caused, frozen=True, kw_only=True, tag="epoch.begun"):
+    epoch: int
+
+
+class EpochEnded(Caused, frozen=True, kw_only=True, tag="epoch.ended"):
+    epoch: int
+    committed: int
+    dead_lettered: int
+
+
+class Sealed(Caused, frozen=True, kw_only=True, tag="partition.sealed"):
+    """A partition of a stream has ended at this offset."""
+
+    partition: str
+    end_offset: int
+
+
+class Rewound(Caused, frozen=True, kw_only=True, tag="ledger.rewound"):
+    """Restoring is an event: the whole ledger as it was, under generation g + 1 (P8)."""
+
+    generation: int
+    ledger: msgspec.Raw
+    reason: str
+
+
+class SnapshotChunk(Record, frozen=True, kw_only=True, tag="snapshot.chunk"):
+    """A piece of the whole state, so that replay starts here; older batches are purged once all pieces are stored (P21)."""
+
+    snapshot: int
+    index: int
+    count: int
+    data: bytes
+    digest: int = 0  # xxh3_64 of the whole, on the last piece
+
+
+RECORDS: tuple[type[Record], ...] = (
+    TermBegun,
+    JobTaken,
+    DatasetFixed,
+    DatasetRefusal,
+    StopAsked,
+    TaskGiven,
+    TaskDone,
+    ServerFinished,
+    Ended,
+    MembersPlanned,
+    PlanRefusal,
+    Admitted,
+    Lost,
+    Left,
+    RoutingFixed,
+    Granted,
+    Committed,
+    Requested,
+    Returned,
+    Refusal,
+    Charged,
+    DeadLettered,
+    EpochBegun,
+    EpochEnded,
+    Sealed,
+    Rewound,
+    SnapshotChunk,
+)
+
+AnyRecord = (
+    TermBegun
+    | JobTaken
+    | DatasetFixed
+    | DatasetRefusal
+    | StopAsked
+    | TaskGiven
+    | TaskDone
+    | ServerFinished
+    | Ended
+    | MembersPlanned
+    | PlanRefusal
+    | Admitted
+    | Lost
+    | Left
+    | RoutingFixed
+    | Granted
+    | Committed
+    | Requested
+    | Returned
+    | Refusal
+    | Charged
+    | DeadLettered
+    | EpochBegun
+    | EpochEnded
+    | Sealed
+    | Rewound
+    | SnapshotChunk
+)
+
+
+class LogBatch(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="log.batch.v1"):
+    """One append: records decided together (group commit).
+
+    (history, term, holder, number) is the batch's id: a writer that meets error 10071 knows its own by it (P16).
+    `inputs`: the last sequence consumed of every input stream, so that a replay drops what it already knows (P17).
+    """
+
+    job: str
+    history: int
+    term: int
+    holder: str
+    number: int
+    records: list[AnyRecord]
+    inputs: dict[str, int] = {}
+    time_ms: int = 0  # for people; nothing is decided by it
+
+    @property
+    def id(self) -> tuple[int, int, str, int]:
+        return (self.history, self.term, self.holder, self.number)

@@ -1,0 +1,72 @@
+"""Samples: what members and hosts measure, a window at a time. Short-lived and lossy; nothing exact may rest on them."""
+
+from __future__ import annotations
+
+import msgspec
+
+from rover_bus.events.identity import Member
+from rover_bus.events.invariants import Bytes, Checked, Cores, Count, Fraction, Seconds
+
+
+class Profile(Checked, frozen=True, kw_only=True, tag_field="type"):
+    """Base of samples. `window_s` is the time that the figures cover."""
+
+    window_s: Seconds
+
+
+class WorkerProfile(Profile, frozen=True, kw_only=True, tag="profile.worker.v1"):
+    """A worker's window: where its time went."""
+
+    job: str
+    member: Member
+    samples: Count
+    batches: Count
+    read_s: Seconds = 0.0
+    pull_s: Seconds = 0.0
+    compute_s: Seconds = 0.0
+    push_s: Seconds = 0.0
+    wait_s: Seconds = 0.0  # for leases
+    staleness_batches: float = 0.0
+    loss: float = 0.0
+
+
+class ServerProfile(Profile, frozen=True, kw_only=True, tag="profile.ps.v1"):
+    """A server's window."""
+
+    job: str
+    member: Member
+    pulls: Count
+    pushes: Count
+    ignored: Count
+    busy_s: Seconds = 0.0
+    table_bytes: Bytes = 0
+    rows: Count = 0
+
+
+class ProcessSample(msgspec.Struct, frozen=True, kw_only=True):
+    """One member's process group on a host."""
+
+    job: str
+    member: Member
+    pid: int
+    cores_used: float
+    memory_bytes: int
+    threads: int = 0
+
+
+class HostProfile(Profile, frozen=True, kw_only=True, tag="profile.host.v1"):
+    """A host's window. Pressure is the share of time some task waited (PSI `some`), -1 where the kernel has none."""
+
+    host: str
+    cores: Cores
+    cores_used: Cores
+    memory_bytes: Bytes
+    memory_used_bytes: Bytes
+    cpu_pressure: float = -1.0
+    memory_pressure: float = -1.0
+    io_pressure: float = -1.0
+    throttled: Fraction = 0.0
+    processes: list[ProcessSample] = []
+
+
+PROFILES: tuple[type[Profile], ...] = (WorkerProfile, ServerProfile, HostProfile)

@@ -1,0 +1,251 @@
+"""What members ask of a master over `rover.rpc.<job>.<term>.<method>`, and its answers.
+
+Hot: plain msgspec Structs, columns instead of objects (tokens, uptos), so that sixteen leases cost one small map. Every request
+bears (history, generation) and the member's incarnation: fences are checked before anything else. Every reply bears the
+term: members ignore lower ones (protocol P15). Times are durations; deadlines belong to the master (P19).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from rover_bus.events.facts import SkippedRow
+from rover_bus.events.identity import Member
+from rover_bus.events.job import Dataset
+
+Answer = Literal[0, 1, 2]
+OK: Answer = 0  # processed
+STALE: Answer = 1  # the token is not (or no longer) this member's: stop working on it
+ALREADY: Answer = 2  # already committed, by an earlier copy of this request or by another holder
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
+    """Base: who asks, and in which history and generation he lives."""
+
+    member: Member
+    history: int = 0
+    generation: int = 0
+
+
+class Reply(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
+    """Base: the term of the master that answers, and the generation it answers in."""
+
+    term: int
+    generation: int = 0
+
+
+class RefusedReply(Reply, frozen=True, kw_only=True, tag="refused.v1"):
+    """A typed refusal: nothing changed. `code`: stale_term | stale_generation | stale_incarnation | stale_request |
+    differs | not_admitted | job_ended | bad_message | unknown_method."""
+
+    code: str
+    message: str
+    retry_s: float = 0.0  # above 0: ask again after this time
+
+
+class ServerAddress(msgspec.Struct, frozen=True):
+    """Where a parameter server listens, best first: `unix:<path>` on the same host, `tcp:<address>:<port>`."""
+
+    index: int
+    incarnation: int
+    addresses: list[str]
+
+
+class RoutingTable(msgspec.Struct, frozen=True, kw_only=True):
+    """Slot -> server. `owners` is run-length: [server index, first slot, end slot, ...]; compare as (generation, epoch)."""
+
+    history: int
+    generation: int
+    epoch: int
+    owners: list[tuple[int, int, int]]
+    servers: list[ServerAddress]
+
+
+class JoinRequest(Request, frozen=True, kw_only=True, tag="join.v1"):
+    """A process asks to be its member. `nonce` makes it idempotent; incarnation 0 asks for one (nobody started the process for us)."""
+
+    nonce: str
+    host: str = ""
+    pid: int = 0
+    addresses: list[str] = []  # a server's
+    version: str = ""
+
+
+class JoinReply(Reply, frozen=True, kw_only=True, tag="joined.v1"):
+    """Admitted. A worker gets what it needs to begin; a server the named state that it starts from (P5)."""
+
+    member: Member
+    uid: str
+    history: int
+    heartbeat_s: float
+    state: str = ""
+    dataset: Dataset | None = None
+    routing: RoutingTable | None = None
+    seed: int = 0
+    spec: dict[str, Any] = {}
+
+
+class RegisterRequest(Request, frozen=True, kw_only=True, tag="register.v1"):
+    """A worker states the data set that it reads. The first fixes it; a different one is refused with the difference (S6)."""
+
+    dataset: Dataset
+
+
+class RegisterReply(Reply, frozen=True, kw_only=True, tag="registered.v1"):
+    dataset: Dataset
+
+
+class Progress(msgspec.Struct, frozen=True, kw_only=True):
+    """Columns: of the lease `tokens[i]` the batches before `uptos[i]` are acked by every server (P6); `uptos` at the end = commit.
+
+    `servers`: the incarnation of each server (by index) that acked; `skipped`: rows that could not be used.
+    """
+
+    tokens: list[int] = []
+    uptos: list[int] = []
+    servers: list[int] = []
+    skipped: list[SkippedRow] = []
+    skipped_file: str = ""
+    values_missing: int = 0
+    samples_retrained: int = 0  # gradients computed for batches that servers already held
+
+
+class LeaseRequest(Request, frozen=True, kw_only=True, tag="lease.v1"):
+    """Progress, and a wish for up to `wanted` leases. `request` counts up within an incarnation; a retry repeats it (P7).
+
+    `held` lists the tokens the worker holds besides those in `progress`. `rate` is batches a second that it manages.
+    `high_water`: records readable now, a partition of a stream (sealed ones in `sealed`).
+    """
+
+    request: int
+    wanted: int = 1
+    rate: float = 0.0
+    progress: Progress = Progress()
+    held: list[int] = []
+    high_water: dict[str, int] = {}
+    sealed: list[str] = []
+
+
+LeaseOutcome = Literal["granted", "wait", "idle", "closed", "drain"]
+
+
+class LeaseReply(Reply, frozen=True, kw_only=True, tag="leased.v1"):
+    """Answers by token, and leases as columns: token i covers the batches [firsts[i], firsts[i] + counts[i]) of `epoch`.
+
+    `outcome`: granted; wait (all is leased, ask again after delay_s); idle (no partition has data); closed (no epoch is
+    left: training is over); drain (leave). `answers[i]` belongs to `progress.tokens[i]`. `cancelled`: tokens to stop working on.
+    `spans`: for a stream, what the batches are: (partition, first batch, end batch, first offset, end offset).
+    """
+
+    request: int
+    outcome: LeaseOutcome
+    epoch: int = 0
+    tokens: list[int] = []
+    firsts: list[int] = []
+    counts: list[int] = []
+    answers: list[int] = []
+    cancelled: list[int] = []
+    delay_s: float = 0.0
+    spans: list[tuple[str, int, int, int, int]] = []
+
+
+class HeartbeatRequest(Request, frozen=True, kw_only=True, tag="heartbeat.v1"):
+    """I am alive; this is what I hold. `request` is the number of the last lease request sent (P7). Servers send statistics."""
+
+    request: int = 0
+    progress: Progress = Progress()
+    held: list[int] = []
+    statistics: dict[str, float] = {}
+
+
+class HeartbeatReply(Reply, frozen=True, kw_only=True, tag="heard.v1"):
+    """`order`: go on, drain (finish or part-commit, leave), stop, or for a server finish (write the part to `path`, stay)."""
+
+    answers: list[int] = []
+    cancelled: list[int] = []
+    order: Literal["go_on", "drain", "stop", "finish"] = "go_on"
+    path: str = ""
+    routing: RoutingTable | None = None  # when newer than what the member should know
+    job_state: str = "running"
+
+
+class LeaveRequest(Request, frozen=True, kw_only=True, tag="leave.v1"):
+    """Goodbye: progress so far; whatever is still held returns at once."""
+
+    reason: str = "done"
+    progress: Progress = Progress()
+
+
+class LeaveReply(Reply, frozen=True, kw_only=True, tag="left.v1"):
+    answers: list[int] = []
+
+
+class FailureRequest(Request, frozen=True, kw_only=True, tag="failure.v1"):
+    """User code raised while working on `token` (0: on none). `fingerprint` is equal for equal exceptions (S28)."""
+
+    token: int = 0
+    batch: int = -1
+    exception: str = ""
+    message: str = ""
+    traceback: str = ""
+    fingerprint: str = ""
+    progress: Progress = Progress()
+
+
+class FailureReply(Reply, frozen=True, kw_only=True, tag="noted.v1"):
+    charged: bool = False
+
+
+class ElectRequest(Request, frozen=True, kw_only=True, tag="elect.v1"):
+    """Shall I do this task that one worker does for all (`evaluate`)? With `done`, here is its result."""
+
+    task: str
+    done: bool = False
+    values: dict[str, Any] = {}
+
+
+class ElectReply(Reply, frozen=True, kw_only=True, tag="elected.v1"):
+    """`yours`: do it; `wait`: ask again after delay_s; `done`: it is done, nothing is left for you."""
+
+    outcome: Literal["yours", "wait", "done"]
+    delay_s: float = 0.2
+
+
+class FinishedRequest(Request, frozen=True, kw_only=True, tag="finished.v1"):
+    """A server has written its part of the final state (fsynced, renamed)."""
+
+    path: str
+    size_bytes: int = 0
+    statistics: dict[str, float] = {}
+
+
+class FinishedReply(Reply, frozen=True, kw_only=True, tag="finish_noted.v1"):
+    pass
+
+
+REQUESTS: tuple[type[Request], ...] = (
+    JoinRequest,
+    RegisterRequest,
+    LeaseRequest,
+    HeartbeatRequest,
+    LeaveRequest,
+    FailureRequest,
+    ElectRequest,
+    FinishedRequest,
+)
+REPLIES: tuple[type[Reply], ...] = (
+    RefusedReply,
+    JoinReply,
+    RegisterReply,
+    LeaseReply,
+    HeartbeatReply,
+    LeaveReply,
+    FailureReply,
+    ElectReply,
+    FinishedReply,
+)
+METHODS: dict[str, type[Request]] = {
+    str(cls.__struct_config__.tag).rsplit(".", 1)[0]: cls for cls in REQUESTS
+}

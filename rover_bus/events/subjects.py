@@ -1,0 +1,117 @@
+"""The grammar of subjects: built and parsed here, concatenated nowhere else.
+
+    rover.job.<job>.log                         a job's decision log (one writer)
+    rover.job.<job>.<noun>.<verb>               its readable facts
+    rover.brain.log                             the Brain's own chained log
+    rover.host.<host>.<fact>                    what a daemon says of its host
+    rover.profile.<job>.<role>.<index>          samples of a member
+    rover.profile.host.<host>                   samples of a host
+    rover.rpc.<job>.<term>.<method>             requests to the master of that term (protocol P15)
+    rover.daemon.<host>.<method>                requests to a node daemon
+
+Names become one NATS token each, so they are checked: letters, digits, `_` and `-`, at most 64, and a first letter or digit.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from rover_bus.events.errors import NameRefused
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+_RESERVED = frozenset({"host"})  # rover.profile.host.<host> would be ambiguous
+
+
+def name(value: str, what: str = "name") -> str:
+    """Return `value` if a subject can hold it as one token. Raises NameRefused saying what is allowed."""
+    if not _NAME.fullmatch(value) or value in _RESERVED:
+        raise NameRefused(
+            f"{what} {value!r} cannot be used: take letters, digits, '-' and '_' (at most 64, the first a letter or digit"
+            f"{', and not a reserved word' if value in _RESERVED else ''}), for example {suggest(value)!r}"
+        )
+    return value
+
+
+def suggest(value: str) -> str:
+    """Return a name close to `value` that a subject can hold."""
+    cleaned = re.sub(r"[^A-Za-z0-9_-]+", "-", value).strip("-_")[:64]
+    return cleaned if cleaned and cleaned not in _RESERVED else (f"job-{cleaned}" if cleaned else "my-job")
+
+
+def job_log(job: str) -> str:
+    return f"rover.job.{name(job, 'job')}.log"
+
+
+def job_fact(job: str, kind: str) -> str:
+    """Subject of a fact of a job; `kind` is `<noun>.<verb>`."""
+    noun, verb = kind.split(".")
+    return f"rover.job.{name(job, 'job')}.{name(noun)}.{name(verb)}"
+
+
+def job_facts(job: str = "*", kind: str = "*.*") -> str:
+    """Filter for the facts of one job or of all (`*`)."""
+    return f"rover.job.{job if job == '*' else name(job, 'job')}.{kind}"
+
+
+BRAIN_LOG = "rover.brain.log"
+
+
+def host_fact(host: str, fact: str) -> str:
+    return f"rover.host.{name(host, 'host')}.{name(fact)}"
+
+
+def host_facts(host: str = "*", fact: str = "*") -> str:
+    """Filter for the facts of one host or of all (`*`)."""
+    return f"rover.host.{host if host == '*' else name(host, 'host')}.{fact}"
+
+
+def member_profile(job: str, role: str, index: int) -> str:
+    return f"rover.profile.{name(job, 'job')}.{name(role)}.{index}"
+
+
+def host_profile(host: str) -> str:
+    return f"rover.profile.host.{name(host, 'host')}"
+
+
+def rpc(job: str, term: int, method: str) -> str:
+    return f"rover.rpc.{name(job, 'job')}.{term}.{name(method)}"
+
+
+def daemon(host: str, method: str) -> str:
+    return f"rover.daemon.{name(host, 'host')}.{name(method)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """A subject taken apart. `family` is log | fact | host | profile | rpc | daemon; absent parts are empty."""
+
+    family: str
+    job: str = ""
+    host: str = ""
+    kind: str = ""
+    role: str = ""
+    index: int = -1
+    term: int = -1
+
+
+def parse(subject: str) -> Parsed | None:
+    """Take a subject apart; None when it is not one of ours."""
+    match subject.split("."):
+        case ["rover", "brain", "log"]:
+            return Parsed("log")
+        case ["rover", "job", job, "log"]:
+            return Parsed("log", job=job)
+        case ["rover", "job", job, noun, verb]:
+            return Parsed("fact", job=job, kind=f"{noun}.{verb}")
+        case ["rover", "host", host, fact]:
+            return Parsed("host", host=host, kind=fact)
+        case ["rover", "profile", "host", host]:
+            return Parsed("profile", host=host)
+        case ["rover", "profile", job, role, index] if index.isdecimal():
+            return Parsed("profile", job=job, role=role, index=int(index))
+        case ["rover", "rpc", job, term, method] if term.isdecimal():
+            return Parsed("rpc", job=job, term=int(term), kind=method)
+        case ["rover", "daemon", host, method]:
+            return Parsed("daemon", host=host, kind=method)
+    return None
