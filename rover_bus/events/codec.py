@@ -27,9 +27,8 @@ T = TypeVar("T")
 _encoder = msgspec.msgpack.Encoder()
 encode = _encoder.encode
 
-EVENTS: dict[str, type[msgspec.Struct]] = {
-    str(cls.__struct_config__.tag): cls for cls in (*FACTS, *PROFILES, *REQUESTS, *REPLIES, LogBatch)
-}
+_TYPES: tuple[type[msgspec.Struct], ...] = (*FACTS, *PROFILES, *REQUESTS, *REPLIES, LogBatch)
+EVENTS: dict[str, type[msgspec.Struct]] = {str(cls.__struct_config__.tag): cls for cls in _TYPES}
 
 
 @cache
@@ -42,7 +41,7 @@ def decode(body: bytes, cls: type[T]) -> T:
     if len(body) > MAX_BODY_BYTES:
         raise BadMessage(f"a message of {len(body)} bytes; at most {MAX_BODY_BYTES} are read")
     try:
-        return _decoder(cls).decode(body)  # type: ignore[no-any-return]
+        return _decoder(cls).decode(body)  # type: ignore[no-any-return, arg-type]
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise _explain(body, cls.__name__, error) from None
 
@@ -72,7 +71,7 @@ def type_of(body: bytes) -> str:
 
 def _explain(body: bytes, wanted: str, error: Exception) -> BadMessage:
     tag = type_of(body)
-    family, _, major = tag.rpartition(".v")
+    family, _, _ = tag.rpartition(".v")
     known = [other for other in EVENTS if other.rpartition(".v")[0] == family]
     if family and known and tag not in EVENTS:
         newest = max(known)
@@ -92,7 +91,6 @@ def describe(body: bytes) -> dict[str, Any]:
             body,
             raw=False,
             strict_map_key=False,
-            max_buffer_size=MAX_BODY_BYTES,
             max_str_len=MAX_BODY_BYTES,
             max_bin_len=MAX_BODY_BYTES,
             max_array_len=1 << 20,

@@ -64,7 +64,7 @@ class RoutingTable(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JoinRequest(Request, frozen=True, kw_only=True, tag="join.v1"):
-    """A process asks to be its member. `nonce` makes it idempotent; incarnation 0 asks for one (nobody started the process for us)."""
+    """A process asks to be its member. `nonce` makes it idempotent; incarnation 0 asks for one."""
 
     nonce: str
     host: str = ""
