@@ -1,1 +1,6 @@
+"""Elastic parameter servers: tables in slots, applied once, served over sockets that demand the job's secret.
 
+Read in this order: `spec` (what a program declares), `store` (what a training loop sees), `plan` (ids to unique rows to
+servers), `family` (rows and optimizers), `admission` (what may be applied, once), `core` (a server without a socket),
+`messages` and `frame` (the wire), `server` and `client` (the two shells), `service` (a server's life on the bus).
+"""
