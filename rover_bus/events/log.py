@@ -173,14 +173,6 @@ class Committed(Record, frozen=True, kw_only=True, tag="batches.committed"):
     samples_retrained: int = 0
 
 
-class Requested(Record, frozen=True, kw_only=True, tag="request.seen"):
-    """A lease request that got nothing was seen: its number counts all the same (P7)."""
-
-    worker: int
-    incarnation: int
-    request: int
-
-
 class Returned(Record, frozen=True, kw_only=True, tag="leases.returned"):
     """Leases that their worker never got or no longer lists (P7)."""
 
@@ -269,7 +261,6 @@ RECORDS: tuple[type[Record], ...] = (
     RoutingFixed,
     Granted,
     Committed,
-    Requested,
     Returned,
     Refusal,
     Charged,
@@ -299,7 +290,6 @@ AnyRecord = (
     | RoutingFixed
     | Granted
     | Committed
-    | Requested
     | Returned
     | Refusal
     | Charged

@@ -1,0 +1,398 @@
+"""The shard ledger: which batches of the open epoch are free, leased, committed or dead. Positions, not objects.
+
+Fed with records by `evolve`, asked by the decider what to grant and what a progress report is worth. The ledger of an epoch is a
+frontier (next unassigned batch), returned intervals (leased again first, at the head: S1), leases by holder, and the set of
+committed batches. Memory grows with what is outstanding, not with the data set. Design §5, protocol P1, P6, P7, P8.
+
+It is apart from the decider because it is the hot path: columns in, columns out, one small object a lease. `evolve` changes the
+ledger in place and deterministically; the methods that only look are the ones decisions use.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from rover_bus.events.job import Dataset
+from rover_bus.events.log import Committed, DeadLettered, EpochBegun, Granted, Returned
+from rover_bus.events.requests import ALREADY, OK, STALE
+from rover_bus.master.intervals import IntervalSet
+from rover_bus.master.stream import Streams
+
+TOKEN_BITS = (
+    40  # tokens are generation << 40 | counter: a token of another generation is never taken for one of this
+)
+
+
+class Lease(msgspec.Struct, gc=False):
+    """The batches [first, end) that a holder has yet to commit, and the request that got them (P7)."""
+
+    first: int
+    end: int
+    request: int
+
+
+class Holder:
+    """One worker's side: its incarnation, its last lease request, its leases by token, and what it lately completed.
+
+    `recent` holds the tokens completed by the last request that completed any: a retry of it is answered ALREADY, not STALE.
+    """
+
+    __slots__ = ("incarnation", "leases", "recent", "request")
+
+    def __init__(self, incarnation: int) -> None:
+        self.incarnation = incarnation
+        self.request = 0
+        self.leases: dict[int, Lease] = {}
+        self.recent: tuple[int, tuple[int, ...]] = (0, ())
+
+
+class Ledger:
+    """The ledger of one job. All fields are rebuilt by replay; counters are read from here, never by summing events (P8)."""
+
+    def __init__(self, dataset: Dataset, generation: int = 0) -> None:
+        self.dataset = dataset
+        self.generation = generation
+        self.epoch = -1
+        self.batches = 0
+        self.frontier = 0
+        self.returned: list[tuple[int, int]] = []  # descending, disjoint: the last one is leased next
+        self.holders: dict[int, Holder] = {}
+        self.done = IntervalSet()  # committed and dead: nothing of it is leased again
+        self.dead: dict[int, str] = {}  # batches of the open epoch that were given up
+        self.next_token = generation << TOKEN_BITS | 1
+        self.twins: dict[
+            int, tuple[int, int]
+        ] = {}  # token -> (other token, its worker): leased twice at the tail
+        self.streams = Streams(dataset.batch_size) if dataset.streaming else None
+        self.committed_before = 0  # samples of closed epochs
+        self.dead_before = 0
+        self.skipped_here = 0  # rows of the open epoch that could not be used
+        self.dead_samples_here = 0
+        self.values_missing = 0
+        self.samples_retrained = 0
+
+    # -- figures -------------------------------------------------------------------------------------------------------
+
+    @property
+    def unassigned(self) -> int:
+        """Batches that a lease could be made of now."""
+        return self.batches - self.frontier + sum(end - first for first, end in self.returned)
+
+    @property
+    def outstanding(self) -> int:
+        """Leases held."""
+        return sum(len(holder.leases) for holder in self.holders.values())
+
+    @property
+    def complete(self) -> bool:
+        """Every batch of the open epoch is committed or dead (a stream: and every partition is sealed)."""
+        if self.streams is not None and not self.streams.finished:
+            return False
+        return self.epoch >= 0 and self.done.total == self.batches
+
+    def samples_done(self) -> tuple[int, int]:
+        """Return (committed, dead-lettered) samples over all epochs."""
+        covered = sum(self._samples(first, end) for first, end in self.done)
+        lost = self.skipped_here + self.dead_samples_here
+        return self.committed_before + covered - lost, self.dead_before + lost
+
+    def samples_here(self) -> tuple[int, int]:
+        """Return (committed, dead-lettered) samples of the open epoch."""
+        committed, dead = self.samples_done()
+        return committed - self.committed_before, dead - self.dead_before
+
+    def _samples(self, first: int, end: int) -> int:
+        if self.streams is not None:
+            return self.streams.samples(first, end)
+        return self.dataset.samples(first, end)
+
+    # -- looking: what decisions are made of -----------------------------------------------------------------------------
+
+    def propose(self, wanted: int, size: int) -> tuple[list[int], list[int]]:
+        """Return firsts and counts of up to `wanted` leases of up to `size` batches: returned intervals first, then the frontier."""
+        firsts: list[int] = []
+        counts: list[int] = []
+        for first, end in reversed(self.returned):
+            while first < end and len(firsts) < wanted:
+                count = min(size, end - first)
+                firsts.append(first)
+                counts.append(count)
+                first += count
+            if len(firsts) >= wanted:
+                return firsts, counts
+        first, batches = self.frontier, self.batches
+        for _ in range(wanted - len(firsts)):
+            count = size if first + size <= batches else batches - first
+            if count <= 0:
+                break
+            firsts.append(first)
+            counts.append(count)
+            first += count
+        return firsts, counts
+
+    def speculation(self, worker: int) -> int:
+        """Return a token whose interval another worker holds alone and this one could take too; 0 when there is none.
+
+        The largest remainder first: it is what the end of the epoch waits for.
+        """
+        best, best_left = 0, 0
+        for index, holder in self.holders.items():
+            if index == worker:
+                continue
+            for token, lease in holder.leases.items():
+                if token not in self.twins and lease.end - lease.first > best_left:
+                    best, best_left = token, lease.end - lease.first
+        return best
+
+    def lease_of(self, token: int) -> tuple[int, Lease] | None:
+        """Return (worker, lease) of a token, wherever it is held."""
+        for index, holder in self.holders.items():
+            if (lease := holder.leases.get(token)) is not None:
+                return index, lease
+        return None
+
+    def judge(
+        self, holder: Holder, tokens: list[int], uptos: list[int]
+    ) -> tuple[list[int], list[int], list[int]]:
+        """Return (answers, tokens, uptos): one answer a reported token, and the columns that change something.
+
+        A token that the holder no longer has is STALE (S3), or ALREADY when it was completed by this very holder's last
+        completing request: that is a retry. Progress at or behind what is known is OK and changes nothing.
+        """
+        answers: list[int] = []
+        good_tokens: list[int] = []
+        good_uptos: list[int] = []
+        leases = holder.leases
+        for token, upto in zip(tokens, uptos, strict=True):
+            lease = leases.get(token)
+            if lease is None:
+                answers.append(ALREADY if token in holder.recent[1] else STALE)
+            elif upto > lease.end:
+                answers.append(STALE)
+            else:
+                answers.append(OK)
+                if upto > lease.first:
+                    good_tokens.append(token)
+                    good_uptos.append(upto)
+        return answers, good_tokens, good_uptos
+
+    def forgotten(self, holder: Holder, request: int, known: set[int]) -> list[int]:
+        """Return the tokens granted at a request older than `request` that the worker does not list: it never got them (P7)."""
+        return [
+            token for token, lease in holder.leases.items() if lease.request < request and token not in known
+        ]
+
+    # -- evolving ----------------------------------------------------------------------------------------------------
+
+    def begin_epoch(self, record: EpochBegun) -> None:
+        committed, dead = self.samples_done()
+        self.committed_before, self.dead_before = committed, dead
+        self.epoch = record.epoch
+        self.batches = 0 if self.streams is not None else self.dataset.batches
+        self.frontier = 0
+        self.returned.clear()
+        self.done = IntervalSet()
+        self.dead.clear()
+        self.twins.clear()
+        self.skipped_here = self.dead_samples_here = 0
+
+    def admit(self, worker: int, incarnation: int) -> None:
+        self.release(worker)
+        self.holders[worker] = Holder(incarnation)
+
+    def release(self, worker: int) -> None:
+        """Give back everything a worker held; its former incarnation is gone."""
+        holder = self.holders.pop(worker, None)
+        if holder is not None:
+            for token in list(holder.leases):
+                self._give_back(holder, token)
+
+    def grant(self, record: Granted) -> None:
+        holder = self.holders[record.worker]
+        holder.request = request = record.request
+        leases, token, frontier = holder.leases, record.first_token, self.frontier
+        for first, count in zip(record.firsts, record.counts, strict=True):
+            end = first + count
+            leases[token] = Lease(first, end, request)
+            if record.peer:
+                self._pair(record, token)
+            elif first >= frontier:
+                frontier = end
+            else:
+                self._take(first, end)
+            token += 1
+        self.next_token = token
+        self.frontier = frontier
+        if self.streams is not None:
+            self.streams.fix(record.spans)
+            self.batches = max(self.batches, frontier)
+
+    def commit(self, record: Committed) -> None:
+        holder = self.holders[record.worker]
+        leases, done, completed = holder.leases, self.done, []
+        for token, upto in zip(record.tokens, record.uptos, strict=True):
+            lease = leases[token]
+            done.add(lease.first, upto)
+            if upto == lease.end:
+                del leases[token]
+                completed.append(token)
+            else:
+                lease.first = upto
+            if self.twins and token in self.twins:
+                self._advance_twin(token, upto)
+        if record.request > holder.request:
+            holder.request = record.request
+        if completed:
+            if record.request == holder.recent[0]:
+                completed[:0] = holder.recent[1][-64:]
+            holder.recent = (record.request, tuple(completed))
+        self.skipped_here += len(record.skipped)
+        self.values_missing += record.values_missing
+        self.samples_retrained += record.samples_retrained
+        if self.streams is not None:
+            self.streams.settle(done)
+
+    def give_back(self, record: Returned) -> None:
+        holder = self.holders[record.worker]
+        for token in record.tokens:
+            self._give_back(holder, token)
+
+    def bury(self, record: DeadLettered) -> None:
+        """A batch is given up: it is never leased again and counts as dead-lettered, all its samples."""
+        batch = record.batch
+        self.done.add(batch, batch + 1)
+        self.dead[batch] = record.reason
+        self.dead_samples_here += record.samples
+        for holder in self.holders.values():
+            for token, lease in list(holder.leases.items()):
+                if lease.first == batch:
+                    lease.first = batch + 1
+                    if lease.first == lease.end:
+                        del holder.leases[token]
+                        self.twins.pop(token, None)
+        self._take(batch, batch + 1, may_be_absent=True)
+
+    def _give_back(self, holder: Holder, token: int) -> None:
+        lease = holder.leases.pop(token)
+        twin = self.twins.pop(token, None)
+        if twin is not None:
+            self.twins.pop(twin[0], None)
+            if twin[1] in self.holders and twin[0] in self.holders[twin[1]].leases:
+                return  # the other holder goes on with the same interval (P6)
+        for first, end in self.done.missing(lease.first, lease.end):
+            self._put_back(first, end)
+
+    def _put_back(self, first: int, end: int) -> None:
+        returned = self.returned
+        low, high = 0, len(returned)
+        while low < high:
+            middle = (low + high) // 2
+            if returned[middle][0] > first:
+                low = middle + 1
+            else:
+                high = middle
+        returned.insert(low, (first, end))
+        if low + 1 < len(returned) and returned[low + 1][1] == first:
+            first = returned.pop(low + 1)[0]
+            returned[low] = (first, end)
+        if low and returned[low - 1][0] == end:
+            returned[low - 1] = (first, returned[low - 1][1])
+            del returned[low]
+
+    def _take(self, first: int, end: int, may_be_absent: bool = False) -> None:
+        """Remove [first, end) from the returned intervals; it lies within one of them, nearly always at the head."""
+        returned = self.returned
+        for position in range(len(returned) - 1, -1, -1):
+            start, stop = returned[position]
+            if start <= first and end <= stop:
+                pieces = [(a, b) for a, b in ((end, stop), (start, first)) if a < b]
+                returned[position : position + 1] = pieces
+                return
+        if not may_be_absent:
+            raise ValueError(f"the interval [{first}, {end}) is not free: the log does not fit this ledger")
+
+    def _pair(self, record: Granted, token: int) -> None:
+        found = self.lease_of(record.peer)
+        if found is not None:
+            self.twins[record.peer] = (token, record.worker)
+            self.twins[token] = (record.peer, found[0])
+
+    def _advance_twin(self, token: int, upto: int) -> None:
+        other, worker = self.twins[token]
+        holder = self.holders.get(worker)
+        lease = holder.leases.get(other) if holder else None
+        if holder is None or lease is None:
+            self.twins.pop(token, None)
+            return
+        lease.first = max(lease.first, upto)
+        if lease.first >= lease.end:
+            del holder.leases[other]
+            self.twins.pop(other, None)
+            self.twins.pop(token, None)
+
+    # -- snapshots -----------------------------------------------------------------------------------------------------
+
+    def dump(self) -> dict[str, Any]:
+        """Return everything as plain values: `load` of it is the same ledger."""
+        return {
+            "dataset": msgspec.to_builtins(self.dataset),
+            "generation": self.generation,
+            "epoch": self.epoch,
+            "batches": self.batches,
+            "frontier": self.frontier,
+            "returned": self.returned,
+            "done": list(self.done),
+            "dead": list(self.dead.items()),
+            "next_token": self.next_token,
+            "twins": [(token, *twin) for token, twin in self.twins.items()],
+            "holders": [
+                (
+                    index,
+                    holder.incarnation,
+                    holder.request,
+                    holder.recent,
+                    [
+                        (token, lease.first, lease.end, lease.request)
+                        for token, lease in holder.leases.items()
+                    ],
+                )
+                for index, holder in self.holders.items()
+            ],
+            "streams": None if self.streams is None else self.streams.dump(),
+            "counters": [
+                self.committed_before,
+                self.dead_before,
+                self.skipped_here,
+                self.dead_samples_here,
+                self.values_missing,
+                self.samples_retrained,
+            ],
+        }
+
+    @classmethod
+    def load(cls, dump: dict[str, Any]) -> Ledger:
+        ledger = cls(msgspec.convert(dump["dataset"], Dataset), dump["generation"])
+        ledger.epoch, ledger.batches, ledger.frontier = dump["epoch"], dump["batches"], dump["frontier"]
+        ledger.returned = [(first, end) for first, end in dump["returned"]]
+        ledger.done = IntervalSet((first, end) for first, end in dump["done"])
+        ledger.dead = dict(dump["dead"])
+        ledger.next_token = dump["next_token"]
+        ledger.twins = {token: (other, worker) for token, other, worker in dump["twins"]}
+        for index, incarnation, request, recent, leases in dump["holders"]:
+            holder = ledger.holders[index] = Holder(incarnation)
+            holder.request = request
+            holder.recent = (recent[0], tuple(recent[1]))
+            holder.leases = {token: Lease(first, end, at) for token, first, end, at in leases}
+        if ledger.streams is not None:
+            ledger.streams.load(dump["streams"])
+        (
+            ledger.committed_before,
+            ledger.dead_before,
+            ledger.skipped_here,
+            ledger.dead_samples_here,
+            ledger.values_missing,
+            ledger.samples_retrained,
+        ) = dump["counters"]
+        return ledger

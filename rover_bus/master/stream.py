@@ -1,0 +1,121 @@
+"""Batches of a stream: numbered as they are granted, their ends fixed by the reported high water and never extended (P1).
+
+Fed by the ledger. A span maps consecutive batch numbers to a range of one partition's offsets; it is fixed in the log when it
+is first granted, so a re-lease means the same records. A partition's watermark is the offset below which all is committed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from rover_bus.master.intervals import IntervalSet
+
+Span = tuple[str, int, int, int, int]  # partition, first batch, end batch, first offset, end offset
+
+
+class Partition(msgspec.Struct):
+    """`assigned`: records already in a span; `watermark`: all before it is committed; `end`: sealed there, -1 while open."""
+
+    assigned: int = 0
+    watermark: int = 0
+    end: int = -1
+
+
+class Streams:
+    """All partitions of a streaming data set, and the spans that are not yet committed."""
+
+    def __init__(self, batch_size: int) -> None:
+        self.batch_size = batch_size
+        self.partitions: dict[str, Partition] = {}
+        self.spans: list[Span] = []  # in batch order; settled ones are forgotten
+        self.settled_samples = 0
+        self.settled_batches = 0
+
+    @property
+    def finished(self) -> bool:
+        """All partitions are sealed and wholly assigned."""
+        return bool(self.partitions) and all(
+            part.end >= 0 and part.assigned >= part.end for part in self.partitions.values()
+        )
+
+    def propose(
+        self, next_batch: int, wanted: int, size: int, high_water: dict[str, int]
+    ) -> tuple[list[int], list[int], list[Span]]:
+        """Return firsts, counts and spans of new leases from what is readable; a dry partition is passed over (S9)."""
+        firsts: list[int] = []
+        counts: list[int] = []
+        spans: list[Span] = []
+        for partition in sorted(high_water, key=lambda p: (self._assigned(p) - high_water[p], p)):
+            offset, high = self._assigned(partition), high_water[partition]
+            while offset < high and len(firsts) < wanted:
+                end = min(high, offset + size * self.batch_size)
+                count = -(-(end - offset) // self.batch_size)
+                firsts.append(next_batch)
+                counts.append(count)
+                spans.append((partition, next_batch, next_batch + count, offset, end))
+                next_batch += count
+                offset = end
+        return firsts, counts, spans
+
+    def _assigned(self, partition: str) -> int:
+        part = self.partitions.get(partition)
+        return part.assigned if part else 0
+
+    def fix(self, spans: list[Span]) -> None:
+        """New batches exist from here on. Spans of batches already known (a re-lease) are not new."""
+        for span in spans:
+            if self.spans and span[1] < self.spans[-1][2]:
+                continue
+            self.spans.append(span)
+            part = self.partitions.setdefault(span[0], Partition())
+            part.assigned = span[4]
+
+    def seal(self, partition: str, end: int) -> None:
+        self.partitions.setdefault(partition, Partition()).end = end
+
+    def slices(self, first: int, end: int) -> list[Span]:
+        """Return what the batches [first, end) are, as spans cut to them."""
+        size = self.batch_size
+        found: list[Span] = []
+        for partition, low, high, start, stop in self.spans:
+            a, b = max(first, low), min(end, high)
+            if a < b:
+                found.append((partition, a, b, start + (a - low) * size, min(stop, start + (b - low) * size)))
+        return found
+
+    def samples(self, first: int, end: int) -> int:
+        """Samples in the batches [first, end); settled batches are counted from their total."""
+        live = sum(stop - start for _, _, _, start, stop in self.slices(first, end))
+        return live + (self.settled_samples if first < self.settled_batches else 0)
+
+    def settle(self, done: IntervalSet) -> None:
+        """Forget the leading spans that are committed, and move the watermarks of their partitions."""
+        spans = self.spans
+        settled = 0
+        for partition, low, high, start, stop in spans:
+            if high > done.low or not done.covers(low, high):
+                break
+            settled += 1
+            self.settled_samples += stop - start
+            self.settled_batches = high
+            self.partitions[partition].watermark = stop
+        if settled:
+            del spans[:settled]
+
+    def watermarks(self) -> dict[str, int]:
+        """Return for each partition the offset below which every record is committed."""
+        return {name: part.watermark for name, part in self.partitions.items()}
+
+    def dump(self) -> dict[str, Any]:
+        return {
+            "partitions": msgspec.to_builtins(self.partitions),
+            "spans": self.spans,
+            "settled": [self.settled_samples, self.settled_batches],
+        }
+
+    def load(self, dump: dict[str, Any]) -> None:
+        self.partitions = msgspec.convert(dump["partitions"], dict[str, Partition])
+        self.spans = msgspec.convert(dump["spans"], list[Span])
+        self.settled_samples, self.settled_batches = dump["settled"]
