@@ -1,0 +1,526 @@
+"""A broker in memory whose weather comes from a seed: delays, losses, doubles, ambiguous acks, partitions, crashes, power cuts.
+
+Fed by memory_bus.py (one `Link` a connection) and by the simulation that owns it; feeds handlers through the loop. What it
+keeps stands in memory_store.py. A message makes two hops, client to broker and broker to client; each hop keeps its order, as a
+TCP connection does, except where a fault says otherwise. Chance comes from one generator, and nothing iterates over a set or
+compares addresses, so that the same seed is the same history under virtual_time.py, whatever PYTHONHASHSEED says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING, Any, Literal
+
+from rover_bus.events.bus import ConnectionState, Entry, Headers, Message, Stored
+from rover_bus.events.errors import BusError, NoResponders, NotConnected
+from rover_bus.events.memory_store import MemoryBucket, MemoryStream, matches
+from rover_bus.events.streams import BUCKETS, STREAMS, BucketSpec, StreamSpec
+
+if TYPE_CHECKING:
+    from rover_bus.events.memory_bus import MemoryBus
+
+SYNC_INTERVAL_S = 120.0  # the server's default: JetStream acks before it syncs
+Range = tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Faults:
+    """The weather. Probabilities are per delivery, ranges are uniform and in seconds."""
+
+    delay_s: Range = (0.0, 0.0)  # each hop of a message
+    ack_delay_s: Range = (0.0, 0.0)  # on top, for answers to appends and writes
+    drop: float = 0.0  # core messages only, requests and replies among them
+    duplicate: float = 0.0
+    reorder: float = 0.0  # this share arrives late, behind its successors
+    reorder_s: Range = (0.0, 0.05)
+    append_lost: float = 0.0  # lost before it was stored: BusTimeout
+    ack_lost: float = 0.0  # stored, but the answer is lost: BusTimeout
+    detect_s: float = 2.0  # until both ends notice a partition
+    reconnect_s: Range = (0.0, 0.1)  # until a client is back once it can be
+
+
+CALM = Faults()
+
+
+@dataclass(slots=True, eq=False)
+class Link:
+    """The broker's side of a connection: what it asked for, and the time before which nothing more can arrive on each hop."""
+
+    name: str
+    state: Literal["connected", "disconnected", "closed", "dead"] = "connected"
+    era: int = 0  # which connection this is: what was on the way when the last one broke never arrives
+    partition: int = 0  # the number of the partition that holds it, 0 when the way is free
+    up_floor_s: float = 0.0
+    down_floor_s: float = 0.0
+    waiting: dict[asyncio.Future[Any], None] = field(default_factory=dict)
+    listeners: list[Callable[[ConnectionState], None]] = field(default_factory=list)
+    interests: dict[int, Interest] = field(default_factory=dict)
+    followers: dict[int, Follower] = field(default_factory=dict)
+    watches: dict[int, Watch] = field(default_factory=dict)
+
+    @property
+    def reachable(self) -> bool:
+        return self.state == "connected" and not self.partition
+
+    def tell(self, state: ConnectionState) -> None:
+        for listener in list(self.listeners):
+            listener(state)
+
+
+@dataclass(slots=True, eq=False)
+class Interest:
+    """A core subscription."""
+
+    link: Link
+    pattern: str
+    queue: str
+    handler: Callable[[Message], None]
+    active: bool = True
+
+
+@dataclass(slots=True, eq=False)
+class Follower:
+    """A reader of a stream. Deliveries of an older `attempt` are void: the reader has been attached anew since."""
+
+    link: Link
+    stream: str
+    patterns: list[str]
+    handler: Callable[[Stored], None]
+    next: int
+    attempt: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Watch:
+    """A reader of a bucket. `known` is what its handler was last told."""
+
+    link: Link
+    bucket: str
+    pattern: str
+    handler: Callable[[Entry], None]
+    known: dict[str, Entry] = field(default_factory=dict)
+    attempt: int = 0
+
+
+class MemoryBroker:
+    """All streams, buckets and links of one simulated cluster.
+
+    `sync` is what a power cut may take: with "default" the tail since the last sync (every 120 s), with "always" nothing.
+    `faults` may be replaced at any time, for example by CALM to let a history end.
+    """
+
+    def __init__(
+        self,
+        seed: int = 0,
+        faults: Faults = CALM,
+        *,
+        streams: Iterable[StreamSpec] = STREAMS,
+        buckets: Iterable[BucketSpec] = BUCKETS,
+        sync: Literal["default", "always"] = "default",
+    ) -> None:
+        self.faults = faults
+        self.sync = sync
+        self.streams: dict[str, MemoryStream] = {}
+        self.buckets: dict[str, MemoryBucket] = {}
+        self.bucket_specs: dict[str, BucketSpec] = {}
+        self.running = True
+        self._chance = random.Random(seed)
+        self._links: dict[int, Link] = {}
+        self._interests: dict[int, Interest] = {}
+        self._routes: dict[str, tuple[list[Interest], list[list[Interest]]]] = {}
+        self._captures: dict[str, list[MemoryStream]] = {}
+        self._numbers = 0
+        self._agenda: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._alarm: asyncio.TimerHandle | None = None
+        self.ensure(streams, buckets)
+
+    def connect(self, name: str) -> MemoryBus:
+        """Return a new connection of the process `name`; a process may have several."""
+        from rover_bus.events.memory_bus import MemoryBus
+
+        link = Link(name, state="connected" if self.running else "disconnected")
+        self._links[self.number()] = link
+        return MemoryBus(self, link)
+
+    def ensure(self, streams: Iterable[StreamSpec], buckets: Iterable[BucketSpec]) -> None:
+        """Create what is not there yet."""
+        for stream in streams:
+            self.streams.setdefault(stream.name, MemoryStream(stream))
+        for bucket in buckets:
+            self.bucket_specs.setdefault(bucket.name, bucket)
+            self.buckets.setdefault(bucket.name, MemoryBucket())
+        self._captures.clear()
+
+    # Weather by hand
+
+    def partition(self, name: str) -> None:
+        """Cut a process off: what it sends and what is sent to it is lost; both ends notice after `faults.detect_s`."""
+        for link in self._named(name):
+            link.partition = partition = self.number()
+            self.post(self.faults.detect_s, self._notice, link, partition)
+
+    def heal(self, name: str) -> None:
+        """Let a process through again. If nobody has noticed, its streams just go on; otherwise it reconnects."""
+        for link in self._named(name):
+            link.partition = 0
+            if link.state == "connected":
+                self._attach(link)
+            else:
+                self._invite(link)
+
+    def kill(self, name: str) -> None:
+        """Crash a process: its subscriptions vanish, no handler of it runs, and its next step on the bus cancels it."""
+        for link in self._named(name):
+            self.leave(link, "dead")
+
+    def restart(self, down_s: float = 0.0) -> None:
+        """Kill the broker and start it again after `down_s`: connections drop, memory is emptied, files stay."""
+        self.running = False
+        for link in list(self._links.values()):
+            self._drop(link)
+        for name, stream in self.streams.items():
+            if stream.spec.storage == "memory":
+                self.streams[name] = MemoryStream(stream.spec)
+        for name, spec in self.bucket_specs.items():
+            if spec.storage == "memory":
+                self.buckets[name] = MemoryBucket()
+        self._captures.clear()
+        self.post(down_s, self._start)
+
+    def power_cut(self, down_s: float = 0.0) -> None:
+        """Restart, and lose a part of what was acked but not yet synced."""
+        for stream in self.streams.values():
+            if stream.spec.storage == "file" and self.sync == "default":
+                stream.truncate(self._chance.randint(stream.synced, stream.last))
+        self.restart(down_s)
+
+    # Hops
+
+    def up(self, link: Link, call: Callable[..., None], *args: Any) -> None:
+        """Carry something from a client to the broker, in order; at once where the weather is calm."""
+        now, delay = self.now(), self._draw(self.faults.delay_s)
+        if not delay and link.up_floor_s <= now:
+            self._receive(link, link.era, call, args)
+            return
+        link.up_floor_s = max(link.up_floor_s, now + delay)
+        self._post_at(link.up_floor_s, self._receive, link, link.era, call, args)
+
+    def down(self, link: Link, call: Callable[..., None], *args: Any, extra: Range = (0.0, 0.0)) -> None:
+        """Carry something from the broker to a client, in order."""
+        delay = self._draw(self.faults.delay_s) + self._draw(extra)
+        link.down_floor_s = max(link.down_floor_s, self.now() + delay)
+        self._post_at(link.down_floor_s, self._arrive, link, link.era, call, args)
+
+    def _receive(self, link: Link, era: int, call: Callable[..., None], args: tuple[Any, ...]) -> None:
+        if self.running and not link.partition and link.era == era:
+            call(*args)
+
+    def _arrive(self, link: Link, era: int, call: Callable[..., None], args: tuple[Any, ...]) -> None:
+        if link.reachable and link.era == era:
+            call(*args)
+
+    # Core messages
+
+    def add_interest(self, link: Link, interest: Interest) -> int:
+        number = self.number()
+        self._interests[number] = link.interests[number] = interest
+        self._routes.clear()
+        return number
+
+    def remove_interest(self, link: Link, number: int) -> None:
+        interest = link.interests.pop(number, None)
+        if interest is not None:
+            interest.active = False
+            del self._interests[number]
+            self._routes.clear()
+
+    def publish(self, subject: str, body: bytes, headers: Headers) -> None:
+        """Take a core message: streams that cover its subject keep it, subscribers get it."""
+        for stream in self._capturing(subject):
+            try:
+                self.store(stream, subject, body, headers, "", None)
+            except BusError:
+                continue  # a core publish learns nothing of a full stream, here as with NATS
+        self.route(subject, body, headers, None, None)
+
+    def request(
+        self, asker: Link, answer: asyncio.Future[Message], subject: str, body: bytes, headers: Headers
+    ) -> None:
+        """Route a request; the asker learns at once when nobody serves the subject."""
+        if not self.route(subject, body, headers, asker, answer):
+            refusal = NoResponders(f"nobody answers on {subject} now: its service is gone or not yet there")
+            self.down(asker, settle, answer, refusal)
+
+    def route(
+        self,
+        subject: str,
+        body: bytes,
+        headers: Headers,
+        asker: Link | None,
+        answer: asyncio.Future[Message] | None,
+    ) -> bool:
+        """Deliver to every subscriber and to one member of each queue; False when nobody is there."""
+        singles, queues = self._routes.get(subject) or self._find_route(subject)
+        chosen = [interest for interest in singles if interest.link.state == "connected"]
+        for queue in queues:
+            present = [interest for interest in queue if interest.link.state == "connected"]
+            if present:
+                chosen.append(present[0] if len(present) == 1 else self._chance.choice(present))
+        for interest in chosen:
+            respond = None
+            if asker is not None:
+                respond = self._responder(interest.link, asker, answer)
+            self._deliver(
+                interest.link, self._hand_over, interest, Message(subject, body, dict(headers), respond)
+            )
+        return bool(chosen)
+
+    def _responder(
+        self, server: Link, asker: Link, answer: asyncio.Future[Message] | None
+    ) -> Callable[[bytes], None]:
+        def respond(body: bytes) -> None:
+            if server.state == "connected":
+                self.up(server, self._deliver, asker, settle, answer, Message("", body))
+
+        return respond
+
+    def _deliver(self, link: Link, call: Callable[..., None], *args: Any) -> None:
+        faults = self.faults
+        if faults.drop and self._chance.random() < faults.drop:
+            return
+        for _ in range(2 if faults.duplicate and self._chance.random() < faults.duplicate else 1):
+            if faults.reorder and self._chance.random() < faults.reorder:
+                late = self._draw(faults.delay_s) + self._draw(faults.reorder_s)
+                self.post(late, self._arrive, link, link.era, call, args)
+            else:
+                self.down(link, call, *args)
+
+    def _hand_over(self, interest: Interest, message: Message) -> None:
+        if interest.active:
+            interest.handler(message)
+
+    def _find_route(self, subject: str) -> tuple[list[Interest], list[list[Interest]]]:
+        singles: list[Interest] = []
+        queues: dict[tuple[str, str], list[Interest]] = {}
+        for interest in self._interests.values():
+            if matches(interest.pattern, subject):
+                if interest.queue:
+                    queues.setdefault((interest.queue, interest.pattern), []).append(interest)
+                else:
+                    singles.append(interest)
+        route = self._routes[subject] = (singles, list(queues.values()))
+        return route
+
+    # Streams
+
+    def store(
+        self,
+        stream: MemoryStream,
+        subject: str,
+        body: bytes,
+        headers: Headers,
+        message_id: str,
+        expected_last: int | None,
+    ) -> int:
+        """Store and hand on to the stream's followers. Raises WrongSequence, StreamFull."""
+        now = self.now()
+        sequence, message = stream.store(subject, body, headers, now, message_id, expected_last)
+        if self.sync == "always" or now - stream.synced_s >= SYNC_INTERVAL_S:
+            stream.synced, stream.synced_s = sequence, now
+        if message is not None:
+            for link in self._links.values():
+                for follower in link.followers.values():
+                    if follower.stream == stream.spec.name and _any_matches(follower.patterns, subject):
+                        self.down(link, self._feed, follower, follower.attempt, message)
+        return sequence
+
+    def follow(self, follower: Follower, backlog: list[Stored]) -> int:
+        number = self.number()
+        follower.link.followers[number] = follower
+        for message in backlog:
+            self.down(follower.link, self._feed, follower, follower.attempt, message)
+        return number
+
+    def _feed(self, follower: Follower, attempt: int, message: Stored) -> None:
+        if attempt == follower.attempt and message.sequence >= follower.next:
+            follower.next = message.sequence + 1
+            follower.handler(message)
+
+    # Buckets
+
+    def put(self, bucket: str, key: str, value: bytes, expected: int | None, ttl_s: float | None) -> int:
+        """Write a value, tell its watchers, and see to its end when it has a time to live."""
+        deadline = None if ttl_s is None else self.now() + ttl_s
+        entry = self.buckets[bucket].put(key, value, expected, deadline)
+        self._announce(bucket, entry)
+        if ttl_s is not None:
+            self.post(ttl_s, self._expire, self.buckets[bucket], bucket, key, entry.revision)
+        return entry.revision
+
+    def delete(self, bucket: str, key: str, expected: int | None) -> None:
+        entry = self.buckets[bucket].delete(key, expected)
+        if entry is not None:
+            self._announce(bucket, entry)
+
+    def watch(self, watch: Watch) -> int:
+        number = self.number()
+        watch.link.watches[number] = watch
+        self._refresh(watch)
+        return number
+
+    def _expire(self, kept: MemoryBucket, bucket: str, key: str, revision: int) -> None:
+        entry = kept.expire(key, revision) if kept is self.buckets[bucket] else None
+        if entry is not None:
+            self._announce(bucket, entry)
+
+    def _announce(self, bucket: str, entry: Entry) -> None:
+        for link in self._links.values():
+            for watch in link.watches.values():
+                if watch.bucket == bucket and matches(watch.pattern, entry.key):
+                    self.down(link, self._show, watch, watch.attempt, entry)
+
+    def _refresh(self, watch: Watch) -> None:
+        """Tell a watcher what it does not know: present values, and the end of those that are gone."""
+        bucket = self.buckets[watch.bucket]
+        present = {key: entry for key, entry in bucket.entries.items() if matches(watch.pattern, key)}
+        gone = [
+            Entry(key, None, known.revision)
+            for key, known in watch.known.items()
+            if key not in present and known.value is not None
+        ]
+        news = [entry for key, entry in present.items() if watch.known.get(key) is not entry]
+        for entry in [*gone, *sorted(news, key=lambda entry: entry.revision)]:
+            self.down(watch.link, self._show, watch, watch.attempt, entry)
+
+    def _show(self, watch: Watch, attempt: int, entry: Entry) -> None:
+        if attempt == watch.attempt:
+            watch.known[entry.key] = entry
+            watch.handler(entry)
+
+    # Links
+
+    def leave(self, link: Link, state: Literal["closed", "dead"]) -> None:
+        """Forget a link for good. What it still waits for never comes."""
+        link.state = state
+        for number in list(link.interests):
+            self.remove_interest(link, number)
+        link.followers.clear()
+        link.watches.clear()
+        for number, known in list(self._links.items()):
+            if known is link:
+                del self._links[number]
+        for answer in list(link.waiting):
+            if state == "dead":
+                answer.cancel()
+            else:
+                settle(answer, NotConnected("this connection was closed while it waited for an answer"))
+
+    def _drop(self, link: Link) -> None:
+        if link.state != "connected":
+            return
+        link.state = "disconnected"
+        link.era += 1
+        for answer in list(link.waiting):
+            settle(answer, NotConnected("the connection to the broker broke before the answer came"))
+        link.tell("disconnected")
+
+    def _notice(self, link: Link, partition: int) -> None:
+        if link.partition == partition:
+            self._drop(link)
+
+    def _start(self) -> None:
+        self.running = True
+        for link in list(self._links.values()):
+            self._invite(link)
+
+    def _invite(self, link: Link) -> None:
+        self.post(self._draw(self.faults.reconnect_s), self._reconnect, link)
+
+    def _reconnect(self, link: Link) -> None:
+        if self.running and link.state == "disconnected" and not link.partition:
+            link.state = "connected"
+            self._attach(link)
+            link.tell("connected")
+
+    def _attach(self, link: Link) -> None:
+        """Let followers go on after what they were given last, and tell watchers what changed meanwhile."""
+        for follower in list(link.followers.values()):
+            follower.attempt += 1
+            stream = self.streams[follower.stream]
+            follower.next = min(follower.next, stream.last + 1)
+            for message in list(stream.select(follower.patterns, follower.next)):
+                self.down(link, self._feed, follower, follower.attempt, message)
+        for watch in list(link.watches.values()):
+            watch.attempt += 1
+            self._refresh(watch)
+
+    def _named(self, name: str) -> list[Link]:
+        return [link for link in self._links.values() if link.name == name]
+
+    # Time and chance
+
+    def now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    def number(self) -> int:
+        self._numbers += 1
+        return self._numbers
+
+    def chance(self, probability: float) -> bool:
+        return probability > 0 and self._chance.random() < probability
+
+    def post(self, delay_s: float, call: Callable[..., None], *args: Any) -> None:
+        """Call later, in order of time and then of posting."""
+        self._post_at(self.now() + delay_s, call, *args)
+
+    def _post_at(self, when: float, call: Callable[..., None], *args: Any) -> None:
+        # Own agenda, not the loop's timers: those do not promise an order among equal times.
+        loop = asyncio.get_running_loop()
+        if not self._agenda and when <= loop.time():
+            loop.call_soon(call, *args)
+            return
+        heappush(self._agenda, (when, self.number(), call, args))
+        if self._alarm is None or when < self._alarm.when():
+            self._set_alarm(loop)
+
+    def _set_alarm(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._alarm = loop.call_at(self._agenda[0][0], self._ring, loop) if self._agenda else None
+
+    def _ring(self, loop: asyncio.AbstractEventLoop) -> None:
+        now = loop.time()
+        while self._agenda and self._agenda[0][0] <= now:
+            _, _, call, args = heappop(self._agenda)
+            loop.call_soon(call, *args)
+        self._alarm = None
+        self._set_alarm(loop)
+
+    def _draw(self, bounds: Range) -> float:
+        return self._chance.uniform(*bounds) if bounds[1] > 0 else 0.0
+
+    def _capturing(self, subject: str) -> list[MemoryStream]:
+        found = self._captures.get(subject)
+        if found is None:
+            found = self._captures[subject] = [
+                stream for stream in self.streams.values() if _any_matches(stream.spec.subjects, subject)
+            ]
+        return found
+
+
+def settle(answer: asyncio.Future[Any], result: object) -> None:
+    """Give a waiting call its result or its error, unless it has gone."""
+    if answer.done():
+        return
+    if isinstance(result, BaseException):
+        answer.set_exception(result)
+    else:
+        answer.set_result(result)
+
+
+def _any_matches(patterns: list[str], subject: str) -> bool:
+    return any(matches(pattern, subject) for pattern in patterns)
