@@ -118,7 +118,7 @@ class PlanRefused(JobFact, frozen=True, kw_only=True, tag="plan.refused.v1"):
 
 
 class MembersDesired(JobFact, frozen=True, kw_only=True, tag="members.desired.v1"):
-    """Absolute desired state for platforms (P18). A lower (history, term, plan) than one already seen is stale."""
+    """Absolute desired state for platforms (P18). A lower (term, plan) of the same uid than one already seen is stale."""
 
     term: Count
     plan: Count

@@ -75,6 +75,10 @@ class TaskDone(Caused, frozen=True, kw_only=True, tag="task.done"):
     values: dict[str, Any] = {}
 
 
+class FinishBegun(Caused, frozen=True, kw_only=True, tag="finish.begun"):
+    """All epochs are closed and the result is in (or nobody is left to compute it): servers write their parts."""
+
+
 class ServerFinished(Caused, frozen=True, kw_only=True, tag="server.finished"):
     """A server's part of the final state is on disk."""
 
@@ -97,11 +101,13 @@ class Ended(Caused, frozen=True, kw_only=True, tag="job.ended"):
 class MembersPlanned(Caused, frozen=True, kw_only=True, tag="members.planned"):
     """The absolute set of members that shall run from here on, with their incarnations allocated (P5, P18)."""
 
-    plan: int
+    plan: int  # counts every change of the set
     workers: int
     servers: int
     members: list[DesiredMember]
     reason: str = ""
+    proposal: int = 0  # the Brain's plan that is carried out by this, 0: a repair
+    hosts: list[str] = []
 
 
 class PlanRefusal(Caused, frozen=True, kw_only=True, tag="plan.refusal"):
@@ -251,6 +257,7 @@ RECORDS: tuple[type[Record], ...] = (
     StopAsked,
     TaskGiven,
     TaskDone,
+    FinishBegun,
     ServerFinished,
     Ended,
     MembersPlanned,
@@ -280,6 +287,7 @@ AnyRecord = (
     | StopAsked
     | TaskGiven
     | TaskDone
+    | FinishBegun
     | ServerFinished
     | Ended
     | MembersPlanned

@@ -152,12 +152,13 @@ class LeaseReply(Reply, frozen=True, kw_only=True, tag="leased.v1"):
 
 
 class HeartbeatRequest(Request, frozen=True, kw_only=True, tag="heartbeat.v1"):
-    """I am alive; this is what I hold. `request` is the number of the last lease request sent (P7). Servers send statistics."""
+    """I am alive; this is what I hold. `request`: the number of the last lease request sent (P7). Servers send statistics."""
 
     request: int = 0
     progress: Progress = Progress()
     held: list[int] = []
     statistics: dict[str, float] = {}
+    routing_epoch: int = 0  # the newest routing that the member knows, 0: none
 
 
 class HeartbeatReply(Reply, frozen=True, kw_only=True, tag="heard.v1"):

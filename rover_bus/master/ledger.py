@@ -103,6 +103,10 @@ class Ledger:
         committed, dead = self.samples_done()
         return committed - self.committed_before, dead - self.dead_before
 
+    def samples_of(self, batch: int) -> int:
+        """Samples in one batch of the open epoch."""
+        return self._samples(batch, batch + 1)
+
     def _samples(self, first: int, end: int) -> int:
         if self.streams is not None:
             return self.streams.samples(first, end)
@@ -111,7 +115,7 @@ class Ledger:
     # -- looking: what decisions are made of -----------------------------------------------------------------------------
 
     def propose(self, wanted: int, size: int) -> tuple[list[int], list[int]]:
-        """Return firsts and counts of up to `wanted` leases of up to `size` batches: returned intervals first, then the frontier."""
+        """Return firsts and counts of up to `wanted` leases of at most `size` batches: returned intervals first, then new ones."""
         firsts: list[int] = []
         counts: list[int] = []
         for first, end in reversed(self.returned):

@@ -1,0 +1,111 @@
+"""Decisions on joining and on the data set (P5, S6). Generators of records; see decider.py."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+
+import msgspec
+
+from rover_bus.events.identity import Member
+from rover_bus.events.job import Dataset
+from rover_bus.events.log import Admitted, DatasetFixed, DatasetRefusal, EpochBegun, Record
+from rover_bus.events.requests import JoinReply, JoinRequest, RegisterReply, RegisterRequest, Reply
+from rover_bus.master import lifecycle
+from rover_bus.master.fences import refusal
+from rover_bus.master.planning import Commands
+from rover_bus.master.state import State
+
+Steps = Generator[Record, None, Reply | None]
+
+
+def join(state: State, request: JoinRequest, commands: Commands) -> Steps:
+    """Admit a process as its member. Idempotent by nonce; a life that the log did not plan is refused (P5)."""
+    if state.spec is None:
+        return refusal(state, "not_ready", "the master does not know the job yet", retry_s=0.2)
+    if state.phase == "ended":
+        return refusal(state, "job_ended", f"the job is over: {state.end[0]} {state.end[1]}".rstrip())
+    known = next((life for life in state.lives.values() if life.nonce == request.nonce), None)
+    if known is not None:
+        return _welcome(state, known.member)
+    member = _place(state, request.member)
+    planned = state.planned.get(member.place)
+    if request.member.incarnation:
+        last = state.incarnations.get(member.place, 0)
+        if member.incarnation < last or (planned is None and member.incarnation == last):
+            return refusal(state, "stale_incarnation", f"{member} was replaced or is not wanted: it must end")
+        if planned is None or planned.member != member:
+            return refusal(state, "not_planned", f"{member} is not planned yet", retry_s=0.2)
+    former = state.lives.get(member.place)
+    if former is not None and former.member == member:
+        return refusal(state, "stale_incarnation", f"another process is {member} already: it must end")
+    cause = f"join:{request.nonce}"
+    if former is not None:
+        yield from lifecycle.lose(state, former.member, "replaced", "a newer life joined", cause, commands)
+    yield Admitted(
+        member=member,
+        nonce=request.nonce,
+        host=request.host,
+        pid=request.pid,
+        addresses=request.addresses,
+        state=f"empty at generation {state.generation}" if member.role == "ps" else "",
+        cause=cause,
+    )
+    yield from lifecycle.consequences(state, cause, commands)
+    return _welcome(state, member)
+
+
+def _place(state: State, wanted: Member) -> Member:
+    """Return the life that a process asks to be; one that nobody started for us gets a free place and a new incarnation."""
+    if wanted.incarnation:
+        return wanted
+    index = wanted.index
+    if index < 0:
+        index = 0
+        while f"{wanted.role}-{index}" in state.lives or f"{wanted.role}-{index}" in state.planned:
+            index += 1
+    place = f"{wanted.role}-{index}"
+    return Member(wanted.role, index, state.incarnations.get(place, 0) + 1)
+
+
+def _welcome(state: State, member: Member) -> JoinReply:
+    assert state.spec is not None
+    server = member.role == "ps"
+    return JoinReply(
+        term=state.term,
+        generation=state.generation,
+        member=member,
+        uid=state.uid,
+        history=state.history,
+        heartbeat_s=state.spec.leases.heartbeat_s,
+        state=f"empty at generation {state.generation}" if server else "",
+        dataset=state.dataset,
+        routing=state.routing,
+        seed=state.spec.data.seed,
+        spec=msgspec.to_builtins(state.spec),
+    )
+
+
+def register(state: State, request: RegisterRequest) -> Steps:
+    """Fix the data set, or refuse a different one with the difference (S6)."""
+    cause = f"register:{request.member}"
+    if state.dataset is None:
+        if request.dataset.records == 0 and not request.dataset.streaming:
+            return refusal(state, "bad_dataset", "the data set has no records")
+        yield DatasetFixed(dataset=request.dataset, member=request.member, cause=cause)
+        yield EpochBegun(epoch=0, cause=cause)
+    elif (difference := differ(state.dataset, request.dataset)) != "":
+        yield DatasetRefusal(member=request.member, difference=difference, cause=cause)
+        return refusal(state, "differs", f"another worker registered other data: {difference}")
+    return RegisterReply(
+        term=state.term, generation=state.generation, dataset=state.dataset or request.dataset
+    )
+
+
+def differ(known: Dataset, other: Dataset) -> str:
+    """Return in words where two registrations differ, "" when they do not."""
+    fields = msgspec.structs.fields(Dataset)
+    return ", ".join(
+        f"{field.name} is {getattr(known, field.name)!r}, not {getattr(other, field.name)!r}"
+        for field in fields
+        if getattr(known, field.name) != getattr(other, field.name)
+    )

@@ -1,0 +1,76 @@
+"""Failures and what they are charged to: poison batches, deterministic errors, budgets (protocol, "Poison and faults"; S2, S28).
+
+Fed with `Charged` records; asked by the decider. A user exception or a crash is charged to the first uncommitted batch of the
+lease it happened on; preemptions, evictions and kills from outside have a budget of their own and are nobody's fault.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rover_bus.events.identity import Member
+from rover_bus.events.log import Charged
+
+
+class Charges:
+    """Who failed on what. `since_commit` is what failed while nothing was committed."""
+
+    def __init__(self) -> None:
+        self.by_batch: dict[tuple[int, int], list[Member]] = {}
+        self.since_commit: list[tuple[str, int, Member]] = []
+        self.charged: list[Member] = []  # lives already charged: an exit after a report is the same failure
+        self.relaunches = 0
+        self.preemptions = 0
+
+    def add(self, record: Charged) -> None:
+        self.charged.append(record.member)
+        del self.charged[:-1000]
+        if record.batch >= 0:
+            self.by_batch.setdefault((record.epoch, record.batch), []).append(record.member)
+        self.since_commit.append((record.fingerprint, record.batch, record.member))
+
+    def commit(self) -> None:
+        """Something was committed: failures before it were not deterministic."""
+        self.since_commit.clear()
+
+    def close_epoch(self, epoch: int) -> None:
+        self.by_batch = {key: members for key, members in self.by_batch.items() if key[0] > epoch}
+
+    def poisoned(self, epoch: int, batch: int, limit: int) -> list[Member]:
+        """Return the distinct incarnations that failed on a batch when they reach the limit, else nothing."""
+        members = list(dict.fromkeys(self.by_batch.get((epoch, batch), [])))
+        return members if len(members) >= limit else []
+
+    def deterministic(self, limit: int) -> str:
+        """Return the fingerprint that failed on `limit` incarnations at different batches while nothing committed, else ""."""
+        seen: dict[str, tuple[set[int], list[Member]]] = {}
+        for fingerprint, batch, member in self.since_commit:
+            if not fingerprint:
+                continue
+            batches, members = seen.setdefault(fingerprint, (set(), []))
+            batches.add(batch)
+            if member not in members:
+                members.append(member)
+            if len(members) >= limit and (len(batches) > 1 or batch < 0):
+                return fingerprint
+        return ""
+
+    def dump(self) -> dict[str, Any]:
+        def plain(member: Member) -> list[Any]:
+            return [member.role, member.index, member.incarnation]
+
+        return {
+            "by_batch": [(*key, [plain(m) for m in members]) for key, members in self.by_batch.items()],
+            "since_commit": [(print_, batch, plain(m)) for print_, batch, m in self.since_commit],
+            "charged": [plain(m) for m in self.charged],
+            "budgets": [self.relaunches, self.preemptions],
+        }
+
+    @classmethod
+    def load(cls, dump: dict[str, Any]) -> Charges:
+        charges = cls()
+        charges.by_batch = {(e, b): [Member(*m) for m in members] for e, b, members in dump["by_batch"]}
+        charges.since_commit = [(p, b, Member(*m)) for p, b, m in dump["since_commit"]]
+        charges.charged = [Member(*m) for m in dump["charged"]]
+        charges.relaunches, charges.preemptions = dump["budgets"]
+        return charges

@@ -1,0 +1,68 @@
+"""Decisions on how a member's work ends: leaving, the task that one does for all, a server's part of the final state."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+
+from rover_bus.events.log import Left, Record, ServerFinished, TaskDone, TaskGiven
+from rover_bus.events.requests import (
+    ElectReply,
+    ElectRequest,
+    FinishedReply,
+    FinishedRequest,
+    LeaveReply,
+    LeaveRequest,
+    Reply,
+)
+from rover_bus.master import lifecycle
+from rover_bus.master.planning import Commands, remove_places, replace_members
+from rover_bus.master.progress import report_progress
+from rover_bus.master.state import State
+
+Steps = Generator[Record, None, Reply | None]
+
+
+def leave(state: State, request: LeaveRequest, commands: Commands) -> Steps:
+    answers = yield from report_progress(state, request, 0, request.progress)
+    cause = f"leave:{request.member}"
+    if state.ledger is not None and state.ledger.complete:
+        yield from lifecycle.close_epoch(state, cause)
+    yield Left(member=request.member, reason=request.reason, cause=cause)
+    member = request.member
+    done = state.phase in ("closed", "finishing") or bool(state.stop)
+    if member.place in state.planned and member.role == "worker":
+        if done and not (lifecycle.result_needs_a_worker(state) and not state.workers()):
+            yield remove_places(state, {member.place}, cause, f"{member} is done")
+        else:
+            yield replace_members(state, [member], commands, cause, f"{member} left: {request.reason}")
+    yield from lifecycle.consequences(state, cause, commands)
+    return LeaveReply(term=state.term, generation=state.generation, answers=answers)
+
+
+def elect(state: State, request: ElectRequest) -> Steps:
+    """One worker does the task for all; the next one when it is lost."""
+    cause = f"elect:{request.member}"
+    task = state.tasks.get(request.task)
+    if request.done and task is not None and task.member == request.member and not task.done:
+        yield TaskDone(task=request.task, member=request.member, values=request.values, cause=cause)
+    elif task is None or (task.member is None and not task.done):
+        yield TaskGiven(task=request.task, member=request.member, cause=cause)
+    task = state.tasks[request.task]
+    mine = task.member == request.member
+    outcome = "done" if task.done else "yours" if mine else "wait"
+    return ElectReply(term=state.term, generation=state.generation, outcome=outcome)  # type: ignore[arg-type]
+
+
+def finished(state: State, request: FinishedRequest, commands: Commands) -> Steps:
+    """A server wrote its part; when all have, the job is over."""
+    cause = f"finished:{request.member}"
+    if request.member.index not in state.parts and state.phase == "finishing":
+        yield ServerFinished(
+            member=request.member,
+            path=request.path,
+            size_bytes=request.size_bytes,
+            statistics=request.statistics,
+            cause=cause,
+        )
+        yield from lifecycle.consequences(state, cause, commands)
+    return FinishedReply(term=state.term, generation=state.generation)

@@ -1,0 +1,133 @@
+"""The master's decider: `decide(state, input, now)` yields records and returns a reply; `evolve` applies each record at once.
+
+Fed by the shell (service.py) and by the simulation, through inputs.py. A decision is a generator: every record that it yields has
+been evolved before it goes on, so that consequences (an epoch closes, a member is replaced) are decided on the true state.
+It has no await, no clock, no random and makes no id. What is never logged (who was heard when) lives in `watch`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+
+from rover_bus.events.log import Record, TermBegun
+from rover_bus.events.requests import (
+    ElectRequest,
+    FailureRequest,
+    FinishedRequest,
+    HeartbeatRequest,
+    JoinRequest,
+    LeaseRequest,
+    LeaveRequest,
+    RegisterRequest,
+    Reply,
+    Request,
+)
+from rover_bus.master import admitting, concluding, failing, leasing, lifecycle, noticing
+from rover_bus.master.evolution import evolve
+from rover_bus.master.fences import fence, refusal
+from rover_bus.master.inputs import Asked, BusLost, BusRegained, Decided, Input, Noticed, Ticked, TookOver
+from rover_bus.master.planning import Commands
+from rover_bus.master.state import State
+from rover_bus.master.watch import Watch
+
+Steps = Generator[Record, None, Reply | None]
+
+
+class Decider:
+    """One job's deciding, and the state it decides on."""
+
+    def __init__(self, job: str, commands: Commands | None = None) -> None:
+        self.job = job
+        self.commands = commands or Commands()
+        self.state = State()
+        self.watch = Watch(1.0)
+
+    def evolve(self, record: Record) -> None:
+        """Apply one record of the log: the same function live and in replay."""
+        evolve(self.state, record)
+        if self.state.spec is not None:
+            self.watch.interval_s = self.state.spec.leases.heartbeat_s
+
+    def decide(self, input: Input, now: float) -> Decided:
+        """Decide one input. Returns the records, already evolved into the state, and the reply (None: no answer is wanted)."""
+        records: list[Record] = []
+        steps = self._steps(input, now)
+        try:
+            while True:
+                record = next(steps)
+                self.evolve(record)
+                records.append(record)
+        except StopIteration as end:
+            return records, end.value
+
+    def _steps(self, input: Input, now: float) -> Steps:
+        match input:
+            case Asked(request):
+                return self._answer(request, now)
+            case Noticed(fact, cause):
+                return noticing.notice(self.state, fact, cause, self.commands)
+            case Ticked():
+                return self._tick(now)
+            case TookOver():
+                return self._take_over(input, now)
+            case BusLost():
+                self.watch.lose_bus(now)
+            case BusRegained():
+                self.watch.regain_bus(now)
+        return _nothing()
+
+    def _answer(self, request: Request, now: float) -> Steps:
+        state = self.state
+        if isinstance(request, JoinRequest):
+            reply = yield from admitting.join(state, request, self.commands)
+            self._hear(request, now)
+            return reply
+        refused = fence(state, request)
+        if refused is not None:
+            return refused
+        self._hear(request, now)
+        match request:
+            case LeaseRequest():
+                return (yield from leasing.lease(state, request))
+            case HeartbeatRequest():
+                return (yield from leasing.heartbeat(state, request))
+            case RegisterRequest():
+                return (yield from admitting.register(state, request))
+            case LeaveRequest():
+                reply = yield from concluding.leave(state, request, self.commands)
+                self.watch.forget(request.member)
+                return reply
+            case FailureRequest():
+                return (yield from failing.failure(state, request))
+            case ElectRequest():
+                return (yield from concluding.elect(state, request))
+            case FinishedRequest():
+                return (yield from concluding.finished(state, request, self.commands))
+        return refusal(state, "unknown_method", f"{type(request).__name__} is not served here")
+
+    def _hear(self, request: Request, now: float) -> None:
+        life = self.state.lives.get(request.member.place)
+        if life is not None and life.member.index == request.member.index:
+            self.watch.hear(life.member, now)
+
+    def _tick(self, now: float) -> Steps:
+        self.watch.look(now)
+        for member in self.watch.silent(now):
+            self.watch.forget(member)
+            yield from lifecycle.lose(
+                self.state, member, "silent", "three heartbeats missed", "tick", self.commands
+            )
+        return None
+
+    def _take_over(self, input: TookOver, now: float) -> Steps:
+        yield TermBegun(holder=input.holder, replayed_records=input.replayed_records)
+        self.watch = Watch(self.watch.interval_s)
+        for life in self.state.lives.values():
+            self.watch.hear(life.member, now)
+        yield from lifecycle.consequences(self.state, "take-over", self.commands)
+        return None
+
+
+def _nothing() -> Steps:
+    return None
+    yield

@@ -1,0 +1,222 @@
+"""`evolve(state, record) -> state`: how each record of the log changes the state. Replay and live are this same function.
+
+No clock, no random, no id; a record that does not fit raises ValueError, because then the log is not this job's.
+The state is changed in place and returned: it has one owner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from rover_bus.events import log
+from rover_bus.events.log import Record
+from rover_bus.events.requests import RoutingTable
+from rover_bus.master.ledger import Ledger
+from rover_bus.master.state import Life, Part, State, Task
+
+
+def evolve(state: State, record: Record) -> State:
+    """Apply one record."""
+    _EVOLUTIONS[type(record)](state, record)
+    return state
+
+
+def _ledger(state: State) -> Ledger:
+    if state.ledger is None:
+        raise ValueError("a ledger record before the data set was fixed: this log does not belong to a job")
+    return state.ledger
+
+
+def _begin_term(state: State, record: log.TermBegun) -> None:
+    state.counts.masters_elected += 1
+
+
+def _take_job(state: State, record: log.JobTaken) -> None:
+    state.spec, state.uid, state.history = record.spec, record.uid, record.history
+
+
+def _fix_dataset(state: State, record: log.DatasetFixed) -> None:
+    state.dataset = record.dataset
+    state.ledger = Ledger(record.dataset, state.generation)
+    for life in state.workers():
+        state.ledger.admit(life.member.index, life.member.incarnation)
+
+
+def _plan(state: State, record: log.MembersPlanned) -> None:
+    state.plan = record.plan
+    if record.proposal:
+        state.proposal, state.hosts = record.proposal, record.hosts
+    state.planned = {desired.member.place: desired for desired in record.members}
+    for place, desired in state.planned.items():
+        state.incarnations[place] = max(state.incarnations.get(place, 0), desired.member.incarnation)
+    if state.phase == "waiting":
+        state.phase = "starting"
+
+
+def _admit(state: State, record: log.Admitted) -> None:
+    member = record.member
+    place = member.place
+    state.incarnations[place] = max(state.incarnations.get(place, 0), member.incarnation)
+    planned = place in state.planned and state.planned[place].member == member
+    state.lives[place] = Life(member, record.nonce, record.host, record.pid, record.addresses, planned)
+    if member.role == "worker" and state.ledger is not None:
+        state.ledger.admit(member.index, member.incarnation)
+
+
+def _remove(state: State, record: log.Lost | log.Left) -> None:
+    member = record.member
+    life = state.lives.get(member.place)
+    if life is not None and life.member == member:
+        del state.lives[member.place]
+        if member.role == "worker" and state.ledger is not None:
+            state.ledger.release(member.index)
+    for task in state.tasks.values():
+        if task.member == member and not task.done:
+            task.member = None
+
+
+def _leave(state: State, record: log.Left) -> None:
+    if record.member.role == "worker" and state.phase == "training" and not state.stop:
+        state.charges.relaunches += 1  # a program that leaves early would else be started for ever
+    _remove(state, record)
+
+
+def _lose(state: State, record: log.Lost) -> None:
+    _remove(state, record)
+    if record.member.role == "worker":
+        state.counts.workers_lost += 1
+        if record.reason in ("failed", "crashed"):
+            state.charges.relaunches += 1
+        else:
+            state.charges.preemptions += 1
+    elif record.member.role == "ps":
+        state.counts.servers_lost += 1
+
+
+def _route(state: State, record: log.RoutingFixed) -> None:
+    state.routing = RoutingTable(
+        history=state.history,
+        generation=record.generation,
+        epoch=record.epoch,
+        owners=record.owners,
+        servers=record.servers,
+    )
+    if state.phase == "starting":
+        state.phase = "training"
+
+
+def _commit(state: State, record: log.Committed) -> None:
+    _ledger(state).commit(record)
+    if record.tokens:
+        state.charges.commit()
+
+
+def _grant(state: State, record: log.Granted) -> None:
+    _ledger(state).grant(record)
+    if record.peer:
+        state.counts.speculated += 1
+
+
+def _bury(state: State, record: log.DeadLettered) -> None:
+    _ledger(state).bury(record)
+    state.counts.batches_dead_lettered += 1
+
+
+def _end_epoch(state: State, record: log.EpochEnded) -> None:
+    state.charges.close_epoch(record.epoch)
+    dataset = _ledger(state).dataset
+    if dataset.epochs and record.epoch + 1 >= dataset.epochs and state.phase == "training":
+        state.phase = "closed"
+
+
+def _seal(state: State, record: log.Sealed) -> None:
+    streams = _ledger(state).streams
+    if streams is not None:
+        streams.seal(record.partition, record.end_offset)
+
+
+def _rewind(state: State, record: log.Rewound) -> None:
+    state.generation = record.generation
+    ledger = Ledger.load({**msgspec.msgpack.decode(record.ledger), "generation": record.generation})
+    ledger.next_token = Ledger(ledger.dataset, record.generation).next_token
+    ledger.holders.clear()
+    ledger.twins.clear()
+    for life in state.workers():
+        ledger.admit(life.member.index, life.member.incarnation)
+    state.ledger = ledger
+    state.routing = None
+    state.parts.clear()
+    state.tasks.clear()
+    state.phase = "starting"
+    state.counts.rewinds += 1
+
+
+def _charge(state: State, record: log.Charged) -> None:
+    state.charges.add(record)
+
+
+def _refuse(state: State, record: log.Refusal) -> None:
+    state.counts.commits_refused += 1
+
+
+def _ask_stop(state: State, record: log.StopAsked) -> None:
+    state.stop, state.stop_reason = record.mode, record.reason
+
+
+def _give_task(state: State, record: log.TaskGiven) -> None:
+    state.tasks[record.task] = Task(record.member)
+
+
+def _finish_task(state: State, record: log.TaskDone) -> None:
+    state.tasks[record.task] = Task(record.member, True, record.values)
+
+
+def _finish_server(state: State, record: log.ServerFinished) -> None:
+    state.parts[record.member.index] = Part(record.member, record.path, record.size_bytes, record.statistics)
+
+
+def _begin_finish(state: State, record: log.FinishBegun) -> None:
+    state.phase = "finishing"
+
+
+def _end(state: State, record: log.Ended) -> None:
+    state.phase = "ended"
+    state.end = (record.state, record.reason, record.detail)
+
+
+def _nothing(state: State, record: Record) -> None:
+    """Recorded for people; the state does not depend on it."""
+
+
+_EVOLUTIONS: dict[type[Record], Callable[[State, Any], None]] = {
+    log.TermBegun: _begin_term,
+    log.JobTaken: _take_job,
+    log.DatasetFixed: _fix_dataset,
+    log.DatasetRefusal: _nothing,
+    log.StopAsked: _ask_stop,
+    log.TaskGiven: _give_task,
+    log.TaskDone: _finish_task,
+    log.FinishBegun: _begin_finish,
+    log.ServerFinished: _finish_server,
+    log.Ended: _end,
+    log.MembersPlanned: _plan,
+    log.PlanRefusal: _nothing,
+    log.Admitted: _admit,
+    log.Lost: _lose,
+    log.Left: _leave,
+    log.RoutingFixed: _route,
+    log.Granted: _grant,
+    log.Committed: _commit,
+    log.Returned: lambda state, record: _ledger(state).give_back(record),
+    log.Refusal: _refuse,
+    log.Charged: _charge,
+    log.DeadLettered: _bury,
+    log.EpochBegun: lambda state, record: _ledger(state).begin_epoch(record),
+    log.EpochEnded: _end_epoch,
+    log.Sealed: _seal,
+    log.Rewound: _rewind,
+    log.SnapshotChunk: _nothing,
+}

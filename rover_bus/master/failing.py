@@ -1,0 +1,85 @@
+"""Decisions on failures of user code: charge, dead-letter, or see that nothing can help (protocol "Poison and faults"; S2, S28)."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+
+from rover_bus.events.identity import Member
+from rover_bus.events.log import Charged, DeadLettered, Record
+from rover_bus.events.requests import FailureReply, FailureRequest, Reply
+from rover_bus.master import lifecycle
+from rover_bus.master.progress import report_progress
+from rover_bus.master.state import State
+
+Steps = Generator[Record, None, Reply | None]
+
+
+def failure(state: State, request: FailureRequest) -> Steps:
+    """User code raised: keep the progress, charge the first uncommitted batch of the lease it happened on."""
+    yield from report_progress(state, request, 0, request.progress)
+    charged = request.member not in state.charges.charged
+    if charged:
+        yield from charge(state, request.member, f"failure:{request.member}", request)
+    return FailureReply(term=state.term, generation=state.generation, charged=charged)
+
+
+def charge(
+    state: State, member: Member, cause: str, report: FailureRequest | None = None, fingerprint: str = ""
+) -> Generator[Record, None, None]:
+    """Charge a failure of `member` and decide what follows: a dead letter, or the end of the job."""
+    batch = first_uncommitted(state, member, report.token if report else 0)
+    epoch = state.ledger.epoch if state.ledger is not None else -1
+    yield Charged(
+        member=member,
+        epoch=epoch,
+        batch=batch,
+        exception=report.exception if report else "",
+        message=report.message if report else "",
+        traceback=report.traceback if report else "",
+        fingerprint=report.fingerprint if report else fingerprint,
+        cause=cause,
+    )
+    spec = state.spec
+    if spec is None or state.phase in ("finishing", "ended"):
+        return
+    if same := state.charges.deterministic(spec.leases.deterministic_failures):
+        detail = f"{report.exception}: {report.message}" if report else same
+        yield from lifecycle.end(state, "failed", "deterministic_failure", detail, cause)
+        return
+    if batch >= 0:
+        yield from _bury(state, epoch, batch, cause)
+
+
+def first_uncommitted(state: State, member: Member, token: int) -> int:
+    """Return the first uncommitted batch of the lease that the member worked on: `token`, or its oldest; -1 when it held none."""
+    holder = state.ledger.holders.get(member.index) if state.ledger is not None else None
+    if (
+        member.role != "worker"
+        or holder is None
+        or holder.incarnation != member.incarnation
+        or not holder.leases
+    ):
+        return -1
+    lease = holder.leases.get(token) or holder.leases[min(holder.leases)]
+    return lease.first
+
+
+def _bury(state: State, epoch: int, batch: int, cause: str) -> Generator[Record, None, None]:
+    spec, ledger = state.spec, state.ledger
+    assert spec is not None
+    assert ledger is not None
+    members = state.charges.poisoned(epoch, batch, spec.leases.failures_per_batch)
+    if not members or batch in ledger.dead or ledger.done.covers(batch, batch + 1):
+        return
+    dataset = ledger.dataset
+    yield DeadLettered(
+        epoch=epoch,
+        batch=batch,
+        first_position=batch * dataset.batch_size,
+        samples=ledger.samples_of(batch),
+        reason=f"failed on {len(members)} incarnations; it may be partly applied",
+        members=members,
+        cause=cause,
+    )
+    if ledger.complete:
+        yield from lifecycle.close_epoch(state, cause)

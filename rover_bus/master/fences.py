@@ -1,0 +1,43 @@
+"""Fence first: is this request stale? The first thing every handler asks (design §2.3, protocol P5, P7, P8).
+
+Pure looks at the state; a fence that fails is a typed refusal that changes nothing.
+"""
+
+from __future__ import annotations
+
+from rover_bus.events.requests import LeaseRequest, RefusedReply, Request
+from rover_bus.master.state import State
+
+
+def refusal(state: State, code: str, message: str, retry_s: float = 0.0) -> RefusedReply:
+    return RefusedReply(
+        term=state.term, generation=state.generation, code=code, message=message, retry_s=retry_s
+    )
+
+
+def fence(state: State, request: Request) -> RefusedReply | None:
+    """Return why an admitted member's request must be refused, None when it is in order."""
+    member = request.member
+    if state.phase == "ended":
+        return refusal(state, "job_ended", f"the job is over: {state.end[0]} {state.end[1]}".rstrip())
+    if request.history != state.history:
+        return refusal(state, "stale_history", "this request is from another history of the job: join again")
+    life = state.lives.get(member.place)
+    if life is None or life.member != member:
+        known = state.incarnations.get(member.place, 0)
+        if known > member.incarnation:
+            return refusal(
+                state, "stale_incarnation", f"{member} was replaced by incarnation {known}: it must end"
+            )
+        return refusal(state, "not_admitted", f"{member} is not admitted (lost, or never joined): join again")
+    if request.generation != state.generation:
+        return refusal(
+            state, "stale_generation", f"generation {request.generation} is over, {state.generation} is on"
+        )
+    if isinstance(request, LeaseRequest) and state.ledger is not None:
+        holder = state.ledger.holders.get(member.index)
+        if holder is not None and request.request < holder.request:
+            return refusal(
+                state, "stale_request", f"request {request.request} came after request {holder.request}"
+            )
+    return None

@@ -1,0 +1,176 @@
+"""Decisions on leases, progress and heartbeats: the hot path (P6, P7). Generators of records; see decider.py."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+
+from rover_bus.events.log import Granted, Record, Returned, Sealed
+from rover_bus.events.requests import (
+    HeartbeatReply,
+    HeartbeatRequest,
+    LeaseReply,
+    LeaseRequest,
+    Reply,
+    Request,
+)
+from rover_bus.master import lifecycle
+from rover_bus.master.fences import refusal
+from rover_bus.master.ledger import Holder
+from rover_bus.master.progress import report_progress
+from rover_bus.master.sizing import lease_batches
+from rover_bus.master.state import State
+
+Steps = Generator[Record, None, Reply | None]
+MAX_WANTED = 1024
+WAIT_S = 0.1
+
+
+def lease(state: State, request: LeaseRequest) -> Steps:
+    """Process the progress, take back what the worker never got, then grant."""
+    ledger = state.ledger
+    if ledger is None:
+        return refusal(state, "not_registered", "register the data set before asking for leases")
+    holder = ledger.holders[request.member.index]
+    number = request.request
+    retry = number == holder.request and number != 0
+    progress = request.progress
+    answers: list[int] = []
+    if progress.tokens:
+        answers = yield from report_progress(state, request, number, progress)
+    if not retry and holder.leases:
+        known = {*request.held, *progress.tokens}
+        forgotten = ledger.forgotten(holder, number, known)
+        if forgotten:
+            yield Returned(
+                worker=request.member.index, incarnation=request.member.incarnation, tokens=forgotten
+            )
+    if ledger.streams is not None:
+        yield from _seal(state, request)
+    if ledger.complete:
+        yield from lifecycle.close_epoch(state, f"{request.member}#{number}")
+    tokens: list[int] = []
+    if retry:
+        tokens = [token for token, lease in holder.leases.items() if lease.request == number]
+    if not tokens and request.wanted > 0 and state.phase == "training" and not state.stop:
+        tokens = yield from _grant(state, request, holder)
+    return _leased(state, request, holder, answers, tokens)
+
+
+def _grant(state: State, request: LeaseRequest, holder: Holder) -> Generator[Record, None, list[int]]:
+    ledger, spec = state.ledger, state.spec
+    assert ledger is not None
+    assert spec is not None
+    wanted = min(request.wanted, MAX_WANTED)
+    size = lease_batches(spec.leases, request.rate, ledger.unassigned, len(ledger.holders))
+    spans: list[tuple[str, int, int, int, int]] = []
+    firsts, counts = ledger.propose(wanted, size)
+    if ledger.streams is not None and len(firsts) < wanted:
+        by_rate = lease_batches(spec.leases, request.rate, 1 << 40, 1)
+        more = ledger.streams.propose(ledger.frontier, wanted - len(firsts), by_rate, request.high_water)
+        firsts, counts, spans = firsts + more[0], counts + more[1], more[2]
+    peer = 0
+    if not firsts and not holder.leases and (peer := ledger.speculation(request.member.index)):
+        found = ledger.lease_of(peer)
+        assert found is not None
+        firsts, counts = [found[1].first], [found[1].end - found[1].first]
+    if not firsts:
+        return []
+    first_token = ledger.next_token
+    yield Granted(
+        worker=request.member.index,
+        incarnation=request.member.incarnation,
+        request=request.request,
+        first_token=first_token,
+        firsts=firsts,
+        counts=counts,
+        peer=peer,
+        spans=spans,
+    )
+    return list(range(first_token, first_token + len(firsts)))
+
+
+def _seal(state: State, request: LeaseRequest) -> Generator[Record, None, None]:
+    ledger = state.ledger
+    assert ledger is not None
+    assert ledger.streams is not None
+    for partition in request.sealed:
+        part = ledger.streams.partitions.get(partition)
+        if (part is None or part.end < 0) and partition in request.high_water:
+            yield Sealed(
+                partition=partition, end_offset=request.high_water[partition], cause=f"{request.member}"
+            )
+
+
+def _leased(
+    state: State, request: LeaseRequest, holder: Holder, answers: list[int], tokens: list[int]
+) -> LeaseReply:
+    ledger = state.ledger
+    assert ledger is not None
+    leases = holder.leases
+    firsts = [leases[token].first for token in tokens]
+    counts = [leases[token].end - leases[token].first for token in tokens]
+    spans: list[tuple[str, int, int, int, int]] = []
+    if ledger.streams is not None:
+        for first, count in zip(firsts, counts, strict=True):
+            spans += ledger.streams.slices(first, first + count)
+    outcome = "granted" if tokens else _outcome(state, request)
+    return LeaseReply(
+        term=state.term,
+        generation=state.generation,
+        request=request.request,
+        outcome=outcome,  # type: ignore[arg-type]
+        epoch=ledger.epoch,
+        tokens=tokens,
+        firsts=firsts,
+        counts=counts,
+        answers=answers,
+        cancelled=[token for token in request.held if token not in leases] if request.held else [],
+        delay_s=WAIT_S if outcome in ("wait", "idle") else 0.0,
+        spans=spans,
+    )
+
+
+def _outcome(state: State, request: LeaseRequest) -> str:
+    ledger = state.ledger
+    assert ledger is not None
+    if state.stop or (request.member.place not in state.planned and _was_planned(state, request)):
+        return "drain"
+    if state.phase in ("closed", "finishing"):
+        return "closed"
+    return "idle" if ledger.streams is not None and not ledger.outstanding else "wait"
+
+
+def _was_planned(state: State, request: Request) -> bool:
+    life = state.lives.get(request.member.place)
+    return life is not None and life.planned
+
+
+def heartbeat(state: State, request: HeartbeatRequest) -> Steps:
+    """Progress between lease calls, the tokens held, and the master's orders on the way back."""
+    member = request.member
+    answers: list[int] = []
+    cancelled: list[int] = []
+    ledger = state.ledger
+    if member.role == "worker" and ledger is not None:
+        holder = ledger.holders[member.index]
+        if request.progress.tokens:
+            answers = yield from report_progress(state, request, request.request, request.progress)
+        if holder.leases and request.request:
+            known = {*request.held, *request.progress.tokens}
+            if forgotten := ledger.forgotten(holder, request.request, known):
+                yield Returned(worker=member.index, incarnation=member.incarnation, tokens=forgotten)
+        if ledger.complete:
+            yield from lifecycle.close_epoch(state, str(member))
+        cancelled = [token for token in request.held if token not in holder.leases]
+    order, path = lifecycle.order_for(state, member)
+    routing = state.routing
+    return HeartbeatReply(
+        term=state.term,
+        generation=state.generation,
+        answers=answers,
+        cancelled=cancelled,
+        order=order,  # type: ignore[arg-type]
+        path=path,
+        routing=routing if routing is not None and routing.epoch > request.routing_epoch else None,
+        job_state=state.phase,
+    )

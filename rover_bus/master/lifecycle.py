@@ -1,0 +1,209 @@
+"""Decisions on the life of a job and its members: losses and replacements, epochs, the finish, the end.
+
+Generators of records; see decider.py. `consequences` is what follows from a changed state by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any
+
+import msgspec
+
+from rover_bus.events.identity import Member
+from rover_bus.events.log import (
+    Ended,
+    EpochBegun,
+    EpochEnded,
+    FinishBegun,
+    Left,
+    Lost,
+    Record,
+    Rewound,
+    RoutingFixed,
+)
+from rover_bus.events.requests import ServerAddress
+from rover_bus.master.ledger import Ledger
+from rover_bus.master.planning import Commands, remove_places, replace_members
+from rover_bus.master.state import State
+
+Consequences = Generator[Record, None, None]
+SLOTS = 4096  # ids hash to so many slots (design §6)
+EVALUATE = "evaluate"
+
+
+def lose(
+    state: State, member: Member, reason: str, detail: str, cause: str, commands: Commands
+) -> Consequences:
+    """A member is dead or gone: its leases return, it is replaced, or the job ends with it."""
+    if state.phase == "ended":
+        return
+    ledger = state.ledger
+    holder = ledger.holders.get(member.index) if ledger is not None and member.role == "worker" else None
+    yield Lost(
+        member=member,
+        reason=reason,
+        detail=detail,
+        leases_returned=len(holder.leases) if holder is not None else 0,
+        cause=cause,
+    )
+    if member.role == "ps":
+        yield from _lose_server(state, member, cause, commands)
+    elif member.place in state.planned:
+        yield from _replace_worker(state, member, reason, cause, commands)
+    yield from consequences(state, cause, commands)
+
+
+def _replace_worker(
+    state: State, member: Member, reason: str, cause: str, commands: Commands
+) -> Consequences:
+    spec = state.spec
+    assert spec is not None
+    limits = spec.leases
+    if state.stop or (state.phase in ("closed", "finishing") and not result_needs_a_worker(state)):
+        yield remove_places(state, {member.place}, cause, f"{member} {reason}; nothing is left to do")
+    elif state.charges.relaunches > limits.relaunches:
+        yield from end(state, "failed", "too_many_failures", f"{state.charges.relaunches} failures", cause)
+    elif state.charges.preemptions > limits.preemptions:
+        yield from end(state, "failed", "too_many_preemptions", f"{state.charges.preemptions} losses", cause)
+    else:
+        yield replace_members(state, [member], commands, cause, f"{member} lost: {reason}")
+
+
+def _lose_server(state: State, member: Member, cause: str, commands: Commands) -> Consequences:
+    """A lost server before checkpoints exist: the job ends, or starts again from nothing; never a silent half model (P24)."""
+    spec = state.spec
+    assert spec is not None
+    if state.phase == "finishing" and member.index in state.parts:
+        return
+    if spec.on_server_lost == "fail" or state.stop:
+        yield from end(state, "failed", "server_lost", f"{member} is gone with its part of the model", cause)
+        return
+    if state.dataset is not None:
+        empty = Ledger(state.dataset, state.generation + 1)
+        empty.begin_epoch(EpochBegun(epoch=0))
+        yield Rewound(
+            generation=state.generation + 1,
+            ledger=msgspec.Raw(msgspec.msgpack.encode(empty.dump())),
+            reason=f"{member} was lost: all servers start empty",
+            cause=cause,
+        )
+    servers = [desired.member for desired in state.planned.values() if desired.member.role == "ps"]
+    yield replace_members(state, servers, commands, cause, f"{member} lost: all servers start empty")
+    for life in state.servers():
+        yield Left(member=life.member, reason="replaced: the job starts again from nothing", cause=cause)
+
+
+# -- what follows by itself ----------------------------------------------------------------------------------------------
+
+
+def consequences(state: State, cause: str, commands: Commands) -> Consequences:
+    """Yield what the present state implies: routing when all servers are there, the finish, the end."""
+    if state.phase == "starting":
+        yield from _route(state, cause)
+    if state.phase in ("training", "starting", "closed") and _may_finish(state):
+        yield FinishBegun(cause=cause)
+    if state.phase == "finishing":
+        yield from _end_when_finished(state, cause)
+
+
+def _route(state: State, cause: str) -> Consequences:
+    servers = {p.member.index: p.member for p in state.planned.values() if p.member.role == "ps"}
+    lives = {life.member.index: life for life in state.servers()}
+    if not state.planned or any(
+        index not in lives or lives[index].member != m for index, m in servers.items()
+    ):
+        return
+    count = len(servers)
+    bounds = [SLOTS * i // count for i in range(count + 1)] if count else []
+    order = sorted(servers)
+    yield RoutingFixed(
+        generation=state.generation,
+        epoch=1,
+        owners=[(index, bounds[i], bounds[i + 1]) for i, index in enumerate(order)],
+        servers=[
+            ServerAddress(index, lives[index].member.incarnation, lives[index].addresses) for index in order
+        ],
+        cause=cause,
+    )
+
+
+def _may_finish(state: State) -> bool:
+    """Training is over (or to be stopped), and no worker is left that could still do something."""
+    if state.workers():
+        return False
+    if state.stop == "drain":
+        return True
+    return state.phase == "closed" and not result_needs_a_worker(state)
+
+
+def result_needs_a_worker(state: State) -> bool:
+    if state.stop or state.spec is None or not state.spec.data.evaluate:
+        return False
+    task = state.tasks.get(EVALUATE)
+    return task is None or not task.done
+
+
+def _end_when_finished(state: State, cause: str) -> Consequences:
+    wanted = {p.member.index for p in state.planned.values() if p.member.role == "ps"}
+    if wanted <= set(state.parts):
+        ended = ("stopped", "asked", state.stop_reason) if state.stop else ("completed", "", "")
+        yield from end(state, *ended, cause)
+
+
+def close_epoch(state: State, cause: str) -> Consequences:
+    """Every batch of the epoch is committed or dead: close it, open the next if there is one."""
+    ledger = state.ledger
+    if ledger is None or state.phase not in ("training", "starting"):
+        return
+    committed, dead = ledger.samples_here()
+    epoch = ledger.epoch
+    yield EpochEnded(epoch=epoch, committed=committed, dead_lettered=dead, cause=cause)
+    if ledger.streams is None and (not ledger.dataset.epochs or epoch + 1 < ledger.dataset.epochs):
+        yield EpochBegun(epoch=epoch + 1, cause=cause)
+
+
+def end(state: State, ended: str, reason: str, detail: str, cause: str) -> Consequences:
+    if state.phase != "ended":
+        yield Ended(state=ended, reason=reason, detail=detail, summary=summary(state), cause=cause)
+
+
+def summary(state: State) -> dict[str, Any]:
+    """The job in figures, from the ledger's present state (P8)."""
+    ledger = state.ledger
+    committed, dead = ledger.samples_done() if ledger is not None else (0, 0)
+    total = ledger.dataset.samples_total if ledger is not None else 0
+    if ledger is not None and ledger.streams is not None:
+        total = sum(part.assigned for part in ledger.streams.partitions.values())
+    values = {key: value for task in state.tasks.values() for key, value in task.values.items()}
+    return {
+        "samples_total": total,
+        "samples_committed": committed,
+        "samples_dead_lettered": dead,
+        "samples_retrained": ledger.samples_retrained if ledger is not None else 0,
+        "values_missing": ledger.values_missing if ledger is not None else 0,
+        "workers_lost": state.counts.workers_lost,
+        "servers_lost": state.counts.servers_lost,
+        "masters_elected": state.counts.masters_elected,
+        "commits_refused": state.counts.commits_refused,
+        "leases_speculated": state.counts.speculated,
+        "rewinds": state.counts.rewinds,
+        "epochs": ledger.dataset.epochs if ledger is not None else 0,
+        "updates_ignored": int(sum(p.statistics.get("updates_ignored", 0) for p in state.parts.values())),
+        "parts": [part.path for _, part in sorted(state.parts.items())],
+        "server_statistics": {str(index): part.statistics for index, part in sorted(state.parts.items())},
+        "result": values,
+    }
+
+
+def order_for(state: State, member: Member) -> tuple[str, str]:
+    """Return the order that a heartbeat's answer carries, and for `finish` the name of the part to write."""
+    if state.phase == "ended":
+        return "stop", ""
+    if member.role == "ps":
+        if state.phase == "finishing" and member.index not in state.parts:
+            return "finish", f"part-{member.index}.{member.incarnation}"
+        return "go_on", ""
+    life = state.lives.get(member.place)
+    dropped = life is not None and life.planned and member.place not in state.planned
+    return ("drain", "") if state.stop or dropped else ("go_on", "")

@@ -1,0 +1,67 @@
+"""Decisions on the facts of others: a submission, the Brain's plan, a stop, a process that ended (P17, P19, P22)."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+
+from rover_bus.events.facts import Fact, HostExited, JobStopRequested, JobSubmitted, PlanProposed
+from rover_bus.events.identity import FAULTS_OF_THE_PROGRAM, Member
+from rover_bus.events.log import JobTaken, PlanRefusal, Record, StopAsked
+from rover_bus.events.requests import Reply
+from rover_bus.master import lifecycle
+from rover_bus.master.failing import charge
+from rover_bus.master.planning import Commands, plan_members
+from rover_bus.master.state import State
+
+Steps = Generator[Record, None, Reply | None]
+Consequences = Generator[Record, None, None]
+
+
+def notice(state: State, fact: Fact, cause: str, commands: Commands) -> Steps:
+    """Decide on a fact of somebody else. What is already known changes nothing (P17)."""
+    match fact:
+        case JobSubmitted(spec=spec, uid=uid) if state.spec is None:
+            yield JobTaken(spec=spec, uid=uid, history=_history(uid), cause=cause)
+        case PlanProposed():
+            yield from _adopt(state, fact, cause, commands)
+        case JobStopRequested(mode=mode) if state.phase != "ended" and state.stop != mode:
+            yield StopAsked(mode=mode, reason=fact.reason, by=fact.by, cause=cause)
+            if mode == "cancel":
+                yield from lifecycle.end(state, "cancelled", "asked", fact.reason, cause)
+            yield from lifecycle.consequences(state, cause, commands)
+        case HostExited(member=member):
+            yield from _exited(state, fact, member, cause, commands)
+    return None
+
+
+def _history(uid: str) -> int:
+    """The first history of a job is drawn from its random uid; a restore from a backup draws a new one (P21)."""
+    return int(uid[:12], 16) if uid else 0
+
+
+def _adopt(state: State, proposal: PlanProposed, cause: str, commands: Commands) -> Consequences:
+    if state.spec is None or state.phase in ("closed", "finishing", "ended") or state.stop:
+        yield PlanRefusal(plan=proposal.plan, reason=f"the job is {state.stop or state.phase}", cause=cause)
+    elif proposal.plan <= state.proposal:
+        return
+    elif state.planned and proposal.servers != sum(p.member.role == "ps" for p in state.planned.values()):
+        yield PlanRefusal(
+            plan=proposal.plan, reason="servers cannot be added or removed while they serve", cause=cause
+        )
+    else:
+        yield plan_members(state, proposal, commands, cause)
+        yield from lifecycle.consequences(state, cause, commands)
+
+
+def _exited(state: State, fact: HostExited, member: Member, cause: str, commands: Commands) -> Consequences:
+    """A process ended: the proof of death of that incarnation (P19)."""
+    if state.incarnations.get(member.place) != member.incarnation or member.role == "master":
+        return
+    admitted = member.place in state.lives and state.lives[member.place].member == member
+    if not admitted and (member.place not in state.planned or state.planned[member.place].member != member):
+        return
+    if fact.exit.reason in FAULTS_OF_THE_PROGRAM and member not in state.charges.charged:
+        yield from charge(
+            state, member, cause, fingerprint=f"{fact.exit.reason}:{fact.exit.status}:{fact.exit.signal}"
+        )
+    yield from lifecycle.lose(state, member, fact.exit.reason, fact.exit.detail, cause, commands)

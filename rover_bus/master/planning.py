@@ -1,0 +1,105 @@
+"""From a plan to members: places, incarnations, hosts, commands; and the repair of what was lost. Pure.
+
+Asked by the decider, answers with `MembersPlanned` records: absolute sets, every life named (P5, P18). A lost member is
+replaced in its place by the next incarnation, on its host if that lives, else on the next of the plan's hosts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from rover_bus.events.facts import PlanProposed
+from rover_bus.events.identity import DesiredMember, Member, Resources, Role
+from rover_bus.events.log import MembersPlanned
+from rover_bus.master.state import State
+
+
+@dataclass(frozen=True)
+class Commands:
+    """What the composition root knows and a decider must not guess: how a server process is started here."""
+
+    server: list[str] = field(default_factory=lambda: ["rover", "serve", "ps"])
+
+
+def plan_members(state: State, proposal: PlanProposed, commands: Commands, cause: str) -> MembersPlanned:
+    """Carry out the Brain's plan: keep the lives that stay, allocate incarnations for new places, drop the rest."""
+    hosts = proposal.hosts or state.hosts or ["local"]
+    members: list[DesiredMember] = []
+    counts: list[tuple[Role, int]] = [("ps", proposal.servers), ("worker", proposal.workers)]
+    for role, count in counts:
+        resources = _resources(state, proposal, role)
+        for index in range(count):
+            kept = state.planned.get(f"{role}-{index}")
+            if kept is not None:
+                members.append(kept.replace(resources=resources))
+            else:
+                host = hosts[(len(members)) % len(hosts)]
+                members.append(_desired(state, role, index, host, resources, commands))
+    return MembersPlanned(
+        plan=state.plan + 1,
+        workers=proposal.workers,
+        servers=proposal.servers,
+        members=members,
+        reason=proposal.reason,
+        proposal=proposal.plan,
+        hosts=list(hosts),
+        cause=cause,
+    )
+
+
+def replace_members(
+    state: State, lost: Iterable[Member], commands: Commands, cause: str, reason: str
+) -> MembersPlanned:
+    """Give each lost place its next incarnation; the others stay as they are."""
+    places = {member.place: member for member in lost}
+    members = [
+        desired
+        if desired.member.place not in places
+        else desired.replace(member=_next_life(state, desired.member))
+        for desired in state.planned.values()
+    ]
+    return _changed(state, members, cause, reason)
+
+
+def remove_places(state: State, places: set[str], cause: str, reason: str) -> MembersPlanned:
+    """These places shall not run any more."""
+    members = [desired for place, desired in state.planned.items() if place not in places]
+    return _changed(state, members, cause, reason)
+
+
+def _changed(state: State, members: list[DesiredMember], cause: str, reason: str) -> MembersPlanned:
+    return MembersPlanned(
+        plan=state.plan + 1,
+        workers=sum(desired.member.role == "worker" for desired in members),
+        servers=sum(desired.member.role == "ps" for desired in members),
+        members=members,
+        reason=reason,
+        cause=cause,
+    )
+
+
+def _next_life(state: State, member: Member) -> Member:
+    return Member(member.role, member.index, state.incarnations.get(member.place, 0) + 1)
+
+
+def _desired(
+    state: State, role: Role, index: int, host: str, resources: Resources, commands: Commands
+) -> DesiredMember:
+    spec = state.spec
+    if spec is None:
+        raise ValueError("a plan before the job: the log does not belong to a job")
+    return DesiredMember(
+        member=_next_life(state, Member(role, index, 0)),
+        host=host,
+        command=commands.server if role == "ps" else spec.program,
+        environment=spec.environment,
+        resources=resources,
+        directory=spec.directory,
+    )
+
+
+def _resources(state: State, proposal: PlanProposed, role: Role) -> Resources:
+    if role == "ps":
+        return Resources(cores=proposal.server_cores, memory_bytes=proposal.server_memory_bytes)
+    return Resources(cores=proposal.worker_cores, memory_bytes=proposal.worker_memory_bytes)

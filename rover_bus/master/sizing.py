@@ -1,0 +1,21 @@
+"""How much work a lease holds: the worker's measured rate times the target lease time, less towards the end of the epoch.
+
+Guided self-scheduling (design §5): a lease takes at most 1/(2 * workers) of what is unassigned, so that nobody holds much when
+the epoch ends; slow workers get little, fast ones more. Asked by the decider at every grant; pure.
+"""
+
+from __future__ import annotations
+
+from rover_bus.events.job import LeaseSpec
+
+FIRST_LEASE_BATCHES = 8  # before a worker has a rate: enough to measure one, little to lose
+
+
+def lease_batches(spec: LeaseSpec, rate: float, unassigned: int, workers: int) -> int:
+    """Return the batches of the next lease, at least 1.
+
+    rate: batches a second of this worker, 0 when unknown; unassigned: batches free now; workers: those alive.
+    """
+    by_rate = FIRST_LEASE_BATCHES if rate <= 0 else round(rate * spec.target_s)
+    by_tail = -(-unassigned // (2 * max(workers, 1)))
+    return max(1, min(by_rate, by_tail, spec.max_batches))

@@ -1,0 +1,156 @@
+"""The whole state of a job as its log tells it, and the snapshot of it. Changed by evolution.py only.
+
+Phases: waiting (for a plan) -> starting (servers come up) -> training -> closed (every epoch is done; the result is computed)
+-> finishing (servers write their parts) -> ended.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from rover_bus.events.identity import DesiredMember, Member
+from rover_bus.events.job import Dataset, JobSpec
+from rover_bus.events.requests import RoutingTable
+from rover_bus.master.charges import Charges
+from rover_bus.master.ledger import Ledger
+
+Phase = Literal["waiting", "starting", "training", "closed", "finishing", "ended"]
+
+
+class Life(msgspec.Struct):
+    """An admitted member."""
+
+    member: Member
+    nonce: str
+    host: str = ""
+    pid: int = 0
+    addresses: list[str] = []
+    planned: bool = True
+
+
+class Task(msgspec.Struct):
+    """Something that one worker does for all."""
+
+    member: Member | None = None
+    done: bool = False
+    values: dict[str, Any] = {}
+
+
+class Part(msgspec.Struct):
+    """A server's part of the final state on disk."""
+
+    member: Member
+    path: str
+    size_bytes: int = 0
+    statistics: dict[str, float] = {}
+
+
+class Counts(msgspec.Struct):
+    """What happened so far; `rover jobs` and the job's summary read them."""
+
+    workers_lost: int = 0
+    servers_lost: int = 0
+    masters_elected: int = 0
+    commits_refused: int = 0
+    speculated: int = 0
+    batches_dead_lettered: int = 0
+    rewinds: int = 0
+
+
+class State:
+    """Everything that replay rebuilds."""
+
+    def __init__(self) -> None:
+        self.spec: JobSpec | None = None
+        self.uid = ""
+        self.history = 0
+        self.generation = 0
+        self.phase: Phase = "waiting"
+        self.term = 0
+        self.plan = 0
+        self.proposal = 0
+        self.hosts: list[str] = []
+        self.planned: dict[str, DesiredMember] = {}  # by place
+        self.lives: dict[str, Life] = {}  # by place
+        self.incarnations: dict[str, int] = {}  # last one allocated, by place
+        self.dataset: Dataset | None = None
+        self.ledger: Ledger | None = None
+        self.routing: RoutingTable | None = None
+        self.charges = Charges()
+        self.tasks: dict[str, Task] = {}
+        self.parts: dict[int, Part] = {}
+        self.stop: str = ""
+        self.stop_reason = ""
+        self.end: tuple[str, str, str] = ("", "", "")  # state, reason, detail
+        self.counts = Counts()
+
+    def workers(self) -> list[Life]:
+        """The admitted workers."""
+        return [life for life in self.lives.values() if life.member.role == "worker"]
+
+    def servers(self) -> list[Life]:
+        """The admitted servers."""
+        return [life for life in self.lives.values() if life.member.role == "ps"]
+
+    def dump(self) -> bytes:
+        """Return the whole state as bytes: the body of a snapshot."""
+        plain = msgspec.to_builtins
+        return msgspec.msgpack.encode(
+            {
+                "spec": plain(self.spec),
+                "uid": self.uid,
+                "history": self.history,
+                "generation": self.generation,
+                "phase": self.phase,
+                "term": self.term,
+                "plan": self.plan,
+                "proposal": self.proposal,
+                "hosts": self.hosts,
+                "planned": plain(self.planned),
+                "lives": plain(self.lives),
+                "incarnations": self.incarnations,
+                "dataset": plain(self.dataset),
+                "ledger": None if self.ledger is None else self.ledger.dump(),
+                "routing": plain(self.routing),
+                "charges": self.charges.dump(),
+                "tasks": plain(self.tasks),
+                "parts": plain(self.parts),
+                "stop": [self.stop, self.stop_reason],
+                "end": self.end,
+                "counts": plain(self.counts),
+            }
+        )
+
+    @classmethod
+    def load(cls, body: bytes) -> State:
+        """Rebuild a state from `dump`."""
+        dump = msgspec.msgpack.decode(body, strict=False)
+        convert = msgspec.convert
+        state = cls()
+        state.spec = convert(dump["spec"], JobSpec | None)
+        for field in (
+            "uid",
+            "history",
+            "generation",
+            "phase",
+            "term",
+            "plan",
+            "proposal",
+            "hosts",
+            "incarnations",
+        ):
+            setattr(state, field, dump[field])
+        state.planned = convert(dump["planned"], dict[str, DesiredMember])
+        state.lives = convert(dump["lives"], dict[str, Life])
+        state.dataset = convert(dump["dataset"], Dataset | None)
+        state.ledger = None if dump["ledger"] is None else Ledger.load(dump["ledger"])
+        state.routing = convert(dump["routing"], RoutingTable | None)
+        state.charges = Charges.load(dump["charges"])
+        state.tasks = convert(dump["tasks"], dict[str, Task])
+        state.parts = convert(dump["parts"], dict[int, Part], strict=False)
+        state.stop, state.stop_reason = dump["stop"]
+        state.end = tuple(dump["end"])
+        state.counts = convert(dump["counts"], Counts)
+        return state

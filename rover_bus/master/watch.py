@@ -1,0 +1,54 @@
+"""What a master remembers but never logs: when each member was last heard (protocol P19). Deadlines are the master's own.
+
+Fed by the shell before a decision; asked by the decider on ticks. A master's own pause is not the members' silence: when the
+gap between two of its looks exceeds one interval, or while the bus is away, all silence clocks stand still.
+"""
+
+from __future__ import annotations
+
+from rover_bus.events.identity import Member
+
+SILENT_INTERVALS = 3
+
+
+class Watch:
+    """Silence clocks. All times are seconds of one monotonic clock, passed in."""
+
+    def __init__(self, interval_s: float) -> None:
+        self.interval_s = interval_s
+        self._heard: dict[Member, float] = {}
+        self._looked: float | None = None
+        self._away_since: float | None = None
+
+    def look(self, now: float) -> None:
+        """Say that the master is awake. After a gap of more than one interval the clocks are set forward by it."""
+        if self._looked is not None and now - self._looked > self.interval_s:
+            self._forgive(now - self._looked)
+        self._looked = now
+
+    def hear(self, member: Member, now: float) -> None:
+        self._heard[member] = now
+
+    def forget(self, member: Member) -> None:
+        self._heard.pop(member, None)
+
+    def lose_bus(self, now: float) -> None:
+        if self._away_since is None:
+            self._away_since = now
+
+    def regain_bus(self, now: float) -> None:
+        """The clocks stood still while the bus was away; everybody has one interval more to reconnect."""
+        if self._away_since is not None:
+            self._forgive(now - self._away_since + self.interval_s)
+            self._away_since = None
+
+    def silent(self, now: float) -> list[Member]:
+        """Return the members whose last three intervals were silent while the master was awake and connected."""
+        if self._away_since is not None:
+            return []
+        limit = SILENT_INTERVALS * self.interval_s
+        return [member for member, heard in self._heard.items() if now - heard > limit]
+
+    def _forgive(self, seconds: float) -> None:
+        for member in self._heard:
+            self._heard[member] += seconds
