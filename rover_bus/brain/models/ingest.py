@@ -1,0 +1,94 @@
+"""A job is as slow as its slower half: throughput = min(compute, ingest), ingest = w * rows a second a worker reads.
+
+Fed by observations with the share of time that workers waited for input, feeds decisions. Apart, because the form knows
+nothing of storage: without this term an input-bound job looks like a flat curve, and more cores like a good idea
+(`algorithms.md §1` [ours]).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from rover_bus.brain.models.forms import Form
+from rover_bus.brain.models.samples import Configurations, FloatArray, NotEnough, Observations
+from rover_bus.brain.models.throughput import Prediction, ThroughputModel, fit_throughput, student_95
+
+# Workers that wait for input this share of their time are limited by it: the measurement is of ingest.
+INPUT_BOUND_SHARE = 0.3
+
+
+@dataclass(frozen=True)
+class Ingest:
+    """Samples a second that one worker can read; `spread` is the relative standard deviation over the measurements."""
+
+    samples_per_worker_s: float
+    spread: float
+    samples: int
+
+    def throughput(self, at: Configurations) -> FloatArray:
+        """Samples a second that all workers together can read."""
+        return at.workers * self.samples_per_worker_s
+
+
+@dataclass(frozen=True, eq=False)
+class BoundedModel:
+    """Both halves. A half that was never the limit is unknown (None): it was never slower than what was measured."""
+
+    compute: ThroughputModel | None
+    ingest: Ingest | None
+
+    def predict(self, at: Configurations) -> Prediction:
+        """Predict min(compute, ingest) with the interval of the half that limits."""
+        if self.compute is None:
+            return self._read(at)
+        computed = self.compute.predict(at)
+        if self.ingest is None:
+            return computed
+        read = self._read(at)
+        return Prediction(
+            np.minimum(computed.throughput, read.throughput),
+            np.minimum(computed.low_90, read.low_90),
+            np.minimum(computed.high_90, read.high_90),
+            np.where(read.throughput < computed.throughput, read.guess, computed.guess),
+        )
+
+    def input_bound(self, at: Configurations) -> NDArray[np.bool_]:
+        """Say for each configuration whether reading limits it."""
+        if self.ingest is None or self.compute is None:
+            return np.full(len(at), self.ingest is not None)
+        return np.asarray(self.ingest.throughput(at) < self.compute.predict(at).throughput)
+
+    def _read(self, at: Configurations) -> Prediction:
+        assert self.ingest is not None
+        median = self.ingest.throughput(at)
+        ratio = np.exp(student_95(max(self.ingest.samples - 1, 3)) * self.ingest.spread)
+        return Prediction(median, median / ratio, median * ratio, np.zeros(len(at), dtype=np.bool_))
+
+
+def fit_bounded(
+    observations: Observations, input_wait_share: ArrayLike, form: Form
+) -> BoundedModel | NotEnough:
+    """Fit both halves: rows whose workers waited for input tell ingest, the others compute.
+
+    `input_wait_share` (n,) in 0..1: the share of workers' time that went into waiting for input.
+    """
+    bound = np.asarray(input_wait_share, dtype=np.float64) >= INPUT_BOUND_SHARE
+    ingest = fit_ingest(observations.take(bound)) if bound.any() else None
+    if bound.all() and ingest is not None:
+        return BoundedModel(None, ingest)
+    compute = fit_throughput(observations.take(~bound), form)
+    if isinstance(compute, NotEnough):
+        # Compute was at least as fast as what reading let through: all rows together err on the safe side.
+        compute = fit_throughput(observations, form)
+    return compute if isinstance(compute, NotEnough) else BoundedModel(compute, ingest)
+
+
+def fit_ingest(input_bound: Observations) -> Ingest:
+    """Rate a worker from input-bound observations: the median, robust against one slow disk."""
+    rates = input_bound.throughput / input_bound.configurations.workers
+    middle = float(np.median(rates))
+    spread = float(1.4826 * np.median(np.abs(rates / middle - 1.0)))
+    return Ingest(middle, max(spread, 0.03), len(rates))

@@ -1,0 +1,153 @@
+"""What the form leaves: a Gaussian process on the log residual, its hyperparameters averaged, not guessed.
+
+Fed by a design and observed seconds, feeds `throughput`. The form gives the shape and extrapolates; the process learns
+where the form is wrong (a cliff, a cache) and, more important, says how wrong it may be where nothing was measured: that
+makes the 90 % intervals honest [ours; `algorithms.md §1`: it takes 0.3 to 0.7 points off the error].
+
+Model, for one setting (amplitude, length, noise) of the grid, in log seconds:
+
+    log T(x) = log(design(x) @ c) + g(x) + noise,   g ~ GP(0, amplitude^2 * Matern-5/2 over log resources / length)
+
+c by generalised NNLS under that covariance with the weak prior of `statistics`; weights of the settings by marginal
+likelihood (Laplace in log c) times a log-normal prior. Everything is batched over the settings.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+
+from rover_bus.brain.models.nnls import solve_nonnegative_fleet
+from rover_bus.brain.models.samples import FloatArray
+from rover_bus.brain.models.statistics import PRIOR_SHARE
+
+AMPLITUDES = (0.02, 0.05, 0.1, 0.2, 0.4)
+LENGTHS = (0.5, 1.0, 2.0)
+NOISES = (0.015, 0.03, 0.06, 0.12)
+_GRID = np.array(list(product(AMPLITUDES, LENGTHS, NOISES)))
+# Log-normal priors: (median, ln-sd). Production traces show noise of 0.017 to 0.06 (`algorithms.md §8`).
+_AMPLITUDE_PRIOR = (0.08, 0.8)
+_NOISE_PRIOR = (0.03, 0.7)
+_LOG_COEFFICIENT_SD = 2.0
+_NEGLIGIBLE_WEIGHT = 1e-3
+
+
+def matern(a: FloatArray, b: FloatArray) -> FloatArray:
+    """Matern-5/2 correlation of points a (n, d) and b (m, d), already divided by the length scale."""
+    square = np.maximum((a**2).sum(1)[:, None] + (b**2).sum(1)[None, :] - 2 * a @ b.T, 0.0)
+    r = np.sqrt(5 * square)
+    return np.asarray((1 + r + r * r / 3) * np.exp(-r))
+
+
+@dataclass(frozen=True, eq=False)
+class Residual:
+    """The fitted mixture. First axis of every array: the settings that kept weight (h).
+
+    `settings` (h, 3) amplitude, length, noise; `weights` (h,) sum 1; `shares` (h, k) coefficients a scaled column;
+    `scale` (k,); `points` (n, d) log resources; `inverse` (h, n, n) inverse Cholesky factors; `whitened` (h, n) residuals;
+    `tangent` (h, n, k) whitened d log T / d log c; `coefficient_factor` (h, k, k) inverse Cholesky factor of its precision.
+    """
+
+    settings: FloatArray
+    weights: FloatArray
+    shares: FloatArray
+    scale: FloatArray
+    points: FloatArray
+    inverse: FloatArray
+    whitened: FloatArray
+    tangent: FloatArray
+    coefficient_factor: FloatArray
+
+    def log_seconds(self, design: FloatArray, points: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Mean and variance of log seconds of a new measurement at rows of design (m, k), points (m, d)."""
+        means = np.empty((len(self.weights), len(design)))
+        variances = np.empty_like(means)
+        for h, (amplitude, length, noise) in enumerate(self.settings):
+            cross = amplitude**2 * matern(self.points / length, points / length)
+            base = np.maximum(design @ (self.shares[h] / self.scale), 1e-300)
+            whitened = self.inverse[h] @ cross
+            slope = (design / self.scale * self.shares[h]) / base[:, None] - whitened.T @ self.tangent[h]
+            means[h] = np.log(base) + whitened.T @ self.whitened[h]
+            explained = np.einsum("nm,nm->m", whitened, whitened)
+            uncertain = ((slope @ self.coefficient_factor[h].T) ** 2).sum(1)
+            variances[h] = np.maximum(amplitude**2 - explained, 0) + uncertain + noise**2
+        mean = self.weights @ means
+        return mean, self.weights @ (variances + (means - mean) ** 2)
+
+    def coefficients(self) -> FloatArray:
+        """Return the weighted coefficients in the units of the design (k,)."""
+        return np.asarray(self.weights @ self.shares / self.scale)
+
+    def misfit(self) -> float:
+        """How far the form is from the truth: the weighted amplitude of the process, in log units."""
+        return float(np.sqrt(self.weights @ self.settings[:, 0] ** 2))
+
+    def noise(self) -> float:
+        """Return the weighted noise of one measurement, in log units."""
+        return float(np.sqrt(self.weights @ self.settings[:, 2] ** 2))
+
+
+def fit_residual(design: FloatArray, points: FloatArray, seconds: FloatArray) -> Residual:
+    """Fit form and process together: design (n, k), points (n, d) log resources, seconds (n,) above 0."""
+    scale = _scale(design, seconds)
+    inverse, log_determinant = _factors(points)
+    rows = design / seconds[:, None] / scale
+    shares = _shares(inverse @ rows, inverse.sum(axis=2))
+    base = np.maximum(shares @ (design / scale).T, 1e-300)
+    whitened = (inverse @ (np.log(seconds) - np.log(base))[..., None])[..., 0]
+    tangent = inverse @ ((design / scale)[None] * shares[:, None, :] / base[..., None])
+    precision = tangent.transpose(0, 2, 1) @ tangent + np.eye(design.shape[1]) / _LOG_COEFFICIENT_SD**2
+    factor = np.linalg.inv(np.linalg.cholesky(precision))
+    log_weight = (
+        -0.5 * (whitened**2).sum(1)
+        - log_determinant
+        + np.log(np.diagonal(factor, axis1=1, axis2=2)).sum(1)
+        + _log_prior()
+    )
+    weights = np.exp(log_weight - log_weight.max())
+    keep = weights > _NEGLIGIBLE_WEIGHT * weights.max()
+    weights = weights[keep] / weights[keep].sum()
+    return Residual(
+        _GRID[keep],
+        weights,
+        shares[keep],
+        scale,
+        points,
+        inverse[keep],
+        whitened[keep],
+        tangent[keep],
+        factor[keep],
+    )
+
+
+def _scale(design: FloatArray, seconds: FloatArray) -> FloatArray:
+    scale = np.sqrt(np.mean((design / seconds[:, None]) ** 2, axis=0))
+    return np.where(scale > 0, scale, 1.0)
+
+
+def _factors(points: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Inverse Cholesky factors (h, n, n) and half log determinants (h,) of every setting's covariance."""
+    n = len(points)
+    correlation = np.stack([matern(points / length, points / length) for length in LENGTHS])
+    by_length = np.array([LENGTHS.index(length) for length in _GRID[:, 1]])
+    amplitude, noise = _GRID[:, 0, None, None], _GRID[:, 2, None, None]
+    lower = np.linalg.cholesky(amplitude**2 * correlation[by_length] + noise**2 * np.eye(n))
+    half = np.log(np.diagonal(lower, axis1=1, axis2=2)).sum(1)
+    return np.linalg.inv(lower), half
+
+
+def _shares(rows: FloatArray, ones: FloatArray) -> FloatArray:
+    """Generalised NNLS of 1 = rows @ c for every setting, with the weak prior: rows (h, n, k), ones (h, n)."""
+    gram = rows.transpose(0, 2, 1) @ rows + np.eye(rows.shape[2]) / PRIOR_SHARE**2
+    moment = (rows.transpose(0, 2, 1) @ ones[..., None])[..., 0]
+    root = np.sqrt(np.diagonal(gram, axis1=1, axis2=2))
+    return solve_nonnegative_fleet(gram / (root[:, :, None] * root[:, None, :]), moment / root) / root
+
+
+def _log_prior() -> FloatArray:
+    def normal(values: FloatArray, prior: tuple[float, float]) -> FloatArray:
+        return np.asarray(-0.5 * (np.log(values / prior[0]) / prior[1]) ** 2)
+
+    return normal(_GRID[:, 0], _AMPLITUDE_PRIOR) + normal(_GRID[:, 2], _NOISE_PRIOR)

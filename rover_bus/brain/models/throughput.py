@@ -1,0 +1,116 @@
+"""The throughput model of one job: fit samples, predict any configuration with a 90 % interval, or say "not enough".
+
+Fed by observations, feeds probing, decisions and `rover fit`. Two depths of one model: `statistics.fit_line` is the cheap
+refit of every round; `ThroughputModel` adds the process on the residual for what people read and for choosing probes.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rover_bus.brain.models.forms import Form
+from rover_bus.brain.models.residual import Residual, fit_residual
+from rover_bus.brain.models.samples import Configurations, FloatArray, NotEnough, Observations
+from rover_bus.brain.models.statistics import Line, Statistics, fit_line
+
+LEAST_CONFIGURATIONS = 3
+# The process costs O(n^3): longer histories are thinned evenly to this many rows.
+_MOST_ROWS = 400
+_Z_95 = 1.6448536269514722
+# Half-width in log units above which a prediction is a guess: a factor of two either way.
+GUESS = math.log(2.0)
+# A form this far off (log units) cannot fit: a cliff, a mode that is not its own.
+MISFIT = 0.25
+
+
+@dataclass(frozen=True, eq=False)
+class Prediction:
+    """Throughput in samples a second, shape (n,) each: median, and the 90 % interval of a new measurement.
+
+    `guess` marks rows whose interval is wider than a factor of two either way: not to be acted upon.
+    """
+
+    throughput: FloatArray
+    low_90: FloatArray
+    high_90: FloatArray
+    guess: NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class ThroughputModel:
+    """One fitted form. `warnings` says in words where it should not be believed."""
+
+    form: Form
+    line: Line
+    residual: Residual
+    samples: int
+    warnings: tuple[str, ...]
+    measured: Configurations
+
+    def predict(self, at: Configurations) -> Prediction:
+        """Predict each configuration. Intervals are Student's, with three degrees of freedom spent on the fit."""
+        mean, variance = self.residual.log_seconds(self.form.design(at), at.logs())
+        half = student_95(max(self.samples - 3, 3)) * np.sqrt(variance)
+        median = self.form.throughput(at, np.exp(mean))
+        return Prediction(median, median * np.exp(-half), median * np.exp(half), half > GUESS)
+
+    def coefficients(self) -> FloatArray:
+        """Return the coefficients of the form's terms, seconds an iteration a unit of each term (k,)."""
+        return self.residual.coefficients()
+
+
+def fit_throughput(observations: Observations, form: Form) -> ThroughputModel | NotEnough:
+    """Fit one form to samples. Needs three different configurations; says so when there are fewer."""
+    distinct = observations.configurations.distinct()
+    if distinct < LEAST_CONFIGURATIONS:
+        missing = LEAST_CONFIGURATIONS - distinct
+        return NotEnough(f"{distinct} different configurations measured; three are the least", missing)
+    used = _thinned(observations)
+    at = used.configurations
+    design, seconds = form.design(at), form.seconds(at, used.throughput)
+    line = fit_line(Statistics.of(design, seconds))
+    if isinstance(line, NotEnough):
+        return line
+    residual = fit_residual(design, at.logs(), seconds)
+    return ThroughputModel(form, line, residual, len(used), _warnings(used, line, residual), at)
+
+
+def student_95(freedom: float) -> float:
+    """Return the 95 % quantile of Student's t (Cornish-Fisher to the third order; within 2 % from 3 degrees on)."""
+    z = _Z_95
+    first = (z**3 + z) / (4 * freedom)
+    second = (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
+    third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * freedom**3)
+    return z + first + second + third
+
+
+def _thinned(observations: Observations) -> Observations:
+    n = len(observations)
+    if n <= _MOST_ROWS:
+        return observations
+    return observations.take(np.linspace(0, n - 1, _MOST_ROWS).astype(np.int64))
+
+
+def _warnings(used: Observations, line: Line, residual: Residual) -> tuple[str, ...]:
+    at = used.configurations
+    said: list[str] = []
+    for name, column in (("workers", at.workers), ("ps", at.ps)):
+        if np.ptp(column) == 0:
+            said.append(
+                f"{name} was never varied: do not trust predictions at other {name} than {column[0]:g}"
+            )
+    if not line.identified:
+        said.append(
+            f"the samples cannot tell all terms apart (condition {line.condition:.0e}): trust only predictions near them"
+        )
+    if residual.misfit() > MISFIT:
+        said.append(
+            f"the form misses by some {100 * residual.misfit():.0f} %: a cliff, or another mode; measure where you will run"
+        )
+    if residual.noise() > 0.1:
+        said.append(f"measurements scatter by {100 * residual.noise():.0f} %: average longer windows")
+    return tuple(said)
