@@ -1,68 +1,31 @@
-"""Truths that are not the fitted family, for tests: measured tables are elsewhere, this is W1 of algorithms.md §8.
-
-A closed queueing network (Schweitzer AMVA): workers think (Amdahl share), every server is a CPU station of several cores
-(Seidmann) and a NIC station, tables placed by a Zipf law. Imports nothing of rover_bus.
-"""
+"""World W1 for tests: loaded from the bench by path, so that there is one truth and not two."""
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-Throughput = Callable[[float, int, float, float], float]
-BATCH = 512
+Table = Callable[[int, int], tuple[NDArray[np.float64], NDArray[np.float64]]]
 
 
-def queueing_network(seed: int) -> Throughput:
-    """Return samples a second as a function of (workers, ps, worker cores, ps cores)."""
-    rng = np.random.default_rng(seed)
-    serial, think = rng.uniform(0.02, 0.3), rng.lognormal(0.0, 0.5)
-    cpu, nic = rng.lognormal(np.log(0.6), 0.6), rng.lognormal(np.log(0.02), 0.8)
-    skew, fixed, per_server = (
-        rng.choice([0.0, 0.3, 0.8]),
-        rng.lognormal(np.log(0.02), 0.5),
-        rng.uniform(0, 0.01),
-    )
-
-    def throughput(workers: float, ps: int, worker_cores: float, ps_cores: float) -> float:
-        share = 1 / np.arange(1, ps + 1) ** skew
-        share = share / share.sum()
-        delay = think * (serial + (1 - serial) / worker_cores) + fixed + per_server * ps
-        delay += float((cpu * share).max()) * (1 - 1 / ps_cores)
-        demand = np.concatenate([cpu * share / ps_cores, nic * share])
-        queue = np.full(len(demand), workers / len(demand) / 2)
-        for _ in range(100):
-            residence = demand * (1 + queue * (workers - 1) / workers)
-            rate = workers / (delay + residence.sum())
-            queue = rate * residence
-        return float(rate * BATCH)
-
-    return throughput
-
-
-def measured_table(
-    seed: int, rows: int, noise: float = 0.05
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Random configurations (rows, 4) of one W1 job and their throughput with log-normal noise."""
-    rng = np.random.default_rng(seed + 1_000)
-    truth = queueing_network(seed)
-    grid = np.stack(
-        [
-            rng.integers(1, 33, rows),
-            rng.integers(1, 13, rows),
-            rng.choice([1, 2, 4, 8, 12, 16], rows),
-            rng.choice([1, 2, 4, 8], rows),
-        ],
-        axis=1,
-    )
-    speeds = np.array([truth(w, int(p), lw, lp) for w, p, lw, lp in grid])
-    return grid.astype(np.float64), speeds * np.exp(noise * rng.standard_normal(rows))
+def _queueing() -> ModuleType:
+    path = Path(__file__).parents[3] / "bench" / "queueing.py"
+    spec = importlib.util.spec_from_file_location("bench_queueing", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 @pytest.fixture(scope="session")
-def w1() -> Callable[[int, int], tuple[NDArray[np.float64], NDArray[np.float64]]]:
-    """The measured table of one W1 job: (seed, rows) -> configurations, throughput."""
-    return measured_table
+def w1() -> Table:
+    """The measured table of one W1 job: (seed, rows) -> configurations (rows, 4), samples a second (rows,)."""
+    table: Table = _queueing().measured_table
+    return table
