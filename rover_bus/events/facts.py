@@ -230,7 +230,7 @@ class LeaseSpeculated(JobFact, frozen=True, kw_only=True, tag="lease.speculated.
     epoch: Count
     first: Count
     batches: Count
-    holder: Member
+    token: Count  # of the first holder's lease
     second: Member
 
 

@@ -32,8 +32,9 @@ class Caused(Record, frozen=True, kw_only=True):
 
 
 class TermBegun(Caused, frozen=True, kw_only=True, tag="term.begun"):
-    """A master leads from here on; the batch's own header holds the term."""
+    """A master leads from here on, with this term."""
 
+    term: int
     holder: str
     replayed_records: int = 0
 

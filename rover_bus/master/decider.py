@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Generator
 
 from rover_bus.events.log import Record, TermBegun
+from rover_bus.events.outbox import Outgoing
 from rover_bus.events.requests import (
     ElectRequest,
     FailureRequest,
@@ -22,7 +23,7 @@ from rover_bus.events.requests import (
     Reply,
     Request,
 )
-from rover_bus.master import admitting, concluding, failing, leasing, lifecycle, noticing
+from rover_bus.master import admitting, concluding, failing, leasing, lifecycle, noticing, publishing
 from rover_bus.master.evolution import evolve
 from rover_bus.master.fences import fence, refusal
 from rover_bus.master.inputs import Asked, BusLost, BusRegained, Decided, Input, Noticed, Ticked, TookOver
@@ -41,6 +42,27 @@ class Decider:
         self.commands = commands or Commands()
         self.state = State()
         self.watch = Watch(1.0)
+
+    @property
+    def history(self) -> int:
+        """Part of every id, drawn once a job and anew after a restore from a backup (P21)."""
+        return self.state.history
+
+    def dump(self) -> bytes:
+        """Return the state as a snapshot holds it."""
+        return self.state.dump()
+
+    def restore(self, body: bytes) -> None:
+        """Replace the state by a snapshot's."""
+        self.state = State.load(body)
+
+    def outgoing(self, record: Record, position: tuple[int, int], term: int) -> list[Outgoing]:
+        """Return what leaves because of a record that was just evolved (P18)."""
+        return publishing.outgoing(self.job, record, position, self.state, term)
+
+    def standing(self) -> list[Outgoing]:
+        """Return the absolute values that a new leader writes again."""
+        return publishing.standing(self.job, self.state)
 
     def evolve(self, record: Record) -> None:
         """Apply one record of the log: the same function live and in replay."""
@@ -120,10 +142,14 @@ class Decider:
         return None
 
     def _take_over(self, input: TookOver, now: float) -> Steps:
-        yield TermBegun(holder=input.holder, replayed_records=input.replayed_records)
+        yield TermBegun(term=input.term, holder=input.holder, replayed_records=input.replayed_records)
         self.watch = Watch(self.watch.interval_s)
         for life in self.state.lives.values():
             self.watch.hear(life.member, now)
+        if input.log_lost:
+            yield from lifecycle.lose_state(
+                self.state, "log_lost", "the log lost its tail", "take-over", self.commands
+            )
         yield from lifecycle.consequences(self.state, "take-over", self.commands)
         return None
 

@@ -31,6 +31,7 @@ def _ledger(state: State) -> Ledger:
 
 
 def _begin_term(state: State, record: log.TermBegun) -> None:
+    state.term = record.term
     state.counts.masters_elected += 1
 
 

@@ -47,7 +47,9 @@ class TookOver:
     """This master leads from now on: every member has a fresh deadline."""
 
     holder: str
-    replayed_records: int
+    term: int
+    replayed_records: int = 0
+    log_lost: bool = False  # facts of ours are newer than the log: a power cut took its tail (P21)
 
 
 Input = Asked | Noticed | Ticked | BusLost | BusRegained | TookOver

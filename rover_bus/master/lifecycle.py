@@ -71,13 +71,22 @@ def _replace_worker(
 
 
 def _lose_server(state: State, member: Member, cause: str, commands: Commands) -> Consequences:
-    """A lost server before checkpoints exist: the job ends, or starts again from nothing; never a silent half model (P24)."""
+    if not (state.phase == "finishing" and member.index in state.parts):
+        yield from lose_state(
+            state, "server_lost", f"{member} is gone with its part of the model", cause, commands
+        )
+
+
+def lose_state(state: State, reason: str, detail: str, cause: str, commands: Commands) -> Consequences:
+    """A part of the model is gone before checkpoints exist: the job ends, or starts again from nothing (P24).
+
+    Never a silent half model: all servers are replaced by new, empty lives under a new generation.
+    """
     spec = state.spec
-    assert spec is not None
-    if state.phase == "finishing" and member.index in state.parts:
+    if spec is None or state.phase == "ended":
         return
     if spec.on_server_lost == "fail" or state.stop:
-        yield from end(state, "failed", "server_lost", f"{member} is gone with its part of the model", cause)
+        yield from end(state, "failed", reason, detail, cause)
         return
     if state.dataset is not None:
         empty = Ledger(state.dataset, state.generation + 1)
@@ -85,11 +94,11 @@ def _lose_server(state: State, member: Member, cause: str, commands: Commands) -
         yield Rewound(
             generation=state.generation + 1,
             ledger=msgspec.Raw(msgspec.msgpack.encode(empty.dump())),
-            reason=f"{member} was lost: all servers start empty",
+            reason=f"{detail}: all servers start empty",
             cause=cause,
         )
     servers = [desired.member for desired in state.planned.values() if desired.member.role == "ps"]
-    yield replace_members(state, servers, commands, cause, f"{member} lost: all servers start empty")
+    yield replace_members(state, servers, commands, cause, f"{detail}: all servers start empty")
     for life in state.servers():
         yield Left(member=life.member, reason="replaced: the job starts again from nothing", cause=cause)
 

@@ -1,0 +1,233 @@
+"""The decision log of one job (or of the Brain): replay, chained appends, what error 10071 means (P15, P16, P17, P21).
+
+Used by shell.py. A journal knows the last sequence, term and inputs of the log as it stands; `append` writes the next batch
+behind it or finds out, without ambiguity, that somebody else did. Until one is known it repeats the same bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import structlog
+import xxhash
+
+from rover_bus.events.bus import Bus, Stored
+from rover_bus.events.codec import decode, encode
+from rover_bus.events.envelope import Envelope
+from rover_bus.events.errors import BadMessage, BusError, NotConnected, RoverError, StreamFull, WrongSequence
+from rover_bus.events.leadership import Deposed
+from rover_bus.events.log import Record, SnapshotChunk
+from rover_bus.events.streams import LOG
+
+MAX_APPEND_BYTES = 900_000  # the broker's max_payload is 1 MiB
+log = structlog.get_logger("rover.journal")
+
+
+class Batch(Protocol):
+    """What a log batch type must have; log.LogBatch is one."""
+
+    @property
+    def id(self) -> tuple[int, int, str, int]: ...
+
+    term: int
+    history: int
+    records: list[Any]
+    inputs: dict[str, int]
+
+
+class Journal:
+    """The log of one writer at a time, as this process knows it."""
+
+    def __init__(
+        self,
+        bus: Bus,
+        subject: str,
+        job: str,
+        holder: str,
+        batch_type: type[Any],
+        wall_ms: Callable[[], int],
+    ) -> None:
+        self.bus, self.subject, self.job, self.holder = bus, subject, job, holder
+        self.batch_type, self.wall_ms = batch_type, wall_ms
+        self.sequence = 0  # of the last batch in the log
+        self.term = 0  # of the last batch, or ours when we lead
+        self.history = 0
+        self.number = 0
+        self.inputs: dict[str, int] = {}
+        self.batches_since_snapshot = 0
+        self.records_replayed = 0
+        self._snapshot = SnapshotReader()
+
+    # -- reading -------------------------------------------------------------------------------------------------------
+
+    def take(self, stored: Stored) -> tuple[bytes | None, Sequence[Record]]:
+        """Take a stored batch in. Returns (a whole snapshot to restore first, or None; records to evolve after it)."""
+        if stored.sequence <= self.sequence:
+            return None, ()
+        batch: Any = decode(stored.body, self.batch_type)
+        first = self.sequence == 0
+        self.sequence = stored.sequence
+        self.term, self.history = batch.term, batch.history
+        self.inputs = dict(batch.inputs)
+        self.batches_since_snapshot += 1
+        self.records_replayed += len(batch.records)
+        return self._snapshot.take(batch.records, first)
+
+    # -- writing -------------------------------------------------------------------------------------------------------
+
+    async def append(
+        self, records: Sequence[Record], inputs: Mapping[str, int], *, candidate: bool = False
+    ) -> int:
+        """Store records as the next batch and return its sequence; `inputs` is what they were decided from (P17).
+
+        Raises Deposed when another term writes this log; with `candidate`, WrongSequence when only older terms were found:
+        replay what they wrote and try again. See `fit` for what one batch can hold.
+        """
+        self.number += 1
+        self.inputs = dict(inputs)
+        self.sequence = await self._store(self._encode(records), self._id(), candidate)
+        self.batches_since_snapshot += 1
+        return self.sequence
+
+    def fit(self, records: Sequence[Record]) -> list[Sequence[Record]]:
+        """Cut records into pieces that each fit one message of the broker."""
+        if len(records) < 2 or len(self._encode(records)) <= MAX_APPEND_BYTES:
+            return [records]
+        middle = len(records) // 2
+        return [*self.fit(records[:middle]), *self.fit(records[middle:])]
+
+    def _encode(self, records: Sequence[Record]) -> bytes:
+        batch = self.batch_type(
+            job=self.job,
+            history=self.history,
+            term=self.term,
+            holder=self.holder,
+            number=self.number,
+            records=list(records),
+            inputs=self.inputs,
+            time_ms=self.wall_ms(),
+        )
+        return encode(batch)
+
+    def _id(self) -> tuple[int, int, str, int]:
+        return (self.history, self.term, self.holder, self.number)
+
+    async def _store(self, body: bytes, own: tuple[int, int, str, int], candidate: bool) -> int:
+        name = ":".join(map(str, own))
+        headers = Envelope(
+            id=f"{self.job}/{name}", type="log.batch.v1", source=self.holder, job=self.job, term=self.term
+        ).headers()
+        message_id = headers["Nats-Msg-Id"]
+        delay, troubled = 0.02, False
+        while True:
+            try:
+                sequence = await self.bus.append(
+                    LOG,
+                    self.subject,
+                    body,
+                    headers=headers,
+                    message_id=message_id,
+                    expected_last=self.sequence,
+                )
+                if troubled:
+                    log.warning("log writable again", job=self.job, sequence=sequence)
+                return sequence
+            except WrongSequence:
+                known = await self._judge_tail(own, candidate)
+                if known:
+                    return known
+            except BusError as error:
+                if not troubled and not isinstance(error, NotConnected):
+                    log.error(
+                        "log not writable: replies are held, training goes on", job=self.job, why=str(error)
+                    )
+                troubled = True
+            await asyncio.sleep(delay)
+            delay = min(delay * 2, 1.0 if not self.bus.connected else 0.5)
+
+    async def _judge_tail(self, own: tuple[int, int, str, int], candidate: bool) -> int:
+        """After error 10071: our own batch at the end is success, a higher term the end of us (P16). 0: repeat."""
+        try:
+            tail = await self.bus.last(LOG, self.subject)
+        except BusError:
+            return 0
+        if tail is None or tail.sequence <= self.sequence:
+            return 0
+        batch: Any = decode(tail.body, self.batch_type)
+        if batch.id == own:
+            return tail.sequence
+        if candidate and batch.term < self.term:
+            raise WrongSequence(f"{self.subject} grew meanwhile, by an older term")
+        raise Deposed(f"term {batch.term} of {batch.holder} writes {self.subject} now (ours is {self.term})")
+
+    async def replay_from(self, sequence: int) -> list[Stored]:
+        """Return what is stored from `sequence` on; repeats until the bus answers."""
+        while True:
+            try:
+                return [stored async for stored in self.bus.read(LOG, self.subject, first=sequence)]
+            except StreamFull:
+                raise
+            except BusError:
+                await asyncio.sleep(0.05)
+
+    async def purge_before(self, sequence: int) -> None:
+        """Older batches are covered by a complete snapshot: let them go. Failing is harmless."""
+        try:
+            await self.bus.purge(LOG, self.subject, before=sequence)
+        except BusError as error:
+            log.info("older log batches were not purged", job=self.job, why=str(error))
+
+
+class SnapshotReader:
+    """Finds a whole snapshot among the records of a replay that starts in the middle of a log."""
+
+    def __init__(self) -> None:
+        self._chunks: list[SnapshotChunk] = []
+        self._later: list[Record] = []
+        self._collecting = False
+
+    def take(self, records: Sequence[Record], first: bool) -> tuple[bytes | None, Sequence[Record]]:
+        if first:
+            self._collecting = any(isinstance(record, SnapshotChunk) for record in records)
+        if not self._collecting:
+            return None, records
+        for position, record in enumerate(records):
+            if isinstance(record, SnapshotChunk) and record.index == len(self._chunks):
+                self._chunks.append(record)
+                if record.index + 1 == record.count:
+                    return self._finish(records[position + 1 :])
+            elif self._chunks:
+                self._later.append(record)
+        return None, ()
+
+    def _finish(self, rest: Sequence[Record]) -> tuple[bytes, Sequence[Record]]:
+        whole = b"".join(chunk.data for chunk in self._chunks)
+        if xxhash.xxh3_64_intdigest(whole) != self._chunks[-1].digest:
+            raise BadMessage("the snapshot in the log does not match its digest: the log is damaged")
+        later = [*self._later, *rest]
+        self._chunks, self._later, self._collecting = [], [], False
+        return whole, later
+
+
+def snapshot_chunks(number: int, whole: bytes, chunk_bytes: int = 400_000) -> list[SnapshotChunk]:
+    """Cut a state into records."""
+    pieces = [whole[at : at + chunk_bytes] for at in range(0, len(whole), chunk_bytes)] or [b""]
+    digest = xxhash.xxh3_64_intdigest(whole)
+    return [
+        SnapshotChunk(
+            snapshot=number,
+            index=index,
+            count=len(pieces),
+            data=piece,
+            digest=digest if index + 1 == len(pieces) else 0,
+        )
+        for index, piece in enumerate(pieces)
+    ]
+
+
+class LogGap(RoverError):
+    """The log is shorter than the world remembers (a power cut with lazy sync; protocol P21)."""
+
+    code = "log_gap"

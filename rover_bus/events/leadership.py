@@ -1,0 +1,134 @@
+"""Who leads: a key with a time to live in a memory bucket, taken and renewed by compare-and-set (protocol P15, P20).
+
+Used by shell.py. The key elects; what fences is the term in the log. The key's value is JSON so that `nats kv get` is readable:
+{"holder", "term", "history"}; term 0 means that the holder is still replaying. Members find the term here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import msgspec
+
+from rover_bus.events.bus import Bus
+from rover_bus.events.errors import BusError, RoverError, WrongSequence
+from rover_bus.events.streams import LEADERS
+
+LEADER_TTL_S = 1.0  # one server; 15 s or more where the broker is replicated (nats.md)
+
+
+class Deposed(RoverError):
+    """Somebody else leads now: this service must stop and come back as a standby."""
+
+    code = "deposed"
+    exit_code = 7
+
+
+class LeaderEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """The value of a leadership key."""
+
+    holder: str
+    term: int = 0
+    history: int = 0
+
+
+def read_leader(value: bytes | None) -> LeaderEntry | None:
+    """Return the leader that a key's value names, None when there is none or the value is foreign."""
+    if not value:
+        return None
+    try:
+        return msgspec.json.decode(value, type=LeaderEntry)
+    except (msgspec.DecodeError, ValueError):
+        return None
+
+
+class Leadership:
+    """One holder's grip on one key. `leads_until` is on the caller's monotonic clock: before it nobody else can lead."""
+
+    def __init__(
+        self,
+        bus: Bus,
+        key: str,
+        holder: str,
+        clock: Callable[[], float],
+        ttl_s: float = LEADER_TTL_S,
+    ) -> None:
+        self.bus, self.key, self.holder, self.clock, self.ttl_s = bus, key, holder, clock, ttl_s
+        self.leads_until = 0.0
+        self.entry = LeaderEntry(holder=holder)
+        self._revision = 0
+        self._not_before = 0.0
+
+    def wait_one_ttl(self) -> None:
+        """After a broker restart the bucket is empty: give the present leader one TTL to come back (P20)."""
+        self._not_before = self.clock() + self.ttl_s
+
+    async def acquire(self) -> None:
+        """Wait until the key is free and take it."""
+        while True:
+            if self.clock() >= self._not_before and await self._try():
+                return
+            await asyncio.sleep(self.ttl_s / 8)
+
+    async def _try(self) -> bool:
+        try:
+            found = await self.bus.get(LEADERS, self.key)
+            if found is not None and found.value is not None:
+                leader = read_leader(found.value)
+                if leader is None or leader.holder != self.holder:
+                    return False
+                self._revision = found.revision  # our own, taken by a call whose answer was lost
+                await self._put(self._revision)
+                return True
+            await self._put(0)
+        except BusError:
+            return False
+        return True
+
+    async def _put(self, expected: int) -> None:
+        asked = self.clock()
+        value = msgspec.json.encode(self.entry)
+        self._revision = await self.bus.put(LEADERS, self.key, value, expected=expected, ttl_s=self.ttl_s)
+        self.leads_until = asked + self.ttl_s
+
+    async def announce(self, term: int, history: int) -> None:
+        """Write the term into the key: from now on members find this master."""
+        self.entry = LeaderEntry(holder=self.holder, term=term, history=history)
+        await self.renew()
+
+    async def renew(self) -> None:
+        """Prolong the grip once. Raises Deposed when another holds the key; bus errors pass (try again)."""
+        try:
+            await self._put(self._revision)
+        except WrongSequence:
+            found = await self.bus.get(LEADERS, self.key)
+            leader = read_leader(found.value) if found is not None else None
+            if leader is not None and leader.holder != self.holder:
+                raise Deposed(f"{leader.holder} leads {self.key} now") from None
+            await self._retake(0 if found is None or found.value is None else found.revision)
+
+    async def _retake(self, revision: int) -> None:
+        try:
+            await self._put(revision)
+        except WrongSequence:
+            raise Deposed(f"another holder took {self.key}") from None
+
+    async def keep(self) -> None:
+        """Renew for ever. Raises Deposed."""
+        while True:
+            await asyncio.sleep(self.ttl_s / 4)
+            try:
+                await self.renew()
+            except Deposed:
+                raise
+            except BusError:
+                await asyncio.sleep(self.ttl_s / 20)  # the log's chain fences us meanwhile
+
+    async def resign(self) -> None:
+        """Give the key back at once, so that a standby need not wait for it to expire."""
+        self.leads_until = 0.0
+        try:
+            await self.bus.delete(LEADERS, self.key, expected=self._revision)
+        except BusError:
+            return

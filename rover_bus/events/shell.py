@@ -1,0 +1,358 @@
+"""The one service shell: stand by, take over, replay, subscribe, decide, append, answer, publish.
+
+Masters and the Brain are a pure decider behind this shell; they differ in what they serve and follow. The order of effects is
+always the same: decide -> append (group commit: all that was decided while the last append was under way) -> replies -> facts
+and buckets. Until an append is known to be stored, nothing leaves (protocol P16). A standby follows the log as it grows, so a
+take-over replays nothing but the tail. The shell has the clock, the bus and the tasks; it decides nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import structlog
+
+from rover_bus.events.bus import Bus, ConnectionState, Message, Stored, Subscription
+from rover_bus.events.codec import decode_any, encode
+from rover_bus.events.errors import BusError, RoverError, WrongSequence
+from rover_bus.events.facts import Fact, Position
+from rover_bus.events.journal import Journal, snapshot_chunks
+from rover_bus.events.leadership import Deposed, Leadership
+from rover_bus.events.log import Record, SnapshotChunk
+from rover_bus.events.outbox import Outbox, Outgoing, last_position
+from rover_bus.events.streams import FACTS
+
+log = structlog.get_logger("rover.shell")
+
+Respond = Callable[[bytes], None]
+MAX_UNPUBLISHED = 10_000  # facts that a standby keeps ready, in case the leader dies before they are out
+
+
+class Deciding(Protocol):
+    """A decider as the shell sees it. Inputs are the decider's own types; the shell passes them through."""
+
+    @property
+    def history(self) -> int: ...
+
+    def evolve(self, record: Record) -> None: ...
+
+    def decide(self, input: Any, now: float) -> tuple[list[Record], Any]: ...
+
+    def dump(self) -> bytes: ...
+
+    def restore(self, body: bytes) -> None: ...
+
+    def outgoing(self, record: Record, position: Position, term: int) -> list[Outgoing]:
+        """What leaves because of a record: facts and bucket values."""
+
+    def standing(self) -> list[Outgoing]:
+        """Absolute values that a new leader writes again."""
+
+    # inputs the shell makes itself
+    def took_over(self, holder: str, term: int, replayed_records: int, log_lost: bool) -> Any: ...
+
+    def ticked(self) -> Any: ...
+
+    def bus_lost(self) -> Any: ...
+
+    def bus_regained(self) -> Any: ...
+
+    def noticed(self, fact: Fact, cause: str) -> Any: ...
+
+    def asked(self, message: Message) -> Any:
+        """Turn a request's bytes into an input. Raises BadMessage."""
+
+    def refuse(self, code: str, text: str) -> Any:
+        """A typed refusal for bytes that are no request."""
+
+
+@dataclass(frozen=True)
+class Wiring:
+    """What one kind of service serves and follows."""
+
+    log_subject: str
+    leader_key: str
+    job: str
+    batch_type: type[Any]
+    follows: list[str]
+    service: str = ""
+    endpoints: Callable[[int], Iterable[str]] = lambda term: ()
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    tick_s: float = 0.25
+    snapshot_every_batches: int = 2000
+
+
+class Shell:
+    """One service process's part in one log: standby first, leader when its time comes."""
+
+    def __init__(
+        self,
+        bus: Bus,
+        decider: Deciding,
+        wiring: Wiring,
+        *,
+        holder: str,
+        clock: Callable[[], float],
+        wall_ms: Callable[[], int],
+        leader_ttl_s: float = 1.0,
+    ) -> None:
+        self.bus, self.decider, self.wiring, self.clock = bus, decider, wiring, clock
+        self.holder = holder
+        self.journal = Journal(bus, wiring.log_subject, wiring.job, holder, wiring.batch_type, wall_ms)
+        self.leadership = Leadership(bus, wiring.leader_key, holder, clock, leader_ttl_s)
+        self.outbox = Outbox(bus, wiring.job, holder)
+        self.leading = False
+        self.bad_messages = 0
+        self._pending: list[Record] = []
+        self._replies: list[tuple[Respond, Any]] = []
+        self._appending = False
+        self._wake = asyncio.Event()
+        self._subscriptions: list[Subscription] = []
+        self._unpublished: deque[Outgoing] = deque(maxlen=MAX_UNPUBLISHED)
+        self._consumed: dict[str, int] = {}
+        self._first_chunk = 0
+        self._snapshots = 0
+        bus.on_connection(self._on_connection)
+
+    # -- the life of a service -------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Stand by, take over, lead. Ends by cancellation, or raises Deposed when another leads."""
+        try:
+            await self._stand_by()
+            await self._lead()
+        finally:
+            for subscription in self._subscriptions:
+                await subscription.stop()
+            if self.leading:
+                self.leading = False
+                await self.leadership.resign()
+
+    async def _stand_by(self) -> None:
+        follower = await self._insist(
+            lambda: self.bus.follow("ROVER_LOG", [self.wiring.log_subject], self._replay, start="first")
+        )
+        try:
+            await self.leadership.acquire()
+        finally:
+            await follower.stop()
+        keeper = asyncio.create_task(self.leadership.keep())
+        try:
+            await self._take_over()
+        finally:
+            keeper.cancel()
+            await asyncio.gather(keeper, return_exceptions=True)
+
+    async def _take_over(self) -> None:
+        """Catch up with the log, then write the record that begins our term; only then answer (P15, P16)."""
+        while True:
+            for stored in await self.journal.replay_from(self.journal.sequence + 1):
+                self._replay(stored)
+            last = await last_position(self.bus, self.wiring.job)
+            lost = last[0] > self.journal.sequence
+            self.outbox.put(self._after(last))
+            replayed, sequence = self.journal.records_replayed, self.journal.sequence
+            self.journal.term += 1
+            self.journal.number = 0
+            records, _ = self.decider.decide(
+                self.decider.took_over(self.holder, self.journal.term, replayed, lost), self.clock()
+            )
+            self.journal.history = self.decider.history
+            try:
+                await self.journal.append(records, self.journal.inputs, candidate=True)
+            except WrongSequence:
+                # Only an older term wrote meanwhile: what we decided is void, the state must be rebuilt without it.
+                await self._start_again()
+                continue
+            log.info("leads", job=self.wiring.job, term=self.journal.term, replayed=replayed, after=sequence)
+            self._release(records)
+            return
+
+    async def _start_again(self) -> None:
+        raise Deposed(f"{self.wiring.log_subject} grew during the take-over: starting again as a standby")
+
+    def _replay(self, stored: Stored) -> None:
+        snapshot, records = self.journal.take(stored)
+        if snapshot is not None:
+            self.decider.restore(snapshot)
+        for index, record in enumerate(records):
+            self.decider.evolve(record)
+            self._unpublished += self.decider.outgoing(record, (stored.sequence, index), self.journal.term)
+
+    def _after(self, last: Position) -> list[Outgoing]:
+        """What the former leader decided but had not published when it ended (P18)."""
+        waiting = [
+            item
+            for item in self._unpublished
+            if isinstance(item, Fact) and item.position is not None and tuple(item.position) > last
+        ]
+        self._unpublished.clear()
+        return [*self.decider.standing(), *waiting]
+
+    async def _lead(self) -> None:
+        self.leading = True
+        self._consumed = dict(self.journal.inputs)
+        term = self.journal.term
+        self.outbox.history, self.outbox.term = self.journal.history, term
+        endpoints = dict.fromkeys(self.wiring.endpoints(term), self._on_request)
+        if endpoints:
+            metadata = {**self.wiring.metadata, "term": str(term), "holder": self.holder}
+            self._subscriptions.append(
+                await self._insist(lambda: self.bus.serve(self.wiring.service, endpoints, metadata=metadata))
+            )
+        self._subscriptions.append(
+            await self._insist(
+                lambda: self.bus.follow(
+                    FACTS, self.wiring.follows, self._on_fact, start=self._consumed.get(FACTS, 0) + 1
+                )
+            )
+        )
+        await self._insist(lambda: self.leadership.announce(term, self.journal.history))
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.leadership.keep())
+            tasks.create_task(self.outbox.run())
+            tasks.create_task(self._append_for_ever())
+            tasks.create_task(self._tick_for_ever())
+
+    async def _insist(self, call: Callable[[], Any]) -> Any:
+        """Repeat a call until the bus answers it."""
+        while True:
+            try:
+                return await call()
+            except Deposed:
+                raise
+            except BusError:
+                await asyncio.sleep(0.05)
+
+    # -- inputs ----------------------------------------------------------------------------------------------------------
+
+    def submit(self, input: Any, respond: Respond | None = None) -> None:
+        """Decide one input now; its records join the pending batch, its reply waits for them."""
+        records, reply = self.decider.decide(input, self.clock())
+        if records:
+            self._pending += records
+            self._wake.set()
+        if respond is None or reply is None:
+            return
+        if self._pending or self._appending or self.clock() >= self.leadership.leads_until:
+            self._replies.append((respond, reply))
+            self._wake.set()
+        else:
+            respond(encode(reply))
+
+    def _on_request(self, message: Message) -> None:
+        respond = message.respond or _drop
+        try:
+            asked = self.decider.asked(message)
+        except RoverError as error:
+            self.bad_messages += 1
+            respond(encode(self.decider.refuse(error.code, str(error))))
+            return
+        self.submit(asked, respond)
+
+    def _on_fact(self, stored: Stored) -> None:
+        if stored.sequence <= self._consumed.get(FACTS, 0):
+            return
+        try:
+            fact = decode_any(stored.body)
+        except RoverError as error:
+            self.bad_messages += 1
+            log.warning("fact skipped", sequence=stored.sequence, why=str(error))
+        else:
+            if isinstance(fact, Fact):
+                self.submit(self.decider.noticed(fact, f"{FACTS}:{stored.sequence}"))
+        self._consumed[FACTS] = stored.sequence
+
+    def _on_connection(self, state: ConnectionState) -> None:
+        if not self.leading:
+            if state == "connected":
+                self.leadership.wait_one_ttl()
+            return
+        lost = state != "connected"
+        self.submit(self.decider.bus_lost() if lost else self.decider.bus_regained())
+
+    async def _tick_for_ever(self) -> None:
+        while True:
+            await asyncio.sleep(self.wiring.tick_s)
+            self.submit(self.decider.ticked())
+            if self.journal.batches_since_snapshot >= self.wiring.snapshot_every_batches:
+                self._take_snapshot()
+
+    def _take_snapshot(self) -> None:
+        """The whole state as records behind what is pending; what came before may be purged once they are stored (P21)."""
+        self._snapshots += 1
+        self.journal.batches_since_snapshot = 0
+        self._pending += snapshot_chunks(self._snapshots, self.decider.dump())
+        self._wake.set()
+
+    # -- the group commit --------------------------------------------------------------------------------------------------
+
+    async def _append_for_ever(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            records, self._pending = self._pending, []
+            replies, self._replies = self._replies, []
+            if records:
+                await self._append(records, replies)
+            elif replies:
+                await self._answer_within_lease(replies)
+
+    async def _append(self, records: list[Record], replies: list[tuple[Respond, Any]]) -> None:
+        """Store everything, in pieces if need be; only the last piece says that its inputs are consumed (P17)."""
+        before, consumed = self.journal.inputs, dict(self._consumed)
+        self.journal.history = self.outbox.history = self.decider.history
+        self._appending = True
+        try:
+            pieces = [fit for piece in _pieces(records) for fit in self.journal.fit(piece)]
+            for piece in pieces:
+                sequence = await self.journal.append(piece, consumed if piece is pieces[-1] else before)
+                self._release(piece)
+                await self._note_snapshot(piece, sequence)
+        finally:
+            self._appending = False
+        for respond, reply in replies:
+            respond(encode(reply))
+
+    async def _note_snapshot(self, piece: Sequence[Record], sequence: int) -> None:
+        chunk = piece[0]
+        if not isinstance(chunk, SnapshotChunk):
+            return
+        if chunk.index == 0:
+            self._first_chunk = sequence
+        if chunk.index + 1 == chunk.count:
+            await self.outbox.drained()
+            await self.journal.purge_before(self._first_chunk)
+
+    async def _answer_within_lease(self, replies: list[tuple[Respond, Any]]) -> None:
+        """Replies that rest on no append of ours wait until we know that we lead (P15)."""
+        while self.clock() >= self.leadership.leads_until:  # noqa: ASYNC110 - it is time that is waited for
+            await asyncio.sleep(0.02)
+        for respond, reply in replies:
+            respond(encode(reply))
+
+    def _release(self, records: Sequence[Record]) -> None:
+        items: list[Outgoing] = []
+        for index, record in enumerate(records):
+            items += self.decider.outgoing(record, (self.journal.sequence, index), self.journal.term)
+        self.outbox.put(items)
+
+
+def _pieces(records: list[Record]) -> list[list[Record]]:
+    """Cut before and between snapshot chunks: each is an append of its own, and none shares one with a decision."""
+    pieces: list[list[Record]] = []
+    for record in records:
+        alone = isinstance(record, SnapshotChunk)
+        if alone or not pieces or isinstance(pieces[-1][-1], SnapshotChunk):
+            pieces.append([record])
+        else:
+            pieces[-1].append(record)
+    return pieces
+
+
+def _drop(body: bytes) -> None:
+    """The asker wanted no answer."""

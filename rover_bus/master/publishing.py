@@ -1,0 +1,179 @@
+"""From records to what leaves the master: readable facts with their place in the log (P18), and the routing table in its bucket.
+
+A pure function of the record (and the job's name), so that a successor derives the same facts from the same log. Leases and
+commits, the hot records, make none: `rover top` reads progress from `job.reported`, and the log has every detail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from rover_bus.events import facts, log
+from rover_bus.events.facts import JobFact, Position
+from rover_bus.events.identity import Member
+from rover_bus.events.log import Record
+from rover_bus.events.outbox import Outgoing, PutValue
+from rover_bus.events.requests import RoutingTable
+from rover_bus.events.streams import ROUTING
+from rover_bus.master.state import State
+
+Publisher = Callable[[str, Any, State, int], list[JobFact]]
+
+
+def outgoing(job: str, record: Record, position: Position, state: State, term: int) -> list[Outgoing]:
+    """Return the facts that a record makes, each with its position and cause, then bucket values."""
+    publisher = _PUBLISHERS.get(type(record))
+    if publisher is None:
+        return []
+    cause = getattr(record, "cause", "")
+    made: list[Outgoing] = [
+        fact.replace(position=position, cause=cause or fact.cause)
+        for fact in publisher(job, record, state, term)
+    ]
+    if isinstance(record, log.RoutingFixed):
+        made += standing(job, state)
+    return made
+
+
+def standing(job: str, state: State) -> list[Outgoing]:
+    """Return the absolute bucket values of the present state; a new leader writes them again."""
+    if state.routing is None:
+        return []
+    return [PutValue(ROUTING, job, routing_value(state.routing))]
+
+
+def routing_value(table: RoutingTable) -> bytes:
+    """Routing as JSON: `nats kv get ROVER_ROUTING <job>` must be readable."""
+    return msgspec.json.encode(table)
+
+
+def _planned(job: str, record: log.MembersPlanned, state: State, term: int) -> list[JobFact]:
+    made: list[JobFact] = [
+        facts.MembersDesired(job=job, term=term, plan=record.plan, members=record.members, uid=state.uid)
+    ]
+    if record.proposal:
+        made.append(
+            facts.PlanApplied(
+                job=job,
+                plan=record.proposal,
+                workers=record.workers,
+                servers=record.servers,
+                reason=record.reason,
+            )
+        )
+    return made
+
+
+def _committed(job: str, record: log.Committed, state: State, term: int) -> list[JobFact]:
+    if not record.skipped:
+        return []
+    epoch = state.ledger.epoch if state.ledger is not None else 0
+    return [facts.RowsSkipped(job=job, epoch=epoch, file=record.skipped_file, rows=record.skipped)]
+
+
+def _granted(job: str, record: log.Granted, state: State, term: int) -> list[JobFact]:
+    if not record.peer:
+        return []
+    return [
+        facts.LeaseSpeculated(
+            job=job,
+            epoch=state.ledger.epoch if state.ledger is not None else 0,
+            first=record.firsts[0],
+            batches=record.counts[0],
+            token=record.peer,
+            second=Member("worker", record.worker, record.incarnation),
+        )
+    ]
+
+
+def _charged(job: str, record: log.Charged, state: State, term: int) -> list[JobFact]:
+    return [
+        facts.WorkerFailed(
+            job=job,
+            member=record.member,
+            exception=record.exception,
+            message=record.message,
+            traceback=record.traceback,
+            charged_epoch=record.epoch,
+            charged_batch=record.batch,
+        )
+    ]
+
+
+def _rewound(job: str, record: log.Rewound, state: State, term: int) -> list[JobFact]:
+    ledger = state.ledger
+    return [
+        facts.LedgerRewound(
+            job=job,
+            generation=record.generation,
+            epoch=max(ledger.epoch, 0) if ledger is not None else 0,
+            committed_batches=ledger.done.total if ledger is not None else 0,
+            reason=record.reason,
+        )
+    ]
+
+
+_PUBLISHERS: dict[type[Record], Publisher] = {
+    log.TermBegun: lambda job, r, state, term: [
+        facts.MasterElected(job=job, term=term, holder=r.holder, replayed_records=r.replayed_records)
+    ],
+    log.JobTaken: lambda job, r, state, term: [facts.JobOpened(job=job, uid=r.uid, history=r.history)],
+    log.DatasetFixed: lambda job, r, state, term: [
+        facts.DatasetRegistered(job=job, dataset=r.dataset, member=r.member)
+    ],
+    log.DatasetRefusal: lambda job, r, state, term: [
+        facts.DatasetRefused(job=job, member=r.member, difference=r.difference)
+    ],
+    log.MembersPlanned: _planned,
+    log.PlanRefusal: lambda job, r, state, term: [facts.PlanRefused(job=job, plan=r.plan, reason=r.reason)],
+    log.Admitted: lambda job, r, state, term: [
+        facts.MemberAdmitted(job=job, member=r.member, host=r.host, pid=r.pid, state=r.state)
+    ],
+    log.Lost: lambda job, r, state, term: [
+        facts.MemberLost(
+            job=job, member=r.member, reason=r.reason, detail=r.detail, leases_returned=r.leases_returned
+        )
+    ],
+    log.Left: lambda job, r, state, term: [facts.MemberLeft(job=job, member=r.member, reason=r.reason)],
+    log.RoutingFixed: lambda job, r, state, term: [
+        facts.RoutingChanged(
+            job=job,
+            generation=r.generation,
+            epoch=r.epoch,
+            servers=[Member("ps", server.index, server.incarnation) for server in r.servers],
+        )
+    ],
+    log.EpochBegun: lambda job, r, state, term: [
+        facts.EpochOpened(job=job, epoch=r.epoch, generation=state.generation)
+    ],
+    log.EpochEnded: lambda job, r, state, term: [
+        facts.EpochClosed(job=job, epoch=r.epoch, committed=r.committed, dead_lettered=r.dead_lettered)
+    ],
+    log.Granted: _granted,
+    log.Committed: _committed,
+    log.Refusal: lambda job, r, state, term: [
+        facts.CommitRefused(job=job, member=r.member, token=r.token, reason=r.reason)
+    ],
+    log.Charged: _charged,
+    log.DeadLettered: lambda job, r, state, term: [
+        facts.BatchDeadLettered(
+            job=job,
+            epoch=r.epoch,
+            batch=r.batch,
+            first_position=r.first_position,
+            samples=r.samples,
+            reason=r.reason,
+            members=r.members,
+        )
+    ],
+    log.TaskDone: lambda job, r, state, term: [
+        facts.ResultReported(job=job, member=r.member, task=r.task, values=r.values)
+    ],
+    log.Rewound: _rewound,
+    log.Ended: lambda job, r, state, term: [
+        facts.JobEnded(job=job, state=r.state, reason=r.reason, detail=r.detail, summary=r.summary)
+    ],
+}

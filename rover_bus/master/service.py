@@ -1,0 +1,94 @@
+"""The master as a service: its decider behind the shared shell, on a bus. `cli/serve.py` runs it; so does the simulation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rover_bus.events import subjects
+from rover_bus.events.bus import Bus, Message
+from rover_bus.events.codec import decode
+from rover_bus.events.errors import BadMessage
+from rover_bus.events.facts import Fact
+from rover_bus.events.log import LogBatch
+from rover_bus.events.requests import METHODS, RefusedReply
+from rover_bus.events.shell import Shell, Wiring
+from rover_bus.master.decider import Decider
+from rover_bus.master.fences import refusal
+from rover_bus.master.inputs import Asked, BusLost, BusRegained, Noticed, Ticked, TookOver
+from rover_bus.master.planning import Commands
+
+
+class ServedDecider(Decider):
+    """The decider with the words that the shell speaks."""
+
+    def took_over(self, holder: str, term: int, replayed_records: int, log_lost: bool) -> TookOver:
+        return TookOver(holder, term, replayed_records, log_lost)
+
+    def ticked(self) -> Ticked:
+        return Ticked()
+
+    def bus_lost(self) -> BusLost:
+        return BusLost()
+
+    def bus_regained(self) -> BusRegained:
+        return BusRegained()
+
+    def noticed(self, fact: Fact, cause: str) -> Noticed:
+        return Noticed(fact, cause)
+
+    def asked(self, message: Message) -> Asked:
+        """Decode a request by its method; raises BadMessage for anything else."""
+        parsed = subjects.parse(message.subject)
+        method = METHODS.get(parsed.kind) if parsed is not None else None
+        if method is None:
+            raise BadMessage(f"no method {message.subject!r}")
+        return Asked(decode(message.body, method))
+
+    def refuse(self, code: str, text: str) -> RefusedReply:
+        return refusal(self.state, code, text)
+
+
+def wiring(job: str, snapshot_every_batches: int = 2000, tick_s: float = 0.25) -> Wiring:
+    """What a master serves and follows."""
+    return Wiring(
+        log_subject=subjects.job_log(job),
+        leader_key=job,
+        job=job,
+        batch_type=LogBatch,
+        follows=[
+            subjects.job_facts(job, "job.submitted"),
+            subjects.job_facts(job, "job.stop_requested"),
+            subjects.job_facts(job, "plan.proposed"),
+            subjects.host_facts(fact="exited"),
+        ],
+        service=f"rover-master-{job}",
+        endpoints=lambda term: [subjects.rpc(job, term, method) for method in METHODS],
+        metadata={"job": job},
+        snapshot_every_batches=snapshot_every_batches,
+        tick_s=tick_s,
+    )
+
+
+def build_master(
+    bus: Bus,
+    job: str,
+    *,
+    holder: str,
+    clock: Callable[[], float],
+    wall_ms: Callable[[], int],
+    commands: Commands | None = None,
+    snapshot_every_batches: int = 2000,
+    leader_ttl_s: float = 1.0,
+) -> tuple[Shell, Decider]:
+    """Return a master ready to run (`await shell.run()`) and its decider, to look at."""
+    decider = ServedDecider(job, commands)
+    shell = Shell(
+        bus,
+        decider,
+        wiring(job, snapshot_every_batches),
+        holder=holder,
+        clock=clock,
+        wall_ms=wall_ms,
+        leader_ttl_s=leader_ttl_s,
+    )
+    return shell, decider
