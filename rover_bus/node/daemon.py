@@ -1,0 +1,308 @@
+"""The node daemon: facts of the bus in, decisions of platform.py out to the processes of this host, what became of them back.
+
+The shell of the room. It follows what shall run here, observes what runs, and asks the pure decider after each; it keeps the
+host's presence, samples it, and posts what happened. Everything it knows is rebuilt from the FACTS stream and its state directory:
+after a SIGKILL its successor adopts the members, who noticed nothing. Nothing is started before the stream's history
+has been read to its end, because half a history asks for members that its other half takes back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+
+from rover_bus.events import facts
+from rover_bus.events.bus import Bus, ConnectionState, Stored
+from rover_bus.events.codec import decode, encode
+from rover_bus.events.errors import BadMessage, BusError, InputError, RoverError
+from rover_bus.events.identity import HostCapacity, Member, Process
+from rover_bus.events.streams import FACTS
+from rover_bus.events.subjects import host_profile, job_facts, name, parse
+from rover_bus.node import platform, sampling
+from rover_bus.node.cgroup import Cgroup, Limits
+from rover_bus.node.layout import Layout
+from rover_bus.node.outbox import Letter, Outbox
+from rover_bus.node.platform import Adjust, Ended, Forget, Observation, Platform, Running, Start, Stop
+from rover_bus.node.presence import Presence
+from rover_bus.node.processes import STUCK_SHIM_S, MemberProcesses
+
+FOLLOWED: dict[str, type[facts.JobFact]] = {
+    cls.kind(): cls for cls in (facts.JobSubmitted, facts.PlanProposed, facts.MembersDesired, facts.JobEnded)
+}
+CATCH_UP_AGAIN_S = 0.5
+FIRST_SAMPLE_S = 1.0
+FLUSH_S = 5.0
+log = structlog.get_logger("rover.node")
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """What a daemon is: its host's name, its own incarnation, what it measures, where its records lie."""
+
+    name: str
+    daemon: str
+    capacity: HostCapacity
+    limits: Limits
+    cgroup: Cgroup
+    allowed: tuple[int, ...]
+    layout: Layout
+    sample_s: float = 5.0
+
+
+class Daemon:
+    """One host's daemon on one bus."""
+
+    def __init__(
+        self,
+        bus: Bus,
+        host: Host,
+        presence: Presence,
+        processes: Callable[[Callable[[Observation], None]], MemberProcesses],
+        master_command: platform.MasterCommand,
+    ) -> None:
+        self._bus = bus
+        self._host = host
+        self._presence = presence
+        self._outbox = Outbox(bus, host.name)
+        self._master_command = master_command
+        self._state = Platform(host.name, host.allowed)
+        self._loop = asyncio.get_running_loop()
+        self._processes = processes(self._observe)
+        self._seen = 0
+        self._caught_up = False
+        self._closing = False
+        self._deciding = False
+        self._wake: asyncio.TimerHandle | None = None
+        self._unreported: set[tuple[str, str, Member]] = set()
+        self._registrations = 0
+        self._nobody_lives = asyncio.Event()
+        self.bad_messages = 0
+
+    @property
+    def state(self) -> Platform:
+        return self._state
+
+    # -- its life ------------------------------------------------------------------------------------------------------
+
+    async def run(self, stop: asyncio.Event, ready: Callable[[], None], *, leave_members: bool) -> None:
+        """Serve until `stop`; then drain the members (or leave them to their shims) and take everything of ours off the bus."""
+        try:
+            self._processes.adopt()
+            await self._presence.claim()
+        except BaseException:
+            self._processes.release()
+            raise
+        self._bus.on_connection(self._on_connection)
+        self._register()
+        works = (self._outbox.run(), self._presence.run(), self._sample(), self._follow())
+        tasks = [self._loop.create_task(work) for work in works]
+        try:
+            ready()
+            await self._until(stop, tasks)
+        finally:
+            await self._close(tasks, leave_members)
+
+    async def _until(self, stop: asyncio.Event, tasks: list[asyncio.Task[None]]) -> None:
+        stopped = self._loop.create_task(stop.wait())
+        try:
+            done, _ = await asyncio.wait([stopped, *tasks], return_when=asyncio.FIRST_COMPLETED)
+            for task in done - {stopped}:
+                task.result()  # a task that ends is an error of ours: say it instead of living on without it
+        finally:
+            stopped.cancel()
+
+    async def _close(self, tasks: list[asyncio.Task[None]], leave_members: bool) -> None:
+        self._closing = True
+        if self._wake:
+            self._wake.cancel()
+        if not leave_members:
+            await self._drain()
+        self._post(facts.HostLeft(host=self._host.name, reason="stopped"), f"left.{self._host.daemon}")
+        await self._outbox.flush(FLUSH_S)
+        await self._presence.leave()
+        self._processes.release()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _drain(self) -> None:
+        graces = [life.desired.grace_s for life in self._state.lives.values()]
+        for life in list(self._state.lives.values()):
+            if not life.stopping:
+                self._processes.stop(life)
+        if self._state.lives:
+            self._nobody_lives.clear()
+            try:
+                await asyncio.wait_for(self._nobody_lives.wait(), max(graces) + 2 * STUCK_SHIM_S)
+            except TimeoutError:
+                log.error("members could not be ended", members=sorted(self._state.lives))
+
+    def _on_connection(self, state: ConnectionState) -> None:
+        if state == "connected" and not self._closing:
+            self._register()
+
+    # -- what shall run ------------------------------------------------------------------------------------------------
+
+    async def _follow(self) -> None:
+        """Follow the facts that say what shall run; act once their present end is reached."""
+        subjects = [job_facts("*", kind) for kind in FOLLOWED]
+        subscription = await self._retry(
+            lambda: self._bus.follow(FACTS, subjects, self._on_fact, start="last_per_subject")
+        )
+        try:
+            while not self._caught_up:
+                await self._retry(self._compare_with_end)
+                await asyncio.sleep(0 if self._caught_up else CATCH_UP_AGAIN_S)
+            self._decide_soon()
+            await asyncio.Event().wait()
+        finally:
+            await subscription.stop()
+
+    async def _compare_with_end(self) -> None:
+        """Note whether the newest fact that is stored has reached us."""
+        lasts = [await self._bus.last(FACTS, job_facts("*", kind)) for kind in FOLLOWED]
+        self._caught_up = self._seen >= max((last.sequence for last in lasts if last), default=0)
+
+    async def _retry(self, call: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+        while True:
+            try:
+                return await call()
+            except BusError as error:
+                log.warning("cannot read what shall run here yet", why=str(error))
+                await asyncio.sleep(CATCH_UP_AGAIN_S)
+
+    def _on_fact(self, stored: Stored) -> None:
+        self._seen = max(self._seen, stored.sequence)
+        fact = self._read(stored)
+        if fact:
+            self._state = platform.evolve(self._state, fact)
+            self._decide_soon()
+
+    def _read(self, stored: Stored) -> facts.JobFact | None:
+        """Decode a fact; foreign bytes, and names that are none, are counted: a job's name becomes a path."""
+        at = parse(stored.subject)
+        try:
+            if at is None or at.kind not in FOLLOWED:
+                return None
+            fact = decode(stored.body, FOLLOWED[at.kind])
+            if name(fact.job, "job") != at.job:
+                raise BadMessage(f"a fact of job {fact.job} on {stored.subject}")
+            if isinstance(fact, facts.JobSubmitted | facts.MembersDesired) and fact.uid:
+                name(fact.uid, "uid")
+        except (BadMessage, InputError) as error:
+            self.bad_messages += 1
+            log.warning(
+                "a fact cannot be used", subject=stored.subject, sequence=stored.sequence, why=str(error)
+            )
+            return None
+        return fact
+
+    # -- decide and act ------------------------------------------------------------------------------------------------
+
+    def _decide_soon(self) -> None:
+        """Ask the decider once for all that arrives in one turn of the loop."""
+        if not self._deciding and self._caught_up and not self._closing:
+            self._deciding = True
+            self._loop.call_soon(self._decide)
+
+    def _decide(self) -> None:
+        self._deciding = False
+        if self._closing:
+            return
+        if self._wake:
+            self._wake.cancel()
+            self._wake = None
+        for action in platform.decide(self._state, self._master_command, self._loop.time()):
+            self._act(action)
+        wake_s = platform.next_wake_s(self._state, self._master_command, self._loop.time())
+        if wake_s is not None:
+            self._wake = self._loop.call_at(wake_s, self._decide)
+
+    def _act(self, action: platform.Action) -> None:
+        match action:
+            case Start(life):
+                self._processes.start(life)
+            case Stop(life):
+                self._processes.stop(life)
+            case Adjust(life, resources, cpus):
+                self._processes.adjust(life, resources, cpus)
+            case Forget(job) if not any(each[0] == job for each in self._unreported):
+                self._host.layout.forget(job)
+                self._state = platform.forget(self._state, job)
+
+    # -- what happened -------------------------------------------------------------------------------------------------
+
+    def _observe(self, observation: Observation) -> None:
+        self._state = platform.evolve(self._state, observation)
+        match observation:
+            case Running(key, pid, adopted) if key in self._state.lives:
+                self._report_start(self._state.lives[key], pid, adopted)
+            case Ended():
+                self._report_end(observation)
+                if not self._state.lives:
+                    self._nobody_lives.set()
+        self._decide_soon()
+
+    def _report_start(self, life: platform.Life, pid: int, adopted: bool) -> None:
+        process = Process(member=life.desired.member, pid=pid, host=self._host.name)
+        fact = facts.HostStarted(host=self._host.name, job=life.job, process=process, adopted=adopted)
+        self._post(fact, f"started.{self._host.daemon}.{life.job}.{life.uid}.{life.desired.member}", life.job)
+
+    def _report_end(self, ended: Ended) -> None:
+        who = ended.job, ended.uid, ended.member
+        if self._host.layout.life(*who).is_reported():
+            return
+        self._unreported.add(who)
+
+        def stored() -> None:
+            self._unreported.discard(who)
+            self._host.layout.mark_reported(*who)
+            self._decide_soon()
+
+        fact = facts.HostExited(
+            host=self._host.name, job=ended.job, member=ended.member, exit=ended.exit, ran_s=ended.ran_s
+        )
+        self._post(fact, f"exited.{ended.job}.{ended.uid}.{ended.member}", ended.job, stored)
+
+    def _register(self) -> None:
+        self._registrations += 1
+        lives = [life for life in self._state.lives.values() if life.pid]
+        fact = facts.HostRegistered(
+            host=self._host.name,
+            capacity=self._host.capacity,
+            daemon=self._host.daemon,
+            processes=[
+                Process(member=life.desired.member, pid=life.pid, host=self._host.name) for life in lives
+            ],
+            jobs=[life.job for life in lives],
+        )
+        self._post(fact, f"registered.{self._host.daemon}.{self._registrations}")
+
+    def _post(
+        self, fact: facts.HostFact, what: str, job: str = "", stored: Callable[[], None] | None = None
+    ) -> None:
+        self._outbox.post(Letter(fact, f"{self._host.name}.{what}", job, stored))
+
+    # -- samples -------------------------------------------------------------------------------------------------------
+
+    async def _sample(self) -> None:
+        """Publish a window of the host and its members every `sample_s`; a lost one is not sent again."""
+        before, wait_s = self._reading(), FIRST_SAMPLE_S
+        while True:
+            await asyncio.sleep(wait_s)
+            wait_s, now = self._host.sample_s, self._reading()
+            sample = sampling.profile(self._host.name, self._host.capacity, self._host.limits, before, now)
+            before = now
+            try:
+                await self._bus.publish(host_profile(self._host.name), encode(sample))
+            except RoverError as error:
+                log.debug("a sample is lost", why=str(error))
+
+    def _reading(self) -> sampling.Reading:
+        lived = [(life.job, life.desired.member, life.pid) for life in self._state.lives.values() if life.pid]
+        return sampling.read(lived, self._host.cgroup, time.monotonic())

@@ -1,0 +1,228 @@
+"""The state directory of a daemon: orders, records of life and death, logs. What survives when the daemon is killed.
+
+    daemon.lock                             held by the one daemon of this directory; shims watch it
+    members/<job>.<uid>/<place>.<inc>/      one life of one place
+        order       what was wanted, written before the spawn (JSON)
+        limits      bytes of memory (0: none) and cores, read by the shim
+        life        a lock that the shim holds as long as it lives
+        started     pids and start times, written by the shim before the member's exec
+        exit        how it ended, written by the shim after the last process of the group is gone
+        reported    the fact about the exit is stored on the bus
+    logs/<job>.<uid>/<place>.<inc>.log      standard output and error
+
+Fed by processes.py and the shim; read by the daemon after a restart, by `rover members` and by `rover logs`.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeVar
+
+import msgspec
+
+from rover_bus.events.identity import DesiredMember, Exit, Member
+from rover_bus.events.subjects import name
+from rover_bus.node import locks, proctree
+
+MAX_RECORD_BYTES = 4 << 20
+LOGS_A_PLACE = 20
+
+T = TypeVar("T")
+
+
+class Order(msgspec.Struct, frozen=True, kw_only=True):
+    """What a daemon asked a shim to run. `boot` is the boot id of the machine, so that pids of a former boot mean nothing."""
+
+    job: str
+    uid: str
+    desired: DesiredMember
+    cpus: dict[int, float] = {}
+    boot: str = ""
+
+
+class Started(msgspec.Struct, frozen=True, kw_only=True):
+    """Who lives: the shim and its member, each with its start in ticks since boot."""
+
+    shim: int
+    shim_started: int
+    pid: int
+    pid_started: int
+
+
+class Ended(msgspec.Struct, frozen=True, kw_only=True):
+    """How a life ended, and how long it was. `retry`: the platform itself failed to start it."""
+
+    reason: str
+    status: int | None = None
+    signal: int | None = None
+    detail: str = ""
+    ran_s: float = 0.0
+
+    def exit(self) -> Exit:
+        return msgspec.convert(
+            {"reason": self.reason, "status": self.status, "signal": self.signal, "detail": self.detail}, Exit
+        )
+
+
+State = Literal["starting", "running", "ended"]
+
+
+@dataclass(frozen=True, slots=True)
+class MemberStatus:
+    """One line of `rover members`: a life of a place on this host. pid 0: not (yet or any more) running."""
+
+    job: str
+    uid: str
+    member: Member
+    pid: int
+    state: State
+    exit: Exit | None
+    log: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """The directory of one life."""
+
+    path: Path
+
+    def read(self, record: str, cls: type[T]) -> T | None:
+        """Return a record, None when it is absent or not one (a disk that was full, a foreign file)."""
+        body = proctree.read_bytes(str(self.path / record), MAX_RECORD_BYTES)
+        try:
+            return msgspec.json.decode(body, type=cls) if body else None
+        except (msgspec.DecodeError, RecursionError):
+            return None
+
+    def write(self, record: str, value: msgspec.Struct | str) -> None:
+        """Write a record and rename it into place: all of it or nothing."""
+        body = value.encode() if isinstance(value, str) else msgspec.json.encode(value)
+        fresh = self.path / f"{record}.next"
+        fresh.write_bytes(body)
+        fresh.rename(self.path / record)
+
+    def lives(self) -> bool:
+        """Say whether its shim lives. The lock answers, so a pid that was given out again cannot deceive."""
+        return locks.is_held_at(str(self.path / "life"))
+
+    def ended(self) -> Ended | None:
+        return self.read("exit", Ended)
+
+    def is_reported(self) -> bool:
+        return (self.path / "reported").exists()
+
+    def remove(self) -> None:
+        shutil.rmtree(self.path, ignore_errors=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Paths below a state directory. Names come from the bus, so each is checked before it becomes a path."""
+
+    root: Path
+
+    @property
+    def daemon_lock(self) -> Path:
+        return self.root / "daemon.lock"
+
+    def life(self, job: str, uid: str, member: Member) -> Life:
+        return Life(self.root / "members" / _run(job, uid) / str(member))
+
+    def log(self, job: str, uid: str, member: Member) -> Path:
+        return self.root / "logs" / _run(job, uid) / f"{member}.log"
+
+    def lives(self) -> Iterator[tuple[Life, Order]]:
+        """Iterate all lives with a readable order, oldest incarnation first."""
+        found = []
+        for path in (self.root / "members").glob("*/*"):
+            order = Life(path).read("order", Order)
+            if order:
+                found.append((order.desired.member, Life(path), order))
+        for _, life, order in sorted(found, key=lambda each: (each[2].job, each[0])):
+            yield life, order
+
+    def forget(self, job: str) -> None:
+        """Remove the records of a job that is over, those of former runs too; its logs stay."""
+        for run in self.runs("members", job):
+            shutil.rmtree(run, ignore_errors=True)
+
+    def mark_reported(self, job: str, uid: str, member: Member) -> None:
+        """Note that the fact about an exit is stored, and remove the reported lives before it: the last one tells enough."""
+        own = self.life(job, uid, member).path
+        if own.is_dir():
+            (own / "reported").touch()
+        for run in self.runs("members", job):
+            for path in run.glob(f"{member.place}.*"):
+                life = Life(path)
+                if path != own and life.is_reported() and not life.lives():
+                    life.remove()
+
+    def runs(self, below: str, job: str) -> list[Path]:
+        return [run for run in (self.root / below).glob(f"{job}*") if run.name.split(".")[0] == job]
+
+    def prune_logs(self, job: str, uid: str, place: str) -> None:
+        """Keep the newest logs of a place that is started again and again."""
+        logs = sorted((self.root / "logs" / _run(job, uid)).glob(f"{place}.*.log"), key=_incarnation)
+        for log in logs[:-LOGS_A_PLACE]:
+            log.unlink(missing_ok=True)
+
+
+def _run(job: str, uid: str) -> str:
+    return f"{name(job, 'job')}.{name(uid, 'uid')}" if uid else name(job, "job")
+
+
+def _incarnation(log: Path) -> int:
+    number = log.name.split(".")[-2]
+    return int(number) if number.isdecimal() else -1
+
+
+def create(state_dir: str | os.PathLike[str]) -> Layout:
+    """Return the layout of a state directory, made if need be; only its owner can read it."""
+    root = Path(state_dir).absolute()
+    root.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return Layout(root)
+
+
+def boot_id() -> str:
+    return proctree.read_bytes("/proc/sys/kernel/random/boot_id").decode().strip()
+
+
+def read_logs(state_dir: str | os.PathLike[str], job: str, place: str = "") -> list[Path]:
+    """Return the log files of a job's newest run, or of one of its places, in order of place and incarnation."""
+    runs = Layout(Path(state_dir)).runs("logs", name(job, "job"))
+    if not runs:
+        return []
+    newest = max(runs, key=lambda run: run.stat().st_mtime_ns)
+    return sorted(
+        newest.glob(f"{place or '*'}.*.log"), key=lambda log: (log.name.split(".")[0], _incarnation(log))
+    )
+
+
+def list_members(state_dir: str | os.PathLike[str], job: str = "") -> list[MemberStatus]:
+    """Return what runs and what ended below a state directory, with pids; needs neither daemon nor bus."""
+    layout = Layout(Path(state_dir))
+    found = []
+    for life, order in layout.lives():
+        if job and order.job != job:
+            continue
+        started, ended = life.read("started", Started), life.ended()
+        alive = (
+            ended is None and started is not None and proctree.start_ticks(started.pid) == started.pid_started
+        )
+        state: State = "running" if alive else "starting" if life.lives() and ended is None else "ended"
+        found.append(
+            MemberStatus(
+                job=order.job,
+                uid=order.uid,
+                member=order.desired.member,
+                pid=started.pid if alive and started else 0,
+                state=state,
+                exit=ended.exit() if ended else None,
+                log=layout.log(order.job, order.uid, order.desired.member),
+            )
+        )
+    return found

@@ -1,0 +1,47 @@
+"""Locks of open file descriptions: a proof of life that dies with its holder, whatever killed it.
+
+The daemon holds one on its state directory (one daemon a directory, and shims see that it lives); every shim holds one on its
+member's directory, inherited from the daemon that spawned it, so that there is no moment at which nobody holds it.
+Asking takes nothing: a probe can never make a starting daemon believe that another one is there. Standard library only.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import struct
+
+_FLOCK = "hhqqi"  # struct flock: type, whence, start, length, pid
+
+
+def hold(path: str) -> int | None:
+    """Take the lock and return the descriptor that holds it until closed everywhere; None when somebody else does."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.fcntl(fd, fcntl.F_OFD_SETLK, struct.pack(_FLOCK, fcntl.F_WRLCK, 0, 0, 0, 0))
+    except OSError as error:
+        os.close(fd)
+        if error.errno in (errno.EAGAIN, errno.EACCES):
+            return None
+        raise
+    return fd
+
+
+def is_held(fd: int) -> bool:
+    """Say whether another open file description holds the lock of this file."""
+    asked = struct.pack(_FLOCK, fcntl.F_WRLCK, 0, 0, 0, 0)
+    answer = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, asked)
+    return bool(struct.unpack(_FLOCK, answer)[0] != fcntl.F_UNLCK)
+
+
+def is_held_at(path: str) -> bool:
+    """Say whether somebody holds the lock of the file at `path`; an absent file is held by nobody."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        return is_held(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,94 @@
+"""Facts that must arrive: appended in order, the same bytes again until the broker has stored them.
+
+Fed by the daemon with what happened on its host; what survives a SIGKILL of the daemon lies in the state directory (an exit
+without its mark `reported`) and is posted again after a restart, under the same message id, so that the broker dedupes it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import structlog
+
+from rover_bus.events.bus import Bus
+from rover_bus.events.codec import encode
+from rover_bus.events.envelope import Envelope
+from rover_bus.events.errors import RoverError
+from rover_bus.events.facts import HostFact
+from rover_bus.events.streams import FACTS
+from rover_bus.events.subjects import host_fact
+
+RETRY_FIRST_S, RETRY_MAX_S = 0.1, 2.0
+log = structlog.get_logger("rover.node")
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """A fact on its way. `message_id` names the occurrence, so that repeats dedupe; `stored` is called once it is there."""
+
+    fact: HostFact
+    message_id: str
+    job: str = ""
+    stored: Callable[[], None] | None = None
+
+
+class Outbox:
+    """An ordered queue in front of the FACTS stream."""
+
+    def __init__(self, bus: Bus, host: str) -> None:
+        self._bus = bus
+        self._source = f"rover/daemon/{host}"
+        self._letters: deque[Letter] = deque()
+        self._posted = asyncio.Event()
+        self._empty = asyncio.Event()
+        self._empty.set()
+
+    def post(self, letter: Letter) -> None:
+        self._letters.append(letter)
+        self._empty.clear()
+        self._posted.set()
+
+    async def run(self) -> None:
+        """Append letter by letter, for ever."""
+        while True:
+            await self._posted.wait()
+            while self._letters:
+                await self._deliver(self._letters[0])
+                letter = self._letters.popleft()
+                if letter.stored:
+                    letter.stored()
+            self._posted.clear()
+            self._empty.set()
+
+    async def flush(self, timeout_s: float) -> bool:
+        """Wait until all is stored, at most `timeout_s`; say whether it is."""
+        try:
+            await asyncio.wait_for(self._empty.wait(), timeout_s)
+        except TimeoutError:
+            return False
+        return True
+
+    async def _deliver(self, letter: Letter) -> None:
+        subject = host_fact(letter.fact.host, letter.fact.kind())
+        now = datetime.now(UTC).isoformat(timespec="milliseconds")
+        headers = Envelope(
+            id=letter.message_id,
+            type=letter.fact.tag(),
+            source=self._source,
+            time=now,
+            job=letter.job,
+            cause=letter.fact.cause,
+        ).headers()
+        body, delay_s = encode(letter.fact), RETRY_FIRST_S
+        while True:
+            try:
+                await self._bus.append(FACTS, subject, body, headers=headers, message_id=letter.message_id)
+                return
+            except RoverError as error:  # also a permanent one: rights and disks are repaired while we run
+                log.warning("fact waits for the bus", id=letter.message_id, job=letter.job, why=str(error))
+                await asyncio.sleep(delay_s)
+                delay_s = min(2 * delay_s, RETRY_MAX_S)

@@ -1,0 +1,354 @@
+"""The decider of the local platform: absolute desired state and observed processes in, starts and stops out (protocol P18, P23).
+
+Fed by the daemon with facts of the FACTS stream (what shall run, by job) and with what processes.py observes (what runs);
+its actions go back to processes.py. The rules, each in one place:
+
+- A desired state of another run of the job, or lower in (term, plan, position), is stale: counted, and nothing changes.
+- At most one life of a place: a new one starts only when the former is proven dead. A life that ended is never repeated.
+- `restart=True` (masters): the platform counts incarnations itself, and starts the next one after a short backoff.
+- `plan.proposed` names the hosts of the masters, so that leader and standby run before any master exists.
+- `job.ended` ends everything of the job. What no desired state names is drained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import TypeVar
+
+from rover_bus.events.facts import Fact, JobEnded, JobFact, JobSubmitted, MembersDesired, PlanProposed
+from rover_bus.events.identity import DesiredMember, Exit, Member, Resources
+from rover_bus.node.affinity import assign_cpus
+
+BACKOFF_FIRST_S, BACKOFF_MAX_S = 0.1, 5.0
+HEALTHY_S = 10.0  # a life that lasted this long clears the backoff
+MASTER_GRACE_S = 5.0
+
+Fence = tuple[int, int, int, int]
+Key = tuple[str, str]  # job, place
+MasterCommand = Callable[[str, int], list[str]]
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the bus says of one job, as far as this host is concerned."""
+
+    uid: str = ""
+    fence: Fence = (-1, -1, -1, -1)
+    members: Mapping[str, DesiredMember] = field(default_factory=dict)
+    plan: tuple[int, int] = (-1, -1)  # (Brain term, number)
+    masters: tuple[int, ...] = ()
+    ended: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """A member's life as observed here. `cpus` are the shares that it is pinned to; empty: it may use all."""
+
+    job: str
+    uid: str
+    desired: DesiredMember
+    cpus: Mapping[int, float] = field(default_factory=dict)
+    pid: int = 0
+    stopping: bool = False
+
+    @property
+    def key(self) -> Key:
+        return self.job, self.desired.member.place
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """What is over at a place: the last incarnation, how often in a row it ended early, and when it may start again."""
+
+    uid: str
+    incarnation: int
+    failures: int = 0
+    not_before_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Platform:
+    """The whole state. `allowed` are the CPUs for members; `stale` counts refused desired states."""
+
+    host: str
+    allowed: tuple[int, ...]
+    jobs: Mapping[str, Wanted] = field(default_factory=dict)
+    lives: Mapping[Key, Life] = field(default_factory=dict)
+    past: Mapping[Key, Past] = field(default_factory=dict)
+    stale: int = 0
+
+
+# -- what is observed --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Spawned:
+    """A shim was started, or found alive after a restart of the daemon."""
+
+    life: Life
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """The member's own process runs under this pid."""
+
+    key: Key
+    pid: int
+    adopted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """The member was asked to leave."""
+
+    key: Key
+
+
+@dataclass(frozen=True, slots=True)
+class Adjusted:
+    """A running member has other limits now."""
+
+    key: Key
+    resources: Resources
+    cpus: Mapping[int, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A life is over, the whole group proven dead. `at_s` is the monotonic second."""
+
+    job: str
+    uid: str
+    member: Member
+    exit: Exit
+    ran_s: float
+    at_s: float
+
+
+Observation = Spawned | Running | Told | Adjusted | Ended
+
+
+# -- what is to be done ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    life: Life
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    life: Life
+
+
+@dataclass(frozen=True, slots=True)
+class Adjust:
+    life: Life
+    resources: Resources
+    cpus: Mapping[int, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """Nothing of this ended job is left: its records may go."""
+
+    job: str
+    uid: str
+
+
+Action = Start | Stop | Adjust | Forget
+
+
+# -- evolve ------------------------------------------------------------------------------------------------------------
+
+
+def _with(mapping: Mapping[K, V], key: K, value: V) -> Mapping[K, V]:
+    return MappingProxyType({**mapping, key: value})
+
+
+def _without(mapping: Mapping[K, V], gone: Callable[[K], bool]) -> Mapping[K, V]:
+    return MappingProxyType({key: value for key, value in mapping.items() if not gone(key)})
+
+
+def evolve(state: Platform, event: Fact | Observation) -> Platform:
+    """Return the state after a fact of the bus or an observation of this host. Stale and foreign facts change nothing else."""
+    if isinstance(event, JobFact):
+        return _evolve_wanted(state, event)
+    match event:
+        case Spawned(life):
+            return replace(state, lives=_with(state.lives, life.key, life))
+        case Running(key, pid) if key in state.lives:
+            return replace(state, lives=_with(state.lives, key, replace(state.lives[key], pid=pid)))
+        case Told(key) if key in state.lives:
+            return replace(state, lives=_with(state.lives, key, replace(state.lives[key], stopping=True)))
+        case Adjusted(key, resources, cpus) if key in state.lives:
+            life = state.lives[key]
+            life = replace(life, desired=life.desired.replace(resources=resources), cpus=cpus)
+            return replace(state, lives=_with(state.lives, key, life))
+        case Ended():
+            return _evolve_ended(state, event)
+    return state
+
+
+def _evolve_wanted(state: Platform, fact: JobFact) -> Platform:
+    known = state.jobs.get(fact.job, Wanted())
+    match fact:
+        case JobSubmitted(uid=uid) if uid != known.uid:
+            wanted = Wanted(uid=uid)
+        case PlanProposed(masters=masters) if masters and not known.ended:
+            plan = (fact.brain_term, fact.plan)
+            if plan < known.plan:
+                return replace(state, stale=state.stale + 1)
+            mine = tuple(index for index, host in enumerate(masters) if host == state.host)
+            wanted = replace(known, plan=plan, masters=mine)
+        case MembersDesired():
+            fence = (fact.term, fact.plan, *(fact.position or (0, 0)))
+            if not same_run(fact.uid, known.uid) or known.ended or fence < known.fence:
+                return replace(state, stale=state.stale + 1)
+            mine_now = {
+                each.member.place: each for each in fact.members if each.host == state.host and each.command
+            }
+            wanted = replace(known, uid=known.uid or fact.uid, fence=fence, members=mine_now)
+        case JobEnded():
+            wanted = replace(known, ended=True, members={}, masters=())
+        case _:
+            return state
+    return replace(state, jobs=_with(state.jobs, fact.job, wanted))
+
+
+def same_run(uid: str, other: str) -> bool:
+    """Say whether two uids can be of one run of a job; who does not know his uid ("") is believed."""
+    return not uid or not other or uid == other
+
+
+def _evolve_ended(state: Platform, event: Ended) -> Platform:
+    key = event.job, event.member.place
+    life, past = state.lives.get(key), state.past.get(key)
+    if life and same_run(life.uid, event.uid) and life.desired.member == event.member:
+        state = replace(state, lives=_without(state.lives, lambda other: other == key))
+    same = past is not None and same_run(past.uid, event.uid)
+    if past and same and past.incarnation >= event.member.incarnation:
+        return state
+    early = past.failures + 1 if past and same and event.exit.reason != "killed" else 1
+    failures = 0 if event.ran_s >= HEALTHY_S else early
+    delay_s = min(BACKOFF_FIRST_S * 2.0 ** (failures - 1), BACKOFF_MAX_S) if failures else 0.0
+    over = Past(event.uid, event.member.incarnation, failures, event.at_s + delay_s)
+    return replace(state, past=_with(state.past, key, over))
+
+
+# -- decide ------------------------------------------------------------------------------------------------------------
+
+
+def desired_here(state: Platform, job: str, master_command: MasterCommand) -> dict[str, DesiredMember]:
+    """Return what shall run here of a job, by place; incarnations of restarting members are still the lowest allowed."""
+    wanted = state.jobs.get(job)
+    if wanted is None or wanted.ended:
+        return {}
+    masters = {
+        f"master-{index}": DesiredMember(
+            member=Member("master", index, 1),
+            host=state.host,
+            command=master_command(job, index),
+            grace_s=MASTER_GRACE_S,
+            restart=True,
+        )
+        for index in wanted.masters
+    }
+    return {**masters, **wanted.members}
+
+
+def decide(state: Platform, master_command: MasterCommand, now_s: float) -> list[Action]:
+    """Return what is to be done now. Asked after every event and at `next_wake_s`; asked twice it answers the same."""
+    actions: list[Action] = []
+    loads = _loads(state)
+    wanted = {
+        (job, place): desired
+        for job in state.jobs
+        for place, desired in desired_here(state, job, master_command).items()
+    }
+    for key, life in state.lives.items():
+        if not life.stopping and not _is_wanted(life, wanted.get(key), _uid(state, key[0])):
+            actions.append(Stop(life))
+    for key, desired in wanted.items():
+        actions += _place(state, key, desired, loads, now_s)
+    for job, known in state.jobs.items():
+        if known.ended and any(key[0] == job for key in state.past) and not _lives_of(state, job):
+            actions.append(Forget(job, known.uid))
+    return actions
+
+
+def forget(state: Platform, job: str) -> Platform:
+    """Return the state without what is over of a job: its end stays known, its places do not."""
+    return replace(state, past=_without(state.past, lambda key: key[0] == job))
+
+
+def next_wake_s(state: Platform, master_command: MasterCommand, now_s: float) -> float | None:
+    """Return the monotonic second at which a backoff ends, None when nothing waits for time."""
+    waiting = [
+        past.not_before_s
+        for (job, place), past in state.past.items()
+        if past.not_before_s > now_s
+        and (job, place) not in state.lives
+        and (desired := desired_here(state, job, master_command).get(place))
+        and desired.restart
+    ]
+    return min(waiting, default=None)
+
+
+def _place(
+    state: Platform, key: Key, desired: DesiredMember, loads: dict[int, float], now_s: float
+) -> list[Action]:
+    life, uid = state.lives.get(key), _uid(state, key[0])
+    if life is not None:
+        if life.stopping or not _is_wanted(life, desired, uid) or life.desired.resources == desired.resources:
+            return []
+        free = {cpu: load - life.cpus.get(cpu, 0.0) for cpu, load in loads.items()}
+        cpus = assign_cpus(state.allowed, free, desired.resources.cores)
+        _take(loads, cpus, life.cpus)
+        return [Adjust(life, desired.resources, cpus)]
+    past = state.past.get(key)
+    if past and same_run(past.uid, uid):
+        if not desired.restart and desired.member.incarnation <= past.incarnation:
+            return []
+        if desired.restart and now_s < past.not_before_s:
+            return []
+        if desired.restart:
+            number = max(desired.member.incarnation, past.incarnation + 1)
+            desired = desired.replace(member=Member(desired.member.role, desired.member.index, number))
+    cpus = assign_cpus(state.allowed, loads, desired.resources.cores)
+    _take(loads, cpus, {})
+    return [Start(Life(key[0], uid, desired, cpus))]
+
+
+def _is_wanted(life: Life, desired: DesiredMember | None, uid: str) -> bool:
+    if desired is None or not same_run(life.uid, uid):
+        return False
+    return life.desired.member.incarnation == desired.member.incarnation or (
+        desired.restart and life.desired.member.incarnation > desired.member.incarnation
+    )
+
+
+def _uid(state: Platform, job: str) -> str:
+    return state.jobs[job].uid if job in state.jobs else ""
+
+
+def _lives_of(state: Platform, job: str) -> list[Life]:
+    return [life for life in state.lives.values() if life.job == job]
+
+
+def _loads(state: Platform) -> dict[int, float]:
+    loads: dict[int, float] = {}
+    for life in state.lives.values():
+        _take(loads, life.cpus, {})
+    return loads
+
+
+def _take(loads: dict[int, float], taken: Mapping[int, float], given_back: Mapping[int, float]) -> None:
+    for cpu, share in taken.items():
+        loads[cpu] = loads.get(cpu, 0.0) + share
+    for cpu, share in given_back.items():
+        loads[cpu] = loads.get(cpu, 0.0) - share

@@ -1,0 +1,99 @@
+"""The entry of the node daemon: puts its parts together for one bus, one host and one state directory.
+
+Called by the composition root (`rover serve daemon`), by `rover up` and by tests. Here stand the things that a decider may not
+make itself: the identity of this life of the daemon, the machine's figures, the real processes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import uuid
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from rover_bus.events.bus import Bus
+from rover_bus.events.errors import Refused
+from rover_bus.events.identity import HostCapacity
+from rover_bus.events.subjects import name
+from rover_bus.node import capacity as capacities
+from rover_bus.node import cgroup, layout, locks
+from rover_bus.node.daemon import Daemon, Host
+from rover_bus.node.platform import MasterCommand
+from rover_bus.node.presence import TTL_S, Presence
+from rover_bus.node.processes import Processes, Settings
+
+
+def no_masters(job: str, index: int) -> list[str]:
+    """Refuse to run masters: for hosts that are named in no plan."""
+    raise Refused(
+        f"this daemon was started without a command for masters: it cannot run master-{index} of {job}"
+    )
+
+
+async def run_daemon(
+    bus: Bus,
+    host: str,
+    state_dir: str | os.PathLike[str],
+    *,
+    master_command: MasterCommand = no_masters,
+    url: str = "",
+    secret_file: str = "",
+    environment: Mapping[str, str] | None = None,
+    capacity: HostCapacity | None = None,
+    orphan_s: float = 30.0,
+    sample_s: float = 5.0,
+    presence_ttl_s: float = TTL_S,
+    leave_members: bool = False,
+    stop: asyncio.Event | None = None,
+    ready: Callable[[], None] = lambda: None,
+) -> None:
+    """Run the daemon of `host` until `stop` is set (or the task is cancelled), then leave nothing behind.
+
+    master_command: (job, index) -> command line of a master. url, secret_file: passed on to members as ROVER_URL and
+    ROVER_SECRET_FILE. environment: base of the members' environment (ours). capacity: what to offer instead of what is measured.
+    orphan_s: after this long without a daemon the shims drain their groups (P23; demo 5, 0: never). leave_members: at the end
+    leave the members to their shims, for a daemon that is about to come back. Raises Refused when another daemon
+    holds the state directory or the host name.
+    """
+    home = layout.create(state_dir)
+    lock = locks.hold(str(home.daemon_lock))
+    if lock is None:
+        raise Refused(
+            f"another daemon runs on {home.root}: stop it, or give this one its own directory", "exists"
+        )
+    try:
+        group = cgroup.find()
+        limits = cgroup.read_limits(group)
+        allowed = tuple(sorted(os.sched_getaffinity(0)))
+        me = Host(
+            name=name(host, "host"),
+            daemon=uuid.uuid4().hex[:12],
+            capacity=capacity or capacities.read_capacity(limits),
+            limits=limits,
+            cgroup=group,
+            allowed=allowed,
+            layout=home,
+            sample_s=sample_s,
+        )
+        settings = Settings(
+            environment=_shared(environment, host, home.root, url, secret_file),
+            allowed=allowed,
+            orphan_s=orphan_s,
+            oom_path=str(cgroup.out_of_memory_counter(group) or "/proc/vmstat"),
+        )
+        presence = Presence(bus, host, me.daemon, f"{layout.boot_id()}:{home.root}", presence_ttl_s)
+        daemon = Daemon(bus, me, presence, lambda observe: Processes(home, settings, observe), master_command)
+        await daemon.run(stop or asyncio.Event(), ready, leave_members=leave_members)
+    finally:
+        os.close(lock)
+
+
+def _shared(
+    environment: Mapping[str, str] | None, host: str, state_dir: Path, url: str, secret_file: str
+) -> dict[str, str]:
+    """Return what the environments of all members have in common."""
+    shared = dict(os.environ if environment is None else environment)
+    shared |= {"ROVER_HOST": host, "ROVER_STATE_DIR": str(state_dir)}
+    shared |= {key: value for key, value in (("ROVER_URL", url), ("ROVER_SECRET_FILE", secret_file)) if value}
+    return shared
