@@ -88,6 +88,7 @@ class PlanProposed(JobFact, frozen=True, kw_only=True, tag="plan.proposed.v1"):
 
     plan: Count
     brain_term: Count = 0
+    brain_position: Position | None = None  # in the Brain's own log
     log_sequence: Count = 0
     workers: Count
     servers: Count

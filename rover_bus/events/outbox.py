@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import structlog
@@ -17,10 +18,18 @@ from rover_bus.events.bus import Bus
 from rover_bus.events.codec import decode_any, encode
 from rover_bus.events.envelope import Envelope
 from rover_bus.events.errors import BusError, RoverError
-from rover_bus.events.facts import JobFact, Position
+from rover_bus.events.facts import Fact, JobFact, Position
 from rover_bus.events.streams import FACTS
 
 log = structlog.get_logger("rover.outbox")
+
+
+@dataclass(frozen=True, slots=True)
+class FactOut:
+    """A fact, and the place in the log that it comes from: its id is made of it."""
+
+    fact: JobFact
+    position: Position
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,14 +41,14 @@ class PutValue:
     value: bytes
 
 
-Outgoing = JobFact | PutValue
+Outgoing = FactOut | PutValue
 
 
 class Outbox:
     """Publishes in order, one at a time, and waits for the bus as long as it takes."""
 
-    def __init__(self, bus: Bus, job: str, source: str) -> None:
-        self.bus, self.job, self.source = bus, job, source
+    def __init__(self, bus: Bus, origin: str, source: str) -> None:
+        self.bus, self.origin, self.source = bus, origin, source
         self.history = 0
         self.term = 0
         self._queue: deque[Outgoing] = deque()
@@ -74,7 +83,7 @@ class Outbox:
                 await self._once(item)
                 return
             except BusError as error:
-                log.info("fact waits for the bus", job=self.job, why=str(error))
+                log.info("fact waits for the bus", origin=self.origin, why=str(error))
             await asyncio.sleep(delay)
             delay = min(delay * 2, 1.0)
 
@@ -82,30 +91,30 @@ class Outbox:
         if isinstance(item, PutValue):
             await self.bus.put(item.bucket, item.key, item.value)
             return
-        position = item.position or (0, 0)
-        event_id = f"{self.job}/{self.history}/{position[0]}/{position[1]}"
+        fact, (sequence, index) = item.fact, item.position
+        event_id = f"{self.origin}/{self.history}/{sequence}/{index}"
         headers = Envelope(
-            id=event_id, type=item.tag(), source=self.source, job=self.job, term=self.term, cause=item.cause
+            id=event_id, type=fact.tag(), source=self.source, job=fact.job, term=self.term, cause=fact.cause
         ).headers()
-        subject = subjects.job_fact(self.job, item.kind())
-        await self.bus.append(FACTS, subject, encode(item), headers=headers, message_id=event_id)
+        subject = subjects.job_fact(fact.job, fact.kind())
+        await self.bus.append(FACTS, subject, encode(fact), headers=headers, message_id=event_id)
 
 
-async def last_position(bus: Bus, job: str) -> Position:
-    """Return the position of the job's last published fact that came out of its log, (0, 0) when there is none.
+async def last_position(bus: Bus, subject: str, position_of: Callable[[Fact], Position | None]) -> Position:
+    """Return the position of the last published fact that came out of a log, (0, 0) when there is none.
 
-    Facts are few (not a lease each), so reading the job's own subjects is cheap; the last positioned one is the greatest.
+    `position_of` tells the facts of that log from those of others. Facts are few (not a lease each), so reading them is cheap.
     """
-    greatest: Position = (0, 0)
     while True:
+        greatest: Position = (0, 0)
         try:
-            async for stored in bus.read(FACTS, subjects.job_facts(job)):
+            async for stored in bus.read(FACTS, subject):
                 try:
                     fact = decode_any(stored.body)
                 except RoverError:
                     continue
-                if isinstance(fact, JobFact) and fact.position is not None:
-                    greatest = max(greatest, fact.position)
+                if isinstance(fact, Fact) and (position := position_of(fact)) is not None:
+                    greatest = max(greatest, position)
             return greatest
         except BusError:
             await asyncio.sleep(0.05)

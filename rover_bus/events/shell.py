@@ -23,7 +23,7 @@ from rover_bus.events.facts import Fact, Position
 from rover_bus.events.journal import Journal, snapshot_chunks
 from rover_bus.events.leadership import Deposed, Leadership
 from rover_bus.events.log import Record, SnapshotChunk
-from rover_bus.events.outbox import Outbox, Outgoing, last_position
+from rover_bus.events.outbox import FactOut, Outbox, Outgoing, last_position
 from rover_bus.events.streams import FACTS
 
 log = structlog.get_logger("rover.shell")
@@ -48,6 +48,9 @@ class Deciding(Protocol):
 
     def outgoing(self, record: Record, position: Position, term: int) -> list[Outgoing]:
         """What leaves because of a record: facts and bucket values."""
+
+    def position_of(self, fact: Fact) -> Position | None:
+        """Where in this log a published fact came from, None when it came from elsewhere."""
 
     def standing(self) -> list[Outgoing]:
         """Absolute values that a new leader writes again."""
@@ -79,6 +82,7 @@ class Wiring:
     job: str
     batch_type: type[Any]
     follows: list[str]
+    publishes: str
     service: str = ""
     endpoints: Callable[[int], Iterable[str]] = lambda term: ()
     metadata: Mapping[str, str] = field(default_factory=dict)
@@ -152,7 +156,7 @@ class Shell:
         while True:
             for stored in await self.journal.replay_from(self.journal.sequence + 1):
                 self._replay(stored)
-            last = await last_position(self.bus, self.wiring.job)
+            last = await last_position(self.bus, self.wiring.publishes, self.decider.position_of)
             lost = last[0] > self.journal.sequence
             self.outbox.put(self._after(last))
             replayed, sequence = self.journal.records_replayed, self.journal.sequence
@@ -185,11 +189,7 @@ class Shell:
 
     def _after(self, last: Position) -> list[Outgoing]:
         """What the former leader decided but had not published when it ended (P18)."""
-        waiting = [
-            item
-            for item in self._unpublished
-            if isinstance(item, Fact) and item.position is not None and tuple(item.position) > last
-        ]
+        waiting = [item for item in self._unpublished if isinstance(item, FactOut) and item.position > last]
         self._unpublished.clear()
         return [*self.decider.standing(), *waiting]
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
+from rover_bus.events.facts import Fact, JobFact
 from rover_bus.events.log import Record, TermBegun
 from rover_bus.events.outbox import Outgoing
 from rover_bus.events.requests import (
@@ -59,6 +60,10 @@ class Decider:
     def outgoing(self, record: Record, position: tuple[int, int], term: int) -> list[Outgoing]:
         """Return what leaves because of a record that was just evolved (P18)."""
         return publishing.outgoing(self.job, record, position, self.state, term)
+
+    def position_of(self, fact: Fact) -> tuple[int, int] | None:
+        """Return where in this job's log a fact came from, None for the facts of others."""
+        return fact.position if isinstance(fact, JobFact) else None
 
     def standing(self) -> list[Outgoing]:
         """Return the absolute values that a new leader writes again."""

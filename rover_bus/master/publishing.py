@@ -15,11 +15,12 @@ from rover_bus.events import facts, log
 from rover_bus.events.facts import JobFact, Position
 from rover_bus.events.identity import Member
 from rover_bus.events.log import Record
-from rover_bus.events.outbox import Outgoing, PutValue
+from rover_bus.events.outbox import FactOut, Outgoing, PutValue
 from rover_bus.events.requests import RoutingTable
 from rover_bus.events.streams import ROUTING
 from rover_bus.master.state import State
 
+FACTS_A_RECORD = 4  # at most; a fact's index in its batch is record index * 4 + its number
 Publisher = Callable[[str, Any, State, int], list[JobFact]]
 
 
@@ -29,10 +30,10 @@ def outgoing(job: str, record: Record, position: Position, state: State, term: i
     if publisher is None:
         return []
     cause = getattr(record, "cause", "")
-    made: list[Outgoing] = [
-        fact.replace(position=position, cause=cause or fact.cause)
-        for fact in publisher(job, record, state, term)
-    ]
+    made: list[Outgoing] = []
+    for number, fact in enumerate(publisher(job, record, state, term)):
+        place = (position[0], position[1] * FACTS_A_RECORD + number)
+        made.append(FactOut(fact.replace(position=place, cause=cause), place))
     if isinstance(record, log.RoutingFixed):
         made += standing(job, state)
     return made

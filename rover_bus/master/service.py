@@ -61,6 +61,7 @@ def wiring(job: str, snapshot_every_batches: int = 2000, tick_s: float = 0.25) -
             subjects.job_facts(job, "plan.proposed"),
             subjects.host_facts(fact="exited"),
         ],
+        publishes=subjects.job_facts(job),
         service=f"rover-master-{job}",
         endpoints=lambda term: [subjects.rpc(job, term, method) for method in METHODS],
         metadata={"job": job},
