@@ -29,6 +29,7 @@ encode = _encoder.encode
 
 _TYPES: tuple[type[msgspec.Struct], ...] = (*FACTS, *PROFILES, *REQUESTS, *REPLIES, LogBatch)
 EVENTS: dict[str, type[msgspec.Struct]] = {str(cls.__struct_config__.tag): cls for cls in _TYPES}
+assert len(EVENTS) == len(_TYPES), "two event types share a tag"
 
 
 @cache

@@ -278,8 +278,13 @@ class HostFact(Fact, frozen=True, kw_only=True):
 
     host: str
 
+    @classmethod
+    def kind(cls) -> str:
+        """Return `<fact>`: the last token of its subject."""
+        return super().kind().removeprefix("host.")
 
-class HostRegistered(HostFact, frozen=True, kw_only=True, tag="registered.v1"):
+
+class HostRegistered(HostFact, frozen=True, kw_only=True, tag="host.registered.v1"):
     """A daemon is there and says what its host can give. `daemon` is the incarnation of the daemon."""
 
     capacity: HostCapacity
@@ -288,7 +293,7 @@ class HostRegistered(HostFact, frozen=True, kw_only=True, tag="registered.v1"):
     jobs: list[str] = []
 
 
-class HostStarted(HostFact, frozen=True, kw_only=True, tag="started.v1"):
+class HostStarted(HostFact, frozen=True, kw_only=True, tag="host.started.v1"):
     """A member's process runs."""
 
     job: str
@@ -296,7 +301,7 @@ class HostStarted(HostFact, frozen=True, kw_only=True, tag="started.v1"):
     adopted: bool = False
 
 
-class HostExited(HostFact, frozen=True, kw_only=True, tag="exited.v1"):
+class HostExited(HostFact, frozen=True, kw_only=True, tag="host.exited.v1"):
     """A member's process ended: the proof of death (P19)."""
 
     job: str
@@ -305,7 +310,7 @@ class HostExited(HostFact, frozen=True, kw_only=True, tag="exited.v1"):
     ran_s: Seconds = 0.0
 
 
-class HostLeft(HostFact, frozen=True, kw_only=True, tag="left.v1"):
+class HostLeft(HostFact, frozen=True, kw_only=True, tag="host.left.v1"):
     """The daemon goes away on purpose."""
 
     reason: str = ""

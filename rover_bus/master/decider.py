@@ -115,7 +115,7 @@ class Decider:
         self._hear(request, now)
         match request:
             case LeaseRequest():
-                return (yield from leasing.lease(state, request))
+                return (yield from leasing.lease(state, request, self.watch, now))
             case HeartbeatRequest():
                 return (yield from leasing.heartbeat(state, request))
             case RegisterRequest():

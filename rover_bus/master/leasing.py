@@ -19,13 +19,14 @@ from rover_bus.master.ledger import Holder
 from rover_bus.master.progress import report_progress
 from rover_bus.master.sizing import lease_batches
 from rover_bus.master.state import State
+from rover_bus.master.watch import Watch
 
 Steps = Generator[Record, None, Reply | None]
 MAX_WANTED = 1024
 WAIT_S = 0.1
 
 
-def lease(state: State, request: LeaseRequest) -> Steps:
+def lease(state: State, request: LeaseRequest, watch: Watch, now: float) -> Steps:
     """Process the progress, take back what the worker never got, then grant."""
     ledger = state.ledger
     if ledger is None:
@@ -52,11 +53,15 @@ def lease(state: State, request: LeaseRequest) -> Steps:
     if retry:
         tokens = [token for token, lease in holder.leases.items() if lease.request == number]
     if not tokens and request.wanted > 0 and state.phase == "training" and not state.stop:
-        tokens = yield from _grant(state, request, holder)
+        tokens = yield from _grant(state, request, holder, watch, now)
+    if tokens or answers:
+        watch.move(request.member.index, request.rate, now)
     return _leased(state, request, holder, answers, tokens)
 
 
-def _grant(state: State, request: LeaseRequest, holder: Holder) -> Generator[Record, None, list[int]]:
+def _grant(
+    state: State, request: LeaseRequest, holder: Holder, watch: Watch, now: float
+) -> Generator[Record, None, list[int]]:
     ledger, spec = state.ledger, state.spec
     assert ledger is not None
     assert spec is not None
@@ -69,7 +74,11 @@ def _grant(state: State, request: LeaseRequest, holder: Holder) -> Generator[Rec
         more = ledger.streams.propose(ledger.frontier, wanted - len(firsts), by_rate, request.high_water)
         firsts, counts, spans = firsts + more[0], counts + more[1], more[2]
     peer = 0
-    if not firsts and not holder.leases and (peer := ledger.speculation(request.member.index)):
+    if not firsts and not holder.leases:
+        peer = ledger.speculation(
+            request.member.index, lambda index, left: watch.late(index, left, request.rate, now)
+        )
+    if peer:
         found = ledger.lease_of(peer)
         assert found is not None
         firsts, counts = [found[1].first], [found[1].end - found[1].first]

@@ -10,6 +10,7 @@ ledger in place and deterministically; the methods that only look are the ones d
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -136,18 +137,19 @@ class Ledger:
             first += count
         return firsts, counts
 
-    def speculation(self, worker: int) -> int:
-        """Return a token whose interval another worker holds alone and this one could take too; 0 when there is none.
+    def speculation(self, worker: int, late: Callable[[int, int], bool]) -> int:
+        """Return a token whose interval another worker holds alone and this one shall take too; 0 when there is none.
 
-        The largest remainder first: it is what the end of the epoch waits for.
+        `late(holder, batches left)` says whether it is worth it. The largest remainder first: the epoch's end waits for it.
         """
         best, best_left = 0, 0
         for index, holder in self.holders.items():
             if index == worker:
                 continue
             for token, lease in holder.leases.items():
-                if token not in self.twins and lease.end - lease.first > best_left:
-                    best, best_left = token, lease.end - lease.first
+                left = lease.end - lease.first
+                if left > best_left and token not in self.twins and late(index, left):
+                    best, best_left = token, left
         return best
 
     def lease_of(self, token: int) -> tuple[int, Lease] | None:

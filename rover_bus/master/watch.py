@@ -1,4 +1,4 @@
-"""What a master remembers but never logs: when each member was last heard (protocol P19). Deadlines are the master's own.
+"""What a master remembers but never logs: when each member was last heard (P19), how fast it is and when it last moved.
 
 Fed by the shell before a decision; asked by the decider on ticks. A master's own pause is not the members' silence: when the
 gap between two of its looks exceeds one interval, or while the bus is away, all silence clocks stand still.
@@ -19,6 +19,24 @@ class Watch:
         self._heard: dict[Member, float] = {}
         self._looked: float | None = None
         self._away_since: float | None = None
+        self._rates: dict[int, float] = {}  # batches a second, by worker index
+        self._moved: dict[int, float] = {}  # when a worker last got or committed something
+
+    def move(self, worker: int, rate: float, now: float) -> None:
+        """A worker got or committed something, and says how fast it is."""
+        self._rates[worker] = rate
+        self._moved[worker] = now
+
+    def late(self, holder: int, left: int, rate: float, now: float) -> bool:
+        """True when `left` batches would be done much sooner by an idle worker of this `rate` than by their holder.
+
+        Late is who has not moved for twice the time that the rest should take, or who is less than half as fast.
+        """
+        theirs = self._rates.get(holder, 0.0)
+        expected = left / theirs if theirs > 0 else self.interval_s
+        stalled = now - self._moved.get(holder, now) > max(2 * expected, SILENT_INTERVALS * self.interval_s)
+        slow = rate > 0 and theirs > 0 and expected > 2 * left / rate + self.interval_s
+        return stalled or slow
 
     def look(self, now: float) -> None:
         """Say that the master is awake. After a gap of more than one interval the clocks are set forward by it."""
