@@ -1,0 +1,853 @@
+"""The Bus over NATS and JetStream, hardened: what nats-py leaves to its user is done here, once.
+
+Fed by services through the port (bus.py); feeds their handlers. nats_jetstream.py knows the API, nats_follow.py the readers,
+nats_micro.py the service protocol; this file alone imports nats, and callers import it lazily (0.1 s).
+
+One way back: nats-py's own reconnection is switched off. Whatever ends a client (a broken connection, a credential that expired, an
+unknown error of the server, a read loop that died and only looks alive) ends it for good, and one supervisor dials a
+new one and restores subscriptions, streams, readers and services, in this order, before it says "connected".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import re
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any, Self, TypeVar, cast
+
+import nats.errors
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription as ClientSubscription
+
+from rover_bus import __version__
+from rover_bus.events import nats_jetstream as jetstream
+from rover_bus.events.bus import (
+    NO_HEADERS,
+    ConnectionState,
+    Entry,
+    Headers,
+    Message,
+    Start,
+    Stored,
+    Subscription,
+)
+from rover_bus.events.errors import (
+    AccessDenied,
+    BrokerUnreachable,
+    BusError,
+    BusTimeout,
+    InputError,
+    NoResponders,
+    NotConnected,
+    RoverError,
+    WrongSequence,
+)
+from rover_bus.events.nats_follow import SILENT_TICKS, Follower, Raw, Watch
+from rover_bus.events.nats_micro import ERROR, ERROR_CODE, QUEUE, Endpoint, Service, name_endpoints
+from rover_bus.events.streams import BucketSpec, StreamSpec
+
+T = TypeVar("T")
+
+CALL_TIMEOUT_S = 5.0
+TICK_S = 1.0  # of the watchdog
+DEAF_TICKS = 5  # ticks without an answer to a ping: the broker hangs, or our read loop died
+PAUSES_S = (0.02, 0.05, 0.1, 0.2, 0.25)  # between dials; the last one for ever
+DENIED_PAUSE_S = 1.0
+RESTORE_TIMEOUT_S = 2.0
+READ_BATCH = 256
+PENDING_BYTES = 16 << 20  # written but not yet sent, before publish waits
+_NO_RESPONDERS = "503"
+_DENIED = re.compile(r'permissions violation for (publish|subscription) (?:to )?"([^"]+)"', re.IGNORECASE)
+
+
+class NatsBus:
+    """One connection. Made by `await NatsBus.connect(...)`."""
+
+    def __init__(
+        self, url: str, secret: str, secret_source: str, name: str, inbox_prefix: str, timeout_s: float
+    ):
+        self._url = url
+        self._secret = secret
+        self._secret_source = secret_source
+        self._name = name
+        self._inbox_prefix = inbox_prefix
+        self._timeout_s = timeout_s
+        self._client: Client | None = None
+        self._state: ConnectionState = "disconnected"
+        self._refusal: RoverError | None = None  # why we are not connected, when it is not just the network
+        self._listeners: list[Callable[[ConnectionState], None]] = []
+        self._inbox = ""
+        self._number = 0
+        self._asked: dict[str, tuple[asyncio.Future[Msg], str]] = {}
+        self._denied: set[str] = set()  # subjects, in the server's lower case
+        self._interests: dict[int, _Interest] = {}
+        self._readers: dict[int, Follower] = {}
+        self._mending: dict[Follower, asyncio.Task[None]] = {}
+        self._readings: dict[int, asyncio.Queue[Msg | None]] = {}
+        self._declared: tuple[dict[str, StreamSpec], dict[str, BucketSpec]] = ({}, {})
+        self._outbox: list[tuple[str, bytes, dict[str, str] | None]] = []
+        self._sender: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    @classmethod
+    async def connect(
+        cls,
+        url: str,
+        *,
+        secret: str = "",
+        secret_source: str = "the secret given",
+        name: str = "rover",
+        inbox_prefix: str = "_INBOX",
+        timeout_s: float = 2.0,
+    ) -> Self:
+        """Connect, or raise BrokerUnreachable within about `timeout_s`, or AccessDenied.
+
+        `secret_source` is what AccessDenied tells the user to check, for example the path of the secret's file. Later losses
+        are mended for ever; calls raise NotConnected meanwhile.
+        """
+        bus = cls(url, secret, secret_source, name, inbox_prefix, timeout_s)
+        await bus._open()
+        bus._spawn(bus._watch_over())
+        return bus
+
+    @property
+    def connected(self) -> bool:
+        return self._state == "connected"
+
+    def on_connection(self, listener: Callable[[ConnectionState], None]) -> None:
+        self._listeners.append(listener)
+
+    # Core messages
+
+    async def publish(self, subject: str, body: bytes, headers: Headers = NO_HEADERS) -> None:
+        client = self._require(subject)
+        try:
+            await client.publish(subject, body, headers=dict(headers) if headers else None)
+        except nats.errors.Error as error:
+            raise _translate(error, subject, len(body)) from error
+
+    async def subscribe(
+        self, subject: str, handler: Callable[[Message], None], *, queue: str = ""
+    ) -> Subscription:
+        async def deliver(msg: Msg) -> None:
+            handler(Message(msg.subject, msg.data, msg.headers or {}, self._responder(msg)))
+
+        return await self._keep([_Interest(subject, queue, deliver)])
+
+    async def request(
+        self, subject: str, body: bytes, *, timeout_s: float, headers: Headers = NO_HEADERS
+    ) -> Message:
+        msg = await self._ask(subject, body, timeout_s, dict(headers) if headers else None)
+        if msg.headers and ERROR_CODE in msg.headers:
+            raise BusError(
+                f"the service behind {subject} failed: {msg.headers.get(ERROR, 'it says not why')}"
+            )
+        return Message(msg.subject, msg.data, msg.headers or {})
+
+    async def serve(
+        self,
+        service: str,
+        endpoints: Mapping[str, Callable[[Message], None]],
+        *,
+        metadata: Headers = NO_HEADERS,
+    ) -> Subscription:
+        named = name_endpoints(endpoints)
+        description = Service(
+            id=f"{random.getrandbits(110):022X}",
+            name=service,
+            version=__version__,
+            started=datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            metadata=metadata,
+            endpoints=named,
+        )
+        served = [
+            _Interest(endpoint.subject, QUEUE, self._serving(endpoint, endpoints[endpoint.subject]))
+            for endpoint in named
+        ]
+        asked = [
+            _Interest(subject, "", self._describing(description, verb))
+            for subject, verb in description.questions()
+        ]
+        return await self._keep(served + asked)
+
+    # Streams
+
+    async def append(
+        self,
+        stream: str,
+        subject: str,
+        body: bytes,
+        *,
+        headers: Headers = NO_HEADERS,
+        message_id: str = "",
+        expected_last: int | None = None,
+        timeout_s: float = 5.0,
+    ) -> int:
+        written = jetstream.write_headers(
+            headers, stream=stream, message_id=message_id, expected_last=expected_last
+        )
+        return await self._store(subject, body, written, timeout_s, f"append to {subject}")
+
+    async def read(self, stream: str, subject: str, *, first: int = 1) -> AsyncIterator[Stored]:
+        config = jetstream.consumer_config(
+            [subject], deliver_policy="by_start_sequence", opt_start_seq=max(first, 1)
+        )
+        config["inactive_threshold"] = 60_000_000_000  # its reader may be slow between two batches
+        what = f"read {subject}"
+        created = await self.api(f"CONSUMER.CREATE.{stream}", {"stream_name": stream, "config": config}, what)
+        left = created.num_pending
+        inbox, number = self.new_inbox(), self._next()
+        batch: asyncio.Queue[Msg | None] = asyncio.Queue()
+        self._readings[number] = batch
+        unlisten = await self.listen(inbox, cast(Callable[[Raw], None], batch.put_nowait))
+        try:
+            while left > 0:
+                wanted = min(left, READ_BATCH)
+                await self._pull(f"{stream}.{created.name}", inbox, wanted)
+                for _ in range(wanted):
+                    stored = await _next_stored(batch, what)
+                    if stored is None:  # purged or expired meanwhile
+                        left = 0
+                        break
+                    left -= 1
+                    yield stored
+        finally:
+            del self._readings[number]
+            await unlisten()
+            self.send(f"{jetstream.API}.CONSUMER.DELETE.{stream}.{created.name}", b"")
+
+    async def last(self, stream: str, subject: str) -> Stored | None:
+        return await self.newest(stream, subject)
+
+    async def follow(
+        self,
+        stream: str,
+        subjects: list[str],
+        handler: Callable[[Stored], None],
+        *,
+        start: Start | int = "new",
+    ) -> Subscription:
+        reader = Follower(self, stream, subjects, handler, start)
+        return await self._keep_reader(reader)
+
+    async def purge(self, stream: str, subject: str, *, before: int | None = None) -> None:
+        body = {"filter": subject} if before is None else {"filter": subject, "seq": before}
+        await self.api(f"STREAM.PURGE.{stream}", body, f"purge {subject}")
+
+    async def ensure(self, streams: Iterable[StreamSpec], buckets: Iterable[BucketSpec]) -> None:
+        """Create the streams and buckets that are not there; again after every reconnection, since memory forgets.
+
+        One that exists with another configuration stays as it is: `differences` tells.
+        """
+        for stream in streams:
+            self._declared[0][stream.name] = stream
+        for bucket in buckets:
+            self._declared[1][bucket.name] = bucket
+        await self._ensure_declared()
+
+    async def differences(self, streams: Iterable[StreamSpec], buckets: Iterable[BucketSpec]) -> list[str]:
+        """Return what is missing or configured otherwise, one line each, for `rover doctor`."""
+        found: list[str] = []
+        for config in _configs(streams, buckets):
+            answer = await self._api(f"STREAM.INFO.{config['name']}", None, CALL_TIMEOUT_S)
+            found += jetstream.compare(config, None if answer.error else answer.config)
+        return found
+
+    # Buckets
+
+    async def get(self, bucket: str, key: str) -> Entry | None:
+        stored = await self.newest(jetstream.bucket_stream(bucket), f"$KV.{bucket}.{key}")
+        entry = None if stored is None else jetstream.read_entry(bucket, stored)
+        return entry if entry is not None and entry.value is not None else None
+
+    async def put(
+        self, bucket: str, key: str, value: bytes, *, expected: int | None = None, ttl_s: float | None = None
+    ) -> int:
+        headers = {} if ttl_s is None else {jetstream.TTL: jetstream.write_ttl(ttl_s)}
+        try:
+            return await self._write(bucket, key, value, headers, expected)
+        except WrongSequence:
+            marker = await self._marker(bucket, key) if expected == 0 else None
+            if marker is None:
+                raise
+            return await self._write(bucket, key, value, headers, marker)
+
+    async def delete(self, bucket: str, key: str, *, expected: int | None = None) -> None:
+        await self._write(bucket, key, b"", {jetstream.OPERATION: "DEL"}, expected)
+
+    async def watch(self, bucket: str, key: str, handler: Callable[[Entry], None]) -> Subscription:
+        reader = Watch(self, bucket, key, handler)
+        kept = await self._keep_reader(reader)
+        try:
+            await reader.present()
+        except BaseException:
+            await kept.stop()
+            raise
+        return kept
+
+    async def close(self) -> None:
+        if self._state == "closed":
+            return
+        client, self._client = self._client, None
+        self._state = "closed"
+        for reader in list(self._readers.values()):
+            with contextlib.suppress(BusError):
+                await reader.stop()
+        if client is not None:
+            await self._send_out(client)
+        await _cancel([*self._tasks, *self._mending.values()])
+        self._fail_waiting("this connection was closed while it waited for an answer")
+        if client is not None:
+            await _end(client)
+        self._tell("closed")
+
+    # What readers need of the connection (nats_follow.Wire)
+
+    def new_inbox(self) -> str:
+        return self._require().new_inbox()
+
+    async def listen(self, subject: str, callback: Callable[[Raw], None]) -> Callable[[], Awaitable[None]]:
+        async def deliver(msg: Msg) -> None:
+            callback(msg)
+
+        client = self._require()
+        subscription = await client.subscribe(subject, cb=deliver)
+        return partial(self._unsubscribe, client, subscription)
+
+    async def api(self, call: str, body: dict[str, Any] | None, what: str) -> jetstream.Answer:
+        answer = await self._api(call, body, CALL_TIMEOUT_S)
+        if answer.error is not None:
+            jetstream.refuse(answer.error, what)
+        return answer
+
+    async def newest(self, stream: str, subject: str) -> Stored | None:
+        # Asked of the stream's leader: a direct get may be answered by a replica that lags, and a tail must be the tail (P16).
+        answer = await self._api(f"STREAM.MSG.GET.{stream}", {"last_by_subj": subject}, CALL_TIMEOUT_S)
+        if answer.error is not None and answer.error.err_code != jetstream.NO_MESSAGE:
+            jetstream.refuse(answer.error, f"read the tail of {subject}")
+        return None if answer.message is None else jetstream.read_stored(answer.message)
+
+    def send(self, subject: str, body: bytes, headers: dict[str, str] | None = None) -> None:
+        self._outbox.append((subject, body, headers))
+        if self._sender is None or self._sender.done():
+            self._sender = self._spawn(self._send_soon())
+
+    def mend(self, reader: Follower) -> None:
+        if reader not in self._mending and self._state != "closed":
+            task = self._mending[reader] = asyncio.get_running_loop().create_task(self._mend(reader))
+            task.add_done_callback(lambda _: self._mending.pop(reader, None))
+
+    # Asking
+
+    async def _ask(
+        self, subject: str, body: bytes, timeout_s: float, headers: dict[str, str] | None = None
+    ) -> Msg:
+        """Request and wait on our own inbox: nats-py's request outlives a lost connection until its timeout."""
+        client = self._require(subject)
+        loop = asyncio.get_running_loop()
+        self._number += 1
+        token = f"{self._inbox}{self._number}"
+        answer: asyncio.Future[Msg] = loop.create_future()
+        self._asked[token] = (answer, subject)
+        alarm = loop.call_later(timeout_s, _expire, answer, subject, timeout_s)
+        try:
+            await client.publish(subject, body, reply=token, headers=headers)
+            return await answer
+        except nats.errors.Error as error:
+            raise _translate(error, subject, len(body)) from error
+        finally:
+            alarm.cancel()
+            self._asked.pop(token, None)
+
+    async def _on_answer(self, msg: Msg) -> None:
+        waiting = self._asked.get(msg.subject)
+        if waiting is None or waiting[0].done():
+            return
+        answer, subject = waiting
+        if msg.headers and not msg.data and msg.headers.get(jetstream.STATUS) == _NO_RESPONDERS:
+            answer.set_exception(
+                NoResponders(f"nobody answers on {subject} now: its service is gone or not yet there")
+            )
+        else:
+            answer.set_result(msg)
+
+    async def _api(self, call: str, body: dict[str, Any] | None, timeout_s: float) -> jetstream.Answer:
+        try:
+            msg = await self._ask(
+                f"{jetstream.API}.{call}", b"" if body is None else jetstream.encode(body), timeout_s
+            )
+        except NoResponders as error:
+            raise BusError(
+                f"JetStream does not answer on {self._url}: is it switched on, is its disk full?"
+            ) from error
+        return jetstream.read_answer(msg.data)
+
+    async def _store(
+        self, subject: str, body: bytes, headers: dict[str, str], timeout_s: float, what: str
+    ) -> int:
+        try:
+            msg = await self._ask(subject, body, timeout_s, headers)
+        except NoResponders as error:
+            raise BusError(
+                f"{what}: no stream takes this subject: call ensure first (is JetStream on?)"
+            ) from error
+        answer = jetstream.read_answer(msg.data)
+        if answer.error is not None:
+            jetstream.refuse(answer.error, what)
+        return answer.seq
+
+    async def _write(
+        self, bucket: str, key: str, value: bytes, headers: dict[str, str], expected: int | None
+    ) -> int:
+        written = jetstream.write_headers(
+            headers, stream=jetstream.bucket_stream(bucket), expected_last=expected
+        )
+        return await self._store(
+            f"$KV.{bucket}.{key}", value, written, CALL_TIMEOUT_S, f"write {bucket} {key}"
+        )
+
+    async def _marker(self, bucket: str, key: str) -> int | None:
+        """Return the sequence of the deletion that stands where a key was, so that "absent" can be expected of it."""
+        stored = await self.newest(jetstream.bucket_stream(bucket), f"$KV.{bucket}.{key}")
+        if stored is None:
+            return 0
+        return stored.sequence if jetstream.read_entry(bucket, stored).value is None else None
+
+    async def _pull(self, consumer: str, inbox: str, wanted: int) -> None:
+        body = jetstream.encode({"batch": wanted, "no_wait": True})
+        client = self._require()
+        try:
+            await client.publish(f"{jetstream.API}.CONSUMER.MSG.NEXT.{consumer}", body, reply=inbox)
+        except nats.errors.Error as error:
+            raise _translate(error, consumer, len(body)) from error
+
+    # Answering
+
+    def _responder(self, msg: Msg) -> Callable[[bytes], None] | None:
+        return partial(self.send, msg.reply) if msg.reply else None
+
+    def _serving(
+        self, endpoint: Endpoint, handler: Callable[[Message], None]
+    ) -> Callable[[Msg], Awaitable[None]]:
+        async def serve(msg: Msg) -> None:
+            endpoint.requests += 1
+            respond = (
+                partial(self._respond, endpoint, time.perf_counter_ns(), msg.reply) if msg.reply else None
+            )
+            try:
+                handler(Message(msg.subject, msg.data, msg.headers or {}, respond))
+            except Exception as error:
+                endpoint.errors += 1
+                endpoint.last_error = repr(error)
+                self.send(msg.reply, b"", {ERROR: type(error).__name__, ERROR_CODE: "500"})
+                raise
+
+        return serve
+
+    def _respond(self, endpoint: Endpoint, began_ns: int, reply: str, body: bytes) -> None:
+        endpoint.processing_ns += time.perf_counter_ns() - began_ns
+        self.send(reply, body)
+
+    def _describing(self, service: Service, verb: str) -> Callable[[Msg], Awaitable[None]]:
+        async def describe(msg: Msg) -> None:
+            self.send(msg.reply, service.answer(verb))
+
+        return describe
+
+    async def _send_soon(self) -> None:
+        while self._outbox:
+            await self._send_out(self._client)
+
+    async def _send_out(self, client: Client | None) -> None:
+        """Send what handlers have answered: one task for all answers of a batch, in order."""
+        outbox, self._outbox = self._outbox, []
+        if client is None:
+            return  # who asked has been told that the connection broke
+        for subject, body, headers in outbox:
+            try:
+                await client.publish(subject, body, headers=headers)
+            except nats.errors.Error as error:
+                self._report(_translate(error, subject, len(body)))
+
+    # Keeping
+
+    async def _keep(self, interests: list[_Interest]) -> Subscription:
+        client = self._require()
+        kept = _Kept(self)
+        for interest in interests:
+            await self._subscribe(client, interest)
+            number = self._next()
+            self._interests[number] = interest
+            kept.numbers.append(number)
+        try:
+            await self._settle(client)  # from here on the broker routes to us, or has said that we may not
+            for interest in interests:
+                self._refuse_denied(interest.subject)
+        except RoverError:
+            await kept.stop()
+            raise
+        return kept
+
+    async def _keep_reader(self, reader: Follower) -> Subscription:
+        await reader.attach()
+        number = self._next()
+        self._readers[number] = reader
+        return _KeptReader(self, number, reader)
+
+    async def drop(self, numbers: list[int]) -> None:
+        """End core subscriptions by number."""
+        for number in numbers:
+            interest = self._interests.pop(number, None)
+            if interest and interest.client and interest.subscription:
+                await self._unsubscribe(interest.client, interest.subscription)
+
+    async def drop_reader(self, number: int, reader: Follower) -> None:
+        """End a follower or a watch."""
+        self._readers.pop(number, None)
+        mending = self._mending.pop(reader, None)
+        if mending is not None:
+            await _cancel([mending])
+        await reader.stop()
+
+    async def _subscribe(self, client: Client, interest: _Interest) -> None:
+        interest.subscription = await client.subscribe(
+            interest.subject, queue=interest.queue, cb=interest.deliver
+        )
+        interest.client = client
+
+    async def _unsubscribe(self, client: Client, subscription: ClientSubscription) -> None:
+        with contextlib.suppress(nats.errors.Error):
+            if not client.is_closed:
+                await subscription.unsubscribe()
+
+    async def _settle(self, client: Client) -> None:
+        """Wait until the broker has seen all that was sent.
+
+        In a task of its own: nats-py's read loop dies of a pong whose waiter was cancelled.
+        """
+        await asyncio.shield(self._spawn(self._flush(client)))
+
+    async def _flush(self, client: Client) -> None:
+        with contextlib.suppress(nats.errors.Error, TimeoutError, OSError):
+            await client.flush(timeout=int(CALL_TIMEOUT_S))
+
+    # The connection
+
+    async def _open(self) -> None:
+        client = await self._dial()
+        self._client = client
+        self._inbox = client.new_inbox() + "."
+        try:
+            await client.subscribe(self._inbox + "*", cb=self._on_answer)
+            for interest in list(self._interests.values()):
+                await self._subscribe(client, interest)
+            await self._settle(client)
+            self._refuse_denied(self._inbox + "*")
+            if any(self._declared):
+                await self._ensure_declared()
+        except (nats.errors.Error, BusError) as error:
+            self._lost(client)
+            await _end(client)
+            raise NotConnected(f"the broker at {self._url} left again at once") from error
+        await self._attach_readers()
+        if self._client is not client:
+            raise NotConnected(f"the broker at {self._url} left again at once")
+        self._state, self._refusal = "connected", None
+        self._tell("connected")
+
+    async def _dial(self) -> Client:
+        client = Client()
+        errors: list[Exception] = []
+
+        async def on_error(error: Exception) -> None:
+            errors.append(error)
+            self._on_error(error)
+
+        async def on_closed() -> None:
+            self._lost(client)
+
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                await client.connect(
+                    [self._url],
+                    error_cb=on_error,
+                    closed_cb=on_closed,
+                    name=self._name,
+                    token=self._secret or None,
+                    inbox_prefix=self._inbox_prefix,
+                    allow_reconnect=False,
+                    max_reconnect_attempts=1,
+                    reconnect_time_wait=0,
+                    connect_timeout=max(1, round(self._timeout_s)),
+                    ping_interval=15,
+                    pending_size=PENDING_BYTES,
+                    flush_timeout=CALL_TIMEOUT_S,
+                )
+        except (nats.errors.Error, OSError, TimeoutError) as error:
+            await _end(client)
+            # The server tells a refused secret in words only, before nats-py has a type for it.
+            if "authorization" in str(error).lower() or "authentication" in str(error).lower():
+                raise AccessDenied(
+                    f"the broker at {self._url} refuses our secret: check {self._secret_source}"
+                ) from error
+            cause = errors[-1] if errors else error
+            raise BrokerUnreachable(
+                f"no broker answers at {self._url} ({cause or type(cause).__name__}): start one (`rover up`), or check the URL"
+            ) from error
+        except BaseException:
+            await _end(client)
+            raise
+        return client
+
+    def _lost(self, client: Client) -> None:
+        """A client has ended. Fail what waits at once, and dial again."""
+        if self._client is not client:
+            return
+        self._client = None
+        if self._state == "closed":
+            return
+        was_connected, self._state = self._state == "connected", "disconnected"
+        self._fail_waiting("the connection to the broker broke before the answer came")
+        if was_connected:
+            self._tell("disconnected")
+            self._spawn(self._reopen())
+
+    async def _reopen(self) -> None:
+        attempt = 0
+        while self._state == "disconnected":
+            pause_s = PAUSES_S[min(attempt, len(PAUSES_S) - 1)]
+            try:
+                await self._open()
+                return
+            except AccessDenied as denied:
+                self._refusal, pause_s = denied, DENIED_PAUSE_S
+            except BusError as error:
+                self._refusal = error if isinstance(error, AccessDenied) else None
+            attempt += 1
+            await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))
+
+    async def _watch_over(self) -> None:
+        """Notice what no error tells: a broker that hangs, a read loop that died, a consumer that fell silent.
+
+        Ticks are counted, not seconds: a pause of our own process costs one tick, and is not the broker's silence (P19).
+        """
+        while True:
+            await asyncio.sleep(TICK_S)
+            for reader in self._readers.values():
+                reader.silent_ticks += 1
+                if reader.silent_ticks > SILENT_TICKS and self._client is not None:
+                    reader.silent_ticks = 0
+                    self.mend(reader)
+            client = self._client
+            if client is not None and not await self._answers(client):
+                self._lost(client)
+                await _end(client)
+
+    async def _answers(self, client: Client) -> bool:
+        ping = self._spawn(self._ping(client))
+        for _ in range(DEAF_TICKS):
+            await asyncio.wait({ping}, timeout=TICK_S)
+            if ping.done():
+                return ping.result()
+            if self._client is not client:
+                return True  # it has ended otherwise
+        return False
+
+    async def _ping(self, client: Client) -> bool:
+        try:
+            await client.rtt(timeout=int(DEAF_TICKS * TICK_S) + 60)
+        except (nats.errors.Error, OSError, TimeoutError, AttributeError):
+            return client.is_closed  # its own end is told by closed_cb
+        return True
+
+    async def _attach_readers(self) -> None:
+        for reader in self._readers.values():
+            self.mend(reader)
+        if self._mending:
+            await asyncio.wait(list(self._mending.values()), timeout=RESTORE_TIMEOUT_S)
+
+    async def _mend(self, reader: Follower) -> None:
+        attempt = 0
+        while self._client is not None:
+            try:
+                await reader.attach()
+                return
+            except (RoverError, nats.errors.Error):
+                await asyncio.sleep(PAUSES_S[min(attempt, len(PAUSES_S) - 1)])
+                attempt += 1
+
+    async def _ensure_declared(self) -> None:
+        for config in _configs(self._declared[0].values(), self._declared[1].values()):
+            answer = await self._api(f"STREAM.CREATE.{config['name']}", config, CALL_TIMEOUT_S)
+            if answer.error is not None and answer.error.err_code != jetstream.NAME_IN_USE:
+                jetstream.refuse(answer.error, f"create {config['name']}")
+
+    # Errors
+
+    def _require(self, subject: str = "") -> Client:
+        client = self._client
+        if client is None:
+            if self._refusal is not None:
+                raise self._refusal
+            closed = self._state == "closed"
+            raise NotConnected(
+                "this connection was closed"
+                if closed
+                else f"the broker at {self._url} is away: wait for on_connection"
+            )
+        if self._denied:
+            self._refuse_denied(subject)
+        return client
+
+    def _refuse_denied(self, subject: str) -> None:
+        if subject.lower() in self._denied:
+            raise _denial(subject)
+
+    def _on_error(self, error: Exception) -> None:
+        """Asynchronous errors of the client: forbidden subjects (told in words only), broken handlers, lost connections."""
+        found = _DENIED.search(str(error))
+        if found:
+            self._denied.add(found[2])
+            for answer, subject in self._asked.values():
+                if subject.lower() == found[2] and not answer.done():
+                    answer.set_exception(_denial(subject))
+        elif not isinstance(error, nats.errors.Error | OSError | TimeoutError):
+            self._report(error)
+
+    def _report(self, error: Exception) -> None:
+        asyncio.get_running_loop().call_exception_handler(
+            {"message": f"on the bus as {self._name}: {error}", "exception": error}
+        )
+
+    def _fail_waiting(self, why: str) -> None:
+        for answer, subject in self._asked.values():
+            if not answer.done():
+                answer.set_exception(NotConnected(f"{subject}: {why}"))
+        for batch in self._readings.values():
+            batch.put_nowait(None)
+
+    def _tell(self, state: ConnectionState) -> None:
+        for listener in list(self._listeners):
+            listener(state)
+
+    def _next(self) -> int:
+        self._number += 1
+        return self._number
+
+    def _spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+
+class _Interest:
+    """A core subscription as it is to be restored on every new client."""
+
+    __slots__ = ("client", "deliver", "queue", "subject", "subscription")
+
+    def __init__(self, subject: str, queue: str, deliver: Callable[[Msg], Awaitable[None]]) -> None:
+        self.subject = subject
+        self.queue = queue
+        self.deliver = deliver
+        self.client: Client | None = None
+        self.subscription: ClientSubscription | None = None
+
+
+class _Kept:
+    """Core subscriptions of one caller."""
+
+    def __init__(self, bus: NatsBus) -> None:
+        self._bus = bus
+        self.numbers: list[int] = []
+
+    async def stop(self) -> None:
+        numbers, self.numbers = self.numbers, []
+        await self._bus.drop(numbers)
+
+
+class _KeptReader:
+    """A follower or a watch of one caller."""
+
+    def __init__(self, bus: NatsBus, number: int, reader: Follower) -> None:
+        self._bus, self._number, self._reader = bus, number, reader
+
+    async def stop(self) -> None:
+        await self._bus.drop_reader(self._number, self._reader)
+
+
+def _configs(streams: Iterable[StreamSpec], buckets: Iterable[BucketSpec]) -> list[dict[str, Any]]:
+    return [
+        *(jetstream.stream_config(stream) for stream in streams),
+        *(jetstream.bucket_config(bucket) for bucket in buckets),
+    ]
+
+
+async def _next_stored(batch: asyncio.Queue[Msg | None], what: str) -> Stored | None:
+    try:
+        msg = await asyncio.wait_for(batch.get(), CALL_TIMEOUT_S)
+    except TimeoutError:
+        raise BusTimeout(f"{what}: the broker fell silent for {CALL_TIMEOUT_S} s: read again") from None
+    if msg is None:
+        raise NotConnected(f"{what}: the connection to the broker broke: read again")
+    if msg.headers and jetstream.STATUS in msg.headers:
+        return None
+    ack = jetstream.Ack(msg.reply)
+    return Stored(ack.stream_sequence, msg.subject, msg.data, msg.headers or {}, ack.time_ms)
+
+
+def _expire(answer: asyncio.Future[Msg], subject: str, timeout_s: float) -> None:
+    if not answer.done():
+        answer.set_exception(
+            BusTimeout(
+                f"no answer on {subject} within {timeout_s:g} s: whether it took effect is unknown, repeat it"
+            )
+        )
+
+
+def _denial(subject: str) -> AccessDenied:
+    return AccessDenied(
+        f"the broker forbids us the subject {subject}: ask for rights to it, or use other credentials"
+    )
+
+
+def _translate(error: nats.errors.Error, subject: str, size: int) -> RoverError:
+    match error:
+        case nats.errors.MaxPayloadError():
+            return InputError(
+                f"{subject}: {size} bytes are more than the broker takes in one message: pack less"
+            )
+        case nats.errors.BadSubjectError() | nats.errors.BadHeaderError():
+            return InputError(f"{subject!r} or its headers cannot be sent: build subjects with subjects.py")
+        case _:
+            return NotConnected(
+                f"{subject}: the connection to the broker is down ({error}): wait for on_connection"
+            )
+
+
+async def _cancel(tasks: list[asyncio.Task[Any]]) -> None:
+    current = asyncio.current_task()
+    others = [task for task in tasks if task is not current]
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
+
+
+async def _end(client: Client) -> None:
+    """Close a client, also one whose peer has stopped reading and whose close would wait for ever."""
+    try:
+        async with asyncio.timeout(1.0):
+            await client.close()
+    except (TimeoutError, nats.errors.Error, OSError):
+        pass
+    # Private, because there is no other way to drop a connection with unsent bytes; guarded by
+    # test_a_broker_that_hangs_is_noticed_and_left.
+    writer = getattr(getattr(client, "_transport", None), "_io_writer", None)
+    if writer is not None:
+        writer.transport.abort()

@@ -1,0 +1,296 @@
+"""Readers that outlive their consumers: followers of streams and watches of buckets over plain push consumers.
+
+Fed by nats_bus.py with a `Wire` and told to `attach` at every new connection; feed handlers. The server's consumer is a
+throwaway: after a lost connection, a gap or silence a new one starts behind the last message that was handed over, so that
+none comes twice and none is lost (nats-py's own ordered consumers and KV watches resume 12 to 19 s after a restart).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any, Protocol
+
+from rover_bus.events.bus import Entry, Start, Stored
+from rover_bus.events.errors import BusError, BusTimeout
+from rover_bus.events.nats_jetstream import (
+    STATUS,
+    TTL,
+    Ack,
+    Answer,
+    bucket_stream,
+    consumer_config,
+    heartbeat,
+    read_entry,
+    read_ttl,
+)
+
+HEARTBEAT_S = 5.0
+SILENT_TICKS = 12  # this many ticks of about a second without a heartbeat: the consumer is gone
+FIRST_LOOK_S = 0.02  # after the end of a time to live, and twice as long each time up to LAST_LOOK_S
+LAST_LOOK_S = 0.25
+SNAPSHOT_TIMEOUT_S = 5.0
+
+
+class Raw(Protocol):
+    """A message as the client gives it."""
+
+    @property
+    def subject(self) -> str: ...
+    @property
+    def reply(self) -> str: ...
+    @property
+    def data(self) -> bytes: ...
+    @property
+    def headers(self) -> dict[str, str] | None: ...
+
+
+class Wire(Protocol):
+    """What a reader needs of the connection."""
+
+    def new_inbox(self) -> str:
+        """Return a subject that nobody else listens to."""
+
+    async def listen(self, subject: str, callback: Callable[[Raw], None]) -> Callable[[], Awaitable[None]]:
+        """Subscribe on the present connection only; return what ends it."""
+
+    async def api(self, call: str, body: dict[str, Any] | None, what: str) -> Answer:
+        """Call JetStream's API."""
+
+    async def newest(self, stream: str, subject: str) -> Stored | None:
+        """Return the last message on a subject."""
+
+    def send(self, subject: str, body: bytes) -> None:
+        """Publish soon."""
+
+    def mend(self, reader: Follower) -> None:
+        """Attach the reader anew, and again until it succeeds."""
+
+
+class Follower:
+    """Hands over the messages of a stream in order. `position` is the sequence of the last one handed over."""
+
+    def __init__(
+        self,
+        wire: Wire,
+        stream: str,
+        subjects: list[str],
+        handler: Callable[[Stored], None],
+        start: Start | int,
+    ) -> None:
+        self.silent_ticks = 0
+        self.position = start - 1 if isinstance(start, int) else 0
+        self._wire = wire
+        self._stream = stream
+        self._subjects = subjects
+        self._handler = handler
+        self._start: Start | int = start
+        self._attempt = 0  # counts consumers: what a former one still delivers is void
+        self._expected = 1  # the consumer's own next sequence: a gap in it is a lost message
+        self._unlisten: Callable[[], Awaitable[None]] | None = None
+
+    async def attach(self) -> None:
+        """Create a consumer that starts behind what was handed over. Raises BusError; may be repeated."""
+        await self.stop()
+        resuming = isinstance(self._start, int)
+        if resuming and self.position > 0:
+            await self._step_back()
+        self._expected, self.silent_ticks = 1, 0
+        inbox = self._wire.new_inbox()
+        self._unlisten = await self._wire.listen(inbox, partial(self._receive, self._attempt))
+        config = consumer_config(
+            self._subjects, deliver_subject=inbox, **self._policy(), **heartbeat(HEARTBEAT_S)
+        )
+        created = await self._wire.api(
+            f"CONSUMER.CREATE.{self._stream}",
+            {"stream_name": self._stream, "config": config},
+            f"follow {', '.join(self._subjects)}",
+        )
+        self._attached(created)
+
+    async def stop(self) -> None:
+        """Let go of the consumer; the server removes it when nobody listens."""
+        self._attempt += 1
+        unlisten, self._unlisten = self._unlisten, None
+        if unlisten is not None:
+            await unlisten()
+
+    def _policy(self) -> dict[str, Any]:
+        start = self._start
+        if start == "new" or (start == "last_per_subject" and self.position == 0):
+            return {"deliver_policy": start}
+        return {"deliver_policy": "by_start_sequence", "opt_start_seq": self.position + 1}
+
+    def _attached(self, created: Answer) -> None:
+        if self._start == "new":
+            # From here on a place, not "new" again: what is stored while we are away must come.
+            self.position = max(self.position, created.delivered.stream_seq)
+        if self._start != "last_per_subject":
+            self._start = self.position + 1
+
+    async def _step_back(self) -> None:
+        """A power cut may have taken messages that were already handed over; their numbers will be used again."""
+        present = await self._wire.api(f"STREAM.INFO.{self._stream}", None, f"look at {self._stream}")
+        self.position = min(self.position, present.state.last_seq)
+
+    def _receive(self, attempt: int, raw: Raw) -> None:
+        if attempt != self._attempt:
+            return
+        self.silent_ticks = 0
+        if raw.headers and STATUS in raw.headers:
+            self._receive_status(raw, raw.headers)
+            return
+        ack = Ack(raw.reply)
+        if ack.consumer_sequence != self._expected:
+            self._give_up()
+            return
+        self._expected += 1
+        if ack.stream_sequence > self.position:
+            self.position = ack.stream_sequence
+            self._take(Stored(ack.stream_sequence, raw.subject, raw.data, raw.headers or {}, ack.time_ms))
+        if ack.pending == 0:
+            self._complete()
+
+    def _receive_status(self, raw: Raw, headers: dict[str, str]) -> None:
+        if headers[STATUS] != "100":  # consumer deleted, leadership changed, ...
+            self._give_up()
+        elif raw.reply:
+            self._wire.send(raw.reply, b"")  # flow control
+        elif headers.get("Nats-Last-Consumer", str(self._expected - 1)) != str(self._expected - 1):
+            self._give_up()
+        else:
+            if stalled := headers.get("Nats-Consumer-Stalled"):
+                self._wire.send(stalled, b"")
+            self._complete()  # the consumer is idle: it has delivered all there is
+
+    def _give_up(self) -> None:
+        self._attempt += 1
+        self._wire.mend(self)
+
+    def _take(self, stored: Stored) -> None:
+        self._handler(stored)
+
+    def _complete(self) -> None:
+        """All that was stored has been delivered."""
+
+
+class Watch(Follower):
+    """Hands over the entries of a bucket. It always starts from the present values and says what has gone.
+
+    Expiries are silent (buckets carry no markers), so it looks for itself when a time to live is over.
+    """
+
+    def __init__(self, wire: Wire, bucket: str, key: str, handler: Callable[[Entry], None]) -> None:
+        super().__init__(wire, bucket_stream(bucket), [f"$KV.{bucket}.{key}"], self._note, "last_per_subject")
+        self._bucket = bucket
+        self._tell = handler
+        self._known: dict[
+            str, tuple[int, int]
+        ] = {}  # key -> (revision, time): a bucket made anew repeats revisions
+        self._seen: set[str] | None = set()  # keys of the present snapshot, None once it is complete
+        self._ready = asyncio.Event()
+        self._due: dict[str, float] = {}  # key -> loop time at which to look whether it has expired
+        self._patience: dict[str, float] = {}
+        self._alarm: asyncio.TimerHandle | None = None
+        self._looking: asyncio.Task[None] | None = None
+
+    async def attach(self) -> None:
+        self.position, self._seen = 0, set()
+        await super().attach()
+
+    async def present(self) -> None:
+        """Wait until the present values have been handed over."""
+        try:
+            await asyncio.wait_for(self._ready.wait(), SNAPSHOT_TIMEOUT_S)
+        except TimeoutError:
+            raise BusTimeout(
+                f"bucket {self._bucket} did not show its values in {SNAPSHOT_TIMEOUT_S} s"
+            ) from None
+
+    async def stop(self) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+        if self._looking is not None and self._looking is not asyncio.current_task():
+            self._looking.cancel()
+        await super().stop()
+
+    def _policy(self) -> dict[str, Any]:
+        return {"deliver_policy": "last_per_subject"}
+
+    def _attached(self, created: Answer) -> None:
+        if created.num_pending == 0 and created.delivered.consumer_seq == 0:
+            self._complete()
+        self._set_alarm()
+
+    def _note(self, stored: Stored) -> None:
+        entry = read_entry(self._bucket, stored)
+        if self._seen is not None:
+            self._seen.add(entry.key)
+        if entry.value is None:
+            self._forget(entry)
+            return
+        mark = (entry.revision, stored.time_ms)
+        if self._known.get(entry.key) == mark:
+            return
+        self._known[entry.key] = mark
+        self._expect_end(entry.key, stored)
+        self._tell(entry)
+
+    def _forget(self, entry: Entry) -> None:
+        self._due.pop(entry.key, None)
+        self._patience.pop(entry.key, None)
+        if self._known.pop(entry.key, None) is not None:
+            self._tell(entry)
+
+    def _complete(self) -> None:
+        if self._seen is None:
+            return
+        seen, self._seen = self._seen, None
+        for key in [key for key in self._known if key not in seen]:
+            self._forget(Entry(key, None, self._known[key][0]))
+        self._ready.set()
+
+    # Expiry
+
+    def _expect_end(self, key: str, stored: Stored) -> None:
+        self._due.pop(key, None)
+        self._patience.pop(key, None)
+        ttl_s = read_ttl(stored.headers.get(TTL, ""))
+        if ttl_s is None:
+            return
+        # The broker's clock may differ from ours: never later than a whole life from now, and looking early costs little.
+        left_s = min(ttl_s, max(0.0, ttl_s - (time.time() - stored.time_ms / 1000)))
+        self._due[key] = asyncio.get_running_loop().time() + left_s
+        if self._alarm is None or self._due[key] < self._alarm.when():
+            self._set_alarm()
+
+    def _set_alarm(self) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+        first = min(self._due.values(), default=None)
+        self._alarm = None if first is None else asyncio.get_running_loop().call_at(first, self._look)
+
+    def _look(self) -> None:
+        self._alarm = None
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.get_running_loop().create_task(self._look_at_overdue())
+
+    async def _look_at_overdue(self) -> None:
+        loop = asyncio.get_running_loop()
+        for key in [key for key, due in self._due.items() if due <= loop.time()]:
+            known = self._known.get(key)
+            patience = self._patience.get(key, FIRST_LOOK_S)
+            try:
+                present = await self._wire.newest(self._stream, f"$KV.{self._bucket}.{key}")
+            except BusError:
+                patience, present = LAST_LOOK_S, None
+            else:
+                if present is None and known is not None and self._known.get(key) == known:
+                    self._forget(Entry(key, None, known[0]))
+            if key in self._due and self._known.get(key) == known:
+                self._due[key] = loop.time() + patience
+                self._patience[key] = min(2 * patience, LAST_LOOK_S)
+        self._set_alarm()

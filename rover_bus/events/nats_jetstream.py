@@ -1,0 +1,251 @@
+"""JetStream's API as data: what is sent to `$JS.API.>`, what comes back, and which of our errors its error codes mean.
+
+Fed by nats_bus.py and nats_follow.py with specs and answers; feeds them request bodies, typed answers and exceptions. It speaks
+the documented JSON API and imports no client: nats-py's JetStream context brings the traps that docs/design/0002-the-bus.md
+lists, the API itself does not. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any, NoReturn
+
+import msgspec
+
+from rover_bus.events.bus import Entry, Headers, Stored
+from rover_bus.events.errors import AccessDenied, BusError, InputError, StreamFull, WrongSequence
+from rover_bus.events.streams import BucketSpec, StreamSpec
+
+API = "$JS.API"
+MESSAGE_ID = "Nats-Msg-Id"
+EXPECTED_STREAM = "Nats-Expected-Stream"
+EXPECTED_LAST = "Nats-Expected-Last-Subject-Sequence"
+TTL = "Nats-TTL"
+OPERATION = "KV-Operation"
+MARKER = "Nats-Marker-Reason"
+STATUS = "Status"
+LEAST_TTL_S = 1.0  # the server's least time to live
+
+WRONG_SEQUENCE = frozenset({10071, 10070, 10164})
+# Insufficient resources (account, server, memory, storage), store failed (limits reached, disk full), message limits reached.
+FULL = frozenset({10002, 10023, 10028, 10047, 10077, 10122})
+NO_MESSAGE = 10037
+NO_STREAM = 10059
+NAME_IN_USE = 10058  # a stream of that name with another configuration
+MAX_CONSUMERS = 100_000  # the server allows 1000 where nothing is said, and -1 does not lift that
+
+
+class ApiError(msgspec.Struct, frozen=True):
+    """What the server says when it refuses."""
+
+    code: int = 0
+    err_code: int = 0
+    description: str = ""
+
+
+class Delivered(msgspec.Struct, frozen=True):
+    stream_seq: int = 0
+    consumer_seq: int = 0
+
+
+class RawMessage(msgspec.Struct, frozen=True):
+    """A stored message as the API gives it (`bytes` fields are base64 on the wire)."""
+
+    subject: str
+    seq: int
+    time: datetime
+    data: bytes = b""
+    hdrs: bytes = b""
+
+
+class StreamState(msgspec.Struct, frozen=True):
+    last_seq: int = 0
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """Any answer of the API: every field that one of our calls reads, and the error instead of it."""
+
+    error: ApiError | None = None
+    seq: int = 0
+    message: RawMessage | None = None
+    name: str = ""
+    num_pending: int = 0
+    delivered: Delivered = Delivered()
+    config: dict[str, Any] = {}
+    state: StreamState = StreamState()
+
+
+_decoder = msgspec.json.Decoder(Answer)
+encode = msgspec.json.encode
+
+
+def read_answer(body: bytes) -> Answer:
+    """Decode an answer of the API. Raises BusError when it is none."""
+    try:
+        return _decoder.decode(body)
+    except msgspec.MsgspecError as error:
+        raise BusError(f"the broker answered something that is no JetStream answer: {error}") from error
+
+
+def refuse(error: ApiError, what: str) -> NoReturn:
+    """Raise what an API error means, by its code (its text is for people only)."""
+    said = f"{error.description} (JetStream error {error.err_code})"
+    if error.err_code in WRONG_SEQUENCE:
+        raise WrongSequence(f"{what}: {said}: read the tail before going on")
+    if error.err_code in FULL:
+        raise StreamFull(f"{what}: {said}: nothing was stored; free space or raise the limit, then repeat it")
+    if error.err_code == NO_STREAM:
+        raise BusError(
+            f"{what}: the stream or bucket does not exist: call ensure first (`rover doctor` says what is missing)"
+        )
+    if error.code in (401, 403):
+        raise AccessDenied(f"{what}: {said}")
+    raise BusError(f"{what}: {said}")
+
+
+def stream_config(spec: StreamSpec) -> dict[str, Any]:
+    """Return the server's configuration of a stream."""
+    return {
+        **_common(spec.name, spec.subjects, spec.storage, spec.description),
+        "discard": spec.discard,
+        "max_age": _ns(spec.max_age_s),
+        "max_bytes": spec.max_bytes or -1,
+        "max_msgs_per_subject": spec.max_messages_a_subject or -1,
+        "duplicate_window": _ns(spec.dedupe_window_s),
+    }
+
+
+def bucket_config(spec: BucketSpec) -> dict[str, Any]:
+    """Return the server's configuration of a bucket, readable by every KV client.
+
+    Without `subject_delete_marker_ttl`: with markers, reads after an expiry are wrong in nats-py.
+    """
+    return {
+        **_common(bucket_stream(spec.name), [f"$KV.{spec.name}.>"], spec.storage, spec.description),
+        "discard": "new",
+        "max_msgs_per_subject": 1,
+        "duplicate_window": _ns(120),
+        "deny_delete": True,
+        "allow_rollup_hdrs": True,
+        "allow_msg_ttl": spec.expires,
+    }
+
+
+def bucket_stream(bucket: str) -> str:
+    return f"KV_{bucket}"
+
+
+def compare(wanted: dict[str, Any], present: dict[str, Any] | None) -> list[str]:
+    """Return what differs between a wanted and a present configuration, one line each."""
+    if present is None:
+        return [f"{wanted['name']} is missing"]
+    return [
+        f"{wanted['name']}: {key} is {present.get(key)!r}, should be {value!r}"
+        for key, value in wanted.items()
+        if _absent_as_zero(present.get(key)) != _absent_as_zero(value)
+    ]
+
+
+def read_stored(raw: RawMessage) -> Stored:
+    return Stored(raw.seq, raw.subject, raw.data, read_headers(raw.hdrs), int(raw.time.timestamp() * 1000))
+
+
+def read_entry(bucket: str, stored: Stored) -> Entry:
+    """Turn a stored message of a bucket into its entry; deletions have no value."""
+    removed = OPERATION in stored.headers or MARKER in stored.headers
+    return Entry(
+        stored.subject.removeprefix(f"$KV.{bucket}."), None if removed else stored.body, stored.sequence
+    )
+
+
+def read_headers(block: bytes) -> dict[str, str]:
+    """Decode a header block as the API gives it (`NATS/1.0`, then a line each)."""
+    pairs = (line.partition(":") for line in block.decode(errors="replace").split("\r\n")[1:])
+    return {key.strip(): value.strip() for key, colon, value in pairs if colon}
+
+
+def write_headers(
+    headers: Headers, *, stream: str, message_id: str = "", expected_last: int | None = None
+) -> dict[str, str]:
+    """Return a copy of the headers with JetStream's own: clients change what they are given."""
+    written = {**headers, EXPECTED_STREAM: stream}
+    if message_id:
+        written[MESSAGE_ID] = message_id
+    if expected_last is not None:
+        written[EXPECTED_LAST] = str(expected_last)
+    return written
+
+
+def write_ttl(ttl_s: float) -> str:
+    """Return a time to live in the server's form. Raises InputError below its least, 1 s."""
+    if ttl_s < LEAST_TTL_S:
+        raise InputError(f"a time to live of {ttl_s} s is too short: the broker keeps 1 s at least")
+    return f"{round(ttl_s * 1000)}ms"
+
+
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|h|m|s|)")
+_UNIT_S = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001, "": 1.0}
+
+
+def read_ttl(text: str) -> float | None:
+    """Read a time to live in the server's form, in seconds; None when there is none."""
+    parts = _DURATION.findall(text)
+    return sum(float(number) * _UNIT_S[unit] for number, unit in parts) if parts else None
+
+
+class Ack:
+    """Where a delivered message stands, from its reply subject.
+
+    `$JS.ACK.[<domain>.<account>.]<stream>.<consumer>.<count>.<stream seq>.<consumer seq>.<time ns>.<pending>[.<random>]`
+    """
+
+    __slots__ = ("consumer_sequence", "pending", "stream_sequence", "time_ms")
+
+    def __init__(self, reply: str) -> None:
+        tokens = reply.split(".")
+        first = 5 if len(tokens) == 9 else 7
+        self.stream_sequence = int(tokens[first])
+        self.consumer_sequence = int(tokens[first + 1])
+        self.time_ms = int(tokens[first + 2]) // 1_000_000
+        self.pending = int(tokens[first + 3])
+
+
+def consumer_config(subjects: list[str], **options: Any) -> dict[str, Any]:
+    """Return the configuration of a reader that is never acked and leaves no trace."""
+    filters = {"filter_subject": subjects[0]} if len(subjects) == 1 else {"filter_subjects": subjects}
+    return {
+        "ack_policy": "none",
+        "max_deliver": 1,
+        "mem_storage": True,
+        "num_replicas": 1,
+        "inactive_threshold": _ns(5),
+        **filters,
+        **options,
+    }
+
+
+def heartbeat(seconds: float) -> dict[str, Any]:
+    return {"idle_heartbeat": _ns(seconds), "flow_control": True}
+
+
+def _common(name: str, subjects: Iterable[str], storage: str, description: str) -> dict[str, Any]:
+    return {
+        "name": name,
+        "subjects": list(subjects),
+        "storage": storage,
+        "description": description,
+        "retention": "limits",
+        "max_consumers": MAX_CONSUMERS,
+        "num_replicas": 1,
+        "allow_direct": True,
+    }
+
+
+def _ns(seconds: float) -> int:
+    return int(seconds * 1_000_000_000)
+
+
+def _absent_as_zero(value: object) -> object:
+    return value if value not in (None, False, "", 0) else 0
