@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Generator
 
 from rover_bus.events.facts import Fact, JobFact
-from rover_bus.events.log import Record, TermBegun
+from rover_bus.events.log import Record, Refusal, TermBegun
 from rover_bus.events.outbox import Outgoing
 from rover_bus.events.requests import (
     ElectRequest,
@@ -111,6 +111,7 @@ class Decider:
             return reply
         refused = fence(state, request)
         if refused is not None:
+            yield from _record_refused_commit(request, refused.code)
             return refused
         self._hear(request, now)
         match request:
@@ -157,6 +158,13 @@ class Decider:
             )
         yield from lifecycle.consequences(self.state, "take-over", self.commands)
         return None
+
+
+def _record_refused_commit(request: Request, code: str) -> Generator[Record, None, None]:
+    """A commit that a fence stopped is refused and recorded (S3): one record a request."""
+    progress = getattr(request, "progress", None)
+    if progress is not None and progress.tokens:
+        yield Refusal(member=request.member, token=progress.tokens[0], reason=code)
 
 
 def _nothing() -> Steps:

@@ -60,7 +60,8 @@ def _replace_worker(
     spec = state.spec
     assert spec is not None
     limits = spec.leases
-    if state.stop or (state.phase in ("closed", "finishing") and not result_needs_a_worker(state)):
+    done = state.phase in ("closed", "finishing") and (state.workers() or not result_needs_a_worker(state))
+    if state.stop or done:
         yield remove_places(state, {member.place}, cause, f"{member} {reason}; nothing is left to do")
     elif state.charges.relaunches > limits.relaunches:
         yield from end(state, "failed", "too_many_failures", f"{state.charges.relaunches} failures", cause)

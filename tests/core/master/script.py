@@ -1,0 +1,324 @@
+"""Golden scripts of the master: commands in, records and replies out, in text that a person can check line by line.
+
+A script is blocks of `> command` lines, each followed by what the decider did. Run the tests with ROVER_REWRITE_GOLDEN=1 to write the
+outputs anew, and read the diff before committing it: that is the review.
+"""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any
+
+import msgspec
+
+from rover_bus.events.codec import decode, encode
+from rover_bus.events.facts import Fact, HostExited, JobStopRequested, JobSubmitted, PlanProposed
+from rover_bus.events.identity import Exit, Member
+from rover_bus.events.job import Dataset, DataSpec, JobSpec, LeaseSpec
+from rover_bus.events.log import LogBatch, Record
+from rover_bus.events.requests import (
+    ElectRequest,
+    FailureRequest,
+    FinishedRequest,
+    HeartbeatRequest,
+    JoinRequest,
+    LeaseRequest,
+    LeaveRequest,
+    Progress,
+    RegisterRequest,
+    Reply,
+    Request,
+    SkippedRow,
+)
+from rover_bus.master.decider import Decider
+from rover_bus.master.inputs import Asked, BusLost, BusRegained, Noticed, Ticked, TookOver
+
+HIDDEN = {
+    "cause",
+    "command",
+    "environment",
+    "directory",
+    "grace_s",
+    "spec",
+    "summary",
+    "history",
+    "nonce",
+    "uid",
+}
+
+
+def place(text: str) -> tuple[str, int]:
+    role, _, index = text.partition("-")
+    return role, int(index)
+
+
+class Script:
+    """A decider driven by commands; `log` is what a real log would hold."""
+
+    def __init__(self) -> None:
+        self.decider = Decider("j")
+        self.now = 0.0
+        self.term = 0
+        self.log: list[Record] = []
+        self.requests: dict[str, int] = {}
+        self._take_over()
+
+    def run(self, line: str) -> str:
+        """Run one command and return what happened, a line each."""
+        verb, *words = shlex.split(line)
+        names = dict(word.split("=", 1) for word in words if "=" in word)
+        plain = [word for word in words if "=" not in word]
+        result = getattr(self, f"do_{verb}")(*plain, **names)
+        return "\n".join(result) if isinstance(result, list) else str(result or "")
+
+    # -- commands ------------------------------------------------------------------------------------------------------
+
+    def do_submit(self, **names: str) -> list[str]:
+        leases = {key: float(names.pop(key)) for key in ("heartbeat_s", "target_s") if key in names}
+        counts = {
+            key: int(names.pop(key))
+            for key in (
+                "failures_per_batch",
+                "deterministic_failures",
+                "max_batches",
+                "relaunches",
+                "preemptions",
+            )
+            if key in names
+        }
+        spec = JobSpec(
+            name="j",
+            program=["train"],
+            data=DataSpec(
+                train="t",
+                evaluate=names.pop("evaluate", ""),
+                epochs=int(names.get("epochs", 1)),
+                batch_size=int(names.pop("batch", 100)),
+            ),
+            leases=LeaseSpec(**leases, **counts),
+            on_server_lost=names.pop("on_server_lost", "fail"),  # type: ignore[arg-type]
+        )
+        return self._notice(JobSubmitted(job="j", spec=spec, uid="0123456789ab"))
+
+    def do_plan(self, workers: str = "0", servers: str = "0", plan: str = "1", reason: str = "") -> list[str]:
+        return self._notice(
+            PlanProposed(
+                job="j",
+                plan=int(plan),
+                workers=int(workers),
+                servers=int(servers),
+                hosts=["h"],
+                reason=reason,
+            )
+        )
+
+    def do_join(self, who: str, incarnation: str = "", nonce: str = "") -> list[str]:
+        role, index = place(who)
+        planned = self.decider.state.planned.get(who)
+        number = int(incarnation) if incarnation else planned.member.incarnation if planned else 0
+        member = Member(role, index, number)  # type: ignore[arg-type]
+        return self._ask(JoinRequest(member=member, nonce=nonce or f"n-{member}", host="h"))
+
+    def do_register(
+        self, who: str, records: str, batch: str = "100", epochs: str = "1", partitions: str = ""
+    ) -> list[str]:
+        dataset = Dataset(
+            records=int(records),
+            batch_size=int(batch),
+            epochs=int(epochs),
+            partitions=partitions.split(",") if partitions else [],
+        )
+        return self._ask(RegisterRequest(**self._who(who), dataset=dataset))
+
+    def do_lease(
+        self,
+        who: str,
+        request: str = "",
+        wanted: str = "1",
+        rate: str = "0.1",
+        progress: str = "",
+        held: str = "",
+        skipped: str = "",
+        high: str = "",
+        sealed: str = "",
+        **fences: str,
+    ) -> list[str]:
+        number = int(request) if request else self.requests.get(who, 0) + 1
+        self.requests[who] = max(number, self.requests.get(who, 0))
+        return self._ask(
+            LeaseRequest(
+                **self._who(who, fences),
+                request=number,
+                wanted=int(wanted),
+                rate=float(rate),
+                progress=self._progress(progress, skipped, fences),
+                held=[int(token) for token in held.split(",") if token],
+                high_water={p: int(n) for p, n in (item.split(":") for item in high.split(",") if item)},
+                sealed=[item for item in sealed.split(",") if item],
+            )
+        )
+
+    def do_beat(
+        self, who: str, progress: str = "", held: str = "", request: str = "", **fences: str
+    ) -> list[str]:
+        return self._ask(
+            HeartbeatRequest(
+                **self._who(who, fences),
+                request=int(request) if request else self.requests.get(who, 0),
+                progress=self._progress(progress, "", fences),
+                held=[int(token) for token in held.split(",") if token],
+            )
+        )
+
+    def do_leave(self, who: str, progress: str = "", reason: str = "done") -> list[str]:
+        return self._ask(LeaveRequest(**self._who(who), reason=reason, progress=self._progress(progress)))
+
+    def do_fail(
+        self, who: str, token: str = "0", exception: str = "ValueError", at: str = "f:1"
+    ) -> list[str]:
+        return self._ask(
+            FailureRequest(
+                **self._who(who),
+                token=int(token),
+                exception=exception,
+                message="boom",
+                fingerprint=f"{exception}@{at}",
+            )
+        )
+
+    def do_elect(self, who: str, task: str = "evaluate", done: str = "") -> list[str]:
+        return self._ask(
+            ElectRequest(**self._who(who), task=task, done=bool(done), values={"auc": 0.7} if done else {})
+        )
+
+    def do_finished(self, who: str) -> list[str]:
+        return self._ask(FinishedRequest(**self._who(who), path=f"{who}.part"))
+
+    def do_exit(self, who: str, reason: str = "killed", incarnation: str = "") -> list[str]:
+        role, index = place(who)
+        number = int(incarnation) if incarnation else self.decider.state.incarnations.get(who, 0)
+        member = Member(role, index, number)  # type: ignore[arg-type]
+        return self._notice(HostExited(host="h", job="j", member=member, exit=Exit(reason=reason)))  # type: ignore[arg-type]
+
+    def do_stop(self, mode: str = "drain") -> list[str]:
+        return self._notice(JobStopRequested(job="j", mode=mode, reason="enough", by="ann"))  # type: ignore[arg-type]
+
+    def do_wait(self, seconds: str, step: str = "0.25") -> list[str]:
+        """Time passes and the master looks now and then; members listed by `beat` lines are heard only there."""
+        said: list[str] = []
+        end = self.now + float(seconds)
+        while self.now < end - 1e-9:
+            self.now = min(end, self.now + float(step))
+            said += self._decide(Ticked())
+        return said
+
+    def do_bus(self, state: str) -> list[str]:
+        return self._decide(BusLost() if state == "lost" else BusRegained())
+
+    def do_takeover(self) -> list[str]:
+        """A new master: its state comes from the bytes of the log alone."""
+        batch = LogBatch(job="j", history=1, term=self.term, holder="m", number=1, records=self.log)  # type: ignore[arg-type]
+        former = self.decider.dump()
+        self.decider = Decider("j")
+        for record in decode(encode(batch), LogBatch).records:
+            self.decider.evolve(record)
+        same = self.decider.dump() == former
+        return [f"replayed {len(self.log)} records, same state: {same}", *self._take_over()]
+
+    def do_snapshot(self) -> list[str]:
+        """The state goes through a snapshot's bytes."""
+        former = self.decider.dump()
+        self.decider.restore(former)
+        return [f"same state: {self.decider.dump() == former}"]
+
+    def do_ledger(self) -> list[str]:
+        ledger = self.decider.state.ledger
+        if ledger is None:
+            return ["no data set yet"]
+        committed, dead = ledger.samples_done()
+        lines = [
+            f"phase {self.decider.state.phase}, epoch {ledger.epoch}, frontier {ledger.frontier} of {ledger.batches}, "
+            f"returned {ledger.returned[::-1]}, done {list(ledger.done)}, samples {committed} committed {dead} dead"
+        ]
+        for index, holder in ledger.holders.items():
+            leases = ", ".join(f"{token}:[{le.first},{le.end})" for token, le in holder.leases.items())
+            lines.append(f"worker-{index}.{holder.incarnation} holds {leases or 'nothing'}")
+        if ledger.streams is not None:
+            lines.append(f"watermarks {ledger.streams.watermarks()}")
+        return lines
+
+    # -- the machinery -------------------------------------------------------------------------------------------------
+
+    def _take_over(self) -> list[str]:
+        self.term += 1
+        return self._decide(TookOver("m", self.term, len(self.log)))
+
+    def _who(self, who: str, fences: dict[str, str] | None = None) -> dict[str, Any]:
+        role, index = place(who)
+        state = self.decider.state
+        life = state.lives.get(who)
+        number = life.member.incarnation if life else state.incarnations.get(who, 0)
+        fences = fences or {}
+        return {
+            "member": Member(role, index, int(fences.get("incarnation", number))),  # type: ignore[arg-type]
+            "history": state.history,
+            "generation": int(fences.get("generation", state.generation)),
+        }
+
+    def _progress(self, text: str, skipped: str = "", fences: dict[str, str] | None = None) -> Progress:
+        pairs = [item.split(":") for item in text.split(",") if item]
+        servers = (fences or {}).get("servers", "")
+        return Progress(
+            tokens=[int(token) for token, _ in pairs],
+            uptos=[int(upto) for _, upto in pairs],
+            servers=[int(n) for n in servers.split(",") if n],
+            skipped=[SkippedRow(int(p), int(p), int(p) + 2, "bad label") for p in skipped.split(",") if p],
+            skipped_file="t" if skipped else "",
+        )
+
+    def _notice(self, fact: Fact) -> list[str]:
+        return self._decide(Noticed(fact, "F:1"))
+
+    def _ask(self, request: Request) -> list[str]:
+        return self._decide(Asked(request))
+
+    def _decide(self, input: Any) -> list[str]:
+        records, reply = self.decider.decide(input, self.now)
+        self.log += records
+        said = [f"  log   {show(record)}" for record in records]
+        if reply is not None:
+            said.append(f"  reply {show(reply)}")
+        return said
+
+
+def show(value: Record | Reply) -> str:
+    """One line: the tag, then the fields that differ from their defaults."""
+    cls = type(value)
+    tag = str(cls.__struct_config__.tag).removesuffix(".v1")
+    parts: list[str] = []
+    for field in msgspec.structs.fields(cls):
+        item = getattr(value, field.name)
+        default = field.default_factory() if field.default_factory is not msgspec.NODEFAULT else field.default
+        if (
+            field.name in HIDDEN
+            or item == default
+            or field.name in ("ledger", "members", "dataset", "routing", "term")
+        ):
+            continue
+        parts.append(f"{field.name}={plain(item)}")
+    members = getattr(value, "members", None)
+    if members and hasattr(members[0], "member"):
+        parts.append("members=" + " ".join(str(desired.member) for desired in members))
+    elif members:
+        parts.append("members=" + " ".join(map(str, members)))
+    return " ".join([tag, *parts])
+
+
+def plain(item: Any) -> str:
+    if isinstance(item, Member):
+        return str(item)
+    if isinstance(item, list):
+        return "[" + " ".join(plain(each) for each in item) + "]"
+    if isinstance(item, SkippedRow):
+        return f"{item.position}"
+    return str(item)
