@@ -1,6 +1,6 @@
 """Golden scripts of the master: commands in, records and replies out, in text that a person can check line by line.
 
-A script is blocks of `> command` lines, each followed by what the decider did. Run the tests with ROVER_REWRITE_GOLDEN=1 to write the
+A script is blocks of `> command` lines, each followed by what the decider did. ROVER_REWRITE_GOLDEN=1 makes the tests write the
 outputs anew, and read the diff before committing it: that is the review.
 """
 

@@ -1,0 +1,250 @@
+"""How many data shards a master leases: 64 clients in two processes, no work, every lease with its own token and its own commit.
+
+    python -m bench.leases [--seconds 5] [--sync default|always|both] [--json]
+
+Prints, for 1 and 16 shards a call: shards a second (lease + commit = 1), latency p50/p99 of a call, CPU of the master a call and a
+shard, and whether the log, replayed afterwards, holds the same count. Then the ledger alone, in process: pairs a second and memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import time
+from typing import Any
+
+from bench import rig
+from rover_bus.events import subjects
+from rover_bus.events.codec import decode, decode_any, encode
+from rover_bus.events.errors import BusError
+from rover_bus.events.identity import Member
+from rover_bus.events.job import Dataset
+from rover_bus.events.log import Committed, EpochBegun, Granted, LogBatch
+from rover_bus.events.nats_bus import NatsBus
+from rover_bus.events.requests import (
+    JoinReply,
+    JoinRequest,
+    LeaseReply,
+    LeaseRequest,
+    Progress,
+    RegisterRequest,
+)
+from rover_bus.events.streams import LOG
+from rover_bus.master.ledger import Ledger
+
+CLIENTS, PROCESSES, BATCH = 64, 2, 100
+DATASET = Dataset(records=10**11, batch_size=BATCH, epochs=1)
+
+
+async def client(
+    bus: NatsBus, job: str, term: int, index: int, shards: int, until: float
+) -> tuple[int, list[float]]:
+    """Lease and commit until the time is up; returns the shards committed and the latency of every call."""
+    member = Member("worker", index, 1)
+    ask = JoinRequest(member=member, nonce=f"bench-{index}")
+    joined = decode_any((await bus.request(subjects.rpc(job, term, "join"), encode(ask), timeout_s=5)).body)
+    assert isinstance(joined, JoinReply), joined
+    history = joined.history
+    register = RegisterRequest(member=member, history=history, dataset=DATASET)
+    await bus.request(subjects.rpc(job, term, "register"), encode(register), timeout_s=5)
+    subject = subjects.rpc(job, term, "lease")
+    progress, number, committed, latencies = Progress(), 0, 0, []
+    while time.monotonic() < until or progress.tokens:
+        number += 1
+        wanted = shards if time.monotonic() < until else 0
+        request = LeaseRequest(
+            member=member, history=history, request=number, wanted=wanted, rate=0.01, progress=progress
+        )
+        began = time.perf_counter()
+        reply = decode((await bus.request(subject, encode(request), timeout_s=10)).body, LeaseReply)
+        latencies.append(time.perf_counter() - began)
+        committed += reply.answers.count(0)
+        progress = Progress(
+            tokens=reply.tokens, uptos=[a + n for a, n in zip(reply.firsts, reply.counts, strict=True)]
+        )
+    return committed, latencies
+
+
+async def clients(url: str, job: str, first: int, shards: int, seconds: float) -> dict[str, Any]:
+    bus = await rig.connect(url, os.environ["BENCH_SECRET"], f"clients-{first}")
+    term = await rig.leader_term(bus, job)
+    until = time.monotonic() + seconds
+    count = CLIENTS // PROCESSES
+    results = await asyncio.gather(*(client(bus, job, term, first + i, shards, until) for i in range(count)))
+    await bus.close()
+    latencies = sorted(latency for _, many in results for latency in many)
+    return {
+        "committed": sum(committed for committed, _ in results),
+        "calls": len(latencies),
+        "p50_ms": 1e3 * latencies[len(latencies) // 2],
+        "p99_ms": 1e3 * latencies[int(len(latencies) * 0.99)],
+    }
+
+
+async def replayed(bus: NatsBus, job: str) -> int:
+    """Count the shards that the log commits."""
+    total = 0
+    async for stored in bus.read(LOG, subjects.job_log(job)):
+        for record in decode(stored.body, LogBatch).records:
+            if isinstance(record, Committed):
+                total += len(record.tokens)
+    return total
+
+
+def measure(sync: rig.SyncMode, shards: int, seconds: float) -> dict[str, Any]:
+    with rig.broker(sync) as broker:
+        secret = broker.secret
+        job = f"leases-{shards}"
+
+        async def prepare() -> None:
+            bus = await rig.connect(broker.url, secret, "bench")
+            await rig.open_job(bus, job, workers=CLIENTS)
+            await bus.close()
+
+        rig.run(prepare())
+        master = rig.start_master(broker.url, secret, job, 0)
+        try:
+            environment = {**os.environ, "BENCH_SECRET": secret}
+            share = CLIENTS // PROCESSES
+            command = [
+                sys.executable,
+                "-m",
+                "bench.leases",
+                "--shards",
+                str(shards),
+                "--seconds",
+                str(seconds),
+            ]
+            commands = [[*command, "--client", broker.url, job, str(n * share)] for n in range(PROCESSES)]
+            time.sleep(1.5)  # the master starts and takes the job up
+            before = rig.cpu_seconds(master.pid)
+            running = [subprocess.Popen(c, env=environment, stdout=subprocess.PIPE) for c in commands]
+            outputs = [json.loads(process.communicate()[0].splitlines()[-1]) for process in running]
+            spent = rig.cpu_seconds(master.pid) - before
+
+            async def count() -> int:
+                bus = await rig.connect(broker.url, secret, "bench")
+                try:
+                    return await replayed(bus, job)
+                finally:
+                    await bus.close()
+
+            in_log = rig.run(count())
+        finally:
+            master.terminate()
+            master.wait()
+    committed = sum(output["committed"] for output in outputs)
+    calls = sum(output["calls"] for output in outputs)
+    return {
+        "sync": sync,
+        "shards_a_call": shards,
+        "shards_per_second": round(committed / seconds),
+        "p50_ms": round(max(output["p50_ms"] for output in outputs), 2),
+        "p99_ms": round(max(output["p99_ms"] for output in outputs), 2),
+        "master_cpu_us_a_call": round(1e6 * spent / calls, 1),
+        "master_cpu_us_a_shard": round(1e6 * spent / max(committed, 1), 2),
+        "log_agrees": in_log == committed,
+    }
+
+
+def ledger_alone(shards: int, pairs: int = 400_000) -> int:
+    """Lease + commit pairs a second of the ledger in this process, records made and judged as the decider does."""
+    ledger = Ledger(Dataset(records=10**9, batch_size=BATCH))
+    ledger.begin_epoch(EpochBegun(epoch=0))
+    for worker in range(CLIENTS):
+        ledger.admit(worker, 1)
+    held: dict[int, list[int]] = {}
+    began = time.perf_counter()
+    for turn in range(pairs // shards):
+        worker = turn % CLIENTS
+        holder = ledger.holders[worker]
+        number = holder.request + 1
+        if tokens := held.get(worker):
+            uptos = [lease.end for lease in map(holder.leases.__getitem__, tokens)]
+            _, good, until = ledger.judge(holder, tokens, uptos)
+            ledger.commit(Committed(worker=worker, incarnation=1, request=number, tokens=good, uptos=until))
+        firsts, counts = ledger.propose(shards, 1)
+        first = ledger.next_token
+        ledger.grant(
+            Granted(
+                worker=worker, incarnation=1, request=number, first_token=first, firsts=firsts, counts=counts
+            )
+        )
+        held[worker] = list(range(first, first + len(firsts)))
+    return round(pairs / (time.perf_counter() - began))
+
+
+def memory_mb(outstanding: int) -> float:
+    """Memory that a ledger of 10^9 records adds after 10^6 leases, `outstanding` of them held at most. In a fresh process."""
+    code = (
+        "import resource; from bench.leases import fill; r = resource.getrusage;"
+        f"b = r(0).ru_maxrss; fill({outstanding}); print((r(0).ru_maxrss - b) / 1024)"
+    )
+    return float(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout)
+
+
+def fill(outstanding: int, leases: int = 1_000_000) -> Ledger:
+    ledger = Ledger(Dataset(records=10**9, batch_size=BATCH))
+    ledger.begin_epoch(EpochBegun(epoch=0))
+    ledger.admit(0, 1)
+    holder = ledger.holders[0]
+    for number in range(1, leases // 16 + 1):
+        firsts, counts = ledger.propose(16, 1)
+        ledger.grant(
+            Granted(
+                worker=0,
+                incarnation=1,
+                request=number,
+                first_token=ledger.next_token,
+                firsts=firsts,
+                counts=counts,
+            )
+        )
+        while len(holder.leases) > outstanding:
+            token = next(iter(holder.leases))
+            upto = holder.leases[token].end
+            ledger.commit(Committed(worker=0, incarnation=1, request=number, tokens=[token], uptos=[upto]))
+    return ledger
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seconds", type=float, default=5.0)
+    parser.add_argument("--sync", choices=["default", "always", "both"], default="both")
+    parser.add_argument("--shards", type=int, default=0, help="shards a call; default: 1 and 16")
+    parser.add_argument("--json", action="store_true", help="print one last line of JSON")
+    parser.add_argument("--client", nargs=3, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.client:
+        url, job, first = args.client
+        print(json.dumps(rig.run(clients(url, job, int(first), args.shards, args.seconds))))
+        return
+    rows: list[dict[str, Any]] = []
+    modes: list[rig.SyncMode] = ["default", "always"] if args.sync == "both" else [args.sync]
+    print("sync     shards/call  shards/s   p50 ms  p99 ms  master us/call  us/shard  log agrees")
+    for sync in modes:
+        for shards in [args.shards] if args.shards else [1, 16]:
+            row = measure(sync, shards, args.seconds)
+            rows.append(row)
+            print(
+                f"{sync:8} {shards:11} {row['shards_per_second']:9,} {row['p50_ms']:8} {row['p99_ms']:7}"
+                f" {row['master_cpu_us_a_call']:15} {row['master_cpu_us_a_shard']:9}  {row['log_agrees']}"
+            )
+    alone = {f"pairs_per_second_at_{n}": ledger_alone(n) for n in (1, 16)}
+    memory = {f"memory_mb_{n}_outstanding": round(memory_mb(n), 1) for n in (1_000, 1_000_000)}
+    print("ledger alone:", ", ".join(f"{key} {value:,}" for key, value in {**alone, **memory}.items()))
+    if args.json:
+        print(json.dumps({"rows": rows, "ledger": {**alone, **memory}}))
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except BusError as error:
+        raise SystemExit(f"the broker did not answer: {error}") from None
