@@ -57,7 +57,7 @@ class Pulled(dict[str, Array]):
 
 
 class ServersUnreachable(TemporaryError):
-    """A server did not answer within our patience. Nothing is known of the push in flight: repeating it is safe."""
+    """A server did not answer within our patience. What was on its way is kept: `flush` or the next call goes on with it."""
 
     code = "servers_unreachable"
 

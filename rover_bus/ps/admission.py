@@ -1,0 +1,224 @@
+"""What a server may serve and apply: fences first, then once per (slot, epoch, batch) (protocol P2, P3, P5, P8).
+
+Pure: `decide_*` answer a request from the state, `evolve` advances the state by an event. Fed by `core`, which owns the
+tables; apart, because every exactness claim of the project rests on these hundred lines.
+
+Slots with the same applied set form a group; a server begins with one group and gets a second only when slots arrive from
+elsewhere with a set of their own. So a push costs one look into a few intervals, whatever it holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+import msgspec
+
+from rover_bus.events.requests import RoutingTable
+from rover_bus.ps.intervals import NOTHING, Intervals
+from rover_bus.ps.routing import version
+from rover_bus.ps.store import BatchKey
+
+
+class Fence(msgspec.Struct, frozen=True, array_like=True):
+    """What every request bears: the life of the job and of the server that it was meant for."""
+
+    history: int
+    generation: int
+    epoch: int  # of the routing table
+    incarnation: int  # of the server
+
+
+class SlotGroup(NamedTuple):
+    """Slots that have applied the same batches. `slots`: [first, end) ranges."""
+
+    slots: tuple[tuple[int, int], ...]
+    applied: Mapping[int, Intervals]  # by data epoch; replaced, never changed
+
+
+class Admission(msgspec.Struct, frozen=True, kw_only=True):
+    """A server's standing. `admitted` names the state that it serves from (P5): 'empty at generation 0', say; '' = none yet."""
+
+    index: int
+    incarnation: int
+    admitted: str = ""
+    history: int = 0
+    generation: int = 0
+    routing: RoutingTable | None = None
+    groups: tuple[SlotGroup, ...] = ()
+    closed_before: int = 0  # every batch of an earlier data epoch is settled; their sets are forgotten
+
+
+# --- answers ----------------------------------------------------------------------------------------------------------
+
+
+class Refusal(NamedTuple):
+    """Nothing changed. `code`: not_admitted | stale_history | stale_generation | stale_incarnation | stale_routing | behind."""
+
+    code: str
+    message: str
+    retry_s: float = 0.0  # above 0: the server is behind; the same request may pass after this time
+
+
+class Apply(NamedTuple):
+    """Apply the push to these groups' slots; all of them, mostly."""
+
+    groups: tuple[int, ...]
+
+
+class Repeat(NamedTuple):
+    """Every slot holds this batch already: acknowledge, change nothing."""
+
+
+# --- events -----------------------------------------------------------------------------------------------------------
+
+
+class Admitted(NamedTuple):
+    """The log admitted this incarnation, with a named state, in this generation."""
+
+    history: int
+    generation: int
+    state: str
+
+
+class Routed(NamedTuple):
+    """A routing table that this server is to follow, and the slots that it owns by it."""
+
+    table: RoutingTable
+    slots: tuple[tuple[int, int], ...]
+
+
+class Applied(NamedTuple):
+    """A push is in the tables of these groups."""
+
+    batch: BatchKey
+    groups: tuple[int, ...]
+
+
+class Settled(NamedTuple):
+    """The master's committed (and dead-lettered) batches of an epoch: they need no separate memory any more (P3)."""
+
+    epoch: int
+    batches: tuple[tuple[int, int], ...]
+
+
+class EpochsClosed(NamedTuple):
+    """All data epochs before this one are closed, and no cut that is still usable lies in them (P11)."""
+
+    before: int
+
+
+Event = Admitted | Routed | Applied | Settled | EpochsClosed
+
+
+# --- decisions --------------------------------------------------------------------------------------------------------
+
+
+def decide_request(state: Admission, fence: Fence) -> Refusal | None:
+    """Fence first: refuse what was not meant for this server in this life of the job."""
+    if not state.admitted or state.routing is None:
+        return Refusal("not_admitted", f"server {state.index} is not admitted yet: ask again", 0.05)
+    if fence.history != state.history:
+        return Refusal("stale_history", f"history {fence.history} is not {state.history}: join the job again")
+    if fence.generation != state.generation:
+        return _other(fence.generation, state.generation, "generation")
+    if fence.incarnation != state.incarnation:
+        text = f"this is incarnation {state.incarnation} of server {state.index}, not {fence.incarnation}"
+        return Refusal("stale_incarnation", text)
+    if fence.epoch != state.routing.epoch:
+        return _other(fence.epoch, state.routing.epoch, "routing")
+    return None
+
+
+def _other(theirs: int, ours: int, what: str) -> Refusal:
+    if theirs > ours:
+        return Refusal("behind", f"{what} {theirs} has not reached this server, which is at {ours}", 0.05)
+    return Refusal(f"stale_{what}", f"{what} {theirs} is over: this server is at {ours}")
+
+
+def decide_push(state: Admission, fence: Fence, batch: BatchKey) -> Refusal | Apply | Repeat:
+    """Apply a batch once per slot. Who pushes it, under which lease, does not matter (P2)."""
+    refusal = decide_request(state, fence)
+    if refusal:
+        return refusal
+    if batch.epoch < state.closed_before:
+        return Repeat()
+    fresh = tuple(at for at, group in enumerate(state.groups) if not holds(group, batch))
+    return Apply(fresh) if fresh or not state.groups else Repeat()
+
+
+def holds(group: SlotGroup, batch: BatchKey) -> bool:
+    """Whether the slots of a group have applied a batch."""
+    return batch.number in group.applied.get(batch.epoch, NOTHING)
+
+
+def decide_routing(state: Admission, table: RoutingTable) -> Refusal | None:
+    """A newer table of our own history and generation is followed; an older one is stale (P8)."""
+    if not state.admitted:
+        return Refusal("not_admitted", f"server {state.index} is not admitted yet", 0.05)
+    if table.history != state.history:
+        return Refusal("stale_history", f"history {table.history} is not {state.history}")
+    if table.generation != state.generation:
+        return _other(table.generation, state.generation, "generation")
+    if state.routing is not None and version(table) < version(state.routing):
+        return _other(table.epoch, state.routing.epoch, "routing")
+    return None
+
+
+def evolve(state: Admission, event: Event) -> Admission:
+    """Return the state after an event."""
+    replace = msgspec.structs.replace
+    match event:
+        case Admitted(history, generation, name):
+            return replace(
+                state,
+                history=history,
+                generation=generation,
+                admitted=name,
+                routing=None,
+                groups=(),
+                closed_before=0,
+            )
+        case Routed(table, slots):
+            groups = state.groups or ((SlotGroup(slots, {}),) if slots else ())
+            return replace(state, routing=table, groups=groups)
+        case Applied(batch, which):
+            return replace(state, groups=_with_batch(state.groups, batch, which))
+        case Settled(epoch, batches):
+            settled = (_with_settled(group, epoch, batches) for group in state.groups)
+            return replace(state, groups=_merged(settled))
+        case EpochsClosed(before):
+            before = max(before, state.closed_before)
+            kept = (
+                SlotGroup(g.slots, {e: s for e, s in g.applied.items() if e >= before}) for g in state.groups
+            )
+            return replace(state, groups=_merged(kept), closed_before=before)
+
+
+def _with_batch(
+    groups: tuple[SlotGroup, ...], batch: BatchKey, which: tuple[int, ...]
+) -> tuple[SlotGroup, ...]:
+    changed = list(groups)
+    for at in which:
+        slots, applied = groups[at]
+        changed[at] = SlotGroup(
+            slots, {**applied, batch.epoch: applied.get(batch.epoch, NOTHING).add(batch.number)}
+        )
+    return tuple(changed)
+
+
+def _with_settled(group: SlotGroup, epoch: int, batches: tuple[tuple[int, int], ...]) -> SlotGroup:
+    return SlotGroup(group.slots, {**group.applied, epoch: group.applied.get(epoch, NOTHING).union(batches)})
+
+
+def _merged(groups: Iterable[SlotGroup]) -> tuple[SlotGroup, ...]:
+    """Join groups whose applied sets have become equal: exceptions disappear as batches settle."""
+    merged: list[SlotGroup] = []
+    for group in groups:
+        for at, other in enumerate(merged):
+            if other.applied == group.applied:
+                merged[at] = SlotGroup((*other.slots, *group.slots), other.applied)
+                break
+        else:
+            merged.append(group)
+    return tuple(merged)

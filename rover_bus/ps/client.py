@@ -1,0 +1,215 @@
+"""A worker's parameters on several servers: `store.Parameters` over blocking sockets, for the training thread.
+
+Drives `exchange`, which knows the protocol; here are sockets, time and the secret, nothing else. Requests go out to all
+servers before the first reply is read, so that servers work side by side.
+"""
+
+from __future__ import annotations
+
+import secrets
+import socket
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy.typing as npt
+
+from rover_bus.events.errors import AccessDenied, BadMessage
+from rover_bus.events.requests import RoutingTable, ServerAddress
+from rover_bus.ps import handshake
+from rover_bus.ps.exchange import Additions, Effect, Exchange, LinkLost, Receive, Refresh, Reset, Send, Steps
+from rover_bus.ps.frame import Buffer
+from rover_bus.ps.spec import Table
+from rover_bus.ps.store import Acknowledged, BatchKey, Exported, Pulled
+from rover_bus.ps.stream import Frame, FrameReceiver, FrameSender, connect
+
+Refresher = Callable[[RoutingTable, float], RoutingTable]
+
+
+class _Link:
+    """One authenticated connection."""
+
+    def __init__(self, server: ServerAddress, secret: bytes, connect_s: float, silence_s: float) -> None:
+        self.name = f"server {server.index} ({', '.join(server.addresses)})"
+        self._socket = self._connect(server, connect_s)
+        try:
+            self._prove(secret)
+            self._socket.settimeout(silence_s)
+        except BaseException:
+            self._socket.close()
+            raise
+        self._receiver, self._sender = FrameReceiver(self._socket), FrameSender(self._socket)
+
+    def _connect(self, server: ServerAddress, connect_s: float) -> socket.socket:
+        problem = "it has no address"
+        for address in server.addresses:
+            try:
+                return connect(address, connect_s)
+            except (OSError, ValueError) as error:
+                problem = str(error)
+        raise LinkLost(f"{self.name} cannot be reached: {problem}")
+
+    def _prove(self, secret: bytes) -> None:
+        nonce = secrets.token_bytes(handshake.NONCE_BYTES)
+        try:
+            challenge = self._exactly(handshake.CHALLENGE_BYTES)
+            if not challenge:
+                raise LinkLost(f"{self.name} is leaving: it closed the connection")
+            server_nonce = handshake.read_challenge(challenge)
+            self._socket.sendall(handshake.respond(secret, server_nonce, nonce))
+            proof = self._exactly(handshake.PROOF_BYTES)
+        except OSError as error:
+            raise LinkLost(f"{self.name} broke off: {error}") from None
+        if not proof:
+            raise AccessDenied(f"{self.name} refused our secret: is this worker of the same stack?")
+        handshake.check_server(secret, server_nonce, nonce, proof)
+
+    def _exactly(self, size: int) -> bytes:
+        received = b""
+        while len(received) < size:
+            more = self._socket.recv(size - len(received))
+            if not more:
+                return b""
+            received += more
+        return received
+
+    def send(self, frame: list[Buffer]) -> None:
+        try:
+            self._sender.put(frame)
+            self._sender.send()
+        except OSError as error:
+            raise LinkLost(f"{self.name} was lost while sending: {error}") from None
+
+    def receive(self) -> Frame:
+        try:
+            while not (frame := self._receiver.next_frame()):
+                if not self._receiver.receive():
+                    raise LinkLost(f"{self.name} closed the connection")
+        except (OSError, BadMessage) as error:
+            raise LinkLost(f"{self.name} was lost while receiving: {error}") from None
+        return frame
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def no_news(after: RoutingTable, wait_s: float) -> RoutingTable:
+    """A routing provider for servers that never change: waits, and knows nothing newer."""
+    time.sleep(wait_s)
+    return after
+
+
+class RemoteParameters:
+    """`store.Parameters` on the servers of a routing table.
+
+    `refresh(after, wait_s)` blocks up to `wait_s` for a table newer than `after` and returns the newest known. `in_flight`:
+    pushes that may be unacknowledged when `push` returns (0: wait for each; 1: the next pull waits). `patience_s`: how long
+    lost servers are looked for before ServersUnreachable; `silence_s`: how long one may take to answer before it counts as lost.
+    """
+
+    def __init__(
+        self,
+        routing: RoutingTable,
+        secret: bytes,
+        *,
+        refresh: Refresher = no_news,
+        in_flight: int = 1,
+        patience_s: float = 30.0,
+        silence_s: float = 60.0,
+    ) -> None:
+        self._exchange = Exchange(routing, in_flight=in_flight, patience_s=patience_s)
+        self._secret, self._refresh = secret, refresh
+        self._connect_s, self._silence_s = 5.0, silence_s
+        self._links: list[_Link] = []
+
+    @property
+    def routing(self) -> RoutingTable:
+        """The routing table in use."""
+        return self._exchange.route.table
+
+    # --- Parameters ---
+
+    def declare(self, *tables: Table) -> None:
+        self._run(self._exchange.declare(*tables))
+
+    def pull(self, ids: Mapping[str, npt.NDArray[Any]]) -> Pulled:
+        item = self._run(self._exchange.ask(ids))
+        pulled: Pulled = self._run(self._exchange.collect(item))
+        return pulled
+
+    def push(
+        self,
+        batch: BatchKey,
+        gradients: Mapping[str, npt.NDArray[Any]],
+        *,
+        rate_scale: float = 1.0,
+        add: Additions | None = None,
+        pulled: Pulled | None = None,
+    ) -> None:
+        self._run(self._exchange.push(batch, gradients, rate_scale, add, pulled))
+
+    def acknowledged(self) -> list[Acknowledged]:
+        return self._exchange.acknowledged()
+
+    def flush(self) -> None:
+        self._run(self._exchange.flush())
+
+    def read(self, table: str, ids: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
+        values: npt.NDArray[Any] = self._run(self._exchange.read(table, ids))
+        return values
+
+    def export(self) -> dict[str, Exported]:
+        tables: dict[str, Exported] = self._run(self._exchange.export())
+        return tables
+
+    def close(self) -> None:
+        while self._links:
+            self._links.pop().close()
+
+    # --- more than Parameters ---
+
+    def statistics(self) -> dict[int, dict[str, float]]:
+        """Return every server's counters, by server index."""
+        counters: dict[int, dict[str, float]] = self._run(self._exchange.statistics())
+        return counters
+
+    def __enter__(self) -> RemoteParameters:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # --- effects ---
+
+    def _run(self, steps: Steps) -> Any:
+        """Perform the effects of an operation and return its result."""
+        result: Any = None
+        lost: LinkLost | None = None
+        while True:
+            try:
+                effect = steps.throw(lost) if lost else steps.send(result)
+            except StopIteration as stop:
+                return stop.value
+            try:
+                result, lost = self._perform(effect), None
+            except LinkLost as error:
+                lost = error
+
+    def _perform(self, effect: Effect) -> Any:
+        match effect:
+            case Send(position, frame):
+                self._link(position).send(frame)
+            case Receive(position):
+                return self._link(position).receive()
+            case Reset(routing):
+                self.close()
+                for server in routing.servers:
+                    self._links.append(_Link(server, self._secret, self._connect_s, self._silence_s))
+            case Refresh(after, wait_s):
+                return self._refresh(after, wait_s)
+        return None
+
+    def _link(self, position: int) -> _Link:
+        if position >= len(self._links):
+            raise LinkLost("not connected")
+        return self._links[position]

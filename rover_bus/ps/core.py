@@ -1,0 +1,255 @@
+"""A parameter server without a socket: tables and admission behind one function from request bytes to reply bytes.
+
+Fed by `server` (sockets) and `simulated` (a network that delays, drops and doubles, in deterministic simulations); told what
+to be by `service` (orders of the master). Pure but for its own memory: no clock, no randomness, no I/O.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rover_bus.events.errors import BadMessage, InputError, NotEnoughMemory, Refused
+from rover_bus.events.requests import RoutingTable
+from rover_bus.ps import admission, messages
+from rover_bus.ps.admission import Admission, Applied, Apply, Refusal, Repeat
+from rover_bus.ps.catalogue import Keys
+from rover_bus.ps.frame import BodyReader, Buffer
+from rover_bus.ps.hashing import SLOTS
+from rover_bus.ps.messages import Acked, Declare, Dump, Inspect, Pull, Push, Reply, Request
+from rover_bus.ps.routing import owned_slots, owner_of_slots
+from rover_bus.ps.rows import Places
+from rover_bus.ps.spec import Dense
+from rover_bus.ps.store import BatchKey
+from rover_bus.ps.tables import Store, TableSet
+
+PAGE_BYTES = 32 << 20  # of values in one page of a dump
+
+Arrays = list[npt.NDArray[Any]]
+Trainable = tuple[Store, Places, npt.NDArray[Any]]  # distinct places and their gradients
+
+
+class ServerCore:
+    """One incarnation of one server. Refuses everything until it is admitted and routed (P5)."""
+
+    decide_push = staticmethod(
+        admission.decide_push
+    )  # the rules, replaceable where a test shows what each is for
+
+    def __init__(self, index: int, incarnation: int, memory_limit_bytes: int = 0) -> None:
+        self.state = Admission(index=index, incarnation=incarnation)
+        self._memory_limit_bytes = memory_limit_bytes
+        self.tables: TableSet | None = None
+        self._seed = 0
+        self.version = 0  # pushes applied: what staleness is measured by
+        self.counters: dict[str, float] = {}
+        self._listed: tuple[tuple[str, int], tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]] | None = (
+            None
+        )
+
+    # --- orders of the master ---
+
+    def admit(self, *, history: int, generation: int, state: str, seed: int) -> None:
+        """Begin a generation from a named state. Idempotent; only 'empty' states exist before there are checkpoints."""
+        if self.state.admitted and (history, generation) == (self.state.history, self.state.generation):
+            return
+        if history == self.state.history and generation < self.state.generation:
+            raise Refused(
+                f"generation {generation} is over: {self.state.generation} is served", "stale_generation"
+            )
+        self.state = admission.evolve(self.state, admission.Admitted(history, generation, state))
+        self.tables, self._listed, self._seed, self.version, self.counters = None, None, seed, 0, {}
+
+    def route(self, table: RoutingTable) -> None:
+        """Follow a routing table. Raises Refused when it is stale, or moves slots (which this release cannot)."""
+        refusal = admission.decide_routing(self.state, table)
+        if refusal:
+            raise Refused(refusal.message, refusal.code)
+        owner_of_slots(table)  # raises BadMessage
+        slots = owned_slots(table, self.state.index)
+        if self.tables is None:
+            self.tables = TableSet(slots, self._seed, self._memory_limit_bytes)
+        elif not np.array_equal(slots, self.tables.owned):
+            raise Refused(
+                "slots of a running server cannot be moved yet: rewind the job instead", "cannot_move"
+            )
+        ranges = tuple((first, end) for owner, first, end in table.owners if owner == self.state.index)
+        self.state = admission.evolve(self.state, admission.Routed(table, ranges))
+
+    def settle(self, epoch: int, committed: tuple[tuple[int, int], ...]) -> None:
+        """Fold the master's settled batches into the applied sets (P3)."""
+        self.state = admission.evolve(self.state, admission.Settled(epoch, committed))
+
+    def close_epochs(self, before: int) -> None:
+        """Forget the applied sets of closed epochs (P11)."""
+        self.state = admission.evolve(self.state, admission.EpochsClosed(before))
+
+    # --- requests of workers ---
+
+    def answer(self, header: Buffer, body: Buffer) -> list[Buffer]:
+        """Answer one request with one frame. Never raises for what a peer sent; changes nothing when it refuses."""
+        try:
+            reply, arrays = self._handle(messages.decode_request(header), BodyReader(memoryview(body)))
+            return messages.encode(reply, arrays)
+        except (BadMessage, InputError) as error:
+            self.count("malformed")
+            return messages.encode(messages.RefusedMessage(code=error.code, message=str(error)))
+        except MemoryError:
+            self.count("refused_not_enough_memory")
+            text = "the server is out of memory for this request: use smaller batches or more servers"
+            return messages.encode(messages.RefusedMessage(code=NotEnoughMemory.code, message=text))
+        except (Refused, NotEnoughMemory) as error:
+            self.count(f"refused_{error.code}")
+            return messages.encode(messages.RefusedMessage(code=error.code, message=str(error)))
+
+    def count(self, name: str, by: float = 1) -> None:
+        """Add to a counter of `statistics`."""
+        self.counters[name] = self.counters.get(name, 0) + by
+
+    def _handle(self, request: Request, body: BodyReader) -> tuple[Reply, Arrays]:
+        if isinstance(request, Inspect):
+            body.end()
+            return messages.Statistics(values=self.statistics()), []
+        if isinstance(request, Push):
+            return self._push(request, body), []
+        refusal = admission.decide_request(self.state, request.fence)
+        if refusal:
+            return self._refuse(refusal), []
+        match request:
+            case Pull():
+                return self._pull(request, body)
+            case Declare():
+                self._open.declare(request.tables)
+                return messages.Declared(tables=tuple(self._open.catalogue.tables())), []
+            case Dump():
+                return self._dump(request)
+
+    def _refuse(self, refusal: Refusal) -> Reply:
+        self.count(f"refused_{refusal.code}")
+        routing = self.state.routing if refusal.code.startswith("stale") else None
+        return messages.RefusedMessage(
+            code=refusal.code, message=refusal.message, retry_s=refusal.retry_s, routing=routing
+        )
+
+    @property
+    def _open(self) -> TableSet:
+        assert self.tables is not None, "a routed server has tables"
+        return self.tables
+
+    def _pull(self, request: Pull, body: BodyReader) -> tuple[Reply, Arrays]:
+        arrays = []
+        for section in request.sections:
+            store = self._open.store(section.names)
+            keys = messages.read_keys(section, self._open.catalogue.families[section.names[0]], body)
+            arrays.append(store.pull(keys, store.locate(keys)))
+        body.end()
+        for names in request.dense:
+            store = self._dense_store(names)
+            keys = _dense_keys(names)
+            arrays.append(store.pull(keys, store.locate(keys)))
+        if request.counted:
+            self.count("pulls")
+        return messages.Values(version=self.version), arrays
+
+    def _push(self, request: Push, body: BodyReader) -> Reply:
+        batch = BatchKey(request.epoch, request.number)
+        decision = self.decide_push(self.state, request.fence, batch)
+        if isinstance(decision, Refusal):
+            return self._refuse(decision)
+        if isinstance(decision, Repeat):
+            self.count("updates_ignored")
+            return Acked(repeated=True)
+        for store, places, gradients in self._prepare(request, body, self._fresh(decision)):
+            store.rows.train(places, gradients, request.rate_scale)
+        self.state = admission.evolve(self.state, Applied(batch, decision.groups))
+        staleness = max(0, self.version - request.version) if request.version >= 0 else 0
+        self.version += 1
+        self._count_applied(staleness)
+        return Acked(repeated=False, staleness_batches=staleness)
+
+    def _count_applied(self, staleness: int) -> None:
+        self.count("pushes")
+        self.count("staleness_batches_sum", staleness)
+        self.counters["staleness_batches_max"] = max(staleness, self.counters.get("staleness_batches_max", 0))
+
+    def _fresh(self, decision: Apply) -> npt.NDArray[np.bool_] | None:
+        """Return which slots a push is new to; None for all of them."""
+        if len(decision.groups) == len(self.state.groups):
+            return None
+        fresh = np.zeros(SLOTS, bool)
+        for group in decision.groups:
+            for first, end in self.state.groups[group].slots:
+                fresh[first:end] = True
+        return fresh
+
+    def _prepare(self, push: Push, body: BodyReader, fresh: npt.NDArray[np.bool_] | None) -> list[Trainable]:
+        """Read and place everything before anything is trained: a push is applied whole or refused whole."""
+        prepared: list[Trainable] = []
+        for section in push.sections:
+            store, family = self._open.store(section.names), self._open.catalogue.families[section.names[0]]
+            keys = messages.read_keys(section, family, body)
+            gradients = body.read(family.dtype, (len(keys.keys), store.rows.width))
+            if fresh is not None:
+                keys, gradients = _only(fresh[store.slots(keys)], keys, gradients)
+            prepared.append((store, store.allocate(keys, store.locate(keys)), gradients))
+        for names in push.dense:
+            store, keys = self._dense_store(names), _dense_keys(names)
+            places = store.locate(keys)
+            lines = places.stop - places.start if isinstance(places, slice) else len(places)
+            gradients = body.read(self._open.catalogue.families[names[0]].dtype, (lines, store.rows.width))
+            if fresh is not None:
+                kept = fresh[store.slots(keys)]
+                places, gradients = np.arange(store.rows.count)[places][kept], gradients[kept]
+            prepared.append((store, places, gradients))
+        body.end()
+        return [(s, p, g if g.flags.writeable else g.copy()) for s, p, g in prepared]
+
+    def _dense_store(self, names: tuple[str, ...]) -> Store:
+        store = self._open.store(names)
+        if not isinstance(self._open.catalogue.families[names[0]], Dense):
+            raise BadMessage(f"{names[0]!r} is not a dense array")
+        return store
+
+    def _dump(self, request: Dump) -> tuple[Reply, Arrays]:
+        store = self._open.store((request.table,))
+        ids, places = self._listing(request.table, store)
+        start = 0 if request.after is None else int(np.searchsorted(ids, request.after, side="right"))
+        page = slice(start, start + max(1, PAGE_BYTES // (store.rows.width * store.rows.dtype.itemsize)))
+        reply = messages.Dumped(rows=len(ids[page]), more=page.stop < len(ids))
+        return reply, [ids[page], store.rows.take(places[page])]
+
+    def _listing(self, table: str, store: Store) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Sort a table once for all of its pages."""
+        asked = (table, store.rows.count)
+        if self._listed is None or self._listed[0] != asked:
+            self._listed = asked, store.listing(table)
+        return self._listed[1]
+
+    def statistics(self) -> dict[str, float]:
+        """Return the counters, and what is in use now."""
+        count = self.counters.get("pushes", 0)
+        return {
+            "pulls": 0,
+            "pushes": 0,
+            "updates_ignored": 0,
+            "malformed": 0,
+            **self.counters,
+            "staleness_batches": self.counters.get("staleness_batches_sum", 0) / count if count else 0.0,
+            "memory_bytes": self.tables.memory_bytes if self.tables else 0,
+            "rows": self.tables.rows if self.tables else 0,
+        }
+
+
+def _dense_keys(names: tuple[str, ...]) -> Keys:
+    none = np.empty(0, np.int64)
+    return Keys(names, none, none)
+
+
+def _only(
+    kept: npt.NDArray[np.bool_], keys: Keys, gradients: npt.NDArray[Any]
+) -> tuple[Keys, npt.NDArray[Any]]:
+    ends = np.cumsum(keys.counts)
+    counts = np.diff(np.concatenate(([0], np.cumsum(kept)))[np.concatenate(([0], ends))])
+    return Keys(keys.names, counts, keys.keys[kept]), gradients[kept]

@@ -1,0 +1,393 @@
+"""A worker's conversation with its servers, without sockets: what to send, what to make of the replies, when to begin again.
+
+Each operation is a generator of effects (`Send`, `Receive`, `Reset`, `Refresh`); a driver performs them and throws `LinkLost`
+where a connection is gone. `client` drives it with blocking sockets, `simulated` with a simulated network: one protocol, two
+transports.
+
+Requests go to all servers at once and replies come back in order, so everything sent and not yet answered stands in one queue.
+Any trouble (a lost connection, stale routing) ends in the same place: connect to all servers again, declare, send the queue
+again. That is safe because a server applies a batch once (protocol P2).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Generator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from rover_bus.events.errors import AccessDenied, BadMessage, InputError, NotEnoughMemory, Refused, RoverError
+from rover_bus.events.requests import RoutingTable
+from rover_bus.ps import messages
+from rover_bus.ps.catalogue import Catalogue, stored_width
+from rover_bus.ps.frame import BodyReader, Buffer
+from rover_bus.ps.messages import RefusedMessage
+from rover_bus.ps.outgoing import (
+    DeclareItem,
+    DensePart,
+    DumpItem,
+    InspectItem,
+    Item,
+    PullItem,
+    PushItem,
+    Route,
+    SparsePart,
+)
+from rover_bus.ps.plan import gather, group_ids, narrow, sum_repeats
+from rover_bus.ps.routing import is_newer
+from rover_bus.ps.spec import Dense, Table
+from rover_bus.ps.store import Acknowledged, BatchKey, Exported, GenerationChanged, Pulled, ServersUnreachable
+
+Additions = Mapping[str, tuple[npt.NDArray[Any], npt.NDArray[Any]]]
+
+
+class Send(NamedTuple):
+    """Send a frame to the server at a position of the routing table. Result: None."""
+
+    position: int
+    frame: list[Buffer]
+
+
+class Receive(NamedTuple):
+    """Wait for the next frame from a server. Result: (header, body), valid until the next effect for this server."""
+
+    position: int
+
+
+class Reset(NamedTuple):
+    """Drop every connection, with whatever is on its way, and connect to these servers. Result: None."""
+
+    routing: RoutingTable
+
+
+class Refresh(NamedTuple):
+    """Wait up to `wait_s` for a newer routing table. Result: the newest one known, which may be `after` itself."""
+
+    after: RoutingTable
+    wait_s: float
+
+
+Effect = Send | Receive | Reset | Refresh
+Frame = tuple[Buffer, Buffer]
+Steps = Generator[Effect, Any, Any]
+
+
+class LinkLost(RoverError):
+    """A connection could not be made, or broke. Thrown into the generator by its driver."""
+
+    code = "link_lost"
+
+
+class _Trouble(Exception):
+    """Begin again: after `wait_s`, under `routing` if that is newer."""
+
+    def __init__(self, reason: str, wait_s: float, routing: RoutingTable | None = None) -> None:
+        super().__init__(reason)
+        self.wait_s, self.routing = wait_s, routing
+
+
+FIRST_WAIT_S, LONGEST_WAIT_S = 0.02, 1.0
+
+
+class Exchange:
+    """The worker's side of the parameter servers. `in_flight`: pushes that may be unacknowledged when `push` returns.
+
+    `patience_s`: how long to look for the servers, in all, before ServersUnreachable is raised.
+    """
+
+    def __init__(self, routing: RoutingTable, *, in_flight: int = 1, patience_s: float = 30.0) -> None:
+        if in_flight < 0:
+            raise InputError(f"in_flight is {in_flight}: at least 0")
+        self.catalogue = Catalogue()
+        self.route = Route.of(routing)
+        self._in_flight, self._patience_s = in_flight, patience_s
+        self._queue: deque[Item] = deque()
+        self._linked = False
+        self._dense: list[DensePart] = []
+        self._acknowledged: list[Acknowledged] = []
+        self._latest: PullItem | None = None
+
+    # --- operations ---
+
+    def declare(self, *tables: Table) -> Steps:
+        """Declare here and on every server."""
+        if not self.catalogue.declare(tables):
+            return
+        self._dense = [DensePart(self.catalogue, names) for names in self.catalogue.dense()]
+        yield from self._complete(DeclareItem(self.catalogue))
+
+    def ask(self, ids: Mapping[str, npt.NDArray[Any]]) -> Generator[Effect, Any, PullItem]:
+        """Send a pull; `collect` waits for it. Grouping overlaps with whatever the servers still have to do."""
+        item = PullItem(
+            [SparsePart(group) for group in group_ids(self.catalogue, ids)], self._dense, counted=True
+        )
+        yield from self._submit(item)
+        return item
+
+    def collect(self, item: PullItem) -> Generator[Effect, Any, Pulled]:
+        """Wait for a pull that was sent."""
+        yield from self._settle(item)
+        pulled = Pulled(item.values())
+        pulled.plan = self._latest = item
+        return pulled
+
+    def push(
+        self,
+        batch: BatchKey,
+        gradients: Mapping[str, npt.NDArray[Any]],
+        rate_scale: float,
+        add: Additions | None,
+        pulled: Pulled | None,
+    ) -> Steps:
+        """Send a batch; wait until no more than `in_flight` are unacknowledged."""
+        source: PullItem | None = self._latest if pulled is None else pulled.plan
+        self._check_generation(source)
+        item = self._push_item(batch, gradients, rate_scale, add or {}, source)
+        while sum(isinstance(sent, PushItem) for sent in self._queue) >= max(1, self._in_flight):
+            yield from self._settle(self._queue[0])
+        yield from self._submit(item)
+        if not self._in_flight:
+            yield from self._settle(item)
+
+    def flush(self) -> Steps:
+        """Wait until everything sent is answered."""
+        while self._queue:
+            yield from self._settle(self._queue[-1])
+
+    def read(self, table: str, ids: npt.NDArray[Any] | None) -> Generator[Effect, Any, npt.NDArray[Any]]:
+        """Read rows, or a dense array; not a pull of training."""
+        if isinstance(self.catalogue.entry(table).table, Dense):
+            item = PullItem([], [DensePart(self.catalogue, (table,))], counted=False)
+        elif ids is None:
+            raise InputError(f"reading {table!r} needs ids: it has rows")
+        else:
+            groups = group_ids(self.catalogue, {table: ids})
+            item = PullItem([SparsePart(group) for group in groups], [], counted=False)
+        yield from self._complete(item)
+        return item.values()[table]
+
+    def export(self) -> Generator[Effect, Any, dict[str, Exported]]:
+        """Fetch every table whole, page by page."""
+        result = {}
+        for table in self.catalogue.tables():
+            item = DumpItem(table.name, table.dtype, stored_width(table))
+            while not item.done(self.route):
+                yield from self._complete(item)
+            result[table.name] = item.table(table)
+        return result
+
+    def statistics(self) -> Generator[Effect, Any, dict[int, dict[str, float]]]:
+        """Ask every server for its counters, by server index."""
+        item = InspectItem()
+        yield from self._complete(item)
+        return {self.route.table.servers[at].index: values for at, values in item.values.items()}
+
+    def acknowledged(self) -> list[Acknowledged]:
+        """Return, once, what all servers have applied."""
+        done, self._acknowledged = self._acknowledged, []
+        return done
+
+    # --- items ---
+
+    def _push_item(
+        self,
+        batch: BatchKey,
+        gradients: Mapping[str, npt.NDArray[Any]],
+        rate_scale: float,
+        add: Additions,
+        source: PullItem | None,
+    ) -> PushItem:
+        sparse, dense = pushed_parts(self._dense, source, gradients)
+        return PushItem(batch, sparse + added_parts(self.catalogue, add), dense, rate_scale, source)
+
+    def _check_generation(self, source: PullItem | None) -> None:
+        if source is not None and source.route is not None:
+            then, now = source.route.table, self.route.table
+            if (then.history, then.generation) != (now.history, now.generation):
+                raise GenerationChanged(
+                    f"this batch was pulled in generation {then.generation}; it is {now.generation}"
+                )
+
+    # --- the queue ---
+
+    def _complete(self, item: Item) -> Steps:
+        yield from self._submit(item)
+        yield from self._settle(item)
+
+    def _submit(self, item: Item) -> Steps:
+        """Send an item behind those that are already on their way."""
+        if not self._linked:
+            yield from self._begin_again(_Trouble("not connected yet", 0.0))
+        self._queue.append(item)
+        try:
+            yield from self._send(item)
+        except _Trouble as trouble:
+            yield from self._begin_again(trouble)
+
+    def _send(self, item: Item) -> Steps:
+        for position, frame in item.frames(self.route).items():
+            try:
+                yield Send(position, frame)
+            except LinkLost as lost:
+                raise _Trouble(str(lost), FIRST_WAIT_S) from None
+
+    def _settle(self, item: Item) -> Steps:
+        """Receive replies, oldest first, until this item is answered."""
+        while item in self._queue:
+            try:
+                if not self._linked:
+                    raise _Trouble("not connected", 0.0)
+                yield from self._receive(self._queue[0])
+            except _Trouble as trouble:
+                yield from self._begin_again(trouble)
+            else:
+                self._note(self._queue.popleft())
+
+    def _receive(self, item: Item) -> Steps:
+        for position in item.awaited(self.route):
+            try:
+                header, body = yield Receive(position)
+            except LinkLost as lost:
+                raise _Trouble(str(lost), FIRST_WAIT_S) from None
+            self._absorb(item, position, header, body)
+
+    def _absorb(self, item: Item, position: int, header: Buffer, body: Buffer) -> None:
+        try:
+            reply = messages.decode_reply(header)
+            if not isinstance(reply, RefusedMessage):
+                item.absorb(position, reply, BodyReader(memoryview(body)))
+        except BadMessage:
+            self._linked = False  # whatever follows on this connection cannot be trusted either
+            raise
+        if isinstance(reply, RefusedMessage):
+            self._refused(item, reply)
+
+    def _refused(self, item: Item, refusal: RefusedMessage) -> None:
+        """Raise what a refusal means: begin again, or an error of the caller's."""
+        if refusal.retry_s > 0 or refusal.code.startswith("stale"):
+            raise _Trouble(refusal.message, refusal.retry_s or FIRST_WAIT_S, refusal.routing)
+        if item in self._queue:
+            self._queue.remove(item)
+        self._linked = (
+            False  # what the other servers answered to it is of no use: the rest of the queue is sent again
+        )
+        kinds: dict[str, type[RoverError]] = {
+            kind.code: kind for kind in (InputError, NotEnoughMemory, BadMessage, AccessDenied)
+        }
+        kind = kinds.get(refusal.code)
+        raise kind(refusal.message) if kind else Refused(refusal.message, refusal.code)
+
+    def _note(self, item: Item) -> None:
+        if isinstance(item, PushItem):
+            servers = self.route.table.servers
+            acks = [item.acks[at] for at in range(len(servers))]
+            self._acknowledged.append(
+                Acknowledged(
+                    batch=item.batch,
+                    generation=self.route.table.generation,
+                    incarnations=tuple(server.incarnation for server in servers),
+                    repeated=any(ack.repeated for ack in acks),
+                    staleness_batches=max((ack.staleness_batches for ack in acks), default=0),
+                )
+            )
+
+    # --- trouble ---
+
+    def _begin_again(self, trouble: _Trouble) -> Steps:
+        """Connect, declare, and send the whole queue again, until that works or patience ends."""
+        waited_s, wait_s = 0.0, FIRST_WAIT_S
+        while True:
+            if waited_s > self._patience_s:
+                raise ServersUnreachable(
+                    f"no parameter servers for {waited_s:.0f} s ({trouble}): is the job still running?"
+                )
+            if trouble.wait_s or trouble.routing:
+                wait_s = min(LONGEST_WAIT_S, max(2 * wait_s, trouble.wait_s)) if waited_s else trouble.wait_s
+                yield from self._refresh(trouble, wait_s)
+                waited_s += wait_s
+            try:
+                yield from self._connect()
+                return
+            except _Trouble as again:
+                trouble = again
+
+    def _refresh(self, trouble: _Trouble, wait_s: float) -> Steps:
+        newest = trouble.routing
+        if not (newest and is_newer(newest, self.route.table)):
+            newest = yield Refresh(self.route.table, wait_s)
+        if newest and is_newer(newest, self.route.table):
+            self._adopt(newest)
+
+    def _adopt(self, table: RoutingTable) -> None:
+        """Follow a newer table. In a new generation whatever is on its way belongs to the past (P8)."""
+        before, self.route, self._linked = self.route.table, Route.of(table), False
+        if (before.history, before.generation) != (table.history, table.generation):
+            self._queue.clear()
+            raise GenerationChanged(
+                f"the job was rewound to generation {table.generation}: drop the batch in hand, ask for a new lease"
+            )
+
+    def _connect(self) -> Steps:
+        self._linked = False
+        try:
+            yield Reset(self.route.table)
+        except LinkLost as lost:
+            raise _Trouble(str(lost), FIRST_WAIT_S) from None
+        if self.catalogue.entries:
+            declaration = DeclareItem(self.catalogue)
+            yield from self._send(declaration)
+            yield from self._receive(declaration)
+        self._linked = True
+        for item in self._queue:
+            yield from self._send(item)
+
+
+def pushed_parts(
+    dense: list[DensePart], source: PullItem | None, gradients: Mapping[str, npt.NDArray[Any]]
+) -> tuple[list[tuple[SparsePart, npt.NDArray[Any]]], list[tuple[DensePart, npt.NDArray[Any]]]]:
+    """Match gradients with what was pulled. Raises InputError for tables that were not, and for values that are not finite."""
+    left = set(gradients)
+    sparse_parts, dense_parts = [], []
+    for part in source.sparse if source else ():
+        names = left.intersection(part.group.keys.names)
+        if names:
+            group = narrow(part.group, frozenset(names))
+            sums = sum_repeats(group, gather(group, gradients))
+            sparse_parts.append((part if group is part.group else SparsePart(group), sums))
+            left -= names
+    for whole in dense:
+        names = left.intersection(whole.layout.names)
+        if names:
+            some = whole if len(names) == len(whole.layout.names) else whole.narrow(names)
+            dense_parts.append((some, some.layout.pack(gradients)))
+            left -= names
+    if left:
+        raise InputError(f"gradients for {', '.join(sorted(left))}, which the last pull did not ask for")
+    for part, values in sparse_parts:
+        check_finite(part.group.keys.names, values)
+    for whole, values in dense_parts:
+        check_finite(whole.layout.names, values)
+    return sparse_parts, dense_parts
+
+
+def check_finite(names: tuple[str, ...], values: npt.NDArray[Any]) -> None:
+    """Refuse gradients that would ruin rows for everybody. One dot product: it is infinite or NaN when any of them is."""
+    flat = values.reshape(-1)
+    if values.dtype.kind == "f" and not np.isfinite(np.dot(flat, flat)) and not np.isfinite(values).all():
+        raise InputError(f"gradients of {', '.join(names)} are not all finite: the batch was not pushed")
+
+
+def added_parts(catalogue: Catalogue, add: Additions) -> list[tuple[SparsePart, npt.NDArray[Any]]]:
+    """Group additions to tables that were not pulled. Values are shaped as the ids, (+ width); scalars spread."""
+    parts = []
+    for group in group_ids(catalogue, {name: ids for name, (ids, _) in add.items()}):
+        spread = {}
+        for entry, shape in zip(group.entries, group.shapes, strict=True):
+            values, width = np.asarray(add[entry.table.name][1]), stored_width(entry.table)
+            if width == 1 and values.ndim == len(shape):
+                values = values[..., None]
+            spread[entry.table.name] = np.broadcast_to(values, (*shape, width))
+        parts.append((SparsePart(group), sum_repeats(group, gather(group, spread))))
+    return parts

@@ -1,0 +1,128 @@
+"""The same parameters in one process, without servers: the same grouping, the same stores, the same optimizers.
+
+Used by `rover run --plain`, by standalone mode, and by bench/ps.py as the yardstick for what servers cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rover_bus.events.errors import InputError
+from rover_bus.ps.catalogue import Keys
+from rover_bus.ps.exchange import Additions, added_parts, pushed_parts
+from rover_bus.ps.hashing import SLOTS
+from rover_bus.ps.intervals import NOTHING, Intervals
+from rover_bus.ps.outgoing import DensePart, PullItem, SparsePart
+from rover_bus.ps.parts import assemble
+from rover_bus.ps.plan import group_ids, split
+from rover_bus.ps.rows import Places
+from rover_bus.ps.spec import Dense, Table
+from rover_bus.ps.store import Acknowledged, BatchKey, Exported, Pulled
+from rover_bus.ps.tables import TableSet
+
+
+class LocalParameters:
+    """`store.Parameters` in this process. `seed`: the job's, for first values."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self._tables = TableSet(np.arange(SLOTS), seed)
+        self._dense: list[DensePart] = []
+        self._applied: dict[int, Intervals] = {}
+        self._acknowledged: list[Acknowledged] = []
+        self._latest: PullItem | None = None
+        self._places: dict[SparsePart, Places] = {}  # of the latest pull: its push need not search again
+
+    def declare(self, *tables: Table) -> None:
+        self._tables.declare(tables)
+        catalogue = self._tables.catalogue
+        self._dense = [DensePart(catalogue, names) for names in catalogue.dense()]
+
+    def pull(self, ids: Mapping[str, npt.NDArray[Any]]) -> Pulled:
+        sparse = [SparsePart(group) for group in group_ids(self._tables.catalogue, ids)]
+        self._places = {}
+        pulled = Pulled()
+        for part in sparse:
+            pulled.update(self._rows(part))
+        for dense in self._dense:
+            pulled.update(self._arrays(dense))
+        pulled.plan = self._latest = PullItem(sparse, self._dense, counted=True)
+        return pulled
+
+    def _rows(self, part: SparsePart) -> dict[str, npt.NDArray[Any]]:
+        keys = part.group.keys
+        store = self._tables.store(keys.names)
+        places = self._places[part] = store.locate(keys)
+        assert not isinstance(places, slice)
+        inverse = part.group.inverse
+        if len(places) and int(places.min()) < 0:
+            return split(part.group, store.pull(keys, places).take(inverse, axis=0, mode="clip"))
+        return split(part.group, store.rows.take(places.take(inverse)))
+
+    def _arrays(self, part: DensePart) -> dict[str, npt.NDArray[Any]]:
+        keys = _no_keys(part.layout.names)
+        store = self._tables.store(keys.names)
+        return part.layout.unpack(store.pull(keys, store.locate(keys)))
+
+    def push(
+        self,
+        batch: BatchKey,
+        gradients: Mapping[str, npt.NDArray[Any]],
+        *,
+        rate_scale: float = 1.0,
+        add: Additions | None = None,
+        pulled: Pulled | None = None,
+    ) -> None:
+        source = self._latest if pulled is None else pulled.plan
+        sparse, dense = pushed_parts(self._dense, source, gradients)
+        sparse += added_parts(self._tables.catalogue, add or {})
+        held = self._applied.get(batch.epoch, NOTHING)
+        if batch.number not in held:
+            for part, sums in sparse:
+                self._train_rows(part, sums, rate_scale)
+            for whole, lines in dense:
+                keys = _no_keys(whole.layout.names)
+                store = self._tables.store(keys.names)
+                store.rows.train(store.locate(keys), lines, rate_scale)
+            self._applied[batch.epoch] = held.add(batch.number)
+        self._acknowledged.append(Acknowledged(batch, 0, (), batch.number in held, 0))
+
+    def _train_rows(self, part: SparsePart, sums: npt.NDArray[Any], rate_scale: float) -> None:
+        keys = part.group.keys
+        store = self._tables.store(keys.names)
+        places = self._places.pop(part, None)
+        if places is None or isinstance(places, slice) or (len(places) and int(places.min()) < 0):
+            places = store.locate(keys)  # a push in between may have allocated what the pull did not find
+        store.rows.train(store.allocate(keys, places), sums, rate_scale)
+
+    def acknowledged(self) -> list[Acknowledged]:
+        done, self._acknowledged = self._acknowledged, []
+        return done
+
+    def flush(self) -> None:
+        """Nothing is ever on its way."""
+
+    def read(self, table: str, ids: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
+        if isinstance(self._tables.catalogue.entry(table).table, Dense):
+            return self._arrays(DensePart(self._tables.catalogue, (table,)))[table]
+        if ids is None:
+            raise InputError(f"reading {table!r} needs ids: it has rows")
+        [group] = group_ids(self._tables.catalogue, {table: ids})
+        store = self._tables.store(group.keys.names)
+        rows = store.pull(group.keys, store.locate(group.keys))
+        return split(group, rows.take(group.inverse, axis=0, mode="clip"))[table]
+
+    def export(self) -> dict[str, Exported]:
+        tables = self._tables.catalogue.tables()
+        return {table.name: assemble(table, [self._tables.export(table.name)]) for table in tables}
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+
+def _no_keys(names: tuple[str, ...]) -> Keys:
+    none = np.empty(0, np.int64)
+    return Keys(names, none, none)

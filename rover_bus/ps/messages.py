@@ -1,0 +1,171 @@
+"""What workers and servers say to each other: the headers; array contents follow in the body (`frame`), in the order of the fields.
+
+Every request bears a fence; the server looks at it before anything else. Headers are msgpack arrays tagged by name, decoded and
+bounded by msgspec: new fields go to the end, with a default. Nothing that arrives here can name code.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from rover_bus.events.errors import BadMessage
+from rover_bus.events.requests import RoutingTable
+from rover_bus.ps.admission import Fence
+from rover_bus.ps.catalogue import Keys
+from rover_bus.ps.frame import BodyReader, Buffer, pack
+from rover_bus.ps.spec import Hashed, Table
+
+Number = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+Names = tuple[str, ...]
+
+
+class Section(msgspec.Struct, frozen=True, array_like=True):
+    """Distinct keys of tables of one family, ascending a table. Body: the keys; in a push then the gradients (keys, width)."""
+
+    names: Names
+    counts: tuple[Annotated[int, msgspec.Meta(ge=0, le=2**40)], ...]
+
+
+class _Message(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag=True):
+    """Base of all headers."""
+
+
+class Declare(_Message, frozen=True, kw_only=True, tag="declare"):
+    """These are the tables. Answer: Declared, or a refusal with the difference."""
+
+    fence: Fence
+    tables: tuple[Table, ...]
+
+
+class Pull(_Message, frozen=True, kw_only=True, tag="pull"):
+    """The values of these keys, and these dense arrays. Answer: Values. `counted` is False for evaluation."""
+
+    fence: Fence
+    sections: tuple[Section, ...] = ()
+    dense: tuple[Names, ...] = ()
+    counted: bool = True
+
+
+class Push(_Message, frozen=True, kw_only=True, tag="push"):
+    """One batch (protocol P2). `version` is the server's at the pull that it belongs to (-1: none). Answer: Acked.
+
+    Body: for each section keys and gradients, then for each family of dense arrays the lines held by this server.
+    """
+
+    fence: Fence
+    epoch: Number
+    number: Number
+    version: int = -1
+    rate_scale: Annotated[float, msgspec.Meta(ge=0, le=1e6)] = 1.0
+    sections: tuple[Section, ...] = ()
+    dense: tuple[Names, ...] = ()
+
+
+class Dump(_Message, frozen=True, kw_only=True, tag="dump"):
+    """A page of a table: its ids here, ascending, beyond `after`. Answer: Dumped."""
+
+    fence: Fence
+    table: str
+    after: int | None = None
+
+
+class Inspect(_Message, frozen=True, kw_only=True, tag="inspect"):
+    """How are you? No fence: it changes nothing. Answer: Statistics."""
+
+
+class Declared(_Message, frozen=True, kw_only=True, tag="declared"):
+    """All tables that are declared now."""
+
+    tables: tuple[Table, ...] = ()
+
+
+class Values(_Message, frozen=True, kw_only=True, tag="values"):
+    """Body: for each section the values (keys, width), then for each family of dense arrays its lines (lines, 64)."""
+
+    version: int = 0
+
+
+class Acked(_Message, frozen=True, kw_only=True, tag="acked"):
+    """The batch is in the tables. `repeated`: it was already. `staleness_batches`: applied here since the pull."""
+
+    repeated: bool = False
+    staleness_batches: int = 0
+
+
+class Dumped(_Message, frozen=True, kw_only=True, tag="dumped"):
+    """Body: ids int64 (rows,) ascending, then values (rows, width). `more`: further pages follow."""
+
+    rows: Number
+    more: bool
+
+
+class Statistics(_Message, frozen=True, kw_only=True, tag="statistics"):
+    """Counters since this incarnation was admitted, by name."""
+
+    values: dict[str, float] = {}
+
+
+class RefusedMessage(_Message, frozen=True, kw_only=True, tag="refused"):
+    """Nothing changed. `retry_s` above 0: ask again after this time. `routing`: what the server goes by, when that differs."""
+
+    code: str
+    message: str
+    retry_s: float = 0.0
+    routing: RoutingTable | None = None
+
+
+Request = Declare | Pull | Push | Dump | Inspect
+Reply = Declared | Values | Acked | Dumped | Statistics | RefusedMessage
+
+_encoder = msgspec.msgpack.Encoder()
+_requests = msgspec.msgpack.Decoder(Request)
+_replies = msgspec.msgpack.Decoder(Reply)
+
+
+def encode(message: Request | Reply, arrays: list[npt.NDArray[Any]] | None = None) -> list[Buffer]:
+    """Return the buffers of a frame."""
+    return pack(_encoder.encode(message), arrays or [])
+
+
+def decode_request(header: Buffer) -> Request:
+    """Return a worker's message. Raises BadMessage."""
+    return _decode(_requests, header)  # type: ignore[no-any-return]
+
+
+def decode_reply(header: Buffer) -> Reply:
+    """Return a server's message. Raises BadMessage."""
+    return _decode(_replies, header)  # type: ignore[no-any-return]
+
+
+def _decode(decoder: msgspec.msgpack.Decoder[Any], header: Buffer) -> Any:
+    try:
+        return decoder.decode(header)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadMessage(f"a header that cannot be read: {error}") from None
+
+
+def section_of(keys: Keys) -> Section:
+    """Return the header's part for some keys."""
+    return Section(keys.names, tuple(keys.counts.tolist()))
+
+
+def wire_keys(keys: Keys, family: Table) -> npt.NDArray[Any]:
+    """Return keys as they travel: rows of hashed tables fit 32 bits."""
+    return keys.keys.astype(np.uint32) if isinstance(family, Hashed) else keys.keys
+
+
+def read_keys(section: Section, family: Table, body: BodyReader) -> Keys:
+    """Read the keys of a section. Raises BadMessage unless they are distinct and ascending in every table."""
+    counts = np.array(section.counts, np.int64)
+    if len(counts) != len(section.names) or len(set(section.names)) != len(section.names):
+        raise BadMessage("a section's names and counts do not belong together")
+    raw = body.read("uint32" if isinstance(family, Hashed) else "int64", (sum(section.counts),))
+    keys = raw.astype(np.int64) if isinstance(family, Hashed) else raw
+    descents = np.flatnonzero(keys[1:] <= keys[:-1]) + 1
+    if len(descents) and not np.isin(descents, np.cumsum(counts)).all():
+        raise BadMessage(f"keys of {section.names[0]!r} are not ascending")
+    return Keys(section.names, counts, keys)

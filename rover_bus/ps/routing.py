@@ -1,0 +1,60 @@
+"""Which server holds which slots: reading a routing table, comparing two, making the first.
+
+The table itself is `events.requests.RoutingTable`: the master logs and publishes it, servers and workers follow it. Fed by
+`service` (servers) and by a routing provider (workers); used by `admission` and `exchange`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from rover_bus.events.errors import BadMessage
+from rover_bus.events.requests import RoutingTable, ServerAddress
+from rover_bus.ps.hashing import SLOTS
+
+
+def version(table: RoutingTable) -> tuple[int, int]:
+    """Return what routing tables of one history compare by (protocol P8)."""
+    return (table.generation, table.epoch)
+
+
+def is_newer(table: RoutingTable, than: RoutingTable | None) -> bool:
+    """Whether a table replaces another. One of another history always does: it came from the master that leads now."""
+    return than is None or table.history != than.history or version(table) > version(than)
+
+
+def owner_of_slots(table: RoutingTable) -> npt.NDArray[np.int64]:
+    """Return, for each slot, the position in `table.servers` of its owner. Raises BadMessage unless each slot has one."""
+    position = {server.index: at for at, server in enumerate(table.servers)}
+    owner = np.full(SLOTS, -1, np.int64)
+    for index, first, end in table.owners:
+        if index not in position or not 0 <= first < end <= SLOTS or np.any(owner[first:end] >= 0):
+            raise BadMessage(
+                f"routing table {version(table)}: server {index} cannot own the slots [{first}, {end})"
+            )
+        owner[first:end] = position[index]
+    if np.any(owner < 0):
+        raise BadMessage(
+            f"routing table {version(table)} leaves slot {int(np.argmin(owner))} without an owner"
+        )
+    return owner
+
+
+def owned_slots(table: RoutingTable, index: int) -> npt.NDArray[np.int64]:
+    """Return the slots of one server, ascending."""
+    ranges = [np.arange(first, end) for owner, first, end in table.owners if owner == index]
+    return np.sort(np.concatenate(ranges)) if ranges else np.empty(0, np.int64)
+
+
+def divide_slots(
+    servers: Sequence[ServerAddress], history: int = 0, generation: int = 0, epoch: int = 0
+) -> RoutingTable:
+    """Return the first routing table of a generation: slots in equal, consecutive ranges."""
+    bounds = [SLOTS * at // len(servers) for at in range(len(servers) + 1)]
+    owners = [(server.index, bounds[at], bounds[at + 1]) for at, server in enumerate(servers)]
+    return RoutingTable(
+        history=history, generation=generation, epoch=epoch, owners=owners, servers=list(servers)
+    )

@@ -1,0 +1,199 @@
+"""The shell of a parameter server: one thread, one selector, sockets in front of a `core.ServerCore`.
+
+Fed by workers over the network and by `call` from other threads (`service`: the server's life on the bus). All tables belong to the
+thread that runs `serve`; nothing is locked. Plain sockets instead of asyncio by measurement (docs/design/0003).
+"""
+
+from __future__ import annotations
+
+import secrets
+import selectors
+import socket
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from rover_bus.events.errors import AccessDenied, BadMessage
+from rover_bus.ps import handshake
+from rover_bus.ps.core import ServerCore
+from rover_bus.ps.stream import FrameReceiver, FrameSender, address_of, listen, tune
+
+LOOPBACK = ("tcp:127.0.0.1:0",)
+HANDSHAKE_S = 10.0  # for a worker to prove itself
+MOST_CONNECTIONS = 4096
+MOST_WAITING_BYTES = 1 << 28  # of replies that a worker does not take: above it nothing more is read from it
+
+Result = TypeVar("Result")
+
+
+class _Connection:
+    """One worker's socket: first a proof, then frames."""
+
+    def __init__(self, sock: socket.socket, now_s: float) -> None:
+        sock.setblocking(False)
+        tune(sock)
+        self.socket, self.deadline_s = sock, now_s + HANDSHAKE_S
+        self.nonce = secrets.token_bytes(handshake.NONCE_BYTES)
+        self.response = b""
+        self.receiver: FrameReceiver | None = None  # once the worker has proved itself
+        self.sender = FrameSender(sock)
+        self.sender.put([handshake.challenge(self.nonce)])
+
+
+class Server:
+    """Serves a core at some addresses until `stop`. `secret`: the stack's; loopback unless told otherwise."""
+
+    def __init__(self, core: ServerCore, secret: bytes, addresses: Sequence[str] = LOOPBACK) -> None:
+        self.core, self._secret = core, secret
+        self._selector = selectors.DefaultSelector()
+        self._calls: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
+        self._wake, self._woken = socket.socketpair()
+        self._woken.setblocking(False)
+        self._selector.register(self._woken, selectors.EVENT_READ, self._take_calls)
+        self._stopping = False
+        self._connections: dict[socket.socket, _Connection] = {}
+        self._listeners: list[socket.socket] = []
+        try:
+            for address in addresses:
+                self._listeners.append(listen(address))
+        except BaseException:
+            self.close()
+            raise
+        for listener in self._listeners:
+            self._selector.register(listener, selectors.EVENT_READ, self._accept)
+
+    @property
+    def addresses(self) -> list[str]:
+        """Where workers can connect."""
+        return [address_of(listener) for listener in self._listeners]
+
+    # --- from other threads ---
+
+    def call(self, function: Callable[[], Result]) -> Future[Result]:
+        """Run a function on the thread that owns the tables: `admit`, `route`, `write_part`, `statistics`."""
+        future: Future[Result] = Future()
+        self._calls.append((function, future))
+        self._wake.send(b"\0")
+        return future
+
+    def stop(self) -> None:
+        """End `serve`, from any thread or signal handler."""
+        self.call(self._begin_to_stop)
+
+    def _begin_to_stop(self) -> None:
+        self._stopping = True
+
+    # --- the loop ---
+
+    def serve(self) -> None:
+        """Answer until `stop`; then close every socket."""
+        try:
+            while not self._stopping:
+                for key, events in self._selector.select(timeout=1.0):
+                    self._attend(key, events)
+                self._drop_silent(time.monotonic())
+        finally:
+            self.close()
+
+    def _attend(self, key: selectors.SelectorKey, events: int) -> None:
+        if isinstance(key.data, _Connection):
+            self._exchange(key.data, events)
+        else:
+            key.data(key.fileobj)
+
+    def close(self) -> None:
+        """Close everything; calls that were not run are cancelled."""
+        for _, future in self._calls:
+            future.cancel()
+        for sock in [*self._connections, *self._listeners, self._wake, self._woken]:
+            sock.close()
+        self._connections.clear()
+        self._selector.close()
+
+    def _take_calls(self, woken: socket.socket) -> None:
+        woken.recv(4096)
+        while self._calls:
+            function, future = self._calls.popleft()
+            if not future.set_running_or_notify_cancel():
+                continue
+            try:
+                future.set_result(function())
+            except Exception as error:  # noqa: BLE001 - it is the caller's, who waits for the future
+                future.set_exception(error)
+
+    def _accept(self, listener: socket.socket) -> None:
+        try:
+            sock, _ = listener.accept()
+        except OSError:
+            return  # gone again, or out of files: the next one may do
+        if len(self._connections) >= MOST_CONNECTIONS:
+            sock.close()
+            return
+        connection = _Connection(sock, time.monotonic())
+        self._connections[sock] = connection
+        self._selector.register(sock, selectors.EVENT_READ, connection)
+        self._send(connection)
+
+    def _drop(self, connection: _Connection) -> None:
+        if self._connections.pop(connection.socket, None):
+            self._selector.unregister(connection.socket)
+            connection.socket.close()
+
+    def _drop_silent(self, now_s: float) -> None:
+        for connection in [
+            c for c in self._connections.values() if c.receiver is None and now_s > c.deadline_s
+        ]:
+            self.core.count("denied")
+            self._drop(connection)
+
+    def _exchange(self, connection: _Connection, events: int) -> None:
+        try:
+            if events & selectors.EVENT_WRITE and not self._send(connection):
+                return
+            if events & selectors.EVENT_READ and not self._read(connection):
+                self._drop(connection)
+        except BlockingIOError:
+            return
+        except OSError:
+            self._drop(connection)
+        except (BadMessage, AccessDenied) as error:
+            self.core.count("malformed" if isinstance(error, BadMessage) else "denied")
+            self._drop(connection)
+
+    def _read(self, connection: _Connection) -> bool:
+        """Take in what has arrived; False when the worker has left."""
+        if connection.receiver is None:
+            return self._prove(connection)
+        if not connection.receiver.receive():
+            return False
+        while frame := connection.receiver.next_frame():
+            connection.sender.put(self.core.answer(*frame))
+            if not self._send(connection):
+                break
+        return True
+
+    def _prove(self, connection: _Connection) -> bool:
+        received = connection.socket.recv(handshake.RESPONSE_BYTES - len(connection.response))
+        connection.response += received
+        if len(connection.response) == handshake.RESPONSE_BYTES:
+            connection.sender.put([handshake.accept(self._secret, connection.nonce, connection.response)])
+            connection.receiver = FrameReceiver(connection.socket)
+            self._send(connection)
+        return bool(received)
+
+    def _send(self, connection: _Connection) -> bool:
+        """Send what can be sent; wait for writability with the rest. False when the connection is gone."""
+        try:
+            done = connection.sender.send()
+        except OSError:
+            self._drop(connection)
+            return False
+        events = selectors.EVENT_READ
+        if not done:
+            full = connection.sender.waiting_bytes > MOST_WAITING_BYTES
+            events = selectors.EVENT_WRITE if full else selectors.EVENT_READ | selectors.EVENT_WRITE
+        if self._selector.get_key(connection.socket).events != events:
+            self._selector.modify(connection.socket, events, connection)
+        return True

@@ -1,0 +1,150 @@
+"""Frames on a socket: one buffer to receive into, scattered buffers to send from, no copies in between.
+
+Used by `server` and `client`. Frames are multiples of 64 bytes, so that every frame in the buffer, and every array in a frame,
+lies aligned.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections import deque
+
+from rover_bus.ps.frame import MAX_BODY_BYTES, PRELUDE_BYTES, Buffer, measure
+
+FIRST_BUFFER_BYTES = 1 << 20
+MOST_BUFFERS = 64  # of one sendmsg: far below IOV_MAX
+
+Frame = tuple[memoryview, memoryview]  # header, body
+
+
+class FrameReceiver:
+    """Cuts what a socket brings into frames. A frame is valid until `receive` is called again."""
+
+    def __init__(self, sock: socket.socket, max_body_bytes: int = MAX_BODY_BYTES) -> None:
+        self._socket, self._max_body_bytes = sock, max_body_bytes
+        self._view = memoryview(bytearray(FIRST_BUFFER_BYTES))
+        self._start = self._end = 0  # of what is received and not yet consumed
+
+    def receive(self) -> bool:
+        """Receive once; False at the end of the stream. Raises OSError, BadMessage."""
+        self._make_room()
+        received = self._socket.recv_into(self._view[self._end :])
+        self._end += received
+        return received > 0
+
+    def next_frame(self) -> Frame | None:
+        """Consume and return the next whole frame. Raises BadMessage."""
+        held = self._end - self._start
+        if held < PRELUDE_BYTES:
+            return None
+        extent = measure(self._view[self._start :], self._max_body_bytes)
+        if held < extent.end:
+            return None
+        frame = self._view[self._start : self._start + extent.end]
+        self._start += extent.end
+        return frame[PRELUDE_BYTES : extent.header_end], frame[extent.body_start :]
+
+    def _make_room(self) -> None:
+        """Keep room for the whole frame that is arriving; move what has arrived only when that is needed."""
+        if self._start == self._end:
+            self._start = self._end = 0
+        held = self._end - self._start
+        needed = PRELUDE_BYTES
+        if held >= PRELUDE_BYTES:
+            needed = measure(self._view[self._start :], self._max_body_bytes).end
+        if len(self._view) - self._start >= max(needed, held + PRELUDE_BYTES):
+            return
+        view = self._view
+        if needed > len(view):
+            view = memoryview(bytearray(2 * needed))
+        view[:held] = (
+            self._view[self._start : self._end].tobytes()
+            if view is self._view
+            else self._view[self._start : self._end]
+        )
+        self._view, self._start, self._end = view, 0, held
+
+
+class FrameSender:
+    """Sends buffers in order, as far as the socket takes them."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
+        self._waiting: deque[memoryview] = deque()
+
+    def put(self, frame: list[Buffer]) -> None:
+        """Queue a frame."""
+        self._waiting.extend(memoryview(buffer) for buffer in frame)
+
+    def send(self) -> bool:
+        """Send until the socket is full (False) or nothing is left (True). Raises OSError."""
+        while self._waiting:
+            some = [self._waiting[at] for at in range(min(MOST_BUFFERS, len(self._waiting)))]
+            try:
+                sent = self._socket.sendmsg(some)
+            except BlockingIOError:
+                return False
+            while self._waiting and sent >= len(self._waiting[0]):
+                sent -= len(self._waiting.popleft())
+            if sent:
+                self._waiting[0] = self._waiting[0][sent:]
+        return True
+
+    @property
+    def waiting_bytes(self) -> int:
+        return sum(map(len, self._waiting))
+
+
+def connect(address: str, timeout_s: float) -> socket.socket:
+    """Connect to `tcp:<host>:<port>`, `unix:<path>` or `unix:@<abstract name>`. Raises OSError, ValueError."""
+    family, target = parse_address(address)
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.settimeout(timeout_s)
+        sock.connect(target)
+    except BaseException:
+        sock.close()
+        raise
+    tune(sock)
+    return sock
+
+
+def listen(address: str) -> socket.socket:
+    """Listen at an address; port 0 lets the system choose. Raises OSError, ValueError."""
+    family, target = parse_address(address)
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        if family == socket.AF_INET:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(target)
+        sock.listen(128)
+        sock.setblocking(False)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def address_of(sock: socket.socket) -> str:
+    """Return the address that a listening socket really has."""
+    name = sock.getsockname()
+    if sock.family == socket.AF_INET:
+        return f"tcp:{name[0]}:{name[1]}"
+    return f"unix:@{name[1:].decode()}" if isinstance(name, bytes) else f"unix:{name}"
+
+
+def parse_address(address: str) -> tuple[socket.AddressFamily, str | tuple[str, int]]:
+    """Return what a socket needs. Raises ValueError."""
+    kind, _, rest = address.partition(":")
+    if kind == "unix" and rest:
+        return socket.AF_UNIX, "\0" + rest[1:] if rest.startswith("@") else rest
+    host, _, port = rest.rpartition(":")
+    if kind != "tcp" or not host or not port.isdigit():
+        raise ValueError(f"{address!r} is no server address: tcp:<host>:<port> or unix:<path>")
+    return socket.AF_INET, (host, int(port))
+
+
+def tune(sock: socket.socket) -> None:
+    """Requests wait for replies: never hold small packets back."""
+    if sock.family == socket.AF_INET:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -1,0 +1,90 @@
+"""Servers without sockets, for the core ring: a driver that carries an exchange's frames straight to server cores."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import pytest
+
+from rover_bus.events.requests import ServerAddress
+from rover_bus.ps.core import ServerCore
+from rover_bus.ps.exchange import Exchange, LinkLost, Receive, Refresh, Reset, Send
+from rover_bus.ps.frame import unpack
+from rover_bus.ps.routing import divide_slots
+
+
+class Direct:
+    """`store.Parameters` over cores in memory. `lose(effect)` may return True to break the connection at an effect."""
+
+    def __init__(self, cluster, **options):
+        self.cluster, self.exchange = cluster, Exchange(cluster.routing, **options)
+        self.lose = lambda effect: False
+        self.sent = []
+
+    def __getattr__(self, name):
+        operation = getattr(self.exchange, name)
+        if name == "acknowledged":
+            return operation
+        return lambda *args: self.run(operation(*args))
+
+    def pull(self, ids):
+        return self.run(self.exchange.collect(self.run(self.exchange.ask(ids))))
+
+    def push(self, batch, gradients, *, rate_scale=1.0, add=None, pulled=None):
+        self.run(self.exchange.push(batch, gradients, rate_scale, add, pulled))
+
+    def read(self, table, ids=None):
+        return self.run(self.exchange.read(table, ids))
+
+    def run(self, steps):
+        result, lost = None, None
+        while True:
+            try:
+                effect = steps.throw(lost) if lost else steps.send(result)
+            except StopIteration as stop:
+                return stop.value
+            try:
+                result, lost = self.perform(effect), None
+            except LinkLost as error:
+                lost = error
+
+    def perform(self, effect):
+        if self.lose(effect):
+            raise LinkLost("lost by the test")
+        match effect:
+            case Send(position, frame):
+                core = self.cluster.cores[self.routing.servers[position].index]
+                reply = core.answer(*unpack(bytearray(b"".join(frame))))
+                self.replies[position].append(bytearray(b"".join(reply)))
+            case Receive(position):
+                return unpack(self.replies[position].popleft())
+            case Reset(routing):
+                self.routing, self.replies = routing, [deque() for _ in routing.servers]
+            case Refresh():
+                return self.cluster.routing
+        return None
+
+
+class Cluster:
+    """Admitted, routed server cores."""
+
+    def __init__(self, servers=2, seed=7, core=ServerCore):
+        addresses = [ServerAddress(index, index + 1, []) for index in range(servers)]
+        self.seed, self.routing = seed, divide_slots(addresses)
+        self.cores = {address.index: core(address.index, address.incarnation) for address in addresses}
+        for server in self.cores.values():
+            server.admit(history=0, generation=0, state="empty at generation 0", seed=seed)
+            server.route(self.routing)
+
+    def join(self, **options):
+        return Direct(self, **options)
+
+
+@pytest.fixture
+def cluster():
+    return Cluster()
+
+
+@pytest.fixture
+def make_cluster():
+    return Cluster
