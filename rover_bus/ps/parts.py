@@ -7,6 +7,7 @@ npz without pickle: numpy alone can read it, its checksums find flipped bits. Wr
 from __future__ import annotations
 
 import os
+import zipfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -104,7 +105,7 @@ def _read(path: Path, use: Any) -> Any:
         with np.load(path, allow_pickle=False) as arrays:
             header = msgspec.msgpack.decode(arrays["header"].tobytes(), type=PartHeader)
             return use(header, arrays)
-    except (OSError, ValueError, KeyError, EOFError, msgspec.DecodeError) as error:
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, msgspec.DecodeError) as error:
         raise InputError(f"{path} is not a whole part of a model: {error}") from None
 
 
