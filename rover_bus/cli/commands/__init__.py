@@ -1,0 +1,1 @@
+"""One module a command of `rover`; group.py says which. Imported one at a time."""

@@ -1,0 +1,77 @@
+"""The commands of `rover` by name, in the order of their use. Each module is imported when its command is asked for.
+
+Fed by entry.py; apart from the commands, so that `rover --help` imports none of them.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+import click
+
+# section -> command -> (module under commands/, one line of help)
+SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
+    "Start here": {
+        "demo": ("demo", "Watch a model train while its workers, its master and its broker are killed."),
+        "up": ("up", "Run a stack on this machine: broker, node daemon, Brain."),
+        "run": ("run", "Run a training program without a stack, or a job file in one process (--plain)."),
+    },
+    "Jobs": {
+        "submit": ("submit", "Submit a job file; --wait follows it to its end."),
+        "jobs": ("jobs", "List jobs and what became of them."),
+        "members": ("members", "List the processes of a job: role, pid, state, who leads."),
+        "top": ("top", "Watch jobs live."),
+        "logs": ("logs", "Print what the members of a job wrote."),
+        "stop": ("stop", "Let a job finish what it holds, and end."),
+        "cancel": ("stop", "End a job at once."),
+    },
+    "What happened, and why": {
+        "events": ("events", "Print facts as they happened; --follow waits for more."),
+        "story": ("story", "Walk from an event back to what caused it."),
+        "decode": ("decode", "Turn a message body on stdin into JSON (for `nats --translate`)."),
+    },
+    "Results and checks": {
+        "export": ("export", "Write the trained model of a job as .npz."),
+        "witness": ("witness", "Write how often each sample was trained, as the servers saw it."),
+        "simulate": ("simulate", "Play one deterministic history of the whole system."),
+        "fit": ("fit", "Fit measured throughput and predict unmeasured sizes."),
+        "doctor": ("doctor", "Check this machine and a running stack."),
+    },
+}
+COMMANDS = {name: entry for section in SECTIONS.values() for name, entry in section.items()}
+
+
+class LazyGroup(click.Group):
+    """Knows its commands by name and help only, until one is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module = import_module(f"rover_bus.cli.commands.{COMMANDS[cmd_name][0]}")
+        command: click.Command = getattr(module, cmd_name)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and not args[0].startswith("-") and args[0] not in COMMANDS:
+            from difflib import get_close_matches
+
+            close = get_close_matches(args[0], COMMANDS, n=1)
+            hint = f" Did you mean {close[0]!r}?" if close else ""
+            ctx.fail(f"No command {args[0]!r}.{hint}")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        for title, commands in SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name, text) for name, (_, text) in commands.items()])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="rover-bus", prog_name="rover")
+def rover() -> None:
+    """Trains recommendation models on machines that fail, and loses no sample."""

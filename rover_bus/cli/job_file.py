@@ -1,0 +1,189 @@
+"""JOB.toml to a JobSpec: read, units turned into numbers, names and data checked before anything is submitted.
+
+Fed by `rover submit` and `rover run --plain`; feeds `job.submitted`. It is apart because it is what a user writes: every
+mistake comes back as one line that names the place and the right spelling. Keys follow the fields of
+rover_bus.events.job without their unit (`memory = "2GiB"` is `memory_bytes`), so a new field is a new key.
+docs/job-file.md describes each.
+"""
+
+from __future__ import annotations
+
+import difflib
+import shutil
+import sys
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from rover_bus.cli.units import parse_bytes, parse_seconds
+from rover_bus.events.errors import InputError
+from rover_bus.events.job import DataSpec, JobSpec, LeaseSpec, RoleSpec
+from rover_bus.events.subjects import name as check_name
+
+BUILT_IN = {"dlrm": "dlrm/train.py"}
+TABLES: dict[str, type[msgspec.Struct]] = {
+    "data": DataSpec,
+    "workers": RoleSpec,
+    "servers": RoleSpec,
+    "leases": LeaseSpec,
+}
+_UNITS: dict[str, Callable[[object, str], float]] = {"_bytes": parse_bytes, "_s": parse_seconds}
+_OURS = frozenset({"directory"})  # fields of a JobSpec that are no keys: known from where the file lies
+
+
+def read_job(
+    path: str | Path, *, name: str = "", seed: int | None = None, predictions: str | Path = ""
+) -> JobSpec:
+    """Return the job that a file describes, paths made absolute, data not yet looked at.
+
+    `name`, `seed` and `predictions` (relative to here, not to the file) replace what the file says. Raises InputError in one line.
+    """
+    path = Path(path).absolute()
+    table = _read_toml(path)
+    directory = path.parent
+    fields = _convert_keys(table, JobSpec, "", path)
+    fields["name"] = name or fields.get("name") or path.stem
+    fields["directory"] = str(directory)
+    if "data" not in fields:
+        raise InputError(f'{path.name}: there is no [data]: say what to train on, `train = "clicks.csv"`')
+    fields["program"] = find_program(fields.get("program", "dlrm"), directory, path)
+    data = fields["data"]
+    for key in ("train", "evaluate"):
+        if data.get(key):
+            data[key] = str(directory / str(data[key]))
+    if seed is not None:
+        data["seed"] = seed
+    if predictions or fields.get("predictions"):
+        fields["predictions"] = str(
+            Path(predictions).absolute() if predictions else directory / fields["predictions"]
+        )
+    try:
+        spec = msgspec.convert(fields, JobSpec)
+    except msgspec.ValidationError as error:
+        raise InputError(f"{path.name}: {_spoken(error)}") from None
+    check_name(spec.name, "job name")
+    return spec
+
+
+def check_data(spec: JobSpec, index_cache: Path | None = None) -> dict[str, int]:
+    """Read the data's headers and lines once, before anything is submitted; return the rows of `train` and `evaluate`.
+
+    Raises InputError for a file that is missing or empty, a column that is not there, an output that cannot be written.
+    """
+    from rover_bus.client.data import ClickLog, Schema
+
+    schema = Schema.parse(spec.data.schema)
+    rows = {"train": ClickLog(spec.data.train, schema, cache=index_cache).records}
+    if spec.data.evaluate:
+        rows["evaluate"] = ClickLog(spec.data.evaluate, schema, cache=index_cache).records
+    if spec.predictions:
+        if not spec.data.evaluate:
+            raise InputError("predictions need an evaluation file: set data.evaluate in the job file")
+        if not Path(spec.predictions).parent.is_dir():
+            raise InputError(
+                f"predictions cannot be written: there is no directory {Path(spec.predictions).parent}"
+            )
+    return rows
+
+
+def find_program(program: object, directory: Path, path: Path) -> list[str]:
+    """Return the worker's command line: a list as it stands, or a built-in program by its name."""
+    if isinstance(program, str):
+        if program not in BUILT_IN:
+            close = suggest(program, BUILT_IN) or f" (there is {', '.join(BUILT_IN)})"
+            raise InputError(
+                f"{path.name}: no built-in program {program!r}{close}; a command of yours is a list: "
+                'program = ["python", "train.py"]'
+            )
+        return [sys.executable, str(_example(BUILT_IN[program]))]
+    if not isinstance(program, list) or not program or not all(isinstance(word, str) for word in program):
+        raise InputError(
+            f'{path.name}: program must be a name, or a list of words like ["python", "train.py"]'
+        )
+    command = program[0]
+    if shutil.which(command if "/" not in command else str(directory / command)) is None:
+        raise InputError(f"{path.name}: program {command!r} is not there, or cannot be executed")
+    return [str(word) for word in program]
+
+
+def _example(relative: str) -> Path:
+    """Find an example in the wheel, or beside the package in a checkout."""
+    package = Path(__file__).parents[1]
+    for root in (package / "_examples", package.parent / "examples"):
+        if (root / relative).is_file():
+            return root / relative
+    raise InputError(f"this installation lacks examples/{relative}: install rover-bus again")
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        text = path.read_bytes()
+    except FileNotFoundError:
+        raise InputError(f"no job file {path}") from None
+    except OSError as error:
+        raise InputError(f"cannot read the job file {path}: {error.strerror}") from None
+    if not text.strip():
+        raise InputError(f"the job file {path} is empty: docs/job-file.md has one to start from")
+    try:
+        return tomllib.loads(text.decode())
+    except UnicodeDecodeError:
+        raise InputError(f"the job file {path} is not UTF-8 text") from None
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"{path.name}: {error}") from None
+
+
+def _convert_keys(
+    table: Mapping[str, Any], cls: type[msgspec.Struct], place: str, path: Path
+) -> dict[str, Any]:
+    """Return the fields of `cls` that a table sets, its units read; an unknown key is refused by name."""
+    keys = {_key(field): field for field in cls.__struct_fields__ if field not in _OURS}
+    fields: dict[str, Any] = {}
+    for key, value in table.items():
+        where = f"{place}{key}"
+        if key not in keys:
+            raise InputError(f"{path.name}: no key {where!r}{suggest(key, keys) or _elsewhere(key)}")
+        field = keys[key]
+        if field in TABLES and cls is JobSpec:
+            if not isinstance(value, dict):
+                raise InputError(f"{path.name}: {where} must be a table: write [{where}] and its keys below")
+            value = _convert_keys(value, TABLES[field], f"{where}.", path)
+        for suffix, parse in _UNITS.items():
+            if field == key + suffix:
+                value = parse(value, f"{path.name}: {where}")
+        fields[field] = value
+    return fields
+
+
+def _key(field: str) -> str:
+    for suffix in _UNITS:
+        if field.endswith(suffix):
+            return field.removesuffix(suffix)
+    return field
+
+
+def suggest(word: str, known: Iterable[str]) -> str:
+    """Return "; did you mean ...?" when a known word is close, else ""."""
+    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def _elsewhere(key: str) -> str:
+    """Say where a key would be known: forgetting the table's header is a common slip."""
+    known: dict[str, type[msgspec.Struct]] = {"": JobSpec, **TABLES}
+    for table, cls in known.items():
+        if key in map(_key, cls.__struct_fields__) and key not in _OURS:
+            return f"; it belongs {'under [' + table + ']' if table else 'above the first [table]'}"
+    return ": docs/job-file.md lists them all"
+
+
+def _spoken(error: msgspec.ValidationError) -> str:
+    """Return msgspec's complaint with our keys in place of its paths."""
+    text = str(error)
+    said, _, place = text.partition(" - at `$.")
+    if not place:
+        return said
+    parts = [_key(part) for part in place.rstrip("`").split(".")]
+    return f"{'.'.join(parts)}: {said[0].lower()}{said[1:]}"

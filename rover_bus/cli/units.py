@@ -1,0 +1,38 @@
+"""Sizes and durations as people write them: "2GiB", "30ms". Read by job_file.py and by options of commands."""
+
+from __future__ import annotations
+
+import re
+
+from rover_bus.events.errors import InputError
+
+_NUMBER = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*")
+_BYTES = {"B": 1} | {
+    f"{letter}{suffix}": base**power
+    for power, letter in enumerate("KMGT", start=1)
+    for suffix, base in (("iB", 1024), ("B", 1000))
+}
+_SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def parse_bytes(value: object, what: str) -> int:
+    """Return a size in bytes: "2GiB", "500MB", or a whole number of bytes. `what` names it in errors."""
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return value
+    return int(_parse(value, _BYTES, what, "a size like '2GiB' or '500MB'"))
+
+
+def parse_seconds(value: object, what: str) -> float:
+    """Return a duration in seconds: "30ms", "10s", "2m", or a number of seconds."""
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < float("inf"):
+        return float(value)
+    return _parse(value, _SECONDS, what, "a duration like '30ms' or '10s'")
+
+
+def _parse(value: object, units: dict[str, float] | dict[str, int], what: str, wanted: str) -> float:
+    found = _NUMBER.fullmatch(value) if isinstance(value, str) else None
+    by_name = {name.lower(): factor for name, factor in units.items()}
+    factor = by_name.get(found[2].lower()) if found else None
+    if found is None or factor is None:
+        raise InputError(f"{what} must be {wanted}, not {value!r} (units: {', '.join(units)})")
+    return float(found[1]) * factor
