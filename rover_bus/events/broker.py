@@ -32,6 +32,7 @@ BINARY_VARIABLE = "ROVER_NATS_SERVER"
 MAX_PAYLOAD_BYTES = (
     8 << 20
 )  # a packed log batch or a ledger snapshot chunk; the server's own default is 1 MiB
+DISK_SHARE = 0.75
 STOP_TIMEOUT_S = 10.0
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -115,7 +116,9 @@ class EmbeddedBroker:
         self.secret_file = Path(secret_file) if secret_file else self.directory / "secret"
         self.log_file = self.directory / "nats-server.log"
         self._binary = find_server(binary)
-        self._limits = {"max_file_store": max_file_store_bytes, "max_memory_store": max_memory_store_bytes}
+        self._max_file_store_bytes = max_file_store_bytes
+        self._max_memory_store_bytes = max_memory_store_bytes
+        self._log_began = 0
         self._process: subprocess.Popen[bytes] | None = None
         self._keeper: Thread | None = None
         self.directory.mkdir(parents=True, exist_ok=True)
@@ -144,6 +147,7 @@ class EmbeddedBroker:
             raise BrokerFailed(
                 f"port {self.port} is in use by another program: stop it, or choose another port"
             )
+        self._log_began = self.log_file.stat().st_size if self.log_file.exists() else 0
         self._launch()
         while not _answers(self.host, self.port):
             if not self.running or time.monotonic() > deadline:
@@ -151,6 +155,15 @@ class EmbeddedBroker:
                 raise BrokerFailed(f"nats-server did not start on port {self.port}: {self._last_words()}")
             time.sleep(0.005)
         return self
+
+    def write_error(self) -> str | None:
+        """Return what the server said when its disk refused a write, None while all is well.
+
+        After such an error a stream takes nothing and answers nothing (appends time out) until there is room and a restart.
+        """
+        with open(self.log_file, errors="replace") as log:
+            log.seek(min(self._log_began, self.log_file.stat().st_size))
+            return next((line.strip() for line in log if "critical write error" in line), None)
 
     def stop(self) -> None:
         """Let it end in its own time, which syncs its store."""
@@ -188,7 +201,9 @@ class EmbeddedBroker:
             self._process, self._keeper = _spawn(command, lock.fileno(), log.fileno())
 
     def _configuration(self) -> str:
-        limits = "".join(f"  {name}: {size}\n" for name, size in self._limits.items() if size)
+        limits = f"  max_file_store: {self._max_file_store_bytes or self._share_of_disk()}\n"
+        if self._max_memory_store_bytes:
+            limits += f"  max_memory_store: {self._max_memory_store_bytes}\n"
         sync = "  sync_interval: always\n" if self.sync == "always" else ""
         return (
             f'listen: "{self.host}:{self.port}"\n'
@@ -213,6 +228,17 @@ class EmbeddedBroker:
             process.kill()
         keeper.join()
         self._process = self._keeper = None
+
+    def _share_of_disk(self) -> int:
+        """Return the bytes the store may grow to: a share of the disk, what it already holds included.
+
+        The server's own default is a share of what is free when it starts, so that a restart of a half-full store refuses all
+        writes. No limit at all is worse: a stream whose disk ran full answers nothing until the server is restarted.
+        """
+        store = self.directory / "store"
+        store.mkdir(exist_ok=True)
+        held = sum(file.stat().st_blocks * 512 for file in store.rglob("*") if file.is_file())
+        return int(DISK_SHARE * (shutil.disk_usage(store).free + held))
 
     def _last_words(self) -> str:
         with open(self.log_file, "rb") as log:

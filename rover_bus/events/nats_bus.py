@@ -61,6 +61,7 @@ PAUSES_S = (0.02, 0.05, 0.1, 0.2, 0.25)  # between dials; the last one for ever
 DENIED_PAUSE_S = 1.0
 RESTORE_TIMEOUT_S = 2.0
 READ_BATCH = 256
+LEAST_BYTES = 1 << 20
 PENDING_BYTES = 16 << 20  # written but not yet sent, before publish waits
 _NO_RESPONDERS = "503"
 _DENIED = re.compile(r'permissions violation for (publish|subscription) (?:to )?"([^"]+)"', re.IGNORECASE)
@@ -684,9 +685,21 @@ class NatsBus:
 
     async def _ensure_declared(self) -> None:
         for config in _configs(self._declared[0].values(), self._declared[1].values()):
+            await self._create(config)
+
+    async def _create(self, config: dict[str, Any]) -> None:
+        """Create a stream unless it exists.
+
+        JetStream reserves `max_bytes` in advance. A stream that may drop its oldest makes do with less on a small store.
+        """
+        while True:
             answer = await self._api(f"STREAM.CREATE.{config['name']}", config, CALL_TIMEOUT_S)
-            if answer.error is not None and answer.error.err_code != jetstream.NAME_IN_USE:
+            if answer.error is None or answer.error.err_code == jetstream.NAME_IN_USE:
+                return
+            full = answer.error.err_code in jetstream.FULL
+            if not (full and config["discard"] == "old" and config["max_bytes"] > LEAST_BYTES):
                 jetstream.refuse(answer.error, f"create {config['name']}")
+            config = {**config, "max_bytes": config["max_bytes"] // 4}
 
     # Errors
 

@@ -89,4 +89,5 @@ def _stats(endpoint: Endpoint) -> dict[str, Any]:
         "last_error": endpoint.last_error,
         "processing_time": endpoint.processing_ns,
         "average_processing_time": endpoint.processing_ns // max(1, endpoint.requests),
+        "data": {},
     }
