@@ -1,0 +1,91 @@
+"""A lease as its worker sees it: batches handed out, batches done, and what of that the master has yet to hear (protocol P6).
+
+Fed by `worker`; apart because the prefix rule lives here: progress is the batches before `upto`, all of them done, however out of
+order they were done; what rides on them (skipped rows, counts) leaves with the report that covers them, and only with it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from rover_bus.events.facts import SkippedRow
+
+REPORTED_ROWS = (
+    2000  # skipped rows a report names at most, unless a single batch has more: a message has a bounded size
+)
+
+
+class Assigned(NamedTuple):
+    """One batch to train: number `number` of `epoch`, held under `token` in `generation`."""
+
+    generation: int
+    token: int
+    epoch: int
+    number: int
+
+
+class Work(NamedTuple):
+    """What became of one batch once every server held it."""
+
+    skipped: tuple[SkippedRow, ...] = ()
+    values_missing: int = 0
+    samples_retrained: int = 0  # its samples, when a server held the batch already
+
+
+NO_REMARK = Work()
+
+
+@dataclass(slots=True)
+class HeldLease:
+    """The batches [first, end) of `epoch` under `token`. `first <= reported <= upto <= next <= end`."""
+
+    token: int
+    epoch: int
+    first: int
+    end: int
+    next: int = -1  # the first batch not handed out
+    upto: int = -1  # every batch before it is done
+    reported: int = -1  # every batch before it stands in a report
+    _ahead: dict[int, Work] = field(default_factory=dict)  # done, but not yet part of the prefix
+    _remarks: list[tuple[int, Work]] = field(
+        default_factory=list
+    )  # of done batches, not yet reported, ascending
+
+    def __post_init__(self) -> None:
+        self.next = self.upto = self.reported = self.first
+
+    @property
+    def untouched(self) -> bool:
+        return self.next == self.first
+
+    def take(self) -> int:
+        """Hand out the next batch."""
+        self.next += 1
+        return self.next - 1
+
+    def finish(self, number: int, work: Work) -> None:
+        """Note that a batch is done. A batch that was done already, or was never handed out, changes nothing."""
+        if not self.upto <= number < self.next:
+            return
+        self._ahead.setdefault(number, work)
+        while (done := self._ahead.pop(self.upto, None)) is not None:
+            if done != NO_REMARK:
+                self._remarks.append((self.upto, done))
+            self.upto += 1
+
+    def report(self) -> tuple[int, list[Work]] | None:
+        """Return what is new since the last report as (upto, remarks of the batches it covers), None when nothing is."""
+        if self.upto == self.reported:
+            return None
+        upto, rows, covered = self.upto, 0, 0
+        for number, work in self._remarks:
+            rows += len(work.skipped)
+            if rows > REPORTED_ROWS and covered:
+                upto = number
+                break
+            covered += 1
+        remarks = [work for _, work in self._remarks[:covered]]
+        del self._remarks[:covered]
+        self.reported = upto
+        return upto, remarks

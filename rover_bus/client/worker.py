@@ -1,0 +1,383 @@
+"""A worker's side of the protocol as a state machine without I/O: what to ask the master next, and what to train next.
+
+Fed from two sides, which need not know each other: the training side takes batches and says which are done; the conversation side
+(session.py) asks `next_request`, sends it until it is answered, and hands the answer to `receive`. Requests are strictly one after
+the other, and a request that was not answered is repeated in the same bytes: so a report of progress is answered before the
+next one is made, and no skipped row is lost or counted twice (P6, P7). Time comes in as `now`, seconds of one clock.
+
+    joining --joined--> registering --registered--> training --closed | draining--> leaving --left--> over
+       ^------------- stale generation or history (P8): all leases are dropped -----------|
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any, TypedDict
+
+from rover_bus.client.lease import NO_REMARK, Assigned, HeldLease, Work
+from rover_bus.client.pace import Pace
+from rover_bus.events.errors import Refused
+from rover_bus.events.identity import Member
+from rover_bus.events.job import Dataset
+from rover_bus.events.requests import (
+    OK,
+    FailureReply,
+    FailureRequest,
+    HeartbeatReply,
+    HeartbeatRequest,
+    JoinReply,
+    JoinRequest,
+    LeaseReply,
+    LeaseRequest,
+    LeaveReply,
+    LeaveRequest,
+    Progress,
+    RefusedReply,
+    RegisterReply,
+    RegisterRequest,
+    Reply,
+    Request,
+    RoutingTable,
+)
+
+LEAST_PAUSE_S = 0.05
+ROUTING_PAUSE_S = 0.1  # between heartbeats that ask for a routing table
+ANY_PLACE = Member("worker", -1, 0)
+NO_PROGRESS = Progress()
+
+
+class Who(TypedDict):
+    """What every request bears."""
+
+    member: Member
+    history: int
+    generation: int
+
+
+class Worker:
+    """One process's part in a job. `external`: nobody started it for us, so it may join again as another life after a loss.
+
+    Public fields are read by the training side; only methods change them.
+    """
+
+    def __init__(
+        self,
+        member: Member,
+        nonce: str,
+        *,
+        host: str = "",
+        pid: int = 0,
+        version: str = "",
+        external: bool = False,
+    ) -> None:
+        self.member = member
+        self.external = external
+        self.history = 0
+        self.generation = 0
+        self.uid = ""
+        self.seed = 0
+        self.spec: dict[str, Any] = {}
+        self.heartbeat_s = 1.0
+        self.joined = False
+        self.routing: RoutingTable | None = None
+        self.dataset: Dataset | None = None
+        self.registered = False
+        self.closed = False  # no epoch is left
+        self.draining = False  # finish the batch in hand, leave
+        self.over = False  # nothing more will be said
+        self.end: Refused | None = None  # why, when it was not our own wish
+        self.lives = 1
+        self._nonce, self._host, self._pid, self._version = nonce, host, pid, version
+        self._leases: dict[int, HeldLease] = {}
+        self._waiting: deque[HeldLease] = deque()  # those with batches not handed out
+        self._pace = Pace()
+        self._request = 0
+        self._servers: list[int] = []
+        self._unsettled: Progress | None = (
+            None  # the report on its way: repeated unchanged until it is answered
+        )
+        self._retrained = 0  # of reports that committed nothing
+        self._file = ""
+        self._farewell: list[Request] = []
+        self._not_before = 0.0  # no request at all
+        self._lease_not_before = 0.0
+        self._heartbeat_due = 0.0
+        self._heartbeat_sent = 0.0
+        self._asking = False  # a lease request is on its way
+
+    # -- the training side -------------------------------------------------------------------------------------------------
+
+    def want(self, dataset: Dataset, file: str = "") -> None:
+        """State the data set that the program reads; `file` names it where rows are skipped. Batches follow."""
+        if dataset != self.dataset:
+            self.registered, self.closed = False, False
+        self.dataset, self._file = dataset, file
+
+    @property
+    def resting(self) -> bool:
+        """No batch will come any more: training is over, or this worker leaves."""
+        return self.closed or self.draining or self.over
+
+    @property
+    def hungry(self) -> bool:
+        """Less than one lease of work lies ahead: a lease request is due."""
+        if self._asking or self.resting or not self.registered:
+            return False
+        waiting = self._waiting
+        return not waiting or (len(waiting) == 1 and not waiting[0].untouched)
+
+    def holds(self, assigned: Assigned) -> bool:
+        """Whether the work on a batch is still wanted from this worker."""
+        return assigned.token in self._leases and assigned.generation == self.generation
+
+    def take(self) -> Assigned | None:
+        """Hand out the next batch; None when there is none now (ask again after an answer) or at all (`resting`)."""
+        if self.resting or not self._waiting:
+            return None
+        lease = self._waiting[0]
+        number = lease.take()
+        if lease.next == lease.end:
+            self._waiting.popleft()
+        return Assigned(self.generation, lease.token, lease.epoch, number)
+
+    def finish(
+        self, assigned: Assigned, now: float, work: Work = NO_REMARK, servers: tuple[int, ...] | None = None
+    ) -> None:
+        """Note that every server holds a batch's update. `servers`: the incarnations that acked, None where there are none.
+
+        A batch of a lease that is no longer ours changes nothing: the servers hold it, whoever commits it (P2).
+        """
+        lease = self._leases.get(assigned.token)
+        if lease is None or assigned.generation != self.generation:
+            return
+        if servers is not None:
+            self._servers = list(servers)
+        lease.finish(assigned.number, work)
+        self._pace.finish(now)
+
+    def drain(self) -> None:
+        """Take no more work: what is done is committed at leaving, the rest returns."""
+        self.draining = True
+        self._waiting.clear()
+
+    def leave(self, reason: str) -> None:
+        """Say goodbye as the next and last request."""
+        self.drain()
+        if not self.joined:
+            self.over = True
+        self._farewell.append(LeaveRequest(**self.who(), reason=reason))
+
+    def fail(self, failure: FailureRequest) -> None:
+        """Report that user code raised, as the next request; nothing else follows, except that an external worker leaves."""
+        self.drain()
+        if not self.joined:
+            self.over = True
+        self._farewell.append(failure)
+        if self.external:
+            self._farewell.append(LeaveRequest(**self.who(), reason="failed"))
+
+    def want_routing(self) -> None:
+        """Ask for a newer routing table with the next heartbeat, soon."""
+        self._heartbeat_due = min(self._heartbeat_due, self._heartbeat_sent + ROUTING_PAUSE_S)
+
+    def who(self) -> Who:
+        """Return what every request of ours bears."""
+        return {"member": self.member, "history": self.history, "generation": self.generation}
+
+    # -- the conversation side: what to say ---------------------------------------------------------------------------------
+
+    def next_request(self, now: float) -> Request | None:
+        """Return the request to send now, None when none is due before `wake_s`. It is to be repeated until it is answered."""
+        if self.over or now < self._not_before:
+            return None
+        if not self.joined:
+            return self._join()
+        if self._farewell:
+            return self._goodbye()
+        if self.dataset is not None and not self.registered and not self.resting:
+            return RegisterRequest(**self.who(), dataset=self.dataset)
+        if self.hungry and now >= self._lease_not_before:
+            return self._ask_for_work()
+        if now >= self._heartbeat_due:
+            return self._heartbeat(now)
+        return None
+
+    def wake_s(self) -> float:
+        """Return when `next_request` has something to say again if nothing happens until then."""
+        due = self._heartbeat_due
+        if self.hungry:
+            due = min(due, self._lease_not_before)
+        return max(due, self._not_before)
+
+    def _join(self) -> JoinRequest:
+        return JoinRequest(
+            member=self.member, nonce=self._nonce, host=self._host, pid=self._pid, version=self._version
+        )
+
+    def _goodbye(self) -> Request:
+        """Give the farewell what is known only now: who we are by now, and the last progress."""
+        progress, _ = self._report()
+        fields = {name: getattr(self._farewell[0], name) for name in self._farewell[0].__struct_fields__}
+        return type(self._farewell[0])(**{**fields, **self.who(), "progress": progress})
+
+    def _ask_for_work(self) -> LeaseRequest:
+        self._request += 1
+        self._asking = True
+        progress, held = self._report()
+        return LeaseRequest(
+            **self.who(), request=self._request, rate=self._pace.rate, progress=progress, held=held
+        )
+
+    def _heartbeat(self, now: float) -> HeartbeatRequest:
+        self._heartbeat_sent, self._heartbeat_due = now, now + self.heartbeat_s
+        progress, held = self._report()
+        return HeartbeatRequest(
+            **self.who(),
+            request=self._request,
+            progress=progress,
+            held=held,
+            routing_epoch=self.routing.epoch if self.routing is not None else 0,
+        )
+
+    def _report(self) -> tuple[Progress, list[int]]:
+        """Return what is new, by token, and the other tokens that are held: those not listed anywhere would return (P7)."""
+        progress = self._unsettled or self._new_progress()
+        self._unsettled = progress if progress.tokens else None
+        return progress, [token for token in self._leases if token not in progress.tokens]
+
+    def _new_progress(self) -> Progress:
+        tokens: list[int] = []
+        uptos: list[int] = []
+        remarks: list[Work] = []
+        for token, lease in self._leases.items():
+            if (new := lease.report()) is not None:
+                tokens.append(token)
+                uptos.append(new[0])
+                remarks += new[1]
+        if not tokens:
+            return NO_PROGRESS
+        retrained, self._retrained = self._retrained, 0
+        skipped = [row for work in remarks for row in work.skipped]
+        return Progress(
+            tokens=tokens,
+            uptos=uptos,
+            servers=self._servers,
+            skipped=skipped,
+            skipped_file=self._file if skipped else "",
+            values_missing=sum(work.values_missing for work in remarks),
+            samples_retrained=retrained + sum(work.samples_retrained for work in remarks),
+        )
+
+    # -- the conversation side: what was answered -----------------------------------------------------------------------------
+
+    def receive(self, request: Request, reply: Reply, now: float) -> None:
+        """Take in the answer to the request that `next_request` returned last."""
+        if isinstance(request, LeaseRequest):
+            self._asking = False
+        match reply:
+            case RefusedReply():
+                self._refused(request, reply, now)
+            case JoinReply():
+                self._joined(reply, now)
+            case RegisterReply():
+                self.registered = True
+                self._lease_not_before = now
+            case LeaseReply() if isinstance(request, LeaseRequest):
+                self._settle(request.progress, reply.answers)
+                self._cancel(reply.cancelled)
+                self._leased(reply, now)
+            case HeartbeatReply() if isinstance(request, HeartbeatRequest):
+                self._settle(request.progress, reply.answers)
+                self._cancel(reply.cancelled)
+                self._ordered(reply, now)
+            case FailureReply() | LeaveReply() if self._farewell:
+                self._farewell.pop(0)
+                self._unsettled = None
+                self.over = not self._farewell
+
+    def _joined(self, reply: JoinReply, now: float) -> None:
+        self.joined = True
+        self.member, self.uid, self.seed, self.spec = reply.member, reply.uid, reply.seed, reply.spec
+        self.history, self.generation = reply.history, reply.generation
+        self.heartbeat_s = reply.heartbeat_s
+        self._heartbeat_due = now + reply.heartbeat_s
+        self._route(reply.routing, now)
+
+    def _leased(self, reply: LeaseReply, now: float) -> None:
+        if reply.outcome == "closed":
+            self.closed = True
+        elif reply.outcome == "drain":
+            self.drain()
+        self._lease_not_before = now if reply.tokens else now + max(reply.delay_s, LEAST_PAUSE_S)
+        if not any(lease.upto < lease.end for lease in self._leases.values()):
+            self._pace.resume(now)
+        for token, first, count in zip(reply.tokens, reply.firsts, reply.counts, strict=True):
+            lease = HeldLease(token, reply.epoch, first, first + count)
+            self._leases[token] = lease
+            if not self.draining:
+                self._waiting.append(lease)
+
+    def _ordered(self, reply: HeartbeatReply, now: float) -> None:
+        self._route(reply.routing, now)
+        if reply.order == "drain":
+            self.drain()
+        elif reply.order == "stop":
+            self._finish_for_good("job_ended", "the job is over")
+
+    def _route(self, routing: RoutingTable | None, now: float) -> None:
+        if routing is not None and (routing.history, routing.generation) == (self.history, self.generation):
+            self.routing = routing
+            self._servers = [server.incarnation for server in routing.servers]
+        elif self.routing is None:
+            self._heartbeat_due = min(self._heartbeat_due, now + ROUTING_PAUSE_S)  # servers are coming up
+
+    def _settle(self, progress: Progress, answers: list[int]) -> None:
+        """A report is answered: forget leases that are done or lost."""
+        self._unsettled = None
+        if answers and OK not in answers:
+            self._retrained += progress.samples_retrained
+        for token, upto, answer in zip(progress.tokens, progress.uptos, answers, strict=False):
+            lease = self._leases.get(token)
+            if lease is not None and (answer != OK or upto == lease.end):
+                self._drop(lease)
+
+    def _cancel(self, tokens: list[int]) -> None:
+        for token in tokens:
+            if (lease := self._leases.get(token)) is not None:
+                self._drop(lease)
+
+    def _drop(self, lease: HeldLease) -> None:
+        del self._leases[lease.token]
+        if lease.next < lease.end and lease in self._waiting:
+            self._waiting.remove(lease)
+
+    # -- refusals -------------------------------------------------------------------------------------------------------------
+
+    def _refused(self, request: Request, reply: RefusedReply, now: float) -> None:
+        code = reply.code
+        if reply.retry_s > 0 or code == "stale_term":
+            self._not_before = now + max(reply.retry_s, LEAST_PAUSE_S)
+        elif code in ("stale_generation", "stale_history"):
+            self.reset()
+        elif code == "not_admitted" and self.external:
+            self.reset()
+            self.lives += 1
+            self.member, self._nonce = ANY_PLACE, f"{self._nonce.split('+')[0]}+{self.lives}"
+        elif code == "not_registered":
+            self.registered = False
+        else:
+            self._finish_for_good(code, reply.message)
+
+    def _finish_for_good(self, code: str, message: str) -> None:
+        self.drain()
+        self.over = True
+        self.end = Refused(message, code)
+
+    def reset(self) -> None:
+        """What we hold belongs to the past (P8): drop it, and join again. Request numbers go on, they belong to the incarnation."""
+        self._leases.clear()
+        self._waiting.clear()
+        self.joined = self.registered = self.closed = False
+        self.routing = None
+        self._unsettled, self._retrained = None, 0
+        self._asking = False

@@ -1,0 +1,199 @@
+"""A small world in virtual time: a broker, real masters, a simulated server that applies a batch once, workers on real sessions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
+
+import pytest
+
+from rover_bus.client.lease import Assigned, Work
+from rover_bus.client.master import Master
+from rover_bus.client.session import Session
+from rover_bus.client.worker import ANY_PLACE, Worker
+from rover_bus.events import subjects
+from rover_bus.events.codec import decode, encode
+from rover_bus.events.errors import RoverError
+from rover_bus.events.facts import Fact, JobEnded, JobSubmitted, PlanProposed
+from rover_bus.events.identity import Member
+from rover_bus.events.job import Dataset, DataSpec, JobSpec, LeaseSpec, RoleSpec
+from rover_bus.events.memory_broker import CALM, Faults, MemoryBroker
+from rover_bus.events.requests import (
+    FinishedRequest,
+    HeartbeatReply,
+    HeartbeatRequest,
+    JoinReply,
+    JoinRequest,
+    RefusedReply,
+)
+from rover_bus.events.streams import FACTS
+from rover_bus.events.virtual_time import run
+from rover_bus.master.decider import Decider
+from rover_bus.master.service import build_master
+
+T = TypeVar("T")
+JOB = "j"
+
+
+class World:
+    """One job of `records` samples; everything is reached from here."""
+
+    def __init__(
+        self, seed: int, faults: Faults = CALM, records: int = 1050, epochs: int = 2, **spec: Any
+    ) -> None:
+        self.broker = MemoryBroker(seed=seed, faults=faults)
+        self.dataset = Dataset(records=records, batch_size=10, epochs=epochs)
+        self.applied: dict[
+            tuple[int, int, int], int
+        ] = {}  # (generation, epoch, batch) -> how often it was pushed
+        self.trained: dict[str, list[Assigned]] = {}
+        self.sessions: dict[str, Session] = {}
+        self.deciders: dict[str, Decider] = {}
+        self.tasks: dict[str, asyncio.Task[Any]] = {}
+        self.broken: list[BaseException] = []
+        defaults: dict[str, Any] = {"leases": LeaseSpec(target_s=2.0)}
+        self.spec = JobSpec(
+            name=JOB,
+            program=["train"],
+            data=DataSpec(train="x", batch_size=10, epochs=epochs),
+            workers=RoleSpec(count=2),
+            **{**defaults, **spec},
+        )
+
+    # -- who takes part
+
+    def start(self, name: str, work: Coroutine[Any, Any, Any]) -> None:
+        self.tasks[name] = asyncio.create_task(work, name=name)
+
+    async def begin(self, workers: int = 2, servers: int = 1) -> None:
+        """Submit the job, plan it, start a master and the server. Workers are started by the test."""
+        bus = self.broker.connect("cli")
+        for fact in (
+            JobSubmitted(job=JOB, spec=self.spec, uid="0123456789abcdef"),
+            PlanProposed(job=JOB, plan=1, workers=workers, servers=servers, hosts=["h"]),
+        ):
+            await bus.append(FACTS, subjects.job_fact(JOB, fact.kind()), encode(fact))
+        self.start("master-0", self.lead("master-0"))
+        for index in range(servers):
+            self.start(f"ps-{index}", self.serve(index))
+
+    async def publish(self, fact: Fact, subject: str) -> None:
+        await self.broker.connect("cli").append(FACTS, subject, encode(fact))
+
+    async def lead(self, name: str) -> None:
+        loop = asyncio.get_running_loop()
+        shell, self.deciders[name] = build_master(
+            self.broker.connect(name), JOB, holder=name, clock=loop.time, wall_ms=lambda: 0
+        )
+        await shell.run()
+
+    async def serve(self, index: int, incarnation: int = 1) -> None:
+        """A server's life on the bus: joins, beats, and finishes when it is told to."""
+        master = Master(self.broker.connect(f"ps-{index}"), JOB)
+        member = Member("ps", index, incarnation)
+        while not isinstance(  # noqa: ASYNC110 - it is time that is waited for
+            joined := await master.ask(
+                JoinRequest(member=member, nonce=str(member), addresses=["tcp:127.0.0.1:1"])
+            ),
+            JoinReply,
+        ):
+            await asyncio.sleep(0.1)
+        generation = joined.generation
+        while True:
+            who = {"member": member, "history": joined.history, "generation": generation}
+            reply = await master.ask(HeartbeatRequest(**who))
+            if isinstance(reply, HeartbeatReply) and reply.order == "finish":
+                await master.ask(FinishedRequest(**who, path=f"part-{index}"))
+            elif isinstance(reply, RefusedReply) and reply.code == "stale_generation":
+                return  # this life of the server belongs to the past
+            await asyncio.sleep(0.5)
+
+    def worker(
+        self, name: str, index: int = 0, incarnation: int = 1, *, external: bool = False, **how: Any
+    ) -> None:
+        """Start a worker of the platform's, or one that nobody started for us."""
+        member = ANY_PLACE if external else Member("worker", index, incarnation)
+        self.start(name, self.work(name, Worker(member, f"nonce-{name}", host="h", external=external), **how))
+
+    async def work(
+        self,
+        name: str,
+        worker: Worker,
+        step_s: float = 0.05,
+        meet: Callable[[Session, Assigned], Awaitable[None]] | None = None,
+        bad: Callable[[Assigned], Work] = lambda _: Work(),
+    ) -> None:
+        session = Session(self.broker.connect(name), JOB, worker)
+        self.sessions[name] = session
+        done = self.trained.setdefault(name, [])
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(session.run())
+                await session.register(self.dataset)
+                while (assigned := await session.take()) is not None:
+                    await asyncio.sleep(step_s)
+                    if meet is not None:
+                        await meet(session, assigned)
+                    repeated = self.push(assigned)
+                    work = bad(assigned)
+                    session.finish(assigned, work._replace(samples_retrained=10 * repeated), (1,))
+                    done.append(assigned)
+                await session.leave()
+        except* RoverError as errors:
+            self.broken += errors.exceptions
+
+    def push(self, assigned: Assigned) -> bool:
+        """Apply a batch once, as servers do (P2); True when it was held already."""
+        key = assigned.generation, assigned.epoch, assigned.number
+        self.applied[key] = self.applied.get(key, 0) + 1
+        return self.applied[key] > 1
+
+    def kill(self, name: str) -> None:
+        """SIGKILL: nothing of the process runs on, nobody says goodbye."""
+        self.broker.kill(name)
+        self.tasks.pop(name).cancel()
+
+    # -- what came of it
+
+    async def ended(self, within_s: float = 600.0) -> JobEnded:
+        bus = self.broker.connect("observer")
+        async with asyncio.timeout(within_s):
+            while not (stored := await bus.last(FACTS, subjects.job_facts(JOB, "job.ended"))):  # noqa: ASYNC110
+                await asyncio.sleep(0.2)
+        return decode(stored.body, JobEnded)
+
+    async def facts(self, kind: str) -> list[bytes]:
+        bus = self.broker.connect("observer")
+        return [stored.body async for stored in bus.read(FACTS, subjects.job_facts(JOB, kind))]
+
+    def every_batch_was_applied(self, generation: int = 0) -> bool:
+        whole = {(generation, e, k) for e in range(self.dataset.epochs) for k in range(self.dataset.batches)}
+        return whole <= set(self.applied)
+
+    async def stop(self) -> None:
+        for task in self.tasks.values():
+            task.cancel()
+        await asyncio.gather(*self.tasks.values(), return_exceptions=True)
+
+
+Scenario = Callable[[World], Awaitable[T]]
+
+
+def play(scenario: Scenario[T], seed: int = 1, faults: Faults = CALM, **world: Any) -> T:
+    """Run a scenario in a fresh world and clear up behind it. The seed is printed where it fails."""
+    print(f"seed {seed}")
+
+    async def program() -> T:
+        made = World(seed, faults, **world)
+        try:
+            return await scenario(made)
+        finally:
+            await made.stop()
+
+    return run(program())
+
+
+@pytest.fixture(name="play")
+def play_fixture() -> Callable[..., Any]:
+    return play
