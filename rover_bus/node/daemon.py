@@ -25,7 +25,6 @@ from rover_bus.events.streams import FACTS
 from rover_bus.events.subjects import host_profile, job_facts, name, parse
 from rover_bus.node import platform, sampling
 from rover_bus.node.cgroup import Cgroup, Limits
-from rover_bus.node.layout import Layout
 from rover_bus.node.outbox import Letter, Outbox
 from rover_bus.node.platform import Adjust, Ended, Forget, Observation, Platform, Running, Start, Stop
 from rover_bus.node.presence import Presence
@@ -42,7 +41,7 @@ log = structlog.get_logger("rover.node")
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """What a daemon is: its host's name, its own incarnation, what it measures, where its records lie."""
+    """What a daemon is: its host's name, its own incarnation, what it measures. sample_s 0: no samples."""
 
     name: str
     daemon: str
@@ -50,7 +49,6 @@ class Host:
     limits: Limits
     cgroup: Cgroup
     allowed: tuple[int, ...]
-    layout: Layout
     sample_s: float = 5.0
 
 
@@ -99,7 +97,8 @@ class Daemon:
             raise
         self._bus.on_connection(self._on_connection)
         self._register()
-        works = (self._outbox.run(), self._presence.run(), self._sample(), self._follow())
+        works = [self._outbox.run(), self._presence.run(), self._follow()]
+        works += [self._sample()] if self._host.sample_s else []
         tasks = [self._loop.create_task(work) for work in works]
         try:
             ready()
@@ -120,15 +119,17 @@ class Daemon:
         self._closing = True
         if self._wake:
             self._wake.cancel()
-        if not leave_members:
-            await self._drain()
-        self._post(facts.HostLeft(host=self._host.name, reason="stopped"), f"left.{self._host.daemon}")
-        await self._outbox.flush(FLUSH_S)
-        await self._presence.leave()
-        self._processes.release()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        try:
+            if not leave_members:
+                await self._drain()
+            self._post(facts.HostLeft(host=self._host.name, reason="stopped"), f"left.{self._host.daemon}")
+            await self._outbox.flush(FLUSH_S)
+            await self._presence.leave()
+        finally:
+            self._processes.release()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _drain(self) -> None:
         graces = [life.desired.grace_s for life in self._state.lives.values()]
@@ -232,7 +233,7 @@ class Daemon:
             case Adjust(life, resources, cpus):
                 self._processes.adjust(life, resources, cpus)
             case Forget(job) if not any(each[0] == job for each in self._unreported):
-                self._host.layout.forget(job)
+                self._processes.forget(job)
                 self._state = platform.forget(self._state, job)
 
     # -- what happened -------------------------------------------------------------------------------------------------
@@ -255,13 +256,13 @@ class Daemon:
 
     def _report_end(self, ended: Ended) -> None:
         who = ended.job, ended.uid, ended.member
-        if self._host.layout.life(*who).is_reported():
+        if ended.reported:
             return
         self._unreported.add(who)
 
         def stored() -> None:
             self._unreported.discard(who)
-            self._host.layout.mark_reported(*who)
+            self._processes.mark_reported(ended)
             self._decide_soon()
 
         fact = facts.HostExited(

@@ -23,6 +23,7 @@ from rover_bus.events.streams import FACTS
 from rover_bus.events.subjects import host_fact
 
 RETRY_FIRST_S, RETRY_MAX_S = 0.1, 2.0
+APPEND_TIMEOUT_S = 2.0  # short, because a repeat is harmless and a lost answer holds up all that follows
 log = structlog.get_logger("rover.node")
 
 
@@ -86,7 +87,14 @@ class Outbox:
         body, delay_s = encode(letter.fact), RETRY_FIRST_S
         while True:
             try:
-                await self._bus.append(FACTS, subject, body, headers=headers, message_id=letter.message_id)
+                await self._bus.append(
+                    FACTS,
+                    subject,
+                    body,
+                    headers=headers,
+                    message_id=letter.message_id,
+                    timeout_s=APPEND_TIMEOUT_S,
+                )
                 return
             except RoverError as error:  # also a permanent one: rights and disks are repaired while we run
                 log.warning("fact waits for the bus", id=letter.message_id, job=letter.job, why=str(error))

@@ -119,7 +119,7 @@ class Adjusted:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A life is over, the whole group proven dead. `at_s` is the monotonic second."""
+    """A life is over, the whole group proven dead. `at_s` is the monotonic second. `reported`: the bus has its fact already."""
 
     job: str
     uid: str
@@ -127,6 +127,7 @@ class Ended:
     exit: Exit
     ran_s: float
     at_s: float
+    reported: bool = False
 
 
 Observation = Spawned | Running | Told | Adjusted | Ended

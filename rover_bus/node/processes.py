@@ -51,6 +51,12 @@ class MemberProcesses(Protocol):
     def adopt(self) -> None:
         """Take over what a former daemon left: answers Spawned and Running for the living, Ended for the dead."""
 
+    def mark_reported(self, ended: Ended) -> None:
+        """Note for successors that the fact of this end is stored."""
+
+    def forget(self, job: str) -> None:
+        """Drop the records of a job of which nothing lives."""
+
     def release(self) -> None:
         """Let go of everything; members live on under their shims."""
 
@@ -93,6 +99,8 @@ class Processes:
     # -- start ---------------------------------------------------------------------------------------------------------
 
     def start(self, life: Life) -> None:
+        if life.key in self._held:
+            return
         held = _Held(life, self._layout.life(life.job, life.uid, life.desired.member))
         self._held[life.key] = held
         self._observe(Spawned(life))
@@ -304,8 +312,23 @@ class Processes:
             del self._held[life.key]
         if held.directory.path.is_dir() and held.directory.ended() is None:
             held.directory.write("exit", ended)
-        now_s = self._loop.time()
-        self._observe(Ended(life.job, life.uid, life.desired.member, ended.exit(), ended.ran_s, now_s))
+        self._observe(
+            Ended(
+                job=life.job,
+                uid=life.uid,
+                member=life.desired.member,
+                exit=ended.exit(),
+                ran_s=ended.ran_s,
+                at_s=self._loop.time(),
+                reported=held.directory.is_reported(),
+            )
+        )
+
+    def mark_reported(self, ended: Ended) -> None:
+        self._layout.mark_reported(ended.job, ended.uid, ended.member)
+
+    def forget(self, job: str) -> None:
+        self._layout.forget(job)
 
     # -- letting go ----------------------------------------------------------------------------------------------------
 

@@ -73,7 +73,6 @@ async def run_daemon(
             limits=limits,
             cgroup=group,
             allowed=allowed,
-            layout=home,
             sample_s=sample_s,
         )
         settings = Settings(
@@ -93,7 +92,8 @@ def _shared(
     environment: Mapping[str, str] | None, host: str, state_dir: Path, url: str, secret_file: str
 ) -> dict[str, str]:
     """Return what the environments of all members have in common."""
-    shared = dict(os.environ if environment is None else environment)
+    shared = {"PYTHONUNBUFFERED": "1"}  # a killed member's last lines shall be in its log
+    shared |= os.environ if environment is None else environment
     shared |= {"ROVER_HOST": host, "ROVER_STATE_DIR": str(state_dir)}
     shared |= {key: value for key, value in (("ROVER_URL", url), ("ROVER_SECRET_FILE", secret_file)) if value}
     return shared

@@ -30,7 +30,10 @@ SIGNALS = frozenset({signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHU
 
 DAEMON_CHECK_S = 1.0
 OOM_CHECK_S = 10.0
-TREE_CHECK_S = 5.0  # how long a list of the group's processes is believed
+TREE_CHECK_S, TREE_COST = (
+    0.25,
+    200,
+)  # a list of the group's processes is believed for this long, and 200 times its cost
 GROWTH_BYTES_PER_S = 2 << 30  # nothing fills memory faster: decides when to look again
 WATCH_MIN_S, WATCH_MAX_S = 0.05, 1.0
 
@@ -94,7 +97,7 @@ class Shim:
         self.kill_at_s = 0.0
         self.look_at_s = 0.0
         self.group: list[int] = []
-        self.group_at_s = 0.0
+        self.group_until_s = 0.0
         self.oom_kills = proctree.out_of_memory_kills(self.oom_path)
         self.oom_at_s = self.born_s
         self.checked_s = 0.0
@@ -228,9 +231,11 @@ class Shim:
         self.look_at_s = now + max(next_look_s(used, self.memory_limit), 20 * cost)
 
     def living(self, now: float, fresh: bool = False) -> list[int]:
-        """Return the group's processes, from a list that is at most TREE_CHECK_S old."""
-        if fresh or not self.group or now - self.group_at_s >= TREE_CHECK_S:
-            self.group, self.group_at_s = proctree.listed_descendants(os.getpid()), now
+        """Return the group's processes, from a list that may be old in proportion to what it costs."""
+        if fresh or not self.group or now >= self.group_until_s:
+            self.group = proctree.listed_descendants(os.getpid())
+            done = time.monotonic()
+            self.group_until_s = done + max(TREE_CHECK_S, TREE_COST * (done - now))
         return self.group
 
     def read_limits(self) -> None:

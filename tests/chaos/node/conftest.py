@@ -1,0 +1,155 @@
+"""Real members under real shims: a rig that starts them without a bus, and a check that nothing of them is left."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from rover_bus.events.identity import DesiredMember, Member, Resources
+from rover_bus.node import layout, locks, proctree
+from rover_bus.node.layout import Layout, Started
+from rover_bus.node.platform import Ended, Life, Observation, Running
+from rover_bus.node.processes import Processes, Settings
+
+PATIENCE_S = 20.0
+ALLOWED = tuple(sorted(os.sched_getaffinity(0)))
+
+
+async def until(condition: Callable[[], object], what: str) -> None:
+    """Wait until `condition` holds; fail saying what never came."""
+    deadline_s = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline_s, f"never came: {what}"
+        await asyncio.sleep(0.01)
+
+
+def bearing(directory: Path) -> list[int]:
+    """Return the processes, shims among them, that belong to members below `directory`."""
+    return proctree.bearing(f"ROVER_LIFE={directory}".encode())
+
+
+class Rig:
+    """Processes over one state directory, the lock of a daemon, and what was observed."""
+
+    allowed = ALLOWED
+
+    def __init__(self, directory: Path, orphan_s: float = 0.0) -> None:
+        self.layout = Layout(directory)
+        directory.mkdir(exist_ok=True)
+        self.lock = locks.hold(str(self.layout.daemon_lock))
+        assert self.lock is not None
+        self.seen: list[Observation] = []
+        environment = {key: value for key, value in os.environ.items() if not key.startswith("ROVER_")}
+        settings = Settings(environment, ALLOWED, orphan_s)
+        self.processes = Processes(self.layout, settings, self.seen.append)
+
+    def start(
+        self,
+        *command: str,
+        index: int = 0,
+        memory_bytes: int = 0,
+        grace_s: float = 5.0,
+        directory: str = "",
+        environment: dict[str, str] | None = None,
+        cpus: dict[int, float] | None = None,
+        cores: float = 0.0,
+    ) -> Life:
+        desired = DesiredMember(
+            member=Member("worker", index, 1),
+            host="h",
+            command=list(command),
+            environment=environment or {},
+            resources=Resources(cores=cores, memory_bytes=memory_bytes),
+            directory=directory,
+            grace_s=grace_s,
+        )
+        life = Life("demo", "u1", desired, cpus or {})
+        self.processes.start(life)
+        return life
+
+    def python(self, program: str, **options: object) -> Life:
+        return self.start(sys.executable, "-I", "-S", "-c", program, **options)  # type: ignore[arg-type]
+
+    async def running(self, life: Life) -> int:
+        """Wait for the member's process; return its pid."""
+        await until(lambda: self._pids(life) or self.ends(life), f"{life.desired.member} runs")
+        assert self._pids(life), f"{life.desired.member} did not run: {self.ends(life)}"
+        return self._pids(life)[-1]
+
+    def _pids(self, life: Life) -> list[int]:
+        return [each.pid for each in self.seen if isinstance(each, Running) and each.key == life.key]
+
+    def ends(self, life: Life) -> list[Ended]:
+        return [each for each in self.seen if isinstance(each, Ended) and each.member == life.desired.member]
+
+    async def ended(self, life: Life) -> Ended:
+        """Wait for the end; it is observed once, and nothing of the group lives."""
+        await until(lambda: self.ends(life), f"{life.desired.member} ended")
+        (end,) = self.ends(life)
+        assert self.processes_of(life) == []
+        return end
+
+    async def until(self, condition: Callable[[], object], what: str) -> None:
+        await until(condition, what)
+
+    def processes_of(self, life: Life) -> list[int]:
+        return bearing(self.directory(life).path)
+
+    def directory(self, life: Life) -> layout.Life:
+        return self.layout.life(life.job, life.uid, life.desired.member)
+
+    def record(self, life: Life) -> Started:
+        record = self.directory(life).read("started", Started)
+        assert record is not None
+        return record
+
+    def log(self, life: Life) -> str:
+        log = self.layout.log(life.job, life.uid, life.desired.member)
+        return log.read_text() if log.exists() else ""
+
+    def successor(self, orphan_s: float = 0.0) -> Rig:
+        """A new daemon on the same directory."""
+        return Rig(self.layout.root, orphan_s)
+
+    def die(self) -> None:
+        """Vanish as a SIGKILLed daemon does: nobody watches any more, and the lock is free."""
+        self.processes.release()
+        if self.lock is not None:
+            os.close(self.lock)
+            self.lock = None
+
+
+@pytest.fixture
+def nothing_left(tmp_path: Path) -> Iterator[None]:
+    """Fail when a process of this test's members outlives it; end it in any case."""
+    yield
+    left = bearing(tmp_path)
+    for pid in left:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    assert left == []
+
+
+@pytest.fixture
+def play(tmp_path: Path, nothing_left: None) -> Callable[..., None]:
+    """Run a scene with a rig on a real event loop."""
+
+    def run(scene: Callable[[Rig], Awaitable[None]], orphan_s: float = 0.0) -> None:
+        async def main() -> None:
+            rig = Rig(tmp_path / "state", orphan_s)
+            try:
+                await scene(rig)
+            finally:
+                rig.die()
+
+        asyncio.run(main())
+
+    return run

@@ -1,0 +1,332 @@
+"""The decider of the local platform: what runs follows what is desired, whatever is repeated, late or stale."""
+
+from collections.abc import Iterable
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rover_bus.events.facts import Fact, JobEnded, JobSubmitted, MembersDesired, PlanProposed
+from rover_bus.events.identity import DesiredMember, Exit, ExitReason, Member, Resources
+from rover_bus.events.job import DataSpec, JobSpec
+from rover_bus.node.platform import (
+    BACKOFF_MAX_S,
+    HEALTHY_S,
+    Action,
+    Adjust,
+    Adjusted,
+    Ended,
+    Forget,
+    Observation,
+    Platform,
+    Running,
+    Spawned,
+    Start,
+    Stop,
+    Told,
+    decide,
+    evolve,
+    forget,
+    next_wake_s,
+)
+
+HERE, ELSEWHERE = "host-a", "host-b"
+EMPTY = Platform(HERE, (0, 1, 2, 3))
+
+
+def master_command(job: str, index: int) -> list[str]:
+    return ["master", job, str(index)]
+
+
+def submitted(uid: str = "u1", job: str = "demo") -> JobSubmitted:
+    return JobSubmitted(job=job, uid=uid, spec=JobSpec(name=job, program=["x"], data=DataSpec(train="x")))
+
+
+def worker(index: int, incarnation: int = 1, host: str = HERE, cores: float = 0.0) -> DesiredMember:
+    member = Member("worker", index, incarnation)
+    return DesiredMember(member=member, host=host, command=["x"], resources=Resources(cores=cores))
+
+
+def desired(
+    *members: DesiredMember, term: int = 1, plan: int = 1, uid: str = "u1", job: str = "demo"
+) -> Fact:
+    return MembersDesired(job=job, uid=uid, term=term, plan=plan, members=list(members))
+
+
+def masters(*hosts: str, plan: int = 1, brain_term: int = 0) -> Fact:
+    return PlanProposed(
+        job="demo", plan=plan, brain_term=brain_term, workers=1, servers=0, masters=list(hosts)
+    )
+
+
+def ended(member: Member, reason: ExitReason = "killed", at_s: float = 0.0, ran_s: float = 1.0) -> Ended:
+    return Ended("demo", "u1", member, Exit(reason=reason), ran_s, at_s)
+
+
+def after(state: Platform, events: Iterable[Fact | Observation]) -> Platform:
+    for event in events:
+        state = evolve(state, event)
+    return state
+
+
+def act(state: Platform, now_s: float = 0.0) -> tuple[Platform, list[Action]]:
+    """Carry out what is decided, as the adapter does."""
+    actions = decide(state, master_command, now_s)
+    for action in actions:
+        match action:
+            case Start(life):
+                state = evolve(state, Spawned(life))
+            case Stop(life):
+                state = evolve(state, Told(life.key))
+            case Adjust(life, resources, cpus):
+                state = evolve(state, Adjusted(life.key, resources, cpus))
+            case Forget(job):
+                state = forget(state, job)
+    return state, actions
+
+
+def started(actions: list[Action]) -> list[str]:
+    return [str(each.life.desired.member) for each in actions if isinstance(each, Start)]
+
+
+def stopped(actions: list[Action]) -> list[str]:
+    return [str(each.life.desired.member) for each in actions if isinstance(each, Stop)]
+
+
+def test_only_members_of_this_host_are_started_and_each_once() -> None:
+    state = after(EMPTY, [submitted(), desired(worker(0), worker(1, host=ELSEWHERE))])
+    state, actions = act(state)
+    assert started(actions) == ["worker-0.1"]
+    assert decide(state, master_command, 0.0) == []
+
+
+def test_a_desired_state_is_absolute_so_whom_it_does_not_name_is_drained() -> None:
+    state, _ = act(after(EMPTY, [submitted(), desired(worker(0), worker(1))]))
+    _, actions = act(evolve(state, desired(worker(1), plan=2)))
+    assert (started(actions), stopped(actions)) == ([], ["worker-0.1"])
+
+
+def test_a_lower_term_or_plan_is_stale_counted_and_changes_nothing() -> None:
+    state, _ = act(after(EMPTY, [submitted(), desired(worker(0), term=2, plan=5)]))
+    for stale in (desired(term=1, plan=9), desired(term=2, plan=4)):
+        assert decide(evolve(state, stale), master_command, 0.0) == []
+        assert evolve(state, stale).stale == state.stale + 1
+
+
+def test_within_one_plan_an_earlier_position_of_the_log_is_stale() -> None:
+    def at(sequence: int, incarnation: int) -> Fact:
+        return MembersDesired(
+            job="demo", uid="u1", term=1, plan=1, position=(sequence, 0), members=[worker(0, incarnation)]
+        )
+
+    state = after(EMPTY, [submitted(), at(9, incarnation=2), at(7, incarnation=1)])
+    assert started(decide(state, master_command, 0.0)) == ["worker-0.2"]
+
+
+def test_a_desired_state_of_another_run_of_the_job_is_stale() -> None:
+    state = after(EMPTY, [submitted("u1"), submitted("u2"), desired(worker(0), uid="u1", term=99)])
+    assert decide(state, master_command, 0.0) == []
+    assert state.stale == 1
+
+
+def test_a_new_run_of_a_job_ends_the_members_of_the_old_one_before_its_own_start() -> None:
+    state, _ = act(after(EMPTY, [submitted("u1"), desired(worker(0))]))
+    state = after(state, [submitted("u2"), desired(worker(0), uid="u2")])
+    state, actions = act(state)
+    assert (started(actions), stopped(actions)) == ([], ["worker-0.1"])
+    state, actions = act(evolve(state, ended(Member("worker", 0, 1), "drained")))
+    assert [each.life.uid for each in actions if isinstance(each, Start)] == ["u2"]
+
+
+def test_a_new_incarnation_waits_until_the_former_one_is_proven_dead() -> None:
+    state, _ = act(after(EMPTY, [submitted(), desired(worker(0, 1))]))
+    state, actions = act(evolve(state, desired(worker(0, 2), plan=2)))
+    assert (started(actions), stopped(actions)) == ([], ["worker-0.1"])
+    state, actions = act(state, 1000.0)
+    assert actions == []
+    _, actions = act(evolve(state, ended(Member("worker", 0, 1))))
+    assert started(actions) == ["worker-0.2"]
+
+
+def test_a_life_that_ended_is_never_repeated_however_often_it_is_desired() -> None:
+    state, _ = act(after(EMPTY, [submitted(), desired(worker(0, 3))]))
+    state = after(
+        state, [ended(Member("worker", 0, 3)), desired(worker(0, 3), plan=2), desired(worker(0, 2), plan=3)]
+    )
+    assert decide(state, master_command, 1000.0) == []
+
+
+def test_leader_and_standby_start_with_the_plan_before_any_master_exists() -> None:
+    state = after(EMPTY, [submitted(), masters(HERE, ELSEWHERE, HERE)])
+    _, actions = act(state)
+    assert started(actions) == ["master-0.1", "master-2.1"]
+    assert [each.life.desired.command for each in actions if isinstance(each, Start)] == [
+        ["master", "demo", "0"],
+        ["master", "demo", "2"],
+    ]
+
+
+def test_a_later_plan_that_names_no_masters_leaves_them_where_they_are() -> None:
+    state, _ = act(after(EMPTY, [submitted(), masters(HERE)]))
+    assert decide(evolve(state, masters(plan=2)), master_command, 0.0) == []
+
+
+def test_a_plan_of_an_older_brain_is_stale() -> None:
+    state = after(
+        EMPTY, [submitted(), masters(HERE, plan=1, brain_term=2), masters(ELSEWHERE, plan=9, brain_term=1)]
+    )
+    assert started(decide(state, master_command, 0.0)) == ["master-0.1"]
+    assert state.stale == 1
+
+
+def test_a_master_that_ends_comes_back_as_its_next_incarnation_after_a_short_backoff() -> None:
+    state, _ = act(after(EMPTY, [submitted(), masters(HERE)]))
+    state = evolve(state, ended(Member("master", 0, 1), at_s=100.0))
+    assert decide(state, master_command, 100.0) == []
+    wake_s = next_wake_s(state, master_command, 100.0)
+    assert wake_s is not None
+    assert 100.0 < wake_s < 101.0
+    assert started(decide(state, master_command, wake_s)) == ["master-0.2"]
+
+
+def backoffs(reason: ExitReason, ran_s: float, times: int) -> list[float]:
+    state, _ = act(after(EMPTY, [submitted(), masters(HERE)]))
+    waits, now_s = list[float](), 0.0
+    for incarnation in range(1, times + 1):
+        state = evolve(state, ended(Member("master", 0, incarnation), reason, at_s=now_s, ran_s=ran_s))
+        wake_s = next_wake_s(state, master_command, now_s)
+        waits.append(0.0 if wake_s is None else round(wake_s - now_s, 6))
+        now_s = wake_s or now_s
+        state, actions = act(state, now_s)
+        assert started(actions) == [f"master-0.{incarnation + 1}"]
+    return waits
+
+
+def test_a_master_that_fails_at_once_is_tried_ever_more_slowly_but_for_ever() -> None:
+    waits = backoffs("failed", ran_s=0.1, times=9)
+    assert waits == sorted(waits)
+    assert waits[-1] == BACKOFF_MAX_S
+
+
+def test_a_master_that_is_killed_again_and_again_is_back_at_once_each_time() -> None:
+    assert set(backoffs("killed", ran_s=0.5, times=9)) == {0.1}
+
+
+def test_a_long_life_clears_the_backoff() -> None:
+    assert backoffs("failed", ran_s=HEALTHY_S, times=3) == [0.0, 0.0, 0.0]
+
+
+def test_the_end_of_a_job_ends_everything_of_it_and_nothing_is_started_again() -> None:
+    state, _ = act(after(EMPTY, [submitted(), masters(HERE), desired(worker(0))]))
+    state, actions = act(evolve(state, JobEnded(job="demo", state="completed")))
+    assert sorted(stopped(actions)) == ["master-0.1", "worker-0.1"]
+    late = [desired(worker(0, 2), term=9, plan=9), masters(HERE, plan=9), ended(Member("master", 0, 1))]
+    state, actions = act(after(state, late), 1000.0)
+    assert started(actions) == []
+
+
+def test_a_job_is_forgotten_only_when_the_last_of_it_is_dead() -> None:
+    state, _ = act(after(EMPTY, [submitted(), desired(worker(0), worker(1))]))
+    state, _ = act(after(state, [JobEnded(job="demo", state="failed"), ended(Member("worker", 0, 1))]))
+    assert Forget("demo", "u1") not in decide(state, master_command, 0.0)
+    state, actions = act(evolve(state, ended(Member("worker", 1, 1))))
+    assert actions == [Forget("demo", "u1")]
+    assert decide(state, master_command, 0.0) == []
+
+
+def test_an_adopted_member_that_is_no_longer_desired_is_drained() -> None:
+    _, actions = act(after(EMPTY, [submitted(), desired(worker(0), worker(1))]))
+    lives = [each.life for each in actions if isinstance(each, Start)]
+    successor = after(EMPTY, [*(Spawned(life) for life in lives), submitted(), desired(worker(1), plan=2)])
+    assert stopped(decide(successor, master_command, 0.0)) == ["worker-0.1"]
+
+
+def test_an_adopted_master_keeps_its_incarnation() -> None:
+    state, actions = act(after(EMPTY, [submitted(), masters(HERE)]))
+    state = evolve(state, ended(Member("master", 0, 1)))
+    state, actions = act(state, 10.0)
+    (life,) = [each.life for each in actions if isinstance(each, Start)]
+    successor = after(EMPTY, [Spawned(life), Running(life.key, 9), submitted(), masters(HERE)])
+    assert decide(successor, master_command, 0.0) == []
+
+
+def test_other_resources_change_a_running_member_in_place() -> None:
+    state, _ = act(after(EMPTY, [submitted(), desired(worker(0, cores=1.0))]))
+    state, actions = act(evolve(state, desired(worker(0, cores=2.0), plan=2)))
+    (adjust,) = actions
+    assert isinstance(adjust, Adjust)
+    assert adjust.cpus == {0: 1.0, 1: 1.0}
+    assert decide(state, master_command, 0.0) == []
+
+
+def test_members_get_cores_of_their_own_while_there_are_any() -> None:
+    state = after(EMPTY, [submitted(), desired(*(worker(index, cores=1.5) for index in range(4)))])
+    _, actions = act(state)
+    pins = [dict(each.life.cpus) for each in actions if isinstance(each, Start)]
+    assert pins == [{0: 1.0, 1: 0.5}, {1: 0.5, 2: 1.0}, {}, {}]
+
+
+def test_an_end_of_a_former_life_does_not_end_the_present_one() -> None:
+    state, _ = act(after(EMPTY, [submitted(), desired(worker(0, 2))]))
+    assert decide(evolve(state, ended(Member("worker", 0, 1))), master_command, 0.0) == []
+
+
+# -- whatever happens --------------------------------------------------------------------------------------------------
+
+places = st.tuples(
+    st.integers(0, 2),
+    st.integers(1, 4),
+    st.sampled_from([HERE, ELSEWHERE]),
+    st.sampled_from([0.0, 0.5, 1.0, 3.0]),
+)
+histories = st.lists(
+    st.one_of(
+        st.tuples(st.just("desired"), st.integers(1, 3), st.integers(1, 5), st.lists(places, max_size=3)),
+        st.tuples(
+            st.just("masters"), st.integers(1, 5), st.lists(st.sampled_from([HERE, ELSEWHERE]), max_size=2)
+        ),
+        st.tuples(st.just("submitted again")),
+        st.tuples(st.just("end"), st.integers(0, 5)),
+        st.tuples(st.just("job ended")),
+        st.tuples(st.just("wait"), st.floats(0.0, 20.0)),
+    ),
+    max_size=30,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(histories)
+def test_no_life_is_ever_started_twice_nor_beside_another_of_its_place(history: list[tuple]) -> None:  # type: ignore[type-arg]
+    state, now_s, uid = evolve(EMPTY, submitted()), 0.0, "u1"
+    lived: set[tuple[str, Member]] = set()
+    for step in history:
+        match step:
+            case ("desired", term, plan, members):
+                named = {each[0]: worker(*each) for each in members}
+                state = evolve(state, desired(*named.values(), term=term, plan=plan, uid=uid))
+            case ("masters", plan, hosts):
+                state = evolve(state, masters(*hosts, plan=plan))
+            case ("submitted again",):
+                uid = f"u{int(uid[1:]) + 1}"
+                state = evolve(state, submitted(uid))
+            case ("end", which) if state.lives:
+                life = list(state.lives.values())[which % len(state.lives)]
+                state = evolve(
+                    state, Ended("demo", life.uid, life.desired.member, Exit(reason="killed"), 1.0, now_s)
+                )
+            case ("job ended",):
+                state = evolve(state, JobEnded(job="demo", state="stopped"))
+            case ("wait", seconds):
+                now_s += seconds
+        running = set(state.lives)
+        state, actions = act(state, now_s)
+        for action in actions:
+            if isinstance(action, Start):
+                assert action.life.key not in running
+                assert (action.life.uid, action.life.desired.member) not in lived
+                lived.add((action.life.uid, action.life.desired.member))
+        assert not [each for each in decide(state, master_command, now_s) if not isinstance(each, Forget)]
+        loads: dict[int, float] = {}
+        for life in state.lives.values():
+            for cpu, share in life.cpus.items():
+                loads[cpu] = loads.get(cpu, 0.0) + share
+        assert all(load <= 1.0 + 1e-6 for load in loads.values())

@@ -1,0 +1,319 @@
+"""The daemon on a bus in memory and a clock that jumps: what runs follows what is desired, through outages and lost acks."""
+
+import asyncio
+import os
+import random
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from rover_bus.events import facts
+from rover_bus.events.bus import Stored
+from rover_bus.events.codec import decode, encode
+from rover_bus.events.errors import BusError, Refused
+from rover_bus.events.identity import DesiredMember, HostCapacity, Member
+from rover_bus.events.job import DataSpec, JobSpec
+from rover_bus.events.memory_broker import CALM, Faults, MemoryBroker
+from rover_bus.events.memory_bus import MemoryBus
+from rover_bus.events.streams import FACTS, PRESENCE
+from rover_bus.events.subjects import host_facts, job_fact
+from rover_bus.events.virtual_time import run
+from rover_bus.node.cgroup import Cgroup, Limits
+from rover_bus.node.daemon import Daemon, Host
+from rover_bus.node.platform import Life
+from rover_bus.node.presence import Presence
+from rover_bus.node.simulated import SimulatedHost
+
+HOST = "host-a"
+SEEDS = int(os.environ.get("ROVER_SEEDS", "20"))
+KINDS: dict[str, type[facts.HostFact]] = {
+    cls.kind(): cls for cls in (facts.HostRegistered, facts.HostStarted, facts.HostExited, facts.HostLeft)
+}
+
+
+class Cluster:
+    """One broker, one machine, one daemon at a time, and everything that the host said."""
+
+    def __init__(self, seed: int = 0, faults: Faults | None = None) -> None:
+        self.broker = MemoryBroker(seed, faults) if faults else MemoryBroker(seed)
+        self.bus = self.broker.connect("observer")
+        self.machine = SimulatedHost(self.obey)
+        self.said: list[facts.HostFact] = []
+        self.daemons = 0
+        self.facts = 0
+        self.lived: list[str] = []
+        self.stop = asyncio.Event()
+        self.task: asyncio.Task[None] | None = None
+        self.link: MemoryBus | None = None
+
+    async def obey(self, life: Life, leave: asyncio.Event) -> int:
+        self.lived.append(str(life.desired.member))
+        await leave.wait()
+        return 0
+
+    async def begin(self) -> None:
+        await self.bus.follow(FACTS, [host_facts()], self.hear, start="first")
+        await self.start_daemon()
+
+    def hear(self, stored: Stored) -> None:
+        self.said.append(decode(stored.body, KINDS[stored.subject.rsplit(".", 1)[1]]))
+
+    async def start_daemon(self, home: str = "here") -> None:
+        self.daemons += 1
+        name, self.stop = f"daemon-{self.daemons}", asyncio.Event()
+        bus = self.link = self.broker.connect(name)
+        host = Host(
+            name=HOST,
+            daemon=name,
+            capacity=HostCapacity(cores=4, memory_bytes=1 << 30),
+            limits=Limits(),
+            cgroup=Cgroup(0),
+            allowed=(0, 1, 2, 3),
+            sample_s=0.0,
+        )
+        daemon = Daemon(
+            bus,
+            host,
+            Presence(bus, HOST, name, home),
+            self.machine.attach,
+            lambda job, index: ["m", str(index)],
+        )
+        self.task = asyncio.create_task(daemon.run(self.stop, lambda: None, leave_members=False))
+
+    async def kill_daemon(self) -> None:
+        """SIGKILL: no handler of it runs, nothing is said, its members go on."""
+        self.machine.detach()
+        self.broker.kill(f"daemon-{self.daemons}")
+        assert self.task is not None
+        while not self.task.done():
+            self.task.cancel()  # again and again: a killed process does not get to its `finally`
+            await asyncio.sleep(0)
+
+    async def end(self) -> None:
+        self.stop.set()
+        assert self.task is not None
+        await self.task
+
+    async def say(self, fact: facts.JobFact) -> None:
+        self.facts += 1
+        while True:
+            try:
+                subject, name = job_fact(fact.job, fact.kind()), f"observer.{self.facts}"
+                await self.bus.append(FACTS, subject, encode(fact), message_id=name, timeout_s=1.0)
+                return
+            except BusError:
+                await asyncio.sleep(0.1)
+
+    async def submit(self, uid: str = "u1") -> None:
+        spec = JobSpec(name="demo", program=["x"], data=DataSpec(train="x"))
+        await self.say(facts.JobSubmitted(job="demo", uid=uid, spec=spec))
+
+    async def desire(self, *members: Member, term: int = 1, plan: int = 1, uid: str = "u1") -> None:
+        lines = [DesiredMember(member=each, host=HOST, command=["x"]) for each in members]
+        await self.say(facts.MembersDesired(job="demo", uid=uid, term=term, plan=plan, members=lines))
+
+    def running(self) -> list[str]:
+        return sorted(str(life.desired.member) for life in self.machine.members.values())
+
+    def exits(self) -> list[tuple[str, str]]:
+        return [
+            (str(each.member), each.exit.reason) for each in self.said if isinstance(each, facts.HostExited)
+        ]
+
+    def starts(self) -> list[tuple[str, bool]]:
+        return [
+            (str(each.process.member), each.adopted)
+            for each in self.said
+            if isinstance(each, facts.HostStarted)
+        ]
+
+
+def play(scene: Callable[[Cluster], Coroutine[Any, Any, None]], **options: Any) -> None:
+    async def main() -> None:
+        cluster = Cluster(**options)
+        await cluster.begin()
+        await scene(cluster)
+
+    run(main())
+
+
+WORKER, NEXT = Member("worker", 0, 1), Member("worker", 0, 2)
+
+
+def test_members_start_and_end_as_desired_and_every_change_is_a_fact() -> None:
+    async def scene(cluster: Cluster) -> None:
+        await cluster.submit()
+        await cluster.say(facts.PlanProposed(job="demo", plan=1, workers=1, servers=0, masters=[HOST, HOST]))
+        await cluster.desire(WORKER)
+        await asyncio.sleep(2.0)
+        assert cluster.running() == ["master-0.1", "master-1.1", "worker-0.1"]
+        await cluster.desire(NEXT, plan=2)
+        await asyncio.sleep(2.0)
+        assert cluster.running() == ["master-0.1", "master-1.1", "worker-0.2"]
+        await cluster.say(facts.JobEnded(job="demo", state="completed"))
+        await asyncio.sleep(2.0)
+        assert cluster.running() == []
+        assert cluster.exits()[0] == ("worker-0.1", "drained")
+        assert len(cluster.exits()) == len(cluster.starts()) == 4
+        await cluster.end()
+
+    play(scene)
+
+
+def test_a_daemon_that_stops_drains_its_members_and_leaves_nothing_on_the_bus() -> None:
+    async def scene(cluster: Cluster) -> None:
+        await cluster.submit()
+        await cluster.desire(WORKER)
+        await asyncio.sleep(1.0)
+        assert await cluster.bus.get(PRESENCE, HOST) is not None
+        await cluster.end()
+        await asyncio.sleep(0.1)
+        assert (cluster.running(), cluster.exits()) == ([], [("worker-0.1", "drained")])
+        assert isinstance(cluster.said[-1], facts.HostLeft)
+        assert await cluster.bus.get(PRESENCE, HOST) is None
+
+    play(scene)
+
+
+def test_a_killed_daemon_loses_no_member_and_its_successor_reports_who_died_meanwhile_once() -> None:
+    async def scene(cluster: Cluster) -> None:
+        await cluster.submit()
+        await cluster.desire(WORKER, Member("worker", 1, 1))
+        await asyncio.sleep(1.0)
+        await cluster.kill_daemon()
+        cluster.machine.kill(("demo", "worker-1"))
+        await asyncio.sleep(5.0)
+        assert cluster.running() == ["worker-0.1"]
+        await cluster.start_daemon()
+        await asyncio.sleep(5.0)
+        assert cluster.exits() == [("worker-1.1", "killed")]
+        assert cluster.starts()[2:] == [("worker-0.1", True)]
+        assert cluster.running() == ["worker-0.1"]
+        await cluster.end()
+
+    play(scene)
+
+
+def test_a_restarted_daemon_reads_the_whole_history_before_it_starts_anybody() -> None:
+    async def scene(cluster: Cluster) -> None:
+        await cluster.kill_daemon()
+        for number in range(5):
+            await cluster.submit(f"u{number}")
+            await cluster.desire(WORKER, uid=f"u{number}")
+            await cluster.say(facts.JobEnded(job="demo", state="completed"))
+        await cluster.start_daemon()
+        await asyncio.sleep(5.0)
+        assert cluster.starts() == []
+        await cluster.end()
+
+    play(scene)
+
+
+def test_exits_during_an_outage_of_the_bus_arrive_once_in_order_when_it_is_back() -> None:
+    async def scene(cluster: Cluster) -> None:
+        await cluster.submit()
+        await cluster.say(facts.PlanProposed(job="demo", plan=1, workers=0, servers=0, masters=[HOST]))
+        await asyncio.sleep(1.0)
+        cluster.broker.restart(down_s=8.0)
+        for _ in range(3):
+            await asyncio.sleep(2.0)
+            cluster.machine.kill(("demo", "master-0"))
+        await asyncio.sleep(20.0)
+        assert cluster.exits() == [(f"master-0.{number}", "killed") for number in (1, 2, 3)]
+        assert cluster.running() == ["master-0.4"]
+        assert await cluster.bus.get(PRESENCE, HOST) is not None
+        await cluster.end()
+
+    play(scene)
+
+
+def test_presence_expires_when_the_daemon_dies_and_is_there_again_after_a_broker_restart() -> None:
+    async def scene(cluster: Cluster) -> None:
+        await asyncio.sleep(1.0)
+        cluster.broker.restart(down_s=0.5)
+        await asyncio.sleep(3.0)
+        assert await cluster.bus.get(PRESENCE, HOST) is not None
+        await cluster.kill_daemon()
+        await asyncio.sleep(3.5)
+        assert await cluster.bus.get(PRESENCE, HOST) is None
+
+    play(scene)
+
+
+def test_a_second_machine_under_the_same_name_is_refused_while_the_first_lives() -> None:
+    async def scene(cluster: Cluster) -> None:
+        await asyncio.sleep(1.0)
+        first, stop = cluster.task, cluster.stop
+        await cluster.start_daemon(home="another machine")
+        assert cluster.task is not None
+        with pytest.raises(Refused, match="--host"):
+            await cluster.task
+        assert first is not None
+        assert not first.done()
+        stop.set()
+        await first
+
+    play(scene)
+
+
+def test_foreign_bytes_and_names_that_lead_elsewhere_are_counted_and_start_nobody() -> None:
+    async def scene(cluster: Cluster) -> None:
+        await cluster.submit()
+        subject = job_fact("demo", "members.desired")
+        line = DesiredMember(member=WORKER, host=HOST, command=["x"])
+        escape = facts.MembersDesired(job="../x", uid="u1", term=1, plan=1, members=[line])
+        other = facts.MembersDesired(job="other", uid="u1", term=1, plan=1, members=[line])
+        uid = facts.MembersDesired(job="demo", uid="../u", term=1, plan=1, members=[line])
+        for body in (b"", b"\xc1", b"\x81\xa1a", encode(escape), encode(other), encode(uid)):
+            await cluster.bus.append(FACTS, subject, body)
+        await asyncio.sleep(3.0)
+        assert cluster.starts() == []
+        await cluster.desire(WORKER)
+        await asyncio.sleep(1.0)
+        assert cluster.running() == ["worker-0.1"]
+        await cluster.end()
+
+    play(scene)
+
+
+WEATHER = Faults(
+    delay_s=(0.0, 0.2), ack_delay_s=(0.0, 0.3), drop=0.05, duplicate=0.05, append_lost=0.05, ack_lost=0.1
+)
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_in_any_weather_each_life_is_started_once_and_its_end_reported_once(seed: int) -> None:
+    print(f"seed {seed}")
+    draw = random.Random(seed)
+
+    async def scene(cluster: Cluster) -> None:
+        await cluster.submit()
+        await cluster.say(facts.PlanProposed(job="demo", plan=1, workers=0, servers=0, masters=[HOST, HOST]))
+        incarnations = [1, 1]
+        for plan in range(1, 15):
+            await cluster.desire(*(Member("worker", i, n) for i, n in enumerate(incarnations)), plan=plan)
+            await asyncio.sleep(draw.uniform(0.0, 3.0))
+            match draw.choice(["kill", "kill", "daemon", "broker", "relaunch"]):
+                case "kill" if cluster.machine.members:
+                    cluster.machine.kill(draw.choice(sorted(cluster.machine.members)))
+                case "daemon":
+                    await cluster.kill_daemon()
+                    await asyncio.sleep(draw.uniform(0.0, 4.0))
+                    await cluster.start_daemon()
+                case "broker":
+                    cluster.broker.restart(down_s=draw.uniform(0.1, 2.0))
+                    await asyncio.sleep(2.5)
+                case "relaunch":
+                    incarnations[draw.randrange(2)] += 1
+        cluster.broker.faults = CALM
+        await asyncio.sleep(30.0)
+        await cluster.end()
+        await asyncio.sleep(5.0)
+        ends = [member for member, _ in cluster.exits()]
+        assert sorted(ends) == sorted(set(ends))
+        assert sorted(cluster.lived) == sorted(set(cluster.lived))
+        assert set(ends) >= set(cluster.lived) >= {member for member, _ in cluster.starts()}
+        assert cluster.running() == []
+
+    play(scene, seed=seed, faults=WEATHER)
