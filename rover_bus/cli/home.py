@@ -1,0 +1,135 @@
+"""A stack's state directory: where its secret, its address and everything it writes are.
+
+    secret          0600; the broker and every server demand it
+    lock            held by the `rover up` that runs here; the kernel lets go of it when that process dies
+    stack.json      how to reach it, while it runs
+    broker/         nats-server: configuration, log, store
+    node/           the node daemon: records of members, their logs
+    services/       logs of the Brain and the daemon
+    jobs/<job>/     what a job leaves: parts of its model, indexes of its data
+
+Written by stack.py, read by every command that talks to a stack. Found by --dir, else $ROVER_HOME, else ./.rover.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from rover_bus.events.errors import BusError, InputError, Refused
+
+VARIABLE = "ROVER_HOME"
+DEFAULT = ".rover"
+
+
+class NoStack(BusError):
+    """There is no running stack where one was looked for."""
+
+    code = "no_stack"
+
+
+@dataclass(frozen=True, slots=True)
+class StackRecord:
+    """How to reach a running stack. `embedded`: the broker is its own; `pid` is the supervisor's."""
+
+    url: str
+    pid: int
+    host: str
+    secret_file: str
+    embedded: bool = True
+    sync: str = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """Paths below a state directory."""
+
+    root: Path
+
+    @classmethod
+    def find(cls, given: str | os.PathLike[str] = "") -> Home:
+        """Return the directory that is meant: the one given, $ROVER_HOME, or ./.rover."""
+        return cls(Path(given or os.environ.get(VARIABLE) or DEFAULT).absolute())
+
+    @property
+    def secret_file(self) -> Path:
+        return self.root / "secret"
+
+    @property
+    def broker(self) -> Path:
+        return self.root / "broker"
+
+    @property
+    def node(self) -> Path:
+        return self.root / "node"
+
+    @property
+    def services(self) -> Path:
+        return self.root / "services"
+
+    @property
+    def index_cache(self) -> Path:
+        return self.root / "indexes"
+
+    @property
+    def _record(self) -> Path:
+        return self.root / "stack.json"
+
+    @property
+    def _lock(self) -> Path:
+        return self.root / "lock"
+
+    def create(self) -> None:
+        """Make the directory; only its owner can read it."""
+        try:
+            self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self.services.mkdir(exist_ok=True)
+        except OSError as error:
+            raise InputError(f"{self.root} cannot be the state directory: {error.strerror}") from None
+
+    def hold(self) -> int:
+        """Take the directory for this process; return the lock's descriptor. Raises Refused when a stack runs here."""
+        descriptor = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            raise Refused(
+                f"a stack runs in {self.root} already: use it, end it with `rover down`, or choose another --dir",
+                "exists",
+            ) from None
+        return descriptor
+
+    def is_held(self) -> bool:
+        """Say whether a stack runs here."""
+        try:
+            with self._lock.open("r+") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except FileNotFoundError:
+            return False
+        except BlockingIOError:
+            return True
+        return False
+
+    def write_record(self, record: StackRecord) -> None:
+        fresh = self._record.with_suffix(".next")
+        fresh.write_text(json.dumps(asdict(record)) + "\n")
+        fresh.rename(self._record)
+
+    def remove_record(self) -> None:
+        self._record.unlink(missing_ok=True)
+
+    def read_record(self) -> StackRecord:
+        """Return how to reach the stack that runs here. Raises NoStack."""
+        try:
+            record = StackRecord(**json.loads(self._record.read_text()))
+        except (OSError, ValueError, TypeError):
+            record = None
+        if record is None or not self.is_held():
+            raise NoStack(
+                f"no stack runs in {self.root}: start one with `rover up`, or name one with --dir or --url"
+            )
+        return record

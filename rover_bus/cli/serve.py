@@ -1,0 +1,274 @@
+"""The composition root: one service as a process of its own, put together here and nowhere else.
+
+    python -m rover_bus.cli.serve brain  --url U --secret-file F
+    python -m rover_bus.cli.serve daemon --url U --secret-file F --host H --dir D
+    python -m rover_bus.cli.serve master --job J --index I            (started by the daemon)
+    python -m rover_bus.cli.serve ps                                  (started by the daemon, for a job's servers)
+
+Fed by supervisor.py (Brain, daemon) and by the platform (masters, servers), which say by ROVER_* variables who a member is.
+A service ends on SIGTERM and SIGINT, and with `--with-parent` also when its standard input ends: then the one that started
+it is gone, however it died. Deciders know no clock and no dice: both come in from here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import logging
+import os
+import secrets
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rover_bus.cli.supervisor import service_command
+from rover_bus.events.broker import read_secret
+from rover_bus.events.errors import BusError, InputError, RoverError
+from rover_bus.events.leadership import Deposed
+from rover_bus.events.nats_bus import NatsBus
+from rover_bus.events.shell import Shell
+from rover_bus.events.streams import BUCKETS, STREAMS
+
+REACH_BROKER_S = 60.0
+log = logging.getLogger("rover.serve")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a service is told: where the bus is, who it is."""
+
+    role: str
+    url: str
+    secret_file: str
+    host: str
+    directory: str
+    job: str
+    index: int
+    orphan_s: float
+    sample_s: float
+    with_parent: bool
+    ready_file: str
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one service until it is told to end; return an exit code as docs/cli.md lists them."""
+    settings = read_settings(arguments)
+    _configure_logs(settings)
+    try:
+        _run(_serve(settings))
+    except RoverError as error:
+        log.error("%s", error)
+        return error.exit_code
+    return 0
+
+
+def read_settings(arguments: list[str] | None = None) -> Settings:
+    """Read the command line; what it leaves out is taken from the ROVER_* variables that the platform sets."""
+    environment = os.environ
+    parser = argparse.ArgumentParser(prog="rover_bus.cli.serve", description=__doc__, allow_abbrev=False)
+    parser.add_argument("role", choices=sorted(_ROLES))
+    parser.add_argument("--url", default=environment.get("ROVER_URL", ""))
+    parser.add_argument("--secret-file", default=environment.get("ROVER_SECRET_FILE", ""))
+    parser.add_argument("--host", default=environment.get("ROVER_HOST", "local"))
+    parser.add_argument("--dir", dest="directory", default=environment.get("ROVER_STATE_DIR", ""))
+    parser.add_argument("--job", default=environment.get("ROVER_JOB", ""))
+    parser.add_argument("--index", type=int, default=int(environment.get("ROVER_INDEX", "0")))
+    parser.add_argument("--orphan-s", type=float, default=30.0)
+    parser.add_argument("--sample-s", type=float, default=5.0)
+    parser.add_argument("--with-parent", action="store_true")
+    parser.add_argument("--ready-file", default="")
+    return Settings(**vars(parser.parse_args(arguments)))
+
+
+def _configure_logs(settings: Settings) -> None:
+    import structlog
+
+    logging.basicConfig(
+        level=os.environ.get("ROVER_LOG_LEVEL", "INFO").upper(),
+        format=f"%(asctime)s {settings.role} %(levelname)s %(name)s %(message)s",
+    )
+    structlog.configure(
+        processors=[
+            structlog.stdlib.add_log_level,
+            structlog.processors.format_exc_info,
+            structlog.processors.KeyValueRenderer(key_order=["event"]),
+        ],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+        cache_logger_on_first_use=True,
+    )
+
+
+def _run(service: Coroutine[Any, Any, None]) -> None:
+    try:
+        import uvloop
+    except ImportError:
+        asyncio.run(service)
+    else:
+        uvloop.run(service)
+
+
+async def _serve(settings: Settings) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    if settings.with_parent:
+        loop.add_reader(sys.stdin.fileno(), partial(_end_with_parent, loop, stop))
+    async with connect(settings) as bus:
+        await _ROLES[settings.role](bus, settings, stop)
+
+
+def _end_with_parent(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
+    if not os.read(sys.stdin.fileno(), 4096):
+        loop.remove_reader(sys.stdin.fileno())
+        stop.set()
+
+
+@contextlib.asynccontextmanager
+async def connect(settings: Settings) -> AsyncIterator[NatsBus]:
+    """Connect to the bus, with its streams and buckets in place. A broker that is just starting again is waited for."""
+    if not settings.url:
+        raise InputError("no broker is named: --url, or ROVER_URL")
+    secret = read_secret(Path(settings.secret_file)) if settings.secret_file else ""
+    deadline = time.monotonic() + REACH_BROKER_S
+    while True:
+        try:
+            bus = await NatsBus.connect(
+                settings.url,
+                secret=secret,
+                secret_source=settings.secret_file or "--secret-file",
+                name=name(settings),
+            )
+            break
+        except BusError:
+            if time.monotonic() > deadline:
+                raise
+            await asyncio.sleep(0.2)
+    try:
+        await _insist(partial(bus.ensure, STREAMS, BUCKETS), deadline)
+        yield bus
+    finally:
+        await bus.close()
+
+
+async def _insist(call: Callable[[], Awaitable[object]], deadline: float) -> None:
+    while True:
+        try:
+            await call()
+            return
+        except BusError:
+            if time.monotonic() > deadline:
+                raise
+            await asyncio.sleep(0.1)
+
+
+def name(settings: Settings) -> str:
+    """Return what this process calls itself: `master-0.2` for a member, else role and host."""
+    incarnation = os.environ.get("ROVER_INCARNATION", "")
+    if settings.role == "master":
+        return f"master-{settings.index}.{incarnation or os.getpid()}"
+    return f"{settings.role}-{settings.host}"
+
+
+def wall_ms() -> int:
+    """Return Unix milliseconds: for people to read, nothing is decided by it."""
+    return time.time_ns() // 1_000_000
+
+
+# -- the roles ---------------------------------------------------------------------------------------------------------
+
+
+async def _serve_brain(bus: NatsBus, settings: Settings, stop: asyncio.Event) -> None:
+    from rover_bus.brain.service import build_brain
+
+    holder = f"{name(settings)}.{os.getpid()}"
+
+    def build() -> Shell:
+        shell, _ = build_brain(
+            bus, holder=holder, history=secrets.randbits(48), clock=time.monotonic, wall_ms=wall_ms
+        )
+        return shell
+
+    _tell_ready(settings)
+    await _lead_again_and_again(build, stop)
+
+
+async def _serve_master(bus: NatsBus, settings: Settings, stop: asyncio.Event) -> None:
+    from rover_bus.master.planning import Commands
+    from rover_bus.master.service import build_master
+
+    def build() -> Shell:
+        shell, _ = build_master(
+            bus,
+            settings.job,
+            holder=name(settings),
+            clock=time.monotonic,
+            wall_ms=wall_ms,
+            commands=Commands(server=service_command("ps")),
+        )
+        return shell
+
+    await _lead_again_and_again(build, stop)
+
+
+async def _serve_daemon(bus: NatsBus, settings: Settings, stop: asyncio.Event) -> None:
+    from rover_bus.node.service import run_daemon
+
+    await run_daemon(
+        bus,
+        settings.host,
+        settings.directory,
+        master_command=lambda job, index: service_command("master", "--job", job, "--index", str(index)),
+        url=settings.url,
+        secret_file=settings.secret_file,
+        orphan_s=settings.orphan_s,
+        sample_s=settings.sample_s,
+        stop=stop,
+        ready=partial(_tell_ready, settings),
+    )
+
+
+async def _serve_ps(bus: NatsBus, settings: Settings, stop: asyncio.Event) -> None:
+    raise NotImplementedError
+
+
+_ROLES: dict[str, Callable[[NatsBus, Settings, asyncio.Event], Awaitable[None]]] = {
+    "brain": _serve_brain,
+    "daemon": _serve_daemon,
+    "master": _serve_master,
+    "ps": _serve_ps,
+}
+
+
+async def _lead_again_and_again(build: Callable[[], Shell], stop: asyncio.Event) -> None:
+    """Run a shell until `stop`. One that lost its lead is built anew, from nothing, and stands by (P15)."""
+    stopped = asyncio.ensure_future(stop.wait())
+    try:
+        while not stop.is_set():
+            running = asyncio.ensure_future(build().run())
+            await asyncio.wait([running, stopped], return_when=asyncio.FIRST_COMPLETED)
+            running.cancel()
+            try:
+                await running
+            except* asyncio.CancelledError:
+                pass
+            except* Deposed as group:
+                log.info("stands by again: %s", group.exceptions[0])
+    finally:
+        stopped.cancel()
+
+
+def _tell_ready(settings: Settings) -> None:
+    if settings.ready_file:
+        Path(settings.ready_file).write_text(f"{os.getpid()}\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,188 @@
+"""One stack on one machine: a broker, a node daemon and a Brain, started, kept alive, and taken away without a trace.
+
+Fed by `rover up`, `rover submit --embedded`, `rover demo` and by tests; everything else finds it through its state
+directory (home.py). Loopback only. It is synchronous: it starts processes and waits; what they do is theirs.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Literal, Self
+
+from rover_bus.cli.home import Home, StackRecord
+from rover_bus.cli.supervisor import Order, Service, Supervisor, Tended, service_command
+from rover_bus.events.broker import EmbeddedBroker
+from rover_bus.events.errors import RoverError
+from rover_bus.events.subjects import name as check_name
+
+START_TIMEOUT_S = 30.0
+BRAIN_STOP_S = 5.0
+DAEMON_STOP_S = 40.0  # it drains its members first, each within its grace
+ORPHAN_S = 30.0
+
+Sync = Literal["default", "always"]
+
+
+class RunningStack:
+    """A stack from `start` to `stop`; a context manager does both. Its directory stays, for logs and for the next start."""
+
+    def __init__(
+        self,
+        home: Home | str | Path,
+        *,
+        url: str = "",
+        secret_file: str | Path = "",
+        sync: Sync = "default",
+        host: str = "",
+        orphan_s: float = ORPHAN_S,
+        max_file_store_bytes: int = 0,
+    ) -> None:
+        self.home = home if isinstance(home, Home) else Home.find(home)
+        self.host = check_name(host or _host_name(), "host")
+        self.secret_file = Path(secret_file) if secret_file else self.home.secret_file
+        self._given_url, self._sync, self._orphan_s = url, sync, orphan_s
+        self._max_file_store_bytes = max_file_store_bytes
+        self._lock = -1
+        self.broker: EmbeddedBroker | None = None
+        self.services: dict[str, Service] = {}
+        self._supervisor: Supervisor | None = None
+
+    @property
+    def url(self) -> str:
+        """Where its broker listens."""
+        return self.broker.url if self.broker else self._given_url
+
+    def start(self) -> Self:
+        """Start everything; return when the host is registered. Raises RoverError, and then nothing of it runs."""
+        self.home.create()
+        self._lock = self.home.hold()
+        try:
+            self._start_broker()
+            self._start_services()
+            record = StackRecord(
+                self.url, os.getpid(), self.host, str(self.secret_file), self.broker is not None, self._sync
+            )
+            self.home.write_record(record)
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def stop(self) -> None:
+        """End everything in order: the Brain, the daemon with all members, the broker last. May be called twice."""
+        if self._supervisor:
+            self._supervisor.stop()
+            self._supervisor = None
+        self.home.remove_record()
+        for name, timeout_s in (("brain", BRAIN_STOP_S), ("daemon", DAEMON_STOP_S)):
+            if name in self.services:
+                self.services.pop(name).stop(timeout_s)
+        if self.broker:
+            self.broker.stop()
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    def restart_broker(self) -> None:
+        """SIGKILL the broker and start it again: what `--chaos broker` does."""
+        if self.broker is None or self._supervisor is None:
+            raise RoverError("this stack has no broker of its own to restart")
+        with self._supervisor.pause:
+            self.broker.restart()
+
+    def pids(self) -> dict[str, int]:
+        """Return the process ids of what runs, by name."""
+        found = {name: service.pid for name, service in self.services.items()}
+        found["broker"] = self.broker.pid if self.broker else None
+        return {name: pid for name, pid in found.items() if pid is not None}
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    # -- the parts -----------------------------------------------------------------------------------------------------
+
+    def _start_broker(self) -> None:
+        if self._given_url:
+            return
+        self.broker = EmbeddedBroker(
+            self.home.broker,
+            port=self._former_port(),
+            sync=self._sync,
+            secret_file=self.secret_file,
+            max_file_store_bytes=self._max_file_store_bytes,
+        )
+        self.broker.start()
+        self._port_file.write_text(f"{self.broker.port}\n")
+
+    @property
+    def _port_file(self) -> Path:
+        return self.home.broker / "port"
+
+    def _former_port(self) -> int:
+        """The port of last time, while it is free: members that outlived us know no other."""
+        try:
+            port = int(self._port_file.read_text())
+            with socket.socket() as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind(("127.0.0.1", port))
+        except (OSError, ValueError, OverflowError):
+            return 0
+        return port
+
+    def _start_services(self) -> None:
+        common = ["--url", self.url, "--secret-file", str(self.secret_file), "--host", self.host]
+        node = ["--dir", str(self.home.node), "--orphan-s", str(self._orphan_s)]
+        self.services = {
+            "brain": self._service("brain", common),
+            "daemon": self._service("daemon", [*common, *node]),
+        }
+        for service in self.services.values():
+            service.start()
+        deadline_s = time.monotonic() + START_TIMEOUT_S
+        for service in self.services.values():
+            service.wait_until_ready(deadline_s)
+        tended: list[Tended] = list(self.services.values())
+        if self.broker:
+            tended.append(_MendedBroker(self.broker))
+        self._supervisor = Supervisor(tended, lambda error: print(f"rover: {error}", file=sys.stderr))
+        self._supervisor.start()
+
+    def _service(self, role: str, arguments: list[str]) -> Service:
+        below = self.home.services
+        environment = {key: value for key, value in os.environ.items() if not key.startswith("ROVER_")}
+        environment |= {key: os.environ[key] for key in ("ROVER_LOG_LEVEL",) if key in os.environ}
+        order = Order(
+            role,
+            service_command(role, *arguments),
+            below / f"{role}.log",
+            below / f"{role}.ready",
+            environment,
+        )
+        return Service(order)
+
+
+class _MendedBroker:
+    """A broker that starts again when it ends without our doing."""
+
+    def __init__(self, broker: EmbeddedBroker) -> None:
+        self._broker = broker
+
+    def mend(self) -> None:
+        if not self._broker.running:
+            self._broker.start()
+
+
+def _host_name() -> str:
+    """Return this machine's name as a subject can hold it."""
+    return re.sub(r"[^A-Za-z0-9_-]+", "-", socket.gethostname()).strip("-_")[:64] or "local"

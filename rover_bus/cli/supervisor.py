@@ -1,0 +1,163 @@
+"""Keeps services alive: each a process of its own, started again when it ends, ended with us however we end.
+
+Fed by stack.py with command lines. A service's standard input is a pipe that we hold: when we die, even by SIGKILL, it ends,
+and the service leaves by itself (serve.py, `--with-parent`). It runs in a session of its own, because Ctrl-C is for us: we end
+services in order. One thread looks after all of them five times a second, which costs less than can be measured.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from rover_bus.events.errors import PermanentError
+
+LOOK_S = 0.2
+BACKOFF_FIRST_S, BACKOFF_MAX_S = 0.1, 5.0
+HEALTHY_S = 10.0
+LAST_WORDS_BYTES = 2000
+
+
+def service_command(role: str, *arguments: str) -> list[str]:
+    """Return the command line that runs a service (serve.py) as a process of its own."""
+    return [sys.executable, "-m", "rover_bus.cli.serve", role, *arguments]
+
+
+class ServiceFailed(PermanentError):
+    """A service did not start; the message ends with what it said."""
+
+    code = "service_failed"
+    exit_code = 4
+
+
+class Tended(Protocol):
+    """What a supervisor looks after."""
+
+    def mend(self) -> None:
+        """Start it again if it has ended and its time has come."""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """A service to run. `ready_file` is written by it when it serves."""
+
+    name: str
+    command: list[str]
+    log_file: Path
+    ready_file: Path
+    environment: Mapping[str, str]
+
+
+class Service:
+    """One service's present process."""
+
+    def __init__(self, order: Order) -> None:
+        self.order = order
+        self.restarts = 0
+        self._process: subprocess.Popen[bytes] | None = None
+        self._started_s = self._not_before_s = 0.0
+        self._backoff_s = BACKOFF_FIRST_S
+
+    @property
+    def pid(self) -> int | None:
+        """Process id while it runs."""
+        return self._process.pid if self._process and self._process.poll() is None else None
+
+    def start(self) -> None:
+        order = self.order
+        order.ready_file.unlink(missing_ok=True)
+        with order.log_file.open("ab") as log:
+            self._process = subprocess.Popen(
+                [*order.command, "--with-parent", "--ready-file", str(order.ready_file)],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                env=dict(order.environment),
+                start_new_session=True,
+            )
+        self._started_s = time.monotonic()
+
+    def mend(self) -> None:
+        if self._process is None or self._process.poll() is None:
+            return
+        now = time.monotonic()
+        if not self._not_before_s:
+            lived = now - self._started_s
+            self._backoff_s = (
+                BACKOFF_FIRST_S if lived > HEALTHY_S else min(self._backoff_s * 2, BACKOFF_MAX_S)
+            )
+            self._not_before_s = now + self._backoff_s
+        if now >= self._not_before_s:
+            self._not_before_s = 0.0
+            self._let_go()
+            self.restarts += 1
+            self.start()
+
+    def wait_until_ready(self, deadline_s: float) -> None:
+        """Return when it serves. Raises ServiceFailed when it ended, or `deadline_s` (monotonic) has come."""
+        while not self.order.ready_file.exists():
+            ended = self.pid is None
+            if ended or time.monotonic() > deadline_s:
+                what = "ended at its start" if ended else "is not ready in time"
+                raise ServiceFailed(f"{self.order.name} {what}: {self.last_words()}")
+            time.sleep(0.01)
+
+    def stop(self, timeout_s: float) -> None:
+        """End it by ending its standard input; after `timeout_s` by force."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        if process.stdin:
+            process.stdin.close()
+        try:
+            process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def _let_go(self) -> None:
+        if self._process and self._process.stdin:
+            self._process.stdin.close()
+
+    def last_words(self) -> str:
+        """Return the end of its log in one line."""
+        try:
+            text = self.order.log_file.read_bytes()[-LAST_WORDS_BYTES:].decode(errors="replace")
+        except OSError:
+            text = ""
+        lines = text.strip().splitlines()
+        return lines[-1] if lines else f"its log {self.order.log_file} is empty"
+
+
+class Supervisor:
+    """A thread that mends what it is given until it is stopped. `on_mended` hears the names of what was started again."""
+
+    def __init__(self, tended: list[Tended], on_error: Callable[[Exception], None]) -> None:
+        self._tended = tended
+        self._on_error = on_error
+        self._stop = threading.Event()
+        self.pause = threading.Lock()  # held while somebody restarts something on purpose
+        self._thread = threading.Thread(target=self._look, name="rover-supervisor", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _look(self) -> None:
+        while not self._stop.wait(LOOK_S):
+            with self.pause:
+                for each in self._tended:
+                    try:
+                        each.mend()
+                    except (OSError, PermanentError) as error:
+                        self._on_error(error)
