@@ -170,6 +170,7 @@ class HeartbeatReply(Reply, frozen=True, kw_only=True, tag="heard.v1"):
     path: str = ""
     routing: RoutingTable | None = None  # when newer than what the member should know
     job_state: str = "running"
+    closed_before: int = 0  # epochs before this one are closed: their applied sets may be forgotten (P11)
 
 
 class LeaveRequest(Request, frozen=True, kw_only=True, tag="leave.v1"):

@@ -182,4 +182,5 @@ def heartbeat(state: State, request: HeartbeatRequest) -> Steps:
         path=path,
         routing=routing if routing is not None and routing.epoch > request.routing_epoch else None,
         job_state=state.phase,
+        closed_before=max(ledger.epoch, 0) if ledger is not None else 0,
     )

@@ -1,0 +1,79 @@
+"""The master as a member sees it: whoever leads now, found anew whenever he does not answer (protocol P15).
+
+Used by workers (client.session) and servers (ps.service). Apart because a take-over, a restarted broker and a lost reply all look
+the same here, as a call that takes longer: the same bytes are sent again, to the term that the leadership key names by then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from rover_bus.events import subjects
+from rover_bus.events.bus import Bus
+from rover_bus.events.codec import decode_any, encode
+from rover_bus.events.errors import BadMessage, BusError, UnknownVersion
+from rover_bus.events.leadership import LeaderEntry, read_leader
+from rover_bus.events.requests import METHODS, Reply, Request
+from rover_bus.events.streams import LEADERS
+
+# For one answer: a dead master answers nothing, a busy one must not be flooded.
+FIRST_PATIENCE_S, LONGEST_PATIENCE_S = 0.5, 2.0
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 0.1  # between two looks at the leadership key
+
+_METHOD_OF = {cls: method for method, cls in METHODS.items()}
+
+
+class Master:
+    """Calls to the master of one job over one bus."""
+
+    def __init__(self, bus: Bus, job: str) -> None:
+        self.term = 0
+        self.history = 0
+        self.repeats = 0  # requests sent more than once, over the whole life
+        self._bus, self._job = bus, job
+        self._leader: LeaderEntry | None = None
+
+    async def ask(self, request: Request) -> Reply:
+        """Send a request until a master answers it, and return the answer; replies of lower terms are no answers.
+
+        Raises UnknownVersion when the master speaks a newer version, AccessDenied when the broker refuses us.
+        """
+        method, body = _METHOD_OF[type(request)], encode(request)
+        patience_s, pause_s, attempts = FIRST_PATIENCE_S, FIRST_PAUSE_S, 0
+        while True:
+            try:
+                leader = await self._find()
+                if leader is not None:
+                    attempts += 1
+                    self.repeats += attempts > 1
+                    subject = subjects.rpc(self._job, leader.term, method)
+                    answer = await self._bus.request(subject, body, timeout_s=patience_s)
+                    if (reply := self._read(answer.body)) is not None:
+                        return reply
+            except BusError:
+                patience_s = min(2 * patience_s, LONGEST_PATIENCE_S) if self._leader else patience_s
+            self._leader = None
+            await asyncio.sleep(pause_s)
+            pause_s = min(1.2 * pause_s, LONGEST_PAUSE_S)
+
+    async def _find(self) -> LeaderEntry | None:
+        """Return the leader last seen, or look for one: None while nobody leads, or only one of a term that is over."""
+        if self._leader is None:
+            entry = await self._bus.get(LEADERS, self._job)
+            leader = read_leader(entry.value) if entry is not None else None
+            if leader is None or not leader.term:
+                return None
+            if leader.history == self.history and leader.term < self.term:
+                return None
+            self._leader = leader
+            self.term, self.history = leader.term, leader.history
+        return self._leader
+
+    def _read(self, body: bytes) -> Reply | None:
+        try:
+            reply = decode_any(body)
+        except UnknownVersion:
+            raise
+        except BadMessage:
+            return None
+        return reply if isinstance(reply, Reply) and reply.term >= self.term else None

@@ -1,0 +1,190 @@
+"""A parameter server's life on the bus: joins, is admitted with a named state, is routed, beats, writes its part, ends (P5).
+
+Fed by the master's answers; feeds a `core.ServerCore` through a port that runs a function where the tables live (another thread in
+`serve_job`, the same loop in simulations). Data never passes here: workers speak to the sockets. All orders arrive as answers to
+heartbeats, absolute and safe to repeat; a refusal for good (replaced, job over, generation over) ends the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from rover_bus.events.asking import Master
+from rover_bus.events.bus import Bus
+from rover_bus.events.errors import Refused
+from rover_bus.events.identity import Member
+from rover_bus.events.requests import (
+    FinishedRequest,
+    HeartbeatReply,
+    HeartbeatRequest,
+    JoinReply,
+    JoinRequest,
+    RefusedReply,
+)
+from rover_bus.ps.core import ServerCore
+
+log = structlog.get_logger("rover.ps")
+
+LONGEST_BEAT_S = 0.5  # orders come with heartbeats: a slow job file must not make a slow end
+FIRST_BEAT_S = 0.1  # until routed
+Run = Callable[[Callable[[], Any]], Awaitable[Any]]
+WritePart = Callable[[ServerCore, Path], int]
+
+
+class ServerLife:
+    """One incarnation of one server. `run` executes a function on the thread that owns the tables."""
+
+    def __init__(
+        self,
+        bus: Bus,
+        job: str,
+        member: Member,
+        core: ServerCore,
+        run: Run,
+        write_part: WritePart,
+        *,
+        nonce: str,
+        addresses: list[str],
+        directory: Path,
+        host: str = "",
+        pid: int = 0,
+    ) -> None:
+        self.member, self.core = member, core
+        self._master = Master(bus, job)
+        self._run, self._write_part = run, write_part
+        self._directory = directory
+        self._hello = JoinRequest(member=member, nonce=nonce, host=host, pid=pid, addresses=addresses)
+        self._who: dict[str, Any] = {}
+        self._finished: FinishedRequest | None = None
+        self._closed_before = 0
+
+    async def live(self) -> None:
+        """Serve the job until it is over for us. Raises Refused when this life was replaced or is not wanted."""
+        heartbeat_s = await self._join()
+        while True:
+            reply = await self._master.ask(await self._beat())
+            if isinstance(reply, HeartbeatReply):
+                if reply.order == "stop":
+                    return
+                await self._obey(reply)
+            elif isinstance(reply, RefusedReply):
+                if reply.code == "job_ended":
+                    return
+                if not reply.retry_s:
+                    raise Refused(f"{self.member} ends: {reply.message}", reply.code)
+            await asyncio.sleep(min(heartbeat_s / 2, LONGEST_BEAT_S) if self._routed else FIRST_BEAT_S)
+
+    async def _join(self) -> float:
+        while True:
+            reply = await self._master.ask(self._hello)
+            if isinstance(reply, JoinReply):
+                break
+            if isinstance(reply, RefusedReply) and not reply.retry_s:
+                raise Refused(f"{self.member} was not admitted: {reply.message}", reply.code)
+            await asyncio.sleep(FIRST_BEAT_S)
+        self._who = {"member": self.member, "history": reply.history, "generation": reply.generation}
+        joined = reply
+        await self._run(
+            lambda: self.core.admit(
+                history=joined.history, generation=joined.generation, state=joined.state, seed=joined.seed
+            )
+        )
+        log.info("admitted", member=str(self.member), state=joined.state)
+        if joined.routing is not None:
+            await self._route(joined.routing)
+        return joined.heartbeat_s
+
+    @property
+    def _routed(self) -> bool:
+        return self.core.state.routing is not None
+
+    async def _beat(self) -> HeartbeatRequest:
+        routing = self.core.state.routing
+        statistics: dict[str, float] = await self._run(self.core.statistics)
+        return HeartbeatRequest(
+            **self._who, statistics=statistics, routing_epoch=routing.epoch if routing is not None else 0
+        )
+
+    async def _obey(self, reply: HeartbeatReply) -> None:
+        if reply.routing is not None:
+            await self._route(reply.routing)
+        if reply.closed_before > self._closed_before:
+            self._closed_before = closed = reply.closed_before
+            await self._run(lambda: self.core.close_epochs(closed))
+        if reply.order == "finish":
+            await self._finish(reply.path)
+
+    async def _route(self, routing: Any) -> None:
+        await self._run(lambda: self.core.route(routing))
+
+    async def _finish(self, name: str) -> None:
+        """Write our part once, say so as often as it takes."""
+        if self._finished is None:
+            path = self._directory / f"{name}.npz"
+            size: int = await self._run(lambda: self._write_part(self.core, path))
+            statistics: dict[str, float] = await self._run(self.core.statistics)
+            self._finished = FinishedRequest(
+                **self._who, path=str(path), size_bytes=size, statistics=statistics
+            )
+        await self._master.ask(self._finished)
+
+
+async def serve_job(
+    bus: Bus,
+    job: str,
+    member: Member,
+    *,
+    secret: bytes,
+    directory: Path,
+    nonce: str,
+    host: str = "",
+    pid: int = 0,
+    memory_limit_bytes: int = 0,
+    addresses: list[str] | None = None,
+) -> None:
+    """Run a parameter server in this process: sockets in a thread of their own, its life on the bus in this loop.
+
+    `directory`: where the part of the final state goes. Ends when the job is over for it; raises Refused when it was replaced.
+    """
+    from rover_bus.ps.parts import write_part
+    from rover_bus.ps.server import LOOPBACK, Server
+
+    core = ServerCore(member.index, member.incarnation, memory_limit_bytes)
+    server = Server(core, secret, addresses or LOOPBACK)
+
+    async def run(function: Callable[[], Any]) -> Any:
+        return await asyncio.wrap_future(server.call(function))
+
+    def write(core: ServerCore, path: Path) -> int:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return write_part(core, path)
+
+    life = ServerLife(
+        bus,
+        job,
+        member,
+        core,
+        run,
+        write,
+        nonce=nonce,
+        addresses=server.addresses,
+        directory=directory,
+        host=host,
+        pid=pid,
+    )
+    serving = asyncio.get_running_loop().run_in_executor(None, server.serve)
+    try:
+        living = asyncio.ensure_future(life.live())
+        done, _ = await asyncio.wait({living, serving}, return_when=asyncio.FIRST_COMPLETED)
+        living.cancel()
+        for task in done:
+            task.result()
+    finally:
+        if not serving.done():
+            server.stop()
+            await serving
