@@ -105,9 +105,10 @@ def _take_out_dot(words: Words, lengths: Ints) -> tuple[Words, Ints, Ints]:
     dotted = hits != 0
     if not dotted.any():
         return words, np.zeros_like(lengths), lengths
-    below = (hits & (~hits + np.uint64(1))) - np.uint64(1)
-    before = np.where(dotted, ((below & ONES) * ONES) >> np.uint64(56), 0).astype(np.int64)
-    keep = np.where(dotted, below >> np.uint64(7), ~np.uint64(0))
+    # The lowest hit is bit 7 of the dot's byte; the bits below that byte stay where they are.
+    below = ((hits & (~hits + np.uint64(1))) - np.uint64(1)) >> np.uint64(7)
+    before = (((below & ONES) * ONES) >> np.uint64(56)).astype(np.int64)
+    keep = np.where(dotted, below, ~np.uint64(0))
     closed = (words & keep) | ((words >> np.uint64(8)) & ~keep)
     return closed, np.where(dotted, lengths - 1 - before, 0), lengths - dotted
 
