@@ -18,7 +18,7 @@ from rover_bus.ps.admission import Admission, Applied, Apply, Refusal, Repeat
 from rover_bus.ps.catalogue import Keys
 from rover_bus.ps.frame import BodyReader, Buffer
 from rover_bus.ps.hashing import SLOTS
-from rover_bus.ps.messages import Acked, Declare, Dump, Inspect, Pull, Push, Reply, Request
+from rover_bus.ps.messages import Acked, Declare, Dump, Inspect, Pull, Push, Reply, Request, Section
 from rover_bus.ps.routing import owned_slots, owner_of_slots
 from rover_bus.ps.rows import Places
 from rover_bus.ps.spec import Dense
@@ -26,8 +26,10 @@ from rover_bus.ps.store import BatchKey
 from rover_bus.ps.tables import Store, TableSet
 
 PAGE_BYTES = 32 << 20  # of values in one page of a dump
+REMEMBERED_PULLS = 256  # whose keys wait for their push: of some 100 KiB each
 
 Arrays = list[npt.NDArray[Any]]
+Located = tuple[Keys, Places]
 Trainable = tuple[Store, Places, npt.NDArray[Any]]  # distinct places and their gradients
 
 
@@ -43,6 +45,8 @@ class ServerCore:
         self._memory_limit_bytes = memory_limit_bytes
         self.tables: TableSet | None = None
         self._seed = 0
+        self._pulls = 0
+        self._remembered: dict[int, list[Located]] = {}
         self.version = 0  # pushes applied: what staleness is measured by
         self.counters: dict[str, float] = {}
         self._listed: tuple[tuple[str, int], tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]] | None = (
@@ -61,6 +65,7 @@ class ServerCore:
             )
         self.state = admission.evolve(self.state, admission.Admitted(history, generation, state))
         self.tables, self._listed, self._seed, self.version, self.counters = None, None, seed, 0, {}
+        self._remembered.clear()
 
     def route(self, table: RoutingTable) -> None:
         """Follow a routing table. Raises Refused when it is stale, or moves slots (which this release cannot)."""
@@ -139,19 +144,33 @@ class ServerCore:
         return self.tables
 
     def _pull(self, request: Pull, body: BodyReader) -> tuple[Reply, Arrays]:
-        arrays = []
+        arrays, located = [], []
         for section in request.sections:
             store = self._open.store(section.names)
             keys = messages.read_keys(section, self._open.catalogue.families[section.names[0]], body)
-            arrays.append(store.pull(keys, store.locate(keys)))
+            places = store.locate(keys)
+            arrays.append(store.pull(keys, places))
+            located.append((keys, places))
         body.end()
         for names in request.dense:
             store = self._dense_store(names)
             keys = _dense_keys(names)
             arrays.append(store.pull(keys, store.locate(keys)))
-        if request.counted:
-            self.count("pulls")
-        return messages.Values(version=self.version), arrays
+        if not request.counted:
+            return messages.Values(version=self.version), arrays
+        self.count("pulls")
+        return messages.Values(version=self.version, pull=self._remember(located)), arrays
+
+    def _remember(self, located: list[Located]) -> int:
+        """Keep the keys of a pull for its push. Bounded: a worker that comes too late sends its keys again."""
+        self._pulls += 1
+        copied = [
+            (keys._replace(keys=keys.keys.copy()), places) for keys, places in located
+        ]  # out of the receive buffer
+        self._remembered[self._pulls] = copied
+        if len(self._remembered) > REMEMBERED_PULLS:
+            del self._remembered[next(iter(self._remembered))]
+        return self._pulls
 
     def _push(self, request: Push, body: BodyReader) -> Reply:
         batch = BatchKey(request.epoch, request.number)
@@ -164,6 +183,7 @@ class ServerCore:
         for store, places, gradients in self._prepare(request, body, self._fresh(decision)):
             store.rows.train(places, gradients, request.rate_scale)
         self.state = admission.evolve(self.state, Applied(batch, decision.groups))
+        self._remembered.pop(request.pull, None)
         staleness = max(0, self.version - request.version) if request.version >= 0 else 0
         self.version += 1
         self._count_applied(staleness)
@@ -189,11 +209,12 @@ class ServerCore:
         prepared: list[Trainable] = []
         for section in push.sections:
             store, family = self._open.store(section.names), self._open.catalogue.families[section.names[0]]
-            keys = messages.read_keys(section, family, body)
+            keys, places = self._located(push, section, store, body)
             gradients = body.read(family.dtype, (len(keys.keys), store.rows.width))
             if fresh is not None:
                 keys, gradients = _only(fresh[store.slots(keys)], keys, gradients)
-            prepared.append((store, store.allocate(keys, store.locate(keys)), gradients))
+                places = store.locate(keys)
+            prepared.append((store, store.allocate(keys, places), gradients))
         for names in push.dense:
             store, keys = self._dense_store(names), _dense_keys(names)
             places = store.locate(keys)
@@ -205,6 +226,18 @@ class ServerCore:
             prepared.append((store, places, gradients))
         body.end()
         return [(s, p, g if g.flags.writeable else g.copy()) for s, p, g in prepared]
+
+    def _located(self, push: Push, section: Section, store: Store, body: BodyReader) -> Located:
+        if section.pulled < 0:
+            keys = messages.read_keys(section, self._open.catalogue.families[section.names[0]], body)
+            return keys, store.locate(keys)
+        remembered = self._remembered.get(push.pull)
+        if remembered is None or section.pulled >= len(remembered):
+            raise Refused(f"pull {push.pull} is forgotten: send its keys again", messages.FORGOTTEN)
+        keys, places = remembered[section.pulled]
+        if keys.names != section.names:
+            raise BadMessage("a section of a push names other tables than its pull did")
+        return keys, places
 
     def _dense_store(self, names: tuple[str, ...]) -> Store:
         store = self._open.store(names)

@@ -266,6 +266,8 @@ class Exchange:
 
     def _refused(self, item: Item, refusal: RefusedMessage) -> None:
         """Raise what a refusal means: begin again, or an error of the caller's."""
+        if refusal.code == messages.FORGOTTEN:
+            raise _Trouble(refusal.message, 0.0)  # sent again, the push brings its keys
         if refusal.retry_s > 0 or refusal.code.startswith("stale"):
             raise _Trouble(refusal.message, refusal.retry_s or FIRST_WAIT_S, refusal.routing)
         if item in self._queue:

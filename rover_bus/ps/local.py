@@ -94,8 +94,7 @@ class LocalParameters:
         keys = part.group.keys
         store = self._tables.store(keys.names)
         places = self._places.pop(part, None)
-        if places is None or isinstance(places, slice) or (len(places) and int(places.min()) < 0):
-            places = store.locate(keys)  # a push in between may have allocated what the pull did not find
+        places = store.locate(keys) if places is None else places
         store.rows.train(store.allocate(keys, places), sums, rate_scale)
 
     def acknowledged(self) -> list[Acknowledged]:

@@ -21,6 +21,7 @@ from rover_bus.ps.spec import Hashed, Table
 
 Number = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 Names = tuple[str, ...]
+FORGOTTEN = "forgotten"  # the refusal of a push whose pull the server no longer remembers
 
 
 class Section(msgspec.Struct, frozen=True, array_like=True):
@@ -28,6 +29,7 @@ class Section(msgspec.Struct, frozen=True, array_like=True):
 
     names: Names
     counts: tuple[Annotated[int, msgspec.Meta(ge=0, le=2**40)], ...]
+    pulled: int = -1  # in a push: the keys are those of this section of the pull named by `Push.pull`, and are not sent again
 
 
 class _Message(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag=True):
@@ -51,7 +53,7 @@ class Pull(_Message, frozen=True, kw_only=True, tag="pull"):
 
 
 class Push(_Message, frozen=True, kw_only=True, tag="push"):
-    """One batch (protocol P2). `version` is the server's at the pull that it belongs to (-1: none). Answer: Acked.
+    """One batch (protocol P2). `pull` and `version`: what the server said at the pull it belongs to (-1: none). Answer: Acked.
 
     Body: for each section keys and gradients, then for each family of dense arrays the lines held by this server.
     """
@@ -59,6 +61,7 @@ class Push(_Message, frozen=True, kw_only=True, tag="push"):
     fence: Fence
     epoch: Number
     number: Number
+    pull: int = -1
     version: int = -1
     rate_scale: Annotated[float, msgspec.Meta(ge=0, le=1e6)] = 1.0
     sections: tuple[Section, ...] = ()
@@ -84,9 +87,13 @@ class Declared(_Message, frozen=True, kw_only=True, tag="declared"):
 
 
 class Values(_Message, frozen=True, kw_only=True, tag="values"):
-    """Body: for each section the values (keys, width), then for each family of dense arrays its lines (lines, 64)."""
+    """Body: for each section the values (keys, width), then for each family of dense arrays its lines (lines, 64).
+
+    `pull`: a number under which the server remembers the keys for a while, so that the push need not send them again.
+    """
 
     version: int = 0
+    pull: int = -1
 
 
 class Acked(_Message, frozen=True, kw_only=True, tag="acked"):
@@ -165,7 +172,9 @@ def read_keys(section: Section, family: Table, body: BodyReader) -> Keys:
         raise BadMessage("a section's names and counts do not belong together")
     raw = body.read("uint32" if isinstance(family, Hashed) else "int64", (sum(section.counts),))
     keys = raw.astype(np.int64) if isinstance(family, Hashed) else raw
-    descents = np.flatnonzero(keys[1:] <= keys[:-1]) + 1
-    if len(descents) and not np.isin(descents, np.cumsum(counts)).all():
+    ascends = keys[1:] > keys[:-1]
+    bounds = np.cumsum(counts)[:-1] - 1  # between two tables keys may descend
+    ascends[bounds[(bounds >= 0) & (bounds < len(ascends))]] = True
+    if not ascends.all():
         raise BadMessage(f"keys of {section.names[0]!r} are not ascending")
     return Keys(section.names, counts, keys)

@@ -127,12 +127,13 @@ class PullItem(ToAll):
     def __init__(self, sparse: list[SparsePart], dense: list[DensePart], counted: bool) -> None:
         self.sparse, self.dense, self._counted = sparse, dense, counted
         self.route: Route | None = None
-        self.versions: dict[int, int] = {}
+        self.versions: dict[int, int] = {}  # of each server, when it answered
+        self.pulls: dict[int, int] = {}  # under which number each server remembers the keys
         self.rows: list[npt.NDArray[Any]] = []  # (u, width) a sparse part, servers end to end
         self.lines: list[npt.NDArray[Any]] = []  # (lines, 64) a dense part
 
     def frames(self, route: Route) -> Frames:
-        self.route, self.versions = route, {}
+        self.route, self.versions, self.pulls = route, {}, {}
         tables = [part.group.entries[0].table for part in self.sparse]
         self.rows = [
             np.empty((len(part.group.starts), stored_width(table)), table.dtype)
@@ -165,7 +166,7 @@ class PullItem(ToAll):
             held = dense.by(self.route)[position]
             lines[held] = body.read(lines.dtype.name, (len(held), lines.shape[1]))
         body.end()
-        self.versions[position] = values.version
+        self.versions[position], self.pulls[position] = values.version, values.pull
 
     def values(self) -> dict[str, npt.NDArray[Any]]:
         """Return what was pulled, by table, once every server has answered."""
@@ -191,33 +192,35 @@ class PushItem(ToAll):
         pulled: PullItem | None,
     ) -> None:
         self.batch = batch
+        self._keys_known = True
         self._sparse, self._dense, self._rate_scale, self._pulled = sparse, dense, rate_scale, pulled
         self.acks: dict[int, Acked] = {}
 
     def frames(self, route: Route) -> Frames:
         self.acks = {}
-        return {at: self._frame(route, at) for at in range(len(route.fences))}
+        frames = {at: self._frame(route, at) for at in range(len(route.fences))}
+        self._keys_known = False  # a second time they are sent: the server may have used what it remembered
+        return frames
 
     def _frame(self, route: Route, at: int) -> list[Buffer]:
         arrays: list[npt.NDArray[Any]] = []
         sections: list[Section] = []
+        pulled = self._pulled if self._pulled is not None and self._pulled.route is route else None
         for part, sums in self._sparse:
             keys, members = part.by(route).keys[at], part.by(route).members[at]
-            sections.append(messages.section_of(keys))
-            whole = len(route.fences) == 1
-            arrays += [
-                messages.wire_keys(keys, part.group.entries[0].table),
-                sums if whole else sums.take(members, axis=0, mode="clip"),
-            ]
+            if pulled is not None and self._keys_known and part in pulled.sparse:
+                sections.append(Section(keys.names, (), pulled.sparse.index(part)))
+            else:
+                sections.append(messages.section_of(keys))
+                arrays.append(messages.wire_keys(keys, part.group.entries[0].table))
+            arrays.append(sums if len(route.fences) == 1 else sums.take(members, axis=0, mode="clip"))
         arrays += [lines[part.by(route)[at]] for part, lines in self._dense]
-        version = -1
-        if self._pulled is not None and self._pulled.route is route:
-            version = self._pulled.versions.get(at, -1)
         header = messages.Push(
             fence=route.fences[at],
             epoch=self.batch.epoch,
             number=self.batch.number,
-            version=version,
+            pull=pulled.pulls.get(at, -1) if pulled else -1,
+            version=pulled.versions.get(at, -1) if pulled else -1,
             rate_scale=self._rate_scale,
             sections=tuple(sections),
             dense=tuple(part.layout.names for part, _ in self._dense),

@@ -102,7 +102,7 @@ def read_header(path: Path) -> PartHeader:
 
 def _read(path: Path, use: Any) -> Any:
     try:
-        with np.load(path, allow_pickle=False) as arrays:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             header = msgspec.msgpack.decode(arrays["header"].tobytes(), type=PartHeader)
             return use(header, arrays)
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, msgspec.DecodeError) as error:

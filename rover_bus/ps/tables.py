@@ -184,7 +184,13 @@ class GrowingStore:
         missing = np.flatnonzero(places < 0)
         if not len(missing):
             return places
-        tags, ids = self._tags_of(keys)[missing], keys.keys[missing]
+        tags, ids, places = self._tags_of(keys)[missing], keys.keys[missing], places.copy()
+        found = self._index.find(
+            tags, ids
+        )  # since these places were looked up, another push may have allocated them
+        places[missing] = found
+        if np.any(found >= 0):
+            return self.allocate(keys, places)
         if not self._is_owned[self.slots(keys)[missing]].all():
             raise BadMessage(f"ids of {keys.names[0]!r} whose slots are not here")
         first, end = self.rows.count, self.rows.count + len(ids)
@@ -196,7 +202,6 @@ class GrowingStore:
             held[first:end] = new
         self.rows.append(self._first_values(keys, missing))
         self._index.insert(tags, ids, first, self._tags[:end], self._ids[:end])
-        places = places.copy()
         places[missing] = np.arange(first, end)
         return places
 
