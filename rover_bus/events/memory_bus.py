@@ -23,7 +23,8 @@ from rover_bus.events.bus import (
     Subscription,
 )
 from rover_bus.events.errors import BusError, BusTimeout, InputError, NotConnected
-from rover_bus.events.memory_broker import CALM, Faults, Follower, Interest, Link, MemoryBroker, Watch, settle
+from rover_bus.events.memory_broker import MemoryBroker, settle
+from rover_bus.events.memory_links import CALM, Faults, Follower, Interest, Link, Watch
 from rover_bus.events.memory_store import MemoryStream, matches
 from rover_bus.events.streams import BucketSpec, StreamSpec
 

@@ -1,11 +1,12 @@
 """The Bus over NATS and JetStream, hardened: what nats-py leaves to its user is done here, once.
 
-Fed by services through the port (bus.py); feeds their handlers. nats_jetstream.py knows the API, nats_follow.py the readers,
-nats_micro.py the service protocol; this file alone imports nats, and callers import it lazily (0.1 s).
+Fed by services through the port (bus.py); feeds their handlers. nats_storage.py knows streams and buckets, nats_follow.py their
+readers, nats_micro.py the service protocol. This file alone imports nats, which makes it longer than its neighbours, and
+callers import it lazily (0.1 s).
 
-One way back: nats-py's own reconnection is switched off. Whatever ends a client (a broken connection, a credential that expired, an
-unknown error of the server, a read loop that died and only looks alive) ends it for good, and one supervisor dials a
-new one and restores subscriptions, streams, readers and services, in this order, before it says "connected".
+One way back: nats-py's own reconnection is switched off. Whatever ends a client (a broken connection, a credential that expired,
+an unknown error of the server, a read loop that died and only looks alive) ends it for good, and one supervisor dials a new
+one and restores subscriptions, services, streams and readers, in this order, before it says "connected".
 """
 
 from __future__ import annotations
@@ -14,11 +15,10 @@ import asyncio
 import contextlib
 import random
 import re
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, Self, TypeVar, cast
+from typing import Any, Self, TypeVar
 
 import nats.errors
 from nats.aio.client import Client
@@ -30,11 +30,8 @@ from rover_bus.events import nats_jetstream as jetstream
 from rover_bus.events.bus import (
     NO_HEADERS,
     ConnectionState,
-    Entry,
     Headers,
     Message,
-    Start,
-    Stored,
     Subscription,
 )
 from rover_bus.events.errors import (
@@ -46,11 +43,10 @@ from rover_bus.events.errors import (
     NoResponders,
     NotConnected,
     RoverError,
-    WrongSequence,
 )
-from rover_bus.events.nats_follow import SILENT_TICKS, Follower, Raw, Watch
-from rover_bus.events.nats_micro import ERROR, ERROR_CODE, QUEUE, Endpoint, Service, name_endpoints
-from rover_bus.events.streams import BucketSpec, StreamSpec
+from rover_bus.events.nats_follow import SILENT_TICKS, Follower, Raw
+from rover_bus.events.nats_micro import ERROR, ERROR_CODE, QUEUE, Service, name_endpoints
+from rover_bus.events.nats_storage import NatsStorage
 
 T = TypeVar("T")
 
@@ -67,13 +63,14 @@ _NO_RESPONDERS = "503"
 _DENIED = re.compile(r'permissions violation for (publish|subscription) (?:to )?"([^"]+)"', re.IGNORECASE)
 
 
-class NatsBus:
+class NatsBus(NatsStorage):
     """One connection. Made by `await NatsBus.connect(...)`."""
 
     def __init__(
         self, url: str, secret: str, secret_source: str, name: str, inbox_prefix: str, timeout_s: float
     ):
-        self._url = url
+        super().__init__()
+        self.url = url
         self._secret = secret
         self._secret_source = secret_source
         self._name = name
@@ -90,8 +87,6 @@ class NatsBus:
         self._interests: dict[int, _Interest] = {}
         self._readers: dict[int, Follower] = {}
         self._mending: dict[Follower, asyncio.Task[None]] = {}
-        self._readings: dict[int, asyncio.Queue[Msg | None]] = {}
-        self._declared: tuple[dict[str, StreamSpec], dict[str, BucketSpec]] = ({}, {})
         self._outbox: list[tuple[str, bytes, dict[str, str] | None]] = []
         self._sender: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -144,7 +139,7 @@ class NatsBus:
     async def request(
         self, subject: str, body: bytes, *, timeout_s: float, headers: Headers = NO_HEADERS
     ) -> Message:
-        msg = await self._ask(subject, body, timeout_s, dict(headers) if headers else None)
+        msg = await self.ask(subject, body, timeout_s, dict(headers) if headers else None)
         if msg.headers and ERROR_CODE in msg.headers:
             raise BusError(
                 f"the service behind {subject} failed: {msg.headers.get(ERROR, 'it says not why')}"
@@ -168,129 +163,14 @@ class NatsBus:
             endpoints=named,
         )
         served = [
-            _Interest(endpoint.subject, QUEUE, self._serving(endpoint, endpoints[endpoint.subject]))
+            _Interest(endpoint.subject, QUEUE, endpoint.serving(endpoints[endpoint.subject], self.send))
             for endpoint in named
         ]
         asked = [
-            _Interest(subject, "", self._describing(description, verb))
+            _Interest(subject, "", description.describing(verb, self.send))
             for subject, verb in description.questions()
         ]
         return await self._keep(served + asked)
-
-    # Streams
-
-    async def append(
-        self,
-        stream: str,
-        subject: str,
-        body: bytes,
-        *,
-        headers: Headers = NO_HEADERS,
-        message_id: str = "",
-        expected_last: int | None = None,
-        timeout_s: float = 5.0,
-    ) -> int:
-        written = jetstream.write_headers(
-            headers, stream=stream, message_id=message_id, expected_last=expected_last
-        )
-        return await self._store(subject, body, written, timeout_s, f"append to {subject}")
-
-    async def read(self, stream: str, subject: str, *, first: int = 1) -> AsyncIterator[Stored]:
-        config = jetstream.consumer_config(
-            [subject], deliver_policy="by_start_sequence", opt_start_seq=max(first, 1)
-        )
-        config["inactive_threshold"] = 60_000_000_000  # its reader may be slow between two batches
-        what = f"read {subject}"
-        created = await self.api(f"CONSUMER.CREATE.{stream}", {"stream_name": stream, "config": config}, what)
-        left = created.num_pending
-        inbox, number = self.new_inbox(), self._next()
-        batch: asyncio.Queue[Msg | None] = asyncio.Queue()
-        self._readings[number] = batch
-        unlisten = await self.listen(inbox, cast(Callable[[Raw], None], batch.put_nowait))
-        try:
-            while left > 0:
-                wanted = min(left, READ_BATCH)
-                await self._pull(f"{stream}.{created.name}", inbox, wanted)
-                for _ in range(wanted):
-                    stored = await _next_stored(batch, what)
-                    if stored is None:  # purged or expired meanwhile
-                        left = 0
-                        break
-                    left -= 1
-                    yield stored
-        finally:
-            del self._readings[number]
-            await unlisten()
-            self.send(f"{jetstream.API}.CONSUMER.DELETE.{stream}.{created.name}", b"")
-
-    async def last(self, stream: str, subject: str) -> Stored | None:
-        return await self.newest(stream, subject)
-
-    async def follow(
-        self,
-        stream: str,
-        subjects: list[str],
-        handler: Callable[[Stored], None],
-        *,
-        start: Start | int = "new",
-    ) -> Subscription:
-        reader = Follower(self, stream, subjects, handler, start)
-        return await self._keep_reader(reader)
-
-    async def purge(self, stream: str, subject: str, *, before: int | None = None) -> None:
-        body = {"filter": subject} if before is None else {"filter": subject, "seq": before}
-        await self.api(f"STREAM.PURGE.{stream}", body, f"purge {subject}")
-
-    async def ensure(self, streams: Iterable[StreamSpec], buckets: Iterable[BucketSpec]) -> None:
-        """Create the streams and buckets that are not there; again after every reconnection, since memory forgets.
-
-        One that exists with another configuration stays as it is: `differences` tells.
-        """
-        for stream in streams:
-            self._declared[0][stream.name] = stream
-        for bucket in buckets:
-            self._declared[1][bucket.name] = bucket
-        await self._ensure_declared()
-
-    async def differences(self, streams: Iterable[StreamSpec], buckets: Iterable[BucketSpec]) -> list[str]:
-        """Return what is missing or configured otherwise, one line each, for `rover doctor`."""
-        found: list[str] = []
-        for config in _configs(streams, buckets):
-            answer = await self._api(f"STREAM.INFO.{config['name']}", None, CALL_TIMEOUT_S)
-            found += jetstream.compare(config, None if answer.error else answer.config)
-        return found
-
-    # Buckets
-
-    async def get(self, bucket: str, key: str) -> Entry | None:
-        stored = await self.newest(jetstream.bucket_stream(bucket), f"$KV.{bucket}.{key}")
-        entry = None if stored is None else jetstream.read_entry(bucket, stored)
-        return entry if entry is not None and entry.value is not None else None
-
-    async def put(
-        self, bucket: str, key: str, value: bytes, *, expected: int | None = None, ttl_s: float | None = None
-    ) -> int:
-        headers = {} if ttl_s is None else {jetstream.TTL: jetstream.write_ttl(ttl_s)}
-        try:
-            return await self._write(bucket, key, value, headers, expected)
-        except WrongSequence:
-            marker = await self._marker(bucket, key) if expected == 0 else None
-            if marker is None:
-                raise
-            return await self._write(bucket, key, value, headers, marker)
-
-    async def delete(self, bucket: str, key: str, *, expected: int | None = None) -> None:
-        await self._write(bucket, key, b"", {jetstream.OPERATION: "DEL"}, expected)
-
-    async def watch(self, bucket: str, key: str, handler: Callable[[Entry], None]) -> Subscription:
-        reader = Watch(self, bucket, key, handler)
-        kept = await self._keep_reader(reader)
-        try:
-            await reader.present()
-        except BaseException:
-            await kept.stop()
-            raise
-        return kept
 
     async def close(self) -> None:
         if self._state == "closed":
@@ -318,21 +198,9 @@ class NatsBus:
             callback(msg)
 
         client = self._require()
-        subscription = await client.subscribe(subject, cb=deliver)
-        return partial(self._unsubscribe, client, subscription)
-
-    async def api(self, call: str, body: dict[str, Any] | None, what: str) -> jetstream.Answer:
-        answer = await self._api(call, body, CALL_TIMEOUT_S)
-        if answer.error is not None:
-            jetstream.refuse(answer.error, what)
-        return answer
-
-    async def newest(self, stream: str, subject: str) -> Stored | None:
-        # Asked of the stream's leader: a direct get may be answered by a replica that lags, and a tail must be the tail (P16).
-        answer = await self._api(f"STREAM.MSG.GET.{stream}", {"last_by_subj": subject}, CALL_TIMEOUT_S)
-        if answer.error is not None and answer.error.err_code != jetstream.NO_MESSAGE:
-            jetstream.refuse(answer.error, f"read the tail of {subject}")
-        return None if answer.message is None else jetstream.read_stored(answer.message)
+        interest = _Interest(subject, "", deliver)
+        await self._subscribe(client, interest)
+        return partial(self._unsubscribe, interest)
 
     def send(self, subject: str, body: bytes, headers: dict[str, str] | None = None) -> None:
         self._outbox.append((subject, body, headers))
@@ -346,7 +214,7 @@ class NatsBus:
 
     # Asking
 
-    async def _ask(
+    async def ask(
         self, subject: str, body: bytes, timeout_s: float, headers: dict[str, str] | None = None
     ) -> Msg:
         """Request and wait on our own inbox: nats-py's request outlives a lost connection until its timeout."""
@@ -378,88 +246,17 @@ class NatsBus:
         else:
             answer.set_result(msg)
 
-    async def _api(self, call: str, body: dict[str, Any] | None, timeout_s: float) -> jetstream.Answer:
+    async def post(self, subject: str, body: bytes, reply: str) -> None:
+        client = self._require(subject)
         try:
-            msg = await self._ask(
-                f"{jetstream.API}.{call}", b"" if body is None else jetstream.encode(body), timeout_s
-            )
-        except NoResponders as error:
-            raise BusError(
-                f"JetStream does not answer on {self._url}: is it switched on, is its disk full?"
-            ) from error
-        return jetstream.read_answer(msg.data)
-
-    async def _store(
-        self, subject: str, body: bytes, headers: dict[str, str], timeout_s: float, what: str
-    ) -> int:
-        try:
-            msg = await self._ask(subject, body, timeout_s, headers)
-        except NoResponders as error:
-            raise BusError(
-                f"{what}: no stream takes this subject: call ensure first (is JetStream on?)"
-            ) from error
-        answer = jetstream.read_answer(msg.data)
-        if answer.error is not None:
-            jetstream.refuse(answer.error, what)
-        return answer.seq
-
-    async def _write(
-        self, bucket: str, key: str, value: bytes, headers: dict[str, str], expected: int | None
-    ) -> int:
-        written = jetstream.write_headers(
-            headers, stream=jetstream.bucket_stream(bucket), expected_last=expected
-        )
-        return await self._store(
-            f"$KV.{bucket}.{key}", value, written, CALL_TIMEOUT_S, f"write {bucket} {key}"
-        )
-
-    async def _marker(self, bucket: str, key: str) -> int | None:
-        """Return the sequence of the deletion that stands where a key was, so that "absent" can be expected of it."""
-        stored = await self.newest(jetstream.bucket_stream(bucket), f"$KV.{bucket}.{key}")
-        if stored is None:
-            return 0
-        return stored.sequence if jetstream.read_entry(bucket, stored).value is None else None
-
-    async def _pull(self, consumer: str, inbox: str, wanted: int) -> None:
-        body = jetstream.encode({"batch": wanted, "no_wait": True})
-        client = self._require()
-        try:
-            await client.publish(f"{jetstream.API}.CONSUMER.MSG.NEXT.{consumer}", body, reply=inbox)
+            await client.publish(subject, body, reply=reply)
         except nats.errors.Error as error:
-            raise _translate(error, consumer, len(body)) from error
+            raise _translate(error, subject, len(body)) from error
 
     # Answering
 
     def _responder(self, msg: Msg) -> Callable[[bytes], None] | None:
         return partial(self.send, msg.reply) if msg.reply else None
-
-    def _serving(
-        self, endpoint: Endpoint, handler: Callable[[Message], None]
-    ) -> Callable[[Msg], Awaitable[None]]:
-        async def serve(msg: Msg) -> None:
-            endpoint.requests += 1
-            respond = (
-                partial(self._respond, endpoint, time.perf_counter_ns(), msg.reply) if msg.reply else None
-            )
-            try:
-                handler(Message(msg.subject, msg.data, msg.headers or {}, respond))
-            except Exception as error:
-                endpoint.errors += 1
-                endpoint.last_error = repr(error)
-                self.send(msg.reply, b"", {ERROR: type(error).__name__, ERROR_CODE: "500"})
-                raise
-
-        return serve
-
-    def _respond(self, endpoint: Endpoint, began_ns: int, reply: str, body: bytes) -> None:
-        endpoint.processing_ns += time.perf_counter_ns() - began_ns
-        self.send(reply, body)
-
-    def _describing(self, service: Service, verb: str) -> Callable[[Msg], Awaitable[None]]:
-        async def describe(msg: Msg) -> None:
-            self.send(msg.reply, service.answer(verb))
-
-        return describe
 
     async def _send_soon(self) -> None:
         while self._outbox:
@@ -495,7 +292,7 @@ class NatsBus:
             raise
         return kept
 
-    async def _keep_reader(self, reader: Follower) -> Subscription:
+    async def keep_reader(self, reader: Follower) -> Subscription:
         await reader.attach()
         number = self._next()
         self._readers[number] = reader
@@ -505,8 +302,8 @@ class NatsBus:
         """End core subscriptions by number."""
         for number in numbers:
             interest = self._interests.pop(number, None)
-            if interest and interest.client and interest.subscription:
-                await self._unsubscribe(interest.client, interest.subscription)
+            if interest is not None:
+                await self._unsubscribe(interest)
 
     async def drop_reader(self, number: int, reader: Follower) -> None:
         """End a follower or a watch."""
@@ -517,14 +314,19 @@ class NatsBus:
         await reader.stop()
 
     async def _subscribe(self, client: Client, interest: _Interest) -> None:
-        interest.subscription = await client.subscribe(
-            interest.subject, queue=interest.queue, cb=interest.deliver
-        )
+        try:
+            interest.subscription = await client.subscribe(
+                interest.subject, queue=interest.queue, cb=interest.deliver
+            )
+        except nats.errors.Error as error:
+            raise _translate(error, interest.subject, 0) from error
         interest.client = client
 
-    async def _unsubscribe(self, client: Client, subscription: ClientSubscription) -> None:
-        with contextlib.suppress(nats.errors.Error):
-            if not client.is_closed:
+    async def _unsubscribe(self, interest: _Interest) -> None:
+        client, subscription = interest.client, interest.subscription
+        interest.client = interest.subscription = None
+        if client is not None and subscription is not None and not client.is_closed:
+            with contextlib.suppress(nats.errors.Error):
                 await subscription.unsubscribe()
 
     async def _settle(self, client: Client) -> None:
@@ -544,21 +346,23 @@ class NatsBus:
         client = await self._dial()
         self._client = client
         self._inbox = client.new_inbox() + "."
+        self._denied.clear()
         try:
             await client.subscribe(self._inbox + "*", cb=self._on_answer)
             for interest in list(self._interests.values()):
                 await self._subscribe(client, interest)
             await self._settle(client)
             self._refuse_denied(self._inbox + "*")
-            if any(self._declared):
-                await self._ensure_declared()
-        except (nats.errors.Error, BusError) as error:
+        except BaseException as error:
             self._lost(client)
             await _end(client)
-            raise NotConnected(f"the broker at {self._url} left again at once") from error
+            if isinstance(error, nats.errors.Error | BusError):
+                raise NotConnected(f"the broker at {self.url} left again at once") from error
+            raise
+        await self._restore_streams()
         await self._attach_readers()
         if self._client is not client:
-            raise NotConnected(f"the broker at {self._url} left again at once")
+            raise NotConnected(f"the broker at {self.url} left again at once")
         self._state, self._refusal = "connected", None
         self._tell("connected")
 
@@ -576,7 +380,7 @@ class NatsBus:
         try:
             async with asyncio.timeout(self._timeout_s):
                 await client.connect(
-                    [self._url],
+                    [self.url],
                     error_cb=on_error,
                     closed_cb=on_closed,
                     name=self._name,
@@ -595,11 +399,11 @@ class NatsBus:
             # The server tells a refused secret in words only, before nats-py has a type for it.
             if "authorization" in str(error).lower() or "authentication" in str(error).lower():
                 raise AccessDenied(
-                    f"the broker at {self._url} refuses our secret: check {self._secret_source}"
+                    f"the broker at {self.url} refuses our secret: check {self._secret_source}"
                 ) from error
             cause = errors[-1] if errors else error
             raise BrokerUnreachable(
-                f"no broker answers at {self._url} ({cause or type(cause).__name__}): start one (`rover up`), or check the URL"
+                f"no broker answers at {self.url} ({cause or type(cause).__name__}): start one (`rover up`), or check the URL"
             ) from error
         except BaseException:
             await _end(client)
@@ -616,8 +420,8 @@ class NatsBus:
         was_connected, self._state = self._state == "connected", "disconnected"
         self._fail_waiting("the connection to the broker broke before the answer came")
         if was_connected:
-            self._tell("disconnected")
             self._spawn(self._reopen())
+            self._tell("disconnected")
 
     async def _reopen(self) -> None:
         attempt = 0
@@ -628,8 +432,10 @@ class NatsBus:
                 return
             except AccessDenied as denied:
                 self._refusal, pause_s = denied, DENIED_PAUSE_S
-            except BusError as error:
-                self._refusal = error if isinstance(error, AccessDenied) else None
+            except BusError:
+                self._refusal = None
+            except Exception as error:  # noqa: BLE001  the way back must outlive whatever a client raises
+                self._report(error)
             attempt += 1
             await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))
 
@@ -663,9 +469,24 @@ class NatsBus:
     async def _ping(self, client: Client) -> bool:
         try:
             await client.rtt(timeout=int(DEAF_TICKS * TICK_S) + 60)
-        except (nats.errors.Error, OSError, TimeoutError, AttributeError):
+        except (nats.errors.Error, OSError, TimeoutError, AttributeError, RuntimeError):
             return client.is_closed  # its own end is told by closed_cb
         return True
+
+    async def _restore_streams(self) -> None:
+        """Create anew what was in memory. A store that refuses must not keep us from being connected."""
+        try:
+            await self._ensure_declared()
+        except BusError as error:
+            self._report(error)
+            self._spawn(self._restore_streams_later())
+
+    async def _restore_streams_later(self) -> None:
+        while self._client is not None:
+            await asyncio.sleep(RESTORE_TIMEOUT_S)
+            with contextlib.suppress(BusError):
+                await self._ensure_declared()
+                return
 
     async def _attach_readers(self) -> None:
         for reader in self._readers.values():
@@ -683,24 +504,6 @@ class NatsBus:
                 await asyncio.sleep(PAUSES_S[min(attempt, len(PAUSES_S) - 1)])
                 attempt += 1
 
-    async def _ensure_declared(self) -> None:
-        for config in _configs(self._declared[0].values(), self._declared[1].values()):
-            await self._create(config)
-
-    async def _create(self, config: dict[str, Any]) -> None:
-        """Create a stream unless it exists.
-
-        JetStream reserves `max_bytes` in advance. A stream that may drop its oldest makes do with less on a small store.
-        """
-        while True:
-            answer = await self._api(f"STREAM.CREATE.{config['name']}", config, CALL_TIMEOUT_S)
-            if answer.error is None or answer.error.err_code == jetstream.NAME_IN_USE:
-                return
-            full = answer.error.err_code in jetstream.FULL
-            if not (full and config["discard"] == "old" and config["max_bytes"] > LEAST_BYTES):
-                jetstream.refuse(answer.error, f"create {config['name']}")
-            config = {**config, "max_bytes": config["max_bytes"] // 4}
-
     # Errors
 
     def _require(self, subject: str = "") -> Client:
@@ -712,7 +515,7 @@ class NatsBus:
             raise NotConnected(
                 "this connection was closed"
                 if closed
-                else f"the broker at {self._url} is away: wait for on_connection"
+                else f"the broker at {self.url} is away: wait for on_connection"
             )
         if self._denied:
             self._refuse_denied(subject)
@@ -793,26 +596,6 @@ class _KeptReader:
 
     async def stop(self) -> None:
         await self._bus.drop_reader(self._number, self._reader)
-
-
-def _configs(streams: Iterable[StreamSpec], buckets: Iterable[BucketSpec]) -> list[dict[str, Any]]:
-    return [
-        *(jetstream.stream_config(stream) for stream in streams),
-        *(jetstream.bucket_config(bucket) for bucket in buckets),
-    ]
-
-
-async def _next_stored(batch: asyncio.Queue[Msg | None], what: str) -> Stored | None:
-    try:
-        msg = await asyncio.wait_for(batch.get(), CALL_TIMEOUT_S)
-    except TimeoutError:
-        raise BusTimeout(f"{what}: the broker fell silent for {CALL_TIMEOUT_S} s: read again") from None
-    if msg is None:
-        raise NotConnected(f"{what}: the connection to the broker broke: read again")
-    if msg.headers and jetstream.STATUS in msg.headers:
-        return None
-    ack = jetstream.Ack(msg.reply)
-    return Stored(ack.stream_sequence, msg.subject, msg.data, msg.headers or {}, ack.time_ms)
 
 
 def _expire(answer: asyncio.Future[Msg], subject: str, timeout_s: float) -> None:

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from rover_bus.events.bus import Entry, Start, Stored
-from rover_bus.events.errors import BusError, BusTimeout
+from rover_bus.events.errors import BusTimeout, RoverError
 from rover_bus.events.nats_jetstream import (
     STATUS,
     TTL,
@@ -285,7 +285,7 @@ class Watch(Follower):
             patience = self._patience.get(key, FIRST_LOOK_S)
             try:
                 present = await self._wire.newest(self._stream, f"$KV.{self._bucket}.{key}")
-            except BusError:
+            except RoverError:
                 patience, present = LAST_LOOK_S, None
             else:
                 if present is None and known is not None and self._known.get(key) == known:

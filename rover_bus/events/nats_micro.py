@@ -1,21 +1,33 @@
 """A NATS micro service in a few counters: what `nats micro ls | info | stats` ask for, and the answers.
 
-Fed by nats_bus.py with requests and their ends; feeds it subjects and JSON bodies (NATS ADR-32, `io.nats.micro.v1`). It is
-apart, and not nats-py's `nats.micro`, because our handlers answer later, out of a group commit, and because that one costs
-more a request (bench/bus.py). Pure.
+Fed by nats_bus.py with requests and the way to answer them; feeds handlers, and callers with counters and JSON bodies (NATS ADR-32,
+`io.nats.micro.v1`). It is apart, and not nats-py's `nats.micro`, because our handlers are plain calls that answer later, out
+of a group commit; because its times run until that answer; and because everything is restored on a new client. A request
+costs the same (bench/bus.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, Protocol
 
 import msgspec
+
+from rover_bus.events.bus import Message
+from rover_bus.events.nats_follow import Raw
 
 QUEUE = "q"  # the protocol's default queue group
 ERROR = "Nats-Service-Error"
 ERROR_CODE = "Nats-Service-Error-Code"
+
+
+class Send(Protocol):
+    """Publish soon; safe to call from a plain function."""
+
+    def __call__(self, subject: str, body: bytes, headers: dict[str, str] | None = None) -> None: ...
 
 
 @dataclass(slots=True)
@@ -28,6 +40,27 @@ class Endpoint:
     errors: int = 0
     processing_ns: int = 0
     last_error: str = ""
+
+    def serving(self, handler: Callable[[Message], None], send: Send) -> Callable[[Raw], Awaitable[None]]:
+        """Return what takes requests: it counts, and tells the asker when the handler breaks."""
+
+        def respond(began_ns: int, reply: str, body: bytes) -> None:
+            self.processing_ns += time.perf_counter_ns() - began_ns
+            send(reply, body)
+
+        async def serve(raw: Raw) -> None:
+            self.requests += 1
+            answer = partial(respond, time.perf_counter_ns(), raw.reply) if raw.reply else None
+            try:
+                handler(Message(raw.subject, raw.data, raw.headers or {}, answer))
+            except Exception as error:
+                self.errors += 1
+                self.last_error = repr(error)
+                if raw.reply:
+                    send(raw.reply, b"", {ERROR: type(error).__name__, ERROR_CODE: "500"})
+                raise
+
+        return serve
 
 
 @dataclass(slots=True)
@@ -45,6 +78,15 @@ class Service:
         """Return (subject, verb) of everything that may be asked of it."""
         ends = ("", f".{self.name}", f".{self.name}.{self.id}")
         return [(f"$SRV.{verb}{end}", verb) for verb in ("PING", "INFO", "STATS") for end in ends]
+
+    def describing(self, verb: str, send: Send) -> Callable[[Raw], Awaitable[None]]:
+        """Return what answers `verb`."""
+
+        async def describe(raw: Raw) -> None:
+            if raw.reply:
+                send(raw.reply, self.answer(verb))
+
+        return describe
 
     def answer(self, verb: str) -> bytes:
         """Return the JSON body that answers `verb` (PING, INFO, STATS)."""

@@ -1,0 +1,278 @@
+"""Streams and buckets of the Bus over JetStream's API: the half of nats_bus.py that needs no client, only requests.
+
+Fed by services through the port (bus.py), of which it is a part; feeds requests to the connection that nats_bus.py keeps (the
+abstract methods) and readers to nats_follow.py. Timeouts, errors and retries of the wire stay there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from typing import Any
+
+from rover_bus.events import nats_jetstream as jetstream
+from rover_bus.events.bus import NO_HEADERS, Entry, Headers, Start, Stored, Subscription
+from rover_bus.events.errors import BusError, BusTimeout, NoResponders, NotConnected, WrongSequence
+from rover_bus.events.nats_follow import Follower, Raw, Watch
+from rover_bus.events.streams import BucketSpec, StreamSpec
+
+CALL_TIMEOUT_S = 5.0
+READ_BATCH = 256
+LEAST_BYTES = 1 << 20
+
+
+class NatsStorage(ABC):
+    """JetStream as the port wants it. `url` is for error messages."""
+
+    url: str
+
+    def __init__(self) -> None:
+        self._declared: tuple[dict[str, StreamSpec], dict[str, BucketSpec]] = ({}, {})
+        self._readings: dict[str, asyncio.Queue[Raw | None]] = {}
+
+    # What the connection gives
+
+    @abstractmethod
+    async def ask(
+        self, subject: str, body: bytes, timeout_s: float, headers: dict[str, str] | None = None
+    ) -> Raw:
+        """Request and wait. Raises NoResponders, BusTimeout, NotConnected, AccessDenied."""
+
+    @abstractmethod
+    async def post(self, subject: str, body: bytes, reply: str) -> None:
+        """Publish with a reply subject."""
+
+    @abstractmethod
+    def new_inbox(self) -> str:
+        """Return a subject that nobody else listens to."""
+
+    @abstractmethod
+    async def listen(self, subject: str, callback: Callable[[Raw], None]) -> Callable[[], Awaitable[None]]:
+        """Subscribe on the present connection only; return what ends it."""
+
+    @abstractmethod
+    def send(self, subject: str, body: bytes, headers: dict[str, str] | None = None) -> None:
+        """Publish soon."""
+
+    @abstractmethod
+    def mend(self, reader: Follower) -> None:
+        """Attach a reader anew, and again until it succeeds."""
+
+    @abstractmethod
+    async def keep_reader(self, reader: Follower) -> Subscription:
+        """Attach a reader, and again on every new connection until it is stopped."""
+
+    # Streams
+
+    async def append(
+        self,
+        stream: str,
+        subject: str,
+        body: bytes,
+        *,
+        headers: Headers = NO_HEADERS,
+        message_id: str = "",
+        expected_last: int | None = None,
+        timeout_s: float = 5.0,
+    ) -> int:
+        written = jetstream.write_headers(
+            headers, stream=stream, message_id=message_id, expected_last=expected_last
+        )
+        return await self._store(subject, body, written, timeout_s, f"append to {subject}")
+
+    async def read(self, stream: str, subject: str, *, first: int = 1) -> AsyncIterator[Stored]:
+        config = jetstream.consumer_config(
+            [subject], deliver_policy="by_start_sequence", opt_start_seq=max(first, 1)
+        )
+        config["inactive_threshold"] = 60_000_000_000  # its reader may be slow between two batches
+        what = f"read {subject}"
+        created = await self.api(f"CONSUMER.CREATE.{stream}", {"stream_name": stream, "config": config}, what)
+        left = created.num_pending
+        inbox = self.new_inbox()
+        batch: asyncio.Queue[Raw | None] = asyncio.Queue()
+        self._readings[inbox] = batch
+        unlisten = await self.listen(inbox, batch.put_nowait)
+        try:
+            while left > 0:
+                wanted = min(left, READ_BATCH)
+                await self.post(
+                    f"{jetstream.API}.CONSUMER.MSG.NEXT.{stream}.{created.name}",
+                    jetstream.encode({"batch": wanted, "no_wait": True}),
+                    inbox,
+                )
+                for _ in range(wanted):
+                    stored = await _next_stored(batch, what)
+                    if stored is None:  # purged or expired meanwhile
+                        left = 0
+                        break
+                    left -= 1
+                    yield stored
+        finally:
+            del self._readings[inbox]
+            await unlisten()
+            self.send(f"{jetstream.API}.CONSUMER.DELETE.{stream}.{created.name}", b"")
+
+    async def last(self, stream: str, subject: str) -> Stored | None:
+        return await self.newest(stream, subject)
+
+    async def follow(
+        self,
+        stream: str,
+        subjects: list[str],
+        handler: Callable[[Stored], None],
+        *,
+        start: Start | int = "new",
+    ) -> Subscription:
+        reader = Follower(self, stream, subjects, handler, start)
+        return await self.keep_reader(reader)
+
+    async def purge(self, stream: str, subject: str, *, before: int | None = None) -> None:
+        body = {"filter": subject} if before is None else {"filter": subject, "seq": before}
+        await self.api(f"STREAM.PURGE.{stream}", body, f"purge {subject}")
+
+    async def ensure(self, streams: Iterable[StreamSpec], buckets: Iterable[BucketSpec]) -> None:
+        """Create the streams and buckets that are not there; again after every reconnection, since memory forgets.
+
+        One that exists with another configuration stays as it is: `differences` tells.
+        """
+        for stream in streams:
+            self._declared[0][stream.name] = stream
+        for bucket in buckets:
+            self._declared[1][bucket.name] = bucket
+        await self._ensure_declared()
+
+    async def differences(self, streams: Iterable[StreamSpec], buckets: Iterable[BucketSpec]) -> list[str]:
+        """Return what is missing or configured otherwise, one line each, for `rover doctor`."""
+        found: list[str] = []
+        for config in _configs(streams, buckets):
+            answer = await self._api(f"STREAM.INFO.{config['name']}", None, CALL_TIMEOUT_S)
+            found += jetstream.compare(config, None if answer.error else answer.config)
+        return found
+
+    # Buckets
+
+    async def get(self, bucket: str, key: str) -> Entry | None:
+        stored = await self.newest(jetstream.bucket_stream(bucket), f"$KV.{bucket}.{key}")
+        entry = None if stored is None else jetstream.read_entry(bucket, stored)
+        return entry if entry is not None and entry.value is not None else None
+
+    async def put(
+        self, bucket: str, key: str, value: bytes, *, expected: int | None = None, ttl_s: float | None = None
+    ) -> int:
+        headers = {} if ttl_s is None else {jetstream.TTL: jetstream.write_ttl(ttl_s)}
+        try:
+            return await self._write(bucket, key, value, headers, expected)
+        except WrongSequence:
+            marker = await self._marker(bucket, key) if expected == 0 else None
+            if marker is None:
+                raise
+            return await self._write(bucket, key, value, headers, marker)
+
+    async def delete(self, bucket: str, key: str, *, expected: int | None = None) -> None:
+        await self._write(bucket, key, b"", {jetstream.OPERATION: "DEL"}, expected)
+
+    async def watch(self, bucket: str, key: str, handler: Callable[[Entry], None]) -> Subscription:
+        reader = Watch(self, bucket, key, handler)
+        kept = await self.keep_reader(reader)
+        try:
+            await reader.present()
+        except BaseException:
+            await kept.stop()
+            raise
+        return kept
+
+    # The API
+
+    async def api(self, call: str, body: dict[str, Any] | None, what: str) -> jetstream.Answer:
+        answer = await self._api(call, body, CALL_TIMEOUT_S)
+        if answer.error is not None:
+            jetstream.refuse(answer.error, what)
+        return answer
+
+    async def newest(self, stream: str, subject: str) -> Stored | None:
+        # Asked of the stream's leader: a direct get may be answered by a replica that lags, and a tail must be the tail (P16).
+        answer = await self._api(f"STREAM.MSG.GET.{stream}", {"last_by_subj": subject}, CALL_TIMEOUT_S)
+        if answer.error is not None and answer.error.err_code != jetstream.NO_MESSAGE:
+            jetstream.refuse(answer.error, f"read the tail of {subject}")
+        return None if answer.message is None else jetstream.read_stored(answer.message)
+
+    async def _api(self, call: str, body: dict[str, Any] | None, timeout_s: float) -> jetstream.Answer:
+        try:
+            msg = await self.ask(
+                f"{jetstream.API}.{call}", b"" if body is None else jetstream.encode(body), timeout_s
+            )
+        except NoResponders as error:
+            raise BusError(
+                f"JetStream does not answer on {self.url}: is it switched on, is its disk full?"
+            ) from error
+        return jetstream.read_answer(msg.data)
+
+    async def _store(
+        self, subject: str, body: bytes, headers: dict[str, str], timeout_s: float, what: str
+    ) -> int:
+        try:
+            msg = await self.ask(subject, body, timeout_s, headers)
+        except NoResponders as error:
+            raise BusError(
+                f"{what}: no stream takes this subject: call ensure first (is JetStream on?)"
+            ) from error
+        answer = jetstream.read_answer(msg.data)
+        if answer.error is not None:
+            jetstream.refuse(answer.error, what)
+        return answer.seq
+
+    async def _write(
+        self, bucket: str, key: str, value: bytes, headers: dict[str, str], expected: int | None
+    ) -> int:
+        written = jetstream.write_headers(
+            headers, stream=jetstream.bucket_stream(bucket), expected_last=expected
+        )
+        return await self._store(
+            f"$KV.{bucket}.{key}", value, written, CALL_TIMEOUT_S, f"write {bucket} {key}"
+        )
+
+    async def _marker(self, bucket: str, key: str) -> int | None:
+        """Return the sequence of the deletion that stands where a key was, so that "absent" can be expected of it."""
+        stored = await self.newest(jetstream.bucket_stream(bucket), f"$KV.{bucket}.{key}")
+        if stored is None:
+            return 0
+        return stored.sequence if jetstream.read_entry(bucket, stored).value is None else None
+
+    async def _ensure_declared(self) -> None:
+        for config in _configs(self._declared[0].values(), self._declared[1].values()):
+            await self._create(config)
+
+    async def _create(self, config: dict[str, Any]) -> None:
+        """Create a stream unless it exists.
+
+        JetStream reserves `max_bytes` in advance. A stream that may drop its oldest makes do with less on a small store.
+        """
+        while True:
+            answer = await self._api(f"STREAM.CREATE.{config['name']}", config, CALL_TIMEOUT_S)
+            if answer.error is None or answer.error.err_code == jetstream.NAME_IN_USE:
+                return
+            full = answer.error.err_code in jetstream.FULL
+            if not (full and config["discard"] == "old" and config["max_bytes"] > LEAST_BYTES):
+                jetstream.refuse(answer.error, f"create {config['name']}")
+            config = {**config, "max_bytes": config["max_bytes"] // 4}
+
+
+def _configs(streams: Iterable[StreamSpec], buckets: Iterable[BucketSpec]) -> list[dict[str, Any]]:
+    return [
+        *(jetstream.stream_config(stream) for stream in streams),
+        *(jetstream.bucket_config(bucket) for bucket in buckets),
+    ]
+
+
+async def _next_stored(batch: asyncio.Queue[Raw | None], what: str) -> Stored | None:
+    try:
+        msg = await asyncio.wait_for(batch.get(), CALL_TIMEOUT_S)
+    except TimeoutError:
+        raise BusTimeout(f"{what}: the broker fell silent for {CALL_TIMEOUT_S} s: read again") from None
+    if msg is None:
+        raise NotConnected(f"{what}: the connection to the broker broke: read again")
+    if msg.headers and jetstream.STATUS in msg.headers:
+        return None
+    ack = jetstream.Ack(msg.reply)
+    return Stored(ack.stream_sequence, msg.subject, msg.data, msg.headers or {}, ack.time_ms)
