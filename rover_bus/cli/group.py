@@ -14,6 +14,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Start here": {
         "demo": ("demo", "Watch a model train while its workers, its master and its broker are killed."),
         "up": ("up", "Run a stack on this machine: broker, node daemon, Brain."),
+        "down": ("up", "End the stack of a state directory."),
         "run": ("run", "Run a training program without a stack, or a job file in one process (--plain)."),
     },
     "Jobs": {

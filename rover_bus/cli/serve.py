@@ -236,7 +236,28 @@ async def _serve_daemon(bus: NatsBus, settings: Settings, stop: asyncio.Event) -
 
 
 async def _serve_ps(bus: NatsBus, settings: Settings, stop: asyncio.Event) -> None:
-    raise NotImplementedError
+    from rover_bus.events.identity import Member
+    from rover_bus.ps.service import serve_job
+
+    incarnation = int(os.environ.get("ROVER_INCARNATION", "0"))
+    serving = asyncio.ensure_future(
+        serve_job(
+            bus,
+            settings.job,
+            Member("ps", settings.index, incarnation),
+            secret=read_secret(Path(settings.secret_file)).encode(),
+            directory=parts_directory(settings.directory, settings.job),
+            nonce=secrets.token_hex(8),
+            host=settings.host,
+            pid=os.getpid(),
+        )
+    )
+    await _until(stop, serving)
+
+
+def parts_directory(node_directory: str | Path, job: str) -> Path:
+    """Return where the servers of a job on this host write their parts of the model."""
+    return Path(node_directory) / "parts" / job
 
 
 _ROLES: dict[str, Callable[[NatsBus, Settings, asyncio.Event], Awaitable[None]]] = {
@@ -249,20 +270,23 @@ _ROLES: dict[str, Callable[[NatsBus, Settings, asyncio.Event], Awaitable[None]]]
 
 async def _lead_again_and_again(build: Callable[[], Shell], stop: asyncio.Event) -> None:
     """Run a shell until `stop`. One that lost its lead is built anew, from nothing, and stands by (P15)."""
-    stopped = asyncio.ensure_future(stop.wait())
+    while not stop.is_set():
+        try:
+            await _until(stop, asyncio.ensure_future(build().run()))
+        except* Deposed as group:
+            log.info("stands by again: %s", group.exceptions[0])
+
+
+async def _until(stop: asyncio.Event, running: asyncio.Future[Any]) -> None:
+    """Wait for the end of `running`; end it when `stop` is set. Raises what it raised."""
+    stopped: asyncio.Future[Any] = asyncio.ensure_future(stop.wait())
     try:
-        while not stop.is_set():
-            running = asyncio.ensure_future(build().run())
-            await asyncio.wait([running, stopped], return_when=asyncio.FIRST_COMPLETED)
-            running.cancel()
-            try:
-                await running
-            except* asyncio.CancelledError:
-                pass
-            except* Deposed as group:
-                log.info("stands by again: %s", group.exceptions[0])
+        await asyncio.wait({running, stopped}, return_when=asyncio.FIRST_COMPLETED)
     finally:
         stopped.cancel()
+        running.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await running
 
 
 def _tell_ready(settings: Settings) -> None:

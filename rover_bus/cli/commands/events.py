@@ -1,0 +1,110 @@
+"""`rover events`: facts as they happened, with filters and colour."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rover_bus.cli.connection import Address, visit, with_stack
+
+if TYPE_CHECKING:
+    from rover_bus.cli.history import Happened
+    from rover_bus.events.nats_bus import NatsBus
+
+
+@click.command()
+@click.argument("job", default="")
+@click.option(
+    "--kind",
+    "-k",
+    "kinds",
+    multiple=True,
+    metavar="NOUN[.VERB]",
+    help="Only these, for example -k plan -k member.lost.",
+)
+@click.option("--follow", "-f", is_flag=True, help="Wait for more.")
+@click.option("--last", "-n", "count", type=click.IntRange(min=0), help="Only the newest so many.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line, every field.")
+@with_stack
+def events(
+    stack: Address, job: str, kinds: tuple[str, ...], follow: bool, count: int | None, as_json: bool
+) -> None:
+    """Print facts of all jobs and hosts, or of one JOB, in the order in which they were stored."""
+    from rover_bus.events import subjects
+
+    if job:
+        subjects.name(job, "job")
+
+    def wanted(happened: Happened) -> bool:
+        parsed = subjects.parse(happened.stored.subject)
+        kind = parsed.kind if parsed else ""
+        ours = not job or job in (happened.job, parsed.job if parsed else "")
+        return ours and (not kinds or any(kind == each or kind.startswith(f"{each}.") for each in kinds))
+
+    def say(happened: Happened) -> None:
+        click.echo(_as_json(happened) if as_json else line(happened, with_job=not job))
+
+    visit(stack, lambda bus: _print(bus, wanted, say, follow, count))
+
+
+async def _print(bus: NatsBus, wanted: Any, say: Any, follow: bool, count: int | None) -> None:
+    from rover_bus.cli.history import read_facts, read_happened
+    from rover_bus.events.streams import FACTS
+
+    found, newest = [], 0
+    async for happened in read_facts(bus):
+        newest = happened.stored.sequence
+        if wanted(happened):
+            found.append(happened)
+    for happened in found if count is None else found[len(found) - min(count, len(found)) :]:
+        say(happened)
+    if not follow:
+        return
+    coming: asyncio.Queue[Happened] = asyncio.Queue()
+    await bus.follow(
+        FACTS, ["rover.>"], lambda stored: coming.put_nowait(read_happened(stored)), start=newest + 1
+    )
+    while True:
+        happened = await coming.get()
+        if wanted(happened):
+            say(happened)
+            sys.stdout.flush()
+
+
+def line(happened: Happened, *, with_job: bool) -> str:
+    """Return one fact as a line: sequence, time, job, what happened."""
+    from rover_bus.cli.narration import mood, tell
+
+    fact = happened.fact
+    time = datetime.fromtimestamp(happened.stored.time_ms / 1000).strftime("%H:%M:%S.%f")[:-3]
+    if fact is None:
+        text, colour = (
+            f"{happened.stored.subject}: not readable here (`rover events --json` shows it)",
+            "yellow",
+        )
+    else:
+        text, colour = tell(fact), mood(fact)
+    styled = click.style(text, dim=True) if colour == "dim" else click.style(text, fg=colour or None)
+    whose = f"{happened.job or getattr(fact, 'host', ''):<16} " if with_job else ""
+    return f"{click.style(f'{happened.stored.sequence:>6} {time}', dim=True)}  {whose}{styled}"
+
+
+def _as_json(happened: Happened) -> str:
+    from rover_bus.cli.decode import describe, to_line
+
+    stored, envelope = happened.stored, happened.envelope
+    return to_line(
+        {
+            "id": happened.id,
+            "subject": stored.subject,
+            "time_ms": stored.time_ms,
+            "event_id": envelope.id,
+            "source": envelope.source,
+            "cause": envelope.cause,
+            "body": describe(stored.body),
+        }
+    )

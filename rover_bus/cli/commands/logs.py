@@ -1,0 +1,53 @@
+"""`rover logs`: what members wrote."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import click
+
+from rover_bus.cli.home import Home
+
+LOOK_S = 0.2
+
+
+@click.command()
+@click.argument("job")
+@click.argument("member", default="")
+@click.option("--follow", "-f", is_flag=True, help="Wait for more.")
+@click.option("--dir", "directory", default="", help="State directory [$ROVER_HOME, ./.rover].")
+def logs(job: str, member: str, follow: bool, directory: str) -> None:
+    """Print what the members of a job wrote, or one of them: `rover logs JOB worker-0` (or worker-0.2, its second life)."""
+    from rover_bus.events.errors import InputError
+    from rover_bus.node.layout import read_logs
+
+    home = Home.find(directory)
+    place, _, incarnation = member.partition(".")
+
+    def find() -> list[Path]:
+        found = read_logs(home.node, job, place)
+        return [log for log in found if not incarnation or log.name == f"{member}.log"]
+
+    if not find():
+        raise InputError(
+            f"no logs of {member or 'members'} of job {job!r} in {home.node}: `rover jobs` lists jobs"
+        )
+    read: dict[Path, int] = {}
+    while True:
+        for log in find():
+            _print_news(log, read)
+        if not follow:
+            return
+        time.sleep(LOOK_S)
+
+
+def _print_news(log: Path, read: dict[Path, int]) -> None:
+    """Print what a log has gained, each line with the name of its member."""
+    with log.open("rb") as file:
+        file.seek(read.get(log, 0))
+        for line in file:
+            read[log] = file.tell()
+            sys.stdout.write(f"{log.stem} | {line.decode(errors='replace').rstrip()}\n")
+    sys.stdout.flush()

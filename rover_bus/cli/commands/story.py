@@ -1,0 +1,34 @@
+"""`rover story`: from an event back to what caused it, and on to what followed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from rover_bus.cli.connection import Address, visit, with_stack
+
+if TYPE_CHECKING:
+    from rover_bus.events.nats_bus import NatsBus
+
+
+@click.command()
+@click.argument("event")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a fact.")
+@with_stack
+def story(stack: Address, event: str, as_json: bool) -> None:
+    """Walk the causes of EVENT: a number as `rover events` prints it (or ROVER_FACTS:17), an event id, the position of a fact
+    in its job's log (JOB@SEQUENCE.INDEX), or JOB/MEMBER for the life of a member (demo/worker-1.2, demo/worker-1).
+    """
+    from rover_bus.cli.commands.events import _as_json, line
+    from rover_bus.cli.stories import find_story
+
+    async def find(bus: NatsBus) -> list[tuple[int, str, str]]:
+        told = await find_story(bus, event)
+        return [
+            (depth, why, _as_json(each) if as_json else line(each, with_job=True))
+            for depth, why, each in told
+        ]
+
+    for depth, why, text in visit(stack, find):
+        click.echo(text if as_json else f"{'   ' * depth}{why:<4}{text}")

@@ -1,0 +1,117 @@
+"""`rover up` and `rover down`: a stack in the foreground, or in the background."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Literal
+
+import click
+
+from rover_bus.cli.home import Home, NoStack
+from rover_bus.cli.stack import RunningStack
+from rover_bus.cli.supervisor import ServiceFailed
+
+DOWN_TIMEOUT_S = 60.0
+
+
+@click.command()
+@click.option("--dir", "directory", default="", help="State directory [$ROVER_HOME, ./.rover].")
+@click.option("--url", default="", help="Use a broker that runs already, nats://HOST:PORT.")
+@click.option("--secret-file", default="", metavar="FILE", help="The secret of the broker named by --url.")
+@click.option(
+    "--sync",
+    type=click.Choice(["default", "always"]),
+    default="default",
+    help="When the broker syncs to disk: `always` survives a power cut, `default` a crash of its process.",
+)
+@click.option("--host", default="", help="Name of this host [its own].")
+@click.option("--detach", is_flag=True, help="Run in the background; `rover down` ends it.")
+@click.option("--quiet", "-q", is_flag=True, help="Say nothing.")
+def up(
+    directory: str,
+    url: str,
+    secret_file: str,
+    sync: Literal["default", "always"],
+    host: str,
+    detach: bool,
+    quiet: bool,
+) -> None:
+    """Run a stack on this machine until Ctrl-C: a broker, a node daemon and a Brain, each started again when it ends.
+
+    Everything listens on loopback and demands the stack's secret. Jobs come by `rover submit` from another terminal.
+    """
+    home = Home.find(directory)
+    if detach:
+        _detach(home)
+    else:
+        stack = RunningStack(home, url=url, secret_file=secret_file, sync=sync, host=host)
+        run_until_told(stack, quiet=quiet)
+
+
+def run_until_told(stack: RunningStack, *, quiet: bool) -> None:
+    """Run a stack in the foreground until SIGINT, SIGTERM or SIGHUP; then take it away."""
+    told = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda *_: told.set())
+    with stack:
+        if not quiet:
+            click.echo(f"broker   {stack.url} (secret in {stack.secret_file})")
+            click.echo(f"host     {stack.host}")
+            click.echo(f"state    {stack.home.root}")
+            click.echo("next     rover submit JOB.toml --wait      Ctrl-C ends everything")
+        told.wait()
+        if not quiet:
+            click.echo("ending: members drain first", err=True)
+
+
+def _detach(home: Home) -> None:
+    """Start the same command without --detach in a session of its own; return when it serves."""
+    home.create()
+    log = home.services / "up.log"
+    words = [word for word in sys.argv[1:] if word != "--detach"]
+    with log.open("ab") as said:
+        began = said.tell()
+        process = subprocess.Popen(
+            [sys.executable, "-m", "rover_bus.cli.entry", *words],
+            stdin=subprocess.DEVNULL,
+            stdout=said,
+            stderr=said,
+            start_new_session=True,
+        )
+    while True:
+        try:
+            if home.read_record().pid == process.pid:
+                break
+        except NoStack:
+            pass
+        if process.poll() is not None:
+            lines = log.read_bytes()[began:].decode(errors="replace").strip().splitlines()
+            raise ServiceFailed((lines or [f"nothing is said in {log}"])[-1].removeprefix("rover: "))
+        time.sleep(0.02)
+    click.echo(f"running in the background, pid {process.pid}; `rover down` ends it (log: {log})")
+
+
+@click.command()
+@click.option("--dir", "directory", default="", help="State directory [$ROVER_HOME, ./.rover].")
+def down(directory: str) -> None:
+    """End the stack of a state directory, wherever it runs; members drain first."""
+    home = Home.find(directory)
+    record = home.read_record()
+    os.kill(record.pid, signal.SIGTERM)
+    deadline_s = time.monotonic() + DOWN_TIMEOUT_S
+    while home.is_held():
+        if time.monotonic() > deadline_s:
+            raise ServiceFailed(
+                f"pid {record.pid} has not ended in {DOWN_TIMEOUT_S:g} s: look at {_log(home)}"
+            )
+        time.sleep(0.05)
+
+
+def _log(home: Home) -> Path:
+    return home.services / "daemon.log"

@@ -1,0 +1,101 @@
+"""A command's short visit to the bus: which stack is meant, and one event loop around what is done there.
+
+Used by every command that talks to a running stack. The broker is found through the state directory, or named by --url.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from rover_bus.cli.home import Home
+
+if TYPE_CHECKING:
+    from rover_bus.events.nats_bus import NatsBus
+
+T = TypeVar("T")
+CONNECT_TIMEOUT_S = 2.0
+PATIENCE_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a stack's broker listens, and the file with its secret. `home` is where a local stack keeps its records."""
+
+    url: str
+    secret_file: Path | None
+    home: Home
+
+
+def find_stack(directory: str, url: str, secret_file: str) -> Address:
+    """Return the stack that the options name: a broker by its URL, else what runs in the state directory. Raises NoStack."""
+    home = Home.find(directory)
+    if url:
+        secret = Path(secret_file) if secret_file else home.secret_file
+        return Address(url, secret if secret_file or secret.exists() else None, home)
+    record = home.read_record()
+    return Address(record.url, Path(secret_file or record.secret_file), home)
+
+
+def with_stack(command: Callable[..., T]) -> Callable[..., T]:
+    """Give a command the options that name a stack; it gets an Address as `stack`."""
+    from functools import wraps
+
+    @wraps(command)
+    def run(*arguments: Any, directory: str, url: str, secret_file: str, **options: Any) -> T:
+        return command(*arguments, stack=find_stack(directory, url, secret_file), **options)
+
+    for option in (
+        click.option(
+            "--secret-file", default="", metavar="FILE", help="The secret of a broker named by --url."
+        ),
+        click.option("--url", default="", help="Use this broker instead, nats://HOST:PORT."),
+        click.option("--dir", "directory", default="", help="State directory [$ROVER_HOME, ./.rover]."),
+    ):
+        run = option(run)
+    return run
+
+
+async def connect(stack: Address, name: str = "rover-cli") -> NatsBus:
+    """Connect to a stack's broker with its streams in place. Raises BrokerUnreachable or AccessDenied, each saying what to do."""
+    from rover_bus.events.broker import read_secret
+    from rover_bus.events.errors import InputError
+    from rover_bus.events.nats_bus import NatsBus
+    from rover_bus.events.streams import BUCKETS, STREAMS
+
+    secret = ""
+    if stack.secret_file:
+        if not stack.secret_file.exists():
+            raise InputError(f"no secret file {stack.secret_file}: name the one of the broker at {stack.url}")
+        secret = read_secret(stack.secret_file)
+    bus = await NatsBus.connect(
+        stack.url,
+        secret=secret,
+        secret_source=str(stack.secret_file or "--secret-file"),
+        name=name,
+        timeout_s=CONNECT_TIMEOUT_S,
+    )
+    try:
+        await bus.ensure(STREAMS, BUCKETS)
+    except BaseException:
+        await bus.close()
+        raise
+    return bus
+
+
+def visit(stack: Address, work: Callable[[NatsBus], Awaitable[T]]) -> T:
+    """Run `work` on a connected bus, in an event loop of its own."""
+
+    async def run() -> T:
+        bus = await connect(stack)
+        try:
+            return await work(bus)
+        finally:
+            await bus.close()
+
+    return asyncio.run(run())

@@ -1,0 +1,142 @@
+"""Facts as they were stored, typed where this release knows them: what jobs, events, story and reports are read from.
+
+Fed by the FACTS stream through any Bus; feeds the commands. Nothing is kept: each question is a read of the stream (facts
+are few, not one a lease).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from rover_bus.events import subjects
+from rover_bus.events.bus import Bus, Stored
+from rover_bus.events.codec import decode_any
+from rover_bus.events.envelope import Envelope, read_envelope
+from rover_bus.events.errors import BadMessage, InputError
+from rover_bus.events.facts import (
+    EpochClosed,
+    Fact,
+    JobEnded,
+    JobFact,
+    JobReported,
+    JobSubmitted,
+    MasterElected,
+    PlanApplied,
+)
+from rover_bus.events.streams import FACTS
+
+
+@dataclass(frozen=True, slots=True)
+class Happened:
+    """One stored fact. `fact` is None when it is foreign or of a newer release; its body still has everything."""
+
+    stored: Stored
+    fact: Fact | None
+
+    @property
+    def id(self) -> str:
+        """What names this fact in `cause` fields and in `rover story`."""
+        return f"{FACTS}:{self.stored.sequence}"
+
+    @property
+    def envelope(self) -> Envelope:
+        return read_envelope(self.stored.headers)
+
+    @property
+    def job(self) -> str:
+        """The job it is about, "" when it is about a host alone."""
+        return str(getattr(self.fact, "job", "") or "")
+
+
+def read_happened(stored: Stored) -> Happened:
+    """Type a stored fact; never raises."""
+    try:
+        fact = decode_any(stored.body)
+    except BadMessage:
+        return Happened(stored, None)
+    return Happened(stored, fact if isinstance(fact, Fact) else None)
+
+
+async def read_facts(
+    bus: Bus, filters: Iterable[str] = ("rover.>",), *, first: int = 1
+) -> AsyncIterator[Happened]:
+    """Iterate the stored facts whose subject any of the filters takes, in the order in which they were stored."""
+    filters = list(filters)
+    if len(filters) == 1:
+        async for stored in bus.read(FACTS, filters[0], first=first):
+            yield read_happened(stored)
+        return
+    found = [read_happened(stored) for each in filters async for stored in bus.read(FACTS, each, first=first)]
+    for happened in sorted(found, key=lambda each: each.stored.sequence):
+        yield happened
+
+
+@dataclass(slots=True)
+class JobView:
+    """One job as its facts tell it: a line of `rover jobs`."""
+
+    job: str
+    uid: str = ""
+    state: str = "submitted"
+    reason: str = ""
+    workers: int = 0
+    servers: int = 0
+    epoch: int = 0
+    epochs: int = 0
+    committed: int = 0
+    total: int = 0
+    dead_lettered: int = 0
+    samples_per_second: float = 0.0
+    term: int = 0
+    leader: str = ""
+    submitted_ms: int = 0
+    ended_ms: int = 0
+    summary: dict[str, Any] = field(default_factory=dict)
+
+    def take(self, fact: JobFact, time_ms: int) -> None:
+        """Take a fact of this job in."""
+        match fact:
+            case JobSubmitted(uid=uid, spec=spec):
+                self.uid, self.epochs, self.submitted_ms = uid, spec.data.epochs, time_ms
+            case MasterElected(term=term, holder=holder):
+                self.term, self.leader = term, holder
+                self.state = "starting" if self.state == "submitted" else self.state
+            case PlanApplied(workers=workers, servers=servers):
+                self.workers, self.servers = workers, servers
+            case JobReported():
+                self.state, self.epoch, self.committed = "running", fact.epoch, fact.committed
+                self.total, self.dead_lettered = fact.total, fact.dead_lettered
+                self.samples_per_second = fact.samples_per_second
+            case EpochClosed(epoch=epoch):
+                self.epoch = epoch + 1
+            case JobEnded(state=state, reason=reason, summary=summary):
+                self.state, self.reason, self.summary, self.ended_ms = state, reason, summary, time_ms
+                self.committed = summary.get("samples_committed", self.committed)
+                self.total = summary.get("samples_total", self.total)
+                self.dead_lettered = summary.get("samples_dead_lettered", self.dead_lettered)
+                self.samples_per_second = 0.0
+
+
+async def read_jobs(bus: Bus, job: str = "*") -> dict[str, JobView]:
+    """Return all jobs, or one, as their facts tell them, in the order of their submission."""
+    views: dict[str, JobView] = {}
+    async for happened in read_facts(bus, [subjects.job_facts(job)]):
+        if isinstance(happened.fact, JobFact):
+            view = views.setdefault(happened.fact.job, JobView(happened.fact.job))
+            view.take(happened.fact, happened.stored.time_ms)
+    return views
+
+
+async def read_job(bus: Bus, job: str) -> JobView:
+    """Return one job; raises InputError naming close ones when there is none."""
+    views = await read_jobs(bus, subjects.name(job, "job"))
+    if job not in views:
+        import difflib
+
+        known = await read_jobs(bus)
+        close = difflib.get_close_matches(job, known, n=1)
+        hint = f"; did you mean {close[0]!r}?" if close else " (`rover jobs` lists them)" if known else ""
+        raise InputError(f"there is no job {job!r}{hint}")
+    return views[job]

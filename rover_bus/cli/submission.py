@@ -1,0 +1,115 @@
+"""Handing a job to the bus, and following it to its end.
+
+Fed by `rover submit` and `rover demo`; the submission is one fact, `job.submitted`, stored durably: whoever submits may die at
+once. A job's name is used once in a stack, because its log, its facts and its model carry it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+import os
+import secrets
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from rover_bus.cli.history import Happened, read_happened
+from rover_bus.events import subjects
+from rover_bus.events.bus import Bus, ConnectionState
+from rover_bus.events.codec import encode
+from rover_bus.events.envelope import Envelope
+from rover_bus.events.errors import BusTimeout, NotConnected, Refused, WrongSequence
+from rover_bus.events.facts import HostFact, JobEnded, JobFact, JobStopRequested, JobSubmitted
+from rover_bus.events.job import JobSpec
+from rover_bus.events.streams import FACTS
+
+Hear = Callable[[Happened], None]
+PATIENCE_S = 10.0
+
+
+def asker() -> str:
+    """Return who acts: the user's name, as the log will have it."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return f"uid {os.getuid()}"
+
+
+async def submit(bus: Bus, spec: JobSpec) -> int:
+    """Store the submission; return its sequence in FACTS. Raises Refused when the name is taken."""
+    uid = secrets.token_hex(8)
+    fact = JobSubmitted(job=spec.name, uid=uid, spec=spec, by=asker())
+    try:
+        return await publish(bus, fact, f"submitted.{uid}", expected_last=0)
+    except WrongSequence:
+        raise Refused(
+            f"a job {spec.name!r} exists already: take another name (--name {spec.name}-2), or another stack (--dir)",
+            "exists",
+        ) from None
+
+
+async def ask_to_stop(bus: Bus, job: str, mode: str, reason: str) -> int:
+    """Ask a job to drain or to be cancelled; return the sequence of the request."""
+    fact = JobStopRequested(job=job, mode=mode, reason=reason, by=asker())  # type: ignore[arg-type]
+    return await publish(bus, fact, f"stop.{secrets.token_hex(8)}")
+
+
+async def publish(bus: Bus, fact: JobFact, what: str, *, expected_last: int | None = None) -> int:
+    """Store a fact of a person. Repeats the same bytes when it is unknown whether they were stored (the id dedupes)."""
+    subject = subjects.job_fact(fact.job, fact.kind())
+    event_id = f"{fact.job}/{what}"
+    time_text = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    headers = Envelope(
+        id=event_id, type=fact.tag(), source="rover-cli", time=time_text, job=fact.job, cause=fact.cause
+    ).headers()
+    deadline_s = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            return await bus.append(
+                FACTS,
+                subject,
+                encode(fact),
+                headers=headers,
+                message_id=event_id,
+                expected_last=expected_last,
+            )
+        except (BusTimeout, NotConnected):
+            if time.monotonic() > deadline_s:
+                raise
+            await asyncio.sleep(0.1)
+
+
+async def follow_job(bus: Bus, job: str, first: int, hear: Hear) -> JobEnded:
+    """Tell `hear` every fact of a job, and what hosts say of it, from sequence `first` on; return its end."""
+    happened: asyncio.Queue[Happened] = asyncio.Queue()
+    subscription = await bus.follow(
+        FACTS,
+        [subjects.job_facts(job), subjects.host_facts()],
+        lambda stored: happened.put_nowait(read_happened(stored)),
+        start=first,
+    )
+    try:
+        while True:
+            each = await happened.get()
+            if isinstance(each.fact, HostFact) and each.job not in ("", job):
+                continue
+            hear(each)
+            if isinstance(each.fact, JobEnded):
+                return each.fact
+    finally:
+        await subscription.stop()
+
+
+class Outages:
+    """Counts how often the bus came back: what a submitter sees of broker restarts."""
+
+    def __init__(self, bus: Bus) -> None:
+        self.count = 0
+        self._lost = False
+        bus.on_connection(self._note)
+
+    def _note(self, state: ConnectionState) -> None:
+        if state == "connected" and self._lost:
+            self.count += 1
+        self._lost = state == "disconnected"
