@@ -310,6 +310,43 @@ def test_a_bus_can_be_closed_while_the_broker_is_away(broker: EmbeddedBroker) ->
     asyncio.run(program())
 
 
+class PlainBroker(EmbeddedBroker):
+    """May come back without JetStream, as a server does whose store is damaged."""
+
+    storage = True
+
+    def _configuration(self) -> str:
+        return (
+            super()._configuration() if self.storage else super()._configuration().partition("jetstream {")[0]
+        )
+
+
+def test_a_broker_that_comes_back_without_storage_is_still_good_for_requests(tmp_path: Path) -> None:
+    async def program(broker: PlainBroker) -> None:
+        reported: list[Any] = []
+        asyncio.get_running_loop().set_exception_handler(
+            lambda _, context: reported.append(context["exception"])
+        )
+        bus = await connect(broker)
+        heard, facts, states = await listen(bus)
+        broker.storage = False
+        broker.restart()
+        await come_true(lambda: states == ["disconnected", "connected"])
+        await bus.serve("master", {LEASE: lambda message: message.respond and message.respond(b"yes")})  # type: ignore[arg-type,return-value]
+        assert (await bus.request(LEASE, b"", timeout_s=2.0)).body == b"yes"
+        with pytest.raises(BusError, match="JetStream"):
+            await bus.append(LOG, JOB_LOG, b"")
+        assert any("JetStream" in str(error) for error in reported)
+        broker.storage = True
+        broker.restart()
+        await come_true(lambda: states == ["disconnected", "connected"] * 2)
+        await serves_again(bus, heard, facts)
+        await bus.close()
+
+    with PlainBroker(tmp_path / "plain") as broker:
+        asyncio.run(program(broker))
+
+
 # Followers and watches
 
 
