@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import socket
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Literal, Self
 
 from rover_bus.cli.home import Home, StackRecord
@@ -186,3 +189,21 @@ class _MendedBroker:
 def _host_name() -> str:
     """Return this machine's name as a subject can hold it."""
     return re.sub(r"[^A-Za-z0-9_-]+", "-", socket.gethostname()).strip("-_")[:64] or "local"
+
+
+@contextmanager
+def ending_on_signals() -> Iterator[None]:
+    """Turn SIGTERM and SIGHUP into what Ctrl-C does, so that `with` blocks end in order; further signals are then ignored."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        for number in numbers:
+            signal.signal(number, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    former = {number: signal.signal(number, interrupt) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)

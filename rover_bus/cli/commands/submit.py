@@ -1,0 +1,152 @@
+"""`rover submit`: a job file onto the bus, and with --wait to its end."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rover_bus.cli.connection import Address, find_stack, visit
+
+if TYPE_CHECKING:
+    from rover_bus.cli.history import Happened
+    from rover_bus.events.job import JobSpec
+    from rover_bus.events.nats_bus import NatsBus
+
+EXIT_CODES = {"completed": 0, "failed": 10, "stopped": 11, "cancelled": 12}
+
+
+@click.command()
+@click.argument("job_file", type=click.Path(path_type=Path))
+@click.option("--wait", is_flag=True, help="Follow the job to its end; the exit code says how it ended.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="The last line on stdout is one JSON object. Implies --wait."
+)
+@click.option(
+    "--embedded",
+    is_flag=True,
+    help="Bring up a private stack for this job alone, and remove it. Implies --wait.",
+)
+@click.option(
+    "--predictions",
+    type=click.Path(path_type=Path),
+    help="Write row,score for every row of the evaluation file.",
+)
+@click.option("--seed", type=int, help="Instead of data.seed.")
+@click.option("--name", default="", help="Instead of the job file's name.")
+@click.option("--quiet", "-q", is_flag=True, help="Do not narrate.")
+@click.option("--dir", "directory", default="", help="State directory [$ROVER_HOME, ./.rover].")
+@click.option("--url", default="", help="Use this broker instead, nats://HOST:PORT.")
+@click.option("--secret-file", default="", metavar="FILE", help="The secret of a broker named by --url.")
+@click.pass_context
+def submit(
+    context: click.Context,
+    job_file: Path,
+    wait: bool,
+    as_json: bool,
+    embedded: bool,
+    predictions: Path | None,
+    seed: int | None,
+    name: str,
+    quiet: bool,
+    directory: str,
+    url: str,
+    secret_file: str,
+) -> None:
+    """Submit JOB_FILE (docs/job-file.md) to a running stack. Everything is checked before: the file, the data, the columns."""
+    from rover_bus.cli.job_file import check_data, read_job
+
+    spec = read_job(job_file, name=name, seed=seed, predictions=predictions or "")
+    say = _narrate(as_json, quiet)
+    if embedded:
+        check_data(spec)
+        report = run_embedded(spec, directory, say)
+    else:
+        stack = find_stack(directory, url, secret_file)
+        check_data(spec, stack.home.index_cache if stack.home.root.is_dir() else None)
+        if not wait and not as_json:
+            sequence = visit(stack, lambda bus: _submit(bus, spec))
+            click.echo(
+                f"submitted {spec.name} (ROVER_FACTS:{sequence}); `rover events {spec.name} --follow` watches it"
+            )
+            return
+        report = visit(stack, lambda bus: submit_and_wait(bus, spec, say))
+    _print(report, as_json)
+    context.exit(EXIT_CODES[report["state"]])
+
+
+async def _submit(bus: NatsBus, spec: JobSpec) -> int:
+    from rover_bus.cli.submission import submit
+
+    return await submit(bus, spec)
+
+
+def _narrate(as_json: bool, quiet: bool) -> Callable[[Happened], None]:
+    """Return what tells facts: to stderr when stdout belongs to the JSON line."""
+
+    def say(happened: Happened) -> None:
+        from rover_bus.cli.commands.events import line
+
+        click.echo(line(happened, with_job=False), err=as_json)
+
+    return (lambda _: None) if quiet else say
+
+
+def _print(report: dict[str, Any], as_json: bool) -> None:
+    from rover_bus.cli.report import tell_report
+
+    for line in tell_report(report):
+        click.echo(line, err=as_json)
+    if as_json:
+        from rover_bus.cli.decode import to_line
+
+        click.echo(to_line(report))
+    sys.stdout.flush()
+
+
+async def submit_and_wait(bus: NatsBus, spec: JobSpec, say: Callable[[Happened], None]) -> dict[str, Any]:
+    """Submit a job, follow it to its end, return its report (report.py)."""
+    from rover_bus.cli.report import Tally, sum_up
+    from rover_bus.cli.submission import Outages, follow_job, submit
+
+    outages, tally, began_s = Outages(bus), Tally(), time.monotonic()
+
+    def hear(happened: Happened) -> None:
+        tally.hear(happened)
+        say(happened)
+
+    sequence = await submit(bus, spec)
+    ended = await follow_job(bus, spec.name, sequence, hear)
+    wall_s = time.monotonic() - began_s
+    return sum_up(spec.name, ended, tally, wall_s=wall_s, broker_restarts=outages.count)
+
+
+def run_embedded(spec: JobSpec, directory: str, say: Callable[[Happened], None]) -> dict[str, Any]:
+    """Run a job on a private stack that is gone afterwards. Its directory stays when it was named, or when the job failed."""
+    from rover_bus.cli.home import Home
+    from rover_bus.cli.stack import RunningStack, ending_on_signals
+
+    root = Path(directory or tempfile.mkdtemp(prefix="rover-"))
+    done = False
+    try:
+        with ending_on_signals(), RunningStack(Home(root.absolute()), orphan_s=5.0) as stack:
+            address = Address(stack.url, stack.secret_file, stack.home)
+            report = visit(address, lambda bus: submit_and_wait(bus, spec, say))
+            done = report["state"] == "completed"
+    finally:
+        if not directory:
+            _tidy(root, done or sys.exc_info()[0] is KeyboardInterrupt)
+    return report
+
+
+def _tidy(root: Path, done: bool) -> None:
+    if done:
+        shutil.rmtree(root, ignore_errors=True)
+    else:
+        click.echo(f"logs of its members: {root}/node/logs", err=True)

@@ -1,0 +1,83 @@
+"""What a job leaves: its model and its witness, read from the parts that its servers wrote.
+
+Fed by the summary of `job.ended` (where the parts are); feeds `rover export`, `rover witness` and report.py.
+The witness is the judge of conservation: it is counted here from the servers' own tables, never taken from the ledger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rover_bus.client.witness import NAME as WITNESS
+from rover_bus.client.witness import read_witness
+from rover_bus.events.errors import InputError
+from rover_bus.events.job import Dataset
+from rover_bus.ps.parts import read_parts
+
+
+@dataclass(frozen=True, slots=True)
+class WitnessCount:
+    """Samples by how often they were applied: never, once, or more than once (`duplicated` counts the surplus)."""
+
+    applied: int
+    missing: int
+    duplicated: int
+
+
+def part_files(job: str, summary: Mapping[str, Any]) -> list[Path]:
+    """Return the files that a job's servers wrote. Raises InputError when there are none, or they are not here."""
+    paths = [Path(path) for path in summary.get("parts", ())]
+    if not paths:
+        raise InputError(
+            f"job {job!r} left no model: its servers write it when training is over (`rover jobs`)"
+        )
+    absent = [path for path in paths if not path.is_file()]
+    if absent:
+        raise InputError(f"{absent[0]} is not here: it was removed, or lies on another host")
+    return paths
+
+
+def load_witness(paths: Iterable[Path], dataset: Dataset) -> npt.NDArray[np.int32]:
+    """Return how often each sample was applied: int32[epochs, records], by position in the order of its epoch."""
+    return read_witness(read_parts(paths, only=WITNESS)[WITNESS], dataset)
+
+
+def count_witness(witness: npt.NDArray[np.int32]) -> WitnessCount:
+    """Count a witness table."""
+    return WitnessCount(
+        applied=int(np.count_nonzero(witness)),
+        missing=int(np.count_nonzero(witness == 0)),
+        duplicated=int(np.clip(witness.astype(np.int64) - 1, 0, None).sum()),
+    )
+
+
+def export_model(paths: Iterable[Path], out: Path) -> dict[str, tuple[int, ...]]:
+    """Write a model as one .npz that numpy alone can read; return the shapes by name. A table's ids are `<name>.ids`."""
+    arrays: dict[str, npt.NDArray[Any]] = {}
+    for name, table in read_parts(paths).items():
+        if name == WITNESS:
+            continue
+        arrays[name] = table.values
+        if table.ids is not None:
+            arrays[f"{name}.ids"] = table.ids
+    write_whole(out, lambda path: np.savez(path, allow_pickle=False, **arrays))
+    return {name: array.shape for name, array in arrays.items()}
+
+
+def write_whole(out: Path, write: Any) -> None:
+    """Write a file beside its place and rename it: all of it is there, or nothing. Raises InputError when it cannot be."""
+    fresh = out.with_name(f".{out.name}.writing")
+    try:
+        with fresh.open("wb") as file:
+            write(file)
+        fresh.replace(out)
+    except OSError as error:
+        raise InputError(f"cannot write {out}: {error.strerror or error}") from None
+    finally:
+        fresh.unlink(missing_ok=True)
