@@ -1,1 +1,36 @@
+"""What a training script imports: `with rover.join() as job: for batch in job.batches(click_log): ...`
 
+job.py            the synchronous face: join, batches, parameters, report, elected, result
+session.py        the asynchronous API below it, on any Bus (simulations drive this one)
+worker.py         the protocol as a state machine without I/O; lease.py and pace.py are its parts
+connected.py      a session in a background thread; standalone.py the same calls without a bus
+reader.py         batches parsed ahead in one thread
+parameters.py     the parameter store plus what the protocol needs of every push; witness.py the judge of exactness
+figures.py        where the time goes; failure.py what an exception is called; environment.py who this process is
+data/             readers of click logs
+
+Importing this imports neither nats nor scipy, psutil, rich, click.
+"""
+
+from rover_bus.client.connected import JobOver
+from rover_bus.client.data import Batch, ClickLog, Schema
+from rover_bus.client.job import Job, join
+from rover_bus.client.parameters import TrainingParameters
+from rover_bus.client.reader import Source
+from rover_bus.client.session import Session
+from rover_bus.client.worker import Worker
+from rover_bus.ps.store import BatchKey
+
+__all__ = [
+    "Batch",
+    "BatchKey",
+    "ClickLog",
+    "Job",
+    "JobOver",
+    "Schema",
+    "Session",
+    "Source",
+    "TrainingParameters",
+    "Worker",
+    "join",
+]

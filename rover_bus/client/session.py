@@ -22,9 +22,9 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from rover_bus.client.lease import NO_REMARK, Assigned, Work
-from rover_bus.client.master import Master
 from rover_bus.client.worker import Worker
 from rover_bus.events import subjects
+from rover_bus.events.asking import Master
 from rover_bus.events.bus import Bus
 from rover_bus.events.codec import encode
 from rover_bus.events.errors import BusError, Refused

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import pytest
 
 from rover_bus.client.lease import Assigned, Work
-from rover_bus.client.master import Master
+from rover_bus.events.asking import Master
 from rover_bus.client.session import Session
 from rover_bus.client.worker import ANY_PLACE, Worker
 from rover_bus.events import subjects

@@ -1,0 +1,297 @@
+"""A session in a thread of its own: what a synchronous training loop talks to when its job is on a bus.
+
+Fed by `session` (in the background thread, with its own event loop); feeds `job` and `reader`, whose threads take batches and say
+what is done under one condition, without ever waiting for the loop. They touch the loop only to wake it, about twice a lease.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from rover_bus.client.environment import Environment
+from rover_bus.client.lease import Assigned, Work
+from rover_bus.client.session import Session, reason_to_stop
+from rover_bus.client.worker import Worker
+from rover_bus.events.bus import Bus
+from rover_bus.events.errors import InputError, Refused, RoverError
+from rover_bus.events.identity import Member
+from rover_bus.events.job import Dataset, JobSpec
+from rover_bus.events.profiles import WorkerProfile
+from rover_bus.events.requests import FailureRequest, RoutingTable
+from rover_bus.ps.client import RemoteParameters
+from rover_bus.ps.store import Parameters
+
+T = TypeVar("T")
+Connect = Callable[[], Awaitable[Bus]]
+log = logging.getLogger("rover_bus.client")
+CLOSE_S = 2.0  # for the broker connection to be closed at the end
+WONDER_S = 10.0  # after so long without an answer the user is told what we wait for
+
+
+class JobOver(Refused):
+    """The job ended, or needs this worker no more, while the program still wanted something of it."""
+
+    code = "job_ended"
+
+
+class Connected:
+    """One worker's place in a job on a bus. `connect` opens the bus, in our own loop."""
+
+    def __init__(
+        self, environment: Environment, nonce: str, pid: int, connect: Connect | None = None
+    ) -> None:
+        self.worker = Worker(
+            environment.member, nonce, host=environment.host, pid=pid, external=environment.external
+        )
+        self._environment = environment
+        self._connect = connect or (lambda: _connect(environment))
+        self._condition = threading.Condition()
+        self._ready: Future[None] = Future()
+        self._error: RoverError | None = None
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="rover-session", daemon=True)
+        self._session: Session
+        self._conversation: asyncio.Task[None]
+        self._parameters: RemoteParameters | None = None
+
+    # -- the background thread ------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Connect, and wait for admission. Raises BrokerUnreachable, AccessDenied, Refused."""
+        self._thread.start()
+        self._ready.result()
+        self._wait(lambda: self.worker.joined, f"admission to job {self._environment.job}")
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_until_complete(self._live())
+        except BaseException as error:
+            self._lose(error)
+            if not self._ready.done():
+                self._ready.set_exception(error)
+            elif not isinstance(error, RoverError):
+                raise
+        finally:
+            self._loop.close()
+
+    async def _live(self) -> None:
+        bus = await self._connect()
+        try:
+            self._session = Session(
+                bus,
+                self._environment.job,
+                self.worker,
+                guard=self._condition,
+                changed=self._notify,
+                clock=time.monotonic,
+            )
+            self._conversation = asyncio.create_task(self._session.run())
+            self._closing = asyncio.Event()
+            self._ready.set_result(None)
+            closing = asyncio.create_task(self._closing.wait())
+            await asyncio.wait({self._conversation, closing}, return_when=asyncio.FIRST_COMPLETED)
+            if self._conversation.done() and (error := self._conversation.exception()) is not None:
+                self._lose(error)
+            await closing
+            self._conversation.cancel()
+            await asyncio.gather(self._conversation, return_exceptions=True)
+        finally:
+            await bus.close()
+
+    def _lose(self, error: BaseException) -> None:
+        """The conversation broke off for good: whoever waits learns why."""
+        with self._condition:
+            self._error = error if isinstance(error, RoverError) else None
+            self.worker.over = True
+            self._condition.notify_all()
+
+    def _notify(self) -> None:
+        with self._condition:
+            self._condition.notify_all()
+
+    def _soon(self, function: Callable[[], None]) -> None:
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(function)
+
+    def _call(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    def _wait(self, true: Callable[[], bool], what: str, patience_s: float | None = None) -> bool:
+        """Wait until something holds; False when patience ends. Raises why this life is over, if it is."""
+        began = time.monotonic()
+        told = False
+        with self._condition:
+            while not true():
+                if self.worker.over:
+                    raise self._why()
+                waited = time.monotonic() - began
+                if patience_s is not None and waited >= patience_s:
+                    return False
+                if waited > WONDER_S and not told:
+                    told = True
+                    log.warning("still waiting for %s: does a master lead this job?", what)
+                self._condition.wait(WONDER_S if patience_s is None else patience_s - waited)
+        return True
+
+    def _why(self) -> RoverError:
+        end = self.worker.end
+        if self._error is not None or (end is not None and reason_to_stop(self.worker) is not None):
+            return self._error or end or JobOver("")
+        return JobOver(str(end) if end is not None else "this worker was asked to leave its job")
+
+    # -- what a job is made of ---------------------------------------------------------------------------------------------------
+
+    @property
+    def spec(self) -> JobSpec:
+        return msgspec.convert(self.worker.spec, JobSpec)
+
+    @property
+    def draining(self) -> bool:
+        return self.worker.draining
+
+    @property
+    def resting(self) -> bool:
+        return self.worker.resting
+
+    def worker_job(self) -> str:
+        return self._environment.job
+
+    def parameters(self) -> Parameters | None:
+        """Connect to the job's servers once they are routed; None for a job without servers."""
+        self._wait(lambda: self.worker.routing is not None or self.worker.draining, "parameter servers")
+        routing = self.worker.routing
+        if routing is None:
+            raise self._why()
+        if not routing.servers:
+            return None
+        if self._parameters is None:
+            self._parameters = RemoteParameters(
+                routing, self._secret().encode(), refresh=self._refresh, in_flight=self.spec.depth
+            )
+        return self._parameters
+
+    def _secret(self) -> str:
+        return read_secret(self._environment.secret_file)
+
+    def _refresh(self, after: RoutingTable, wait_s: float) -> RoutingTable:
+        """Wait for other routing than `after` (the servers' client calls this). Raises when there will be none."""
+        self._soon(self._ask_for_routing)
+        with self._condition:
+            self._condition.wait_for(lambda: self._newer(after) or self.worker.over, wait_s)
+            if self.worker.over:
+                raise self._why()
+            return self.worker.routing if self._newer(after) and self.worker.routing else after
+
+    def _newer(self, after: RoutingTable) -> bool:
+        known = self.worker.routing
+        return known is not None and (known.history, known.generation, known.epoch) != (
+            after.history,
+            after.generation,
+            after.epoch,
+        )
+
+    def _ask_for_routing(self) -> None:
+        with self._condition:
+            self.worker.want_routing()
+        self._session.poke()
+
+    # -- Assignments ---------------------------------------------------------------------------------------------------------------
+
+    def register(self, dataset: Dataset, file: str) -> None:
+        """State the data set. Raises Refused with the difference when other workers read other data (S6)."""
+        with self._condition:
+            self.worker.want(dataset, file)
+        self._soon(self._session.poke)
+        self._wait(lambda: self.worker.registered or self.worker.draining, "the registration of the data set")
+
+    def take(self, cancelled: Callable[[], bool]) -> Assigned | None:
+        worker = self.worker
+        with self._condition:
+            while not cancelled():
+                assigned = worker.take()
+                if worker.hungry:
+                    self._soon(self._session.poke)
+                if assigned is not None or worker.resting:
+                    return assigned
+                self._condition.wait()
+        return None
+
+    def holds(self, assigned: Assigned) -> bool:
+        return self.worker.holds(assigned)
+
+    def finish(self, assigned: Assigned, work: Work, servers: tuple[int, ...] | None) -> None:
+        with self._condition:
+            self.worker.finish(assigned, time.monotonic(), work, servers)
+
+    def wake(self) -> None:
+        self._notify()
+
+    # -- elections, ends -----------------------------------------------------------------------------------------------------------
+
+    def drain(self) -> None:
+        """Take no more work. Callable from a signal handler: it only leaves word for the loop."""
+        self._soon(lambda: self._session.drain())
+
+    def elect(self, task: str) -> bool:
+        return self._call(self._session.elect(task))
+
+    def conclude(self, task: str, values: dict[str, Any]) -> None:
+        self._call(self._session.conclude(task, values))
+
+    def leave(self, reason: str) -> None:
+        """Commit what is done and say goodbye, unless there is nobody to say it to."""
+        if not self.worker.over:
+            self._call(self._session.leave(reason))
+
+    def fail(self, describe: Callable[[Worker], FailureRequest]) -> None:
+        if not self.worker.over:
+            self._call(self._session.fail(describe(self.worker)))
+
+    def reason_to_stop(self) -> RoverError | None:
+        return self._error or reason_to_stop(self.worker)
+
+    def publish(self, make: Callable[[str, Member], WorkerProfile]) -> None:
+        """Send a sample, some time soon."""
+        profile = make(self._environment.job, self.worker.member)
+        self._soon(lambda: self._keep(self._session.publish(profile)))
+
+    def _keep(self, work: Coroutine[Any, Any, None]) -> None:
+        self._sending = asyncio.ensure_future(work)
+
+    def close(self) -> None:
+        """End the thread and the connection."""
+        if self._thread.is_alive() and self._ready.done() and not self._ready.exception():
+            self._soon(lambda: self._closing.set())
+        self._thread.join(CLOSE_S)
+
+
+async def _connect(environment: Environment) -> Bus:
+    from rover_bus.events.nats_bus import NatsBus  # only a job on a bus pays for importing nats
+
+    secret = read_secret(environment.secret_file)
+    return await NatsBus.connect(
+        environment.url,
+        secret=secret,
+        secret_source=environment.secret_file or "ROVER_SECRET_FILE",
+        name=f"{environment.job} {environment.member}",
+    )
+
+
+def read_secret(path: str) -> str:
+    """Return the stack's secret; "" where none is named. Raises InputError."""
+    if not path:
+        return ""
+    try:
+        return Path(path).read_text().strip()
+    except OSError as error:
+        raise InputError(f"cannot read the stack's secret in {path}: {error.strerror}") from None

@@ -1,0 +1,57 @@
+"""Who this process is: the ROVER_* variables that a platform sets for its members.
+
+Read once by `job.join`. Without ROVER_JOB a program runs standalone; with it but without ROVER_INCARNATION nobody started the
+process for us: it joins as an external worker, in a free place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from rover_bus.client.worker import ANY_PLACE
+from rover_bus.events import subjects
+from rover_bus.events.errors import InputError
+from rover_bus.events.identity import Member
+
+
+@dataclass(frozen=True)
+class Environment:
+    """What the platform says. `spec_file` and `summary_file` are for standalone runs of a job file (`rover run --plain`)."""
+
+    job: str = ""
+    member: Member = ANY_PLACE
+    host: str = ""
+    url: str = ""
+    secret_file: str = ""
+    state_dir: str = ""
+    spec_file: str = ""
+    summary_file: str = ""
+
+    @property
+    def external(self) -> bool:
+        return self.member.incarnation == 0
+
+    @classmethod
+    def read(cls, variables: Mapping[str, str]) -> Environment:
+        """Take the variables. Raises InputError, one line, for what cannot be."""
+        found = cls(**{name: variables.get(f"ROVER_{name.upper()}", "") for name in _TEXTS})  # type: ignore[arg-type]
+        if not found.job:
+            return found
+        role = variables.get("ROVER_ROLE", "worker")
+        if role != "worker":
+            raise InputError(f"ROVER_ROLE is {role!r}: a training program is a worker")
+        if not found.url:
+            raise InputError(
+                f"ROVER_JOB is {found.job!r}, but ROVER_URL names no broker: set both, or neither"
+            )
+        try:
+            index = int(variables.get("ROVER_INDEX", "-1"))
+            incarnation = int(variables.get("ROVER_INCARNATION", "0"))
+        except ValueError as error:
+            raise InputError(f"ROVER_INDEX and ROVER_INCARNATION must be integers: {error}") from None
+        subjects.name(found.job, "job")
+        return replace(found, member=Member("worker", index, incarnation)) if incarnation else found
+
+
+_TEXTS = ("job", "host", "url", "secret_file", "state_dir", "spec_file", "summary_file")

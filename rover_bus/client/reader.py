@@ -1,0 +1,119 @@
+"""Batches parsed ahead: one thread between the leases and the training loop.
+
+Fed with assigned batches by an `Assignments` (connected or standalone) and with arrays by the program's source; feeds `job`. One
+thread, because a click log parses a window of many batches at once; a few batches deep, so that a cancelled lease wastes little.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from queue import Empty, Queue
+from typing import Any, NamedTuple, Protocol
+
+from rover_bus.client.lease import Assigned, Work
+from rover_bus.events.job import Dataset
+
+AHEAD = 4  # parsed batches that may wait
+
+
+class Source(Protocol):
+    """What can be trained on: data that knows its registration, and reads any batch of it. `ClickLog` is one."""
+
+    def dataset(self, batch_size: int, epochs: int = 1, seed: int = 0) -> Dataset:
+        """Return what is registered (protocol P1)."""
+
+    def batch(self, epoch: int, number: int, dataset: Dataset) -> Any:
+        """Return batch `number` of an epoch. May offer `positions`, `skipped`, `values_missing` and a length."""
+
+
+class Assignments(Protocol):
+    """Where batches to train come from, and where it is said that they are done. Thread-safe."""
+
+    def take(self, cancelled: Callable[[], bool]) -> Assigned | None:
+        """Return the next batch, waiting for one; None when there will be none, or when `cancelled`."""
+
+    def holds(self, assigned: Assigned) -> bool:
+        """Whether work on a batch is still wanted."""
+
+    def finish(self, assigned: Assigned, work: Work, servers: tuple[int, ...] | None) -> None:
+        """Say that a batch is done, by which server incarnations."""
+
+    def wake(self) -> None:
+        """Let a `take` that waits look again."""
+
+
+class Read(NamedTuple):
+    """A batch as the program will see it, or the error that came instead."""
+
+    assigned: Assigned
+    batch: Any
+    error: BaseException | None = None
+
+
+class Reader:
+    """Reads ahead from its start until training is over, or `stop`."""
+
+    def __init__(
+        self,
+        assignments: Assignments,
+        source: Source,
+        dataset: Dataset,
+        pause: Callable[[], None] | None = None,
+    ) -> None:
+        """`pause` stands for the latency of a storage, once a batch."""
+        self._assignments, self._source, self._dataset = assignments, source, dataset
+        self._pause = pause
+        self._stopped = False
+        self.ended = False
+        self.idle_s = 0.0  # how long no lease was there
+        self._ready: Queue[Read | None] = Queue(AHEAD)
+        self._thread = threading.Thread(target=self._read, name="rover-reader", daemon=True)
+        self._thread.start()
+
+    def poll(self) -> Read | None:
+        """Return a batch that is ready, None when none is."""
+        try:
+            return self._note(self._ready.get_nowait())
+        except Empty:
+            return None
+
+    def get(self) -> Read | None:
+        """Return the next batch, waiting for it; None when there will be none (`ended`)."""
+        return None if self.ended else self._note(self._ready.get())
+
+    def _note(self, item: Read | None) -> Read | None:
+        self.ended = self.ended or item is None
+        return item
+
+    def stop(self) -> None:
+        """End the thread; what was read is dropped."""
+        self._stopped = True
+        self._assignments.wake()
+        while self._thread.is_alive():
+            try:
+                self._ready.get(timeout=0.05)
+            except Empty:
+                continue
+
+    def _take(self) -> Assigned | None:
+        began = time.monotonic()
+        assigned = self._assignments.take(lambda: self._stopped)
+        self.idle_s += time.monotonic() - began
+        return assigned
+
+    def _read(self) -> None:
+        while (assigned := self._take()) is not None:
+            if not self._assignments.holds(assigned):
+                continue
+            if self._pause is not None:
+                self._pause()
+            try:
+                batch = self._source.batch(assigned.epoch, assigned.number, self._dataset)
+            except Exception as error:  # noqa: BLE001 - it is raised again, in the training loop
+                self._ready.put(Read(assigned, None, error))
+                continue
+            self._ready.put(Read(assigned, batch))
+        if not self._stopped:
+            self._ready.put(None)

@@ -1,0 +1,127 @@
+"""The same loop without a bus: one process, its own parameters, every batch in order (`rover run --plain`, notebooks, tests).
+
+Stands where `connected` stands for a worker of a job, and offers the job the same few calls. Counts what a master would count.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from rover_bus.client.lease import Assigned, Work
+from rover_bus.events.errors import InputError
+from rover_bus.events.job import Dataset, JobSpec
+from rover_bus.events.requests import FailureRequest
+from rover_bus.ps.local import LocalParameters
+from rover_bus.ps.store import Parameters
+
+
+class Standalone:
+    """A job of one. `spec_file`: a JobSpec as JSON; `summary_file`: where the figures of the run are written, as JSON."""
+
+    def __init__(self, spec_file: str = "", summary_file: str = "") -> None:
+        self.spec = read_spec(Path(spec_file)) if spec_file else None
+        self.results: dict[str, Any] = {}
+        self.draining = False
+        self.committed = 0
+        self.dead_lettered = 0
+        self.values_missing = 0
+        self._summary_file = summary_file
+        self._dataset: Dataset | None = None
+        self._batches: Iterator[Assigned] = iter(())
+        self._lock = threading.Lock()
+        self._parameters: LocalParameters | None = None
+
+    @property
+    def resting(self) -> bool:
+        return self.draining
+
+    def worker_job(self) -> str:
+        return self.spec.name if self.spec else "standalone"
+
+    def parameters(self) -> Parameters:
+        seed = self.spec.data.seed if self.spec else 0
+        self._parameters = self._parameters or LocalParameters(seed)
+        return self._parameters
+
+    def register(self, dataset: Dataset, file: str) -> None:
+        self._dataset = dataset
+        self._batches = grid(dataset)
+
+    def take(self, cancelled: Callable[[], bool]) -> Assigned | None:
+        with self._lock:
+            return None if self.draining or cancelled() else next(self._batches, None)
+
+    def holds(self, assigned: Assigned) -> bool:
+        return True
+
+    def finish(self, assigned: Assigned, work: Work, servers: tuple[int, ...] | None) -> None:
+        assert self._dataset is not None
+        samples = self._dataset.samples(assigned.number, assigned.number + 1)
+        self.committed += samples - len(work.skipped)
+        self.dead_lettered += len(work.skipped)
+        self.values_missing += work.values_missing
+
+    def wake(self) -> None:
+        """Nobody ever waits."""
+
+    def drain(self) -> None:
+        self.draining = True
+
+    def elect(self, task: str) -> bool:
+        return not self.draining and task not in self.results
+
+    def conclude(self, task: str, values: dict[str, Any]) -> None:
+        self.results[task] = values
+
+    def leave(self, reason: str) -> None:
+        """Write the summary where somebody asked for one."""
+        if not self._summary_file:
+            return
+        total = self._dataset.samples_total if self._dataset else 0
+        done = self.committed + self.dead_lettered == total
+        summary = {
+            "state": "completed" if done else "stopped",
+            "epochs": self._dataset.epochs if self._dataset else 0,
+            "samples_total": total,
+            "samples_committed": self.committed,
+            "samples_dead_lettered": self.dead_lettered,
+            "values_missing": self.values_missing,
+            "result": {key: value for values in self.results.values() for key, value in values.items()},
+        }
+        Path(self._summary_file).write_bytes(msgspec.json.encode(summary))
+
+    def fail(self, describe: Callable[[Any], FailureRequest]) -> None:
+        """Nobody needs to be told: the exception itself goes on."""
+
+    def reason_to_stop(self) -> None:
+        """None: nobody can send us away."""
+
+    def publish(self, make: Callable[[str, Any], Any]) -> None:
+        """Nobody listens."""
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+
+def grid(dataset: Dataset) -> Iterator[Assigned]:
+    """Yield every batch of every epoch (protocol P1); endlessly when the epochs are."""
+    epoch = 0
+    while not dataset.epochs or epoch < dataset.epochs:
+        for number in range(dataset.batches):
+            yield Assigned(0, 0, epoch, number)
+        epoch += 1
+
+
+def read_spec(path: Path) -> JobSpec:
+    """Read a JobSpec from a JSON file. Raises InputError."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=JobSpec)
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from None
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise InputError(f"{path} is no job specification: {error}") from None
