@@ -1,4 +1,4 @@
-"""What the Bus costs: requests served (ours, nats.micro, bare nats-py), requests asked, appends, publishes.
+"""What the Bus costs: requests served (ours, nats.micro, bare nats-py), appends, publishes, expiries, a killed broker.
 
     python bench/bus.py [--json] [--requests 20000] [--rounds 3] [--sync always] [--uvloop]
 
@@ -20,7 +20,7 @@ from typing import Any
 
 from rover_bus.events.broker import EmbeddedBroker
 from rover_bus.events.bus import Message
-from rover_bus.events.streams import BUCKETS, LOG, STREAMS
+from rover_bus.events.streams import BUCKETS, LEADERS, LOG, STREAMS
 
 IN_FLIGHT = 64
 SUBJECT = "rover.rpc.bench.1.lease"
@@ -139,12 +139,39 @@ async def measure_calls(broker: EmbeddedBroker, count: int, figures: Figures) ->
     await bus.close()
 
 
+async def measure_absences(broker: EmbeddedBroker, figures: Figures) -> None:
+    """How long until the end of a key is told, and until everything is back after the broker was killed."""
+    from rover_bus.events.nats_bus import NatsBus
+
+    bus = await NatsBus.connect(broker.url, secret=broker.secret, name="bench")
+    await bus.ensure(STREAMS, BUCKETS)
+    gone, back = asyncio.Event(), asyncio.Event()
+    bus.on_connection(lambda state: back.set() if state == "connected" else None)
+    await bus.watch(LEADERS, "*", lambda entry: gone.set() if entry.value is None else None)
+    await bus.follow(LOG, ["rover.job.bench.log"], lambda stored: None)
+    began = time.perf_counter()
+    await bus.put(LEADERS, "bench", b"x", ttl_s=1.0)
+    await gone.wait()
+    figures.setdefault("end of a key of 1 s: told after ms", []).append(1e3 * (time.perf_counter() - began))
+    began = time.perf_counter()
+    broker.kill()
+    broker.start()
+    listening = time.perf_counter()
+    await back.wait()
+    figures.setdefault("broker killed: port answers after ms", []).append(1e3 * (listening - began))
+    figures.setdefault("broker killed: all restored, ms later", []).append(
+        1e3 * (time.perf_counter() - listening)
+    )
+    await bus.close()
+
+
 async def measure(broker: EmbeddedBroker, count: int, rounds: int) -> dict[str, float]:
     figures: Figures = {}
     for _ in range(rounds):
         for name in SERVERS:
             await measure_serving(name, broker, count, figures)
         await measure_calls(broker, count, figures)
+        await measure_absences(broker, figures)
     return {name: statistics.median(values) for name, values in figures.items()}
 
 

@@ -22,6 +22,7 @@ from rover_bus.events.bus import (
     Stored,
     Subscription,
 )
+from rover_bus.events.envelope import MESSAGE_ID
 from rover_bus.events.errors import BusError, BusTimeout, InputError, NotConnected
 from rover_bus.events.memory_broker import MemoryBroker, settle
 from rover_bus.events.memory_links import CALM, Faults, Follower, Interest, Link, Watch
@@ -119,12 +120,14 @@ class MemoryBus:
         expected_last: int | None = None,
         timeout_s: float = 5.0,
     ) -> int:
+        written = {**headers, MESSAGE_ID: message_id} if message_id else dict(headers)
+
         def store() -> int:
             kept = self._stream(stream)
             if not any(matches(pattern, subject) for pattern in kept.spec.subjects):
                 raise BusError(f"stream {stream} does not take {subject}: look at streams.py")
-            sequence = self._broker.store(kept, subject, body, dict(headers), message_id, expected_last)
-            self._broker.route(subject, body, headers, None, None)
+            sequence = self._broker.store(kept, subject, body, written, message_id, expected_last)
+            self._broker.route(subject, body, written, None, None)
             return sequence
 
         return await self._call(store, f"append to {subject}", timeout_s=timeout_s, write=True)

@@ -15,11 +15,11 @@ from typing import Any, NoReturn
 import msgspec
 
 from rover_bus.events.bus import Entry, Headers, Stored
+from rover_bus.events.envelope import MESSAGE_ID
 from rover_bus.events.errors import AccessDenied, BusError, InputError, StreamFull, WrongSequence
 from rover_bus.events.streams import BucketSpec, StreamSpec
 
 API = "$JS.API"
-MESSAGE_ID = "Nats-Msg-Id"
 EXPECTED_STREAM = "Nats-Expected-Stream"
 EXPECTED_LAST = "Nats-Expected-Last-Subject-Sequence"
 TTL = "Nats-TTL"

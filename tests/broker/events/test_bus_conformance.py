@@ -243,7 +243,7 @@ async def a_repeat_of_ones_own_append_is_found_by_its_id_or_refused_by_its_chain
         await bus.append(LOG, JOB_LOG, b"1", message_id="batch-1", expected_last=0)
     tail = await bus.last(LOG, JOB_LOG)
     assert tail.sequence == first
-    assert tail.headers["ce-id"] == "one"
+    assert (tail.headers["ce-id"], tail.headers["Nats-Msg-Id"]) == ("one", "batch-1")
 
 
 @conforms
