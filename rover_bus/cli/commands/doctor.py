@@ -1,0 +1,130 @@
+"""`rover doctor`: what this machine has, what a running stack lacks, and what to do about it."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import click
+
+from rover_bus.cli.connection import Address, find_stack, visit
+from rover_bus.cli.home import Home, NoStack
+
+if TYPE_CHECKING:
+    from rover_bus.events.nats_bus import NatsBus
+
+Verdict = Literal["ok", "note", "bad"]
+MARKS: dict[Verdict, tuple[str, str]] = {
+    "ok": ("ok  ", "green"),
+    "note": ("note", "yellow"),
+    "bad": ("bad ", "red"),
+}
+SHARED_MEMORY_WANTED_BYTES = 256 << 20
+DISK_WANTED_BYTES = 1 << 30
+UNHEALTHY = 1
+
+
+class Finding(NamedTuple):
+    """One thing that was looked at."""
+
+    verdict: Verdict
+    what: str
+
+
+@click.command()
+@click.option("--dir", "directory", default="", help="State directory [$ROVER_HOME, ./.rover].")
+@click.option("--url", default="", help="Use this broker instead, nats://HOST:PORT.")
+@click.option("--secret-file", default="", metavar="FILE", help="The secret of a broker named by --url.")
+@click.pass_context
+def doctor(context: click.Context, directory: str, url: str, secret_file: str) -> None:
+    """Check this machine, and the stack that runs here (or at --url). Exit code 1 when something is bad."""
+    findings = [*look_at_machine(Home.find(directory)), *look_at_stack(directory, url, secret_file)]
+    for verdict, what in findings:
+        mark, colour = MARKS[verdict]
+        click.echo(f"{click.style(mark, fg=colour)}  {what}")
+    context.exit(UNHEALTHY if any(each.verdict == "bad" for each in findings) else 0)
+
+
+def look_at_machine(home: Home) -> Iterator[Finding]:
+    """Yield what this machine has that a stack needs."""
+    from rover_bus.events.broker import BrokerMissing, find_server
+
+    yield Finding("ok", f"Python {platform.python_version()} on {platform.system()} {platform.release()}")
+    if sys.platform != "linux":
+        yield Finding(
+            "bad", "members run on Linux only (process groups, /proc): use it as a client, with --url"
+        )
+    yield Finding("ok", f"{len(os.sched_getaffinity(0))} cores for this process")
+    try:
+        yield Finding("ok", f"nats-server: {find_server()}")
+    except BrokerMissing as error:
+        yield Finding("bad", str(error))
+    try:
+        import uvloop  # noqa: F401
+    except ImportError:
+        yield Finding(
+            "note", "uvloop is not installed: requests take a third longer (pip install 'rover-bus[speed]')"
+        )
+    yield from _look_at_space(home)
+
+
+def _look_at_space(home: Home) -> Iterator[Finding]:
+    shared = Path("/dev/shm")
+    free = shutil.disk_usage(shared).free if shared.is_dir() else 0
+    enough = free >= SHARED_MEMORY_WANTED_BYTES
+    advice = "" if enough else ": enlarge it (docker run --shm-size), checkpoints are staged there"
+    yield Finding(
+        "ok" if enough else "note", f"shared memory: {free / 2**20:,.0f} MiB free in {shared}{advice}"
+    )
+    place = next(path for path in (home.root, *home.root.parents) if path.exists())
+    free = shutil.disk_usage(place).free
+    enough = free >= DISK_WANTED_BYTES
+    advice = "" if enough else ": a full disk stalls commits (nothing is lost); make room"
+    yield Finding("ok" if enough else "bad", f"disk: {free / 2**30:,.1f} GiB free below {place}{advice}")
+    if not os.access(place, os.W_OK):
+        yield Finding("bad", f"{place} cannot be written: choose another --dir")
+
+
+def look_at_stack(directory: str, url: str, secret_file: str) -> Iterator[Finding]:
+    """Yield what is wrong with a stack, or that there is none."""
+    from rover_bus.events.errors import RoverError
+
+    try:
+        stack = find_stack(directory, url, secret_file)
+    except NoStack as error:
+        yield Finding("note", str(error))
+        return
+    try:
+        yield from visit(stack, lambda bus: _look_at_bus(bus, stack))
+    except RoverError as error:
+        yield Finding("bad", str(error))
+
+
+async def _look_at_bus(bus: NatsBus, stack: Address) -> list[Finding]:
+    from rover_bus.events.bus import Entry
+    from rover_bus.events.streams import BUCKETS, PRESENCE, STREAMS
+
+    found = [Finding("ok", f"broker at {stack.url}")]
+    found += [Finding("bad", difference) for difference in await bus.differences(STREAMS, BUCKETS)]
+    if len(found) == 1:
+        found.append(
+            Finding("ok", f"{len(STREAMS)} streams and {len(BUCKETS)} buckets are as this release wants them")
+        )
+    hosts: list[str] = []
+
+    def note(entry: Entry) -> None:
+        if entry.value is not None:
+            hosts.append(entry.key)
+
+    watch = await bus.watch(PRESENCE, "*", note)
+    await watch.stop()
+    if hosts:
+        found.append(Finding("ok", f"hosts: {', '.join(sorted(hosts))}"))
+    else:
+        found.append(Finding("bad", "no host is there: no node daemon has said so (services/daemon.log)"))
+    return found

@@ -1,0 +1,146 @@
+"""`rover fit`: throughput of unmeasured sizes from a few measured ones. Needs nothing else of ours."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import click
+
+if TYPE_CHECKING:
+    from rover_bus.brain.fitting import GroupFit, Probe
+    from rover_bus.brain.tables import Table
+
+MEASURE_TIMEOUT_S = 3600.0
+FilePath = click.Path(path_type=Path, dir_okay=False)
+
+
+@click.command()
+@click.argument("file", required=False, type=FilePath)
+@click.option(
+    "--samples",
+    type=click.IntRange(min=1),
+    help="With FILE: fit so many rows of a group, predict the others.",
+)
+@click.option("--seed", type=int, default=0, help="Which rows are drawn [0].")
+@click.option("--train", type=FilePath, help="Fit this table ...")
+@click.option("--test", type=FilePath, help="... and predict this one.")
+@click.option("--choose", type=click.IntRange(min=1), help="Let the model choose so many probes ...")
+@click.option("--candidates", type=FilePath, help="... among these (workers, ps) ...")
+@click.option(
+    "--measure",
+    default="",
+    metavar="CMD",
+    help="... measured by `CMD WORKERS PS`, which prints a throughput.",
+)
+@click.option(
+    "--unit", type=click.Choice(["steps", "samples"]), default="steps", help="What throughput counts [steps]."
+)
+@click.option("--predictions", type=FilePath, help="Write group,workers,ps,predicted,low_90,high_90.")
+@click.option("--plot", type=FilePath, help="Draw measured against predicted.")
+@click.option("--json", "as_json", is_flag=True, help="The last line on stdout is one JSON object.")
+def fit(
+    file: Path | None,
+    samples: int | None,
+    seed: int,
+    train: Path | None,
+    test: Path | None,
+    choose: int | None,
+    candidates: Path | None,
+    measure: str,
+    unit: Literal["steps", "samples"],
+    predictions: Path | None,
+    plot: Path | None,
+    as_json: bool,
+) -> None:
+    """Fit measured throughput: CSV with workers, ps, throughput (and worker_cores, ps_cores, batch_size, mode, group).
+
+    \b
+    rover fit FILE.csv --samples 10 --seed 1
+    rover fit --train A.csv --test B.csv --predictions OUT.csv
+    rover fit --choose 10 --candidates C.csv --measure ./measure.sh
+    """
+    from rover_bus.brain import fitting
+
+    if file and samples:
+        fits = _fit_split(file, samples, seed, unit)
+    elif train and test:
+        fits = fitting.fit_and_predict(_read(train, unit), _read(test, unit))
+    elif choose and candidates and measure:
+        fits = [_fit_chosen(candidates, choose, measure, seed, unit)]
+    else:
+        raise click.UsageError(
+            "give FILE with --samples, or --train with --test, or --choose with --candidates and --measure"
+        )
+    if predictions:
+        fitting.write_predictions(predictions, fits)
+    if plot:
+        fitting.plot_predictions(plot, fits)
+    for each in fits:
+        click.echo(tell(each), err=as_json)
+    if as_json:
+        click.echo(fitting.json_line(fits))
+
+
+def _read(path: Path, unit: Literal["steps", "samples"], *, measured: bool = True) -> Table:
+    from rover_bus.brain.fitting import left_out_text
+    from rover_bus.brain.tables import read_table
+
+    table = read_table(path, unit, measured)
+    for line in left_out_text(str(path), table.left_out):
+        click.echo(line, err=True)
+    return table
+
+
+def _fit_split(path: Path, samples: int, seed: int, unit: Literal["steps", "samples"]) -> list[GroupFit]:
+    from rover_bus.brain.fitting import fit_and_predict, split_table
+
+    return fit_and_predict(*split_table(_read(path, unit), samples, seed))
+
+
+def _fit_chosen(
+    candidates: Path, choose: int, measure: str, seed: int, unit: Literal["steps", "samples"]
+) -> GroupFit:
+    from rover_bus.brain.fitting import choose_and_predict
+
+    def run(workers: int, ps: int) -> float:
+        return _measure(shlex.split(measure), workers, ps)
+
+    def tell_probe(probe: Probe) -> None:
+        click.echo(
+            f"probe {probe.order}: {probe.workers} workers, {probe.ps} ps: {probe.throughput:g} {unit}/s",
+            err=True,
+        )
+
+    table = _read(candidates, unit, measured=False)
+    _, fitted = choose_and_predict(table, choose, run, seed=seed, on_probe=tell_probe)
+    return fitted
+
+
+def _measure(command: list[str], workers: int, ps: int) -> float:
+    """Run the user's command; what fails, or prints no number, is a failed probe and is named."""
+    try:
+        done = subprocess.run(
+            [*command, str(workers), str(ps)],
+            capture_output=True,
+            text=True,
+            timeout=MEASURE_TIMEOUT_S,
+            check=True,
+        )
+        return float(done.stdout.split()[-1])
+    except (OSError, subprocess.SubprocessError, ValueError, IndexError) as error:
+        click.echo(f"{shlex.join(command)} {workers} {ps}: {error}", err=True)
+        return float("nan")
+
+
+def tell(fitted: GroupFit) -> str:
+    """Return one group's fit in a line, with the model's own doubts."""
+    group = fitted.group or "all rows"
+    if fitted.prediction is None:
+        return f"{group}: {fitted.name}"
+    errors = sorted(fitted.errors().tolist())
+    error = f", median error {errors[len(errors) // 2]:.1%}" if errors else ""
+    doubts = "".join(f"; {warning}" for warning in fitted.warnings)
+    return f"{group}: {fitted.name} on {fitted.samples} rows, {len(fitted.rows)} predicted{error}{doubts}"

@@ -1,0 +1,152 @@
+"""`rover run`: a training program without a stack of ours: a job file in one process, or any command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rover_bus.events.errors import PermanentError
+
+if TYPE_CHECKING:
+    from rover_bus.events.job import JobSpec
+
+PLACE_VARIABLES = ("ROVER_JOB", "ROVER_ROLE", "ROVER_INDEX", "ROVER_INCARNATION")
+
+
+class ProgramFailed(PermanentError):
+    """The training program ended with a status of its own."""
+
+    code = "program_failed"
+    exit_code = 10
+
+
+@click.command(context_settings={"ignore_unknown_options": True})
+@click.option(
+    "--plain", is_flag=True, help="Train a job file in one process: no bus, no servers, the same figures."
+)
+@click.option(
+    "--json", "as_json", is_flag=True, help="With --plain: the last line on stdout is one JSON object."
+)
+@click.option("--seed", type=int, help="With --plain: instead of data.seed.")
+@click.option(
+    "--predictions",
+    type=click.Path(path_type=Path),
+    help="With --plain: write row,score for the evaluation file.",
+)
+@click.option("--job", default="", help="Join this job of the running stack as one more worker.")
+@click.option("--dir", "directory", default="", help="State directory of that stack [$ROVER_HOME, ./.rover].")
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.pass_context
+def run(
+    context: click.Context,
+    plain: bool,
+    as_json: bool,
+    seed: int | None,
+    predictions: Path | None,
+    job: str,
+    directory: str,
+    command: tuple[str, ...],
+) -> None:
+    """Run `rover run --plain JOB.toml`, or wrap a command: `rover run -- python train.py`.
+
+    A wrapped program that calls `rover_bus.client.join()` trains alone, or as a worker of --job.
+    """
+    if plain:
+        if len(command) != 1:
+            raise click.UsageError("--plain takes one job file")
+        report = run_plain_file(Path(command[0]), seed=seed, predictions=predictions, quiet=as_json)
+        _print(report, as_json)
+    else:
+        context.exit(subprocess.call(list(command), env=place(job, directory)))
+
+
+def place(job: str, directory: str) -> dict[str, str]:
+    """Return the environment of a wrapped program: no member of anything, or an external worker of a job."""
+    environment = {key: value for key, value in os.environ.items() if key not in PLACE_VARIABLES}
+    if not job:
+        environment.pop("ROVER_URL", None)
+        return environment
+    from rover_bus.cli.connection import find_stack
+    from rover_bus.events.subjects import name
+
+    stack = find_stack(directory, "", "")
+    return environment | {
+        "ROVER_JOB": name(job, "job"),
+        "ROVER_URL": stack.url,
+        "ROVER_SECRET_FILE": str(stack.secret_file or ""),
+    }
+
+
+def run_plain_file(
+    job_file: Path, *, seed: int | None = None, predictions: Path | None = None, quiet: bool = False
+) -> dict[str, Any]:
+    """Train a job file in one process and return its report, with the keys of `rover submit --json`."""
+    from rover_bus.cli.job_file import check_data, read_job
+
+    spec = read_job(job_file, seed=seed, predictions=predictions or "")
+    check_data(spec)
+    return run_plain(spec, quiet=quiet)
+
+
+def run_plain(spec: JobSpec, *, quiet: bool) -> dict[str, Any]:
+    """Run a job's program standalone. Raises ProgramFailed naming its command when it fails. `quiet`: its output goes to stderr."""
+    import msgspec
+
+    with tempfile.TemporaryDirectory(prefix="rover-plain-") as directory:
+        spec_file, summary_file = Path(directory, "spec.json"), Path(directory, "summary.json")
+        spec_file.write_bytes(msgspec.json.encode(spec))
+        files = {"ROVER_SPEC_FILE": str(spec_file), "ROVER_SUMMARY_FILE": str(summary_file)}
+        began_s = time.monotonic()
+        status = _call(spec, place("", "") | spec.environment | files, quiet)
+        wall_s = time.monotonic() - began_s
+        if status != 0:
+            raise ProgramFailed(f"{shlex.join(spec.program)} {_ended(status)}: what it wrote stands above")
+        if not summary_file.exists():
+            raise ProgramFailed(
+                f"{shlex.join(spec.program)} never called rover_bus.client.join(): nothing is known of its run"
+            )
+        return sum_up_plain(spec.name, json.loads(summary_file.read_bytes()), wall_s)
+
+
+def _call(spec: JobSpec, environment: Mapping[str, str], quiet: bool) -> int:
+    with subprocess.Popen(
+        spec.program, cwd=spec.directory or None, env=dict(environment), stdout=2 if quiet else None
+    ) as process:
+        try:
+            return process.wait()
+        except KeyboardInterrupt:  # it got the signal too, and drains
+            return process.wait()
+
+
+def _ended(status: int) -> str:
+    return f"ended with status {status}" if status > 0 else f"was ended by {signal.Signals(-status).name}"
+
+
+def sum_up_plain(job: str, summary: dict[str, Any], wall_s: float) -> dict[str, Any]:
+    """Return the report of a run in one process, with the keys of any other job's."""
+    from rover_bus.cli.report import Tally, sum_up
+    from rover_bus.events.facts import JobEnded
+
+    ended = JobEnded(job=job, state=summary["state"], summary=summary)
+    report = sum_up(job, ended, Tally(), wall_s=wall_s)
+    return report | {"samples_duplicated": summary.get("samples_duplicated"), "staleness_batches": 0.0}
+
+
+def _print(report: dict[str, Any], as_json: bool) -> None:
+    from rover_bus.cli.decode import to_line
+    from rover_bus.cli.report import tell_report
+
+    for line in tell_report(report):
+        click.echo(line, err=as_json)
+    if as_json:
+        click.echo(to_line(report))

@@ -1,0 +1,133 @@
+"""`rover top`: jobs and their members, live."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rover_bus.cli.connection import Address, visit, with_stack
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from rover_bus.cli.history import JobView
+    from rover_bus.events.bus import Message, Stored
+    from rover_bus.events.nats_bus import NatsBus
+    from rover_bus.events.profiles import HostProfile
+
+REDRAW_S = 0.5
+RATE_MEMORY_S = 10.0
+
+
+@click.command()
+@click.option("--once", is_flag=True, help="Print once and return.")
+@with_stack
+def top(stack: Address, once: bool) -> None:
+    """Watch jobs and the processes of their members until Ctrl-C."""
+    visit(stack, lambda bus: _watch(bus, once))
+
+
+class Picture:
+    """What is known now: jobs by their facts, hosts and workers by their samples."""
+
+    def __init__(self) -> None:
+        self.jobs: dict[str, JobView] = {}
+        self.hosts: dict[str, HostProfile] = {}
+        self.rates: dict[
+            tuple[str, str], tuple[float, float]
+        ] = {}  # (job, worker) -> (seen at, samples a second)
+
+    def take_fact(self, stored: Stored) -> None:
+        from rover_bus.cli.history import JobView, read_happened
+        from rover_bus.events.facts import JobFact
+
+        fact = read_happened(stored).fact
+        if isinstance(fact, JobFact):
+            self.jobs.setdefault(fact.job, JobView(fact.job)).take(fact, stored.time_ms)
+
+    def take_sample(self, message: Message) -> None:
+        from rover_bus.events.codec import decode_any
+        from rover_bus.events.errors import BadMessage
+        from rover_bus.events.profiles import HostProfile, WorkerProfile
+
+        try:
+            sample = decode_any(message.body)
+        except BadMessage:
+            return
+        if isinstance(sample, HostProfile):
+            self.hosts[sample.host] = sample
+        elif isinstance(sample, WorkerProfile) and sample.window_s > 0:
+            self.rates[sample.job, str(sample.member)] = (time.monotonic(), sample.samples / sample.window_s)
+
+    def rate(self, job: str) -> float:
+        """Samples a second of a job, by the samples of its workers that were heard lately."""
+        since = time.monotonic() - RATE_MEMORY_S
+        return sum(rate for (name, _), (at, rate) in self.rates.items() if name == job and at >= since)
+
+
+async def _watch(bus: NatsBus, once: bool) -> None:
+    from rich.console import Console, Group
+    from rich.live import Live
+
+    from rover_bus.events import subjects
+    from rover_bus.events.streams import FACTS
+
+    picture = Picture()
+    await bus.follow(FACTS, [subjects.job_facts()], picture.take_fact, start="first")
+    await bus.subscribe("rover.profile.>", picture.take_sample)
+    await asyncio.sleep(REDRAW_S)
+
+    def draw() -> Any:
+        return Group(draw_jobs(picture), draw_members(picture))
+
+    if once:
+        Console().print(draw())
+        return
+    with Live(draw(), refresh_per_second=4, screen=True) as live:
+        while True:
+            await asyncio.sleep(REDRAW_S)
+            live.update(draw())
+
+
+def draw_jobs(picture: Picture) -> Table:
+    """Return the jobs as a table; those that ended come last."""
+    from rich.table import Table
+
+    table = Table(
+        "job", "state", "epoch", "workers", "servers", "samples/s", "leader", box=None, pad_edge=False
+    )
+    for view in sorted(picture.jobs.values(), key=lambda each: (each.ended_ms > 0, -each.submitted_ms)):
+        rate = 0.0 if view.ended_ms else picture.rate(view.job)
+        table.add_row(
+            view.job,
+            view.state,
+            f"{min(view.epoch + (not view.ended_ms), view.epochs) or view.epoch}/{view.epochs or '?'}",
+            str(view.workers),
+            str(view.servers),
+            f"{rate:,.0f}",
+            f"{view.leader} (term {view.term})" if view.leader else "-",
+        )
+    return table
+
+
+def draw_members(picture: Picture) -> Table:
+    """Return the processes of all hosts as a table."""
+    from rich.table import Table
+
+    table = Table("host", "job", "member", "pid", "cores", "MiB", box=None, pad_edge=False)
+    for host in picture.hosts.values():
+        used = f"{host.cores_used:.2f} of {host.cores:g}"
+        table.add_row(host.host, "", "", "", used, f"{host.memory_used_bytes / 2**20:,.0f}", style="dim")
+        for process in host.processes:
+            table.add_row(
+                host.host,
+                process.job,
+                str(process.member),
+                str(process.pid),
+                f"{process.cores_used:.2f}",
+                f"{process.memory_bytes / 2**20:,.0f}",
+            )
+    return table
