@@ -18,7 +18,7 @@ from rover_bus.brain.models.samples import FloatArray, NotEnough
 # A priori one term explains about this share of an iteration: a weak pull to 0 that keeps collinear columns finite.
 PRIOR_SHARE = 0.3
 # The relative noise that this prior is weighed against.
-_PRIOR_NOISE = 0.03
+PRIOR_NOISE = 0.03
 # Above this condition number (correlation form, prior included) the columns do not tell the terms apart.
 CONDITION_LIMIT = 1e4
 _NOISE_FLOOR = 0.005
@@ -94,7 +94,7 @@ def fit_line(statistics: Statistics) -> Line | NotEnough:
     scale = np.sqrt(np.diagonal(statistics.gram) / statistics.weight)
     scale = np.where(scale > 0, scale, 1.0)
     gram = statistics.gram / np.outer(scale, scale)
-    gram = gram + np.eye(len(scale)) * (_PRIOR_NOISE / PRIOR_SHARE) ** 2
+    gram = gram + np.eye(len(scale)) * (PRIOR_NOISE / PRIOR_SHARE) ** 2
     shares = solve_nonnegative(gram, statistics.moment / scale)
     active = shares > 0
     misfit = statistics.weight - 2 * shares @ (statistics.moment / scale) + shares @ gram @ shares

@@ -1,0 +1,76 @@
+"""Hot parameter servers: move hot slots, add cores, add a server, fewer workers; in this order.
+
+Fed by windows of load a server and a slot, feeds routing and plans (S12: with one server hot and the others idle, nobody is
+scaled up). The order is `algorithms.md §6` [ours]; the unit of relief is the slot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from rover_bus.brain.decisions.balance import Move, level_slots
+from rover_bus.brain.decisions.plans import Allocation
+from rover_bus.brain.decisions.reasons import Reason
+from rover_bus.brain.decisions.scaling import Limits
+
+HOT = 0.85  # busy share above which requests queue
+SKEWED = 1.3  # the hottest server over the mean
+WINDOWS = 2
+
+
+class ServerLoad(msgspec.Struct, frozen=True, kw_only=True):
+    """One server's window: share of time it was busy (0..1 a core), and what each slot asked of it."""
+
+    server: int
+    busy: float
+    slot_loads: dict[int, float] = {}
+
+
+class HotRemedy(msgspec.Struct, frozen=True, kw_only=True):
+    """One remedy: moves of slots, or a new allocation. `tried` are the ones that were passed over, in order."""
+
+    reason: Reason
+    moves: tuple[Move, ...] = ()
+    allocation: Allocation | None = None
+    tried: tuple[Reason, ...] = ()
+
+
+def decide_hot_servers(
+    windows: Sequence[Sequence[ServerLoad]], owner: Mapping[int, int], held: Allocation, limits: Limits
+) -> HotRemedy | None:
+    """Return the first remedy that applies, or None while the last two windows are not hot. Loads by server index."""
+    recent = windows[-WINDOWS:]
+    if len(recent) < WINDOWS or any(
+        max((load.busy for load in window), default=0.0) < HOT for window in recent
+    ):
+        return None
+    now = recent[-1]
+    mean = sum(load.busy for load in now) / len(now)
+    tried: list[Reason] = []
+    if len(now) > 1 and max(load.busy for load in now) > SKEWED * mean:
+        slots = {slot: load for server in now for slot, load in server.slot_loads.items()}
+        moves = level_slots(slots, owner, [load.server for load in now])
+        if moves:
+            return HotRemedy(reason=Reason.HOT_SERVER_MOVE_SLOTS, moves=tuple(moves))
+    tried.append(Reason.HOT_SERVER_MOVE_SLOTS)
+    for reason, wanted in _growths(held):
+        within = wanted.cores <= limits.cores and wanted.memory_bytes <= limits.memory_bytes
+        pinned = wanted.servers != held.servers and (
+            limits.servers > 0 or wanted.servers > limits.max_servers
+        )
+        if within and not pinned:
+            return HotRemedy(reason=reason, allocation=wanted, tried=tuple(tried))
+        tried.append(reason)
+    if held.workers > 1 and not limits.workers:
+        fewer = held.replace(workers=max(held.workers * 3 // 4, 1))
+        return HotRemedy(reason=Reason.HOT_SERVER_FEWER_WORKERS, allocation=fewer, tried=tuple(tried))
+    return None
+
+
+def _growths(held: Allocation) -> list[tuple[Reason, Allocation]]:
+    return [
+        (Reason.HOT_SERVER_ADD_CORES, held.replace(server_cores=held.server_cores * 2)),
+        (Reason.HOT_SERVER_ADD_SERVER, held.replace(servers=held.servers + 1)),
+    ]

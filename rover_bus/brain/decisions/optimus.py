@@ -1,0 +1,136 @@
+"""Optimus as a whole policy: allocation by marginal gain, for users who want it and as the baseline.
+
+Fed by both of its curves (speed and steps left), feeds plans; placement is `placement`, parameter balance is `balance`.
+    allocate: every job 1 PS + 1 worker, then greedily the best gain until capacity is used or gains end; every 10 min
+    gain = max{ (Q/f(p,w) - Q/f(p,w+1))/O_worker , (Q/f(p,w) - Q/f(p+1,w))/O_ps }   Q steps left, O dominant resource
+(`algorithms.md §2` [paper]). Containers have the size that the user gave.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from rover_bus.brain.decisions.plans import Allocation, Decision
+from rover_bus.brain.decisions.reasons import Reason
+
+# Optimus de-prioritises young jobs, whose curves are uncertain, by this factor.
+YOUNG_JOB_FACTOR = 0.95
+# Steps (or samples) a second with (workers, servers).
+Speed = Callable[[int, int], float]
+
+
+class Capacity(msgspec.Struct, frozen=True):
+    """What a cluster has: cores and bytes of memory."""
+
+    cores: float
+    memory_bytes: float
+
+
+class OptimusJob(msgspec.Struct, frozen=True, kw_only=True):
+    """A job as Optimus sees it: a speed curve, what is left to do, and its container sizes."""
+
+    speed: Speed
+    remaining: float  # Q, in the units of the speed
+    container: Allocation  # the sizes of one worker and one server; its counts are not looked at
+    young: bool = False
+    max_workers: int = 64
+    max_servers: int = 16
+
+
+def allocate(jobs: Sequence[OptimusJob], capacity: Capacity) -> list[Decision]:
+    """Allocate workers and servers. A job that even 1 + 1 does not fit gets nothing (`no_capacity`), in the order given."""
+    held = [(0, 0)] * len(jobs)
+    free = [capacity.cores, capacity.memory_bytes]
+    for i, job in enumerate(jobs):
+        if _take(free, job, 1, 1):
+            held[i] = (1, 1)
+    heap = [
+        (-gain, i, role)
+        for i, job in enumerate(jobs)
+        if held[i][0]
+        for gain, role in [_best(job, held[i], free, capacity)]
+    ]
+    heapq.heapify(heap)
+    while heap:
+        negative, i, role = heapq.heappop(heap)
+        if negative >= 0:
+            break
+        more = (1, 0) if role == "worker" else (0, 1)
+        if _take(free, jobs[i], *more):
+            held[i] = (held[i][0] + more[0], held[i][1] + more[1])
+        gain, role = _best(jobs[i], held[i], free, capacity)
+        if gain > 0:
+            heapq.heappush(heap, (-gain, i, role))
+    return [_decision(job, *counts) for job, counts in zip(jobs, held, strict=True)]
+
+
+def marginal_gain(job: OptimusJob, workers: int, servers: int, capacity: Capacity) -> tuple[float, str]:
+    """Time saved an amount of the dominant resource by one more worker or server, and which of the two."""
+    now = job.remaining / job.speed(workers, servers)
+    factor = YOUNG_JOB_FACTOR if job.young else 1.0
+    more_worker = more_server = float("-inf")
+    if workers < job.max_workers:
+        more_worker = (now - job.remaining / job.speed(workers + 1, servers)) / _dominant(
+            job, "worker", capacity
+        )
+    if servers < job.max_servers:
+        more_server = (now - job.remaining / job.speed(workers, servers + 1)) / _dominant(job, "ps", capacity)
+    return factor * max(more_worker, more_server), "worker" if more_worker >= more_server else "ps"
+
+
+def is_straggler(speed: float, speeds: Sequence[float]) -> bool:
+    """Optimus' rule: below half the median speed (`algorithms.md §2` [paper]). With two workers it sees none but a halt."""
+    ordered = sorted(speeds)
+    middle = len(ordered) // 2
+    median = ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
+    return speed < median / 2
+
+
+def _best(job: OptimusJob, held: tuple[int, int], free: list[float], capacity: Capacity) -> tuple[float, str]:
+    """The best gain among what fits; the other role when the better one does not fit."""
+    gain, role = marginal_gain(job, *held, capacity)
+    if _fits(free, job, *((1, 0) if role == "worker" else (0, 1))):
+        return gain, role
+    other = "ps" if role == "worker" else "worker"
+    if not _fits(free, job, *((1, 0) if other == "worker" else (0, 1))):
+        return 0.0, role
+    pinned = msgspec.structs.replace(job, **{f"max_{'workers' if role == 'worker' else 'servers'}": 0})
+    return marginal_gain(pinned, *held, capacity)[0], other
+
+
+def _dominant(job: OptimusJob, role: str, capacity: Capacity) -> float:
+    """Share of its dominant resource that one member takes of the cluster."""
+    c = job.container
+    cores, memory = (
+        (c.worker_cores, c.worker_memory_bytes)
+        if role == "worker"
+        else (c.server_cores, c.server_memory_bytes)
+    )
+    return max(cores / capacity.cores, memory / max(capacity.memory_bytes, 1), 1e-12)
+
+
+def _need(job: OptimusJob, workers: int, servers: int) -> Allocation:
+    return job.container.replace(workers=workers, servers=servers)
+
+
+def _fits(free: list[float], job: OptimusJob, workers: int, servers: int) -> bool:
+    need = _need(job, workers, servers)
+    return need.cores <= free[0] + 1e-9 and need.memory_bytes <= free[1]
+
+
+def _take(free: list[float], job: OptimusJob, workers: int, servers: int) -> bool:
+    if not _fits(free, job, workers, servers):
+        return False
+    need = _need(job, workers, servers)
+    free[0] -= need.cores
+    free[1] -= need.memory_bytes
+    return True
+
+
+def _decision(job: OptimusJob, workers: int, servers: int) -> Decision:
+    reason = Reason.OPTIMUS_MARGINAL_GAIN if workers else Reason.NO_CAPACITY
+    speed = job.speed(workers, servers) if workers else 0.0
+    return Decision(allocation=_need(job, workers, servers), reason=reason, scores={"speed": speed})

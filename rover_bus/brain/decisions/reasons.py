@@ -1,0 +1,66 @@
+"""Reason constants: every decision, every refusal and every loser names one.
+
+Fed by nothing, used by all decisions, printed by `explain`. Constants, so that people can search for them and programs need
+not parse text (design §2, principle 7).
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Reason(StrEnum):
+    """Why a plan was chosen, left, refused or taken back."""
+
+    # chosen
+    MORE_THROUGHPUT = "more_throughput"
+    LESS_COST = "less_cost"
+    BEST_VALUE_UNDER_CAPACITY = "best_value_under_capacity"
+    WARM_START = "warm_start"
+    COLD_START = "cold_start"
+    PROBE = "probe"
+    OPTIMUS_MARGINAL_GAIN = "optimus_marginal_gain"
+    ROOM_AGAIN = "room_again"
+    # left as it is
+    KEEP = "keep"
+    DEAD_BAND = "dead_band"
+    COOLDOWN = "cooldown"
+    CHANGE_IN_FLIGHT = "change_in_flight"
+    NOT_ENOUGH_SAMPLES = "not_enough_samples"
+    # losers
+    DOMINATED = "dominated"
+    LOWER_SCORE = "lower_score"
+    TOO_DEAR = "too_dear"
+    NO_CAPACITY = "no_capacity"
+    GROWTH_BOUND = "growth_bound"
+    UNCERTAIN = "uncertain"
+    # refused
+    QUOTA_EXCEEDED = "quota_exceeded"
+    LIMIT_EXCEEDED = "limit_exceeded"
+    CONSTRAINED_BY_USER = "constrained_by_user"
+    DOES_NOT_FIT_ANY_NODE = "does_not_fit_any_node"
+    # after the change
+    GAIN_CONFIRMED = "gain_confirmed"
+    GAIN_TOO_SMALL = "gain_too_small"
+    THROUGHPUT_FELL = "throughput_fell"
+    # remedies
+    STRAGGLER_SMALLER_LEASES = "straggler_smaller_leases"
+    STRAGGLER_REPLACE = "straggler_replace"
+    HOT_SERVER_MOVE_SLOTS = "hot_server_move_slots"
+    HOT_SERVER_ADD_CORES = "hot_server_add_cores"
+    HOT_SERVER_ADD_SERVER = "hot_server_add_server"
+    HOT_SERVER_FEWER_WORKERS = "hot_server_fewer_workers"
+    OOM_REBALANCE_SLOTS = "oom_rebalance_slots"
+    OOM_LARGER_SERVER = "oom_larger_server"
+    OOM_MORE_SERVERS = "oom_more_servers"
+    OOM_COMPRESS_ROWS = "oom_compress_rows"
+    OOM_NO_ROOM = "oom_no_room"
+    REPLACE_LOST = "replace_lost"
+    SHRINK_AFTER_LOSS = "shrink_after_loss"
+    # across jobs
+    SHRUNK_FOR_PRIORITY = "shrunk_for_priority"
+    PAUSED_FOR_PRIORITY = "paused_for_priority"
+    # the end
+    TARGET_REACHED = "target_reached"
+    NO_MORE_GAIN = "no_more_gain"
+    TARGET_OUT_OF_REACH = "target_out_of_reach"

@@ -1,0 +1,305 @@
+"""Stage 2 for one job: enumerate its plan space, keep the Pareto front, choose by score, and say why.
+
+Fed by a throughput model (or any predictor), what the job holds, limits and policy; feeds plans, `explain` and `what-if`.
+Growth is bounded by what was tried (S17: nobody jumps from 3 to 54 workers), a dead-band keeps noise from moving members, and
+predictions that are guesses are left alone until they are measured.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import msgspec
+import numpy as np
+
+from rover_bus.brain.decisions.pareto import pareto_front
+from rover_bus.brain.decisions.plans import GIB, Allocation, Decision, Loser, PlanSpace, Prices
+from rover_bus.brain.decisions.reasons import Reason
+from rover_bus.brain.decisions.scoring import (
+    ScalePolicy,
+    expected_throughput,
+    job_weight,
+    resource_cost,
+    score,
+    throughput_gain,
+)
+from rover_bus.brain.models.samples import Configuration, Configurations, FloatArray, IntArray
+from rover_bus.brain.models.throughput import Prediction
+
+_MOST_LOSERS = 8
+
+
+class Predictor(Protocol):
+    """What scaling asks of a model: `ThroughputModel` and `BoundedModel` are such."""
+
+    def predict(self, at: Configurations) -> Prediction:
+        """Predict samples a second with 90 % intervals."""
+        ...
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """What a plan may not pass: the user's pins and maxima, the quota left to this job. 0 means not pinned, inf no limit."""
+
+    workers: int = 0
+    servers: int = 0
+    max_workers: int = 64
+    max_servers: int = 16
+    cores: float = float("inf")
+    memory_bytes: float = float("inf")
+
+
+class JobView(msgspec.Struct, frozen=True, kw_only=True):
+    """What scaling knows of a job. Table memory is the whole job's and is split over its servers."""
+
+    held: Allocation
+    batch_size: float
+    remaining_samples: float
+    table_bytes: int = 0
+    measured_throughput: float = 0.0  # samples a second; 0: not measured, the prediction stands for it
+
+
+class Restraint(msgspec.Struct, frozen=True, kw_only=True):
+    """How far one change may go."""
+
+    growth: float = 2.0  # at most this factor a round, either way
+    dead_band: float = 0.05  # smaller relative gains of throughput or cost are left alone
+    keep_throughput: float = 0.97  # savings may cost at most 1 - this of it
+    least_score: float = 0.0  # throughput gained a unit of cost, relative to what the job gets per unit now
+
+
+class Rules(msgspec.Struct, frozen=True, kw_only=True):
+    """What a cluster's operator sets once for all jobs."""
+
+    prices: Prices = Prices()
+    policy: ScalePolicy = ScalePolicy()
+    restraint: Restraint = Restraint()
+
+
+DEFAULT_RULES = Rules()
+NO_LIMITS = Limits()
+
+
+class _Space(msgspec.Struct, frozen=True):
+    at: Configurations
+    cost: FloatArray
+    speed: FloatArray
+    low: FloatArray
+    guess: FloatArray
+
+
+def decide_scaling(
+    job: JobView,
+    model: Predictor,
+    space: PlanSpace,
+    rules: Rules = DEFAULT_RULES,
+    limits: Limits = NO_LIMITS,
+) -> Decision:
+    """Decide what one job shall hold. Keeps what it holds when no plan is clearly better; every loser is named."""
+    prices, policy, restraint = rules.prices, rules.policy, rules.restraint
+    plans = _evaluate(job, model, _bounded(space, job.held, limits, restraint), prices, policy)
+    held_cost = prices.cost(job.held)
+    held_speed = _held_speed(job, model, policy)
+    remaining_s = job.remaining_samples / max(held_speed, 1e-12)
+    allowed = _allowed(plans, job, limits)
+    front = allowed[pareto_front(plans.cost[allowed], plans.speed[allowed])]
+    gain = throughput_gain(plans.speed, held_speed, remaining_s, policy.scale_s)
+    cost = resource_cost(plans.cost, held_cost)
+    scores = score(gain, cost, job_weight(remaining_s, policy.reference_s, policy.short_jobs_first))
+    saver = _best_saver(front, plans, held_speed, held_cost, restraint)
+    grower = _best_grower(front, plans, gain, cost, scores, held_speed, held_cost, restraint)
+    chosen, reason = (saver, Reason.LESS_COST) if saver is not None else (grower, Reason.MORE_THROUGHPUT)
+    figures = {"held_throughput": held_speed, "held_cost": held_cost, "front": float(len(front))}
+    losers = _losers(job, plans, front, gain, scores, chosen, limits)
+    if chosen is None:
+        reason = Reason.CONSTRAINED_BY_USER if _pinned(job.held, limits) else Reason.DEAD_BAND
+        return Decision(allocation=job.held, reason=reason, scores=figures, losers=losers)
+    figures |= {
+        "throughput": float(plans.speed[chosen]),
+        "low_90": float(plans.low[chosen]),
+        "cost": float(plans.cost[chosen]),
+        "gain": float(gain[chosen]),
+        "score": float(np.nan_to_num(scores[chosen], posinf=1e300)),
+    }
+    return Decision(allocation=_allocation(plans, chosen, job), reason=reason, scores=figures, losers=losers)
+
+
+def member_loss_plans(
+    job: JobView, model: Predictor, prices: Prices = DEFAULT_RULES.prices
+) -> dict[str, Decision]:
+    """Plans for one worker less and one server less, made before they are needed: a failure then needs no solve.
+
+    The place of a lost member is filled when it pays (`replace_lost`); a job whose throughput would fall by less than its
+    share of the cost goes on smaller (`shrink_after_loss`) [ours; `algorithms.md §5`]. Never below one of each.
+    """
+    plans: dict[str, Decision] = {}
+    held = job.held
+    for role, smaller in (
+        ("worker", held.replace(workers=max(held.workers - 1, 1))),
+        (
+            "ps",
+            held.replace(
+                servers=max(held.servers - 1, 1), server_memory_bytes=_server_bytes(job, held.servers - 1)
+            ),
+        ),
+    ):
+        both = [held.configuration(job.batch_size), smaller.configuration(job.batch_size)]
+        speed = model.predict(Configurations.from_list(both)).throughput
+        saved = 1 - prices.cost(smaller) / max(prices.cost(held), 1e-12)
+        lost = 1 - float(speed[1] / speed[0])
+        shrink = smaller != held and lost < saved / 2
+        plans[role] = Decision(
+            allocation=smaller if shrink else held,
+            reason=Reason.SHRINK_AFTER_LOSS if shrink else Reason.REPLACE_LOST,
+            scores={"throughput_lost": lost, "cost_saved": saved},
+        )
+    return plans
+
+
+def what_if(
+    job: JobView, model: Predictor, wanted: Allocation, prices: Prices = DEFAULT_RULES.prices
+) -> dict[str, float]:
+    """What the planner believes of an allocation that somebody names: throughput with interval, cost, time to the end."""
+    said = model.predict(Configurations.from_list([wanted.configuration(job.batch_size)]))
+    speed = float(said.throughput[0])
+    return {
+        "throughput": speed,
+        "low_90": float(said.low_90[0]),
+        "high_90": float(said.high_90[0]),
+        "guess": float(said.guess[0]),
+        "cost": prices.cost(wanted),
+        "remaining_s": job.remaining_samples / max(speed, 1e-12),
+    }
+
+
+def _bounded(space: PlanSpace, held: Allocation, limits: Limits, restraint: Restraint) -> PlanSpace:
+    """The part of the space that one round may reach: growth, the user's pins and maxima."""
+    factor = restraint.growth
+    low = Allocation(
+        workers=limits.workers or max(int(held.workers / factor), 1),
+        servers=limits.servers or max(int(held.servers / factor), 1),
+        worker_cores=held.worker_cores / factor,
+        server_cores=held.server_cores / factor,
+    )
+    high = Allocation(
+        workers=limits.workers or min(int(held.workers * factor), limits.max_workers),
+        servers=limits.servers or min(int(held.servers * factor), limits.max_servers),
+        worker_cores=held.worker_cores * factor,
+        server_cores=held.server_cores * factor,
+    )
+    return space.within(low, high)
+
+
+def _evaluate(
+    job: JobView, model: Predictor, space: PlanSpace, prices: Prices, policy: ScalePolicy
+) -> _Space:
+    at = space.configurations(job.batch_size)
+    said = model.predict(at)
+    members = at.workers + at.ps
+    memory = at.workers * job.held.worker_memory_bytes + at.ps * _own_bytes(job) + job.table_bytes
+    cores = at.workers * at.worker_cores + at.ps * at.ps_cores
+    return _Space(
+        at,
+        prices.core * cores + prices.memory_gib * memory / GIB,
+        expected_throughput(said.throughput, members, policy.hazard),
+        expected_throughput(said.low_90, members, policy.hazard),
+        said.guess.astype(np.float64),
+    )
+
+
+def _own_bytes(job: JobView) -> int:
+    """What a server needs besides its share of the tables."""
+    return max(job.held.server_memory_bytes - job.table_bytes // max(job.held.servers, 1), 0)
+
+
+def _server_bytes(job: JobView, servers: int) -> int:
+    return _own_bytes(job) + -(-job.table_bytes // max(servers, 1)) if job.held.server_memory_bytes else 0
+
+
+def _held_speed(job: JobView, model: Predictor, policy: ScalePolicy) -> float:
+    said = model.predict(Configurations.from_list([job.held.configuration(job.batch_size)]))
+    speed = job.measured_throughput or float(said.throughput[0])
+    return float(expected_throughput(speed, job.held.members, policy.hazard))
+
+
+def _allowed(plans: _Space, job: JobView, limits: Limits) -> IntArray:
+    at = plans.at
+    cores = at.workers * at.worker_cores + at.ps * at.ps_cores
+    memory = at.workers * job.held.worker_memory_bytes + at.ps * _own_bytes(job) + job.table_bytes
+    within = (cores <= limits.cores) & (memory <= limits.memory_bytes)
+    within &= (at.workers <= limits.max_workers) & (at.ps <= limits.max_servers)
+    return np.flatnonzero(within & (plans.guess == 0))
+
+
+def _best_saver(
+    front: IntArray, plans: _Space, held_speed: float, held_cost: float, restraint: Restraint
+) -> int | None:
+    """Of the plans that cost clearly less, the cheapest that keeps throughput: scale-down is as normal as scale-up."""
+    clearly = plans.cost[front] <= held_cost * (1 - 2 * restraint.dead_band)
+    keeps = plans.speed[front] >= held_speed * restraint.keep_throughput
+    found = front[clearly & keeps]
+    return int(found[np.argmin(plans.cost[found])]) if len(found) else None
+
+
+def _best_grower(
+    front: IntArray,
+    plans: _Space,
+    gain: FloatArray,
+    cost: FloatArray,
+    scores: FloatArray,
+    held_speed: float,
+    held_cost: float,
+    restraint: Restraint,
+) -> int | None:
+    """Of the plans that gain clearly, the largest step that still pays: its score over the job's own rate now."""
+    clearly = (gain[front] > restraint.dead_band * held_speed) & (plans.low[front] > 0.7 * held_speed)
+    worth = scores[front] * held_cost / held_speed > restraint.least_score
+    found = front[clearly & worth]
+    if not len(found):
+        return None
+    # The longest step whose last part still pays half of what the whole pays: the knee of the front.
+    ranked = found[np.argsort(plans.cost[found])]
+    steps = np.diff(gain[ranked]) / np.maximum(np.diff(cost[ranked]), 1e-12)
+    rate = max(float(np.max(np.where(np.isfinite(scores[ranked]), scores[ranked], 0.0))), 1e-300)
+    pays = np.flatnonzero(steps < 0.5 * rate)
+    return int(ranked[pays[0]] if len(pays) else ranked[-1])
+
+
+def _losers(
+    job: JobView,
+    plans: _Space,
+    front: IntArray,
+    gain: FloatArray,
+    scores: FloatArray,
+    chosen: int | None,
+    limits: Limits,
+) -> tuple[Loser, ...]:
+    """The front's other plans, nearest in cost first, each with the reason why not."""
+    others = front[front != (-1 if chosen is None else chosen)]
+    centre = plans.cost[chosen] if chosen is not None else plans.cost[front].mean() if len(front) else 0.0
+    nearest = others[np.argsort(np.abs(plans.cost[others] - centre))][:_MOST_LOSERS]
+    return tuple(
+        Loser(
+            _allocation(plans, int(i), job),
+            Reason.TOO_DEAR
+            if chosen is not None and plans.cost[i] > plans.cost[chosen]
+            else Reason.LOWER_SCORE,
+            float(np.nan_to_num(scores[i], posinf=1e300, neginf=-1e300)),
+        )
+        for i in nearest
+    )
+
+
+def _allocation(plans: _Space, index: int, job: JobView) -> Allocation:
+    point: Configuration = next(iter(plans.at.take([index])))
+    return Allocation(
+        workers=point.workers,
+        servers=point.ps,
+        worker_cores=point.worker_cores,
+        server_cores=point.ps_cores,
+        worker_memory_bytes=job.held.worker_memory_bytes,
+        server_memory_bytes=_server_bytes(job, point.ps),
+    )
+
+
+def _pinned(held: Allocation, limits: Limits) -> bool:
+    return bool(limits.workers and limits.workers == held.workers)

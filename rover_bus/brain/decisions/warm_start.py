@@ -1,0 +1,121 @@
+"""Stage 1: a new job starts from the history of similar ones, and names the jobs it used.
+
+Fed by history (one record a finished job), feeds the first plan. [recalled] A <- mu*A_i + (1-mu)*A over the k most similar, least
+similar first; mu of 0.20 to 0.25 fits the figure [data]. Server resources follow the production rule [paper's authors]: total CPU
+= mean over similar jobs, total memory = max, CPU a server = max, count = ratio (`algorithms.md §4`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import msgspec
+
+from rover_bus.brain.decisions.plans import Allocation, Decision, Prices
+from rover_bus.brain.decisions.reasons import Reason
+
+MOMENTUM = 0.22
+MOST_SIMILAR = 10
+_LEAST_SIMILARITY = 0.25
+_WEIGHTS = {"user": 1.0, "dataset": 2.0, "family": 2.0}
+_DAY_S = 86_400.0
+_PRICES = Prices()
+
+
+class JobTraits(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a job before it runs. Sizes are any positive features: samples, table rows, dense parameters."""
+
+    user: str = ""
+    dataset: str = ""
+    family: str = ""
+    sizes: dict[str, float] = {}
+
+
+class PastJob(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of history: what a finished job was and what it held at its end."""
+
+    job: str
+    traits: JobTraits
+    final: Allocation
+    ended_at_s: float
+    completed: bool = True
+
+
+def similarity(new: JobTraits, old: JobTraits) -> float:
+    """Share of traits that agree, 0..1; sizes agree by their ratio."""
+    total = sum(_WEIGHTS.values())
+    equal = {
+        "user": new.user == old.user,
+        "dataset": new.dataset == old.dataset,
+        "family": new.family == old.family,
+    }
+    agreed = sum(weight for name, weight in _WEIGHTS.items() if equal[name] and getattr(new, name))
+    for name in new.sizes.keys() & old.sizes.keys():
+        a, b = new.sizes[name], old.sizes[name]
+        total += 1.0
+        agreed += min(a, b) / max(a, b) if a > 0 and b > 0 else 0.0
+    return agreed / total
+
+
+def recency(age_s: float, half_life_s: float = 14 * _DAY_S) -> float:
+    """Weight of an old job: halves every two weeks."""
+    return math.pow(0.5, max(age_s, 0.0) / half_life_s)
+
+
+def decide_start(
+    traits: JobTraits, history: Sequence[PastJob], now_s: float, small: Allocation, momentum: float = MOMENTUM
+) -> Decision:
+    """First plan of a job: from its most similar predecessors, or `small` when there is none (then probes follow)."""
+    ranked = sorted(
+        (
+            (similarity(traits, old.traits) * recency(now_s - old.ended_at_s), old)
+            for old in history
+            if old.completed
+        ),
+        key=lambda pair: (-pair[0], -pair[1].ended_at_s, pair[1].job),
+    )
+    used = [(weight, old) for weight, old in ranked[:MOST_SIMILAR] if weight >= _LEAST_SIMILARITY]
+    if not used:
+        return Decision(allocation=small, reason=Reason.COLD_START, detail="no similar job in history")
+    least_first = [old.final for _, old in reversed(used)]
+    workers = smooth([a.workers for a in least_first], momentum)
+    worker_cores = smooth([a.worker_cores for a in least_first], momentum)
+    servers = _servers([old.final for _, old in used])
+    allocation = servers.replace(
+        workers=max(round(workers), 1),
+        worker_cores=worker_cores,
+        worker_memory_bytes=max(a.worker_memory_bytes for a in least_first),
+    )
+    names = ", ".join(f"{old.job} ({weight:.2f})" for weight, old in used)
+    scores = {old.job: weight for weight, old in used}
+    return Decision(allocation=allocation, reason=Reason.WARM_START, scores=scores, detail=f"from {names}")
+
+
+def smooth(values: Sequence[float], momentum: float = MOMENTUM) -> float:
+    """A <- mu*A_i + (1-mu)*A, least similar first; starts at the least similar one [recalled]."""
+    current = values[0]
+    for value in values[1:]:
+        current = momentum * value + (1 - momentum) * current
+    return current
+
+
+def _servers(finals: Sequence[Allocation]) -> Allocation:
+    total_cores = sum(a.servers * a.server_cores for a in finals) / len(finals)
+    total_memory = max(a.servers * a.server_memory_bytes for a in finals)
+    cores = max(a.server_cores for a in finals)
+    count = max(math.ceil(total_cores / max(cores, 1e-9) - 1e-9), 1)
+    return Allocation(
+        workers=0, servers=count, server_cores=cores, server_memory_bytes=math.ceil(total_memory / count)
+    )
+
+
+def first_probes(start: Allocation, most_workers: int, prices: Prices = _PRICES) -> list[Allocation]:
+    """Cold start: three small changes whose measurements tell the model's terms apart, cheapest first (`algorithms.md §4`)."""
+    wished = [
+        start.replace(workers=min(start.workers * 2, most_workers)),
+        start.replace(servers=start.servers + 1),
+        start.replace(workers=min(start.workers * 3, most_workers), servers=start.servers + 1),
+    ]
+    fresh = [allocation for allocation in dict.fromkeys(wished) if allocation != start]
+    return sorted(fresh, key=prices.cost)
