@@ -35,7 +35,7 @@ from rover_bus.ps.outgoing import (
     Route,
     SparsePart,
 )
-from rover_bus.ps.plan import gather, group_ids, narrow, sum_repeats
+from rover_bus.ps.plan import gather, group_ids, narrow
 from rover_bus.ps.routing import is_newer
 from rover_bus.ps.spec import Dense, Table
 from rover_bus.ps.store import Acknowledged, BatchKey, Exported, GenerationChanged, Pulled, ServersUnreachable
@@ -227,7 +227,7 @@ class Exchange:
             yield from self._begin_again(trouble)
 
     def _send(self, item: Item) -> Steps:
-        for position, frame in item.frames(self.route).items():
+        for position, frame in item.frames(self.route):
             try:
                 yield Send(position, frame)
             except LinkLost as lost:
@@ -349,15 +349,18 @@ class Exchange:
 def pushed_parts(
     dense: list[DensePart], source: PullItem | None, gradients: Mapping[str, npt.NDArray[Any]]
 ) -> tuple[list[tuple[SparsePart, npt.NDArray[Any]]], list[tuple[DensePart, npt.NDArray[Any]]]]:
-    """Match gradients with what was pulled. Raises InputError for tables that were not, and for values that are not finite."""
+    """Match gradients with what was pulled, copied out of the caller's arrays.
+
+    Raises InputError for tables that were not pulled, for wrong shapes, and for values that are not finite.
+    """
     left = set(gradients)
     sparse_parts, dense_parts = [], []
     for part in source.sparse if source else ():
         names = left.intersection(part.group.keys.names)
         if names:
             group = narrow(part.group, frozenset(names))
-            sums = sum_repeats(group, gather(group, gradients))
-            sparse_parts.append((part if group is part.group else SparsePart(group), sums))
+            values = gather(group, gradients)
+            sparse_parts.append((part if group is part.group else SparsePart(group), values))
             left -= names
     for whole in dense:
         names = left.intersection(whole.layout.names)
@@ -367,10 +370,10 @@ def pushed_parts(
             left -= names
     if left:
         raise InputError(f"gradients for {', '.join(sorted(left))}, which the last pull did not ask for")
-    for part, values in sparse_parts:
-        check_finite(part.group.keys.names, values)
-    for whole, values in dense_parts:
-        check_finite(whole.layout.names, values)
+    for part, rows in sparse_parts:
+        check_finite(part.group.keys.names, rows)
+    for whole, lines in dense_parts:
+        check_finite(whole.layout.names, lines)
     return sparse_parts, dense_parts
 
 
@@ -391,5 +394,5 @@ def added_parts(catalogue: Catalogue, add: Additions) -> list[tuple[SparsePart, 
             if width == 1 and values.ndim == len(shape):
                 values = values[..., None]
             spread[entry.table.name] = np.broadcast_to(values, (*shape, width))
-        parts.append((SparsePart(group), sum_repeats(group, gather(group, spread))))
+        parts.append((SparsePart(group), gather(group, spread)))
     return parts

@@ -6,6 +6,7 @@ rest, so that repeating it under a new routing table is the same call.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -20,12 +21,14 @@ from rover_bus.ps.dense import DenseLayout
 from rover_bus.ps.frame import BodyReader, Buffer
 from rover_bus.ps.messages import Acked, Declared, Dumped, Reply, Section, Statistics, Values
 from rover_bus.ps.parts import assemble
-from rover_bus.ps.plan import Group, Partition, partition, split
+from rover_bus.ps.plan import Group, Partition, partition, split, sum_repeats
 from rover_bus.ps.routing import owner_of_slots
 from rover_bus.ps.spec import LINE, Table
 from rover_bus.ps.store import BatchKey, Exported
 
-Frames = dict[int, list[Buffer]]  # by position in the routing table's servers
+Frames = Iterator[
+    tuple[int, list[Buffer]]
+]  # made one by one: a server works while the next one's frame is made
 
 
 class Route(NamedTuple):
@@ -46,7 +49,7 @@ class Item(Protocol):
     """Something sent to servers and not yet answered by all of them."""
 
     def frames(self, route: Route) -> Frames:
-        """Encode for this routing, forgetting replies under any other."""
+        """Encode for this routing, forgetting replies under any other: a frame for each position in the table's servers."""
 
     def awaited(self, route: Route) -> list[int]:
         """Return the positions of the servers that were sent a frame and have not answered, in any order."""
@@ -111,10 +114,8 @@ class DeclareItem(ToAll):
 
     def frames(self, route: Route) -> Frames:
         tables = tuple(self._catalogue.tables())
-        return {
-            at: messages.encode(messages.Declare(fence=fence, tables=tables))
-            for at, fence in enumerate(route.fences)
-        }
+        for at, fence in enumerate(route.fences):
+            yield at, messages.encode(messages.Declare(fence=fence, tables=tables))
 
     def absorb(self, position: int, reply: Reply, body: BodyReader) -> None:
         _expect(reply, Declared)
@@ -140,7 +141,8 @@ class PullItem(ToAll):
             for part, table in zip(self.sparse, tables, strict=True)
         ]
         self.lines = [np.empty((part.layout.lines, LINE), part.layout.dtype) for part in self.dense]
-        return {at: self._frame(route, at, tables) for at in range(len(route.fences))}
+        for at in range(len(route.fences)):
+            yield at, self._frame(route, at, tables)
 
     def _frame(self, route: Route, at: int, tables: list[Table]) -> list[Buffer]:
         keys = [part.by(route).keys[at] for part in self.sparse]
@@ -181,7 +183,7 @@ class PullItem(ToAll):
 
 
 class PushItem(ToAll):
-    """One batch: summed gradients of distinct keys, dense gradients as lines. Immutable but for the acknowledgements."""
+    """One batch: gradients of all ids (n, width), summed a server at a time when they are sent; dense gradients as lines."""
 
     def __init__(
         self,
@@ -198,22 +200,25 @@ class PushItem(ToAll):
 
     def frames(self, route: Route) -> Frames:
         self.acks = {}
-        frames = {at: self._frame(route, at) for at in range(len(route.fences))}
-        self._keys_known = False  # a second time they are sent: the server may have used what it remembered
-        return frames
+        known, self._keys_known = (
+            self._keys_known,
+            False,
+        )  # sent again, it brings its keys: a server may have forgotten
+        for at in range(len(route.fences)):
+            yield at, self._frame(route, at, known)
 
-    def _frame(self, route: Route, at: int) -> list[Buffer]:
+    def _frame(self, route: Route, at: int, keys_known: bool) -> list[Buffer]:
         arrays: list[npt.NDArray[Any]] = []
         sections: list[Section] = []
         pulled = self._pulled if self._pulled is not None and self._pulled.route is route else None
-        for part, sums in self._sparse:
+        for part, gradients in self._sparse:
             keys, members = part.by(route).keys[at], part.by(route).members[at]
-            if pulled is not None and self._keys_known and part in pulled.sparse:
+            if pulled is not None and keys_known and part in pulled.sparse:
                 sections.append(Section(keys.names, (), pulled.sparse.index(part)))
             else:
                 sections.append(messages.section_of(keys))
                 arrays.append(messages.wire_keys(keys, part.group.entries[0].table))
-            arrays.append(sums if len(route.fences) == 1 else sums.take(members, axis=0, mode="clip"))
+            arrays.append(sum_repeats(part.group, gradients, members if len(route.fences) > 1 else None))
         arrays += [lines[part.by(route)[at]] for part, lines in self._dense]
         header = messages.Push(
             fence=route.fences[at],
@@ -253,11 +258,9 @@ class DumpItem:
         return assemble(table, self._pages)
 
     def frames(self, route: Route) -> Frames:
-        return {
-            at: messages.encode(messages.Dump(fence=fence, table=self._table, after=self._after.get(at)))
-            for at, fence in enumerate(route.fences)
-            if at not in self._done
-        }
+        for at in self.awaited(route):
+            dump = messages.Dump(fence=route.fences[at], table=self._table, after=self._after.get(at))
+            yield at, messages.encode(dump)
 
     def absorb(self, position: int, reply: Reply, body: BodyReader) -> None:
         dumped: Dumped = _expect(reply, Dumped)
@@ -278,7 +281,8 @@ class InspectItem(ToAll):
         self.values: dict[int, dict[str, float]] = {}
 
     def frames(self, route: Route) -> Frames:
-        return {at: messages.encode(messages.Inspect()) for at in range(len(route.fences))}
+        for at in range(len(route.fences)):
+            yield at, messages.encode(messages.Inspect())
 
     def absorb(self, position: int, reply: Reply, body: BodyReader) -> None:
         statistics: Statistics = _expect(reply, Statistics)

@@ -119,17 +119,20 @@ def _sort(lengths: Int, keys: Int) -> tuple[Int, Int]:
     return order, keys[order]
 
 
-def sum_repeats(group: Group, gradients: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Sum the gradients (n, width) of equal keys: (u, width)."""
-    sums = gradients.take(group.order[group.starts], axis=0, mode="clip")
-    repeats = group.repeats
+def sum_repeats(group: Group, gradients: npt.NDArray[Any], members: Int | None = None) -> npt.NDArray[Any]:
+    """Sum the gradients (n, width) of equal keys: (u, width), or (len(members), width) for some of the distinct keys."""
+    starts, repeats = group.starts, group.repeats
+    if members is not None:
+        starts, repeats = starts.take(members), repeats.take(members)
+    sums = gradients.take(group.order.take(starts), axis=0, mode="clip")
     several = np.flatnonzero(repeats > 1)
     if len(several):
-        again = np.repeat(repeats > 1, repeats)
-        starts = np.cumsum(repeats[several]) - repeats[several]
-        sums[several] = np.add.reduceat(
-            gradients.take(group.order[again], axis=0, mode="clip"), starts, axis=0
-        )
+        runs = repeats.take(several)
+        firsts = np.cumsum(runs) - runs
+        positions = np.repeat(starts.take(several) - firsts, runs)
+        positions += np.arange(len(positions))
+        repeated = gradients.take(group.order.take(positions), axis=0, mode="clip")
+        sums[several] = np.add.reduceat(repeated, firsts, axis=0)
     return sums
 
 
