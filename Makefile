@@ -1,0 +1,75 @@
+# Everything is set up in .venv, by the first target that needs it. `make` alone says what there is.
+
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: help demo test core simulate chaos lint format schemas picture wheel clean
+
+help:
+	@echo "make demo      watch a model train while its workers, its master and its broker are killed"
+	@echo "make test      core, simulation and broker rings"
+	@echo "make simulate  10,000 deterministic histories (COUNT=...)"
+	@echo "make chaos     real processes under SIGKILL, SIGSTOP and broker restarts"
+	@echo "make lint      ruff, mypy, import-linter, schemas that have drifted"
+	@echo "make schemas   write schemas/ from the event types"
+	@echo "make picture   draw the demo's narration for the README"
+
+# -- set-up ------------------------------------------------------------------------------------------------------------
+
+.venv/pyvenv.cfg:
+	@lacks=""; \
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || lacks="$$lacks python3 (3.11 or newer)"; \
+	$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || lacks="$$lacks python3-venv"; \
+	command -v git >/dev/null || lacks="$$lacks git"; \
+	if [ -n "$$lacks" ]; then echo "this system lacks:$$lacks (apt-get install python3 python3-venv git)" >&2; exit 1; fi
+	@$(PYTHON) -m venv .venv
+
+.venv/run.stamp: .venv/pyvenv.cfg pyproject.toml
+	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[broker,speed]'
+	@touch $@
+
+.venv/dev.stamp: .venv/pyvenv.cfg pyproject.toml
+	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@ .venv/run.stamp
+
+# -- to run ------------------------------------------------------------------------------------------------------------
+
+demo: .venv/run.stamp
+	@$(BIN)/rover demo $(ARGS)
+
+picture: .venv/run.stamp
+	$(BIN)/rover demo --picture docs/demo.svg
+
+# -- to check ----------------------------------------------------------------------------------------------------------
+
+test: .venv/dev.stamp
+	$(BIN)/pytest tests/core tests/simulation tests/broker $(ARGS)
+
+core: .venv/dev.stamp
+	$(BIN)/pytest tests/core $(ARGS)
+
+simulate: .venv/dev.stamp
+	ROVER_SIMULATIONS=$(or $(COUNT),10000) $(BIN)/pytest tests/simulation --timeout=7200 $(ARGS)
+
+chaos: .venv/dev.stamp
+	$(BIN)/pytest tests/chaos --timeout=1800 $(ARGS)
+
+lint: .venv/dev.stamp
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m rover_bus.cli.schemas --check
+
+format: .venv/dev.stamp
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+schemas: .venv/dev.stamp
+	$(BIN)/python -m rover_bus.cli.schemas
+
+wheel: .venv/dev.stamp
+	$(BIN)/python -m build --wheel
+
+clean:
+	rm -rf .venv dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
