@@ -74,13 +74,13 @@ async def eventually(call: Callable[[], Awaitable[Any]], within_s: float = 20.0)
 
 
 class Proxy:
-    """Stands between a client and the broker: can cut, go deaf, and speak in the broker's name."""
+    """Stands between a client and the broker: can cut, delay, swallow, and speak in the broker's name."""
 
     def __init__(self, port: int) -> None:
         self._target = port
         self._writers: list[asyncio.StreamWriter] = []
         self._tasks: list[asyncio.Task[None]] = []
-        self.deaf = False
+        self.delay_s = 0.0
         self.dropped = b""  # the first chunk from the broker that holds this is swallowed
         self.port = 0
 
@@ -103,7 +103,8 @@ class Proxy:
             while chunk := await source.read(65536):
                 if inward and self.dropped and self.dropped in chunk:
                     self.dropped = b""
-                elif not self.deaf:
+                else:
+                    await asyncio.sleep(self.delay_s)
                     sink.write(chunk)
                     await sink.drain()
         except OSError:
@@ -265,13 +266,14 @@ def test_a_pause_of_our_own_is_not_taken_for_the_brokers_silence(
     broker: EmbeddedBroker, quick_watchdog: None
 ) -> None:
     async def program() -> None:
-        bus = await connect(broker)
-        _, _, states = await listen(bus)
-        for _ in range(3):
-            time.sleep(0.6)  # noqa: ASYNC251  more than twice the watchdog's patience
-            await asyncio.sleep(0.1)
-        assert states == []
-        await bus.close()
+        async with through_proxy(broker) as (proxy, bus):
+            _, _, states = await listen(bus)
+            proxy.delay_s = 0.03  # so that a pause nearly always meets a ping on its way
+            for _ in range(6):
+                await asyncio.sleep(0.1)
+                time.sleep(0.6)  # noqa: ASYNC251  more than twice the watchdog's patience
+            await asyncio.sleep(0.2)
+            assert states == []
 
     asyncio.run(program())
 
