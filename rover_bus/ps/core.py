@@ -20,7 +20,7 @@ from rover_bus.ps.frame import BodyReader, Buffer
 from rover_bus.ps.hashing import SLOTS
 from rover_bus.ps.messages import Acked, Declare, Dump, Inspect, Pull, Push, Reply, Request, Section
 from rover_bus.ps.routing import owned_slots, owner_of_slots
-from rover_bus.ps.rows import Places
+from rover_bus.ps.rows import Places, all_finite
 from rover_bus.ps.spec import Dense
 from rover_bus.ps.store import BatchKey
 from rover_bus.ps.tables import Store, TableSet
@@ -225,6 +225,8 @@ class ServerCore:
                 places, gradients = np.arange(store.rows.count)[places][kept], gradients[kept]
             prepared.append((store, places, gradients))
         body.end()
+        if not all(all_finite(gradients) for _, _, gradients in prepared):
+            raise BadMessage("gradients that are not finite")
         return [(s, p, g if g.flags.writeable else g.copy()) for s, p, g in prepared]
 
     def _located(self, push: Push, section: Section, store: Store, body: BodyReader) -> Located:

@@ -37,6 +37,7 @@ from rover_bus.ps.outgoing import (
 )
 from rover_bus.ps.plan import gather, group_ids, narrow
 from rover_bus.ps.routing import is_newer
+from rover_bus.ps.rows import all_finite
 from rover_bus.ps.spec import Dense, Table
 from rover_bus.ps.store import Acknowledged, BatchKey, Exported, GenerationChanged, Pulled, ServersUnreachable
 
@@ -378,9 +379,8 @@ def pushed_parts(
 
 
 def check_finite(names: tuple[str, ...], values: npt.NDArray[Any]) -> None:
-    """Refuse gradients that would ruin rows for everybody. One dot product: it is infinite or NaN when any of them is."""
-    flat = values.reshape(-1)
-    if values.dtype.kind == "f" and not np.isfinite(np.dot(flat, flat)) and not np.isfinite(values).all():
+    """Refuse gradients that would ruin rows for everybody."""
+    if not all_finite(values):
         raise InputError(f"gradients of {', '.join(names)} are not all finite: the batch was not pushed")
 
 

@@ -25,6 +25,15 @@ def _records(array: npt.NDArray[Any]) -> npt.NDArray[np.void]:
     return records
 
 
+def all_finite(values: npt.NDArray[Any]) -> bool:
+    """Whether no value is NaN or infinite. One dot product says yes; only a no is looked into."""
+    if values.dtype.kind != "f":
+        return True
+    flat = values.reshape(-1)
+    with np.errstate(over="ignore", invalid="ignore"):
+        return bool(np.isfinite(np.dot(flat, flat)) or np.isfinite(flat).all())
+
+
 class Budget:
     """Bytes that the rows of all tables may use together; 0: as many as the system gives."""
 
@@ -107,6 +116,12 @@ class Rows:
 
     def train(self, places: Places, gradients: npt.NDArray[Any], rate_scale: float) -> None:
         """Apply one optimizer step to distinct rows. `gradients` (n, width) is used as scratch."""
+        with np.errstate(
+            over="ignore", invalid="ignore"
+        ):  # a huge gradient ruins its row; it must not stop a push half way
+            self._train(places, gradients, rate_scale)
+
+    def _train(self, places: Places, gradients: npt.NDArray[Any], rate_scale: float) -> None:
         if isinstance(places, slice):
             self._step([array[places] for array in self._arrays], gradients, rate_scale)
             return
