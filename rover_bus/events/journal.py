@@ -22,6 +22,7 @@ from rover_bus.events.log import Record, SnapshotChunk
 from rover_bus.events.streams import LOG
 
 MAX_APPEND_BYTES = 900_000  # the broker's max_payload is 1 MiB
+APPEND_PATIENCE_S = 1.0  # repeating the same bytes is safe, so there is no reason to wait long for one answer
 log = structlog.get_logger("rover.journal")
 
 
@@ -130,6 +131,7 @@ class Journal:
                     headers=headers,
                     message_id=message_id,
                     expected_last=self.sequence,
+                    timeout_s=APPEND_PATIENCE_S,
                 )
                 if troubled:
                     log.warning("log writable again", job=self.job, sequence=sequence)

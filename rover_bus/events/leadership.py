@@ -7,14 +7,16 @@ Used by shell.py. The key elects; what fences is the term in the log. The key's 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 import msgspec
 
 from rover_bus.events.bus import Bus
-from rover_bus.events.errors import BusError, RoverError, WrongSequence
+from rover_bus.events.errors import BusError, BusTimeout, RoverError, WrongSequence
 from rover_bus.events.streams import LEADERS
 
+T = TypeVar("T")
 LEADER_TTL_S = 1.0  # one server; 15 s or more where the broker is replicated (nats.md)
 
 
@@ -73,7 +75,7 @@ class Leadership:
 
     async def _try(self) -> bool:
         try:
-            found = await self.bus.get(LEADERS, self.key)
+            found = await self._in_time(self.bus.get(LEADERS, self.key))
             if found is not None and found.value is not None:
                 leader = read_leader(found.value)
                 if leader is None or leader.holder != self.holder:
@@ -89,8 +91,18 @@ class Leadership:
     async def _put(self, expected: int) -> None:
         asked = self.clock()
         value = msgspec.json.encode(self.entry)
-        self._revision = await self.bus.put(LEADERS, self.key, value, expected=expected, ttl_s=self.ttl_s)
+        self._revision = await self._in_time(
+            self.bus.put(LEADERS, self.key, value, expected=expected, ttl_s=self.ttl_s)
+        )
         self.leads_until = asked + self.ttl_s
+
+    async def _in_time(self, call: Awaitable[T]) -> T:
+        """An answer that comes after half a TTL is of no use: ask again instead."""
+        try:
+            async with asyncio.timeout(self.ttl_s / 2):
+                return await call
+        except TimeoutError:
+            raise BusTimeout(f"no answer about the leadership of {self.key} in time") from None
 
     async def announce(self, term: int, history: int) -> None:
         """Write the term into the key: from now on members find this master."""
@@ -102,7 +114,7 @@ class Leadership:
         try:
             await self._put(self._revision)
         except WrongSequence:
-            found = await self.bus.get(LEADERS, self.key)
+            found = await self._in_time(self.bus.get(LEADERS, self.key))
             leader = read_leader(found.value) if found is not None else None
             if leader is not None and leader.holder != self.holder:
                 raise Deposed(f"{leader.holder} leads {self.key} now") from None

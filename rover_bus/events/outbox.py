@@ -21,6 +21,7 @@ from rover_bus.events.errors import BusError, RoverError
 from rover_bus.events.facts import Fact, JobFact, Position
 from rover_bus.events.streams import FACTS
 
+PATIENCE_S = 1.0  # for one answer; the same id makes a repeat harmless
 log = structlog.get_logger("rover.outbox")
 
 
@@ -97,7 +98,9 @@ class Outbox:
             id=event_id, type=fact.tag(), source=self.source, job=fact.job, term=self.term, cause=fact.cause
         ).headers()
         subject = subjects.job_fact(fact.job, fact.kind())
-        await self.bus.append(FACTS, subject, encode(fact), headers=headers, message_id=event_id)
+        await self.bus.append(
+            FACTS, subject, encode(fact), headers=headers, message_id=event_id, timeout_s=PATIENCE_S
+        )
 
 
 async def last_position(bus: Bus, subject: str, position_of: Callable[[Fact], Position | None]) -> Position:

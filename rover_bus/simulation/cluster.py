@@ -1,0 +1,224 @@
+"""A simulated cluster: one host with its daemon, the Brain, and whatever the platform starts; and the hands that break it.
+
+Fed by a Plan; `blow` does what chaos would do from outside. Every process has a bus connection of its own: when it is killed,
+its tasks end, its connection dies, and nothing of it runs on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from rover_bus.brain.service import build_brain
+from rover_bus.events.bus import Bus
+from rover_bus.events.errors import RoverError
+from rover_bus.events.identity import HostCapacity
+from rover_bus.events.leadership import Deposed, read_leader
+from rover_bus.events.memory_broker import MemoryBroker
+from rover_bus.events.streams import BUCKETS, LEADERS, STREAMS
+from rover_bus.master.planning import Commands
+from rover_bus.master.service import build_master
+from rover_bus.node.cgroup import Cgroup, Limits
+from rover_bus.node.daemon import Daemon, Host
+from rover_bus.node.platform import Key, Life
+from rover_bus.node.presence import Presence
+from rover_bus.node.simulated import SimulatedHost
+from rover_bus.simulation.members import Shared, run_server, run_worker
+from rover_bus.simulation.plan import Blow
+
+JOB = "job"
+HOST = "h1"
+MasterBuilder = Callable[..., Any]
+
+
+class Cluster:
+    """Everything of one history that runs."""
+
+    def __init__(self, broker: MemoryBroker, shared: Shared) -> None:
+        self.broker, self.shared = broker, shared
+        broker.ensure(STREAMS, BUCKETS)
+        self.host = SimulatedHost(self._run_member)
+        self._processes = 0
+        self._services: dict[str, asyncio.Task[None]] = {}
+        self._partitioned: list[str] = []
+        self._names: dict[Key, str] = {}
+        self._daemons = 0
+        self._brains = 0
+        self._healing: list[asyncio.Task[None]] = []
+        self.masters_killed = 0
+
+    # -- services --------------------------------------------------------------------------------------------------------
+
+    def start_daemon(self) -> None:
+        self._daemons += 1
+        name = f"daemon-{self._daemons}"
+        bus = self.broker.connect(name)
+        host = Host(
+            name=HOST,
+            daemon=name,
+            capacity=HostCapacity(cores=4, memory_bytes=1 << 34),
+            limits=Limits(),
+            cgroup=Cgroup(0),
+            allowed=(0, 1, 2, 3),
+            sample_s=0.0,
+        )
+        daemon = Daemon(
+            bus,
+            host,
+            Presence(bus, HOST, name, HOST),
+            self.host.attach,
+            lambda job, index: ["master", str(index)],
+        )
+        self._services["daemon"] = self._spawn(
+            name, daemon.run(asyncio.Event(), lambda: None, leave_members=True)
+        )
+
+    def start_brain(self) -> None:
+        self._brains += 1
+        name = f"brain-{self._brains}"
+        shell, _ = build_brain(
+            self.broker.connect(name), holder=name, history=7, clock=self._now, wall_ms=lambda: 0
+        )
+        self._services["brain"] = self._spawn(name, shell.run())
+
+    def _spawn(self, name: str, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        async def life() -> None:
+            try:
+                await work
+            except* Deposed:
+                self.shared.say(f"{name} was deposed")
+            except* RoverError as errors:
+                self.shared.say(f"{name} failed: {errors.exceptions}")
+            finally:
+                self.broker.kill(name)
+
+        return asyncio.create_task(life(), name=name)
+
+    @staticmethod
+    def _now() -> float:
+        return asyncio.get_running_loop().time()
+
+    # -- members ---------------------------------------------------------------------------------------------------------
+
+    async def _run_member(self, life: Life, leave: asyncio.Event) -> int:
+        member = life.desired.member
+        self._processes += 1
+        name = f"{member}/{self._processes}"
+        self._names[life.key] = name
+        self.shared.say(f"{member} starts")
+        bus = self.broker.connect(name)
+        try:
+            if member.role == "master":
+                return await self._run_master(bus, name)
+            if member.role == "ps":
+                return await run_server(bus, member, self.shared, leave)
+            return await run_worker(bus, member, self.shared, leave, self._processes)
+        finally:
+            self.broker.kill(name)
+            self.shared.say(f"{member} ends")
+
+    async def _run_master(self, bus: Bus, name: str) -> int:
+        shell, _ = build_master(
+            bus,
+            JOB,
+            holder=name,
+            clock=self._now,
+            wall_ms=lambda: 0,
+            commands=Commands(server=["ps"]),
+            snapshot_every_batches=self.shared.plan.snapshot_every_batches,
+        )
+        code = 0
+        try:
+            await shell.run()
+        except* Deposed:
+            code = Deposed.exit_code
+        return code
+
+    # -- blows -----------------------------------------------------------------------------------------------------------
+
+    async def blow(self, blow: Blow) -> None:
+        """Do to the cluster what a bad day would do."""
+        match blow.act:
+            case "kill_worker":
+                self._kill("worker", blow.who)
+            case "preempt":
+                self._kill("worker", blow.who)
+                self._kill("worker", blow.who)
+            case "kill_leader":
+                await self._kill_master(leader=True)
+            case "kill_standby":
+                await self._kill_master(leader=False)
+            case "kill_daemon":
+                await self._kill_service("daemon", self.host.detach, self.start_daemon, blow.for_s)
+            case "kill_brain":
+                await self._kill_service("brain", lambda: None, self.start_brain, blow.for_s)
+            case "restart_broker":
+                self.shared.say("the broker restarts")
+                self.broker.restart(blow.for_s / 4)
+            case "partition":
+                self._partition(blow)
+
+    def _living(self, role: str) -> list[Key]:
+        return [key for key, life in self.host.members.items() if life.desired.member.role == role]
+
+    def _kill(self, role: str, who: float) -> None:
+        living = self._living(role)
+        if living:
+            key = living[int(who * len(living))]
+            self.shared.say(f"SIGKILL {self._names.get(key, key)}")
+            self.host.kill(key)
+
+    async def _kill_master(self, leader: bool) -> None:
+        entry = self.broker.buckets[LEADERS].entries.get(JOB)
+        found = read_leader(entry.value) if entry is not None else None
+        holder = found.holder if found is not None else ""
+        for key in self._living("master"):
+            if (self._names.get(key) == holder) == leader:
+                self.shared.say(f"SIGKILL {self._names[key]} ({'leading' if leader else 'standing by'})")
+                self.masters_killed += leader
+                self.host.kill(key)
+                return
+
+    async def _kill_service(
+        self, which: str, before: Callable[[], None], start: Callable[[], None], for_s: float
+    ) -> None:
+        task = self._services[which]
+        if task.done() or task.cancelling():
+            return
+        self.shared.say(f"SIGKILL {task.get_name()}")
+        before()
+        task.cancel()
+        self._later(for_s, start)
+
+    def _partition(self, blow: Blow) -> None:
+        """A member cannot reach the broker for a while, but goes on: the zombie of S3."""
+        living = self._living("worker") or self._living("master")
+        if living:
+            name = self._names[living[int(blow.who * len(living))]]
+            self.shared.say(f"{name} is cut off for {blow.for_s:.1f} s")
+            self.broker.partition(name)
+            self._later(blow.for_s, lambda: self.broker.heal(name))
+
+    def _later(self, seconds: float, call: Callable[[], None]) -> None:
+        async def wait() -> None:
+            await asyncio.sleep(seconds)
+            call()
+
+        self._healing.append(asyncio.create_task(wait()))
+
+    async def shut_down(self) -> None:
+        """End everything that still runs."""
+        self.host.lose_power()
+        tasks = [*self._services.values(), *self._healing]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for _ in range(20):
+            await asyncio.sleep(0)
+
+
+def chance_of(seed: int, what: str) -> random.Random:
+    """A generator of its own for every use, so that one more draw here does not change what happens there."""
+    return random.Random(f"{seed}/{what}")

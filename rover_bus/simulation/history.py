@@ -1,0 +1,126 @@
+"""One history, from seed to verdict: submit a job, let it train while blows fall, judge the witness.
+
+Used by `rover simulate`, by the simulation ring of the tests, and by named histories that switch one rule off.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from rover_bus.events import subjects, virtual_time
+from rover_bus.events.bus import Bus
+from rover_bus.events.codec import decode, encode
+from rover_bus.events.errors import BusError, RoverError
+from rover_bus.events.facts import JobEnded, JobSubmitted
+from rover_bus.events.job import DataSpec, JobSpec, LeaseSpec, RoleSpec
+from rover_bus.events.memory_broker import MemoryBroker
+from rover_bus.events.streams import FACTS
+from rover_bus.ps.core import ServerCore
+from rover_bus.ps.simulated import SimulatedServers
+from rover_bus.simulation.cluster import JOB, Cluster, chance_of
+from rover_bus.simulation.members import Shared
+from rover_bus.simulation.plan import Plan, draw
+from rover_bus.simulation.verdict import Verdict, judge
+
+LONGEST_S = 600.0  # of virtual time: a history that takes longer is stuck
+
+
+class HistoryStuck(RoverError):
+    """A history did not end. The seed replays it."""
+
+    code = "history_stuck"
+
+
+def live(
+    seed: int | Plan,
+    *,
+    say: Callable[[float, str], None] = lambda at_s, what: None,
+    core_type: type[ServerCore] = ServerCore,
+) -> Verdict:
+    """Live the history of a seed and judge it. `say(virtual seconds, what)` hears what happens."""
+    plan = seed if isinstance(seed, Plan) else draw(seed)
+    return virtual_time.run(_live(plan, say, core_type))
+
+
+async def _live(plan: Plan, say: Callable[[float, str], None], core_type: type[ServerCore]) -> Verdict:
+    loop = asyncio.get_running_loop()
+    broker = MemoryBroker(plan.seed, plan.faults)
+    network = SimulatedServers(
+        chance_of(plan.seed, "network"),
+        asyncio.sleep,
+        drop=plan.drop,
+        double=plan.double,
+        delay_s=plan.delay_s,
+    )
+    shared = Shared(
+        plan,
+        network,
+        chance_of(plan.seed, "training"),
+        lambda what: say(loop.time(), what),
+        core_type=core_type,
+    )
+    cluster = Cluster(broker, shared)
+    bus = broker.connect("people")
+    cluster.start_brain()
+    cluster.start_daemon()
+    try:
+        await _submit(bus, plan)
+        ended = asyncio.ensure_future(_ended(bus))
+        striking = asyncio.ensure_future(_strike(cluster, plan))
+        try:
+            end = await asyncio.wait_for(ended, LONGEST_S)
+        except TimeoutError:
+            raise HistoryStuck(f"seed {plan.seed} did not end within {LONGEST_S:.0f} s") from None
+        finally:
+            striking.cancel()
+        say(loop.time(), f"the job is {end.state} {end.reason}".rstrip())
+    finally:
+        await cluster.shut_down()
+    counts: dict[int, int] = {}
+    for path in end.summary.get("parts", []):
+        for position, count in shared.parts.get(path, {}).items():
+            counts[position] = counts.get(position, 0) + count
+    return judge(plan, end.state, f"{end.reason} {end.detail}".strip(), end.summary, counts)
+
+
+async def _strike(cluster: Cluster, plan: Plan) -> None:
+    loop = asyncio.get_running_loop()
+    for blow in plan.blows:
+        await asyncio.sleep(max(0.0, blow.at_s - loop.time()))
+        await cluster.blow(blow)
+
+
+async def _submit(bus: Bus, plan: Plan) -> None:
+    spec = JobSpec(
+        name=JOB,
+        program=["train"],
+        data=DataSpec(train="simulated", batch_size=plan.batch_size, epochs=plan.epochs, seed=plan.seed),
+        workers=RoleSpec(count=plan.workers),
+        servers=RoleSpec(count=plan.servers),
+        leases=LeaseSpec(
+            target_s=plan.target_s, heartbeat_s=1.0, deterministic_failures=1000, relaunches=10_000
+        ),
+        on_server_lost="restart",
+    )
+    fact = JobSubmitted(job=JOB, spec=spec, uid=f"{plan.seed:012x}")
+    await _insist(
+        lambda: bus.append(FACTS, subjects.job_fact(JOB, fact.kind()), encode(fact), message_id="submit")
+    )
+
+
+async def _ended(bus: Bus) -> JobEnded:
+    while True:
+        stored = await _insist(lambda: bus.last(FACTS, subjects.job_facts(JOB, "job.ended")))
+        if stored is not None:
+            return decode(stored.body, JobEnded)
+        await asyncio.sleep(0.5)
+
+
+async def _insist(call: Callable[[], Any]) -> Any:
+    while True:
+        try:
+            return await call()
+        except BusError:
+            await asyncio.sleep(0.1)

@@ -1,0 +1,228 @@
+"""What the processes of a simulated job run: the same services and sessions as live; only the training itself is simulated.
+
+A worker sleeps instead of computing, then pushes what the witness needs: 1 at the position of every sample of the batch. Servers
+are real cores behind a network that delays, drops and doubles (ps/simulated.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rover_bus.client.lease import Assigned, Work
+from rover_bus.client.session import Session
+from rover_bus.client.worker import Worker
+from rover_bus.events.bus import Bus
+from rover_bus.events.errors import Refused, RoverError
+from rover_bus.events.facts import SkippedRow
+from rover_bus.events.identity import Member
+from rover_bus.events.job import Dataset
+from rover_bus.events.requests import FailureRequest, RoutingTable
+from rover_bus.ps.core import ServerCore
+from rover_bus.ps.service import ServerLife
+from rover_bus.ps.simulated import SimulatedParameters, SimulatedServers
+from rover_bus.ps.spec import Add, Growing
+from rover_bus.ps.store import BatchKey, GenerationChanged, ServersUnreachable
+from rover_bus.simulation.plan import Plan
+
+WITNESS = Growing(name="witness", width=1, optimizer=Add(), dtype="int32")
+Say = Callable[[str], None]
+
+
+@dataclass
+class Shared:
+    """What the members of one history have in common besides the bus."""
+
+    plan: Plan
+    network: SimulatedServers
+    chance: random.Random
+    say: Say
+    parts: dict[str, dict[int, int]] = field(default_factory=dict)  # path -> position -> count
+    core_type: type[ServerCore] = ServerCore
+
+
+class Poisoned(Exception):
+    """User code fails on a poison batch."""
+
+
+async def run_server(bus: Bus, member: Member, shared: Shared, leave: asyncio.Event) -> int:
+    """One server until its job is over."""
+    core = shared.core_type(member.index, member.incarnation)
+    shared.network.cores[member.index] = core
+
+    async def run(function: Callable[[], Any]) -> Any:
+        return function()
+
+    life = ServerLife(
+        bus,
+        "job",
+        member,
+        core,
+        run,
+        lambda core, path: _write_part(core, path, shared),
+        nonce=f"{member}",
+        addresses=[f"simulated:{member}"],
+        directory=Path("parts"),
+        host="h1",
+    )
+    try:
+        return await _until_left(life.live(), leave)
+    finally:
+        if shared.network.cores.get(member.index) is core:
+            del shared.network.cores[member.index]
+
+
+async def _until_left(work: Coroutine[Any, Any, None], leave: asyncio.Event) -> int:
+    """Run until the work ends or we are asked to leave; 0 either way, 1 when it was refused."""
+    living = asyncio.ensure_future(work)
+    leaving = asyncio.ensure_future(leave.wait())
+    try:
+        await asyncio.wait({living, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        return 1 if living.done() and isinstance(living.exception(), RoverError) else 0
+    finally:
+        living.cancel()
+        leaving.cancel()
+        await asyncio.gather(living, leaving, return_exceptions=True)
+
+
+def _write_part(core: ServerCore, path: Path, shared: Shared) -> int:
+    counts: dict[int, int] = {}
+    if core.tables is not None and any(table.name == "witness" for table in core.tables.catalogue.tables()):
+        store = core.tables.store(("witness",))
+        ids, places = store.listing("witness")
+        values = store.rows.take(places)[:, 0]
+        counts = {int(position): int(value) for position, value in zip(ids, values, strict=True)}
+    shared.parts[str(path)] = counts
+    return len(counts)
+
+
+async def run_worker(bus: Bus, member: Member, shared: Shared, leave: asyncio.Event, pid: int) -> int:
+    """One worker's life: join, train what it is given, leave."""
+    worker = Worker(member, nonce=f"{member}/{pid}", host="h1", pid=pid)
+    session = Session(bus, "job", worker)
+    talking = asyncio.ensure_future(session.run())
+    obeying = asyncio.ensure_future(_drain_when_told(session, leave))
+    try:
+        return await _train(session, shared)
+    finally:
+        talking.cancel()
+        obeying.cancel()
+        await asyncio.gather(talking, obeying, return_exceptions=True)
+
+
+async def _drain_when_told(session: Session, leave: asyncio.Event) -> None:
+    await leave.wait()
+    session.drain()
+
+
+async def _train(session: Session, shared: Shared) -> int:
+    plan = shared.plan
+    try:
+        while not session.worker.over and not session.worker.draining:
+            if not await session.joined():
+                break
+            await session.register(
+                Dataset(records=plan.records, batch_size=plan.batch_size, epochs=plan.epochs, seed=plan.seed),
+                "simulated",
+            )
+            routing = await session.routing()
+            if routing is None:
+                break
+            try:
+                await _train_generation(session, shared, routing)
+            except GenerationChanged:
+                continue
+            if session.worker.resting:
+                break
+        await session.leave("drained" if session.worker.draining else "done")
+    except Poisoned as error:
+        await session.fail(
+            FailureRequest(
+                member=session.worker.member,
+                token=error.args[1],
+                exception="Poisoned",
+                message=error.args[0],
+                fingerprint="Poisoned@train",
+            )
+        )
+        return 1
+    except (Refused, ServersUnreachable):
+        return 1
+    return 0
+
+
+async def _train_generation(session: Session, shared: Shared, routing: RoutingTable) -> None:
+    plan = shared.plan
+
+    async def refresh(after: RoutingTable, wait_s: float) -> RoutingTable:
+        try:
+            async with asyncio.timeout(wait_s):
+                newer = await session.routing(after)
+        except TimeoutError:
+            return after
+        if newer is None:
+            raise ServersUnreachable("this life of the worker is over")
+        return newer
+
+    parameters = SimulatedParameters(routing, shared.network.call, refresh, in_flight=plan.in_flight)
+    await parameters.declare(WITNESS)
+    waiting: dict[BatchKey, Assigned] = {}
+
+    async def next_batch() -> Assigned | None:
+        """Nothing at hand: what is still on its way to the servers must be acknowledged before we wait for more."""
+        if (at_hand := session.worker.take()) is not None:
+            return at_hand
+        await parameters.flush()
+        _settle(session, parameters, waiting, shared)
+        return await session.take()
+
+    while (assigned := await next_batch()) is not None:
+        if assigned.number in plan.poison:
+            await parameters.flush()
+            _settle(session, parameters, waiting, shared)
+            raise Poisoned(f"batch {assigned.number}", assigned.token)
+        await asyncio.sleep(plan.batch_s * shared.chance.uniform(0.5, 2.0))
+        key = BatchKey(assigned.epoch, assigned.number)
+        positions = good_positions(plan, assigned.epoch, assigned.number)
+        waiting[key] = assigned
+        add = {"witness": (positions, np.ones((len(positions), 1), np.int32))}
+        await parameters.push(key, {}, add=add)
+        _settle(session, parameters, waiting, shared)
+    await parameters.flush()
+    _settle(session, parameters, waiting, shared)
+
+
+def _settle(
+    session: Session, parameters: SimulatedParameters, waiting: dict[BatchKey, Assigned], shared: Shared
+) -> None:
+    """What every server holds is done; only that is ever reported (P6)."""
+    plan = shared.plan
+    for acked in parameters.acknowledged():
+        assigned = waiting.pop(acked.batch, None)
+        if assigned is None:
+            continue
+        first = assigned.number * plan.batch_size
+        end = min(first + plan.batch_size, plan.records)
+        skipped = tuple(
+            SkippedRow(position, position, position + 1, "bad")
+            for position in plan.bad_rows
+            if first <= position < end
+        )
+        work = Work(skipped=skipped, samples_retrained=end - first if acked.repeated else 0)
+        session.finish(assigned, work, acked.incarnations)
+
+
+def good_positions(plan: Plan, epoch: int, number: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Where in the witness the usable samples of a batch stand."""
+    first = number * plan.batch_size
+    bad = set(plan.bad_rows)
+    end = min(first + plan.batch_size, plan.records)
+    return np.array(
+        [epoch * plan.records + position for position in range(first, end) if position not in bad], np.int64
+    )

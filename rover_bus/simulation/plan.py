@@ -1,0 +1,122 @@
+"""What a seed draws: the shape of a job, the weather on its network, who dies when. All chance of a history starts here.
+
+Feeds cluster.py and history.py. Drawn from one generator, so that a seed names a history for ever (as long as this file stands:
+a change here changes what the seeds mean, and nothing else).
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from typing import Literal
+
+from rover_bus.events.memory_links import Faults
+
+Act = Literal[
+    "kill_worker",
+    "kill_leader",
+    "kill_standby",
+    "kill_daemon",
+    "kill_brain",
+    "restart_broker",
+    "partition",
+    "preempt",
+]
+
+
+@dataclass(frozen=True)
+class Blow:
+    """Something happens at `at_s`; `who` picks among those alive, `for_s` is how long a partition lasts."""
+
+    at_s: float
+    act: Act
+    who: float = 0.0
+    for_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One history, before it is lived."""
+
+    seed: int
+    records: int
+    batch_size: int
+    epochs: int
+    workers: int
+    servers: int
+    batch_s: float  # what a batch takes to compute, on average
+    target_s: float
+    faults: Faults
+    drop: float  # worker-to-server traffic
+    double: float
+    delay_s: float
+    in_flight: int
+    blows: tuple[Blow, ...] = ()
+    poison: tuple[int, ...] = ()  # batches on which user code raises, in every epoch
+    bad_rows: tuple[int, ...] = ()  # positions whose rows cannot be used
+    snapshot_every_batches: int = 40
+    notes: dict[str, float] = field(default_factory=dict)
+
+
+def draw(seed: int) -> Plan:
+    """Draw a history from a seed."""
+    chance = random.Random(seed)
+    batch_size = chance.choice((1, 4, 7, 16))
+    batches = chance.randint(3, 60)
+    records = max(1, batches * batch_size - chance.randrange(batch_size))
+    workers = chance.randint(1, 5)
+    batch_s = chance.choice((0.02, 0.05, 0.2))
+    epochs = chance.randint(1, 3)
+    expected_s = 3.0 + epochs * batches * batch_s / workers
+    rough = chance.random()
+    return Plan(
+        seed=seed,
+        records=records,
+        batch_size=batch_size,
+        epochs=epochs,
+        workers=workers,
+        servers=chance.randint(1, 3),
+        batch_s=batch_s,
+        target_s=chance.choice((0.2, 0.5, 2.0)),
+        faults=Faults(
+            delay_s=(0.0, 0.02 * rough),
+            ack_delay_s=(0.0, 0.03 * rough),
+            drop=0.01 * rough,
+            duplicate=0.05 * rough,
+            reorder=0.05 * rough,
+            append_lost=0.01 * rough,
+            ack_lost=0.01 * rough,
+        ),
+        drop=0.05 * chance.random(),
+        double=0.1 * chance.random(),
+        delay_s=0.02 * chance.random(),
+        in_flight=chance.choice((1, 1, 1, 3)),
+        blows=_blows(chance, expected_s),
+        poison=_some(chance, batches, 0.15, 1),
+        bad_rows=_some(chance, records, 0.3, 5),
+    )
+
+
+def _blows(chance: random.Random, expected_s: float) -> tuple[Blow, ...]:
+    acts: list[Act] = [
+        "kill_worker",
+        "kill_worker",
+        "kill_leader",
+        "kill_standby",
+        "kill_daemon",
+        "kill_brain",
+        "restart_broker",
+        "partition",
+        "preempt",
+    ]
+    blows = [
+        Blow(chance.uniform(0.5, expected_s), chance.choice(acts), chance.random(), chance.uniform(0.2, 6.0))
+        for _ in range(chance.randint(0, 6))
+    ]
+    return tuple(sorted(blows, key=lambda blow: blow.at_s))
+
+
+def _some(chance: random.Random, count: int, probability: float, most: int) -> tuple[int, ...]:
+    if chance.random() > probability:
+        return ()
+    return tuple(sorted(chance.sample(range(count), min(count, chance.randint(1, most)))))
