@@ -17,6 +17,7 @@ from rover_bus.events.requests import (
     FailureRequest,
     FinishedRequest,
     HeartbeatRequest,
+    JoinReply,
     JoinRequest,
     LeaseRequest,
     LeaveRequest,
@@ -107,13 +108,14 @@ class Decider:
         state = self.state
         if isinstance(request, JoinRequest):
             reply = yield from admitting.join(state, request, self.commands)
-            self._hear(request, now)
+            if isinstance(reply, JoinReply):  # the admitted life, not whoever asks for its place
+                self.watch.hear(reply.member, now)
             return reply
         refused = fence(state, request)
         if refused is not None:
             yield from _record_refused_commit(request, refused.code)
             return refused
-        self._hear(request, now)
+        self.watch.hear(request.member, now)
         match request:
             case LeaseRequest():
                 return (yield from leasing.lease(state, request, self.watch, now))
@@ -132,11 +134,6 @@ class Decider:
             case FinishedRequest():
                 return (yield from concluding.finished(state, request, self.commands))
         return refusal(state, "unknown_method", f"{type(request).__name__} is not served here")
-
-    def _hear(self, request: Request, now: float) -> None:
-        life = self.state.lives.get(request.member.place)
-        if life is not None and life.member.index == request.member.index:
-            self.watch.hear(life.member, now)
 
     def _tick(self, now: float) -> Steps:
         self.watch.look(now)

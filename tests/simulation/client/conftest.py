@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 import pytest
 
 from rover_bus.client.lease import Assigned, Work
-from rover_bus.events.asking import Master
 from rover_bus.client.session import Session
 from rover_bus.client.worker import ANY_PLACE, Worker
 from rover_bus.events import subjects
+from rover_bus.events.asking import Master
 from rover_bus.events.codec import decode, encode
 from rover_bus.events.errors import RoverError
 from rover_bus.events.facts import Fact, JobEnded, JobSubmitted, PlanProposed
