@@ -18,13 +18,16 @@ from rover_bus.client.job import Job, join
 from rover_bus.client.parameters import TrainingParameters
 from rover_bus.client.reader import Source
 from rover_bus.client.session import Session
+from rover_bus.client.witness import read_witness
 from rover_bus.client.worker import Worker
+from rover_bus.events.job import Dataset
 from rover_bus.ps.store import BatchKey
 
 __all__ = [
     "Batch",
     "BatchKey",
     "ClickLog",
+    "Dataset",
     "Job",
     "JobOver",
     "Schema",
@@ -33,4 +36,5 @@ __all__ = [
     "TrainingParameters",
     "Worker",
     "join",
+    "read_witness",
 ]
