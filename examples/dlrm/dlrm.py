@@ -32,11 +32,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     width: int = 32  # of the latent vectors; an embedding row is one weight more
     bottom: tuple[int, ...] = ()  # hidden layers between the dense features and their latent vector
     top: tuple[int, ...] = (32,)  # hidden layers between the interactions and the logit
-    rate: float = 0.32  # of embeddings
-    dense_rate: float = 0.016  # of everything else
-    caution: float = (
-        10.0  # first value of Adagrad's sums: near it, rare ids learn like SGD, frequent ones like Adagrad
-    )
+    rate: float = 1.6  # of embeddings, shared out among the vectors of a row: each of them moves the logit
+    dense_rate: float = 0.009  # of everything else
+    caution: float = 3.0  # first value of Adagrad's sums: rare ids learn as with SGD, frequent ones slow down
     l2: float = 0.04  # decay of an embedding row, each time it is touched
     dense_l2: float = 0.1
     spread: float = 0.01  # deviation of first embeddings
@@ -60,16 +58,17 @@ class Dlrm:
         self.dense = len(schema.dense_names)
         self.fields = [f"embedding.{name}" for name in schema.categorical_names]
         self.bags = {name: f"embedding.{name}" for name in schema.multi}
-        vectors = bool(self.dense) + len(self.fields) + len(self.bags)
-        self.left, self.right = np.triu_indices(vectors, 1)
-        self.pairs = self.left * vectors + self.right
+        self.vectors = bool(self.dense) + len(self.fields) + len(self.bags)
+        self.left, self.right = np.triu_indices(self.vectors, 1)
+        self.pairs = self.left * self.vectors + self.right
         self.bottom = [self.dense, *settings.bottom, settings.width] if self.dense else []
-        self.top = [(settings.width if self.dense else 0) + len(self.pairs), *settings.top, 1]
+        inputs = (settings.width if self.dense else 0) + len(self.pairs)
+        self.top = [inputs, *settings.top, 1] if inputs else []
 
     def tables(self) -> list[Table]:
         """Return what the model trains: a table a field, and the layers."""
         s = self.settings
-        rows = RowAdagrad(rate=s.rate, initial=s.caution)
+        rows = RowAdagrad(rate=s.rate / self.vectors, initial=s.caution)
         embeddings: list[Table] = [
             Growing(name=name, width=1 + s.width, optimizer=rows, init=Normal(s.spread), l2=s.l2)
             for name in [*self.fields, *self.bags.values()]
@@ -112,7 +111,7 @@ class Dlrm:
         error = sigmoid(logits) - batch.labels
         found: Arrays = {}
         d_input = backward("top", pulled, top, error[:, None], found)
-        d_pairs = d_input[:, len(d_input[0]) - pairs.shape[1] :] if len(batch) else pairs
+        d_pairs = d_input[:, d_input.shape[1] - len(self.pairs) :]
         if len(self.pairs):
             found["linear"] = error @ pairs
             d_pairs = d_pairs + error[:, None] * pulled["linear"]
@@ -143,9 +142,10 @@ class Dlrm:
             bottom[-1] = np.maximum(bottom[-1], 0)
             latent = np.concatenate([bottom[-1][:, None], latent], axis=1)
         products = latent @ latent.transpose(0, 2, 1)
-        pairs = products.reshape(len(batch), -1).take(self.pairs, axis=1)
+        pairs = products.reshape(len(batch), self.vectors**2).take(self.pairs, axis=1)
         top = forward("top", pulled, np.concatenate([*bottom[-1:], pairs], axis=1))
-        logits = logits + top[-1][:, 0]
+        if self.top:
+            logits = logits + top[-1][:, 0]
         if len(self.pairs):
             logits = logits + pairs @ pulled["linear"]
         return logits, latent, bottom, pairs, top
@@ -181,7 +181,7 @@ def sigmoid(logits: Array) -> Array:
 def mean_pool(values: Array, bag: Bag) -> Array:
     """Return the mean of each bag's rows: [m, w]; an empty bag is 0."""
     sizes = np.diff(bag.offsets)
-    pooled = np.zeros((len(sizes), values.shape[1]), np.float32)
+    pooled = np.zeros((len(sizes), values.shape[1]), values.dtype)
     filled = np.flatnonzero(sizes)
     if len(filled):
         pooled[filled] = np.add.reduceat(values, bag.offsets[filled], axis=0) / sizes[filled, None].astype(

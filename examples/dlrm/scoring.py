@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -39,6 +40,16 @@ def look_up(model: Dlrm, parameters: Parameters, columns: Columns) -> dict[str, 
     layers = [table.name for table in model.tables() if isinstance(table, Dense)]
     values = {name: parameters.read(name) for name in layers}
     return values | {name: parameters.read(name, ids) for name, ids in model.ids(columns).items()}
+
+
+def write_scores(path: str | Path, scores: NDArray[np.float32]) -> None:
+    """Write `row,score` for every row of the evaluation file; the score of a row that could not be used is empty."""
+    lines = [
+        f"{row},{'' if np.isnan(score) else f'{score:.7g}'}\n" for row, score in enumerate(scores.tolist())
+    ]
+    partial = Path(f"{path}.partial")
+    partial.write_text("row,score\n" + "".join(lines))
+    partial.replace(path)
 
 
 def auc(labels: NDArray[np.float32], scores: NDArray[np.float32]) -> float:

@@ -24,6 +24,7 @@ def _word(byte: int) -> np.uint64:
 
 
 ONES, ZEROS, DOTS, HIGH = _word(1), _word(ord("0")), _word(ord(".")), _word(0x80)
+FIRST_BYTES = np.array([(1 << 8 * length) - 1 for length in range(9)], np.uint64)
 POWERS = np.array([float(10**n) for n in range(17)])
 """Exact in float64; an integer below 2^53 divided by one of them is rounded once, as float() rounds."""
 
@@ -67,10 +68,7 @@ def words_at(text: Bytes, places: Ints) -> Words:
 
 def keep_bytes(words: Words, lengths: Ints) -> Words:
     """Keep the first `lengths` (0 to 8) bytes of each word and clear the others."""
-    bits = (lengths << 3).astype(np.uint64)
-    # A shift by 64 is undefined, so the last eight bits go in a second step.
-    half = bits >> np.uint64(1)
-    return words & ~((~np.uint64(0) << half) << (bits - half))
+    return words & FIRST_BYTES[lengths]
 
 
 def _parse_short(text: Bytes, places: Ints, lengths: Ints) -> tuple[Floats, Flags]:
@@ -116,9 +114,9 @@ def _take_out_dot(words: Words, lengths: Ints) -> tuple[Words, Ints, Ints]:
 def _digits(words: Words, lengths: Ints) -> tuple[Floats, Flags]:
     """Turn the first `lengths` (0 to 8) bytes, ASCII digits, into numbers; say where they are nothing but digits."""
     # Shift the digits to the end of the word; cleared bytes in front count as zeros.
-    bits = ((8 - lengths) << 3).astype(np.uint64)
-    half = bits >> np.uint64(1)
-    values = ((words ^ keep_bytes(np.broadcast_to(ZEROS, words.shape), lengths)) << half) << (bits - half)
+    # A shift by 64 is undefined, so empty fields shift by less: they have no bytes anyway.
+    bits = (np.minimum(8 - lengths, 7) << 3).astype(np.uint64)
+    values = (words ^ (ZEROS & FIRST_BYTES[lengths])) << bits
     plain = (((values + _word(0x76)) | values) & HIGH) == 0
     values = (values * np.uint64(2561)) >> np.uint64(8) & np.uint64(0x00FF00FF00FF00FF)
     values = (values * np.uint64(6553601)) >> np.uint64(16) & np.uint64(0x0000FFFF0000FFFF)
