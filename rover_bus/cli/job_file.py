@@ -98,7 +98,7 @@ def find_program(program: object, directory: Path, path: Path) -> list[str]:
                 f"{path.name}: no built-in program {program!r}{close}; a command of yours is a list: "
                 'program = ["python", "train.py"]'
             )
-        return [sys.executable, str(_example(BUILT_IN[program]))]
+        return [sys.executable, str(find_example(BUILT_IN[program]))]
     if not isinstance(program, list) or not program or not all(isinstance(word, str) for word in program):
         raise InputError(
             f'{path.name}: program must be a name, or a list of words like ["python", "train.py"]'
@@ -109,7 +109,7 @@ def find_program(program: object, directory: Path, path: Path) -> list[str]:
     return [str(word) for word in program]
 
 
-def _example(relative: str) -> Path:
+def find_example(relative: str) -> Path:
     """Find an example in the wheel, or beside the package in a checkout."""
     package = Path(__file__).parents[1]
     for root in (package / "_examples", package.parent / "examples"):

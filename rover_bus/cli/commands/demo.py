@@ -1,0 +1,65 @@
+"""`rover demo`: a model trains under a control plane that is being killed, and nothing is lost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, get_args
+
+import click
+
+from rover_bus.cli.chaos import Choice
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+@click.command()
+@click.option("--seed", type=int, default=1, help="Draws the data, the model and what is killed when [1].")
+@click.option("--chaos", type=click.Choice(get_args(Choice)), default="all", help="What is killed [all].")
+@click.option("--headless", is_flag=True, help="Plain lines on stderr.")
+@click.option("--json", "as_json", is_flag=True, help="The last line on stdout is one JSON object.")
+@click.option("--no-reference", is_flag=True, help="Do not train the same job in one process for comparison.")
+@click.option(
+    "--keep", type=click.Path(path_type=Path, file_okay=False), help="Keep state, logs and model there."
+)
+@click.option(
+    "--picture", type=click.Path(path_type=Path, dir_okay=False), help="Save what was narrated as SVG."
+)
+def demo(
+    seed: int,
+    chaos: Choice,
+    headless: bool,
+    as_json: bool,
+    no_reference: bool,
+    keep: Path | None,
+    picture: Path | None,
+) -> None:
+    """Train a recommendation model under a real elastic control plane on this machine, and kill it in the middle.
+
+    About a minute. Leaves nothing behind, also after Ctrl-C.
+    """
+    from rover_bus.cli.decode import to_line
+    from rover_bus.cli.demonstration import Demonstration
+    from rover_bus.cli.narrator import Narrator
+
+    console = make_console(headless, as_json, picture is not None)
+    narrator = Narrator(console, live=not headless and console.is_terminal)
+    report = Demonstration(seed, chaos, narrator, keep=keep, reference=not no_reference).run()
+    if picture:
+        console.save_svg(str(picture), title="rover demo")
+    if as_json:
+        click.echo(to_line(report))
+
+
+def make_console(headless: bool, as_json: bool, recording: bool) -> Console:
+    """Return where the story is told: stderr when stdout belongs to the JSON line, wide enough to be drawn when recorded."""
+    from rich.console import Console
+
+    return Console(
+        stderr=headless or as_json,
+        record=recording,
+        width=110 if recording else None,
+        force_terminal=True if recording else None,
+        no_color=True if headless else None,
+        highlight=False,
+    )

@@ -1,0 +1,47 @@
+"""How far a job is: its log, followed and evolved by the master's own code, so the figure is the ledger's and not an estimate.
+
+Fed by the LOG stream; read by the demo's progress bar and by chaos.py, which strikes at points of the training.
+"""
+
+from __future__ import annotations
+
+from rover_bus.events import subjects
+from rover_bus.events.bus import Bus, Stored, Subscription
+from rover_bus.events.journal import Journal
+from rover_bus.events.log import LogBatch
+from rover_bus.events.streams import LOG
+from rover_bus.master.evolution import evolve
+from rover_bus.master.state import State
+
+
+class Progress:
+    """A reader of one job's log. `state` is the master's own, as of the last batch that arrived."""
+
+    def __init__(self, bus: Bus, job: str) -> None:
+        self.state = State()
+        self._bus = bus
+        self._subject = subjects.job_log(job)
+        self._journal = Journal(bus, self._subject, job, "reader", LogBatch, lambda: 0)
+
+    async def follow(self) -> Subscription:
+        """Read from the beginning and go on."""
+        return await self._bus.follow(LOG, [self._subject], self._take, start="first")
+
+    def _take(self, stored: Stored) -> None:
+        snapshot, records = self._journal.take(stored)
+        if snapshot is not None:
+            self.state = State.load(snapshot)
+        for record in records:
+            evolve(self.state, record)
+
+    @property
+    def fraction(self) -> float:
+        """Share of the job's samples that are committed or dead-lettered, in [0, 1]."""
+        ledger = self.state.ledger
+        if ledger is None or not ledger.dataset.samples_total:
+            return 0.0
+        return min(sum(ledger.samples_done()) / ledger.dataset.samples_total, 1.0)
+
+    def joined(self, role: str) -> list[str]:
+        """Return the present lives of a role that the master has admitted, as `worker-1.3`."""
+        return sorted(str(life.member) for life in self.state.lives.values() if life.member.role == role)
