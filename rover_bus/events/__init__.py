@@ -11,8 +11,11 @@ A map for the newcomer, in reading order:
     codec.py, envelope.py     typed events to bytes and back; headers
     streams.py                streams and buckets as data
     bus.py                    the port: what a service may do to the outside
-    nats_bus.py, memory_bus.py   its two adapters; virtual_time.py is the clock of the second
-    shell.py                  the one service shell: replay, subscribe, decide, publish, ack
+    nats_bus.py, nats_*.py    its adapter on NATS: connection, storage, followers, services
+    memory_bus.py, memory_*.py   its adapter in memory, with weather from a seed; virtual_time.py is its clock
+    shell.py                  the one service shell: stand by, take over, decide, append, answer, publish
+    journal.py, leadership.py, outbox.py   the parts of the shell that know the log, the leader's key, and what leaves
+    asking.py                 the other side: whoever leads, asked until he answers
     broker.py                 an embedded nats-server
 
 Importing this package imports neither nats nor asyncio. It imports nothing else of ours.
