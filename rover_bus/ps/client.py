@@ -194,6 +194,9 @@ class RemoteParameters:
                 result, lost = self._perform(effect), None
             except LinkLost as error:
                 lost = error
+            except BaseException:
+                self._exchange.interrupt()  # Ctrl-C, or a secret refused: what was on its way is sent again by the next call
+                raise
 
     def _perform(self, effect: Effect) -> Any:
         match effect:

@@ -190,6 +190,10 @@ class Exchange:
         done, self._acknowledged = self._acknowledged, []
         return done
 
+    def interrupt(self) -> None:
+        """An operation was left half way: connections hold replies that nobody waits for, so begin again next time."""
+        self._linked = False
+
     # --- items ---
 
     def _push_item(
