@@ -9,11 +9,15 @@ from __future__ import annotations
 import asyncio
 import os
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
+import structlog
+
 from rover_bus.events.bus import Bus
-from rover_bus.events.errors import Refused
+from rover_bus.events.errors import BusError, Refused
 from rover_bus.events.identity import HostCapacity
 from rover_bus.events.subjects import name
 from rover_bus.node import capacity as capacities
@@ -22,6 +26,10 @@ from rover_bus.node.daemon import Daemon, Host
 from rover_bus.node.platform import MasterCommand
 from rover_bus.node.presence import TTL_S, Presence
 from rover_bus.node.processes import Processes, Settings
+
+Connect = Callable[[], Awaitable[Bus]]
+CONNECT_AGAIN_S = 0.2
+log = structlog.get_logger("rover.node")
 
 
 def no_masters(job: str, index: int) -> list[str]:
@@ -32,7 +40,7 @@ def no_masters(job: str, index: int) -> list[str]:
 
 
 async def run_daemon(
-    bus: Bus,
+    bus: Bus | Connect,
     host: str,
     state_dir: str | os.PathLike[str],
     *,
@@ -50,11 +58,12 @@ async def run_daemon(
 ) -> None:
     """Run the daemon of `host` until `stop` is set (or the task is cancelled), then leave nothing behind.
 
-    master_command: (job, index) -> command line of a master. url, secret_file: passed on to members as ROVER_URL and
-    ROVER_SECRET_FILE. environment: base of the members' environment (ours). capacity: what to offer instead of what is measured.
-    orphan_s: after this long without a daemon the shims drain their groups (P23; demo 5, 0: never). leave_members: at the end
-    leave the members to their shims, for a daemon that is about to come back. Raises Refused when another daemon
-    holds the state directory or the host name.
+    bus: a connection, or how to make one: then it is tried until it succeeds and closed at the end; the members of a former
+    daemon know meanwhile that they have a daemon again. master_command: (job, index) -> command line of a master.
+    url, secret_file: passed on to members as ROVER_URL and ROVER_SECRET_FILE. environment: base of the members' environment (ours).
+    capacity: what to offer instead of what is measured. orphan_s: after this long without a daemon the shims drain their groups
+    (P23; demo 5, 0: never). leave_members: at the end leave the members to their shims, for a daemon that is about to come back.
+    Raises Refused when another daemon holds the state directory or the host name, AccessDenied when the broker refuses us.
     """
     home = layout.create(state_dir)
     lock = locks.hold(str(home.daemon_lock))
@@ -81,11 +90,35 @@ async def run_daemon(
             orphan_s=orphan_s,
             oom_path=str(cgroup.out_of_memory_counter(group) or "/proc/vmstat"),
         )
-        presence = Presence(bus, host, me.daemon, f"{layout.boot_id()}:{home.root}", presence_ttl_s)
-        daemon = Daemon(bus, me, presence, lambda observe: Processes(home, settings, observe), master_command)
-        await daemon.run(stop or asyncio.Event(), ready, leave_members=leave_members)
+        stop = stop or asyncio.Event()
+        connection = await _connect(bus, stop)
+        if connection is None:
+            return  # told to stop before there was a broker; shims end the members of a former daemon in their time
+        try:
+            identity = f"{layout.boot_id()}:{home.root}"
+            presence = Presence(connection, host, me.daemon, identity, presence_ttl_s)
+            processes = partial(Processes, home, settings)
+            daemon = Daemon(connection, me, presence, processes, master_command)
+            await daemon.run(stop, ready, leave_members=leave_members)
+        finally:
+            if connection is not bus:
+                await connection.close()
     finally:
         os.close(lock)
+
+
+async def _connect(bus: Bus | Connect, stop: asyncio.Event) -> Bus | None:
+    """Return the connection; one that is ours to make is tried until there is a broker, or until `stop`."""
+    if not callable(bus):
+        return bus
+    while not stop.is_set():
+        try:
+            return await bus()
+        except BusError as error:
+            log.warning("daemon waits for the broker", why=str(error))
+        with suppress(TimeoutError):
+            await asyncio.wait_for(stop.wait(), CONNECT_AGAIN_S)
+    return None
 
 
 def _shared(

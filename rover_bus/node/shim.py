@@ -15,10 +15,10 @@ import ctypes
 import os
 import sys
 import time
-from typing import TYPE_CHECKING
 
 from rover_bus.node import exits, locks, proctree
 
+TYPE_CHECKING = False  # checkers take it for true; importing typing costs every member 8 ms
 if TYPE_CHECKING:
     import signal
     from collections.abc import Callable

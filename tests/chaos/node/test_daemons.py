@@ -37,14 +37,19 @@ KINDS: dict[str, type[facts.HostFact]] = {
 SERVE = """
 import asyncio, signal, sys
 from rover_bus.events.nats_bus import NatsBus
+from rover_bus.events.streams import BUCKETS, STREAMS
 from rover_bus.node.service import run_daemon
 
 async def main(url, secret, state_dir, orphan_s):
-    bus, stop = await NatsBus.connect(url, secret=secret, name="daemon"), asyncio.Event()
+    async def connect():
+        bus = await NatsBus.connect(url, secret=secret, name="daemon")
+        await bus.ensure(STREAMS, BUCKETS)
+        return bus
+
+    stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-    await run_daemon(bus, "host-a", state_dir, master_command=lambda job, index: ["sleep", "600"], url=url,
+    await run_daemon(connect, "host-a", state_dir, master_command=lambda job, index: ["sleep", "600"], url=url,
                      orphan_s=float(orphan_s), sample_s=0.5, stop=stop)
-    await bus.close()
 
 asyncio.run(main(*sys.argv[1:]))
 """
@@ -264,6 +269,26 @@ def test_an_exit_during_an_outage_of_the_broker_is_reported_when_it_is_back(
     play(scene)
 
 
+def test_a_daemon_that_comes_back_before_its_broker_keeps_its_members_meanwhile(
+    play: Callable[[Scene], None],
+) -> None:
+    async def scene(stage: Stage) -> None:
+        await stage.submit()
+        await stage.desire(ONE)
+        pids = await stage.running("worker-0.1")
+        stage.broker.kill()
+        stage.end_daemon(signal.SIGKILL)
+        stage.start_daemon()
+        await asyncio.sleep(2 * ORPHAN_S)
+        assert stage.pids() == pids
+        stage.broker.start()
+        await stage.until(stage.adopted, "the adoption")
+        assert stage.adopted() == [("worker-0.1", pids["worker-0.1"])]
+        assert stage.end_daemon(signal.SIGTERM) == 0
+
+    play(scene)
+
+
 @pytest.mark.parametrize("seed", range(int(os.environ.get("ROVER_CHAOS_SEEDS", "3"))))
 def test_whatever_is_killed_every_life_ends_once_and_nothing_is_left(
     play: Callable[[Scene], None], seed: int
@@ -303,8 +328,8 @@ def test_whatever_is_killed_every_life_ends_once_and_nothing_is_left(
         members = [Member("worker", i, n) for i, n in enumerate(incarnations)]
         await stage.desire(*members, plan=99)
         await stage.until(lambda: {str(each) for each in members} <= set(stage.pids()), "the last plan")
-        logs = {log.name.removesuffix(".log") for log in read_logs(stage.state_dir, "demo")}
         assert stage.end_daemon(signal.SIGTERM) == 0
+        logs = {log.name.removesuffix(".log") for log in read_logs(stage.state_dir, "demo")}
         assert stage.processes() == []
         await stage.until(lambda: {name for name, _ in stage.exits()} == logs, "an exit of every life")
         assert set(stage.exits().values()) == {1}
