@@ -17,8 +17,9 @@ import numpy.typing as npt
 from rover_bus.events.errors import AccessDenied, BadMessage
 from rover_bus.events.requests import RoutingTable, ServerAddress
 from rover_bus.ps import handshake
-from rover_bus.ps.exchange import Additions, Effect, Exchange, LinkLost, Receive, Refresh, Reset, Send, Steps
+from rover_bus.ps.exchange import Effect, Exchange, LinkLost, Receive, Refresh, Reset, Send, Steps
 from rover_bus.ps.frame import Buffer
+from rover_bus.ps.gradients import Additions
 from rover_bus.ps.spec import Table
 from rover_bus.ps.store import Acknowledged, BatchKey, Exported, Pulled
 from rover_bus.ps.stream import Frame, FrameReceiver, FrameSender, connect

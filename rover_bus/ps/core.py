@@ -22,8 +22,9 @@ from rover_bus.ps.messages import Acked, Declare, Dump, Inspect, Pull, Push, Rep
 from rover_bus.ps.routing import owned_slots, owner_of_slots
 from rover_bus.ps.rows import Places, all_finite
 from rover_bus.ps.spec import Dense
+from rover_bus.ps.storage import Store
 from rover_bus.ps.store import BatchKey
-from rover_bus.ps.tables import Store, TableSet
+from rover_bus.ps.tables import TableSet
 
 PAGE_BYTES = 32 << 20  # of values in one page of a dump
 REMEMBERED_PULLS = 256  # whose keys wait for their push: of some 100 KiB each

@@ -1,6 +1,6 @@
 """Where the row of an id is: a vectorised open-addressing index for growing tables.
 
-Fed by `tables.GrowingStore`; one index serves all tables of a family, told apart exactly by a tag. Buckets of eight keys fill
+Fed by `growing.GrowingStore`; one index serves all tables of a family, told apart exactly by a tag. Buckets of eight keys fill
 one cache line, so that nearly every search ends after one gather and one comparison of eight, for all ids at once. Full
 buckets overflow into the next one. Nothing is ever removed: slots that leave a server are rebuilt without them.
 """

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from rover_bus.events.errors import InputError
 from rover_bus.ps.catalogue import Keys
-from rover_bus.ps.exchange import Additions, added_parts, pushed_parts
+from rover_bus.ps.gradients import Additions, added_parts, pushed_parts
 from rover_bus.ps.hashing import SLOTS
 from rover_bus.ps.intervals import NOTHING, Intervals
 from rover_bus.ps.outgoing import DensePart, PullItem, SparsePart

@@ -14,8 +14,9 @@ import numpy.typing as npt
 
 from rover_bus.events.requests import RoutingTable, ServerAddress
 from rover_bus.ps.core import ServerCore
-from rover_bus.ps.exchange import Additions, Effect, Exchange, LinkLost, Receive, Refresh, Reset, Send, Steps
+from rover_bus.ps.exchange import Effect, Exchange, LinkLost, Receive, Refresh, Reset, Send, Steps
 from rover_bus.ps.frame import unpack
+from rover_bus.ps.gradients import Additions
 from rover_bus.ps.spec import Table
 from rover_bus.ps.store import Acknowledged, BatchKey, Exported, Pulled
 

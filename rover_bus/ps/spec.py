@@ -1,6 +1,6 @@
 """What a training program declares: tables, their optimizers, their first values.
 
-Fed by user code through `Parameters.declare`; read by `family` (storage) and `initial` (first values); compared between
+Fed by user code through `Parameters.declare`; read by `tables` (storage) and `initial` (first values); compared between
 workers, because two workers that declare different tables do not train the same model. Apart, because it is the only part
 of the parameter servers that a model developer writes down.
 """
