@@ -139,7 +139,7 @@ def _convert_keys(
     table: Mapping[str, Any], cls: type[msgspec.Struct], place: str, path: Path
 ) -> dict[str, Any]:
     """Return the fields of `cls` that a table sets, its units read; an unknown key is refused by name."""
-    keys = {_key(field): field for field in cls.__struct_fields__ if field not in _OURS}
+    keys = keys_of(cls)
     fields: dict[str, Any] = {}
     for key, value in table.items():
         where = f"{place}{key}"
@@ -155,6 +155,11 @@ def _convert_keys(
                 value = parse(value, f"{path.name}: {where}")
         fields[field] = value
     return fields
+
+
+def keys_of(cls: type[msgspec.Struct]) -> dict[str, str]:
+    """Return the keys that a table may hold, and the field that each sets."""
+    return {_key(field): field for field in cls.__struct_fields__ if field not in _OURS}
 
 
 def _key(field: str) -> str:
@@ -174,7 +179,7 @@ def _elsewhere(key: str) -> str:
     """Say where a key would be known: forgetting the table's header is a common slip."""
     known: dict[str, type[msgspec.Struct]] = {"": JobSpec, **TABLES}
     for table, cls in known.items():
-        if key in map(_key, cls.__struct_fields__) and key not in _OURS:
+        if key in keys_of(cls):
             return f"; it belongs {'under [' + table + ']' if table else 'above the first [table]'}"
     return ": docs/job-file.md lists them all"
 

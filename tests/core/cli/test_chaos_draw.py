@@ -1,0 +1,30 @@
+"""Strikes: the same for the same seed, spread over the whole training, enough of each."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import get_args
+
+import pytest
+
+from rover_bus.cli.chaos import FIRST, LAST, TARGETS, Choice, draw_strikes
+
+
+@pytest.mark.parametrize("choice", get_args(Choice))
+def test_a_seed_draws_the_same_strikes_again(choice: Choice) -> None:
+    strikes = draw_strikes(7, choice)
+    assert strikes == draw_strikes(7, choice)
+    assert strikes == sorted(strikes)
+    assert Counter(each.target for each in strikes) == Counter(TARGETS[choice])
+
+
+def test_all_kills_two_workers_a_leading_master_and_the_broker() -> None:
+    assert Counter(TARGETS["all"]) == {"worker": 2, "master": 1, "broker": 1}
+
+
+def test_strikes_are_uniform_over_the_training() -> None:
+    points = [strike.at for seed in range(500) for strike in draw_strikes(seed, "all")]
+    assert FIRST <= min(points) < 0.05
+    assert 0.89 < max(points) <= LAST
+    tenths = Counter(int((point - FIRST) / (LAST - FIRST) * 10) for point in points)
+    assert all(150 < tenths[tenth] < 250 for tenth in range(10))

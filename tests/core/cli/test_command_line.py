@@ -1,0 +1,131 @@
+"""The door: what `rover` imports, how it ends, and what it says when the user errs."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+from pkgutil import walk_packages
+
+import pytest
+from click.testing import CliRunner
+
+import rover_bus
+from rover_bus.cli.commands.submit import EXIT_CODES
+from rover_bus.cli.group import COMMANDS, rover
+from rover_bus.events.errors import RoverError
+
+DOCS = Path(__file__).parents[3] / "docs"
+
+
+def run(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "rover_bus.cli.entry", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, check=False)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_of_the_group_is_there_and_explains_itself(command: str) -> None:
+    said = CliRunner().invoke(rover, [command, "--help"])
+    assert said.exit_code == 0, said.output
+    assert "Usage:" in said.output
+
+
+def test_help_imports_no_command_and_nothing_heavy() -> None:
+    script = (
+        "import sys; sys.argv = ['rover', '--help']\n"
+        "from rover_bus.cli.entry import main\n"
+        "assert main() == 0\n"
+        "heavy = {'msgspec', 'numpy', 'nats', 'asyncio', 'rich', 'structlog'} & set(sys.modules)\n"
+        "commands = [name for name in sys.modules if name.startswith('rover_bus.cli.commands')]\n"
+        "print('loaded:', sorted(heavy), commands)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "loaded: [] []"
+    for command in COMMANDS:
+        assert f"  {command} " in done.stdout
+
+
+def test_a_command_that_does_not_exist_suggests_the_one_that_was_meant() -> None:
+    done = run("sbmit")
+    assert done.returncode == 2
+    assert "Did you mean 'submit'?" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "exit_code", "says"),
+    [
+        (("jobs",), 4, "start one with `rover up`"),
+        (("jobs", "--url", "nats://127.0.0.1:9"), 4, "no broker answers at nats://127.0.0.1:9"),
+        (("submit", "absent.toml", "--embedded"), 2, "no job file"),
+        (("run", "--plain", "absent.toml"), 2, "no job file"),
+        (("fit",), 2, "FILE with --samples"),
+        (("logs", "nothing"), 2, "no logs of members of job 'nothing'"),
+        (("events", "two words"), 4, "no stack runs"),
+    ],
+)
+def test_bad_input_gets_one_clear_line_and_its_exit_code(
+    tmp_path: Path, arguments: tuple[str, ...], exit_code: int, says: str
+) -> None:
+    done = run(*arguments, cwd=tmp_path)
+    assert done.returncode == exit_code, done.stderr
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / ".rover").exists()
+
+
+def test_a_bug_of_ours_is_one_line_too_unless_one_debugs(tmp_path: Path) -> None:
+    script = (
+        "import sys; sys.argv = ['rover', 'jobs']\n"
+        "import rover_bus.cli.connection as connection\n"
+        "def broken(*_): raise RuntimeError('spam')\n"
+        "connection.find_stack = broken\n"
+        "from rover_bus.cli.entry import main\n"
+        "sys.exit(main())"
+    )
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env={"PATH": ""})
+    assert done.returncode == 1
+    assert done.stderr.splitlines() == [
+        "rover: RuntimeError: spam (a bug in rover: ROVER_DEBUG=1 shows where)"
+    ]
+    debugging = {"PATH": "", "ROVER_DEBUG": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=debugging)
+    assert "Traceback" in done.stderr
+
+
+def exit_codes_in_use() -> dict[int, str]:
+    """Every exit code that an error of ours, or an end of a job, can lead to."""
+    for module in walk_packages(rover_bus.__path__, "rover_bus."):
+        if "_examples" not in module.name:
+            import_module(module.name)
+    found = dict.fromkeys(EXIT_CODES.values(), "job")
+    waiting: list[type[RoverError]] = [RoverError]
+    while waiting:
+        error = waiting.pop()
+        found[error.exit_code] = error.__name__
+        waiting += error.__subclasses__()
+    return found
+
+
+def test_every_exit_code_is_documented() -> None:
+    documented = {
+        int(code) for code in re.findall(r"^\| (\d+) \|", (DOCS / "cli.md").read_text(), re.MULTILINE)
+    }
+    missing = {code: name for code, name in exit_codes_in_use().items() if code not in documented}
+    assert not missing
+
+
+def test_every_command_is_documented() -> None:
+    text = (DOCS / "cli.md").read_text()
+    assert [command for command in COMMANDS if f"`rover {command}" not in text] == []
+
+
+def test_every_key_of_a_job_file_is_documented() -> None:
+    from rover_bus.cli.job_file import TABLES, keys_of
+    from rover_bus.events.job import JobSpec
+
+    text = (DOCS / "job-file.md").read_text()
+    keys = {key for cls in (JobSpec, *TABLES.values()) for key in keys_of(cls)}
+    assert [key for key in sorted(keys) if f"`{key}`" not in text] == []

@@ -1,0 +1,109 @@
+"""Causes: from a fact back to the submission, and on to what it led to."""
+
+from __future__ import annotations
+
+import pytest
+
+from rover_bus.cli.history import Happened, JobView, read_happened
+from rover_bus.cli.narration import mood, tell
+from rover_bus.cli.stories import Links, tell_event, tell_life
+from rover_bus.events import facts
+from rover_bus.events.bus import Stored
+from rover_bus.events.codec import encode
+from rover_bus.events.errors import InputError
+from rover_bus.events.facts import Fact
+from rover_bus.events.identity import DesiredMember, Exit, Member, Process
+from rover_bus.events.job import DataSpec, JobSpec
+
+WORKER = Member("worker", 0, 1)
+SPEC = JobSpec(name="a", program=["python"], data=DataSpec(train="t.csv"))
+DESIRED = DesiredMember(member=WORKER, host="h", command=["python"])
+HISTORY: list[Fact] = [
+    facts.JobSubmitted(job="a", spec=SPEC, uid="u1"),
+    facts.PlanProposed(job="a", plan=1, workers=1, servers=0, cause="job:u1", by="brain"),
+    facts.MembersDesired(job="a", term=1, plan=1, members=[DESIRED], cause="ROVER_FACTS:2", position=(5, 4)),
+    facts.HostStarted(host="h", job="a", process=Process(member=WORKER, pid=7, host="h")),
+    facts.HostExited(host="h", job="a", member=WORKER, exit=Exit(reason="killed", signal=9)),
+    facts.MemberLost(job="a", member=WORKER, reason="killed", cause="ROVER_FACTS:5", position=(9, 0)),
+    facts.EpochOpened(job="a", epoch=0, cause="register:worker-0.1", position=(6, 0)),
+]
+
+
+def happened() -> list[Happened]:
+    return [
+        read_happened(
+            Stored(sequence=at, subject=f"rover.job.a.{fact.kind()}", body=encode(fact), time_ms=at)
+        )
+        for at, fact in enumerate(HISTORY, start=1)
+    ]
+
+
+def told(event: str) -> list[tuple[int, str]]:
+    return [(depth, each.id) for depth, _, each in tell_event(happened(), event)]
+
+
+def test_a_loss_is_walked_back_to_the_submission_through_processes_that_name_no_cause() -> None:
+    assert told("6") == [(at - 1, f"ROVER_FACTS:{at}") for at in range(1, 7)]
+
+
+def test_what_an_event_led_to_stands_below_it() -> None:
+    assert told("ROVER_FACTS:2") == [(0, "ROVER_FACTS:1"), (1, "ROVER_FACTS:2"), (2, "ROVER_FACTS:3")]
+
+
+def test_a_fact_is_found_by_its_place_in_the_log() -> None:
+    assert told("a@9.0") == told("6")
+
+
+def test_a_cause_that_is_no_fact_ends_the_walk() -> None:
+    assert told("7") == [(0, "ROVER_FACTS:7")]
+
+
+def test_causes_that_name_each_other_do_not_walk_for_ever() -> None:
+    circle = [
+        facts.MemberLeft(job="a", member=WORKER, cause="ROVER_FACTS:2"),
+        facts.MemberLeft(job="a", member=WORKER, cause="ROVER_FACTS:1"),
+    ]
+    stored = [
+        read_happened(Stored(sequence=at, subject="rover.job.a.member.left", body=encode(fact)))
+        for at, fact in enumerate(circle, start=1)
+    ]
+    assert len(tell_event(stored, "1")) <= 4
+
+
+def test_the_life_of_a_member_is_every_fact_that_names_it() -> None:
+    assert [each.id for _, _, each in tell_life(happened(), "a", "worker-0", 0)] == [
+        f"ROVER_FACTS:{at}" for at in (3, 4, 5, 6)
+    ]
+    with pytest.raises(InputError, match="nothing is known of worker-0"):
+        tell_life(happened(), "a", "worker-0", 2)
+
+
+def test_an_unknown_event_says_what_one_may_name() -> None:
+    with pytest.raises(InputError, match="take a number"):
+        Links(happened()).find("nonsense")
+
+
+def test_every_fact_has_a_line_of_its_own() -> None:
+    for fact in HISTORY:
+        assert tell(fact)
+        assert tell(fact) != fact.kind()
+        assert "\n" not in tell(fact)
+        assert mood(fact) in ("green", "red", "dim", "")
+
+
+def test_foreign_bytes_among_facts_are_shown_as_unreadable() -> None:
+    each = read_happened(Stored(sequence=1, subject="rover.job.a.x.y", body=b"junk"))
+    assert each.fact is None
+    assert each.id == "ROVER_FACTS:1"
+
+
+def test_a_job_is_what_its_facts_say() -> None:
+    view = JobView("a")
+    for at, fact in enumerate(HISTORY):
+        if isinstance(fact, facts.JobFact):
+            view.take(fact, 100 + at)
+    view.take(facts.MasterElected(job="a", term=2, holder="master-1.1"), 200)
+    assert (view.state, view.leader, view.term, view.uid) == ("starting", "master-1.1", 2, "u1")
+    summary = {"samples_committed": 5, "samples_total": 6, "samples_dead_lettered": 1}
+    view.take(facts.JobEnded(job="a", state="completed", summary=summary), 300)
+    assert (view.state, view.committed, view.total, view.dead_lettered) == ("completed", 5, 6, 1)
