@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Generator
 
 from rover_bus.events.facts import Fact, JobFact
-from rover_bus.events.log import Record, Refusal, TermBegun
+from rover_bus.events.log import Left, Lost, Record, Refusal, TermBegun
 from rover_bus.events.outbox import Outgoing
 from rover_bus.events.requests import (
     ElectRequest,
@@ -73,6 +73,8 @@ class Decider:
     def evolve(self, record: Record) -> None:
         """Apply one record of the log: the same function live and in replay."""
         evolve(self.state, record)
+        if isinstance(record, Lost | Left):
+            self.watch.forget(record.member)
         if self.state.spec is not None:
             self.watch.interval_s = self.state.spec.leases.heartbeat_s
 
@@ -124,9 +126,7 @@ class Decider:
             case RegisterRequest():
                 return (yield from admitting.register(state, request))
             case LeaveRequest():
-                reply = yield from concluding.leave(state, request, self.commands)
-                self.watch.forget(request.member)
-                return reply
+                return (yield from concluding.leave(state, request, self.commands))
             case FailureRequest():
                 return (yield from failing.failure(state, request))
             case ElectRequest():
@@ -138,7 +138,6 @@ class Decider:
     def _tick(self, now: float) -> Steps:
         self.watch.look(now)
         for member in self.watch.silent(now):
-            self.watch.forget(member)
             yield from lifecycle.lose(
                 self.state, member, "silent", "three heartbeats missed", "tick", self.commands
             )
