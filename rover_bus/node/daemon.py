@@ -103,6 +103,9 @@ class Daemon:
         try:
             ready()
             await self._until(stop, tasks)
+        except Exception:
+            leave_members = True  # an error of ours is no reason to end anybody's training
+            raise
         finally:
             await self._close(tasks, leave_members)
 

@@ -39,7 +39,7 @@ def is_held_at(path: str) -> bool:
     """Say whether somebody holds the lock of the file at `path`; an absent file is held by nobody."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return False
     try:
         return is_held(fd)

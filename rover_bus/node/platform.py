@@ -253,11 +253,12 @@ def desired_here(state: Platform, job: str, master_command: MasterCommand) -> di
         f"master-{index}": DesiredMember(
             member=Member("master", index, 1),
             host=state.host,
-            command=master_command(job, index),
+            command=command,
             grace_s=MASTER_GRACE_S,
             restart=True,
         )
         for index in wanted.masters
+        if (command := master_command(job, index))
     }
     return {**masters, **wanted.members}
 

@@ -18,6 +18,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
+import structlog
+
 from rover_bus.events.identity import Resources
 from rover_bus.node import layout, locks, proctree
 from rover_bus.node.affinity import threads
@@ -34,6 +36,7 @@ STUCK_SHIM_S = (
 )
 
 Observe = Callable[[Observation], None]
+log = structlog.get_logger("rover.node")
 
 
 class MemberProcesses(Protocol):
@@ -246,7 +249,11 @@ class Processes:
         self._observe(Adjusted(life.key, resources, cpus))
         if held:
             held.life = replace(held.life, desired=life.desired.replace(resources=resources), cpus=cpus)
-            self._write_order(held)
+            try:
+                self._write_order(held)
+            except OSError as error:
+                log.warning("limits are not changed", life=held.directory.path.name, why=str(error))
+                return
             self._signal(held, signal.SIGHUP)
 
     def stop(self, life: Life) -> None:
@@ -288,7 +295,6 @@ class Processes:
             else:
                 ran_s = _age_s(started.pid_started) if started else 0.0
                 ended = layout.Ended(reason="killed", signal=9, detail="its shim was killed", ran_s=ran_s)
-            held.directory.write("exit", ended)
         self._end(held, ended)
 
     def _sweep(self, held: _Held, started: Started | None) -> bool:
@@ -310,8 +316,9 @@ class Processes:
         self._unwatch(held)
         if self._held.get(life.key) is held:
             del self._held[life.key]
-        if held.directory.path.is_dir() and held.directory.ended() is None:
-            held.directory.write("exit", ended)
+        with contextlib.suppress(OSError):  # a full disk: the fact is sent all the same, from memory
+            if held.directory.path.is_dir() and held.directory.ended() is None:
+                held.directory.write("exit", ended)
         self._observe(
             Ended(
                 job=life.job,
@@ -325,7 +332,8 @@ class Processes:
         )
 
     def mark_reported(self, ended: Ended) -> None:
-        self._layout.mark_reported(ended.job, ended.uid, ended.member)
+        with contextlib.suppress(OSError):  # a full disk: it is sent once more after a restart
+            self._layout.mark_reported(ended.job, ended.uid, ended.member)
 
     def forget(self, job: str) -> None:
         self._layout.forget(job)

@@ -56,6 +56,16 @@ def test_a_program_or_directory_that_is_not_there_never_started_and_is_named(pla
     play(scene)
 
 
+def test_a_state_directory_that_cannot_be_written_is_a_start_that_never_was(play: Play) -> None:
+    async def scene(rig: Any) -> None:
+        (rig.layout.root / "members").write_text("in the way")
+        end = await rig.ended(rig.start("true"))
+        assert end.exit.reason == "never_started"
+        assert "members" in end.exit.detail
+
+    play(scene)
+
+
 def test_a_member_has_its_output_in_its_log_its_directory_its_environment_and_its_cores(
     play: Play, tmp_path: Path
 ) -> None:

@@ -165,6 +165,11 @@ def test_leader_and_standby_start_with_the_plan_before_any_master_exists() -> No
     ]
 
 
+def test_a_daemon_without_a_command_for_masters_still_runs_the_others() -> None:
+    state = after(EMPTY, [submitted(), masters(HERE), desired(worker(0))])
+    assert started(decide(state, lambda job, index: [], 0.0)) == ["worker-0.1"]
+
+
 def test_a_later_plan_that_names_no_masters_leaves_them_where_they_are() -> None:
     state, _ = act(after(EMPTY, [submitted(), masters(HERE)]))
     assert decide(evolve(state, masters(plan=2)), master_command, 0.0) == []
