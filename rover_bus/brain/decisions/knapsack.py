@@ -182,8 +182,11 @@ def _best_upgrade(
     return rate[np.arange(len(option)), option], option
 
 
-def choose_exactly(offers: Offers, time_limit_s: float = 30.0, gap: float = 1e-4) -> Choice:
-    """Solve the knapsack exactly, within `gap`: scipy.optimize.milp (HiGHS). Raises DoesNotFit."""
+def choose_exactly(offers: Offers, gap: float = 1e-3, node_limit: int = 2000) -> Choice:
+    """Solve the knapsack within `gap` of the optimum: scipy.optimize.milp (HiGHS). Raises DoesNotFit.
+
+    Bounded by nodes, never by time: a replay must find the same plan. The greedy choice stands where it is better.
+    """
     from scipy.optimize import Bounds, LinearConstraint, milp
     from scipy.sparse import csr_array
 
@@ -197,16 +200,19 @@ def choose_exactly(offers: Offers, time_limit_s: float = 30.0, gap: float = 1e-4
         constraints=[LinearConstraint(one_each, 1, 1), LinearConstraint(usage, -np.inf, 1.0)],
         integrality=np.ones(n),
         bounds=Bounds(0, 1),
-        options={"time_limit": time_limit_s, "mip_rel_gap": gap},
+        options={"node_limit": node_limit, "mip_rel_gap": gap},
     )
+    greedy = choose_greedily(offers)
     if solved.x is None:
-        return choose_greedily(offers)
+        return greedy
     choice = np.zeros(len(offers.value), dtype=np.int64)
     taken = solved.x > 0.5
     choice[jobs[taken]] = options[taken]
     bound = -float(solved.mip_dual_bound if solved.mip_dual_bound is not None else solved.fun)
+    if not offers.fits(choice) or offers.worth(choice) < greedy.worth:
+        choice = greedy.offers
     worth = offers.worth(choice)
-    return Choice(choice, worth, np.zeros(len(offers.capacity)), max(bound, worth))
+    return Choice(choice, worth, greedy.prices, max(min(bound, greedy.bound), worth))
 
 
 def _refuse_impossible(offers: Offers) -> None:

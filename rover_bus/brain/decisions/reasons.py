@@ -30,7 +30,8 @@ class Reason(StrEnum):
     # losers
     DOMINATED = "dominated"
     LOWER_SCORE = "lower_score"
-    TOO_DEAR = "too_dear"
+    LESS_GAIN = "less_gain"  # cheaper, but the step beyond it still pays
+    TOO_DEAR = "too_dear"  # faster, but its last step does not pay
     NO_CAPACITY = "no_capacity"
     GROWTH_BOUND = "growth_bound"
     UNCERTAIN = "uncertain"

@@ -64,7 +64,8 @@ class Restraint(msgspec.Struct, frozen=True, kw_only=True):
     growth: float = 2.0  # at most this factor a round, either way
     dead_band: float = 0.05  # smaller relative gains of throughput or cost are left alone
     keep_throughput: float = 0.97  # savings may cost at most 1 - this of it
-    least_score: float = 0.0  # throughput gained a unit of cost, relative to what the job gets per unit now
+    trusted_low: float = 0.7  # the interval of a plan must lie above this share of what is held
+    least_return: float = 0.5  # the last 1 % of cost must bring this many % of throughput
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,32 +95,41 @@ def decide_scaling(
     rules: Rules = DEFAULT_RULES,
     limits: Limits = NO_LIMITS,
 ) -> Decision:
-    """Decide what one job shall hold. Keeps what it holds when no plan is clearly better; every loser is named."""
+    """Decide what one job shall hold. Keeps what it holds when no plan is clearly better; every loser is named.
+
+    Plans are ranked by  ln(throughput after downtime) - least_return * ln(cost): the last 1 % of cost must bring that many % of
+    throughput. One fixed ranking for growing and shrinking: no plan is undone by the next, and prices have no unit [ours].
+    """
     prices, policy, restraint = rules.prices, rules.policy, rules.restraint
     plans = _evaluate(job, model, _bounded(space, job.held, limits, restraint), prices, policy)
-    held_cost = prices.cost(job.held)
-    held_speed = _held_speed(job, model, policy)
+    held_cost, held_speed = prices.cost(job.held), _held_speed(job, model, policy)
     remaining_s = job.remaining_samples / max(held_speed, 1e-12)
-    allowed = _allowed(plans, job, limits)
-    front = allowed[pareto_front(plans.cost[allowed], plans.speed[allowed])]
     gain = throughput_gain(plans.speed, held_speed, remaining_s, policy.scale_s)
-    cost = resource_cost(plans.cost, held_cost)
-    scores = score(gain, cost, job_weight(remaining_s, policy.reference_s, policy.short_jobs_first))
-    saver = _best_saver(front, plans, held_speed, held_cost, restraint)
-    grower = _best_grower(front, plans, gain, cost, scores, held_speed, held_cost, restraint)
-    chosen, reason = (saver, Reason.LESS_COST) if saver is not None else (grower, Reason.MORE_THROUGHPUT)
+    better = _utility(gain + held_speed, plans.cost, restraint) - _utility(held_speed, held_cost, restraint)
+    front = _front(plans, job, limits)
+    able = front[
+        (plans.speed[front] >= restraint.keep_throughput * held_speed)
+        & (plans.low[front] > restraint.trusted_low * held_speed)
+    ]
+    best = int(able[np.argmax(better[able])]) if len(able) else None
+    chosen = best if best is not None and better[best] > restraint.dead_band else None
     figures = {"held_throughput": held_speed, "held_cost": held_cost, "front": float(len(front))}
-    losers = _losers(job, plans, front, gain, scores, chosen, limits)
+    losers = _losers(job, plans, front, better, chosen)
     if chosen is None:
-        reason = Reason.CONSTRAINED_BY_USER if _pinned(job.held, limits) else Reason.DEAD_BAND
-        return Decision(allocation=job.held, reason=reason, scores=figures, losers=losers)
+        return Decision(
+            allocation=job.held, reason=_why_not(job.held, front, limits), scores=figures, losers=losers
+        )
+    cost = resource_cost(plans.cost[chosen], held_cost)
+    weight = job_weight(remaining_s, policy.reference_s, policy.short_jobs_first)
     figures |= {
         "throughput": float(plans.speed[chosen]),
         "low_90": float(plans.low[chosen]),
         "cost": float(plans.cost[chosen]),
         "gain": float(gain[chosen]),
-        "score": float(np.nan_to_num(scores[chosen], posinf=1e300)),
+        "score": float(score(gain[chosen], cost, weight)) if cost > 0 else 0.0,
+        "value": float(better[chosen]),
     }
+    reason = Reason.MORE_THROUGHPUT if cost > 0 else Reason.LESS_COST
     return Decision(allocation=_allocation(plans, chosen, job), reason=reason, scores=figures, losers=losers)
 
 
@@ -230,62 +240,40 @@ def _allowed(plans: _Space, job: JobView, limits: Limits) -> IntArray:
     return np.flatnonzero(within & (plans.guess == 0))
 
 
-def _best_saver(
-    front: IntArray, plans: _Space, held_speed: float, held_cost: float, restraint: Restraint
-) -> int | None:
-    """Of the plans that cost clearly less, the cheapest that keeps throughput: scale-down is as normal as scale-up."""
-    clearly = plans.cost[front] <= held_cost * (1 - 2 * restraint.dead_band)
-    keeps = plans.speed[front] >= held_speed * restraint.keep_throughput
-    found = front[clearly & keeps]
-    return int(found[np.argmin(plans.cost[found])]) if len(found) else None
+def _front(plans: _Space, job: JobView, limits: Limits) -> IntArray:
+    """The Pareto front of the plans that are allowed, by rising cost."""
+    allowed = _allowed(plans, job, limits)
+    return np.asarray(allowed[pareto_front(plans.cost[allowed], plans.speed[allowed])])
 
 
-def _best_grower(
-    front: IntArray,
-    plans: _Space,
-    gain: FloatArray,
-    cost: FloatArray,
-    scores: FloatArray,
-    held_speed: float,
-    held_cost: float,
-    restraint: Restraint,
-) -> int | None:
-    """Of the plans that gain clearly, the largest step that still pays: its score over the job's own rate now."""
-    clearly = (gain[front] > restraint.dead_band * held_speed) & (plans.low[front] > 0.7 * held_speed)
-    worth = scores[front] * held_cost / held_speed > restraint.least_score
-    found = front[clearly & worth]
-    if not len(found):
-        return None
-    # The longest step whose last part still pays half of what the whole pays: the knee of the front.
-    ranked = found[np.argsort(plans.cost[found])]
-    steps = np.diff(gain[ranked]) / np.maximum(np.diff(cost[ranked]), 1e-12)
-    rate = max(float(np.max(np.where(np.isfinite(scores[ranked]), scores[ranked], 0.0))), 1e-300)
-    pays = np.flatnonzero(steps < 0.5 * rate)
-    return int(ranked[pays[0]] if len(pays) else ranked[-1])
+def _utility(speed: FloatArray | float, cost: FloatArray | float, restraint: Restraint) -> FloatArray:
+    """How good a plan is: throughput in log, less the cost at the return that is asked of it."""
+    return np.asarray(
+        np.log(np.maximum(speed, 1e-12)) - restraint.least_return * np.log(np.maximum(cost, 1e-12))
+    )
+
+
+def _why_not(held: Allocation, front: IntArray, limits: Limits) -> Reason:
+    if limits.workers and limits.workers == held.workers:
+        return Reason.CONSTRAINED_BY_USER
+    return Reason.DEAD_BAND if len(front) else Reason.UNCERTAIN
 
 
 def _losers(
-    job: JobView,
-    plans: _Space,
-    front: IntArray,
-    gain: FloatArray,
-    scores: FloatArray,
-    chosen: int | None,
-    limits: Limits,
+    job: JobView, plans: _Space, front: IntArray, better: FloatArray, chosen: int | None
 ) -> tuple[Loser, ...]:
-    """The front's other plans, nearest in cost first, each with the reason why not."""
+    """The front's best other plans, each with its value over what is held and the reason why not."""
     others = front[front != (-1 if chosen is None else chosen)]
-    centre = plans.cost[chosen] if chosen is not None else plans.cost[front].mean() if len(front) else 0.0
-    nearest = others[np.argsort(np.abs(plans.cost[others] - centre))][:_MOST_LOSERS]
+    best = others[np.argsort(-better[others], kind="stable")][:_MOST_LOSERS]
     return tuple(
         Loser(
             _allocation(plans, int(i), job),
-            Reason.TOO_DEAR
-            if chosen is not None and plans.cost[i] > plans.cost[chosen]
-            else Reason.LOWER_SCORE,
-            float(np.nan_to_num(scores[i], posinf=1e300, neginf=-1e300)),
+            Reason.LESS_GAIN
+            if chosen is not None and plans.cost[i] < plans.cost[chosen]
+            else Reason.TOO_DEAR,
+            float(better[i]),
         )
-        for i in nearest
+        for i in best
     )
 
 
@@ -299,7 +287,3 @@ def _allocation(plans: _Space, index: int, job: JobView) -> Allocation:
         worker_memory_bytes=job.held.worker_memory_bytes,
         server_memory_bytes=_server_bytes(job, point.ps),
     )
-
-
-def _pinned(held: Allocation, limits: Limits) -> bool:
-    return bool(limits.workers and limits.workers == held.workers)

@@ -1,0 +1,270 @@
+"""Scaling one job and many: bounded, never below one, never above capacity, and every loser named."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rover_bus.brain.decisions.arbitration import Budget, Claim, arbitrate
+from rover_bus.brain.decisions.fleet import Fleet, fit_fleet, fleet_fronts, held_throughput, plan_round
+from rover_bus.brain.decisions.lifecycle import check_plan
+from rover_bus.brain.decisions.pareto import pareto_front
+from rover_bus.brain.decisions.placement import Node
+from rover_bus.brain.decisions.plans import GIB, Allocation, PlanSpace, Prices
+from rover_bus.brain.decisions.reasons import Reason
+from rover_bus.brain.decisions.scaling import JobView, Limits, decide_scaling
+from rover_bus.brain.decisions.scoring import ScalePolicy
+from rover_bus.brain.decisions.stragglers import decide_stragglers, evolve_paces
+from rover_bus.brain.models.forms import ASYNCHRONOUS
+from rover_bus.brain.models.samples import Configurations
+from rover_bus.brain.models.statistics import Line, Statistics, fit_line
+from rover_bus.brain.models.throughput import Prediction
+
+SPACE = PlanSpace()
+
+
+class Truth:
+    """A predictor that knows: the asynchronous form with given coefficients and narrow intervals."""
+
+    def __init__(self, *coefficients: float) -> None:
+        self.coefficients = np.array(coefficients)
+
+    def predict(self, at: Configurations) -> Prediction:
+        speed = ASYNCHRONOUS.throughput(at, ASYNCHRONOUS.design(at) @ self.coefficients)
+        return Prediction(speed, speed * 0.95, speed * 1.05, np.zeros(len(at), dtype=np.bool_))
+
+
+def job(workers: int = 3, servers: int = 1, cores: float = 2.0, remaining: float = 1e7) -> JobView:
+    held = Allocation(
+        workers=workers,
+        servers=servers,
+        worker_cores=cores,
+        server_cores=cores,
+        worker_memory_bytes=GIB,
+        server_memory_bytes=4 * GIB,
+    )
+    return JobView(held=held, batch_size=64, remaining_samples=remaining, table_bytes=2 * GIB)
+
+
+coefficients = st.lists(st.floats(1e-4, 1.0), min_size=5, max_size=5)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    c=coefficients,
+    workers=st.integers(1, 64),
+    servers=st.integers(1, 16),
+    cores=st.sampled_from([1.0, 2, 4, 8]),
+)
+def test_a_change_stays_within_twice_and_never_below_one(
+    c: list[float], workers: int, servers: int, cores: float
+) -> None:
+    # algorithms.md §5 [ours]: "Bound growth (≤ 2x a round), dead-band, cooldown"
+    before = job(workers, servers, cores)
+    after = decide_scaling(before, Truth(*c), SPACE).allocation
+    assert 1 <= after.workers <= 2 * workers
+    assert 1 <= after.servers <= 2 * servers
+    assert after.worker_cores <= 2 * cores
+    assert check_plan(after, Limits()) is None
+
+
+@settings(max_examples=30, deadline=None)
+@given(c=coefficients, cores=st.floats(6, 60), workers=st.integers(0, 4))
+def test_a_plan_never_passes_a_quota_or_a_pin(c: list[float], cores: float, workers: int) -> None:
+    limits = Limits(cores=cores, workers=workers, max_workers=12)
+    before = job(workers or 1, 1, 1.0)
+    assert check_plan(decide_scaling(before, Truth(*c), SPACE, limits=limits).allocation, limits) is None
+
+
+def test_three_workers_with_an_idle_server_do_not_become_54_in_one_step() -> None:
+    decision = decide_scaling(job(3, 1, 1.0), Truth(0.005, 0.001, 0.001, 0.0001, 0.01), SPACE)
+    assert decision.reason is Reason.MORE_THROUGHPUT
+    assert 3 < decision.allocation.workers <= 6
+    assert decision.losers
+
+
+def test_scaling_settles_and_then_keeps_still() -> None:
+    view, truth = job(1, 1, 1.0), Truth(0.005, 0.1, 0.02, 0.003, 0.1)
+    for _ in range(20):
+        decision = decide_scaling(view, truth, SPACE)
+        if decision.allocation == view.held:
+            break
+        view = JobView(held=decision.allocation, batch_size=64, remaining_samples=1e7, table_bytes=2 * GIB)
+    assert decision.reason is Reason.DEAD_BAND
+    assert view.held.workers > 1
+
+
+def test_more_servers_than_can_help_are_given_back() -> None:
+    wasteful = job(4, 8, 2.0)
+    limits = Limits(workers=4, cores=24.0)
+    decision = decide_scaling(wasteful, Truth(0.0002, 0.0001, 0.0001, 0.00001, 0.2), SPACE, limits=limits)
+    assert decision.reason is Reason.LESS_COST
+    assert decision.allocation.servers < 8
+
+
+def test_a_job_that_is_nearly_done_is_left_alone() -> None:
+    decision = decide_scaling(job(remaining=100), Truth(0.005, 0.001, 0.001, 0.0001, 0.01), SPACE)
+    assert decision.allocation == job().held
+    assert decision.reason is Reason.DEAD_BAND
+
+
+def test_a_guess_is_never_acted_upon() -> None:
+    class Guess(Truth):
+        def predict(self, at: Configurations) -> Prediction:
+            said = super().predict(at)
+            return Prediction(said.throughput, said.low_90, said.high_90, np.ones(len(at), dtype=np.bool_))
+
+    decision = decide_scaling(job(), Guess(0.005, 0.001, 0.001, 0.0001, 0.01), SPACE)
+    assert decision.allocation == job().held
+
+
+@settings(max_examples=20, deadline=None)
+@given(c=coefficients, scale=st.floats(0.01, 100))
+def test_decisions_do_not_depend_on_the_currency_or_the_unit_of_throughput(
+    c: list[float], scale: float
+) -> None:
+    from rover_bus.brain.decisions.scaling import Rules
+
+    plain = decide_scaling(job(), Truth(*c), SPACE)
+    prices = Prices(core=scale, memory_gib=0.1 * scale)
+    assert decide_scaling(job(), Truth(*c), SPACE, Rules(prices=prices)).allocation == plain.allocation
+
+
+def fleet(jobs: int, seed: int = 0) -> Fleet:
+    rng = np.random.default_rng(seed)
+    scale = np.array([1 / 512, 0.1, 0.02, 0.05 / 512, 0.05])
+    return Fleet(
+        scale * rng.lognormal(0, 0.6, (jobs, 5)),
+        np.full(jobs, 512.0),
+        rng.integers(1, 33, jobs),
+        rng.integers(1, 9, jobs),
+        rng.choice([1.0, 2, 4, 8], jobs),
+        rng.choice([1.0, 2, 4], jobs),
+        rng.lognormal(0.5, 0.5, jobs),
+        rng.lognormal(0.5, 0.5, jobs),
+        rng.lognormal(2, 0.5, jobs),
+        rng.lognormal(np.log(1e7), 1, jobs),
+        np.ones(jobs),
+    )
+
+
+def test_a_fleet_is_fitted_as_its_jobs_are_one_by_one() -> None:
+    rng = np.random.default_rng(2)
+    at = Configurations.of(
+        rng.integers(1, 17, 8), rng.integers(1, 5, 8), rng.integers(1, 5, 8), rng.integers(1, 3, 8), 512
+    )
+    design = ASYNCHRONOUS.design(at)
+    seconds = fleet(20).coefficients @ design.T * np.exp(0.05 * rng.standard_normal((20, 8)))
+    each = [Statistics.of(design, row) for row in seconds]
+    together = fit_fleet(
+        np.stack([s.gram for s in each]), np.stack([s.moment for s in each]), np.full(20, 8.0)
+    )
+    for coefficients_, statistics in zip(together, each, strict=True):
+        line = fit_line(statistics)
+        assert isinstance(line, Line)
+        np.testing.assert_allclose(coefficients_, line.coefficients, rtol=1e-5, atol=1e-12)
+
+
+def test_fronts_of_a_fleet_are_near_the_exact_ones() -> None:
+    jobs, prices = fleet(12), Prices()
+    fronts = fleet_fronts(jobs, prices, SPACE)
+    at = SPACE.configurations(512.0)
+    for j in range(12):
+        reachable = at.take((at.workers <= 2 * jobs.workers[j]) & (at.ps <= 2 * jobs.servers[j]))
+
+        def cost(w: np.ndarray, p: np.ndarray, lw: np.ndarray, lp: np.ndarray, j: int = j) -> np.ndarray:
+            return w * (lw + 0.1 * jobs.worker_gib[j]) + p * (lp + 0.1 * jobs.server_gib[j])
+
+        exact_cost = cost(*reachable.columns()[:4])
+        speed = ASYNCHRONOUS.throughput(reachable, ASYNCHRONOUS.design(reachable) @ jobs.coefficients[j])
+        best = pareto_front(exact_cost, speed)
+        offered = cost(fronts.workers[j], fronts.servers[j], fronts.worker_cores[j], fronts.server_cores[j])[
+            1:
+        ]
+        index = np.searchsorted(exact_cost[best], offered + 1e-6, side="right") - 1
+        loss = 1 - fronts.throughput[j, 1:] / speed[best][index]
+        assert np.median(loss) < 0.02
+        assert loss.min() > -1e-5
+
+
+def test_what_a_fleet_holds_runs_as_fast_as_the_form_says() -> None:
+    jobs = fleet(5)
+    at = Configurations.of(jobs.workers, jobs.servers, jobs.worker_cores, jobs.server_cores, 512)
+    for j, speed in enumerate(held_throughput(jobs)):
+        one = at.take([j])
+        assert speed == pytest.approx(
+            float(ASYNCHRONOUS.throughput(one, ASYNCHRONOUS.design(one) @ jobs.coefficients[j])[0])
+        )
+
+
+@pytest.mark.parametrize("count", [20, 120])
+def test_a_round_never_gives_more_than_the_cluster_has(count: int) -> None:
+    jobs = fleet(count, seed=count)
+    held = float((jobs.workers * jobs.worker_cores + jobs.servers * jobs.server_cores).sum())
+    nodes = [Node(f"n{i}", 32.0, 256 * GIB) for i in range(int(held / 32 * 1.3) + 1)]
+    outcome = plan_round(jobs, nodes, Prices(), ScalePolicy())
+    used: dict[str, float] = {}
+    for plan in outcome.plans:
+        assert plan.allocation.workers >= 1
+        assert plan.allocation.servers >= 1
+        for share in plan.placement.shares:
+            cores = (
+                share.workers * plan.allocation.worker_cores + share.servers * plan.allocation.server_cores
+            )
+            used[share.node] = used.get(share.node, 0.0) + cores
+    assert max(used.values()) <= 32 + 1e-6
+    assert sum(plan.placement.missing > 0 for plan in outcome.plans) <= 0.03 * count
+
+
+@settings(max_examples=50, deadline=None)
+@given(seed=st.integers(0, 10_000), count=st.integers(1, 10), cores=st.floats(20, 80))
+def test_arbitration_never_passes_capacity_nor_takes_a_running_jobs_servers(
+    seed: int, count: int, cores: float
+) -> None:
+    rng = np.random.default_rng(seed)
+    one = Allocation(workers=1, servers=1)
+    claims = [
+        Claim(
+            job=f"j{i}",
+            wanted=one.replace(workers=int(rng.integers(1, 20))),
+            least=one,
+            held=one.replace(workers=int(rng.integers(0, 3))) if rng.random() < 0.5 else None,
+            priority=int(rng.integers(0, 3)),
+        )
+        for i in range(count)
+    ]
+    grants = arbitrate(claims, Budget(cores, 1.0))
+    assert sum(grant.allocation.cores for grant in grants) <= cores + 1e-6
+    for claim, grant in zip(claims, grants, strict=True):
+        assert grant.job == claim.job
+        assert not claim.held or grant.allocation.servers >= 1
+
+
+def test_the_order_of_claims_does_not_matter() -> None:
+    one = Allocation(workers=1, servers=1)
+    claims = [
+        Claim(job=f"j{i}", wanted=one.replace(workers=4 + i), least=one, priority=i % 2) for i in range(6)
+    ]
+    forwards = {grant.job: grant.allocation for grant in arbitrate(claims, Budget(20, 1))}
+    backwards = {grant.job: grant.allocation for grant in arbitrate(claims[::-1], Budget(20, 1))}
+    assert forwards == backwards
+
+
+def test_one_of_two_workers_five_times_slower_is_found_in_ten_seconds() -> None:
+    # S18: a rule on the median of all sees nothing with two workers
+    paces = evolve_paces({}, {0: 100.0, 1: 100.0})
+    for _ in range(2):
+        paces = evolve_paces(paces, {0: 100.0, 1: 20.0})
+    assert [(r.worker, r.reason) for r in decide_stragglers(paces)] == [(1, Reason.STRAGGLER_SMALLER_LEASES)]
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 10_000))
+def test_ordinary_noise_makes_no_straggler(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    paces: dict = {}
+    for _ in range(50):
+        paces = evolve_paces(paces, dict(enumerate(100 * np.exp(0.06 * rng.standard_normal(4)))))
+        assert not decide_stragglers(paces)
