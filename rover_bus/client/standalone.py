@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from rover_bus.client.lease import Assigned, Work
+from rover_bus.client.witness import NAME, witness_rows, witness_table
 from rover_bus.events.errors import InputError
 from rover_bus.events.job import Dataset, JobSpec
 from rover_bus.events.requests import FailureRequest
@@ -90,10 +92,24 @@ class Standalone:
             "samples_total": total,
             "samples_committed": self.committed,
             "samples_dead_lettered": self.dead_lettered,
+            "samples_duplicated": self._duplicated(),
             "values_missing": self.values_missing,
             "result": {key: value for values in self.results.values() for key, value in values.items()},
         }
         Path(self._summary_file).write_bytes(msgspec.json.encode(summary))
+
+    def _duplicated(self) -> int | None:
+        """Return how often a sample was applied once more than it should have been, by the witness; None without one."""
+        if (
+            self._dataset is None
+            or self._parameters is None
+            or self.spec is None
+            or not self.spec.data.witness
+            or not witness_table(self._dataset)
+        ):
+            return None
+        counts = self._parameters.read(NAME, witness_rows(self._dataset))
+        return int(np.maximum(counts - 1, 0).sum())
 
     def fail(self, describe: Callable[[Any], FailureRequest]) -> None:
         """Nobody needs to be told: the exception itself goes on."""

@@ -46,3 +46,8 @@ def read_witness(exported: Exported, dataset: Dataset) -> npt.NDArray[np.int32]:
     counts = np.zeros((-(-dataset.samples_total // WIDTH), WIDTH), np.int32)
     counts[slice(None) if exported.ids is None else exported.ids] = exported.values
     return counts.reshape(-1)[: dataset.samples_total].reshape(dataset.epochs, dataset.records)
+
+
+def witness_rows(dataset: Dataset) -> Ints:
+    """Return every row id of the table: what to read for the whole of it."""
+    return np.arange(-(-dataset.samples_total // WIDTH))

@@ -14,7 +14,7 @@ from rover_bus.client.worker import ANY_PLACE, Worker
 from rover_bus.events import subjects
 from rover_bus.events.asking import Master
 from rover_bus.events.codec import decode, encode
-from rover_bus.events.errors import RoverError
+from rover_bus.events.errors import BusError, RoverError
 from rover_bus.events.facts import Fact, JobEnded, JobSubmitted, PlanProposed
 from rover_bus.events.identity import Member
 from rover_bus.events.job import Dataset, DataSpec, JobSpec, LeaseSpec, RoleSpec
@@ -68,18 +68,18 @@ class World:
 
     async def begin(self, workers: int = 2, servers: int = 1) -> None:
         """Submit the job, plan it, start a master and the server. Workers are started by the test."""
-        bus = self.broker.connect("cli")
         for fact in (
             JobSubmitted(job=JOB, spec=self.spec, uid="0123456789abcdef"),
             PlanProposed(job=JOB, plan=1, workers=workers, servers=servers, hosts=["h"]),
         ):
-            await bus.append(FACTS, subjects.job_fact(JOB, fact.kind()), encode(fact))
+            await self.publish(fact, subjects.job_fact(JOB, fact.kind()))
         self.start("master-0", self.lead("master-0"))
         for index in range(servers):
             self.start(f"ps-{index}", self.serve(index))
 
     async def publish(self, fact: Fact, subject: str) -> None:
-        await self.broker.connect("cli").append(FACTS, subject, encode(fact))
+        bus, identity = self.broker.connect("cli"), f"{subject}:{len(self.tasks)}"
+        await insist(lambda: bus.append(FACTS, subject, encode(fact), message_id=identity))
 
     async def lead(self, name: str) -> None:
         loop = asyncio.get_running_loop()
@@ -137,7 +137,9 @@ class World:
                         await meet(session, assigned)
                     repeated = self.push(assigned)
                     work = bad(assigned)
-                    session.finish(assigned, work._replace(samples_retrained=10 * repeated), (1,))
+                    routing = await session.routing()
+                    servers = tuple(server.incarnation for server in routing.servers) if routing else ()
+                    session.finish(assigned, work._replace(samples_retrained=10 * repeated), servers)
                     done.append(assigned)
                 await session.leave()
         except* RoverError as errors:
@@ -157,9 +159,9 @@ class World:
     # -- what came of it
 
     async def ended(self, within_s: float = 600.0) -> JobEnded:
-        bus = self.broker.connect("observer")
+        bus, subject = self.broker.connect("observer"), subjects.job_facts(JOB, "job.ended")
         async with asyncio.timeout(within_s):
-            while not (stored := await bus.last(FACTS, subjects.job_facts(JOB, "job.ended"))):  # noqa: ASYNC110
+            while not (stored := await insist(lambda: bus.last(FACTS, subject))):  # noqa: ASYNC110
                 await asyncio.sleep(0.2)
         return decode(stored.body, JobEnded)
 
@@ -175,6 +177,15 @@ class World:
         for task in self.tasks.values():
             task.cancel()
         await asyncio.gather(*self.tasks.values(), return_exceptions=True)
+
+
+async def insist(call: Callable[[], Awaitable[T]]) -> T:
+    """Repeat a call of the test's own until the bus answers it."""
+    while True:
+        try:
+            return await call()
+        except BusError:
+            await asyncio.sleep(0.1)
 
 
 Scenario = Callable[[World], Awaitable[T]]
