@@ -93,6 +93,9 @@ class Wiring:
 class Shell:
     """One service process's part in one log: standby first, leader when its time comes."""
 
+    journal_type = Journal
+    leadership_type = Leadership
+
     def __init__(
         self,
         bus: Bus,
@@ -106,8 +109,10 @@ class Shell:
     ) -> None:
         self.bus, self.decider, self.wiring, self.clock = bus, decider, wiring, clock
         self.holder = holder
-        self.journal = Journal(bus, wiring.log_subject, wiring.job, holder, wiring.batch_type, wall_ms)
-        self.leadership = Leadership(bus, wiring.leader_key, holder, clock, leader_ttl_s)
+        self.journal = self.journal_type(
+            bus, wiring.log_subject, wiring.job, holder, wiring.batch_type, wall_ms
+        )
+        self.leadership = self.leadership_type(bus, wiring.leader_key, holder, clock, leader_ttl_s)
         self.outbox = Outbox(bus, wiring.job, holder)
         self.leading = False
         self.bad_messages = 0

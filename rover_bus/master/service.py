@@ -80,10 +80,15 @@ def build_master(
     commands: Commands | None = None,
     snapshot_every_batches: int = 2000,
     leader_ttl_s: float = 1.0,
+    decider_type: type[ServedDecider] = ServedDecider,
+    shell_type: type[Shell] = Shell,
 ) -> tuple[Shell, Decider]:
-    """Return a master ready to run (`await shell.run()`) and its decider, to look at."""
-    decider = ServedDecider(job, commands)
-    shell = Shell(
+    """Return a master ready to run (`await shell.run()`) and its decider, to look at.
+
+    The two types are replaced where a test shows which history breaks a master without one of its rules.
+    """
+    decider = decider_type(job, commands)
+    shell = shell_type(
         bus,
         decider,
         wiring(job, snapshot_every_batches),

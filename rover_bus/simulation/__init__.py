@@ -2,6 +2,7 @@
 
     plan.py       what a seed draws: the job's shape, the weather, who dies when
     cluster.py    a host, its daemon, the Brain, masters, servers and workers as simulated processes
+    rules.py      the parts that a history is built from, replaceable to show what each rule is for
     members.py    what each process runs: the same services as live, with simulated training
     verdict.py    the judge: every sample applied exactly once, or dead-lettered by name
     history.py    one history from seed to verdict

@@ -19,18 +19,15 @@ from rover_bus.events.leadership import Deposed, read_leader
 from rover_bus.events.memory_broker import MemoryBroker
 from rover_bus.events.streams import BUCKETS, LEADERS, STREAMS
 from rover_bus.master.planning import Commands
-from rover_bus.master.service import build_master
 from rover_bus.node.cgroup import Cgroup, Limits
 from rover_bus.node.daemon import Daemon, Host
 from rover_bus.node.platform import Key, Life
 from rover_bus.node.presence import Presence
-from rover_bus.node.simulated import SimulatedHost
 from rover_bus.simulation.members import Shared, run_server, run_worker
 from rover_bus.simulation.plan import Blow
 
 JOB = "job"
 HOST = "h1"
-MasterBuilder = Callable[..., Any]
 
 
 class Cluster:
@@ -39,7 +36,7 @@ class Cluster:
     def __init__(self, broker: MemoryBroker, shared: Shared) -> None:
         self.broker, self.shared = broker, shared
         broker.ensure(STREAMS, BUCKETS)
-        self.host = SimulatedHost(self._run_member)
+        self.host = shared.rules.host(self._run_member)
         self._processes = 0
         self._services: dict[str, asyncio.Task[None]] = {}
         self._partitioned: list[str] = []
@@ -120,7 +117,7 @@ class Cluster:
             self.shared.say(f"{member} ends")
 
     async def _run_master(self, bus: Bus, name: str) -> int:
-        shell, _ = build_master(
+        shell, _ = self.shared.rules.build_master(
             bus,
             JOB,
             holder=name,
@@ -157,6 +154,11 @@ class Cluster:
             case "restart_broker":
                 self.shared.say("the broker restarts")
                 self.broker.restart(blow.for_s / 4)
+            case "kill_server":
+                self._kill("ps", blow.who)
+            case "power_cut":
+                self.shared.say("the power fails under the broker")
+                self.broker.power_cut(blow.for_s / 4)
             case "partition":
                 self._partition(blow)
 

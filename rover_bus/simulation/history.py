@@ -15,13 +15,12 @@ from rover_bus.events.codec import decode, encode
 from rover_bus.events.errors import BusError, RoverError
 from rover_bus.events.facts import JobEnded, JobSubmitted
 from rover_bus.events.job import DataSpec, JobSpec, LeaseSpec, RoleSpec
-from rover_bus.events.memory_broker import MemoryBroker
 from rover_bus.events.streams import FACTS
-from rover_bus.ps.core import ServerCore
 from rover_bus.ps.simulated import SimulatedServers
 from rover_bus.simulation.cluster import JOB, Cluster, chance_of
 from rover_bus.simulation.members import Shared
 from rover_bus.simulation.plan import Plan, draw
+from rover_bus.simulation.rules import PRODUCT, Rules
 from rover_bus.simulation.verdict import Verdict, judge
 
 LONGEST_S = 600.0  # of virtual time: a history that takes longer is stuck
@@ -37,16 +36,16 @@ def live(
     seed: int | Plan,
     *,
     say: Callable[[float, str], None] = lambda at_s, what: None,
-    core_type: type[ServerCore] = ServerCore,
+    rules: Rules = PRODUCT,
 ) -> Verdict:
-    """Live the history of a seed and judge it. `say(virtual seconds, what)` hears what happens."""
+    """Live the history of a seed and judge it. `say(virtual seconds, what)` hears what happens; `rules`: what it is built from."""
     plan = seed if isinstance(seed, Plan) else draw(seed)
-    return virtual_time.run(_live(plan, say, core_type))
+    return virtual_time.run(_live(plan, say, rules))
 
 
-async def _live(plan: Plan, say: Callable[[float, str], None], core_type: type[ServerCore]) -> Verdict:
+async def _live(plan: Plan, say: Callable[[float, str], None], rules: Rules) -> Verdict:
     loop = asyncio.get_running_loop()
-    broker = MemoryBroker(plan.seed, plan.faults)
+    broker = rules.broker(plan.seed, plan.faults)
     network = SimulatedServers(
         chance_of(plan.seed, "network"),
         asyncio.sleep,
@@ -59,14 +58,14 @@ async def _live(plan: Plan, say: Callable[[float, str], None], core_type: type[S
         network,
         chance_of(plan.seed, "training"),
         lambda what: say(loop.time(), what),
-        core_type=core_type,
+        rules=rules,
     )
     cluster = Cluster(broker, shared)
     bus = broker.connect("people")
     cluster.start_brain()
     cluster.start_daemon()
     try:
-        await _submit(bus, plan)
+        await _submit(bus, plan, rules)
         ended = asyncio.ensure_future(_ended(bus))
         striking = asyncio.ensure_future(_strike(cluster, plan))
         try:
@@ -92,7 +91,7 @@ async def _strike(cluster: Cluster, plan: Plan) -> None:
         await cluster.blow(blow)
 
 
-async def _submit(bus: Bus, plan: Plan) -> None:
+async def _submit(bus: Bus, plan: Plan, rules: Rules) -> None:
     spec = JobSpec(
         name=JOB,
         program=["train"],
@@ -102,7 +101,7 @@ async def _submit(bus: Bus, plan: Plan) -> None:
         leases=LeaseSpec(
             target_s=plan.target_s, heartbeat_s=1.0, deterministic_failures=1000, relaunches=10_000
         ),
-        on_server_lost="restart",
+        on_server_lost=rules.on_server_lost,
     )
     fact = JobSubmitted(job=JOB, spec=spec, uid=f"{plan.seed:012x}")
     await _insist(

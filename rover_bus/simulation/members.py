@@ -30,6 +30,7 @@ from rover_bus.ps.simulated import SimulatedParameters, SimulatedServers
 from rover_bus.ps.spec import Add, Growing
 from rover_bus.ps.store import BatchKey, GenerationChanged, ServersUnreachable
 from rover_bus.simulation.plan import Plan
+from rover_bus.simulation.rules import PRODUCT, Rules
 
 WITNESS = Growing(name="witness", width=1, optimizer=Add(), dtype="int32")
 Say = Callable[[str], None]
@@ -44,7 +45,7 @@ class Shared:
     chance: random.Random
     say: Say
     parts: dict[str, dict[int, int]] = field(default_factory=dict)  # path -> position -> count
-    core_type: type[ServerCore] = ServerCore
+    rules: Rules = PRODUCT
 
 
 class Poisoned(Exception):
@@ -53,7 +54,7 @@ class Poisoned(Exception):
 
 async def run_server(bus: Bus, member: Member, shared: Shared, leave: asyncio.Event) -> int:
     """One server until its job is over."""
-    core = shared.core_type(member.index, member.incarnation)
+    core = shared.rules.core(member.index, member.incarnation)
     shared.network.cores[member.index] = core
 
     async def run(function: Callable[[], Any]) -> Any:
@@ -170,7 +171,7 @@ async def _train_generation(session: Session, shared: Shared, routing: RoutingTa
             raise ServersUnreachable("this life of the worker is over")
         return newer
 
-    parameters = SimulatedParameters(routing, shared.network.call, refresh, in_flight=plan.in_flight)
+    parameters = shared.rules.parameters(routing, shared.network.call, refresh, in_flight=plan.in_flight)
     await parameters.declare(WITNESS)
     waiting: dict[BatchKey, Assigned] = {}
 
@@ -188,7 +189,7 @@ async def _train_generation(session: Session, shared: Shared, routing: RoutingTa
             _settle(session, parameters, waiting, shared)
             raise Poisoned(f"batch {assigned.number}", assigned.token)
         await asyncio.sleep(plan.batch_s * shared.chance.uniform(0.5, 2.0))
-        key = BatchKey(assigned.epoch, assigned.number)
+        key = shared.rules.push_identity(assigned)
         positions = good_positions(plan, assigned.epoch, assigned.number)
         waiting[key] = assigned
         add = {"witness": (positions, np.ones((len(positions), 1), np.int32))}

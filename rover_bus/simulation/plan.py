@@ -21,6 +21,8 @@ Act = Literal[
     "restart_broker",
     "partition",
     "preempt",
+    "kill_server",  # not drawn: until there are checkpoints it ends the job or starts it again (P24)
+    "power_cut",  # not drawn: the tail of the log may be lost with it (P21)
 ]
 
 
