@@ -29,6 +29,7 @@ from rover_bus.node.processes import Processes, Settings
 
 Connect = Callable[[], Awaitable[Bus]]
 CONNECT_AGAIN_S = 0.2
+LOCK_PATIENCE_S = 1.0
 log = structlog.get_logger("rover.node")
 
 
@@ -65,11 +66,7 @@ async def run_daemon(
     Raises Refused when another daemon holds the state directory or the host name, AccessDenied when the broker refuses us.
     """
     home = layout.create(state_dir)
-    lock = locks.hold(str(home.daemon_lock))
-    if lock is None:
-        raise Refused(
-            f"another daemon runs on {home.root}: stop it, or give this one its own directory", "exists"
-        )
+    lock = await _hold(home)
     try:
         group = cgroup.find()
         limits = cgroup.read_limits(group)
@@ -104,6 +101,19 @@ async def run_daemon(
                 await connection.close()
     finally:
         os.close(lock)
+
+
+async def _hold(home: layout.Layout) -> int:
+    """Take the daemon's lock. It is asked for again for a moment: a shim on its way to exec shares what its dead parent held."""
+    loop = asyncio.get_running_loop()
+    deadline_s = loop.time() + LOCK_PATIENCE_S
+    while (lock := locks.hold(str(home.daemon_lock))) is None:
+        if loop.time() >= deadline_s:
+            raise Refused(
+                f"another daemon runs on {home.root}: stop it, or give this one its own directory", "exists"
+            )
+        await asyncio.sleep(LOCK_PATIENCE_S / 20)
+    return lock
 
 
 async def _connect(bus: Bus | Connect, stop: asyncio.Event) -> Bus | None:

@@ -44,12 +44,19 @@ class Rig:
     def __init__(self, directory: Path, orphan_s: float = 0.0) -> None:
         self.layout = Layout(directory)
         directory.mkdir(exist_ok=True)
-        self.lock = locks.hold(str(self.layout.daemon_lock))
-        assert self.lock is not None
+        self.lock = self.hold()
         self.seen: list[Observation] = []
         environment = {key: value for key, value in os.environ.items() if not key.startswith("ROVER_")}
         settings = Settings(environment, ALLOWED, orphan_s)
         self.processes = Processes(self.layout, settings, self.seen.append)
+
+    def hold(self) -> int | None:
+        """Take the lock; a shim on its way to exec may share what its dead parent held for a moment."""
+        deadline_s = time.monotonic() + PATIENCE_S
+        while (lock := locks.hold(str(self.layout.daemon_lock))) is None:
+            assert time.monotonic() < deadline_s, "the lock of a dead daemon is held"
+            time.sleep(0.001)
+        return lock
 
     def start(
         self,

@@ -237,6 +237,24 @@ def test_members_survive_the_daemon_and_its_successor_adopts_them_and_reports_wh
     play(scene)
 
 
+def test_a_second_daemon_on_the_same_directory_is_refused_and_harms_nobody(
+    play: Callable[[Scene], None],
+) -> None:
+    async def scene(stage: Stage) -> None:
+        await stage.submit()
+        await stage.desire(ONE)
+        pids = await stage.running("worker-0.1")
+        first = stage.daemon
+        stage.start_daemon()
+        assert stage.daemon is not None
+        assert stage.daemon.wait() != 0
+        stage.daemon = first
+        assert stage.pids() == pids
+        assert stage.end_daemon(signal.SIGTERM) == 0
+
+    play(scene)
+
+
 def test_groups_end_when_their_daemon_is_gone_for_good(play: Callable[[Scene], None]) -> None:
     async def scene(stage: Stage) -> None:
         await stage.submit(HOST)
