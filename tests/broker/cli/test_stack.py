@@ -1,0 +1,196 @@
+"""A stack as its user meets it: what it starts, what it keeps alive, what it says when something is wrong, what it leaves."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from rover_bus.cli.home import Home, NoStack
+from rover_bus.cli.stack import RunningStack
+from rover_bus.events.errors import Refused
+
+pytestmark = pytest.mark.broker
+PATIENCE_S = 30.0
+
+
+def rover(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "rover_bus.cli.entry", *arguments]
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("ROVER_")}
+    return subprocess.run(
+        command, capture_output=True, text=True, cwd=cwd, check=False, timeout=60, env=environment
+    )
+
+
+def until(condition: Callable[[], object], what: str) -> None:
+    deadline_s = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline_s, f"never came: {what}"
+        time.sleep(0.02)
+
+
+def processes_of(directory: Path) -> list[int]:
+    """Return the processes whose command line names a directory."""
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        if any(str(directory) in word for word in process.info["cmdline"] or ()):
+            found.append(process.pid)
+    return found
+
+
+@pytest.fixture
+def stack(tmp_path: Path) -> Iterator[RunningStack]:
+    with RunningStack(tmp_path / "state") as running:
+        yield running
+    assert processes_of(tmp_path) == []
+
+
+def write_job(folder: Path, name: str = "tiny", *, columns: str = "age") -> Path:
+    (folder / "t.csv").write_text("label,age,user\n" + "".join(f"{n % 2},{n},u{n % 7}\n" for n in range(50)))
+    path = folder / "job.toml"
+    path.write_text(
+        f'name = "{name}"\nprogram = ["{sys.executable}", "-c", "import time; time.sleep(600)"]\n'
+        f'[data]\ntrain = "t.csv"\n[data.schema]\ndense = ["{columns}"]\ncategorical = ["user"]\n'
+        "[workers]\ncount = 1\n[servers]\ncount = 1\n"
+    )
+    return path
+
+
+def test_a_stack_runs_its_services_apart_and_is_gone_without_a_trace(tmp_path: Path) -> None:
+    home = Home(tmp_path / "state")
+    with RunningStack(home) as stack:
+        assert set(stack.pids()) == {"brain", "daemon", "broker"}
+        assert home.read_record().url == stack.url
+        assert stack.secret_file.stat().st_mode & 0o777 == 0o600
+        port = int(stack.url.rsplit(":", 1)[1])
+    assert processes_of(tmp_path) == []
+    with socket.socket() as probe:
+        assert probe.connect_ex(("127.0.0.1", port)) != 0
+    with pytest.raises(NoStack):
+        home.read_record()
+
+
+def test_what_dies_is_started_again(stack: RunningStack, tmp_path: Path) -> None:
+    before = stack.pids()
+    for pid in before.values():
+        os.kill(pid, signal.SIGKILL)
+    until(
+        lambda: len(stack.pids()) == 3 and not set(before.values()) & set(stack.pids().values()), "successors"
+    )
+    where = ("--dir", str(stack.home.root))
+    until(lambda: rover("doctor", *where, cwd=tmp_path).returncode == 0, "a healthy stack")
+
+
+def test_one_directory_holds_one_stack(stack: RunningStack) -> None:
+    with pytest.raises(Refused, match="a stack runs in"):
+        RunningStack(stack.home).start()
+
+
+def test_a_job_is_submitted_seen_and_cancelled(stack: RunningStack, tmp_path: Path) -> None:
+    job, where = write_job(tmp_path), ("--dir", str(stack.home.root))
+    done = rover("submit", str(job), *where, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "submitted tiny" in done.stdout
+
+    def members() -> list[dict[str, object]]:
+        listed = rover("members", "tiny", "-o", "json", *where, cwd=tmp_path)
+        found: list[dict[str, object]] = json.loads(listed.stdout) if listed.returncode == 0 else []
+        return found
+
+    until(lambda: {"worker", "ps"} <= {row["role"] for row in members() if row["pid"]}, "members")
+    until(lambda: [row for row in members() if row["leads"]], "a master that leads")
+    assert sum(row["role"] == "master" for row in members()) == 2
+    assert all(psutil.pid_exists(int(str(row["pid"]))) for row in members() if row["pid"])
+
+    again = rover("submit", str(job), *where, cwd=tmp_path)
+    assert again.returncode == 3
+    assert "a job 'tiny' exists already" in again.stderr
+
+    told = rover("events", "tiny", *where, cwd=tmp_path)
+    assert "submitted by" in told.stdout
+    assert "leads, term 1" in told.stdout
+    story = rover("story", "tiny/worker-0", *where, cwd=tmp_path)
+    assert "worker-0.1 started" in story.stdout
+
+    assert rover("cancel", "tiny", *where, cwd=tmp_path).stdout == "tiny: cancelled\n"
+    until(lambda: members() == [], "the end of all members")
+    assert "cancelled" in rover("jobs", *where, cwd=tmp_path).stdout
+    assert rover("cancel", "tiny", *where, cwd=tmp_path).returncode == 3
+    no_model = rover("export", "tiny", "m.npz", *where, cwd=tmp_path)
+    assert no_model.returncode == 2
+    assert "left no model" in no_model.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "exit_code", "says"),
+    [
+        (("submit", "absent.toml"), 2, "no job file"),
+        (("submit", "job.toml", "--name", "two words"), 2, "cannot be used"),
+        (("jobs", "--secret-file", "wrong"), 5, "wrong"),
+        (("jobs", "--secret-file", "absent"), 2, "no secret file"),
+        (("members", "nobody"), 2, "there is no job 'nobody'"),
+        (("story", "99999"), 2, "no event '99999'"),
+        (("witness", "nobody"), 2, "there is no job 'nobody'"),
+    ],
+)
+def test_bad_input_gets_one_line_and_loses_nothing(
+    stack: RunningStack, tmp_path: Path, arguments: tuple[str, ...], exit_code: int, says: str
+) -> None:
+    write_job(tmp_path)
+    secret = tmp_path / "wrong"
+    secret.write_text("not-the-secret\n")
+    secret.chmod(0o600)
+    done = rover(*arguments, "--dir", str(stack.home.root), cwd=tmp_path)
+    assert done.returncode == exit_code, done.stderr
+    assert says in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_a_wrong_column_is_refused_before_anything_is_submitted(stack: RunningStack, tmp_path: Path) -> None:
+    where = ("--dir", str(stack.home.root))
+    done = rover("submit", str(write_job(tmp_path, columns="agee")), *where, cwd=tmp_path)
+    assert done.returncode == 2
+    assert "no column 'agee'; did you mean 'age'?" in done.stderr
+    assert rover("jobs", "-o", "json", *where, cwd=tmp_path).stdout == "[]\n"
+
+
+def test_up_ends_everything_on_ctrl_c_and_on_sigterm(tmp_path: Path) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        state = tmp_path / number.name
+        command = [sys.executable, "-m", "rover_bus.cli.entry", "up", "--dir", str(state)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+            until(lambda: (state / "stack.json").exists(), "a stack")  # noqa: B023
+            process.send_signal(number)
+            assert process.wait(PATIENCE_S) == 0
+        assert processes_of(state) == []
+        assert not (state / "stack.json").exists()
+
+
+def test_up_that_is_killed_takes_its_services_with_it(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    command = [sys.executable, "-m", "rover_bus.cli.entry", "up", "--dir", str(state)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        until(lambda: (state / "stack.json").exists(), "a stack")
+        process.kill()
+        process.wait()
+    until(lambda: processes_of(state) == [], "the end of the services")
+    with RunningStack(state) as again:
+        assert len(again.pids()) == 3
+
+
+def test_a_stack_in_the_background_is_ended_by_down(tmp_path: Path) -> None:
+    where = ("--dir", str(tmp_path / "state"))
+    assert rover("up", "--detach", *where, cwd=tmp_path).returncode == 0
+    assert rover("up", "--detach", *where, cwd=tmp_path).returncode == 4
+    assert rover("down", *where, cwd=tmp_path).returncode == 0
+    until(lambda: processes_of(tmp_path) == [], "the end of the services")
+    assert rover("down", *where, cwd=tmp_path).returncode == 4
