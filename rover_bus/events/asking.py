@@ -16,8 +16,8 @@ from rover_bus.events.leadership import LeaderEntry, read_leader
 from rover_bus.events.requests import METHODS, Reply, Request
 from rover_bus.events.streams import LEADERS
 
-# For one answer: a dead master answers nothing, a busy one must not be flooded.
-FIRST_PATIENCE_S, LONGEST_PATIENCE_S = 0.5, 2.0
+# For one answer: a dead master answers nothing, a busy one must not be flooded; but three repeats are to fit into three heartbeats.
+FIRST_PATIENCE_S, LONGEST_PATIENCE_S = 0.5, 1.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 0.1  # between two looks at the leadership key
 
 _METHOD_OF = {cls: method for method, cls in METHODS.items()}

@@ -22,7 +22,7 @@ from rover_bus.events.facts import (
     SkippedRow,
 )
 from rover_bus.events.identity import Exit, Member
-from rover_bus.events.job import Dataset
+from rover_bus.events.job import Dataset, LeaseSpec
 from rover_bus.events.memory_broker import CALM, Faults
 from rover_bus.events.requests import FailureRequest
 
@@ -38,6 +38,11 @@ ROUGH = Faults(
     append_lost=0.02,
     ack_lost=0.02,
 )
+
+
+PATIENT = LeaseSpec(
+    target_s=2.0, heartbeat_s=3.0
+)  # in rough weather three lost heartbeats in a row are no death
 
 
 async def two_workers(world: World) -> Any:
@@ -75,7 +80,7 @@ def test_lost_doubled_and_late_messages_lose_nothing_and_commit_nothing_twice(pl
         world.broker.faults = CALM
         exact(world, await world.ended())
 
-    play(scenario, seed=seed, faults=ROUGH)
+    play(scenario, seed=seed, faults=ROUGH, leases=PATIENT)
 
 
 def test_s1_the_rest_of_a_dead_workers_lease_is_trained_next_by_others(play: Play) -> None:
@@ -233,7 +238,7 @@ def test_skipped_rows_and_missing_values_are_counted_once_however_often_their_re
         rows = [row for body in await world.facts("rows.skipped") for row in decode(body, RowsSkipped).rows]
         assert sorted(row.position for row in rows) == sorted([100 * n for n in range(11)] * 2)
 
-    play(scenario, seed=4, faults=ROUGH)
+    play(scenario, seed=4, faults=ROUGH, leases=PATIENT)
 
 
 def test_a_drained_job_commits_what_is_done_and_stops(play: Play) -> None:
