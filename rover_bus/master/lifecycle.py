@@ -72,10 +72,20 @@ def _replace_worker(
 
 
 def _lose_server(state: State, member: Member, cause: str, commands: Commands) -> Consequences:
-    if not (state.phase == "finishing" and member.index in state.parts):
-        yield from lose_state(
-            state, "server_lost", f"{member} is gone with its part of the model", cause, commands
-        )
+    if state.phase == "finishing" and member.index in state.parts:
+        return
+    if state.routing is None and not state.stop and not _too_many_losses(state):
+        # Nobody could train on it yet: nothing is lost with it.
+        yield replace_members(state, [member], commands, cause, f"{member} lost before it served")
+        return
+    yield from lose_state(
+        state, "server_lost", f"{member} is gone with its part of the model", cause, commands
+    )
+
+
+def _too_many_losses(state: State) -> bool:
+    spec = state.spec
+    return spec is None or state.counts.servers_lost > spec.leases.relaunches
 
 
 def lose_state(state: State, reason: str, detail: str, cause: str, commands: Commands) -> Consequences:
@@ -86,7 +96,7 @@ def lose_state(state: State, reason: str, detail: str, cause: str, commands: Com
     spec = state.spec
     if spec is None or state.phase == "ended":
         return
-    if spec.on_server_lost == "fail" or state.stop:
+    if spec.on_server_lost == "fail" or state.stop or _too_many_losses(state):
         yield from end(state, "failed", reason, detail, cause)
         return
     if state.dataset is not None:

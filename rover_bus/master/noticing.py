@@ -29,7 +29,7 @@ def notice(state: State, fact: Fact, cause: str, commands: Commands) -> Steps:
             if mode == "cancel":
                 yield from lifecycle.end(state, "cancelled", "asked", fact.reason, cause)
             yield from lifecycle.consequences(state, cause, commands)
-        case HostExited(member=member):
+        case HostExited(member=member) if state.spec is not None and fact.job == state.spec.name:
             yield from _exited(state, fact, member, cause, commands)
     return None
 
