@@ -32,6 +32,8 @@ _AMPLITUDE_PRIOR = (0.08, 0.8)
 _NOISE_PRIOR = (0.03, 0.7)
 _LOG_COEFFICIENT_SD = 2.0
 _NEGLIGIBLE_WEIGHT = 1e-3
+_WEIGHED_ROWS = 100
+_FINALISTS = 4
 
 
 def matern(a: FloatArray, b: FloatArray) -> FloatArray:
@@ -90,9 +92,22 @@ class Residual:
 
 
 def fit_residual(design: FloatArray, points: FloatArray, seconds: FloatArray) -> Residual:
-    """Fit form and process together: design (n, k), points (n, d) log resources, seconds (n,) above 0."""
+    """Fit form and process together: design (n, k), points (n, d) log resources, seconds (n,) above 0.
+
+    All settings are weighed on at most 100 rows, evenly taken; with more rows the best few are fitted on all of them.
+    """
+    n = len(seconds)
+    if n <= _WEIGHED_ROWS:
+        return _fit(design, points, seconds, _GRID)
+    some = np.linspace(0, n - 1, _WEIGHED_ROWS).astype(np.int64)
+    weighed = _fit(design[some], points[some], seconds[some], _GRID)
+    best = np.argsort(-weighed.weights)[:_FINALISTS]
+    return _fit(design, points, seconds, weighed.settings[best])
+
+
+def _fit(design: FloatArray, points: FloatArray, seconds: FloatArray, grid: FloatArray) -> Residual:
     scale = _scale(design, seconds)
-    inverse, log_determinant = _factors(points)
+    inverse, log_determinant = _factors(points, grid)
     rows = design / seconds[:, None] / scale
     shares = _shares(inverse @ rows, inverse.sum(axis=2))
     base = np.maximum(shares @ (design / scale).T, 1e-300)
@@ -100,17 +115,13 @@ def fit_residual(design: FloatArray, points: FloatArray, seconds: FloatArray) ->
     tangent = inverse @ ((design / scale)[None] * shares[:, None, :] / base[..., None])
     precision = tangent.transpose(0, 2, 1) @ tangent + np.eye(design.shape[1]) / _LOG_COEFFICIENT_SD**2
     factor = np.linalg.inv(np.linalg.cholesky(precision))
-    log_weight = (
-        -0.5 * (whitened**2).sum(1)
-        - log_determinant
-        + np.log(np.diagonal(factor, axis1=1, axis2=2)).sum(1)
-        + _log_prior()
-    )
+    log_weight = _log_prior(grid) - log_determinant - 0.5 * (whitened**2).sum(1)
+    log_weight += np.log(np.diagonal(factor, axis1=1, axis2=2)).sum(1)
     weights = np.exp(log_weight - log_weight.max())
     keep = weights > _NEGLIGIBLE_WEIGHT * weights.max()
     weights = weights[keep] / weights[keep].sum()
     return Residual(
-        _GRID[keep],
+        grid[keep],
         weights,
         shares[keep],
         scale,
@@ -127,13 +138,15 @@ def _scale(design: FloatArray, seconds: FloatArray) -> FloatArray:
     return np.where(scale > 0, scale, 1.0)
 
 
-def _factors(points: FloatArray) -> tuple[FloatArray, FloatArray]:
+def _factors(points: FloatArray, grid: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Inverse Cholesky factors (h, n, n) and half log determinants (h,) of every setting's covariance."""
-    n = len(points)
-    correlation = np.stack([matern(points / length, points / length) for length in LENGTHS])
-    by_length = np.array([LENGTHS.index(length) for length in _GRID[:, 1]])
-    amplitude, noise = _GRID[:, 0, None, None], _GRID[:, 2, None, None]
-    lower = np.linalg.cholesky(amplitude**2 * correlation[by_length] + noise**2 * np.eye(n))
+    lengths = np.unique(grid[:, 1])
+    correlation = np.stack([matern(points / length, points / length) for length in lengths])
+    amplitude, noise = grid[:, 0, None, None], grid[:, 2, None, None]
+    covariance = amplitude**2 * correlation[np.searchsorted(lengths, grid[:, 1])] + noise**2 * np.eye(
+        len(points)
+    )
+    lower = np.linalg.cholesky(covariance)
     half = np.log(np.diagonal(lower, axis1=1, axis2=2)).sum(1)
     return np.linalg.inv(lower), half
 
@@ -146,8 +159,8 @@ def _shares(rows: FloatArray, ones: FloatArray) -> FloatArray:
     return solve_nonnegative_fleet(gram / (root[:, :, None] * root[:, None, :]), moment / root) / root
 
 
-def _log_prior() -> FloatArray:
+def _log_prior(grid: FloatArray) -> FloatArray:
     def normal(values: FloatArray, prior: tuple[float, float]) -> FloatArray:
         return np.asarray(-0.5 * (np.log(values / prior[0]) / prior[1]) ** 2)
 
-    return normal(_GRID[:, 0], _AMPLITUDE_PRIOR) + normal(_GRID[:, 2], _NOISE_PRIOR)
+    return normal(grid[:, 0], _AMPLITUDE_PRIOR) + normal(grid[:, 2], _NOISE_PRIOR)

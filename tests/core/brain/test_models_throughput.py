@@ -163,6 +163,25 @@ def test_intervals_cover_a_truth_that_is_not_the_form(
     assert 0.85 <= float(np.mean(covered)) <= 0.98
 
 
+def test_a_long_history_is_fitted_at_bounded_cost_and_closer_than_a_short_one(
+    w1: Callable[[int, int], tuple[np.ndarray, np.ndarray]],
+) -> None:
+    table, speed = w1(3, 460)
+    observed = Observations.of(Configurations.of(*table.T, batch_size=512), speed)
+    unseen = observed.take(np.arange(400, 460))
+    errors = []
+    for rows in (10, 150):
+        model = fit_throughput(observed.take(np.arange(rows)), ASYNCHRONOUS)
+        assert isinstance(model, ThroughputModel)
+        errors.append(
+            np.median(np.abs(model.predict(unseen.configurations).throughput / unseen.throughput - 1))
+        )
+    assert errors[1] < errors[0]
+    longest = fit_throughput(observed, ASYNCHRONOUS)
+    assert isinstance(longest, ThroughputModel)
+    assert longest.samples <= 400
+
+
 @pytest.mark.parametrize("freedom", [3, 5, 17, 100])
 def test_the_quantile_is_students(freedom: int) -> None:
     assert student_95(freedom) == pytest.approx(float(student.ppf(0.95, freedom)), rel=0.02)
