@@ -76,6 +76,16 @@ class TaskDone(Caused, frozen=True, kw_only=True, tag="task.done"):
     values: dict[str, Any] = {}
 
 
+class Reported(Caused, frozen=True, kw_only=True, tag="job.reported"):
+    """Progress in figures, now and then: for people; nothing is decided by it."""
+
+    epoch: int
+    committed: int
+    dead_lettered: int
+    total: int
+    samples_per_second: float = 0.0
+
+
 class FinishBegun(Caused, frozen=True, kw_only=True, tag="finish.begun"):
     """All epochs are closed and the result is in (or nobody is left to compute it): servers write their parts."""
 
@@ -258,6 +268,7 @@ RECORDS: tuple[type[Record], ...] = (
     StopAsked,
     TaskGiven,
     TaskDone,
+    Reported,
     FinishBegun,
     ServerFinished,
     Ended,
@@ -288,6 +299,7 @@ AnyRecord = (
     | StopAsked
     | TaskGiven
     | TaskDone
+    | Reported
     | FinishBegun
     | ServerFinished
     | Ended

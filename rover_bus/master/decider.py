@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Generator
 
 from rover_bus.events.facts import Fact, JobFact
-from rover_bus.events.log import Left, Lost, Record, Refusal, TermBegun
+from rover_bus.events.log import Left, Lost, Record, Refusal, Reported, TermBegun
 from rover_bus.events.outbox import Outgoing
 from rover_bus.events.requests import (
     ElectRequest,
@@ -141,7 +141,25 @@ class Decider:
             yield from lifecycle.lose(
                 self.state, member, "silent", "three heartbeats missed", "tick", self.commands
             )
+        yield from self._report(now)
         return None
+
+    def _report(self, now: float) -> Generator[Record, None, None]:
+        ledger = self.state.ledger
+        if ledger is None or self.state.phase != "training":
+            return
+        committed, dead = ledger.samples_done()
+        rate = self.watch.progress(committed + dead, now)
+        if rate is not None:
+            total = ledger.dataset.samples_total
+            yield Reported(
+                epoch=ledger.epoch,
+                committed=committed,
+                dead_lettered=dead,
+                total=total,
+                samples_per_second=round(rate, 1),
+                cause="tick",
+            )
 
     def _take_over(self, input: TookOver, now: float) -> Steps:
         yield TermBegun(term=input.term, holder=input.holder, replayed_records=input.replayed_records)

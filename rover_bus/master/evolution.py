@@ -200,6 +200,7 @@ _EVOLUTIONS: dict[type[Record], Callable[[State, Any], None]] = {
     log.StopAsked: _ask_stop,
     log.TaskGiven: _give_task,
     log.TaskDone: _finish_task,
+    log.Reported: _nothing,
     log.FinishBegun: _begin_finish,
     log.ServerFinished: _finish_server,
     log.Ended: _end,

@@ -170,6 +170,16 @@ _PUBLISHERS: dict[type[Record], Publisher] = {
             members=r.members,
         )
     ],
+    log.Reported: lambda job, r, state, term: [
+        facts.JobReported(
+            job=job,
+            epoch=r.epoch,
+            committed=r.committed,
+            dead_lettered=r.dead_lettered,
+            total=r.total,
+            samples_per_second=r.samples_per_second,
+        )
+    ],
     log.TaskDone: lambda job, r, state, term: [
         facts.ResultReported(job=job, member=r.member, task=r.task, values=r.values)
     ],

@@ -9,6 +9,7 @@ from __future__ import annotations
 from rover_bus.events.identity import Member
 
 SILENT_INTERVALS = 3
+REPORT_EVERY_S = 5.0
 
 
 class Watch:
@@ -19,6 +20,7 @@ class Watch:
         self._heard: dict[Member, float] = {}
         self._looked: float | None = None
         self._away_since: float | None = None
+        self._reported: tuple[int, float] | None = None  # samples done, and when that was said
         self._rates: dict[int, float] = {}  # batches a second, by worker index
         self._moved: dict[int, float] = {}  # when a worker last got or committed something
 
@@ -37,6 +39,16 @@ class Watch:
         stalled = now - self._moved.get(holder, now) > max(2 * expected, SILENT_INTERVALS * self.interval_s)
         slow = rate > 0 and theirs > 0 and expected > 2 * left / rate + self.interval_s
         return stalled or slow
+
+    def progress(self, samples: int, now: float) -> float | None:
+        """Return samples a second since the last report when one is due, else None. The first call only begins to count."""
+        if self._reported is None:
+            self._reported = (samples, now)
+        former, at = self._reported
+        if now - at < REPORT_EVERY_S or samples == former:
+            return None
+        self._reported = (samples, now)
+        return (samples - former) / (now - at)
 
     def look(self, now: float) -> None:
         """Say that the master is awake. After a gap of more than one interval the clocks are set forward by it."""
