@@ -1,0 +1,83 @@
+"""The language as files: nothing has drifted, examples hold, and what an older release wrote is still read."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import msgpack
+import msgspec
+import pytest
+
+from rover_bus.cli.decode import describe
+from rover_bus.cli.samples import sample
+from rover_bus.cli.schemas import DIRECTORY, TYPES, asyncapi, check, generate, to_yaml, write_corpus
+from rover_bus.events.codec import EVENTS, decode_any
+
+CORPUS = Path(__file__).parents[2] / "corpus"
+RELEASES = sorted(path for path in CORPUS.iterdir() if path.is_dir()) if CORPUS.is_dir() else []
+
+
+def test_schemas_are_what_the_types_say() -> None:
+    assert check(dict(generate()), DIRECTORY) == 0
+
+
+def test_a_drifted_schema_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = dict(generate())
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    (tmp_path / "plan.applied.v1.json").write_text("{}")
+    assert check(files, tmp_path) == 1
+    assert "plan.applied.v1.json" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("tag", TYPES)
+def test_every_event_has_an_example_that_survives_the_wire(tag: str) -> None:
+    value = sample(TYPES[tag])
+    body = msgspec.msgpack.encode(value)
+    again = decode_any(body) if tag in EVENTS else msgspec.msgpack.decode(body, type=TYPES[tag])
+    assert msgspec.msgpack.encode(again) == body
+    assert describe(body)["type"] == tag
+
+
+def test_every_event_that_is_published_has_a_channel() -> None:
+    made = asyncapi()
+    assert set(made["channels"]) - {"replies"} | set(made["channels"]["replies"]["messages"]) == set(TYPES)
+    addresses = {channel["address"] for channel in made["channels"].values()}
+    assert "rover.job.{job}.plan.applied" in addresses
+    assert "rover.host.{host}.exited" in addresses
+    assert "rover.rpc.{job}.{term}.lease" in addresses
+
+
+def test_yaml_keeps_what_it_is_given() -> None:
+    assert list(to_yaml({"a": {"b.c": "x: y", "d": None}, "e": [1]})) == [
+        "a:",
+        '  "b.c": "x: y"',
+        "  d: null",
+        "e: [1]",
+    ]
+
+
+def test_there_is_a_corpus() -> None:
+    assert [release.name for release in RELEASES][:1] == ["0.1"]
+
+
+@pytest.mark.parametrize(
+    "body", [path for release in RELEASES for path in sorted(release.iterdir())], ids=str
+)
+def test_what_a_release_wrote_is_still_read_with_every_field_it_had(body: Path) -> None:
+    tag = body.name.removesuffix(".msgpack")
+    written = body.read_bytes()
+    value = decode_any(written) if tag in EVENTS else msgspec.msgpack.decode(written, type=TYPES[tag])
+    kept = json.loads(json.dumps(describe(msgspec.msgpack.encode(value))))
+    had = json.loads(json.dumps(describe(written)))
+    assert {key: kept.get(key) for key in had} == had
+    assert msgpack.unpackb(written, strict_map_key=False)["type"] == tag
+
+
+def test_a_corpus_is_never_written_over(tmp_path: Path) -> None:
+    first = next(iter(TYPES))
+    (tmp_path / f"{first}.msgpack").write_bytes(b"as it was")
+    write_corpus(tmp_path)
+    assert (tmp_path / f"{first}.msgpack").read_bytes() == b"as it was"
+    assert len(list(tmp_path.iterdir())) == len(TYPES)
