@@ -146,9 +146,23 @@ def _factors(points: FloatArray, grid: FloatArray) -> tuple[FloatArray, FloatArr
     covariance = amplitude**2 * correlation[np.searchsorted(lengths, grid[:, 1])] + noise**2 * np.eye(
         len(points)
     )
-    lower = np.linalg.cholesky(covariance)
+    lower = np.asarray(np.linalg.cholesky(covariance), dtype=np.float64)
     half = np.log(np.diagonal(lower, axis1=1, axis2=2)).sum(1)
-    return np.linalg.inv(lower), half
+    return _invert_lower(lower), half
+
+
+def _invert_lower(lower: FloatArray) -> FloatArray:
+    """Invert lower triangular matrices (h, n, n) row by row.
+
+    Half the work of a general inverse, and none of LAPACK's threads: on a busy host they wait for one another at every one of
+    sixty small matrices, which costs seconds.
+    """
+    inverse = np.zeros_like(lower)
+    for i in range(lower.shape[1]):
+        pivot = lower[:, i, i, None]
+        inverse[:, i, :i] = -np.einsum("hj,hjk->hk", lower[:, i, :i], inverse[:, :i, :i]) / pivot
+        inverse[:, i, i] = 1 / pivot[:, 0]
+    return np.asarray(inverse)
 
 
 def _shares(rows: FloatArray, ones: FloatArray) -> FloatArray:

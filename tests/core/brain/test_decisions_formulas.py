@@ -263,10 +263,10 @@ def test_the_greedy_choice_never_passes_capacity_and_stays_within_its_bound(
     assert choice.worth <= choice.bound + 1e-9
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 def test_the_greedy_choice_is_near_the_exact_one(seed: int) -> None:
     # algorithms.md §5 [ours]: "prices taken as the duals of the capacities ..., then a greedy fill, leave 0.5 to 1.8 %"
-    instance = offers(seed, 60)
+    instance = offers(seed, 40)
     exact = choose_exactly(instance)
     assert choose_greedily(instance).worth >= 0.98 * exact.worth
     assert exact.worth <= exact.bound + 1e-6
@@ -275,13 +275,13 @@ def test_the_greedy_choice_is_near_the_exact_one(seed: int) -> None:
 def test_more_capacity_is_never_worth_less() -> None:
     worths = []
     for tight in np.linspace(0, 1, 8):
-        worths.append(choose(offers(3, 20, float(tight))).worth)
+        worths.append(choose(offers(3, 12, float(tight))).worth)
     assert all(b >= a - 1e-3 for a, b in pairwise(worths))
 
 
 def test_the_choice_depends_neither_on_units_nor_on_the_order_of_jobs() -> None:
-    instance = offers(8, 25)
-    order = np.random.default_rng(1).permutation(25)
+    instance = offers(8, 14)
+    order = np.random.default_rng(1).permutation(14)
     other = Offers(instance.value[order] * 7, instance.usage[order] * 3, instance.capacity * 3)
     assert choose(other).worth == pytest.approx(7 * choose(instance).worth, rel=1e-3)
 
