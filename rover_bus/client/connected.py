@@ -22,7 +22,7 @@ from rover_bus.client.lease import Assigned, Work
 from rover_bus.client.session import Session, reason_to_stop
 from rover_bus.client.worker import Worker
 from rover_bus.events.bus import Bus
-from rover_bus.events.errors import InputError, Refused, RoverError
+from rover_bus.events.errors import BusError, InputError, Refused, RoverError
 from rover_bus.events.identity import Member
 from rover_bus.events.job import Dataset, JobSpec
 from rover_bus.events.profiles import WorkerProfile
@@ -33,6 +33,7 @@ from rover_bus.ps.store import Parameters
 T = TypeVar("T")
 Connect = Callable[[], Awaitable[Bus]]
 log = logging.getLogger("rover_bus.client")
+REACH_BROKER_S = 30.0  # a member may be started while the broker restarts: that is no fault of the program
 CLOSE_S = 2.0  # for the broker connection to be closed at the end
 WONDER_S = 10.0  # after so long without an answer the user is told what we wait for
 
@@ -279,12 +280,19 @@ async def _connect(environment: Environment) -> Bus:
     from rover_bus.events.nats_bus import NatsBus  # only a job on a bus pays for importing nats
 
     secret = read_secret(environment.secret_file)
-    return await NatsBus.connect(
-        environment.url,
-        secret=secret,
-        secret_source=environment.secret_file or "ROVER_SECRET_FILE",
-        name=f"{environment.job} {environment.member}",
-    )
+    deadline = time.monotonic() + (0.0 if environment.external else REACH_BROKER_S)
+    while True:
+        try:
+            return await NatsBus.connect(
+                environment.url,
+                secret=secret,
+                secret_source=environment.secret_file or "ROVER_SECRET_FILE",
+                name=f"{environment.job} {environment.member}",
+            )
+        except BusError:
+            if time.monotonic() >= deadline:
+                raise
+            await asyncio.sleep(0.1)
 
 
 def read_secret(path: str) -> str:

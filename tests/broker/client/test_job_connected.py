@@ -20,7 +20,7 @@ from rover_bus.client.witness import NAME, WIDTH, witness_table
 from rover_bus.events import subjects
 from rover_bus.events.broker import EmbeddedBroker
 from rover_bus.events.codec import decode, encode
-from rover_bus.events.errors import Refused
+from rover_bus.events.errors import BrokerUnreachable, Refused
 from rover_bus.events.facts import JobEnded, JobSubmitted, PlanProposed, WorkerFailed
 from rover_bus.events.identity import Member
 from rover_bus.events.job import DataSpec, JobSpec, LeaseSpec
@@ -269,3 +269,23 @@ def test_other_data_under_the_same_job_is_refused_with_the_difference(
 
     train(join(), clicks, meet)
     assert witness_table(rover.Dataset(records=ROWS, batch_size=BATCH, epochs=EPOCHS)).width == WIDTH
+
+
+def test_a_member_that_is_started_while_the_broker_is_away_waits_for_it(
+    stack: Stack, clicks: rover.ClickLog, join: Callable[..., rover.Job]
+) -> None:
+    stack.begin()
+    while not stack.call(stack.facts("routing.changed")):
+        time.sleep(0.05)
+    stack.broker.kill()
+    starter = threading.Timer(0.5, stack.broker.restart)
+    starter.start()
+    train(join(), clicks)
+    starter.join()
+    assert (witness(stack) == 1).all()
+
+
+def test_somebody_whose_broker_does_not_answer_is_told_at_once() -> None:
+    with pytest.raises(BrokerUnreachable, match=r"127\.0\.0\.1:1"):
+        rover.join(ROVER_JOB=JOB, ROVER_URL="nats://127.0.0.1:1")
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("rover-")]
