@@ -31,7 +31,7 @@ _GRID = np.array(list(product(AMPLITUDES, LENGTHS, NOISES)))
 _AMPLITUDE_PRIOR = (0.08, 0.8)
 _NOISE_PRIOR = (0.03, 0.7)
 _LOG_COEFFICIENT_SD = 2.0
-_NEGLIGIBLE_WEIGHT = 1e-3
+_NEGLIGIBLE_WEIGHT = 1e-2
 _WEIGHED_ROWS = 100
 _FINALISTS = 4
 
@@ -66,17 +66,26 @@ class Residual:
         """Mean and variance of log seconds of a new measurement at rows of design (m, k), points (m, d)."""
         means = np.empty((len(self.weights), len(design)))
         variances = np.empty_like(means)
-        for h, (amplitude, length, noise) in enumerate(self.settings):
-            cross = amplitude**2 * matern(self.points / length, points / length)
-            base = np.maximum(design @ (self.shares[h] / self.scale), 1e-300)
-            whitened = self.inverse[h] @ cross
-            slope = (design / self.scale * self.shares[h]) / base[:, None] - whitened.T @ self.tangent[h]
-            means[h] = np.log(base) + whitened.T @ self.whitened[h]
-            explained = np.einsum("nm,nm->m", whitened, whitened)
-            uncertain = ((slope @ self.coefficient_factor[h].T) ** 2).sum(1)
-            variances[h] = np.maximum(amplitude**2 - explained, 0) + uncertain + noise**2
+        scaled = design / self.scale
+        # Settings differ in three lengths only: the exponentials are the dear part and are shared.
+        for length in np.unique(self.settings[:, 1]):
+            correlation = matern(self.points / length, points / length)
+            for h in np.flatnonzero(self.settings[:, 1] == length):
+                means[h], variances[h] = self._one(int(h), correlation, scaled)
         mean = self.weights @ means
         return mean, self.weights @ (variances + (means - mean) ** 2)
+
+    def _one(self, h: int, correlation: FloatArray, scaled: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Mean and variance under one setting; correlation (n, m) of what was measured with what is asked."""
+        amplitude, _, noise = self.settings[h]
+        terms = scaled * self.shares[h]
+        base = np.maximum(terms.sum(axis=1), 1e-300)
+        whitened = (amplitude**2 * self.inverse[h]) @ correlation
+        slope = terms / base[:, None] - whitened.T @ self.tangent[h]
+        uncertain = ((slope @ self.coefficient_factor[h].T) ** 2).sum(1)
+        explained = np.einsum("nm,nm->m", whitened, whitened)
+        mean = np.log(base) + self.whitened[h] @ whitened
+        return mean, np.maximum(amplitude**2 - explained, 0) + uncertain + noise**2
 
     def coefficients(self) -> FloatArray:
         """Return the weighted coefficients in the units of the design (k,)."""
