@@ -35,7 +35,7 @@ from rover_bus.events.job import JobSpec
 if TYPE_CHECKING:
     from rover_bus.events.nats_bus import NatsBus
 
-ROWS, EVAL_ROWS = 60_000, 12_000
+ROWS, EVAL_ROWS = 48_000, 12_000
 ORPHAN_S = 5.0
 DRAW_S = 0.1
 NEXT = (

@@ -1,0 +1,146 @@
+"""The whole path with real processes: a job file in, kills on the way, a model, predictions and a clean witness out."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+
+from rover_bus.cli.job_file import find_example
+
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(600)]
+ROWS, EVAL_ROWS, EPOCHS = 6000, 1000, 2
+
+JOB = f"""
+name = "clicks"
+program = "dlrm"
+[data]
+train = "train.tsv"
+evaluate = "eval.tsv"
+batch_size = 64
+epochs = {EPOCHS}
+[data.schema]
+format = "criteo"
+[model]
+width = 4
+[workers]
+count = 2
+[servers]
+count = 2
+[leases]
+target = "1s"
+heartbeat = "300ms"
+"""
+
+
+def rover(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("ROVER_")}
+    return subprocess.run(
+        [sys.executable, "-m", "rover_bus.cli.entry", *arguments],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        check=False,
+        timeout=580,
+        env=environment | {"TMPDIR": str(cwd)},
+    )
+
+
+def last_line(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    assert done.returncode == 0, done.stderr
+    report: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return report
+
+
+def processes_below(directory: Path) -> list[str]:
+    return [
+        " ".join(process.info["cmdline"])
+        for process in psutil.process_iter(["cmdline"])
+        if any(str(directory) in word for word in process.info["cmdline"] or ())
+    ]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    make = [sys.executable, str(find_example("clicks.py")), "train.tsv", "eval.tsv"]
+    sizes = ["--rows", str(ROWS), "--eval-rows", str(EVAL_ROWS), "--seed", "3"]
+    subprocess.run([*make, *sizes], cwd=tmp_path, check=True, capture_output=True)
+    (tmp_path / "job.toml").write_text(JOB)
+    return tmp_path
+
+
+def test_a_job_file_becomes_a_model_predictions_and_a_clean_witness(folder: Path) -> None:
+    state = ("--dir", str(folder / "state"))
+    submitted = rover(
+        "submit", "job.toml", "--embedded", "--json", "--predictions", "p.csv", *state, cwd=folder
+    )
+    report = last_line(submitted)
+    assert report["state"] == "completed"
+    assert report["samples_committed"] == report["samples_total"] == ROWS * EPOCHS
+    assert report["samples_duplicated"] == report["samples_dead_lettered"] == 0
+    scores = np.genfromtxt(folder / "p.csv", delimiter=",", names=True)
+    assert scores["row"].tolist() == list(range(EVAL_ROWS))
+    assert 0 <= scores["score"].min() <= scores["score"].max() <= 1
+    assert processes_below(folder) == []
+
+    up = rover("up", "--detach", *state, cwd=folder)
+    assert up.returncode == 0, up.stderr
+    try:
+        written = rover("witness", "clicks", "--out", "w.npy", *state, cwd=folder)
+        assert written.returncode == 0, written.stderr
+        witness = np.load(folder / "w.npy")
+        assert witness.shape == (EPOCHS, ROWS)
+        assert (witness == 1).all()
+        assert rover("export", "clicks", "model.npz", *state, cwd=folder).returncode == 0
+        with np.load(folder / "model.npz", allow_pickle=False) as model:
+            assert "witness" not in model
+            assert all(np.isfinite(model[name]).all() for name in model if not name.endswith(".ids"))
+    finally:
+        assert rover("down", *state, cwd=folder).returncode == 0
+
+
+def test_one_process_without_a_bus_reports_the_same_figures(folder: Path) -> None:
+    report = last_line(rover("run", "--plain", "job.toml", "--json", "--predictions", "p.csv", cwd=folder))
+    assert report["samples_committed"] == report["samples_total"] == ROWS * EPOCHS
+    assert 0.5 < report["auc"] < 1
+    assert len((folder / "p.csv").read_text().splitlines()) == EVAL_ROWS + 1
+
+
+def test_an_embedded_stack_leaves_nothing_behind_when_it_is_interrupted(folder: Path) -> None:
+    slow = (folder / "job.toml").read_text().replace("epochs = 2", 'epochs = 2\nread_latency = "1s"')
+    (folder / "job.toml").write_text(slow)
+    command = [sys.executable, "-m", "rover_bus.cli.entry", "submit", "job.toml", "--embedded"]
+    environment = os.environ | {"TMPDIR": str(folder)}
+    with subprocess.Popen(
+        command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if "epoch 0 begins" in line:
+                break
+        process.terminate()
+        process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert processes_below(folder) == []
+    assert list(folder.glob("rover-*")) == []
+
+
+def test_the_demo_kills_what_it_says_and_every_sample_is_applied_exactly_once(tmp_path: Path) -> None:
+    done = rover("demo", "--headless", "--json", "--seed", "5", cwd=tmp_path)
+    report = last_line(done)
+    assert report["state"] == "completed", done.stderr
+    assert report["samples_committed"] + report["samples_dead_lettered"] == report["samples_total"]
+    assert report["samples_dead_lettered"] == report["samples_duplicated"] == 0
+    assert report["workers_lost"] >= 2
+    assert report["masters_lost"] >= 1
+    assert report["broker_restarts"] >= 1
+    assert report["takeover_seconds"] > 0
+    assert processes_below(tmp_path) == []
+    assert list(tmp_path.iterdir()) == []
