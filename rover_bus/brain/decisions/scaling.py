@@ -7,11 +7,12 @@ predictions that are guesses are left alone until they are measured.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Literal, Protocol
 
 import msgspec
 import numpy as np
 
+from rover_bus.brain.decisions.nsga2 import search_front
 from rover_bus.brain.decisions.pareto import pareto_front
 from rover_bus.brain.decisions.plans import GIB, Allocation, Decision, Loser, PlanSpace, Prices
 from rover_bus.brain.decisions.reasons import Reason
@@ -74,6 +75,8 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     prices: Prices = Prices()
     policy: ScalePolicy = ScalePolicy()
     restraint: Restraint = Restraint()
+    search: Literal["exact", "nsga2"] = "exact"  # nsga2: the paper's search, for spaces above a million plans
+    seed: int = 0  # of that search
 
 
 DEFAULT_RULES = Rules()
@@ -101,7 +104,7 @@ def decide_scaling(
     throughput. One fixed ranking for growing and shrinking: no plan is undone by the next, and prices have no unit [ours].
     """
     prices, policy, restraint = rules.prices, rules.policy, rules.restraint
-    plans = _evaluate(job, model, _bounded(space, job.held, limits, restraint), prices, policy)
+    plans = _plans(job, model, _bounded(space, job.held, limits, restraint), rules)
     held_cost, held_speed = prices.cost(job.held), _held_speed(job, model, policy)
     remaining_s = job.remaining_samples / max(held_speed, 1e-12)
     gain = throughput_gain(plans.speed, held_speed, remaining_s, policy.scale_s)
@@ -199,10 +202,26 @@ def _bounded(space: PlanSpace, held: Allocation, limits: Limits, restraint: Rest
     return space.within(low, high)
 
 
-def _evaluate(
-    job: JobView, model: Predictor, space: PlanSpace, prices: Prices, policy: ScalePolicy
-) -> _Space:
-    at = space.configurations(job.batch_size)
+def _plans(job: JobView, model: Predictor, space: PlanSpace, rules: Rules) -> _Space:
+    """Every plan of the space, or the front that the search found."""
+    if rules.search == "exact":
+        return _evaluate(job, model, space.configurations(job.batch_size), rules)
+
+    def objective(at: Configurations) -> tuple[FloatArray, FloatArray]:
+        plans = _evaluate(job, model, _with_batch(at, job.batch_size), rules)
+        return plans.cost, plans.speed
+
+    return _evaluate(
+        job, model, _with_batch(search_front(space, objective, rules.seed), job.batch_size), rules
+    )
+
+
+def _with_batch(at: Configurations, batch_size: float) -> Configurations:
+    return Configurations(at.workers, at.ps, at.worker_cores, at.ps_cores, np.full(len(at), batch_size))
+
+
+def _evaluate(job: JobView, model: Predictor, at: Configurations, rules: Rules) -> _Space:
+    prices, policy = rules.prices, rules.policy
     said = model.predict(at)
     members = at.workers + at.ps
     memory = at.workers * job.held.worker_memory_bytes + at.ps * _own_bytes(job) + job.table_bytes
