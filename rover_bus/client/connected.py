@@ -232,7 +232,8 @@ class Connected:
 
     def finish(self, assigned: Assigned, work: Work, servers: tuple[int, ...] | None) -> None:
         with self._condition:
-            self.worker.finish(assigned, time.monotonic(), work, servers)
+            if self.worker.finish(assigned, time.monotonic(), work, servers):
+                self._soon(self._session.poke)
 
     def wake(self) -> None:
         self._notify()

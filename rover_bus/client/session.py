@@ -140,7 +140,8 @@ class Session:
         self, assigned: Assigned, work: Work = NO_REMARK, servers: tuple[int, ...] | None = None
     ) -> None:
         """Say that a batch is done: every server has its update."""
-        self.worker.finish(assigned, self._clock(), work, servers)
+        if self.worker.finish(assigned, self._clock(), work, servers):
+            self.poke()
 
     async def routing(self, after: RoutingTable | None = None) -> RoutingTable | None:
         """Return a routing table other than `after`, waiting for one; None when this life ends first."""

@@ -128,7 +128,7 @@ class Worker:
 
     def holds(self, assigned: Assigned) -> bool:
         """Whether the work on a batch is still wanted from this worker."""
-        return assigned.token in self._leases and assigned.generation == self.generation
+        return assigned.token in self._leases  # tokens bear their generation
 
     def take(self) -> Assigned | None:
         """Hand out the next batch; None when there is none now (ask again after an answer) or at all (`resting`)."""
@@ -142,18 +142,23 @@ class Worker:
 
     def finish(
         self, assigned: Assigned, now: float, work: Work = NO_REMARK, servers: tuple[int, ...] | None = None
-    ) -> None:
+    ) -> bool:
         """Note that every server holds a batch's update. `servers`: the incarnations that acked, None where there are none.
 
-        A batch of a lease that is no longer ours changes nothing: the servers hold it, whoever commits it (P2).
+        Returns True when it was the last one in our hands: then `next_request` is due at once, because an epoch may end with it. A
+        batch of a lease that is no longer ours changes nothing: the servers hold it, whoever commits it (P2).
         """
         lease = self._leases.get(assigned.token)
-        if lease is None or assigned.generation != self.generation:
-            return
+        if lease is None:
+            return False
         if servers is not None:
             self._servers = list(servers)
         lease.finish(assigned.number, work)
         self._pace.finish(now)
+        if self._waiting or any(held.upto < held.end for held in self._leases.values()):
+            return False
+        self._lease_not_before = min(self._lease_not_before, now)
+        return self.hungry
 
     def drain(self) -> None:
         """Take no more work: what is done is committed at leaving, the rest returns."""

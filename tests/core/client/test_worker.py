@@ -290,6 +290,18 @@ def test_whatever_the_order_of_acks_every_remark_is_reported_once_and_only_with_
     assert seen == list(range(1, 13))
 
 
+def test_the_last_batch_in_hand_is_reported_at_once_although_the_master_said_wait() -> None:
+    worker = joined()
+    grant(worker, 11, 0, 2)
+    first, last = take(worker), take(worker)
+    asked = expect(worker, LeaseRequest, 1.0)
+    worker.receive(asked, LeaseReply(term=1, request=2, outcome="wait", delay_s=5.0), 0.5)
+    assert not worker.finish(first, 0.6)
+    assert worker.next_request(0.6) is None
+    assert worker.finish(last, 0.7)
+    assert expect(worker, LeaseRequest, 0.7).progress.uptos == [2]
+
+
 def test_pace_measures_working_time_only_and_follows_a_slowdown() -> None:
     pace = Pace()
     pace.resume(0.0)
