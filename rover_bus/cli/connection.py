@@ -39,7 +39,7 @@ def find_stack(directory: str, url: str, secret_file: str) -> Address:
         secret = Path(secret_file) if secret_file else home.secret_file
         return Address(url, secret if secret_file or secret.exists() else None, home)
     record = home.read_record()
-    return Address(record.url, Path(secret_file or record.secret_file), home)
+    return Address(record.url, Path(secret_file or record.secret_file), home.of_running())
 
 
 def with_stack(command: Callable[..., T]) -> Callable[..., T]:

@@ -68,7 +68,7 @@ class Demonstration:
         self.narrator.title(f"rover demo, seed {self.seed}, chaos: {self.chaos}")
         with ending_on_signals(), self._directory() as root:
             spec = self._prepare(root)
-            with RunningStack(Home(root / "stack"), orphan_s=ORPHAN_S) as stack:
+            with RunningStack(Home(root / "stack"), orphan_s=ORPHAN_S, disposable=True) as stack:
                 say(
                     f"a stack of its own: broker, node daemon, Brain on {stack.host}; all on loopback, behind a secret"
                 )

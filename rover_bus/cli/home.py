@@ -16,10 +16,13 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from rover_bus.events.errors import BusError, InputError, Refused
+from rover_bus.events.errors import BusError, InputError, Refused, RoverError
 
 VARIABLE = "ROVER_HOME"
 DEFAULT = ".rover"
@@ -33,7 +36,10 @@ class NoStack(BusError):
 
 @dataclass(frozen=True, slots=True)
 class StackRecord:
-    """How to reach a running stack. `embedded`: the broker is its own; `pid` is the supervisor's."""
+    """How to reach a running stack. `embedded`: the broker is its own; `pid` is the supervisor's.
+
+    `home` is where its state is when that is elsewhere: the demo's is in a temporary directory, and found from here all the same.
+    """
 
     url: str
     pid: int
@@ -41,6 +47,7 @@ class StackRecord:
     secret_file: str
     embedded: bool = True
     sync: str = "default"
+    home: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +120,32 @@ class Home:
         except BlockingIOError:
             return True
         return False
+
+    def of_running(self) -> Home:
+        """Return where the state of the stack that runs here is: here, unless its record says otherwise."""
+        try:
+            return Home(Path(self.read_record().home or self.root))
+        except NoStack:
+            return self
+
+    @contextmanager
+    def lent_to(self, record: StackRecord) -> Iterator[bool]:
+        """Let the stack of another directory be found here while the body runs; yields False where that cannot be."""
+        made = not self.root.exists()
+        try:
+            self.create()
+            lock = self.hold()
+        except RoverError:
+            yield False
+            return
+        try:
+            self.write_record(record)
+            yield True
+        finally:
+            self.remove_record()
+            os.close(lock)
+            if made:
+                shutil.rmtree(self.root, ignore_errors=True)
 
     def write_record(self, record: StackRecord) -> None:
         fresh = self._record.with_suffix(".next")

@@ -27,6 +27,11 @@ class Progress:
         """Read from the beginning and go on."""
         return await self._bus.follow(LOG, [self._subject], self._take, start="first")
 
+    async def read(self) -> None:
+        """Read what is there now."""
+        async for stored in self._bus.read(LOG, self._subject):
+            self._take(stored)
+
     def _take(self, stored: Stored) -> None:
         snapshot, records = self._journal.take(stored)
         if snapshot is not None:

@@ -13,7 +13,7 @@ import socket
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Literal, Self
@@ -45,12 +45,14 @@ class RunningStack:
         host: str = "",
         orphan_s: float = ORPHAN_S,
         max_file_store_bytes: int = 0,
+        disposable: bool = False,
     ) -> None:
+        """`disposable`: nobody wants its state; when it ends by an exception its members are killed instead of drained."""
         self.home = home if isinstance(home, Home) else Home.find(home)
         self.host = check_name(host or _host_name(), "host")
         self.secret_file = Path(secret_file) if secret_file else self.home.secret_file
         self._given_url, self._sync, self._orphan_s = url, sync, orphan_s
-        self._max_file_store_bytes = max_file_store_bytes
+        self._max_file_store_bytes, self._disposable = max_file_store_bytes, disposable
         self._lock = -1
         self.broker: EmbeddedBroker | None = None
         self.services: dict[str, Service] = {}
@@ -68,24 +70,40 @@ class RunningStack:
         try:
             self._start_broker()
             self._start_services()
-            record = StackRecord(
-                self.url, os.getpid(), self.host, str(self.secret_file), self.broker is not None, self._sync
-            )
-            self.home.write_record(record)
+            self.home.write_record(self.record())
         except BaseException:
             self.stop()
             raise
         return self
 
-    def stop(self) -> None:
-        """End everything in order: the Brain, the daemon with all members, the broker last. May be called twice."""
+    def record(self) -> StackRecord:
+        """Return how to reach it."""
+        return StackRecord(
+            url=self.url,
+            pid=os.getpid(),
+            host=self.host,
+            secret_file=str(self.secret_file),
+            embedded=self.broker is not None,
+            sync=self._sync,
+            home=str(self.home.root),
+        )
+
+    def stop(self, *, at_once: bool = False) -> None:
+        """End everything in order: the Brain, the daemon with all members, the broker last. May be called twice.
+
+        Members drain, each within its grace; `at_once` they are killed.
+        """
         if self._supervisor:
             self._supervisor.stop()
             self._supervisor = None
         self.home.remove_record()
         for name, timeout_s in (("brain", BRAIN_STOP_S), ("daemon", DAEMON_STOP_S)):
             if name in self.services:
-                self.services.pop(name).stop(timeout_s)
+                service = self.services.pop(name)
+                service.ask_to_stop()
+                if at_once and name == "daemon":
+                    self._kill_members()
+                service.stop(timeout_s)
         if self.broker:
             self.broker.stop()
         if self._lock >= 0:
@@ -111,7 +129,7 @@ class RunningStack:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.stop()
+        self.stop(at_once=self._disposable and error is not None)
 
     # -- the parts -----------------------------------------------------------------------------------------------------
 
@@ -160,6 +178,15 @@ class RunningStack:
             tended.append(_MendedBroker(self.broker))
         self._supervisor = Supervisor(tended, lambda error: print(f"rover: {error}", file=sys.stderr))
         self._supervisor.start()
+
+    def _kill_members(self) -> None:
+        """Kill what the daemon was told to drain; it waits for their shims and starts nothing any more."""
+        from rover_bus.node.layout import list_members
+
+        for status in list_members(self.home.node):
+            if status.pid:
+                with suppress(ProcessLookupError):
+                    os.kill(status.pid, signal.SIGKILL)
 
     def _service(self, role: str, arguments: list[str]) -> Service:
         below = self.home.services

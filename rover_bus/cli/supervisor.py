@@ -95,7 +95,7 @@ class Service:
             self._not_before_s = now + self._backoff_s
         if now >= self._not_before_s:
             self._not_before_s = 0.0
-            self._let_go()
+            self.ask_to_stop()
             self.restarts += 1
             self.start()
 
@@ -108,22 +108,22 @@ class Service:
                 raise ServiceFailed(f"{self.order.name} {what}: {self.last_words()}")
             time.sleep(0.01)
 
+    def ask_to_stop(self) -> None:
+        """End its standard input: it leaves in its own time."""
+        if self._process and self._process.stdin:
+            self._process.stdin.close()
+
     def stop(self, timeout_s: float) -> None:
-        """End it by ending its standard input; after `timeout_s` by force."""
+        """Ask it to stop and wait; after `timeout_s` end it by force."""
+        self.ask_to_stop()
         process, self._process = self._process, None
         if process is None:
             return
-        if process.stdin:
-            process.stdin.close()
         try:
             process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-
-    def _let_go(self) -> None:
-        if self._process and self._process.stdin:
-            self._process.stdin.close()
 
     def last_words(self) -> str:
         """Return the end of its log in one line."""

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from rover_bus.cli.connection import Address, visit, with_stack
 from rover_bus.cli.tables import output_option, show
+
+if TYPE_CHECKING:
+    from rover_bus.cli.history import JobView
+    from rover_bus.events.nats_bus import NatsBus
 
 COLUMNS = (
     "job",
@@ -28,10 +32,29 @@ COLUMNS = (
 @with_stack
 def jobs(stack: Address, output: str) -> None:
     """List the jobs of a stack in the order of their submission, and what became of them."""
-    from rover_bus.cli.history import JobView, read_jobs
 
     def row(view: JobView) -> dict[str, Any]:
         return {key: getattr(view, key) for key in view.__slots__}
 
-    views = visit(stack, read_jobs)
+    views = visit(stack, read_with_progress)
     show(map(row, views.values()), COLUMNS, output, empty="no job yet: `rover submit JOB.toml`")
+
+
+async def read_with_progress(bus: NatsBus) -> dict[str, JobView]:
+    """Return all jobs; of those that have not ended the phase and the counts that their own logs have now."""
+    from rover_bus.cli.history import read_jobs
+    from rover_bus.cli.progress import Progress
+
+    views = await read_jobs(bus)
+    for view in views.values():
+        if view.ended_ms:
+            continue
+        progress = Progress(bus, view.job)
+        await progress.read()
+        ledger = progress.state.ledger
+        if progress.state.spec is not None:
+            view.state = progress.state.phase
+        if ledger is not None:
+            view.committed, view.dead_lettered = ledger.samples_done()
+            view.total, view.epoch = ledger.dataset.samples_total, max(ledger.epoch, 0)
+    return views

@@ -23,7 +23,7 @@ def logs(job: str, member: str, follow: bool, directory: str) -> None:
     from rover_bus.events.errors import InputError
     from rover_bus.node.layout import read_logs
 
-    home = Home.find(directory)
+    home = Home.find(directory).of_running()
     place, _, incarnation = member.partition(".")
 
     def find() -> list[Path]:

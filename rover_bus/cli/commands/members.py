@@ -23,7 +23,13 @@ COLUMNS = ("role", "index", "incarnation", "pid", "state", "leads", "exit")
 @with_stack
 def members(stack: Address, job: str, everyone: bool, output: str) -> None:
     """List the processes of a job on this host: role, index, incarnation, pid, state; masters too, and which of them leads."""
-    leader = visit(stack, lambda bus: _find_leader(bus, job))
+    from rover_bus.events.errors import BusError
+
+    try:
+        leader = visit(stack, lambda bus: _find_leader(bus, job))
+    except BusError as error:  # processes are known without a broker
+        click.echo(f"rover: who leads is not known now: {error}", err=True)
+        leader = None
     rows = list_members(stack, job, leader.holder if leader and leader.term else "", everyone)
     show(rows, COLUMNS, output, empty=f"no process of {job} runs here (--all lists those that ended)")
 

@@ -76,7 +76,11 @@ def submit(
                 f"submitted {spec.name} (ROVER_FACTS:{sequence}); `rover events {spec.name} --follow` watches it"
             )
             return
-        report = visit(stack, lambda bus: submit_and_wait(bus, spec, say))
+        try:
+            report = visit(stack, lambda bus: submit_and_wait(bus, spec, say))
+        except KeyboardInterrupt:
+            click.echo(f"{spec.name} goes on: `rover jobs`, `rover stop {spec.name}`", err=True)
+            raise
     _print(report, as_json)
     context.exit(EXIT_CODES[report["state"]])
 
@@ -135,7 +139,7 @@ def run_embedded(spec: JobSpec, directory: str, say: Callable[[Happened], None])
     root = Path(directory or tempfile.mkdtemp(prefix="rover-"))
     done = False
     try:
-        with ending_on_signals(), RunningStack(Home(root.absolute()), orphan_s=5.0) as stack:
+        with ending_on_signals(), RunningStack(Home(root.absolute()), orphan_s=5.0, disposable=True) as stack:
             address = Address(stack.url, stack.secret_file, stack.home)
             report = visit(address, lambda bus: submit_and_wait(bus, spec, say))
             done = report["state"] == "completed"

@@ -16,6 +16,7 @@ import click
 from rover_bus.cli.home import Home, NoStack
 from rover_bus.cli.stack import RunningStack
 from rover_bus.cli.supervisor import ServiceFailed
+from rover_bus.cli.units import parse_bytes
 
 DOWN_TIMEOUT_S = 60.0
 
@@ -30,6 +31,12 @@ DOWN_TIMEOUT_S = 60.0
     default="default",
     help="When the broker syncs to disk: `always` survives a power cut, `default` a crash of its process.",
 )
+@click.option(
+    "--max-store",
+    default="",
+    metavar="SIZE",
+    help="Most that the broker may store, for example 10GiB [no limit].",
+)
 @click.option("--host", default="", help="Name of this host [its own].")
 @click.option("--detach", is_flag=True, help="Run in the background; `rover down` ends it.")
 @click.option("--quiet", "-q", is_flag=True, help="Say nothing.")
@@ -38,6 +45,7 @@ def up(
     url: str,
     secret_file: str,
     sync: Literal["default", "always"],
+    max_store: str,
     host: str,
     detach: bool,
     quiet: bool,
@@ -50,7 +58,10 @@ def up(
     if detach:
         _detach(home)
     else:
-        stack = RunningStack(home, url=url, secret_file=secret_file, sync=sync, host=host)
+        limit = parse_bytes(max_store, "--max-store") if max_store else 0
+        stack = RunningStack(
+            home, url=url, secret_file=secret_file, sync=sync, host=host, max_file_store_bytes=limit
+        )
         run_until_told(stack, quiet=quiet)
 
 
