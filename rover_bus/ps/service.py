@@ -32,6 +32,7 @@ log = structlog.get_logger("rover.ps")
 
 LONGEST_BEAT_S = 0.5  # orders come with heartbeats: a slow job file must not make a slow end
 FIRST_BEAT_S = 0.1  # until routed
+BUSY_S = 0.25  # for the tables' thread to answer; then we beat without it, because busy is not dead (P19)
 Run = Callable[[Callable[[], Any]], Awaitable[Any]]
 WritePart = Callable[[ServerCore, Path], int]
 
@@ -62,16 +63,27 @@ class ServerLife:
         self._who: dict[str, Any] = {}
         self._finished: FinishedRequest | None = None
         self._closed_before = 0
+        self._obeying: asyncio.Future[None] | None = None
+        self._counting: asyncio.Future[dict[str, float]] | None = None
+        self._statistics: dict[str, float] = {}
 
     async def live(self) -> None:
         """Serve the job until it is over for us. Raises Refused when this life was replaced or is not wanted."""
         heartbeat_s = await self._join()
+        try:
+            await self._converse(heartbeat_s)
+        finally:
+            for work in (self._obeying, self._counting):
+                if work is not None:
+                    work.cancel()
+
+    async def _converse(self, heartbeat_s: float) -> None:
         while True:
             reply = await self._master.ask(await self._beat())
             if isinstance(reply, HeartbeatReply):
                 if reply.order == "stop":
                     return
-                await self._obey(reply)
+                await self._begin_to_obey(reply)
             elif isinstance(reply, RefusedReply):
                 if reply.code == "job_ended":
                     return
@@ -104,11 +116,25 @@ class ServerLife:
         return self.core.state.routing is not None
 
     async def _beat(self) -> HeartbeatRequest:
+        """Return a heartbeat with the counters of now, or the last known ones while the tables' thread does something long."""
+        if self._counting is None:
+            self._counting = asyncio.ensure_future(self._run(self.core.statistics))
+        if await _done(self._counting):
+            self._statistics, self._counting = self._counting.result(), None
         routing = self.core.state.routing
-        statistics: dict[str, float] = await self._run(self.core.statistics)
         return HeartbeatRequest(
-            **self._who, statistics=statistics, routing_epoch=routing.epoch if routing is not None else 0
+            **self._who,
+            statistics=self._statistics,
+            routing_epoch=routing.epoch if routing is not None else 0,
         )
+
+    async def _begin_to_obey(self, reply: HeartbeatReply) -> None:
+        """Obey beside the heartbeats: a large part takes longer to write than silence is borne. Orders come again meanwhile."""
+        if self._obeying is None:
+            self._obeying = asyncio.ensure_future(self._obey(reply))
+        if await _done(self._obeying):
+            obeyed, self._obeying = self._obeying, None
+            obeyed.result()
 
     async def _obey(self, reply: HeartbeatReply) -> None:
         if reply.routing is not None:
@@ -132,6 +158,12 @@ class ServerLife:
                 **self._who, path=str(path), size_bytes=size, statistics=statistics
             )
         await self._master.ask(self._finished)
+
+
+async def _done(work: asyncio.Future[Any]) -> bool:
+    """Wait for something as long as a heartbeat can wait; say whether it is done."""
+    done, _ = await asyncio.wait({work}, timeout=BUSY_S)
+    return bool(done)
 
 
 async def serve_job(
