@@ -74,7 +74,7 @@ class HeldLease:
                 self._remarks.append((self.upto, done))
             self.upto += 1
 
-    def report(self) -> tuple[int, list[Work]] | None:
+    def report(self) -> tuple[int, list[tuple[int, Work]]] | None:
         """Return what is new since the last report as (upto, remarks of the batches it covers), None when nothing is."""
         if self.upto == self.reported:
             return None
@@ -85,7 +85,7 @@ class HeldLease:
                 upto = number
                 break
             covered += 1
-        remarks = [work for _, work in self._remarks[:covered]]
+        remarks = self._remarks[:covered]
         del self._remarks[:covered]
         self.reported = upto
         return upto, remarks

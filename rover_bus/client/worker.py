@@ -253,7 +253,7 @@ class Worker:
     def _new_progress(self) -> Progress:
         tokens: list[int] = []
         uptos: list[int] = []
-        remarks: list[Work] = []
+        remarks: list[tuple[int, Work]] = []
         for token, lease in self._leases.items():
             if (new := lease.report()) is not None:
                 tokens.append(token)
@@ -262,15 +262,15 @@ class Worker:
         if not tokens:
             return NO_PROGRESS
         retrained, self._retrained = self._retrained, 0
-        skipped = [row for work in remarks for row in work.skipped]
+        skipped = [row for _, work in remarks for row in work.skipped]
         return Progress(
             tokens=tokens,
             uptos=uptos,
             servers=self._servers,
             skipped=skipped,
             skipped_file=self._file if skipped else "",
-            values_missing=sum(work.values_missing for work in remarks),
-            samples_retrained=retrained + sum(work.samples_retrained for work in remarks),
+            missing=[(number, work.values_missing) for number, work in remarks if work.values_missing],
+            samples_retrained=retrained + sum(work.samples_retrained for _, work in remarks),
         )
 
     # -- the conversation side: what was answered -----------------------------------------------------------------------------

@@ -108,7 +108,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     servers: list[int] = []
     skipped: list[SkippedRow] = []
     skipped_file: str = ""
-    values_missing: int = 0
+    missing: list[tuple[int, int]] = []  # (batch, dense values that were missing in it)
     samples_retrained: int = 0  # gradients computed for batches that servers already held
 
 

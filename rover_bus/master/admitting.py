@@ -24,6 +24,8 @@ def join(state: State, request: JoinRequest, commands: Commands) -> Steps:
         return refusal(state, "not_ready", "the master does not know the job yet", retry_s=0.2)
     if state.phase == "ended":
         return refusal(state, "job_ended", f"the job is over: {state.end[0]} {state.end[1]}".rstrip())
+    if request.member.role == "master" or (request.member.role == "ps" and not request.member.incarnation):
+        return refusal(state, "wrong_role", "only workers may join without being planned")
     known = next((life for life in state.lives.values() if life.nonce == request.nonce), None)
     if known is not None:
         return _welcome(state, known.member)

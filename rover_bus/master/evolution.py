@@ -50,7 +50,9 @@ def _plan(state: State, record: log.MembersPlanned) -> None:
     state.plan = record.plan
     if record.proposal:
         state.proposal, state.hosts = record.proposal, record.hosts
+    former = {} if record.proposal else {**state.dropped, **state.planned}
     state.planned = {desired.member.place: desired for desired in record.members}
+    state.dropped = {place: desired for place, desired in former.items() if place not in state.planned}
     for place, desired in state.planned.items():
         state.incarnations[place] = max(state.incarnations.get(place, 0), desired.member.incarnation)
     if state.phase == "waiting":

@@ -34,7 +34,7 @@ def fence(state: State, request: Request) -> RefusedReply | None:
         return refusal(
             state, "stale_generation", f"generation {request.generation} is over, {state.generation} is on"
         )
-    if isinstance(request, LeaseRequest) and state.ledger is not None:
+    if isinstance(request, LeaseRequest) and member.role == "worker" and state.ledger is not None:
         holder = state.ledger.holders.get(member.index)
         if holder is not None and request.request < holder.request:
             return refusal(

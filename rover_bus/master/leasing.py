@@ -29,6 +29,8 @@ WAIT_S = 0.1
 def lease(state: State, request: LeaseRequest, watch: Watch, now: float) -> Steps:
     """Process the progress, take back what the worker never got, then grant."""
     ledger = state.ledger
+    if request.member.role != "worker":
+        return refusal(state, "wrong_role", f"{request.member} is no worker: it gets no leases")
     if ledger is None:
         return refusal(state, "not_registered", "register the data set before asking for leases")
     holder = ledger.holders[request.member.index]

@@ -24,7 +24,7 @@ from rover_bus.events.log import (
 )
 from rover_bus.events.requests import ServerAddress
 from rover_bus.master.ledger import Ledger
-from rover_bus.master.planning import Commands, remove_places, replace_members
+from rover_bus.master.planning import Commands, begin_again, remove_places, replace_members
 from rover_bus.master.state import State
 
 Consequences = Generator[Record, None, None]
@@ -109,7 +109,7 @@ def lose_state(state: State, reason: str, detail: str, cause: str, commands: Com
             cause=cause,
         )
     servers = [desired.member for desired in state.planned.values() if desired.member.role == "ps"]
-    yield replace_members(state, servers, commands, cause, f"{detail}: all servers start empty")
+    yield begin_again(state, servers, commands, cause, f"{detail}: all servers start empty")
     for life in state.servers():
         yield Left(member=life.member, reason="replaced: the job starts again from nothing", cause=cause)
 

@@ -62,6 +62,15 @@ def replace_members(
     return _changed(state, members, cause, reason)
 
 
+def begin_again(
+    state: State, lost: Iterable[Member], commands: Commands, cause: str, reason: str
+) -> MembersPlanned:
+    """Like `replace_members`, and the places that were done are wanted again: all the work is still to be done (P24)."""
+    again = [desired.replace(member=_next_life(state, desired.member)) for desired in state.dropped.values()]
+    record = replace_members(state, lost, commands, cause, reason)
+    return _changed(state, [*record.members, *again], cause, reason)
+
+
 def remove_places(state: State, places: set[str], cause: str, reason: str) -> MembersPlanned:
     """These places shall not run any more."""
     members = [desired for place, desired in state.planned.items() if place not in places]

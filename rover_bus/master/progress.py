@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
-from rover_bus.events.facts import SkippedRow
 from rover_bus.events.log import Committed, Record, Refusal
 from rover_bus.events.requests import STALE, Progress, Request
-from rover_bus.master.ledger import Holder, Ledger
 from rover_bus.master.state import State
 
 
@@ -16,9 +14,15 @@ def report_progress(
 ) -> Generator[Record, None, list[int]]:
     """Process partial commits; returns one answer a token. A retry's progress is processed like any other (P7)."""
     ledger = state.ledger
-    if ledger is None or not progress.tokens or len(progress.tokens) != len(progress.uptos):
-        return [STALE] * len(progress.tokens)
     member = request.member
+    unusable = (
+        ledger is None
+        or member.role != "worker"
+        or len(progress.tokens) != len(progress.uptos)
+        or len(set(progress.tokens)) != len(progress.tokens)
+    )
+    if ledger is None or unusable or not progress.tokens:
+        return [STALE] * len(progress.tokens)
     holder = ledger.holders[member.index]
     if progress.servers and (reason := _precedes_recovery(state, progress.servers)):
         for token in progress.tokens:
@@ -30,15 +34,17 @@ def report_progress(
             if answer == STALE:
                 yield Refusal(member=member, token=token, reason="stale token")
     if tokens:
+        size = ledger.dataset.batch_size
+        committing = [(holder.leases[token].first, upto) for token, upto in zip(tokens, uptos, strict=True)]
         yield Committed(
             worker=member.index,
             incarnation=member.incarnation,
             request=number,
             tokens=tokens,
             uptos=uptos,
-            skipped=_skipped_in(ledger, holder, tokens, uptos, progress.skipped),
+            skipped=[row for row in progress.skipped if _within(committing, row.position // size)],
             skipped_file=progress.skipped_file,
-            values_missing=progress.values_missing,
+            values_missing=sum(count for batch, count in progress.missing if _within(committing, batch)),
             samples_retrained=progress.samples_retrained,
         )
     return answers
@@ -53,12 +59,6 @@ def _precedes_recovery(state: State, servers: list[int]) -> str:
     return "" if servers == present else f"acked by server incarnations {servers}, present are {present}"
 
 
-def _skipped_in(
-    ledger: Ledger, holder: Holder, tokens: list[int], uptos: list[int], skipped: list[SkippedRow]
-) -> list[SkippedRow]:
-    """Keep the skipped rows whose batches this very report commits: each counts once, by position."""
-    if not skipped:
-        return []
-    size = ledger.dataset.batch_size
-    ranges = [(holder.leases[token].first, upto) for token, upto in zip(tokens, uptos, strict=True)]
-    return [row for row in skipped if any(low <= row.position // size < high for low, high in ranges)]
+def _within(ranges: list[tuple[int, int]], batch: int) -> bool:
+    """What rides on a report counts only with the batches that this very report commits: once, by position (P6)."""
+    return any(low <= batch < high for low, high in ranges)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from rover_bus.events.job import LeaseSpec
 
+FASTEST_BATCHES_PER_S = 1e6  # a rate above it, or none that is a number, is a mistake of the worker
 FIRST_LEASE_BATCHES = 8  # before a worker has a rate: enough to measure one, little to lose
 
 
@@ -16,6 +17,7 @@ def lease_batches(spec: LeaseSpec, rate: float, unassigned: int, workers: int) -
 
     rate: batches a second of this worker, 0 when unknown; unassigned: batches free now; workers: those alive.
     """
-    by_rate = FIRST_LEASE_BATCHES if rate <= 0 else round(rate * spec.target_s)
+    known = 0 < rate < FASTEST_BATCHES_PER_S
+    by_rate = round(rate * spec.target_s) if known else FIRST_LEASE_BATCHES
     by_tail = -(-unassigned // (2 * max(workers, 1)))
     return max(1, min(by_rate, by_tail, spec.max_batches))

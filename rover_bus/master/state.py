@@ -73,6 +73,7 @@ class State:
         self.proposal = 0
         self.hosts: list[str] = []
         self.planned: dict[str, DesiredMember] = {}  # by place
+        self.dropped: dict[str, DesiredMember] = {}  # of the plan, but done: a rewind needs them again (P24)
         self.lives: dict[str, Life] = {}  # by place
         self.incarnations: dict[str, int] = {}  # last one allocated, by place
         self.dataset: Dataset | None = None
@@ -109,6 +110,7 @@ class State:
                 "proposal": self.proposal,
                 "hosts": self.hosts,
                 "planned": plain(self.planned),
+                "dropped": plain(self.dropped),
                 "lives": plain(self.lives),
                 "incarnations": self.incarnations,
                 "dataset": plain(self.dataset),
@@ -143,6 +145,7 @@ class State:
         ):
             setattr(state, field, dump[field])
         state.planned = convert(dump["planned"], dict[str, DesiredMember])
+        state.dropped = convert(dump.get("dropped", {}), dict[str, DesiredMember])
         state.lives = convert(dump["lives"], dict[str, Life])
         state.dataset = convert(dump["dataset"], Dataset | None)
         state.ledger = None if dump["ledger"] is None else Ledger.load(dump["ledger"])

@@ -36,7 +36,8 @@ class Watch:
         """
         theirs = self._rates.get(holder, 0.0)
         expected = left / theirs if theirs > 0 else self.interval_s
-        stalled = now - self._moved.get(holder, now) > max(2 * expected, SILENT_INTERVALS * self.interval_s)
+        moved = self._moved.setdefault(holder, now)  # a new master's count begins when it first asks
+        stalled = now - moved > max(2 * expected, SILENT_INTERVALS * self.interval_s)
         slow = rate > 0 and theirs > 0 and expected > 2 * left / rate + self.interval_s
         return stalled or slow
 

@@ -139,7 +139,7 @@ def test_a_report_is_repeated_unchanged_until_it_is_answered() -> None:
     assert again.progress.skipped == list(rows)
     worker.receive(again, LeaseReply(term=2, request=2, outcome="wait", answers=[OK], delay_s=0.1), 2.3)
     later = expect(worker, LeaseRequest, 2.5)
-    assert (later.progress.uptos, later.progress.values_missing, later.progress.skipped) == ([2], 5, [])
+    assert (later.progress.uptos, later.progress.missing, later.progress.skipped) == ([2], [(1, 5)], [])
 
 
 def test_request_numbers_count_up_and_heartbeats_bear_the_last_one() -> None:
@@ -275,7 +275,8 @@ def test_whatever_the_order_of_acks_every_remark_is_reported_once_and_only_with_
         while (report := lease.report()) is not None:
             upto, remarks = report
             assert before < upto <= lease.upto
-            numbers = [work.values_missing for work in remarks]
+            assert all(work.values_missing == number + 1 for number, work in remarks)
+            numbers = [work.values_missing for _, work in remarks]
             assert numbers == list(range(before + 1, upto + 1)), "a remark left without its batch"
             seen.extend(numbers)
             before = upto
