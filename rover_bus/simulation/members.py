@@ -124,6 +124,7 @@ async def _drain_when_told(session: Session, leave: asyncio.Event) -> None:
 
 async def _train(session: Session, shared: Shared) -> int:
     plan = shared.plan
+    at_hand: Assigned | None = None
     try:
         while not session.worker.over and not session.worker.draining:
             if not await session.joined():
@@ -136,8 +137,11 @@ async def _train(session: Session, shared: Shared) -> int:
             if routing is None:
                 break
             try:
-                await _train_generation(session, shared, routing)
+                at_hand = await _train_generation(session, shared, routing, at_hand)
             except GenerationChanged:
+                at_hand = None
+                continue
+            if at_hand is not None:
                 continue
             if session.worker.resting:
                 break
@@ -158,7 +162,13 @@ async def _train(session: Session, shared: Shared) -> int:
     return 0
 
 
-async def _train_generation(session: Session, shared: Shared, routing: RoutingTable) -> None:
+async def _train_generation(
+    session: Session, shared: Shared, routing: RoutingTable, at_hand: Assigned | None
+) -> Assigned | None:
+    """Train under one routing; return the batch at hand when it belongs to a newer generation than the routing does.
+
+    It was handed out and would be missed for ever: only what was handed out in a former generation is void (P8).
+    """
     plan = shared.plan
 
     async def refresh(after: RoutingTable, wait_s: float) -> RoutingTable:
@@ -183,7 +193,10 @@ async def _train_generation(session: Session, shared: Shared, routing: RoutingTa
         _settle(session, parameters, waiting, shared)
         return await session.take()
 
-    while (assigned := await next_batch()) is not None:
+    while (assigned := at_hand or await next_batch()) is not None:
+        at_hand = None
+        if assigned.generation != routing.generation:
+            return assigned if assigned.generation == session.worker.generation else None
         if assigned.number in plan.poison:
             await parameters.flush()
             _settle(session, parameters, waiting, shared)
@@ -197,6 +210,7 @@ async def _train_generation(session: Session, shared: Shared, routing: RoutingTa
         _settle(session, parameters, waiting, shared)
     await parameters.flush()
     _settle(session, parameters, waiting, shared)
+    return None
 
 
 def _settle(
