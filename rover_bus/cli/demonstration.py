@@ -68,10 +68,16 @@ class Demonstration:
         self.narrator.title(f"rover demo, seed {self.seed}, chaos: {self.chaos}")
         with ending_on_signals(), self._directory() as root:
             spec = self._prepare(root)
-            with RunningStack(Home(root / "stack"), orphan_s=ORPHAN_S, disposable=True) as stack:
+            with (
+                RunningStack(Home(root / "stack"), orphan_s=ORPHAN_S, disposable=True) as stack,
+                Home.find().lent_to(stack.record()) as found_here,
+            ):
                 say(
                     f"a stack of its own: broker, node daemon, Brain on {stack.host}; all on loopback, behind a secret"
                 )
+                if found_here:
+                    hint = f"from another terminal, here: rover members {spec.name}; rover events {spec.name} --follow"
+                    say(hint, "dim")
                 address = Address(stack.url, stack.secret_file, stack.home)
                 report = visit(address, lambda bus: self._train(bus, stack, spec))
             if self.reference and report["state"] == "completed":

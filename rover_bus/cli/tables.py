@@ -7,6 +7,8 @@ from typing import Any, TypeVar
 
 import click
 
+IDENTIFIERS = frozenset({"pid"})  # numbers that are names: written as one types them
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -33,7 +35,13 @@ def show(rows: Iterable[Mapping[str, Any]], columns: Sequence[str], output: str,
 
 def render(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> str:
     """Return rows as aligned text; numbers stand right."""
-    cells = [[_text(row.get(column)) for column in columns] for row in rows]
+    cells = [
+        [
+            str(row[column]) if column in IDENTIFIERS and row.get(column) else _text(row.get(column))
+            for column in columns
+        ]
+        for row in rows
+    ]
     widths = [max(len(column), *(len(line[at]) for line in cells)) for at, column in enumerate(columns)]
     right = [all(isinstance(row.get(column), int | float | None) for row in rows) for column in columns]
     lines = [[column.upper().replace("_", " ") for column in columns], *cells]

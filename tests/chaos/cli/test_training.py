@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -143,4 +144,34 @@ def test_the_demo_kills_what_it_says_and_every_sample_is_applied_exactly_once(tm
     assert report["broker_restarts"] >= 1
     assert report["takeover_seconds"] > 0
     assert processes_below(tmp_path) == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_somebody_else_kills_what_members_lists_and_nothing_is_lost(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "rover_bus.cli.entry", "demo", "--headless", "--json", "--chaos", "none"]
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("ROVER_")}
+    with subprocess.Popen(
+        [*command, "--no-reference"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment | {"TMPDIR": str(tmp_path)},
+    ) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if "epoch 0 begins" in line:
+                break
+        listed: list[dict[str, Any]] = json.loads(rover("members", "demo", "-o", "json", cwd=tmp_path).stdout)
+        assert {row["role"] for row in listed} == {"master", "ps", "worker"}
+        [leader] = [row for row in listed if row["leads"]]
+        worker = next(row for row in listed if row["role"] == "worker")
+        for row in (worker, leader):
+            os.kill(row["pid"], signal.SIGKILL)
+        out, err = process.communicate(timeout=580)
+    assert process.returncode == 0, err
+    report = json.loads(out.splitlines()[-1])
+    assert report["samples_committed"] == report["samples_total"]
+    assert report["samples_duplicated"] == 0
+    assert (report["workers_lost"], report["masters_lost"]) == (1, 1)
     assert list(tmp_path.iterdir()) == []
