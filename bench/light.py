@@ -2,8 +2,8 @@
 
     python bench/light.py [--seconds 60] [--json]
 
-Start-ups are medians of runs that alternate with a bare interpreter's. The idle stack is `rover up` in a directory of its own with one
-registered host; CPU is that of all its processes but the broker, memory the sum of their PSS.
+Start-ups are medians of runs that alternate with a bare interpreter's. The idle stack is `rover up` in a directory of its own
+with one registered host; CPU is that of all its processes but the broker, memory the sum of their PSS.
 """
 
 from __future__ import annotations
@@ -71,11 +71,11 @@ def measure_idle(seconds: float) -> dict[str, float]:
 
 
 def _cpu_s(processes: list[psutil.Process]) -> float:
-    return sum(sum(each.cpu_times()[:2]) for each in processes)
+    return float(sum(sum(each.cpu_times()[:2]) for each in processes))
 
 
 def _pss_mb(processes: list[psutil.Process]) -> float:
-    return sum(each.memory_full_info().pss for each in processes) / 1e6
+    return float(sum(each.memory_full_info().pss for each in processes)) / 1e6
 
 
 def main() -> None:

@@ -14,11 +14,13 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from rover_bus.cli.history import JobView
+    from rover_bus.cli.progress import Progress
     from rover_bus.events.bus import Message, Stored
     from rover_bus.events.nats_bus import NatsBus
     from rover_bus.events.profiles import HostProfile
 
 REDRAW_S = 0.5
+ONCE_S = 2.5  # long enough to hear every worker once
 RATE_MEMORY_S = 10.0
 
 
@@ -36,6 +38,7 @@ class Picture:
     def __init__(self) -> None:
         self.jobs: dict[str, JobView] = {}
         self.hosts: dict[str, HostProfile] = {}
+        self.progress: dict[str, Progress] = {}
         self.rates: dict[
             tuple[str, str], tuple[float, float]
         ] = {}  # (job, worker) -> (seen at, samples a second)
@@ -62,6 +65,15 @@ class Picture:
         elif isinstance(sample, WorkerProfile) and sample.window_s > 0:
             self.rates[sample.job, str(sample.member)] = (time.monotonic(), sample.samples / sample.window_s)
 
+    async def follow_logs(self, bus: NatsBus) -> None:
+        """Follow the logs of jobs that have not ended: only there is their exact progress."""
+        from rover_bus.cli.progress import Progress
+
+        for view in list(self.jobs.values()):
+            if not view.ended_ms and view.job not in self.progress:
+                self.progress[view.job] = Progress(bus, view.job)
+                await self.progress[view.job].follow()
+
     def rate(self, job: str) -> float:
         """Samples a second of a job, by the samples of its workers that were heard lately."""
         since = time.monotonic() - RATE_MEMORY_S
@@ -80,16 +92,19 @@ async def _watch(bus: NatsBus, once: bool) -> None:
     await bus.subscribe("rover.profile.>", picture.take_sample)
     await asyncio.sleep(REDRAW_S)
 
-    def draw() -> Any:
-        return Group(draw_jobs(picture), draw_members(picture))
+    async def draw() -> Any:
+        await picture.follow_logs(bus)
+        return Group(draw_jobs(picture), "", draw_members(picture))
 
     if once:
-        Console().print(draw())
+        await draw()
+        await asyncio.sleep(ONCE_S)
+        Console().print(await draw())
         return
-    with Live(draw(), refresh_per_second=4, screen=True) as live:
+    with Live(await draw(), refresh_per_second=4, screen=True) as live:
         while True:
             await asyncio.sleep(REDRAW_S)
-            live.update(draw())
+            live.update(await draw())
 
 
 def draw_jobs(picture: Picture) -> Table:
@@ -97,17 +112,18 @@ def draw_jobs(picture: Picture) -> Table:
     from rich.table import Table
 
     table = Table(
-        "job", "state", "epoch", "workers", "servers", "samples/s", "leader", box=None, pad_edge=False
+        "job", "state", "done", "workers", "servers", "samples/s", "leader", box=None, pad_edge=False
     )
     for view in sorted(picture.jobs.values(), key=lambda each: (each.ended_ms > 0, -each.submitted_ms)):
-        rate = 0.0 if view.ended_ms else picture.rate(view.job)
+        progress = None if view.ended_ms else picture.progress.get(view.job)
+        done = progress.fraction if progress else view.committed / view.total if view.total else 0.0
         table.add_row(
             view.job,
-            view.state,
-            f"{min(view.epoch + (not view.ended_ms), view.epochs) or view.epoch}/{view.epochs or '?'}",
+            progress.state.phase if progress and progress.state.spec else view.state,
+            f"{done:.1%}",
             str(view.workers),
             str(view.servers),
-            f"{rate:,.0f}",
+            f"{picture.rate(view.job):,.0f}" if progress else "-",
             f"{view.leader} (term {view.term})" if view.leader else "-",
         )
     return table
