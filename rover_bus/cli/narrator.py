@@ -5,11 +5,14 @@ Fed by demonstration.py; knows rich and nothing of buses.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
+from rich._export_format import CONSOLE_SVG_FORMAT
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
@@ -96,20 +99,19 @@ class Narrator:
         """Print the end in figures."""
         lost = report["samples_total"] - report["samples_committed"] - report["samples_dead_lettered"]
         table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2))
+        table.add_column()
+        table.add_column(overflow="fold")
         rows: list[tuple[str, str]] = [
             (
                 "samples",
                 f"{report['samples_committed']:,} of {report['samples_total']:,} committed, {lost:,} lost",
             ),
             ("witness", _witness(report)),
-            (
-                "killed",
-                f"{report['workers_lost']} workers, {report['masters_lost']} masters; "
-                f"{report['broker_restarts']} broker restarts",
-            ),
+            ("killed", _killed(report)),
             (
                 "price",
-                f"{report['samples_retrained']:,} gradients computed twice, {report['updates_ignored']:,} repeats ignored",
+                f"{report['samples_retrained']:,} gradients computed a second time; "
+                f"updates that servers held already and ignored: {report['updates_ignored']:,}",
             ),
             ("take-over", _take_over(report["takeover_seconds"])),
             ("time", f"{report['wall_seconds']:.1f} s, {report['samples_per_second']:,.0f} samples/s"),
@@ -119,6 +121,17 @@ class Narrator:
             table.add_row(f"[bold]{name}[/bold]", text)
         self.console.print()
         self.console.print(table)
+
+    def save_picture(self, path: Path) -> None:
+        """Save what was told as SVG (the console must record), without the fonts that rich would fetch from the network."""
+        format_without_fonts = re.sub(r"@font-face \{\{.*?\}\}\s*", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
+        self.console.save_svg(str(path), title="rover demo", code_format=format_without_fonts)
+
+
+def _killed(report: dict[str, Any]) -> str:
+    counts = [(report["workers_lost"], "worker"), (report["masters_lost"], "master")]
+    counts.append((report["broker_restarts"], "broker restart"))
+    return ", ".join(f"{number} {noun}{'' if number == 1 else 's'}" for number, noun in counts)
 
 
 def _witness(report: dict[str, Any]) -> str:
@@ -142,5 +155,5 @@ def _quality(report: dict[str, Any]) -> str:
     if report["auc"] is None:
         return "not measured"
     reference = report["auc_reference"]
-    beside = "" if reference is None else f"; {reference:.4f} in one process without any of this"
+    beside = "" if reference is None else f"; {reference:.4f} in one undisturbed process"
     return f"AUC {report['auc']:.4f}, log loss {report['logloss']:.4f}{beside}"

@@ -12,6 +12,8 @@ from rover_bus.cli.chaos import Choice
 if TYPE_CHECKING:
     from rich.console import Console
 
+PICTURE_COLUMNS = 136
+
 
 @click.command()
 @click.option("--seed", type=int, default=1, help="Draws the data, the model and what is killed when [1].")
@@ -43,10 +45,10 @@ def demo(
     from rover_bus.cli.narrator import Narrator
 
     console = make_console(headless, as_json, picture is not None)
-    narrator = Narrator(console, live=not headless and console.is_terminal)
+    narrator = Narrator(console, live=console.is_terminal and not headless and picture is None)
     report = Demonstration(seed, chaos, narrator, keep=keep, reference=not no_reference).run()
     if picture:
-        console.save_svg(str(picture), title="rover demo")
+        narrator.save_picture(picture)
     if as_json:
         click.echo(to_line(report))
 
@@ -58,7 +60,7 @@ def make_console(headless: bool, as_json: bool, recording: bool) -> Console:
     return Console(
         stderr=headless or as_json,
         record=recording,
-        width=110 if recording else None,
+        width=PICTURE_COLUMNS if recording else None,
         force_terminal=True if recording else None,
         no_color=True if headless else None,
         highlight=False,
