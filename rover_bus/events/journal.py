@@ -16,7 +16,14 @@ import xxhash
 from rover_bus.events.bus import Bus, Stored
 from rover_bus.events.codec import decode, encode
 from rover_bus.events.envelope import Envelope
-from rover_bus.events.errors import BadMessage, BusError, NotConnected, RoverError, StreamFull, WrongSequence
+from rover_bus.events.errors import (
+    BadMessage,
+    BusError,
+    NotConnected,
+    PermanentError,
+    StreamFull,
+    WrongSequence,
+)
 from rover_bus.events.leadership import Deposed
 from rover_bus.events.log import Record, SnapshotChunk
 from rover_bus.events.streams import LOG
@@ -59,6 +66,7 @@ class Journal:
         self.inputs: dict[str, int] = {}
         self.batches_since_snapshot = 0
         self.records_replayed = 0
+        self._last: tuple[int, int, str, int] | None = None  # the id of the last batch taken
         self._snapshot = SnapshotReader()
 
     # -- reading -------------------------------------------------------------------------------------------------------
@@ -67,14 +75,24 @@ class Journal:
         """Take a stored batch in. Returns (a whole snapshot to restore first, or None; records to evolve after it)."""
         if stored.sequence <= self.sequence:
             return None, ()
-        batch: Any = decode(stored.body, self.batch_type)
+        batch: Any = self.decode(stored)
         first = self.sequence == 0
-        self.sequence = stored.sequence
+        self.sequence, self._last = stored.sequence, batch.id
         self.term, self.history = batch.term, batch.history
         self.inputs = dict(batch.inputs)
         self.batches_since_snapshot += 1
         self.records_replayed += len(batch.records)
         return self._snapshot.take(batch.records, first)
+
+    def decode(self, stored: Stored) -> Any:
+        """Return the batch in a stored message. Raises LogDamaged: nobody may lead from a log that he cannot read."""
+        try:
+            return decode(stored.body, self.batch_type)
+        except BadMessage as error:
+            raise LogDamaged(
+                f"message {stored.sequence} of stream {LOG} on {self.subject} is no log batch of ours: nobody leads until it is "
+                f"removed (`nats stream rmm {LOG} {stored.sequence}`), or read by the release that wrote it: {error}"
+            ) from None
 
     # -- writing -------------------------------------------------------------------------------------------------------
 
@@ -155,11 +173,13 @@ class Journal:
             tail = await self.bus.last(LOG, self.subject)
         except BusError:
             return 0
-        if tail is None or tail.sequence <= self.sequence:
-            return 0
-        batch: Any = decode(tail.body, self.batch_type)
+        if tail is None or tail.sequence < self.sequence:
+            raise Deposed(f"{self.subject} lost its tail (a power cut?): what this process knows is void")
+        batch: Any = self.decode(tail)
         if batch.id == own:
             return tail.sequence
+        if tail.sequence == self.sequence and batch.term <= self.term:
+            return 0
         if candidate and batch.term < self.term:
             raise WrongSequence(f"{self.subject} grew meanwhile, by an older term")
         raise Deposed(f"term {batch.term} of {batch.holder} writes {self.subject} now (ours is {self.term})")
@@ -173,6 +193,20 @@ class Journal:
                 raise
             except BusError:
                 await asyncio.sleep(0.05)
+
+    async def check_tail(self) -> None:
+        """Raise Deposed when the log does not end where we believe: its tail was lost and perhaps written anew (P21)."""
+        while True:
+            try:
+                tail = await self.bus.last(LOG, self.subject)
+                break
+            except BusError:
+                await asyncio.sleep(0.05)
+        known = None if tail is None else self.decode(tail).id
+        if known != self._last or (tail is not None and tail.sequence != self.sequence):
+            raise Deposed(
+                f"{self.subject} does not end where this standby followed it to: starting again from nothing"
+            )
 
     async def purge_before(self, sequence: int) -> None:
         """Older batches are covered by a complete snapshot: let them go. Failing is harmless."""
@@ -207,7 +241,9 @@ class SnapshotReader:
     def _finish(self, rest: Sequence[Record]) -> tuple[bytes, Sequence[Record]]:
         whole = b"".join(chunk.data for chunk in self._chunks)
         if xxhash.xxh3_64_intdigest(whole) != self._chunks[-1].digest:
-            raise BadMessage("the snapshot in the log does not match its digest: the log is damaged")
+            raise LogDamaged(
+                "the snapshot in the log does not match its digest: restore the log from a backup"
+            )
         later = [*self._later, *rest]
         self._chunks, self._later, self._collecting = [], [], False
         return whole, later
@@ -229,7 +265,8 @@ def snapshot_chunks(number: int, whole: bytes, chunk_bytes: int = 400_000) -> li
     ]
 
 
-class LogGap(RoverError):
-    """The log is shorter than the world remembers (a power cut with lazy sync; protocol P21)."""
+class LogDamaged(PermanentError):
+    """The log holds something that no master of this release can replay. The message says what to do."""
 
-    code = "log_gap"
+    code = "log_damaged"
+    exit_code = 8

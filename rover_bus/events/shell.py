@@ -20,11 +20,11 @@ from rover_bus.events.bus import Bus, ConnectionState, Message, Stored, Subscrip
 from rover_bus.events.codec import decode_any, encode
 from rover_bus.events.errors import BusError, RoverError, WrongSequence
 from rover_bus.events.facts import Fact, Position
-from rover_bus.events.journal import Journal, snapshot_chunks
+from rover_bus.events.journal import Journal, LogDamaged, snapshot_chunks
 from rover_bus.events.leadership import Deposed, Leadership
 from rover_bus.events.log import Record, SnapshotChunk
 from rover_bus.events.outbox import FactOut, Outbox, Outgoing, last_position
-from rover_bus.events.streams import FACTS
+from rover_bus.events.streams import FACTS, LOG
 
 log = structlog.get_logger("rover.shell")
 
@@ -125,6 +125,7 @@ class Shell:
         self._consumed: dict[str, int] = {}
         self._first_chunk = 0
         self._snapshots = 0
+        self._damage: asyncio.Future[LogDamaged] = asyncio.get_running_loop().create_future()
         bus.on_connection(self._on_connection)
 
     # -- the life of a service -------------------------------------------------------------------------------------------
@@ -143,10 +144,10 @@ class Shell:
 
     async def _stand_by(self) -> None:
         follower = await self._insist(
-            lambda: self.bus.follow("ROVER_LOG", [self.wiring.log_subject], self._replay, start="first")
+            lambda: self.bus.follow(LOG, [self.wiring.log_subject], self._hear, start="first")
         )
         try:
-            await self.leadership.acquire()
+            await self._acquire()
         finally:
             await follower.stop()
         keeper = asyncio.create_task(self.leadership.keep())
@@ -156,11 +157,33 @@ class Shell:
             keeper.cancel()
             await asyncio.gather(keeper, return_exceptions=True)
 
+    async def _acquire(self) -> None:
+        """Wait for the lead, or learn that this log cannot be led from: then leave the key to others (LogDamaged)."""
+        acquiring = asyncio.ensure_future(self.leadership.acquire())
+        try:
+            waiting: list[asyncio.Future[Any]] = [acquiring, self._damage]
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            if self._damage.done():
+                raise self._damage.result()
+            await acquiring
+        finally:
+            acquiring.cancel()
+
+    def _hear(self, stored: Stored) -> None:
+        """Follow the log as a standby. An error is not this callback's to raise: it ends the standing by."""
+        if self._damage.done():
+            return
+        try:
+            self._replay(stored)
+        except LogDamaged as error:
+            self._damage.set_result(error)
+
     async def _take_over(self) -> None:
         """Catch up with the log, then write the record that begins our term; only then answer (P15, P16)."""
         while True:
             for stored in await self.journal.replay_from(self.journal.sequence + 1):
                 self._replay(stored)
+            await self.journal.check_tail()
             last = await last_position(self.bus, self.wiring.publishes, self.decider.position_of)
             lost = last[0] > self.journal.sequence
             self.outbox.put(self._after(last))
@@ -189,7 +212,13 @@ class Shell:
         if snapshot is not None:
             self.decider.restore(snapshot)
         for index, record in enumerate(records):
-            self.decider.evolve(record)
+            try:
+                self.decider.evolve(record)
+            except (ValueError, LookupError) as error:
+                raise LogDamaged(
+                    f"batch {stored.sequence} of {self.wiring.log_subject} does not follow from what stands before it ({error!r}): "
+                    f"restore the log from a backup"
+                ) from error
             self._unpublished += self.decider.outgoing(record, (stored.sequence, index), self.journal.term)
 
     def _after(self, last: Position) -> list[Outgoing]:
@@ -217,11 +246,15 @@ class Shell:
             )
         )
         await self._insist(lambda: self.leadership.announce(term, self.journal.history))
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self.leadership.keep())
-            tasks.create_task(self.outbox.run())
-            tasks.create_task(self._append_for_ever())
-            tasks.create_task(self._tick_for_ever())
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self.leadership.keep())
+                tasks.create_task(self.outbox.run())
+                tasks.create_task(self._append_for_ever())
+                tasks.create_task(self._tick_for_ever())
+        except BaseExceptionGroup as group:
+            damaged = group.subgroup(LogDamaged)
+            raise damaged.exceptions[0] if damaged is not None else group from None
 
     async def _insist(self, call: Callable[[], Any]) -> Any:
         """Repeat a call until the bus answers it."""

@@ -131,6 +131,9 @@ class Cluster:
             await shell.run()
         except* Deposed:
             code = Deposed.exit_code
+        except* RoverError as errors:
+            self.shared.say(f"{name} failed: {errors.exceptions}")
+            code = 1
         return code
 
     # -- blows -----------------------------------------------------------------------------------------------------------

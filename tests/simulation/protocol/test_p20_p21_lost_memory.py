@@ -1,0 +1,330 @@
+"""P20, P21: what a broker forgets. Leadership after a restart; snapshots; a log that is full, or has lost its tail."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from rover_bus.events.codec import decode
+from rover_bus.events.facts import JobEnded, MasterElected, MemberLeft
+from rover_bus.events.journal import Journal, SnapshotReader, snapshot_chunks
+from rover_bus.events.leadership import Deposed, Leadership
+from rover_bus.events.log import Granted, LogBatch, Rewound, SnapshotChunk
+from rover_bus.events.memory_broker import MemoryBroker
+from rover_bus.events.memory_links import Faults
+from rover_bus.events.shell import Shell
+from rover_bus.events.streams import LOG, STREAMS
+from rover_bus.master.decider import Decider
+from rover_bus.master.service import ServedDecider
+
+# -- P20 -------------------------------------------------------------------------------------------------------------------
+
+
+class Hurries(Leadership):
+    def wait_one_ttl(self):
+        """The bucket is empty: take it."""
+
+
+def terms_after_a_restart(stage, leadership):
+    """The broker restarts, its memory buckets are empty; leader and standby both come back, the standby often first."""
+
+    async def scenario(it):
+        await it.begin()
+        it.master("m0")
+        await it.leads("m0")
+        for number in (1, 2, 3):
+            it.master(f"m{number}", leadership_type=leadership)
+        await asyncio.sleep(1.0)
+        it.broker.restart(0.3)
+        await asyncio.sleep(3.0)
+        return [fact.term for fact in it.facts(MasterElected)]
+
+    return stage(scenario)
+
+
+def test_after_a_broker_restart_standbys_leave_the_leader_one_ttl(stage):
+    assert terms_after_a_restart(stage, Leadership) == [1]
+
+
+def test_without_that_a_living_leader_is_replaced(stage):
+    assert len(terms_after_a_restart(stage, Hurries)) > 1
+
+
+def test_when_leader_and_broker_die_together_a_standby_leads_after_its_ttl(stage):
+    async def scenario(it):
+        await it.begin()
+        it.master("m0")
+        await it.leads("m0")
+        it.master("m1")
+        await asyncio.sleep(1.0)
+        it.kill("m0")
+        it.broker.restart(0.3)
+        await it.leads("m1", within_s=3.0)
+        return [fact.holder for fact in it.facts(MasterElected)]
+
+    assert stage(scenario) == ["m0", "m1"]
+
+
+# -- P21: snapshots ----------------------------------------------------------------------------------------------------------
+
+
+class KeepsAll(Journal):
+    async def purge_before(self, sequence):
+        """Nothing is purged: the whole log is there to compare with."""
+
+
+async def work_through(it, worker, leases):
+    progress = []
+    for _ in range(leases):
+        reply = await worker.lease(progress)
+        progress = [(t, f + c) for t, f, c in zip(reply.tokens, reply.firsts, reply.counts, strict=True)]
+        await asyncio.sleep(0.3)
+
+
+def replay(bodies):
+    """Rebuild a decider from log batches as a standby does."""
+    decider, reader = Decider("j"), SnapshotReader()
+    for number, body in enumerate(bodies):
+        snapshot, records = reader.take(decode(body, LogBatch).records, number == 0)
+        if snapshot is not None:
+            decider.restore(snapshot)
+        for record in records:
+            decider.evolve(record)
+    return decider
+
+
+class TinyChunks(Shell):
+    def _take_snapshot(self):
+        self._snapshots += 1
+        self.journal.batches_since_snapshot = 0
+        self._pending += snapshot_chunks(self._snapshots, self.decider.dump(), chunk_bytes=300)
+        self._wake.set()
+
+
+@pytest.mark.parametrize("shell", [Shell, TinyChunks])
+def test_replay_from_a_snapshot_is_the_replay_of_everything(stage, shell):
+    async def scenario(it):
+        await it.begin()
+        it.master("m0", shell, snapshot_every_batches=7, journal_type=KeepsAll)
+        worker = await it.worker()
+        await work_through(it, worker, 20)
+        return [stored.body for stored in it.stored()], it.deciders["m0"].dump()
+
+    bodies, live = stage(scenario)
+    assert replay(bodies).dump() == live
+    starts = [
+        at
+        for at, body in enumerate(bodies)
+        if isinstance(first := decode(body, LogBatch).records[0], SnapshotChunk) and first.index == 0
+    ]
+    assert len(starts) >= 2
+    for start in starts:
+        assert replay(bodies[start:]).dump() == live
+
+
+def test_a_snapshot_in_the_middle_of_traffic_shortens_the_log_and_loses_nothing(stage):
+    async def scenario(it):
+        await it.begin()
+        it.master("m0", TinyChunks, snapshot_every_batches=7)
+        worker = await it.worker()
+        await work_through(it, worker, 20)
+        before = it.deciders["m0"].dump()
+        it.kill("m0")
+        it.master("m1")
+        await it.leads("m1")
+        first = it.batches()[0].records[0]
+        after = it.deciders["m1"]
+        after.state.term, after.state.counts.masters_elected = 1, 1
+        return before, after.dump(), first, len(it.records(Granted))
+
+    before, after, first, granted = stage(scenario)
+    assert before == after
+    assert isinstance(first, SnapshotChunk)
+    assert first.index == 0
+    assert granted < 20
+
+
+class PurgesAtOnce(TinyChunks):
+    async def _note_snapshot(self, piece, sequence):
+        if isinstance(piece[0], SnapshotChunk) and piece[0].index == 0:
+            await self.journal.purge_before(sequence)
+
+
+def log_after_a_death_amid_a_snapshot(stage, shell):
+    """The leader dies when the first chunk of its snapshot is stored and the last is not."""
+
+    async def scenario(it):
+        await it.begin()
+        it.master("m0", shell, snapshot_every_batches=7)
+        worker = await it.worker()
+        working = asyncio.create_task(work_through(it, worker, 20))
+        await it.until(lambda: len(it.records(SnapshotChunk)) == 3)
+        it.kill("m0")
+        working.cancel()
+        chunks = it.records(SnapshotChunk)
+        assert chunks[-1].index + 1 < chunks[-1].count
+        it.master("m1")
+        await it.leads("m1")
+        return it.deciders["m1"].state
+
+    return stage(scenario, slow_broker)
+
+
+def slow_broker():
+    return MemoryBroker(1, Faults(delay_s=(0.01, 0.02)))
+
+
+def test_older_batches_stay_until_the_snapshot_is_whole(stage):
+    state = log_after_a_death_amid_a_snapshot(stage, TinyChunks)
+    assert state.spec is not None
+    assert state.ledger.next_token > 1
+
+
+def test_purged_too_early_the_job_is_forgotten(stage):
+    state = log_after_a_death_amid_a_snapshot(stage, PurgesAtOnce)
+    assert state.ledger is None
+
+
+# -- P21: a full log ------------------------------------------------------------------------------------------------------------
+
+
+def small_log(discard):
+    def make():
+        streams = [
+            spec.replace(discard=discard, max_bytes=6_000) if spec.name == LOG else spec for spec in STREAMS
+        ]
+        return MemoryBroker(1, streams=streams)
+
+    return make
+
+
+def test_a_full_log_holds_replies_and_loses_nothing(stage):
+    """Commits stall; once there is room again the very same requests are answered."""
+
+    async def scenario(it):
+        await it.begin()
+        it.master("m0")
+        worker = await it.worker()
+        working = asyncio.create_task(work_through(it, worker, 40))
+        await asyncio.sleep(60.0)
+        assert not working.done()
+        stalled = worker.requests
+        assert it.shells["m0"].leading
+        it.broker.streams[LOG].spec = it.broker.streams[LOG].spec.replace(max_bytes=0)
+        await asyncio.wait_for(working, 60.0)
+        firsts = [first for record in it.records(Granted) for first in record.firsts]
+        return stalled, firsts, sum(count for record in it.records(Granted) for count in record.counts)
+
+    stalled, firsts, batches = stage(scenario, small_log("new"), leases={"heartbeat_s": 1000.0})
+    assert 1 < stalled < 40
+    assert len(firsts) == len(set(firsts))
+    assert batches == 100
+
+
+def test_with_old_messages_discarded_the_job_is_gone(stage):
+    async def scenario(it):
+        await it.begin()
+        it.master("m0")
+        worker = await it.worker()
+        await work_through(it, worker, 40)
+        it.kill("m0")
+        it.master("m1")
+        await it.until(lambda: "m1" in it.ends or it.shells["m1"].leading)
+        return it.deciders["m1"].state.spec, it.ends.get("m1")
+
+    spec, end = stage(scenario, small_log("old"), leases={"heartbeat_s": 1000.0})
+    assert spec is None or end is not None
+
+
+# -- P21: a log that lost its tail -----------------------------------------------------------------------------------------------
+
+
+class SeesNothing(ServedDecider):
+    def took_over(self, holder, term, replayed_records, log_lost):
+        return super().took_over(holder, term, replayed_records, False)
+
+
+def power_cut(it, keep):
+    """The machine of the broker loses power; of the log only the first `keep` batches were on the disk."""
+    it.broker.streams[LOG].truncate(it.stored()[keep - 1].sequence)
+    it.broker.restart(0.3)
+
+
+def after_a_power_cut(stage, policy, decider):
+    """A worker leaves, which is stored, published and then forgotten by the broker's disk: the facts are newer than the log."""
+
+    async def scenario(it):
+        await it.begin()
+        it.master("m0", decider=decider)
+        await it.worker(0, role="ps")
+        worker = await it.worker()
+        await work_through(it, worker, 3)
+        keep = len(it.stored())
+        await worker.leave()
+        await it.until(lambda: it.facts(MemberLeft))
+        power_cut(it, keep)
+        await asyncio.sleep(0.5)
+        it.kill("m0")
+        it.master("m1", decider=decider)
+        await it.leads("m1")
+        await asyncio.sleep(1.0)
+        committed, _ = it.deciders["m1"].state.ledger.samples_done()
+        return [(end.state, end.reason) for end in it.facts(JobEnded)], it.records(Rewound), committed
+
+    return stage(scenario, servers=1, on_server_lost=policy, leases={"heartbeat_s": 1000.0})
+
+
+def test_a_log_that_lost_its_tail_ends_the_job_by_name(stage):
+    ends, _, _ = after_a_power_cut(stage, "fail", ServedDecider)
+    assert ends == [("failed", "log_lost")]
+
+
+def test_or_begins_it_again_in_a_new_generation(stage):
+    ends, rewound, committed = after_a_power_cut(stage, "restart", ServedDecider)
+    assert ends == []
+    assert [record.generation for record in rewound] == [1]
+    assert committed == 0
+
+
+@pytest.mark.parametrize("policy", ["fail", "restart"])
+def test_without_the_rule_a_master_goes_on_from_a_past_that_others_have_seen_pass(stage, policy):
+    ends, rewound, committed = after_a_power_cut(stage, policy, SeesNothing)
+    assert (ends, rewound) == ([], [])
+    assert committed > 0
+
+
+def test_a_living_leader_whose_log_lost_its_tail_stops_at_its_next_append(stage):
+    """What it knows is void: it must not append behind a gap, nor wait for ever for a sequence that is gone."""
+
+    async def scenario(it):
+        await it.begin()
+        it.master("m0")
+        worker = await it.worker()
+        await work_through(it, worker, 3)
+        power_cut(it, len(it.stored()) - 1)
+        asking = asyncio.create_task(worker.lease())
+        await it.until(lambda: "m0" in it.ends)
+        asking.cancel()
+        return it.ends["m0"]
+
+    end = stage(scenario)
+    assert isinstance(end, Deposed)
+    assert "lost its tail" in str(end)
+
+
+def test_a_standby_that_followed_the_lost_tail_does_not_lead_from_it(stage):
+    async def scenario(it):
+        await it.begin()
+        it.master("m0")
+        worker = await it.worker()
+        it.master("m1")
+        await work_through(it, worker, 3)
+        power_cut(it, len(it.stored()) - 1)
+        it.kill("m0")
+        await it.until(lambda: "m1" in it.ends)
+        return it.ends["m1"], it.shells["m1"].leading
+
+    end, leads = stage(scenario)
+    assert isinstance(end, Deposed)
+    assert not leads
