@@ -141,15 +141,20 @@ def _seal(state: State, record: log.Sealed) -> None:
         streams.seal(record.partition, record.end_offset)
 
 
-def _rewind(state: State, record: log.Rewound) -> None:
-    state.generation = record.generation
-    ledger = Ledger.load({**msgspec.msgpack.decode(record.ledger), "generation": record.generation})
-    ledger.next_token = Ledger(ledger.dataset, record.generation).next_token
+def _rewound_ledger(dump: dict[str, Any], generation: int, state: State) -> Ledger:
+    ledger = Ledger.load({**dump, "generation": generation})
+    ledger.next_token = Ledger(ledger.dataset, generation).next_token
     ledger.holders.clear()
     ledger.twins.clear()
     for life in state.workers():
         ledger.admit(life.member.index, life.member.incarnation)
-    state.ledger = ledger
+    return ledger
+
+
+def _rewind(state: State, record: log.Rewound) -> None:
+    state.generation = record.generation
+    dump = msgspec.msgpack.decode(record.ledger)
+    state.ledger = None if dump is None else _rewound_ledger(dump, record.generation, state)
     state.routing = None
     state.parts.clear()
     state.tasks.clear()

@@ -99,19 +99,25 @@ def lose_state(state: State, reason: str, detail: str, cause: str, commands: Com
     if spec.on_server_lost == "fail" or state.stop or _too_many_losses(state):
         yield from end(state, "failed", reason, detail, cause)
         return
-    if state.dataset is not None:
-        empty = Ledger(state.dataset, state.generation + 1)
-        empty.begin_epoch(EpochBegun(epoch=0))
-        yield Rewound(
-            generation=state.generation + 1,
-            ledger=msgspec.Raw(msgspec.msgpack.encode(empty.dump())),
-            reason=f"{detail}: all servers start empty",
-            cause=cause,
-        )
+    yield Rewound(
+        generation=state.generation + 1,
+        ledger=msgspec.Raw(msgspec.msgpack.encode(_empty_ledger(state))),
+        reason=f"{detail}: all servers start empty",
+        cause=cause,
+    )
     servers = [desired.member for desired in state.planned.values() if desired.member.role == "ps"]
     yield begin_again(state, servers, commands, cause, f"{detail}: all servers start empty")
     for life in state.servers():
         yield Left(member=life.member, reason="replaced: the job starts again from nothing", cause=cause)
+
+
+def _empty_ledger(state: State) -> dict[str, Any] | None:
+    """Return the ledger of position 0; None before the data set is known: then only the servers begin anew."""
+    if state.dataset is None:
+        return None
+    empty = Ledger(state.dataset, state.generation + 1)
+    empty.begin_epoch(EpochBegun(epoch=0))
+    return empty.dump()
 
 
 # -- what follows by itself ----------------------------------------------------------------------------------------------

@@ -95,3 +95,15 @@ def test_after_a_take_over_a_stalled_tail_is_still_noticed():
     watch = Watch(1.0)
     assert not watch.late(0, 1, 1.0, 100.0)
     assert watch.late(0, 1, 1.0, 104.0)
+
+
+def test_a_server_lost_before_the_data_set_is_known_is_routed_around_too(desk):
+    """No ledger to rewind yet; still the routing named a server that is gone, and nobody would ever find the new one."""
+    it = desk(servers=2, workers=0, on_server_lost="restart")
+    assert it.state.phase == "training"
+    it.exit(it.planned("ps", 1))
+    assert (it.state.generation, it.state.routing) == (1, None)
+    assert it.take_over().state.routing is None
+    for index in range(2):
+        it.join("ps", index)
+    assert [server.incarnation for server in it.state.routing.servers] == [2, 2]
