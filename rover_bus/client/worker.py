@@ -16,6 +16,7 @@ from typing import Any, TypedDict
 
 from rover_bus.client.lease import NO_REMARK, Assigned, HeldLease, Work
 from rover_bus.client.pace import Pace
+from rover_bus.client.spans import HighWater, cut
 from rover_bus.events.errors import Refused
 from rover_bus.events.identity import Member
 from rover_bus.events.job import Dataset
@@ -41,6 +42,9 @@ from rover_bus.events.requests import (
 )
 
 LEAST_PAUSE_S = 0.05
+FIRST_WAIT_S = (
+    0.01  # with nothing in hand, doubled up to what the master asks: an epoch ends within a few batches
+)
 ROUTING_PAUSE_S = 0.1  # between heartbeats that ask for a routing table
 ANY_PLACE = Member("worker", -1, 0)
 NO_PROGRESS = Progress()
@@ -81,6 +85,7 @@ class Worker:
         self.joined = False
         self.routing: RoutingTable | None = None
         self.dataset: Dataset | None = None
+        self.known: Dataset | None = None  # what others had registered when we joined
         self.registered = False
         self.closed = False  # no epoch is left
         self.draining = False  # finish the batch in hand, leave
@@ -93,6 +98,7 @@ class Worker:
         self._pace = Pace()
         self._request = 0
         self._servers: list[int] = []
+        self._seen = HighWater({}, [])
         self._unsettled: Progress | None = (
             None  # the report on its way: repeated unchanged until it is answered
         )
@@ -101,6 +107,7 @@ class Worker:
         self._farewell: list[Request] = []
         self._not_before = 0.0  # no request at all
         self._lease_not_before = 0.0
+        self._in_vain = 0  # lease requests in a row that brought nothing
         self._heartbeat_due = 0.0
         self._heartbeat_sent = 0.0
         self._asking = False  # a lease request is on its way
@@ -112,6 +119,10 @@ class Worker:
         if dataset != self.dataset:
             self.registered, self.closed = False, False
         self.dataset, self._file = dataset, file
+
+    def see(self, seen: HighWater) -> None:
+        """Note what is readable of a stream: the next lease request tells it."""
+        self._seen = seen
 
     @property
     def resting(self) -> bool:
@@ -138,7 +149,8 @@ class Worker:
         number = lease.take()
         if lease.next == lease.end:
             self._waiting.popleft()
-        return Assigned(self.generation, lease.token, lease.epoch, number)
+        records = cut(lease.spans, number, self.dataset.batch_size) if self.dataset else None
+        return Assigned(self.generation, lease.token, lease.epoch, number, records)
 
     def finish(
         self, assigned: Assigned, now: float, work: Work = NO_REMARK, servers: tuple[int, ...] | None = None
@@ -230,7 +242,14 @@ class Worker:
         self._asking = True
         progress, held = self._report()
         return LeaseRequest(
-            **self.who(), request=self._request, rate=self._pace.rate, progress=progress, held=held
+            **self.who(),
+            request=self._request,
+            rate=self._pace.rate,
+            progress=progress,
+            held=held,
+            high_water=self._seen.rows,
+            # All at once: a master that knew of some seals only could take the epoch for whole before it heard of other partitions.
+            sealed=self._seen.sealed if self._seen.final else [],
         )
 
     def _heartbeat(self, now: float) -> HeartbeatRequest:
@@ -254,11 +273,13 @@ class Worker:
         tokens: list[int] = []
         uptos: list[int] = []
         remarks: list[tuple[int, Work]] = []
+        file: str | None = None
         for token, lease in self._leases.items():
-            if (new := lease.report()) is not None:
+            if (new := lease.report(file)) is not None:
                 tokens.append(token)
                 uptos.append(new[0])
                 remarks += new[1]
+                file = next((work.file for _, work in new[1] if work.skipped), file)
         if not tokens:
             return NO_PROGRESS
         retrained, self._retrained = self._retrained, 0
@@ -268,7 +289,7 @@ class Worker:
             uptos=uptos,
             servers=self._servers,
             skipped=skipped,
-            skipped_file=self._file if skipped else "",
+            skipped_file=(file or self._file) if skipped else "",
             missing=[(number, work.values_missing) for number, work in remarks if work.values_missing],
             samples_retrained=retrained + sum(work.samples_retrained for _, work in remarks),
         )
@@ -304,6 +325,7 @@ class Worker:
         self.joined = True
         self.member, self.uid, self.seed, self.spec = reply.member, reply.uid, reply.seed, reply.spec
         self.history, self.generation = reply.history, reply.generation
+        self.known = reply.dataset
         self.heartbeat_s = reply.heartbeat_s
         self._heartbeat_due = now + reply.heartbeat_s
         self._route(reply.routing, now)
@@ -313,14 +335,24 @@ class Worker:
             self.closed = True
         elif reply.outcome == "drain":
             self.drain()
-        self._lease_not_before = now if reply.tokens else now + max(reply.delay_s, LEAST_PAUSE_S)
-        if not any(lease.upto < lease.end for lease in self._leases.values()):
+        busy = any(lease.upto < lease.end for lease in self._leases.values())
+        if not busy:
             self._pace.resume(now)
+        self._in_vain = 0 if reply.tokens or busy else self._in_vain + 1
+        self._lease_not_before = now if reply.tokens else now + self._pause_s(reply.delay_s)
         for token, first, count in zip(reply.tokens, reply.firsts, reply.counts, strict=True):
-            lease = HeldLease(token, reply.epoch, first, first + count)
+            spans = tuple(span for span in reply.spans if span[1] < first + count and first < span[2])
+            lease = HeldLease(token, reply.epoch, first, first + count, spans)
             self._leases[token] = lease
             if not self.draining:
                 self._waiting.append(lease)
+
+    def _pause_s(self, asked_s: float) -> float:
+        """Return how long to wait before asking for work again: as asked while there is work in hand, shorter at first without."""
+        asked_s = max(asked_s, LEAST_PAUSE_S)
+        if not self._in_vain:
+            return asked_s
+        return min(asked_s, FIRST_WAIT_S * float(1 << min(self._in_vain - 1, 10)))
 
     def _ordered(self, reply: HeartbeatReply, now: float) -> None:
         self._route(reply.routing, now)

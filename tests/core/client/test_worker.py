@@ -303,6 +303,18 @@ def test_the_last_batch_in_hand_is_reported_at_once_although_the_master_said_wai
     assert expect(worker, LeaseRequest, 0.7).progress.uptos == [2]
 
 
+def test_a_worker_with_nothing_in_hand_asks_again_soon_then_ever_less_often_up_to_what_the_master_said() -> (
+    None
+):
+    worker, now, pauses = joined(), 0.1, []
+    for number in range(1, 8):
+        asked = expect(worker, LeaseRequest, now)
+        worker.receive(asked, LeaseReply(term=1, request=number, outcome="wait", delay_s=0.1), now)
+        pauses.append(round(worker.wake_s() - now, 6))
+        now = worker.wake_s()
+    assert pauses == [0.01, 0.02, 0.04, 0.08, 0.1, 0.1, 0.1]
+
+
 def test_pace_measures_working_time_only_and_follows_a_slowdown() -> None:
     pace = Pace()
     pace.resume(0.0)
