@@ -1,9 +1,10 @@
 """How many data shards a master leases: 64 clients in two processes, no work, every lease with its own token and its own commit.
 
-    python -m bench.leases [--seconds 5] [--sync default|always|both] [--json]
+    python -m bench.leases [--seconds 5] [--sync default|always|both] [--peer PYTHON] [--json]
 
 Prints, for 1 and 16 shards a call: shards a second (lease + commit = 1), latency p50/p99 of a call, CPU of the master a call and a
 shard, and whether the log, replayed afterwards, holds the same count. Then the ledger alone, in process: pairs a second and memory.
+`--peer`: an interpreter with DLRover 0.6.1 (leases_peer.py says how to make one); its master then serves the same load too.
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ import argparse
 import asyncio
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 from bench import rig
@@ -37,6 +40,7 @@ from rover_bus.events.streams import LOG
 from rover_bus.master.ledger import Ledger
 
 CLIENTS, PROCESSES, BATCH = 64, 2, 100
+PEER_START_S = 30.0
 DATASET = Dataset(records=10**11, batch_size=BATCH, epochs=1)
 
 
@@ -151,6 +155,56 @@ def measure(sync: rig.SyncMode, shards: int, seconds: float) -> dict[str, Any]:
     }
 
 
+def measure_peer(python: str, seconds: float) -> dict[str, Any]:
+    """Measure DLRover's master with as many clients in as many processes, one shard a call; it syncs nothing and keeps no log."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    quiet: dict[str, Any] = {
+        "stderr": subprocess.DEVNULL,
+        "env": {**os.environ, "DLROVER_LOG_LEVEL": "ERROR"},
+    }
+    serve = ["-m", "dlrover.python.master.main", "--job_name", "bench", "--platform", "local"]
+    master = subprocess.Popen(
+        [python, *serve, "--port", str(port), "--node_num", str(CLIENTS)], stdout=subprocess.DEVNULL, **quiet
+    )
+    try:
+        wait_for_port(port, master)
+        load = str(Path(__file__).with_name("leases_peer.py"))
+        command = [python, load, f"127.0.0.1:{port}", str(seconds), str(CLIENTS // PROCESSES)]
+        before = rig.cpu_seconds(master.pid)
+        running = [subprocess.Popen(command, stdout=subprocess.PIPE, **quiet) for _ in range(PROCESSES)]
+        outputs = [json.loads(process.communicate()[0].splitlines()[-1]) for process in running]
+        spent = rig.cpu_seconds(master.pid) - before
+    finally:
+        master.kill()
+        master.wait()
+    committed = sum(output["committed"] for output in outputs)
+    return {
+        "sync": "peer",
+        "shards_a_call": 1,
+        "shards_per_second": round(committed / seconds),
+        "p50_ms": round(max(output["p50_ms"] for output in outputs), 2),
+        "p99_ms": round(max(output["p99_ms"] for output in outputs), 2),
+        "master_cpu_us_a_call": round(1e6 * spent / (2 * max(committed, 1)), 1),
+        "master_cpu_us_a_shard": round(1e6 * spent / max(committed, 1), 2),
+        "log_agrees": None,
+    }
+
+
+def wait_for_port(port: int, process: subprocess.Popen[bytes]) -> None:
+    """Return when somebody listens. Raises SystemExit when the process ended, or takes too long."""
+    deadline_s = time.monotonic() + PEER_START_S
+    while process.poll() is None and time.monotonic() < deadline_s:
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.1)
+    raise SystemExit(
+        "DLRover's master did not start: does this interpreter have dlrover, grpcio, kubernetes?"
+    )
+
+
 def ledger_alone(shards: int, pairs: int = 400_000) -> int:
     """Lease + commit pairs a second of the ledger in this process, records made and judged as the decider does."""
     ledger = Ledger(Dataset(records=10**9, batch_size=BATCH))
@@ -211,6 +265,16 @@ def fill(outstanding: int, leases: int = 1_000_000) -> Ledger:
     return ledger
 
 
+def show(row: dict[str, Any]) -> dict[str, Any]:
+    """Print a row, and return it."""
+    print(
+        f"{row['sync']:8} {row['shards_a_call']:11} {row['shards_per_second']:9,} {row['p50_ms']:8} {row['p99_ms']:7}"
+        f" {row['master_cpu_us_a_call']:15} {row['master_cpu_us_a_shard']:9}  {row['log_agrees']}",
+        flush=True,
+    )
+    return row
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -218,6 +282,9 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--sync", choices=["default", "always", "both"], default="both")
     parser.add_argument("--shards", type=int, default=0, help="shards a call; default: 1 and 16")
+    parser.add_argument(
+        "--peer", metavar="PYTHON", help="measure DLRover's master too, with this interpreter"
+    )
     parser.add_argument("--json", action="store_true", help="print one last line of JSON")
     parser.add_argument("--client", nargs=3, help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -230,12 +297,9 @@ def main() -> None:
     print("sync     shards/call  shards/s   p50 ms  p99 ms  master us/call  us/shard  log agrees")
     for sync in modes:
         for shards in [args.shards] if args.shards else [1, 16]:
-            row = measure(sync, shards, args.seconds)
-            rows.append(row)
-            print(
-                f"{sync:8} {shards:11} {row['shards_per_second']:9,} {row['p50_ms']:8} {row['p99_ms']:7}"
-                f" {row['master_cpu_us_a_call']:15} {row['master_cpu_us_a_shard']:9}  {row['log_agrees']}"
-            )
+            rows.append(show(measure(sync, shards, args.seconds)))
+    if args.peer:
+        rows.append(show(measure_peer(args.peer, args.seconds)))
     alone = {f"pairs_per_second_at_{n}": ledger_alone(n) for n in (1, 16)}
     memory = {f"memory_mb_{n}_outstanding": round(memory_mb(n), 1) for n in (1_000, 1_000_000)}
     print("ledger alone:", ", ".join(f"{key} {value:,}" for key, value in {**alone, **memory}.items()))

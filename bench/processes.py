@@ -27,10 +27,14 @@ TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
 
 @contextlib.contextmanager
 def running_stack(directory: Path) -> Iterator[Home]:
-    """Run `rover up` in a process of its own until the block ends; its host is registered when the block begins."""
+    """Run `rover up` in a process of its own until the block ends; its host is registered when the block begins.
+
+    Byte code is cached, as on a user's machine: else every service would compile itself.
+    """
     home = Home(directory)
     command = [sys.executable, "-m", "rover_bus.cli.entry", "up", "--quiet", "--dir", str(directory)]
-    process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, env=environment)
     try:
         _wait_for(home, process)
         yield home

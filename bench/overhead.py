@@ -1,0 +1,279 @@
+"""What the control plane costs a job: two workers, one server, heartbeats and profiles on, `rover up` as its own processes.
+
+    python -m bench.overhead [--seconds 120] [--train FILE --job JOB.toml] [--batch 512] [--json]
+
+Counted against the CPU seconds of workers and server (their whole lives, imports and all), from submission to the job's end:
+  masters       CPU of both masters, leading and standby, from their birth
+  daemon, shims, Brain, `rover up` itself      CPU
+  worker bus    CPU of the library's own thread in each worker (session: leases, heartbeats, profiles)
+  worker reader CPU of the library's reading thread less what the click log's parsing takes, which any program pays
+  training      wall time that the training threads stand still in `job.batches` outside server calls: until the first batch is
+                there, for a lease, for a parsed batch; and their CPU in between
+  server bus    CPU of each server's main thread: its life on the bus, imports too; its tables live in another thread
+Not counted but printed: the broker; joining, which is waiting for masters and servers to start.
+Wall-clock pairs vary by 5 % on shared machines; nothing is asserted on them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import math
+import os
+import runpy
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from bench.processes import Meter, running_stack
+from rover_bus.cli.connection import find_stack, visit
+from rover_bus.cli.home import Home
+from rover_bus.cli.job_file import check_data, find_example, read_job
+from rover_bus.cli.submission import ask_to_stop, follow_job, submit
+from rover_bus.events.bus import Bus
+from rover_bus.events.facts import JobEnded
+from rover_bus.events.job import JobSpec
+
+ROOT = Path(__file__).parents[1]
+LIMIT = 0.03
+LOOK_S = 0.5
+MOST_SAMPLES_PER_S = 100_000  # epochs enough for a machine as fast as this: the job is asked to stop before
+COUNTED = ("master", "daemon", "shim", "brain", "up")
+REPORT = "BENCH_REPORT_DIRECTORY"
+
+
+# -- in each worker ------------------------------------------------------------------------------------------------------------
+
+
+def work() -> None:
+    """Run the example's program with clocks around the library's parts; write what they say when it ends."""
+    import rover_bus.client as rover
+    from rover_bus.client.data import ClickLog
+    from rover_bus.client.job import Job
+
+    threads: dict[str, float] = defaultdict(float)
+    found = {
+        "first_s": 0.0,
+        "parse_s": 0.0,
+        "inside_s": 0.0,
+        "inside_cpu_s": 0.0,
+        "join_s": 0.0,
+        "wait_s": 0.0,
+        "read_s": 0.0,
+        "samples": 0.0,
+    }
+    run_thread, read_batch, hand_out, join = threading.Thread.run, ClickLog.batch, Job.batches, rover.join
+
+    def timed_run(self: threading.Thread) -> None:
+        try:
+            run_thread(self)
+        finally:
+            threads[self.name] += time.thread_time()
+
+    def timed_batch(self: ClickLog, *arguments: Any) -> Any:
+        began_s = time.thread_time()
+        batch = read_batch(self, *arguments)
+        found["parse_s"] += time.thread_time() - began_s
+        return batch
+
+    def timed_batches(self: Job, source: Any, **options: Any) -> Iterator[Any]:
+        batches, figures = hand_out(self, source, **options), self.figures
+        before = figures.copy()
+        while True:
+            began_s, cpu_s = time.perf_counter(), time.thread_time()
+            server_s = figures.pull_s + figures.push_s
+            batch = next(batches, None)
+            server_s = figures.pull_s + figures.push_s - server_s
+            spent_s = time.perf_counter() - began_s - server_s
+            found["inside_s"] += spent_s
+            found["inside_cpu_s"] += time.thread_time() - cpu_s
+            if not found["first_s"]:
+                found["first_s"] = spent_s
+                before = figures.copy()
+            if batch is None:
+                break
+            yield batch
+        later = figures.since(before)
+        found.update(wait_s=later.wait_s, read_s=later.read_s, samples=figures.samples)
+
+    def timed_join() -> Job:
+        began_s = time.perf_counter()
+        job = join()
+        found["join_s"] = time.perf_counter() - began_s
+        return job
+
+    setattr(threading.Thread, "run", timed_run)  # noqa: B010 - a clock in place of a method, as mypy cannot follow
+    setattr(ClickLog, "batch", timed_batch)  # noqa: B010
+    setattr(Job, "batches", timed_batches)  # noqa: B010
+    setattr(rover, "join", timed_join)  # noqa: B010
+    program = find_example("dlrm/train.py")
+    sys.path.insert(0, str(program.parent))
+    runpy.run_path(str(program), run_name="__main__")
+    report = {**found, "threads": threads, "cpu_s": time.process_time()}
+    Path(os.environ[REPORT], f"{os.getpid()}.json").write_text(json.dumps(report))
+
+
+# -- the job from outside ------------------------------------------------------------------------------------------------------
+
+
+def prepare(options: argparse.Namespace, directory: Path) -> JobSpec:
+    """Return the job: the given one, or clicks in Criteo's shape made for it; endless, without evaluation."""
+    spec = read_job(options.job)
+    train = options.train
+    if not train:
+        train = directory / "clicks.tsv"
+        make = [sys.executable, str(find_example("clicks.py")), str(train), "--rows", str(options.rows)]
+        subprocess.run(make, check=True, stdout=subprocess.DEVNULL)
+    data = spec.data.replace(
+        train=str(Path(train).absolute()),
+        evaluate="",
+    )
+    if options.batch:
+        data = data.replace(batch_size=options.batch)
+    records = check_data(spec.replace(data=data))["train"]
+    data = data.replace(epochs=math.ceil(MOST_SAMPLES_PER_S * options.seconds / records))
+    return spec.replace(
+        name="overhead",
+        data=data,
+        program=[sys.executable, "-m", "bench.overhead", "--worker"],
+        directory=str(ROOT),
+        environment={**spec.environment, REPORT: str(directory)},
+        workers=spec.workers.replace(count=2),
+        servers=spec.servers.replace(count=1),
+    )
+
+
+async def train(bus: Bus, spec: JobSpec, meter: Meter, seconds: float) -> JobEnded:
+    """Let a job train for `seconds` after its workers have started, then stop it; the meter looks all the while."""
+
+    async def look() -> None:
+        while True:
+            meter.look()
+            await asyncio.sleep(LOOK_S)
+
+    meter.begin()
+    sequence = await submit(bus, spec)
+    looking = asyncio.create_task(look())
+    ending = asyncio.create_task(follow_job(bus, spec.name, sequence, lambda _: None))
+    try:
+        while meter.count("worker") < spec.workers.count and not ending.done():  # noqa: ASYNC110
+            await asyncio.sleep(LOOK_S)
+        await asyncio.wait({ending}, timeout=seconds)
+        if not ending.done():
+            await ask_to_stop(bus, spec.name, "drain", "measured enough")
+        return await ending
+    finally:
+        looking.cancel()
+        await asyncio.gather(looking, return_exceptions=True)
+
+
+def run(spec: JobSpec, home: Home, seconds: float) -> Meter:
+    meter = Meter(home)
+    ended = visit(find_stack(str(home.root), "", ""), lambda bus: train(bus, spec, meter, seconds))
+    if ended.state != "stopped":
+        raise SystemExit(f"the job ended as {ended.state} ({ended.reason}): {ended.summary}")
+    return meter
+
+
+def sum_up(meter: Meter, reports: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return what counts, what does not, and the share."""
+
+    def threads(name: str) -> float:
+        return sum(float(report["threads"].get(name, 0.0)) for report in reports)
+
+    def total(name: str) -> float:
+        return sum(float(report[name]) for report in reports)
+
+    parse_s = total("parse_s")
+    counted = {role: meter.spent_s(role) for role in COUNTED} | {
+        "worker bus": threads("rover-session"),
+        "worker reader": max(threads("rover-reader") - parse_s, 0.0),
+        "training": total("first_s") + total("wait_s") + total("read_s") + total("inside_cpu_s"),
+        "server bus": meter.main_threads_s("ps"),
+    }
+    work_s = {"workers": total("cpu_s"), "servers": meter.spent_s("ps")}
+    return {
+        "counted_s": counted,
+        "work_s": work_s,
+        "share": sum(counted.values()) / sum(work_s.values()),
+        "limit": LIMIT,
+        "met": sum(counted.values()) <= LIMIT * sum(work_s.values()),
+        "aside_s": {
+            "broker": meter.spent_s("broker"),
+            "parsing": parse_s,
+            "joining": total("join_s"),
+            "starting": total("first_s"),
+            "waiting for leases": total("wait_s"),
+            "waiting for parsed batches": total("read_s"),
+            "training thread's CPU in the library": total("inside_cpu_s"),
+            "all wall time there, descheduled or not": total("inside_s"),
+        },
+        "samples": total("samples"),
+    }
+
+
+def show(found: dict[str, Any], seconds: float) -> None:
+    """Print the account for people."""
+    work_s = sum(found["work_s"].values())
+    parts = ", ".join(f"{role} {spent:.1f} s" for role, spent in found["work_s"].items())
+    print(f"{seconds:.0f} s of wall time, {found['samples']:,.0f} samples; CPU of the work: {parts}")
+    print("counted        seconds   of the work")
+    for name, spent in found["counted_s"].items():
+        print(f"{name:14} {spent:7.2f}   {spent / work_s:.2%}")
+    print(f"{'sum':14} {sum(found['counted_s'].values()):7.2f}   {found['share']:.2%}")
+    print("aside:", ", ".join(f"{name} {spent:.2f} s" for name, spent in found["aside_s"].items()))
+    print(f"{'met   ' if found['met'] else 'MISSED'} {found['share']:.2%} of at most {LIMIT:.0%}")
+
+
+def main() -> None:
+    """Print what counts, by part; with --json one last line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seconds", type=float, default=120.0, help="of training")
+    parser.add_argument(
+        "--train", type=Path, help="click log; default: clicks in Criteo's shape, made for it"
+    )
+    parser.add_argument(
+        "--job", default=str(ROOT / "examples/jobs/criteo.toml"), help="its schema and settings"
+    )
+    parser.add_argument("--rows", type=int, default=400_000, help="of the click log that is made")
+    parser.add_argument("--batch", type=int, default=0, help="instead of the job file's batch size")
+    parser.add_argument("--keep", type=Path, help="a new directory for the stack and its logs, which stays")
+    parser.add_argument("--json", action="store_true", help="print one last line of JSON")
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.worker:
+        work()
+        return
+    with contextlib.ExitStack() as stack:
+        temporary = tempfile.TemporaryDirectory(prefix="rover-bench-")
+        directory = options.keep.absolute() if options.keep else Path(stack.enter_context(temporary))
+        directory.mkdir(exist_ok=True)
+        spec = prepare(options, directory)
+        with running_stack(directory / "stack") as home:
+            began_s = time.monotonic()
+            meter = run(spec, home, options.seconds)
+            seconds = time.monotonic() - began_s
+        reports = [json.loads(path.read_text()) for path in directory.glob("*.json")]
+    if len(reports) != spec.workers.count:
+        raise SystemExit(f"{len(reports)} of {spec.workers.count} workers told what they measured")
+    found = sum_up(meter, reports)
+    print(f"{spec.workers.count} workers, {spec.servers.count} server, batches of {spec.data.batch_size}")
+    show(found, seconds)
+    if options.json:
+        print(
+            json.dumps({"bench": "overhead", "batch_size": spec.data.batch_size, "seconds": seconds, **found})
+        )
+
+
+if __name__ == "__main__":
+    main()
