@@ -2,21 +2,21 @@
 
 job.py            the synchronous face: join, batches, parameters, report, elected, result
 session.py        the asynchronous API below it, on any Bus (simulations drive this one)
-worker.py         the protocol as a state machine without I/O; lease.py and pace.py are its parts
+worker.py         the protocol as a state machine without I/O; lease.py, spans.py and pace.py are its parts
 connected.py      a session in a background thread; standalone.py the same calls without a bus
 reader.py         batches parsed ahead in one thread
 parameters.py     the parameter store plus what the protocol needs of every push; witness.py the judge of exactness
 figures.py        where the time goes; failure.py what an exception is called; environment.py who this process is
-data/             readers of click logs
+data/             readers of click logs, of files and of partitions that grow
 
 Importing this imports neither nats nor scipy, psutil, rich, click.
 """
 
 from rover_bus.client.connected import JobOver
-from rover_bus.client.data import Batch, ClickLog, Schema
+from rover_bus.client.data import Batch, ClickLog, PartitionLog, Schema, open_log
 from rover_bus.client.job import Job, join
 from rover_bus.client.parameters import TrainingParameters
-from rover_bus.client.reader import Source
+from rover_bus.client.reader import Source, Stream
 from rover_bus.client.session import Session
 from rover_bus.client.witness import read_witness
 from rover_bus.client.worker import Worker
@@ -30,11 +30,14 @@ __all__ = [
     "Dataset",
     "Job",
     "JobOver",
+    "PartitionLog",
     "Schema",
     "Session",
     "Source",
+    "Stream",
     "TrainingParameters",
     "Worker",
     "join",
+    "open_log",
     "read_witness",
 ]

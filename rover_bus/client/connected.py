@@ -19,6 +19,7 @@ import msgspec
 
 from rover_bus.client.environment import Environment
 from rover_bus.client.lease import Assigned, Work
+from rover_bus.client.reader import Stream
 from rover_bus.client.session import Session, reason_to_stop
 from rover_bus.client.worker import Worker
 from rover_bus.events.bus import Bus
@@ -28,13 +29,14 @@ from rover_bus.events.job import Dataset, JobSpec
 from rover_bus.events.profiles import WorkerProfile
 from rover_bus.events.requests import FailureRequest, RoutingTable
 from rover_bus.ps.client import RemoteParameters
-from rover_bus.ps.store import Parameters
+from rover_bus.ps.store import Parameters, ServersUnreachable
 
 T = TypeVar("T")
 Connect = Callable[[], Awaitable[Bus]]
 log = logging.getLogger("rover_bus.client")
 REACH_BROKER_S = 30.0  # a member may be started while the broker restarts: that is no fault of the program
 CLOSE_S = 2.0  # for the broker connection to be closed at the end
+LOOK_EVERY_S = 0.1  # between two looks at a stream that grows
 WONDER_S = 10.0  # after so long without an answer the user is told what we wait for
 
 
@@ -63,6 +65,9 @@ class Connected:
         self._session: Session
         self._conversation: asyncio.Task[None]
         self._parameters: RemoteParameters | None = None
+        self._stream: Stream | None = None
+        self._look_at = 0.0
+        self._leave_by: float | None = None  # how long a drain looks for servers
 
     # -- the background thread ------------------------------------------------------------------------------------------------
 
@@ -191,7 +196,17 @@ class Connected:
             self._condition.wait_for(lambda: self._newer(after) or self.worker.over, wait_s)
             if self.worker.over:
                 raise self._why()
+            if self.worker.draining and time.monotonic() >= self._begin_grace():
+                raise ServersUnreachable(
+                    "this worker was asked to leave, and no servers answer: what they lack returns"
+                )
             return self.worker.routing if self._newer(after) and self.worker.routing else after
+
+    def _begin_grace(self) -> float:
+        """Return until when a drain looks for servers; it begins when somebody first asks for it."""
+        if self._leave_by is None:
+            self._leave_by = time.monotonic() + self._environment.grace_s
+        return self._leave_by
 
     def _newer(self, after: RoutingTable) -> bool:
         known = self.worker.routing
@@ -208,8 +223,15 @@ class Connected:
 
     # -- Assignments ---------------------------------------------------------------------------------------------------------------
 
-    def register(self, dataset: Dataset, file: str) -> None:
-        """State the data set. Raises Refused with the difference when other workers read other data (S6)."""
+    @property
+    def known(self) -> Dataset | None:
+        """What others had registered when this worker joined."""
+        return self.worker.known
+
+    def register(self, dataset: Dataset, file: str, stream: Stream | None = None) -> None:
+        """State the data set. Raises Refused with the difference when other workers read other data (S6). `stream`: if it grows."""
+        self._stream = stream
+        self._look()
         with self._condition:
             self.worker.want(dataset, file)
         self._soon(self._session.poke)
@@ -217,15 +239,26 @@ class Connected:
 
     def take(self, cancelled: Callable[[], bool]) -> Assigned | None:
         worker = self.worker
-        with self._condition:
-            while not cancelled():
+        while not cancelled():
+            self._look()
+            with self._condition:
                 assigned = worker.take()
                 if worker.hungry:
                     self._soon(self._session.poke)
                 if assigned is not None or worker.resting:
                     return assigned
-                self._condition.wait()
+                if not cancelled():
+                    self._condition.wait(None if self._stream is None else LOOK_EVERY_S)
         return None
+
+    def _look(self) -> None:
+        """Learn, in the reader's thread and under no lock, how far a stream has grown: a scan must hold up no heartbeat."""
+        if self._stream is None or time.monotonic() < self._look_at:
+            return
+        seen = self._stream.high_water()
+        self._look_at = time.monotonic() + LOOK_EVERY_S
+        with self._condition:
+            self.worker.see(seen)
 
     def holds(self, assigned: Assigned) -> bool:
         return self.worker.holds(assigned)
@@ -242,6 +275,7 @@ class Connected:
 
     def drain(self) -> None:
         """Take no more work. Callable from a signal handler: it only leaves word for the loop."""
+        self._begin_grace()
         self._soon(lambda: self._session.drain())
 
     def elect(self, task: str) -> bool:

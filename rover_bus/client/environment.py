@@ -6,6 +6,7 @@ process for us: it joins as an external worker, in a free place.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -27,6 +28,9 @@ class Environment:
     state_dir: str = ""
     spec_file: str = ""
     summary_file: str = ""
+    grace_s: float = (
+        5.0  # how long a drain looks for servers that do not answer; keep it below the platform's own grace
+    )
 
     @property
     def external(self) -> bool:
@@ -38,6 +42,7 @@ class Environment:
         found = cls(**{name: variables.get(f"ROVER_{name.upper()}", "") for name in _TEXTS})  # type: ignore[arg-type]
         if not found.job:
             return found
+        found = replace(found, grace_s=_seconds(variables, "ROVER_GRACE_S", cls.grace_s))
         role = variables.get("ROVER_ROLE", "worker")
         if role != "worker":
             raise InputError(f"ROVER_ROLE is {role!r}: a training program is a worker")
@@ -52,6 +57,17 @@ class Environment:
             raise InputError(f"ROVER_INDEX and ROVER_INCARNATION must be integers: {error}") from None
         subjects.name(found.job, "job")
         return replace(found, member=Member("worker", index, incarnation)) if incarnation else found
+
+
+def _seconds(variables: Mapping[str, str], name: str, default: float) -> float:
+    text = variables.get(name) or str(default)
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 <= seconds < math.inf:
+        raise InputError(f"{name} is {text!r}: it must be a number of seconds, like {default:g}")
+    return seconds
 
 
 _TEXTS = ("job", "host", "url", "secret_file", "state_dir", "spec_file", "summary_file")

@@ -66,4 +66,5 @@ class Figures:
             compute_s=max(window_s - spent, 0.0),
             staleness_batches=self.staleness_batches,
             loss=self.loss_sum / self.losses if self.losses else 0.0,
+            metrics=dict(self.metrics),
         )

@@ -33,7 +33,7 @@ from rover_bus.client.failure import describe_failure
 from rover_bus.client.figures import Figures
 from rover_bus.client.lease import Assigned, Work
 from rover_bus.client.parameters import HandedOut, TrainingParameters
-from rover_bus.client.reader import Read, Reader, Source
+from rover_bus.client.reader import Read, Reader, Source, Stream
 from rover_bus.client.standalone import Standalone
 from rover_bus.events.errors import InputError, RoverError, TemporaryError
 from rover_bus.events.job import Dataset, DataSpec, JobSpec
@@ -123,7 +123,7 @@ class Job:
 
     def batches(
         self,
-        source: Source,
+        source: Source | Stream,
         *,
         batch_size: int | None = None,
         epochs: int | None = None,
@@ -133,14 +133,18 @@ class Job:
 
         The data set is registered first: every worker of a job must register the same (S6). Batch size, epochs and seed are the
         job file's unless given. Asking for the next batch says that the former one is done. Raises Refused, with the difference.
+        Of a Stream the batches come as its partitions grow, until all are sealed; it has no total, hence no witness.
         """
         spec = self._config.data if self._config else None
+        stream = source if isinstance(source, Stream) else None
+        if stream is not None and (known := self._place.known) is not None:
+            stream.narrow(known.partitions)
         dataset = source.dataset(
             batch_size if batch_size is not None else spec.batch_size if spec else 128,
             epochs if epochs is not None else spec.epochs if spec else 1,
             seed if seed is not None else spec.seed if spec else 0,
         )
-        self._place.register(dataset, str(getattr(source, "path", "")))
+        self._place.register(dataset, str(getattr(source, "path", "")), stream)
         if spec is not None and spec.witness:
             self._begin_witness(dataset)
         latency_s = spec.read_latency_s if spec else 0.0
@@ -169,9 +173,12 @@ class Job:
             read = reader.poll() or self._wait_for(reader)
             if read is None:
                 break
+            if read.assigned is None:
+                assert read.error is not None
+                raise read.error
             if not self._place.holds(read.assigned):
                 continue
-            handed = self._hand_out(read)
+            handed = self._hand_out(read.assigned, read)
             if handed is not None:
                 return handed
         self._flush()
@@ -188,21 +195,23 @@ class Job:
         self.figures.read_s += waited - without_lease
         return read
 
-    def _hand_out(self, read: Read) -> HandedOut | None:
+    def _hand_out(self, assigned: Assigned, read: Read) -> HandedOut | None:
         """Return a batch for the program; None for one without a usable row, which is done by being named."""
         if read.error is not None:
-            self._hand = HandedOut(read.assigned, None, Work(), 0)
+            self._hand = HandedOut(assigned, None, Work(), 0)
             raise read.error
         batch = read.batch
+        skipped = tuple(getattr(batch, "skipped", ()))
         work = Work(
-            skipped=tuple(getattr(batch, "skipped", ())),
+            skipped=skipped,
             values_missing=int(getattr(batch, "values_missing", 0)),
+            file=str(getattr(batch, "file", "")) if skipped else "",
         )
         samples = len(batch)
         if not samples and work.skipped:
-            self._place.finish(read.assigned, work, None)
+            self._place.finish(assigned, work, None)
             return None
-        handed = HandedOut(read.assigned, batch, work, samples)
+        handed = HandedOut(assigned, batch, work, samples)
         if self._parameters is not None:
             self._parameters.hand_out(handed)
         return handed
@@ -241,7 +250,7 @@ class Job:
                 figures.loss_sum += value
                 figures.losses += 1
             else:
-                figures.metrics[name] = value
+                figures.metrics[name] = float(value)
 
     def _sample(self) -> None:
         now = time.monotonic()

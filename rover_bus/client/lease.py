@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from rover_bus.client.spans import Records, Span
 from rover_bus.events.facts import SkippedRow
 
 REPORTED_ROWS = (
@@ -17,12 +18,13 @@ REPORTED_ROWS = (
 
 
 class Assigned(NamedTuple):
-    """One batch to train: number `number` of `epoch`, held under `token` in `generation`."""
+    """One batch to train: number `number` of `epoch`, held under `token` in `generation`. `records`: what it is, of a stream."""
 
     generation: int
     token: int
     epoch: int
     number: int
+    records: Records | None = None
 
 
 class Work(NamedTuple):
@@ -31,6 +33,7 @@ class Work(NamedTuple):
     skipped: tuple[SkippedRow, ...] = ()
     values_missing: int = 0
     samples_retrained: int = 0  # its samples, when a server held the batch already
+    file: str = ""  # where the skipped rows stand, "" for the file stated at registration
 
 
 NO_REMARK = Work()
@@ -38,12 +41,16 @@ NO_REMARK = Work()
 
 @dataclass(slots=True)
 class HeldLease:
-    """The batches [first, end) of `epoch` under `token`. `first <= reported <= upto <= next <= end`."""
+    """The batches [first, end) of `epoch` under `token`. `first <= reported <= upto <= next <= end`.
+
+    `spans`: which records they are, of a stream.
+    """
 
     token: int
     epoch: int
     first: int
     end: int
+    spans: tuple[Span, ...] = ()
     next: int = -1  # the first batch not handed out
     upto: int = -1  # every batch before it is done
     reported: int = -1  # every batch before it stands in a report
@@ -74,17 +81,24 @@ class HeldLease:
                 self._remarks.append((self.upto, done))
             self.upto += 1
 
-    def report(self) -> tuple[int, list[tuple[int, Work]]] | None:
-        """Return what is new since the last report as (upto, remarks of the batches it covers), None when nothing is."""
+    def report(self, file: str | None = None) -> tuple[int, list[tuple[int, Work]]] | None:
+        """Return what is new since the last report as (upto, remarks of the batches it covers), None when nothing is.
+
+        A report names the skipped rows of one file (`file`, if it does already): it ends before a batch that has some in another.
+        """
         if self.upto == self.reported:
             return None
         upto, rows, covered = self.upto, 0, 0
         for number, work in self._remarks:
             rows += len(work.skipped)
-            if rows > REPORTED_ROWS and covered:
+            elsewhere = bool(work.skipped) and file not in (None, work.file)
+            if elsewhere or (rows > REPORTED_ROWS and covered):
                 upto = number
                 break
+            file = work.file if work.skipped else file
             covered += 1
+        if upto == self.reported:
+            return None
         remarks = self._remarks[:covered]
         del self._remarks[:covered]
         self.reported = upto

@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from queue import Empty, Queue
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from rover_bus.client.lease import Assigned, Work
+from rover_bus.client.spans import HighWater, Records
+from rover_bus.events.errors import InputError, TemporaryError
 from rover_bus.events.job import Dataset
 
 AHEAD = 4  # parsed batches that may wait
+LAG_S = 10.0  # a shared file system may show rows that another host has seen as much later
+LAG_PAUSE_S = 0.1
 
 
 class Source(Protocol):
@@ -26,6 +30,23 @@ class Source(Protocol):
 
     def batch(self, epoch: int, number: int, dataset: Dataset) -> Any:
         """Return batch `number` of an epoch. May offer `positions`, `skipped`, `values_missing` and a length."""
+
+
+@runtime_checkable
+class Stream(Protocol):
+    """What can be trained on while it grows: partitions without a total. `PartitionLog` is one. Used by one thread at a time."""
+
+    def dataset(self, batch_size: int, epochs: int = 1, seed: int = 0) -> Dataset:
+        """Return what is registered: the partitions by name."""
+
+    def narrow(self, partitions: Sequence[str]) -> None:
+        """Leave out partitions that the job has not registered."""
+
+    def high_water(self) -> HighWater:
+        """Look, and return what is readable now."""
+
+    def batch_of(self, epoch: int, number: int, dataset: Dataset, records: Records) -> Any:
+        """Return batch `number`, which is these records. What it offers is as for a Source; a TemporaryError: not readable yet."""
 
 
 class Assignments(Protocol):
@@ -45,9 +66,9 @@ class Assignments(Protocol):
 
 
 class Read(NamedTuple):
-    """A batch as the program will see it, or the error that came instead."""
+    """A batch as the program will see it, or the error that came instead; `assigned` is None where no batch was to blame."""
 
-    assigned: Assigned
+    assigned: Assigned | None
     batch: Any
     error: BaseException | None = None
 
@@ -58,7 +79,7 @@ class Reader:
     def __init__(
         self,
         assignments: Assignments,
-        source: Source,
+        source: Source | Stream,
         dataset: Dataset,
         pause: Callable[[], None] | None = None,
     ) -> None:
@@ -104,16 +125,35 @@ class Reader:
         return assigned
 
     def _read(self) -> None:
-        while (assigned := self._take()) is not None:
-            if not self._assignments.holds(assigned):
-                continue
-            if self._pause is not None:
-                self._pause()
-            try:
-                batch = self._source.batch(assigned.epoch, assigned.number, self._dataset)
-            except Exception as error:  # noqa: BLE001 - it is raised again, in the training loop
-                self._ready.put(Read(assigned, None, error))
-                continue
-            self._ready.put(Read(assigned, batch))
+        try:
+            while (assigned := self._take()) is not None:
+                if self._assignments.holds(assigned):
+                    self._ready.put(self._load(assigned))
+        except Exception as error:  # noqa: BLE001 - it is raised again, in the training loop
+            self._ready.put(Read(None, None, error))
         if not self._stopped:
             self._ready.put(None)
+
+    def _load(self, assigned: Assigned) -> Read:
+        if self._pause is not None:
+            self._pause()
+        try:
+            return Read(assigned, self._batch(assigned))
+        except Exception as error:  # noqa: BLE001 - it is raised again, in the training loop
+            return Read(assigned, None, error)
+
+    def _batch(self, assigned: Assigned) -> Any:
+        epoch, number, source = assigned.epoch, assigned.number, self._source
+        if not isinstance(source, Stream):
+            return source.batch(epoch, number, self._dataset)
+        assert assigned.records is not None
+        began = time.monotonic()
+        while True:
+            try:
+                return source.batch_of(epoch, number, self._dataset, assigned.records)
+            except TemporaryError as error:
+                if self._stopped or time.monotonic() - began >= LAG_S:
+                    raise InputError(
+                        f"{error}, {LAG_S:g} s ago: do all hosts see the same directory?"
+                    ) from None
+                time.sleep(min(error.delay_s, LAG_PAUSE_S))

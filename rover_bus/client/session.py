@@ -22,6 +22,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from rover_bus.client.lease import NO_REMARK, Assigned, Work
+from rover_bus.client.spans import HighWater
 from rover_bus.client.worker import Worker
 from rover_bus.events import subjects
 from rover_bus.events.asking import Master
@@ -125,6 +126,11 @@ class Session:
         await self._until(lambda: self.worker.registered or self.worker.resting)
         if not self.worker.registered and self.worker.end is not None:
             raise self.worker.end
+
+    def see(self, seen: HighWater) -> None:
+        """Tell with the next lease request what of a stream is readable. Its batches say of which `records` they are."""
+        with self._guard:
+            self.worker.see(seen)
 
     async def take(self) -> Assigned | None:
         """Return the next batch to train, waiting for one; None when there will be none (`worker.end` says why, if not closed)."""

@@ -14,12 +14,17 @@ import msgspec
 import numpy as np
 
 from rover_bus.client.lease import Assigned, Work
+from rover_bus.client.reader import Stream
+from rover_bus.client.spans import flow
 from rover_bus.client.witness import NAME, witness_rows, witness_table
 from rover_bus.events.errors import InputError
 from rover_bus.events.job import Dataset, JobSpec
 from rover_bus.events.requests import FailureRequest
 from rover_bus.ps.local import LocalParameters
 from rover_bus.ps.store import Parameters
+
+LOOK_EVERY_S = 0.1  # between two looks at a stream that has nothing new
+END = Assigned(-1, -1, -1, -1)
 
 
 class Standalone:
@@ -33,9 +38,13 @@ class Standalone:
         self.dead_lettered = 0
         self.values_missing = 0
         self._summary_file = summary_file
+        self.known: Dataset | None = None  # nobody else registers anything
         self._dataset: Dataset | None = None
-        self._batches: Iterator[Assigned] = iter(())
+        self._batches: Iterator[Assigned | None] = iter(())
+        self._handed_out = 0  # samples of a stream: its total, once it has ended
+        self._ended = False  # no batch is left
         self._lock = threading.Lock()
+        self._woken = threading.Event()
         self._parameters: LocalParameters | None = None
 
     @property
@@ -50,29 +59,41 @@ class Standalone:
         self._parameters = self._parameters or LocalParameters(seed)
         return self._parameters
 
-    def register(self, dataset: Dataset, file: str) -> None:
+    def register(self, dataset: Dataset, file: str, stream: Stream | None = None) -> None:
         self._dataset = dataset
-        self._batches = grid(dataset)
+        self._batches = grid(dataset) if stream is None else number_off(stream, dataset)
 
     def take(self, cancelled: Callable[[], bool]) -> Assigned | None:
-        with self._lock:
-            return None if self.draining or cancelled() else next(self._batches, None)
+        """Return the next batch; of a stream the next that is readable, waiting until all its partitions are sealed."""
+        while not (self.draining or cancelled()):
+            with self._lock:
+                assigned = next(self._batches, END)
+                if assigned is END:
+                    self._ended = True
+                    return None
+                if assigned is not None:
+                    self._handed_out += assigned.records.samples if assigned.records else 0
+                    return assigned
+            self._woken.wait(LOOK_EVERY_S)
+        return None
 
     def holds(self, assigned: Assigned) -> bool:
         return True
 
     def finish(self, assigned: Assigned, work: Work, servers: tuple[int, ...] | None) -> None:
         assert self._dataset is not None
-        samples = self._dataset.samples(assigned.number, assigned.number + 1)
+        records = assigned.records
+        samples = records.samples if records else self._dataset.samples(assigned.number, assigned.number + 1)
         self.committed += samples - len(work.skipped)
         self.dead_lettered += len(work.skipped)
         self.values_missing += work.values_missing
 
     def wake(self) -> None:
-        """Nobody ever waits."""
+        self._woken.set()
 
     def drain(self) -> None:
         self.draining = True
+        self._woken.set()
 
     def elect(self, task: str) -> bool:
         return not self.draining and task not in self.results
@@ -84,8 +105,9 @@ class Standalone:
         """Write the summary where somebody asked for one."""
         if not self._summary_file:
             return
-        total = self._dataset.samples_total if self._dataset else 0
-        done = self.committed + self.dead_lettered == total
+        streaming = self._dataset is not None and self._dataset.streaming
+        total = self._handed_out if streaming else self._dataset.samples_total if self._dataset else 0
+        done = self.committed + self.dead_lettered == total and (self._ended or not streaming)
         summary = {
             "state": "completed" if done else "stopped",
             "epochs": self._dataset.epochs if self._dataset else 0,
@@ -131,6 +153,14 @@ def grid(dataset: Dataset) -> Iterator[Assigned]:
         for number in range(dataset.batches):
             yield Assigned(0, 0, epoch, number)
         epoch += 1
+
+
+def number_off(stream: Stream, dataset: Dataset) -> Iterator[Assigned | None]:
+    """Yield every batch of a stream as it becomes readable, None while nothing is; ends with its last partition."""
+    number = 0
+    for records in flow(stream.high_water, dataset.batch_size):
+        yield Assigned(0, 0, 0, number, records) if records else None
+        number += records is not None
 
 
 def read_spec(path: Path) -> JobSpec:

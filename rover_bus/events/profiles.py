@@ -28,6 +28,7 @@ class WorkerProfile(Profile, frozen=True, kw_only=True, tag="profile.worker.v1")
     wait_s: Seconds = 0.0  # for leases
     staleness_batches: float = 0.0
     loss: float = 0.0
+    metrics: dict[str, float] = {}  # the program's own, the latest value of each (`job.report`)
 
 
 class ServerProfile(Profile, frozen=True, kw_only=True, tag="profile.ps.v1"):

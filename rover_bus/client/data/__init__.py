@@ -12,13 +12,26 @@ synchronous; a reader thread is its caller's business.
     ids.py        fields -> 64-bit ids
     scaling.py    raw dense values -> what a model can digest
     columns.py    the arrays that a training loop sees
-    click_log.py  all of the above, behind `batch(epoch, number, dataset)`
+    parsing.py    all of these, from the bytes of whole lines
+    click_log.py  a file, behind `batch(epoch, number, dataset)`
+    growing.py    where the rows of a file start that its writer still appends to
+    partitions.py a directory of such files, behind `high_water()` and `read(partition, first, end)`
 """
+
+from __future__ import annotations
+
+from pathlib import Path
 
 from rover_bus.client.data.click_log import ClickLog
 from rover_bus.client.data.columns import Bag, Batch, Columns
 from rover_bus.client.data.order import Order
+from rover_bus.client.data.partitions import PartitionLog
 from rover_bus.client.data.scaling import Scaling
 from rover_bus.client.data.schema import Schema
 
-__all__ = ["Bag", "Batch", "ClickLog", "Columns", "Order", "Scaling", "Schema"]
+__all__ = ["Bag", "Batch", "ClickLog", "Columns", "Order", "PartitionLog", "Scaling", "Schema", "open_log"]
+
+
+def open_log(path: str | Path, schema: Schema) -> ClickLog | PartitionLog:
+    """Open what `train` of a job file names: a click log, or a directory of partitions that may still grow. Raises InputError."""
+    return PartitionLog(path, schema) if Path(path).is_dir() else ClickLog(path, schema)

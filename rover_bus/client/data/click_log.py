@@ -10,19 +10,19 @@ from __future__ import annotations
 import hashlib
 from collections import OrderedDict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
 import msgspec
 import numpy as np
 
-from rover_bus.client.data.columns import Batch, Columns, parse_labels, split_bags
+from rover_bus.client.data.columns import Batch, Columns
 from rover_bus.client.data.fields import Ints, split_rows
-from rover_bus.client.data.ids import hash_fields
 from rover_bus.client.data.index import build_index
 from rover_bus.client.data.numbers import parse_numbers
 from rover_bus.client.data.order import BLOCK_ROWS, WINDOW_ROWS, Order
+from rover_bus.client.data.parsing import Part, parse_columns
 from rover_bus.client.data.scaling import Scaling
 from rover_bus.client.data.schema import Schema
 from rover_bus.events.errors import InputError
@@ -31,20 +31,6 @@ from rover_bus.events.job import Dataset
 
 SAMPLE_BLOCKS = 16
 """How much of a file its digest and its scaling are taken from: the same evenly spaced blocks in every worker."""
-
-
-@dataclass(frozen=True)
-class _Part:
-    """What became of some places (positions of a window, or the caller's rows): usable ones ascending, others named."""
-
-    columns: Columns
-    places: Ints
-    skipped: tuple[SkippedRow, ...]
-
-    def cut(self, first: int, last: int) -> _Part:
-        begin, end = np.searchsorted(self.places, [first, last])
-        skipped = tuple(row for row in self.skipped if first <= row.position < last)
-        return _Part(self.columns.take(np.arange(begin, end)), self.places[begin:end], skipped)
 
 
 class ClickLog:
@@ -70,7 +56,7 @@ class ClickLog:
         self._index = build_index(path, schema, cache)
         self._layout = schema.lay_out(self._index.header)
         self._given_scaling = scaling
-        self._windows: OrderedDict[tuple[int, int, int], _Part] = OrderedDict()
+        self._windows: OrderedDict[tuple[int, int, int], Part] = OrderedDict()
         self._windows_cached = windows_cached
 
     @property
@@ -141,7 +127,7 @@ class ClickLog:
         blocks = len(self._index.offsets) - 1
         return self._index.read(np.unique(np.linspace(0, blocks - 1, SAMPLE_BLOCKS).astype(np.int64)))
 
-    def _window(self, order: Order, window: int) -> _Part:
+    def _window(self, order: Order, window: int) -> Part:
         key = (order.seed, order.epoch, window)
         part = self._windows.pop(key, None)
         if part is None:
@@ -151,7 +137,7 @@ class ClickLog:
             self._windows.popitem(last=False)
         return part
 
-    def _pick(self, blocks: Ints, lines: Ints, first: int) -> _Part:
+    def _pick(self, blocks: Ints, lines: Ints, first: int) -> Part:
         """Parse some blocks laid end to end, and return their `lines` in that order; places count from `first`."""
         parsed, parsed_lines, unusable = self._parse(blocks)
         slots = np.full(len(blocks) * BLOCK_ROWS, -1)
@@ -164,28 +150,12 @@ class ClickLog:
             for place in np.flatnonzero(lines == line).tolist():
                 skipped.append(SkippedRow(first + place, row, self._index.line(row), reason))
         skipped.sort(key=lambda row: row.position)
-        return _Part(parsed.take(slots[usable]), usable + first, tuple(skipped))
+        return Part(parsed.take(slots[usable]), usable + first, tuple(skipped))
 
     def _parse(self, blocks: Ints) -> tuple[Columns, Ints, list[tuple[int, str]]]:
         """Return the usable rows of some blocks, their lines (counted through the blocks), and the others with the reason."""
-        schema, layout = self.schema, self._layout
-        rows = split_rows(self._index.read(blocks), layout.width, schema.separator, schema.quoting)
-        labels, unlabelled = parse_labels(rows, layout, schema)
-        if unlabelled:
-            rows, labels = rows.take(np.flatnonzero(~np.isnan(labels))), labels[~np.isnan(labels)]
-        dense, missing = parse_numbers(rows.column(layout.dense))
-        columns = Columns(
-            rows=self._row(blocks, rows.lines),
-            labels=labels,
-            dense=self.scaling.apply(dense, missing),
-            dense_missing=missing.sum(1),
-            categorical=hash_fields(rows.column(layout.categorical)),
-            multi={
-                name: split_bags(rows.column(place), mark.encode())
-                for place, (name, mark) in zip(layout.multi, schema.multi.items(), strict=True)
-            },
-        )
-        return columns, rows.lines, [*rows.unusable, *unlabelled]
+        columns, unusable = parse_columns(self._index.read(blocks), self._layout, self.schema, self.scaling)
+        return replace(columns, rows=self._row(blocks, columns.rows)), columns.rows, unusable
 
     @staticmethod
     def _row(blocks: Ints, lines: Ints) -> Ints:

@@ -88,12 +88,17 @@ class Columns:
 
 @dataclass(frozen=True)
 class Batch(Columns):
-    """Batch `number` of an epoch: its usable rows, their positions int64[m] in the epoch, and the rows left out."""
+    """Batch `number` of an epoch: its usable rows, their positions int64[m] in the epoch, and the rows left out.
+
+    Of a stream positions are offsets in the batch's partition; rows left out stand in `file` ("": the registered one), and their
+    position is on the grid of batches in any case (number * batch_size + place), which is how the master counts them (P6).
+    """
 
     epoch: int
     number: int
     positions: Ints
     skipped: tuple[SkippedRow, ...]
+    file: str = ""
 
 
 def parse_labels(

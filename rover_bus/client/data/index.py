@@ -10,6 +10,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import os
+from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,10 +57,15 @@ class Index:
 
     def _read_block(self, descriptor: int, block: int) -> bytes:
         begin, end = int(self.offsets[block]), int(self.offsets[block + 1])
-        piece = os.pread(descriptor, end - begin, begin)
-        if len(piece) != end - begin:
-            raise InputError(f"{self.path} was cut short while it was read")
-        return piece if piece.endswith(b"\n") else piece + b"\n"
+        return read_range(descriptor, self.path, begin, end)
+
+
+def read_range(descriptor: int, path: Path, begin: int, end: int) -> bytes:
+    """Return some whole lines of an open file, the last one ended; InputError when they are not all there."""
+    piece = os.pread(descriptor, end - begin, begin)
+    if len(piece) != end - begin:
+        raise InputError(f"{path} was cut short while it was read")
+    return piece if piece.endswith(b"\n") else piece + b"\n"
 
 
 def build_index(path: str | Path, schema: Schema, cache: Path | None = None) -> Index:
@@ -72,7 +78,7 @@ def build_index(path: str | Path, schema: Schema, cache: Path | None = None) -> 
         size, mtime_ns = _version(file)
         if size == 0:
             raise InputError(f"{path} is empty: a click log needs at least one row")
-        header, begin = _read_header(file, path, schema)
+        header, begin = read_header(file, path, schema)
         stored = _cache_path(cache, path, size, mtime_ns, begin, schema)
         offsets = np.load(stored, allow_pickle=False) if stored and stored.exists() else None
         if offsets is None:
@@ -101,8 +107,8 @@ def _version(file: BinaryIO) -> tuple[int, int]:
     return status.st_size, status.st_mtime_ns
 
 
-def _read_header(file: BinaryIO, path: Path, schema: Schema) -> tuple[tuple[str, ...] | None, int]:
-    """Return the names of the first line, or None, and where the rows begin."""
+def read_header(file: BinaryIO, path: Path, schema: Schema) -> tuple[tuple[str, ...] | None, int]:
+    """Return the names of the first line, or None, and where the rows begin. `file` stands at its start."""
     begin = len(BOM) if file.read(len(BOM)) == BOM else 0
     if not schema.has_header:
         return None, begin
@@ -117,29 +123,50 @@ def _read_header(file: BinaryIO, path: Path, schema: Schema) -> tuple[tuple[str,
     return tuple(name.strip() for name in names), begin + len(line)
 
 
-def _scan(file: BinaryIO, path: Path, begin: int, schema: Schema, line: int) -> NDArray[np.int64]:
-    """Return the start of every block, the end of the data, and the number of rows: int64[blocks + 2]."""
-    starts: list[NDArray[np.int64]] = []
-    rows = rows_filled = 0
-    offset = end = begin
-    for piece in _pieces(file, path, begin):
+class LineScan:
+    """Where lines and blocks start, gathered piece by piece. A row is a line; blank lines at the very end are no rows.
+
+    `starts`: int64, the offset in bytes of every block of 512 lines so far. `end`: where the last row ends. `offset`: where the
+    lines end that were taken.
+    """
+
+    def __init__(self, path: Path, begin: int, schema: Schema, line: int) -> None:
+        self.starts = array("q")
+        self.rows = 0
+        self.offset = self.end = begin
+        self._lines = 0
+        self._path, self._schema, self._line = path, schema, line
+
+    def take(self, piece: NDArray[np.uint8]) -> None:
+        """Take the next whole lines. Raises InputError for a quoted newline, by file and line."""
         ends = np.flatnonzero(piece == LF) + 1
         firsts = np.concatenate([[0], ends[:-1]])
-        if schema.quoting and (piece == QUOTE).any():
-            _refuse_quoted_newlines(piece, ends, path, line + rows, schema)
-        starts.append(firsts[-rows % BLOCK_ROWS :: BLOCK_ROWS] + offset)
+        if self._schema.quoting and (piece == QUOTE).any():
+            _refuse_quoted_newlines(piece, ends, self._path, self._line + self._lines, self._schema)
+        starts = firsts[-self._lines % BLOCK_ROWS :: BLOCK_ROWS] + self.offset
+        self.starts.frombytes(starts.astype(np.int64).tobytes())
         filled = np.flatnonzero((ends - firsts > 2) | ((piece[firsts] != LF) & (piece[firsts] != CR)))
         if len(filled):
-            rows_filled, end = rows + int(filled[-1]) + 1, offset + int(ends[filled[-1]])
-        rows += len(ends)
-        offset += len(piece)
+            self.rows, self.end = self._lines + int(filled[-1]) + 1, self.offset + int(ends[filled[-1]])
+        self._lines += len(ends)
+        self.offset += len(piece)
+
+
+def _scan(file: BinaryIO, path: Path, begin: int, schema: Schema, line: int) -> NDArray[np.int64]:
+    """Return the start of every block, the end of the data, and the number of rows: int64[blocks + 2]."""
+    scan = LineScan(path, begin, schema, line)
+    for piece in read_lines(file, path, begin):
+        scan.take(piece)
     # Blank lines at the very end are how editors leave files, not rows that went wrong. The last LF may be our own.
-    kept = np.concatenate([*starts, np.empty(0, np.int64)])[: -(-rows_filled // BLOCK_ROWS)]
-    return np.concatenate([kept, [min(end, _version(file)[0]), rows_filled]]).astype(np.int64)
+    kept = np.array(scan.starts, np.int64)[: -(-scan.rows // BLOCK_ROWS)]
+    return np.concatenate([kept, [min(scan.end, _version(file)[0]), scan.rows]]).astype(np.int64)
 
 
-def _pieces(file: BinaryIO, path: Path, begin: int) -> Iterator[NDArray[np.uint8]]:
-    """Yield the rest of a file as whole lines, each piece ending in LF (added at the end where it is missing)."""
+def read_lines(file: BinaryIO, path: Path, begin: int, *, ended: bool = True) -> Iterator[NDArray[np.uint8]]:
+    """Yield the rest of a file as whole lines, in pieces of some MiB, each ending in LF.
+
+    Of a file that has `ended` the last line gets the LF that it lacks; of one that grows, it is left for later.
+    """
     file.seek(begin)
     rest = b""
     while data := file.read(PIECE_BYTES):
@@ -153,7 +180,7 @@ def _pieces(file: BinaryIO, path: Path, begin: int) -> Iterator[NDArray[np.uint8
             raise InputError(
                 f"{path}: a line is longer than {LINE_BYTES} bytes; this does not look like a click log"
             )
-    if rest:
+    if rest and ended:
         yield np.frombuffer(rest + b"\n", np.uint8)
 
 
