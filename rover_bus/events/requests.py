@@ -13,6 +13,7 @@ import msgspec
 
 from rover_bus.events.facts import SkippedRow
 from rover_bus.events.identity import Member
+from rover_bus.events.invariants import Told
 from rover_bus.events.job import Dataset
 
 Answer = Literal[0, 1, 2]
@@ -108,8 +109,8 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     servers: list[int] = []
     skipped: list[SkippedRow] = []
     skipped_file: str = ""
-    missing: list[tuple[int, int]] = []  # (batch, dense values that were missing in it)
-    samples_retrained: int = 0  # gradients computed for batches that servers already held
+    missing: list[tuple[int, Told]] = []  # (batch, dense values that were missing in it)
+    samples_retrained: Told = 0  # gradients computed for batches that servers already held
 
 
 class LeaseRequest(Request, frozen=True, kw_only=True, tag="lease.v1"):
@@ -119,7 +120,7 @@ class LeaseRequest(Request, frozen=True, kw_only=True, tag="lease.v1"):
     `high_water`: records readable now, a partition of a stream (sealed ones in `sealed`).
     """
 
-    request: int
+    request: Told
     wanted: int = 1
     rate: float = 0.0
     progress: Progress = Progress()
@@ -154,7 +155,7 @@ class LeaseReply(Reply, frozen=True, kw_only=True, tag="leased.v1"):
 class HeartbeatRequest(Request, frozen=True, kw_only=True, tag="heartbeat.v1"):
     """I am alive; this is what I hold. `request`: the number of the last lease request sent (P7). Servers send statistics."""
 
-    request: int = 0
+    request: Told = 0
     progress: Progress = Progress()
     held: list[int] = []
     statistics: dict[str, float] = {}

@@ -22,6 +22,7 @@ from rover_bus.events.job import Dataset, DataSpec, JobSpec, LeaseSpec
 from rover_bus.events.log import LogBatch
 from rover_bus.events.memory_broker import MemoryBroker
 from rover_bus.events.requests import (
+    METHODS,
     HeartbeatRequest,
     JoinReply,
     JoinRequest,
@@ -181,10 +182,12 @@ class Stage:
             task.cancel()
         await asyncio.gather(*self.tasks.values(), return_exceptions=True)
 
+    async def ask_raw(self, bus, method, body, term=1):
+        """Any bytes as a request, and what they are answered."""
+        return decode_any((await bus.request(subjects.rpc(JOB, term, method), body, timeout_s=1.0)).body)
+
     async def ask_once(self, bus, term, request, timeout_s=1.0):
         """One request to the master of one term, no more; the error instead of an answer when there is none."""
-        from rover_bus.events.requests import METHODS
-
         method = next(name for name, cls in METHODS.items() if cls is type(request))
         try:
             return decode_any(
