@@ -10,6 +10,7 @@ import pytest
 
 from rover_bus.client.lease import Assigned, Work
 from rover_bus.client.session import Session
+from rover_bus.client.spans import HighWater
 from rover_bus.client.worker import ANY_PLACE, Worker
 from rover_bus.events import subjects
 from rover_bus.events.asking import Master
@@ -48,6 +49,8 @@ class World:
             tuple[int, int, int], int
         ] = {}  # (generation, epoch, batch) -> how often it was pushed
         self.trained: dict[str, list[Assigned]] = {}
+        self.stream = HighWater({}, [])  # what workers can read of a stream; tests let it grow
+        self.learnt: dict[tuple[str, int], int] = {}  # (partition, offset) -> how often it was applied
         self.sessions: dict[str, Session] = {}
         self.deciders: dict[str, Decider] = {}
         self.tasks: dict[str, asyncio.Task[Any]] = {}
@@ -130,6 +133,7 @@ class World:
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(session.run())
+                watching = tasks.create_task(self.watch(session)) if self.dataset.streaming else None
                 await session.register(self.dataset)
                 while (assigned := await session.take()) is not None:
                     await asyncio.sleep(step_s)
@@ -141,14 +145,26 @@ class World:
                     servers = tuple(server.incarnation for server in routing.servers) if routing else ()
                     session.finish(assigned, work._replace(samples_retrained=10 * repeated), servers)
                     done.append(assigned)
+                if watching is not None:
+                    watching.cancel()
                 await session.leave()
         except* RoverError as errors:
             self.broken += errors.exceptions
+
+    async def watch(self, session: Session) -> None:
+        """Tell a worker's session how far its stream has grown."""
+        while True:
+            session.see(HighWater(dict(self.stream.rows), list(self.stream.sealed)))
+            await asyncio.sleep(0.1)
 
     def push(self, assigned: Assigned) -> bool:
         """Apply a batch once, as servers do (P2); True when it was held already."""
         key = assigned.generation, assigned.epoch, assigned.number
         self.applied[key] = self.applied.get(key, 0) + 1
+        if assigned.records is not None and self.applied[key] == 1:
+            partition, first, end = assigned.records
+            for offset in range(first, end):
+                self.learnt[partition, offset] = self.learnt.get((partition, offset), 0) + 1
         return self.applied[key] > 1
 
     def kill(self, name: str) -> None:
