@@ -1,0 +1,124 @@
+"""Which rows of a slot are older than the state: everything touched since that slot's own cut (P12).
+
+Fed with the ids that training touched between two saves; feeds copying and the delta chains. Pure. Kept as the
+lists of ids they came as: at 1 % of the rows a bitmap costs more to read than the rows cost to copy
+(bench/checkpoint.py), and sorting or making unique buys nothing. Only when ids repeat a lot are they merged,
+through a bitmap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rover_bus.events.errors import InputError
+from rover_bus.flash.layout import Array, Entry
+
+Ids = npt.NDArray[np.int64]
+
+WHOLE_SHARE = 0.2  # scattered rows cost five times a plain copy: from here on the plain copy is faster
+MERGE_SHARE = 1 / 16  # beyond this many ids a row, repeats are worth finding
+
+
+def as_ids(name: str, touched: Any, rows: int) -> Ids:
+    """Check what a caller says was touched: integer ids in any order, repeats allowed, or a boolean mask of all
+    rows."""
+    ids = np.asarray(touched)
+    if ids.dtype == np.bool_:
+        if ids.shape != (rows,):
+            raise InputError(
+                f"the mask of {name!r} has shape {ids.shape}: it needs one value a row, ({rows},)"
+            )
+        return np.flatnonzero(ids)
+    if ids.dtype.kind not in "iu" and ids.size:
+        raise InputError(f"the touched rows of {name!r} are {ids.dtype}: pass integer ids or a boolean mask")
+    flat: Ids = np.array(ids, np.int64).ravel()  # ours: the caller may go on using its own
+    if len(flat) and (flat.min() < 0 or flat.max() >= rows):
+        raise InputError(
+            f"a touched row of {name!r} is outside 0..{rows - 1}: were ids hashed or sharded before?"
+        )
+    return flat
+
+
+class DirtyRows:
+    """The stale rows of one array in one slot."""
+
+    def __init__(self) -> None:
+        self._lists: list[Ids] = []
+        self.whole = False
+
+    def add(self, ids: Ids, rows: int) -> None:
+        """Note touched rows of an array that has `rows` now."""
+        if self.whole or not len(ids):
+            return
+        self._lists.append(ids)
+        if self.count > rows * MERGE_SHARE:
+            self._lists = [merge(self._lists, rows)]
+        if self.count > rows * WHOLE_SHARE:
+            self.add_whole()
+
+    def add_whole(self) -> None:
+        self.whole, self._lists = True, []
+
+    @property
+    def count(self) -> int:
+        return sum(map(len, self._lists))
+
+    @property
+    def ids(self) -> Ids:
+        """All stale rows, perhaps with repeats; meaningless if `whole`."""
+        if len(self._lists) != 1:
+            self._lists = [np.concatenate(self._lists)] if self._lists else []
+        return self._lists[0] if self._lists else np.empty(0, np.int64)
+
+
+class DirtySet:
+    """The stale rows of all arrays of a slot. `everything` until its first save."""
+
+    def __init__(self) -> None:
+        self.everything = True
+        self._rows: dict[str, DirtyRows] = {}
+
+    def clean(self) -> None:
+        self.everything, self._rows = False, {}
+
+    def clean_rows(self) -> None:
+        """Forget touched rows, keep the arrays that are stale as a whole."""
+        self._rows = {name: rows for name, rows in self._rows.items() if rows.whole}
+
+    def soil(self) -> None:
+        self.everything, self._rows = True, {}
+
+    def note(self, touched: Mapping[str, Ids], arrays: Mapping[str, Array]) -> None:
+        """Note what changed since the last save; an array that is not named may have changed anywhere."""
+        if self.everything:
+            return
+        for name, array in arrays.items():
+            rows = self._rows.setdefault(name, DirtyRows())
+            if name in touched:
+                rows.add(touched[name], len(array))
+            else:
+                rows.add_whole()
+
+    def stale(self, entry: Entry | None, array: Array) -> Ids | None:
+        """Rows of `array` to copy into a slot that held it as `entry`; None: all of it."""
+        rows = self._rows.get(entry.name) if entry else None
+        if self.everything or entry is None or (rows and rows.whole) or entry.dtype != array.dtype.str:
+            return None
+        ids = rows.ids if rows else np.empty(0, np.int64)
+        if entry.shape == array.shape:
+            return ids
+        if not array.ndim or entry.shape[1:] != array.shape[1:] or len(array) < entry.shape[0]:
+            return None
+        return np.concatenate([ids, np.arange(entry.shape[0], len(array))])
+
+
+def merge(lists: list[Ids], rows: int) -> Ids:
+    """The distinct ids of all lists, ascending."""
+    seen = np.zeros(rows, np.bool_)
+    for ids in lists:
+        seen[ids] = True
+    return np.flatnonzero(seen)

@@ -1,0 +1,76 @@
+"""What was touched between two saves, for those who persist or mirror only the difference.
+
+Written by the store next to its slots, one small file a save; read by the daemon, which folds the saves since the
+cut it persisted last into one delta. A missing link means a full copy, never a wrong delta. It is apart because a
+slot's dirty set is the writer's own matter, while this history belongs to readers in other processes that are
+slower than the writer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from rover_bus.flash.dirty import Ids
+from rover_bus.flash.places import numbered, touched_path
+
+KEEP_SAVES = 64
+
+
+class Touched(msgspec.Struct, frozen=True, kw_only=True):
+    """Ids a row-tracked array, little-endian uint32 or uint64, between `previous_save` and `save_number`; arrays
+    not named changed whole."""
+
+    save_number: int
+    previous_save: int
+    item_bytes: int
+    rows: dict[str, bytes]
+
+
+def write_touched(
+    directory: Path, part: str, save_number: int, previous_save: int, touched: Mapping[str, Ids]
+) -> None:
+    """Add a link. Before the seal: a staged cut without its link would only cost a full copy, a link without a cut
+    nothing."""
+    large = any(len(ids) and ids.max() >> 32 for ids in touched.values())
+    rows = {name: ids.astype("<u8" if large else "<u4").tobytes() for name, ids in touched.items()}
+    link = Touched(
+        save_number=save_number, previous_save=previous_save, item_bytes=8 if large else 4, rows=rows
+    )
+    with open(touched_path(directory, part, save_number), "wb") as file:
+        file.write(msgspec.msgpack.encode(link))
+    for number, path in numbered(directory, part, "touched"):
+        if number <= save_number - KEEP_SAVES:
+            path.unlink(missing_ok=True)
+
+
+def read_touched(directory: Path, part: str, save_number: int, since_save: int) -> dict[str, Ids] | None:
+    """Every row touched after `since_save` up to `save_number`, ids sorted and distinct; None if a link is missing.
+
+    An array is in the result only if all links track it.
+    """
+    lists: dict[str, list[Ids]] | None = None
+    while save_number > since_save:
+        link = _read(touched_path(directory, part, save_number))
+        if link is None or link.previous_save >= save_number:
+            return None
+        rows = {
+            name: np.frombuffer(raw, f"<u{link.item_bytes}").astype(np.int64)
+            for name, raw in link.rows.items()
+        }
+        before = lists if lists is not None else {name: [] for name in rows}
+        lists = {name: [*before[name], rows[name]] for name in before.keys() & rows.keys()}
+        save_number = link.previous_save
+    if save_number != since_save or lists is None:
+        return None
+    return {name: np.unique(np.concatenate(parts)) for name, parts in sorted(lists.items())}
+
+
+def _read(path: Path) -> Touched | None:
+    try:
+        return msgspec.msgpack.decode(path.read_bytes(), type=Touched)
+    except (FileNotFoundError, msgspec.MsgspecError):
+        return None

@@ -1,0 +1,68 @@
+"""Where a job's staged cuts live: one directory a job, a few files a part, all on a tmpfs.
+
+    <root>/<job>/job.lock               held (shared) by everyone who has a use for the directory; without a holder
+    it may be swept <root>/<job>/<part>.owner           held (exclusive) by the one writer of a part
+    <root>/<job>/<part>.<n>.slot        seal, head, data <root>/<job>/<part>.<n>.digests     digests of what the
+    slot held at one save, written by whoever persists <root>/<job>/<part>.<save>.touched  rows touched between two
+    saves
+
+Feeds every module that opens one of these. Names are validated here and joined nowhere else.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from rover_bus.events.errors import InputError
+
+NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,99}")
+JOB_LOCK = "job.lock"
+
+
+def default_root() -> Path:
+    """A directory of this user in the host's shared memory."""
+    return Path(f"/dev/shm/rover-{os.getuid()}")
+
+
+def job_directory(root: Path | None, job: str) -> Path:
+    """Where the parts of `job` are. Raises InputError for a name that cannot be a directory's."""
+    return (root or default_root()) / checked(job, "job")
+
+
+def checked(name: str, what: str) -> str:
+    if not NAME.fullmatch(name):
+        raise InputError(f"{name!r} cannot name a {what}: use letters, digits, - and _, at most 100")
+    return name
+
+
+def owner_path(directory: Path, part: str) -> Path:
+    return directory / f"{checked(part, 'part')}.owner"
+
+
+def slot_path(directory: Path, part: str, number: int) -> Path:
+    return directory / f"{part}.{number}.slot"
+
+
+def digests_path(slot: Path) -> Path:
+    return slot.with_suffix(".digests")
+
+
+def touched_path(directory: Path, part: str, save_number: int) -> Path:
+    return directory / f"{part}.{save_number}.touched"
+
+
+def numbered(directory: Path, part: str, suffix: str) -> list[tuple[int, Path]]:
+    """The files of one kind of one part, by their number."""
+    found = []
+    for path in directory.glob(f"{checked(part, 'part')}.*.{suffix}"):
+        number = path.name.split(".")[1]
+        if number.isdigit():
+            found.append((int(number), path))
+    return sorted(found)
+
+
+def parts_in(directory: Path) -> list[str]:
+    """Every part that has a slot here."""
+    return sorted({path.name.split(".")[0] for path in directory.glob("*.*.slot")})

@@ -1,0 +1,123 @@
+"""The slots of one part: how many there are, what each lacks, which are under a restored state.
+
+Fed by the store; feeds it slots to write and pieces to copy. It is apart from the store because memory (allocate,
+adopt, drop) and cuts (save, complete, restore) change for different reasons.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from rover_bus.flash import places
+from rover_bus.flash.choice import Candidate
+from rover_bus.flash.copying import Piece
+from rover_bus.flash.dirty import DirtySet, Ids
+from rover_bus.flash.errors import BrokenCheckpoint, NewerCheckpoint
+from rover_bus.flash.layout import Array, Layout, fit
+from rover_bus.flash.slot import Slot
+
+CREATION_COST = 4  # a slot that must be allocated first costs as much as copying the state a few times
+
+
+class SlotPool:
+    """Slots of `part` in `directory`, with their dirty sets."""
+
+    def __init__(self, directory: Path, part: str) -> None:
+        self._directory, self._part = directory, part
+        self._slots: dict[int, Slot] = {}
+        self._dirty: dict[int, DirtySet] = {}
+        self._restored: set[int] = set()
+
+    def __iter__(self) -> Iterator[Slot]:
+        return iter(list(self._slots.values()))
+
+    def __len__(self) -> int:
+        return len(self._slots)
+
+    @property
+    def newest(self) -> Slot | None:
+        """The slot that holds the newest save, if any does."""
+        slot = max(self, key=lambda slot: slot.save_number, default=None)
+        return slot if slot and slot.seal else None
+
+    def adopt(self) -> None:
+        """Take over what a former process left: whole cuts stay, everything else goes. Raises NewerCheckpoint."""
+        for path in self._directory.glob(f"{self._part}.*.new"):
+            path.unlink()
+        for number, path in places.numbered(self._directory, self._part, "slot"):
+            try:
+                slot = Slot.adopt(path, number)
+            except NewerCheckpoint:
+                raise
+            except BrokenCheckpoint:
+                slot = None
+            if slot is None:
+                path.unlink()
+            else:
+                self._keep(slot)
+
+    def add(self, layout: Layout, extra_bytes: int) -> Slot:
+        """Allocate one more. Raises NotEnoughMemory."""
+        number = 1 + max(self._slots, default=0)
+        slot = Slot.create(places.slot_path(self._directory, self._part, number), number, layout, extra_bytes)
+        self._keep(slot)
+        return slot
+
+    def _keep(self, slot: Slot) -> None:
+        self._slots[slot.number], self._dirty[slot.number] = slot, DirtySet()
+
+    def drop(self, slot: Slot) -> None:
+        """Remove a slot; its memory is freed when the last reader lets go."""
+        del self._slots[slot.number], self._dirty[slot.number]
+        self._restored.discard(slot.number)
+        slot.remove()
+
+    def close(self) -> None:
+        for slot in self:
+            slot.close()
+        self._slots.clear()
+
+    # -- restored states -----------------------------------------------------------------------------------------------
+
+    def lend(self, path: Path) -> None:
+        """A state was restored copy-on-write from this slot: it must never be written while that state lives."""
+        self._restored.update(slot.number for slot in self if slot.path == path)
+
+    def is_lent(self, slot: Slot) -> bool:
+        return slot.number in self._restored and slot.is_read
+
+    @property
+    def usable(self) -> list[Slot]:
+        """Slots that are, or will be, free to be written."""
+        return [slot for slot in self if not self.is_lent(slot)]
+
+    # -- what a slot lacks ---------------------------------------------------------------------------------------------
+
+    def note(self, touched: Mapping[str, Ids], arrays: Mapping[str, Array]) -> None:
+        """Something changed: every slot is that much older."""
+        for dirty in self._dirty.values():
+            dirty.note(touched, arrays)
+
+    def dirty(self, slot: Slot) -> DirtySet:
+        return self._dirty[slot.number]
+
+    def candidate(self, slot: Slot, arrays: Mapping[str, Array]) -> Candidate:
+        """The slot as `choice` sees it, for a save of `arrays`."""
+        if fit(slot.layout, arrays)[0] is None:
+            cost = CREATION_COST * sum(array.nbytes for array in arrays.values())
+        else:
+            cost = sum(piece.size_bytes for piece in self.pieces(slot, arrays))
+        cut = slot.seal.cut if slot.seal else 0
+        return Candidate(
+            number=slot.number, save_number=slot.save_number, cut=cut, cost_bytes=cost, busy=slot.is_read
+        )
+
+    def pieces(self, slot: Slot, arrays: Mapping[str, Array]) -> list[Piece]:
+        """What to copy so that a slot into which `arrays` fit equals them."""
+        layout, why = fit(slot.layout, arrays)
+        assert layout is not None, why
+        held = {entry.name: entry for entry in slot.layout.entries}
+        dirty, views = self._dirty[slot.number], slot.views(layout)
+        pieces = [Piece(views[name], array, dirty.stale(held[name], array)) for name, array in arrays.items()]
+        return [piece for piece in pieces if piece.size_bytes]

@@ -1,0 +1,124 @@
+"""A staged cut as its readers see it: locked against overwriting, mapped without a copy.
+
+Fed by slot files; feeds restores (copy-on-write), persisters, mirrors and digests (read only). The lock lives in
+the file description that the mapping keeps, so it is given up when the last array is gone, or with the process, and
+never by anybody's forgetting.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from rover_bus.flash import locks
+from rover_bus.flash.errors import BrokenCheckpoint, NewerCheckpoint, NoCheckpoint, OtherModel
+from rover_bus.flash.layout import Array, Layout
+from rover_bus.flash.places import numbered
+from rover_bus.flash.seal import SEAL_ROOM_BYTES, Head, Seal, read_head, read_seal
+
+
+class StagedCut:
+    """One cut of one part in memory. Its slot is not overwritten while this object, or an array of it, lives."""
+
+    def __init__(self, path: Path, seal: Seal, head: Head, data: Array) -> None:
+        self.path, self.seal, self.head, self._data = path, seal, head, data
+
+    @property
+    def cut(self) -> int:
+        return self.seal.cut
+
+    @property
+    def layout(self) -> Layout:
+        return self.head.layout
+
+    @property
+    def extra(self) -> bytes:
+        """The owner's own bytes of this cut."""
+        return self.head.extra
+
+    @property
+    def arrays(self) -> dict[str, Array]:
+        """Every array, without a copy; read-only unless opened writable."""
+        return self.head.layout.views(self._data)
+
+
+class Found(msgspec.Struct, frozen=True, kw_only=True):
+    """A slot that looked staged when the directory was read."""
+
+    path: Path
+    number: int
+    seal: Seal
+
+
+def open_staged(path: Path, *, writable: bool = False) -> StagedCut | None:
+    """Lock and map a slot; None if it is being written, holds nothing or is gone. `writable` maps copy-on-write:
+    the file never changes.
+
+    Raises NewerCheckpoint and BrokenCheckpoint.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        if not locks.lock_shared(fd):
+            return None
+        seal = read_seal(os.pread(fd, SEAL_ROOM_BYTES, 0))
+        if seal is None:
+            return None
+        head = read_head(os.pread(fd, min(seal.head_bytes, os.fstat(fd).st_size), SEAL_ROOM_BYTES), seal)
+        if os.fstat(fd).st_size < seal.data_offset_bytes + head.layout.data_bytes:
+            raise BrokenCheckpoint(
+                f"{path} is shorter than its own head says: use another copy of cut {seal.cut}"
+            )
+        # mmap keeps a duplicate of fd: the lock of this description lives exactly as long as the mapping.
+        mapping = mmap.mmap(fd, 0, access=mmap.ACCESS_COPY if writable else mmap.ACCESS_READ)
+    finally:
+        os.close(fd)
+    return StagedCut(path, seal, head, np.frombuffer(mapping, np.uint8)[seal.data_offset_bytes :])
+
+
+def find_staged(directory: Path, part: str) -> list[Found]:
+    """The staged cuts of a part, newest save first, without locking any."""
+    found = []
+    for number, path in numbered(directory, part, "slot"):
+        try:
+            with open(path, "rb") as file:
+                seal = read_seal(file.read(SEAL_ROOM_BYTES))
+        except FileNotFoundError:
+            continue
+        if seal is not None:
+            found.append(Found(path=path, number=number, seal=seal))
+    return sorted(found, key=lambda item: -item.seal.save_number)
+
+
+def newest_staged(
+    directory: Path, part: str, *, cut: int | None = None, model: str = "", writable: bool = False
+) -> StagedCut:
+    """The newest readable cut of a part, or the given one. Raises NoCheckpoint, OtherModel, or what is wrong with
+    the only one there is."""
+    broken: BrokenCheckpoint | None = None
+    for found in find_staged(directory, part):
+        if cut is not None and found.seal.cut != cut:
+            continue
+        try:
+            staged = open_staged(found.path, writable=writable)
+        except NewerCheckpoint:
+            raise
+        except BrokenCheckpoint as error:
+            broken = broken or error
+            continue
+        if staged is None:
+            continue
+        if staged.head.model != model:
+            text = f"cut {staged.cut} of {part} is of model {staged.head.model!r}, not {model!r}"
+            raise OtherModel(f"{text}: restore it with its own program, or give the job another name")
+        return staged
+    which = "no cut" if cut is None else f"no cut {cut}"
+    raise broken or NoCheckpoint(
+        f"{directory} holds {which} of {part}: restore from peers or storage, or start anew"
+    )

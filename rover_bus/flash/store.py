@@ -1,0 +1,316 @@
+"""The flash store: `prepare`, `save`, `restore` of a dict of arrays, through memory that outlives the process.
+
+    with FlashStore("my-job", "worker-0") as store:
+        store.prepare(state)
+        store.save(state, cut=1)                                  # all of it, at the speed of memcpy
+        store.save(state, cut=2, touched={"embedding": ids})      # these rows, and every other array whole
+    ...
+    restored = FlashStore("my-job", "worker-0").restore()         # after a crash: mapped copy-on-write, no copy
+
+Fed by whoever owns a part of a model (a parameter server, a training script); read by daemons through `staged` and
+`journal`. The decisions are in `choice`, `layout` and `dirty`; this is their shell. One thread saves; rows are
+rolled forward behind its back.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event, Lock
+from types import TracebackType
+from typing import Any
+
+import msgspec
+
+from rover_bus.events.errors import InputError
+from rover_bus.flash import journal, locks, places
+from rover_bus.flash.choice import choose_slot
+from rover_bus.flash.copying import copy
+from rover_bus.flash.dirty import Ids, as_ids
+from rover_bus.flash.errors import LayoutChanged, NotPrepared, PartHeld
+from rover_bus.flash.layout import Array, State, as_arrays, fit, plan_layout
+from rover_bus.flash.pool import SlotPool
+from rover_bus.flash.seal import Head
+from rover_bus.flash.slot import Slot
+from rover_bus.flash.staged import StagedCut, newest_staged
+from rover_bus.flash.sweep import hold_job, sweep_job
+
+Rows = Mapping[str, Ids]
+
+
+class Staged(msgspec.Struct, frozen=True, kw_only=True):
+    """What a save did. `overwritten_cut`: the cut that its slot held before; if nobody had persisted that one, it
+    is superseded.
+
+    `prepared_bytes` > 0: no slot fitted the state, and this save paid for a new one.
+    """
+
+    cut: int
+    save_number: int
+    path: Path
+    copied_bytes: int
+    overwritten_cut: int | None = None
+    prepared_bytes: int = 0
+
+
+class FlashStore:
+    """The one writer of one part of one job.
+
+    `alone`: this part is the whole checkpoint, so that a cut is complete when it is staged; several parts call
+    `complete` instead (P12). `slots`: two hold what is needed; with three, saves go on while a reader persists one.
+    `headroom`: see `layout.plan_layout`. `regrow`: prepare again by itself when a state has outgrown its slot or
+    has other keys (else: LayoutChanged). `background`: roll older slots forward to the newest cut on a thread of
+    their own, so that a save copies only what was touched since the last one. `model`: see `seal.Head`. `history`
+    and `generation` are stamped on every cut and may be set at any time. Raises PartHeld, InputError,
+    NewerCheckpoint.
+    """
+
+    def __init__(
+        self,
+        job: str,
+        part: str = "state",
+        *,
+        root: Path | None = None,
+        slots: int = 2,
+        threads: int | None = None,
+        headroom: float = 0.0,
+        alone: bool = True,
+        regrow: bool = True,
+        background: bool = True,
+        model: str = "",
+        history: int = 0,
+        generation: int = 0,
+    ) -> None:
+        if slots < 2:
+            raise InputError(f"{slots} slot cannot hold a cut while the next is written: use two or more")
+        self.directory, self.part = places.job_directory(root, job), places.checked(part, "part")
+        self.history, self.generation, self.model = history, generation, model
+        self._count, self._headroom, self._alone, self._regrow = slots, headroom, alone, regrow
+        self._threads = threads or min(4, len(os.sched_getaffinity(0)))
+        self._pool = SlotPool(self.directory, part)
+        self._turn, self._hurry = Lock(), Event()
+        self._copiers = ThreadPoolExecutor(self._threads, thread_name_prefix="rover-flash-copy")
+        self._roller = ThreadPoolExecutor(1, thread_name_prefix="rover-flash-roll") if background else None
+        self._rolling: Future[int] | None = None
+        self._fds = [hold_job(self.directory)]
+        try:
+            self._own()
+            self._pool.adopt()
+        except BaseException:
+            self.close()
+            raise
+        newest = self._pool.newest
+        self._saves = newest.save_number if newest else 0
+        self._complete = self._saves if alone else 0
+
+    def _own(self) -> None:
+        owner = locks.open_locked(places.owner_path(self.directory, self.part), exclusive=True)
+        if owner is None:
+            raise PartHeld(
+                f"another process writes {self.part} in {self.directory}: end it, or choose another part name"
+            )
+        self._fds.append(owner)
+
+    @contextmanager
+    def _my_turn(self) -> Iterator[None]:
+        """Exclude the roller, which yields as soon as it sees somebody in a hurry."""
+        self._hurry.set()
+        with self._turn:
+            self._hurry.clear()
+            yield
+
+    # -- saving --------------------------------------------------------------------------------------------------------
+
+    def prepare(self, state: State, *, extra_bytes: int = 0) -> int:
+        """Allocate and populate slots for states like this one; return the bytes that were new. Staged cuts are kept.
+
+        After a `restore`, call it with the restored arrays: they live in a slot, which is replaced. Raises
+        NotEnoughMemory, InputError.
+        """
+        arrays = as_arrays(state)
+        layout = plan_layout(arrays, self._headroom)
+        with self._my_turn():
+            fitting = sum(fit(slot.layout, arrays)[0] is not None for slot in self._pool.usable)
+            fresh = [self._pool.add(layout, extra_bytes) for _ in range(fitting, self._count)]
+        return sum(slot.size_bytes for slot in fresh)
+
+    def save(
+        self, state: State, cut: int, *, touched: Mapping[str, Any] | None = None, extra: bytes = b""
+    ) -> Staged:
+        """Stage `state` as `cut`. On return the cut survives this process.
+
+        `touched`: for each array named, the rows changed since the last save (ids in any order, repeats allowed, or
+        a boolean mask); arrays not named are copied whole. It is noted first: after an error the same call may be
+        repeated, touched rows included. Raises NotPrepared, SlotsBusy, LayoutChanged, NotEnoughMemory, InputError;
+        in all of them the newest complete cut is untouched.
+        """
+        arrays = as_arrays(state)
+        rows = {name: _checked_ids(name, ids, arrays) for name, ids in (touched or {}).items()}
+        with self._my_turn():
+            self._pool.note(rows, arrays)
+            staged = self._stage(arrays, cut, rows, extra)
+            if self._alone:
+                self._finish(cut)
+        self._roll_later()
+        return staged
+
+    def _stage(self, arrays: dict[str, Array], cut: int, rows: Rows, extra: bytes) -> Staged:
+        before = {slot.number for slot in self._pool}
+        slot = self._free_slot(arrays, len(extra))
+        overwritten = slot.seal.cut if slot.seal else None
+        try:
+            layout, why = fit(slot.layout, arrays)
+            if layout is None or not slot.holds_head(Head(layout=layout, model=self.model, extra=extra)):
+                slot = self._replace(slot, arrays, len(extra), why or "the extra bytes outgrew their room")
+            copied = self._write(slot, arrays, cut, rows, extra)
+        finally:
+            slot.release()
+        return Staged(
+            cut=cut,
+            save_number=self._saves,
+            path=slot.path,
+            copied_bytes=copied,
+            overwritten_cut=overwritten,
+            prepared_bytes=0 if slot.number in before else slot.size_bytes,
+        )
+
+    def _free_slot(self, arrays: Mapping[str, Array], extra_bytes: int) -> Slot:
+        """Claim the slot to overwrite. Slots that are lent to a restored state are made up for."""
+        if not len(self._pool):
+            raise NotPrepared("nothing is prepared: call prepare(state) once before the first save")
+        if self._regrow and len(self._pool.usable) < 2:
+            self._pool.add(plan_layout(arrays, self._headroom), extra_bytes)
+        while True:
+            chosen = choose_slot([self._pool.candidate(slot, arrays) for slot in self._pool], self._complete)
+            slot = next(slot for slot in self._pool if slot.number == chosen.number)
+            if slot.claim():
+                return slot
+
+    def _replace(self, slot: Slot, arrays: Mapping[str, Array], extra_bytes: int, why: str) -> Slot:
+        """Give up a slot that is too small for one that fits. The old one goes first: it may be overwritten anyway."""
+        if not self._regrow:
+            raise LayoutChanged(f"the state no longer fits its slots ({why}): call prepare(state) again")
+        layout = plan_layout(arrays, self._headroom)
+        self._pool.drop(slot)
+        fresh = self._pool.add(layout, extra_bytes)
+        fresh.claim()
+        return fresh
+
+    def _write(self, slot: Slot, arrays: Mapping[str, Array], cut: int, rows: Rows, extra: bytes) -> int:
+        pieces, number, dirty = self._pool.pieces(slot, arrays), self._saves + 1, self._pool.dirty(slot)
+        layout, why = fit(slot.layout, arrays)
+        assert layout is not None, why
+        slot.invalidate()
+        dirty.soil()  # until the last byte is copied
+        copied = copy(pieces, self._threads, self._copiers)
+        if rows:
+            journal.write_touched(self.directory, self.part, number, self._saves, rows)
+        head = Head(layout=layout, model=self.model, extra=extra)
+        slot.stamp(head, history=self.history, generation=self.generation, cut=cut, save_number=number)
+        dirty.clean()
+        self._saves = number
+        return copied
+
+    # -- completion ----------------------------------------------------------------------------------------------------
+
+    def complete(self, cut: int) -> None:
+        """The cut is complete over all parts: older slots may be overwritten, and are rolled forward to it."""
+        with self._my_turn():
+            self._finish(cut)
+        self._roll_later()
+
+    def _finish(self, cut: int) -> None:
+        numbers = [slot.save_number for slot in self._pool if slot.seal and slot.seal.cut == cut]
+        self._complete = max([self._complete, *numbers])
+        for slot in self._pool:
+            if slot.save_number < self._complete and self._pool.is_lent(slot):
+                self._pool.drop(
+                    slot
+                )  # never written again: its memory now belongs to the restored state alone
+
+    def _roll_later(self) -> None:
+        if self._roller and (self._rolling is None or self._rolling.done()):
+            self._rolling = self._roller.submit(self.catch_up)
+
+    def catch_up(self) -> int:
+        """Copy the rows by which older slots lag from the newest cut, once that is complete, memory to memory;
+        return bytes copied.
+
+        Training is not involved: it may run, and a `save` that comes meanwhile waits for the rows of one array at most.
+        """
+        with self._turn:
+            source = self._pool.newest
+            if source is None or source.save_number != self._complete:
+                return 0
+            return sum(self._roll(slot, source) for slot in self._pool if slot is not source)
+
+    def _roll(self, slot: Slot, source: Slot) -> int:
+        arrays, dirty = dict(source.views(source.layout)), self._pool.dirty(slot)
+        if dirty.everything or fit(slot.layout, arrays)[0] is None or not slot.claim():
+            return 0
+        try:
+            pieces = [piece for piece in self._pool.pieces(slot, arrays) if piece.ids is not None]
+            if pieces:
+                slot.invalidate()
+            copied = 0
+            for piece in pieces:
+                if self._hurry.is_set():
+                    return copied
+                copied += copy([piece], 1, None)
+            dirty.clean_rows()
+            return copied
+        finally:
+            slot.release()
+
+    # -- restoring -----------------------------------------------------------------------------------------------------
+
+    def restore(self, cut: int | None = None) -> StagedCut:
+        """The newest cut in memory, or the given one, mapped copy-on-write: nothing is copied until it is written to.
+
+        The arrays may be trained in place; call `prepare` before the next save. Raises NoCheckpoint, OtherModel,
+        BrokenCheckpoint.
+        """
+        staged = newest_staged(self.directory, self.part, cut=cut, model=self.model, writable=True)
+        self._complete = max(self._complete, staged.seal.save_number)
+        self._pool.lend(staged.path)
+        return staged
+
+    # -- life ----------------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Let go; what is staged stays for the next process."""
+        self._hurry.set()
+        for executor in (self._copiers, self._roller):
+            if executor:
+                executor.shutdown()
+        self._pool.close()
+        while self._fds:
+            os.close(self._fds.pop())
+
+    def remove(self) -> None:
+        """The job is over: take every file of this part away, and the directory with its last part."""
+        for path in self.directory.glob(f"{self.part}.*"):
+            path.unlink(missing_ok=True)
+        self.close()
+        sweep_job(self.directory, even_if_staged=False)
+
+    def __enter__(self) -> FlashStore:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """A clean end removes the part; an error leaves it for the next start."""
+        if kind is None:
+            self.remove()
+        else:
+            self.close()
+
+
+def _checked_ids(name: str, ids: Any, arrays: Mapping[str, Array]) -> Ids:
+    if name not in arrays or not arrays[name].ndim:
+        raise InputError(f"touched names {name!r}, which is no array with rows in this state")
+    return as_ids(name, ids, len(arrays[name]))
