@@ -20,7 +20,7 @@ import msgspec
 from rover_bus.client.environment import Environment
 from rover_bus.client.lease import Assigned, Work
 from rover_bus.client.reader import Stream
-from rover_bus.client.session import Session, reason_to_stop
+from rover_bus.client.session import LEAVE_PATIENCE_S, Session, reason_to_stop
 from rover_bus.client.worker import Worker
 from rover_bus.events.bus import Bus
 from rover_bus.events.errors import BusError, InputError, Refused, RoverError
@@ -37,6 +37,7 @@ log = logging.getLogger("rover_bus.client")
 REACH_BROKER_S = 30.0  # a member may be started while the broker restarts: that is no fault of the program
 CLOSE_S = 2.0  # for the broker connection to be closed at the end
 LOOK_EVERY_S = 0.1  # between two looks at a stream that grows
+LEAST_FAREWELL_S = 2.0  # a take-over fits in; what is not said in time is only trained again
 WONDER_S = 10.0  # after so long without an answer the user is told what we wait for
 
 
@@ -287,11 +288,17 @@ class Connected:
     def leave(self, reason: str) -> None:
         """Commit what is done and say goodbye, unless there is nobody to say it to."""
         if not self.worker.over:
-            self._call(self._session.leave(reason))
+            self._call(self._session.leave(reason, self._farewell_s()))
 
     def fail(self, describe: Callable[[Worker], FailureRequest]) -> None:
         if not self.worker.over:
-            self._call(self._session.fail(describe(self.worker)))
+            self._call(self._session.fail(describe(self.worker), self._farewell_s()))
+
+    def _farewell_s(self) -> float:
+        """Return how long the last words may take: of a drain, what servers left of its grace."""
+        if self._leave_by is None:
+            return LEAVE_PATIENCE_S
+        return min(max(self._leave_by - time.monotonic(), LEAST_FAREWELL_S), LEAVE_PATIENCE_S)
 
     def reason_to_stop(self) -> RoverError | None:
         return self._error or reason_to_stop(self.worker)
