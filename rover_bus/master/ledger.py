@@ -66,7 +66,7 @@ class Ledger:
         self.twins: dict[
             int, tuple[int, int]
         ] = {}  # token -> (other token, its worker): leased twice at the tail
-        self.streams = Streams(dataset.batch_size) if dataset.streaming else None
+        self.streams = Streams(dataset.batch_size, dataset.partitions) if dataset.streaming else None
         self.committed_before = 0  # samples of closed epochs
         self.dead_before = 0
         self.skipped_here = 0  # rows of the open epoch that could not be used

@@ -6,6 +6,7 @@ is first granted, so a re-lease means the same records. A partition's watermark 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -26,16 +27,16 @@ class Partition(msgspec.Struct):
 class Streams:
     """All partitions of a streaming data set, and the spans that are not yet committed."""
 
-    def __init__(self, batch_size: int) -> None:
+    def __init__(self, batch_size: int, declared: Iterable[str] = ()) -> None:
         self.batch_size = batch_size
-        self.partitions: dict[str, Partition] = {}
+        self.partitions: dict[str, Partition] = {name: Partition() for name in declared}
         self.spans: list[Span] = []  # in batch order; settled ones are forgotten
         self.settled_samples = 0
         self.settled_batches = 0
 
     @property
     def finished(self) -> bool:
-        """All partitions are sealed and wholly assigned."""
+        """All partitions, those that nothing was ever read from among them, are sealed and wholly assigned."""
         return bool(self.partitions) and all(
             part.end >= 0 and part.assigned >= part.end for part in self.partitions.values()
         )
