@@ -26,6 +26,7 @@ from rover_bus.events.codec import decode, decode_any, encode
 from rover_bus.events.errors import BusError
 from rover_bus.events.identity import Member
 from rover_bus.events.job import Dataset
+from rover_bus.events.journal import Journal
 from rover_bus.events.log import Committed, EpochBegun, Granted, LogBatch
 from rover_bus.events.nats_bus import NatsBus
 from rover_bus.events.requests import (
@@ -37,7 +38,9 @@ from rover_bus.events.requests import (
     RegisterRequest,
 )
 from rover_bus.events.streams import LOG
+from rover_bus.master.evolution import evolve
 from rover_bus.master.ledger import Ledger
+from rover_bus.master.state import State
 
 CLIENTS, PROCESSES, BATCH = 64, 2, 100
 PEER_START_S = 30.0
@@ -90,13 +93,16 @@ async def clients(url: str, job: str, first: int, shards: int, seconds: float) -
 
 
 async def replayed(bus: NatsBus, job: str) -> int:
-    """Count the shards that the log commits."""
-    total = 0
+    """Replay the log as a new master would, from its last snapshot on; return the shards that its ledger has as committed."""
+    state, journal = State(), Journal(bus, subjects.job_log(job), job, "bench", LogBatch, lambda: 0)
     async for stored in bus.read(LOG, subjects.job_log(job)):
-        for record in decode(stored.body, LogBatch).records:
-            if isinstance(record, Committed):
-                total += len(record.tokens)
-    return total
+        snapshot, records = journal.take(stored)
+        if snapshot is not None:
+            state = State.load(snapshot)
+        for record in records:
+            evolve(state, record)
+    assert state.ledger is not None
+    return sum(state.ledger.samples_done()) // BATCH
 
 
 def measure(sync: rig.SyncMode, shards: int, seconds: float) -> dict[str, Any]:
