@@ -29,7 +29,7 @@ from rover_bus.events.job import Dataset, JobSpec
 from rover_bus.events.profiles import WorkerProfile
 from rover_bus.events.requests import FailureRequest, RoutingTable
 from rover_bus.ps.client import RemoteParameters
-from rover_bus.ps.store import Parameters, ServersUnreachable
+from rover_bus.ps.store import Parameters
 
 T = TypeVar("T")
 Connect = Callable[[], Awaitable[Bus]]
@@ -198,9 +198,7 @@ class Connected:
             if self.worker.over:
                 raise self._why()
             if self.worker.draining and time.monotonic() >= self._begin_grace():
-                raise ServersUnreachable(
-                    "this worker was asked to leave, and no servers answer: what they lack returns"
-                )
+                raise JobOver("this worker was asked to leave, and no servers answer: what they lack returns")
             return self.worker.routing if self._newer(after) and self.worker.routing else after
 
     def _begin_grace(self) -> float:

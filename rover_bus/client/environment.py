@@ -18,7 +18,10 @@ from rover_bus.events.identity import Member
 
 @dataclass(frozen=True)
 class Environment:
-    """What the platform says. `spec_file` and `summary_file` are for standalone runs of a job file (`rover run --plain`)."""
+    """What the platform says. `spec_file` and `summary_file` are for standalone runs of a job file (`rover run --plain`).
+
+    `grace_s`: how long a drain tries to reach servers and master that do not answer; to be kept below the platform's own grace.
+    """
 
     job: str = ""
     member: Member = ANY_PLACE
@@ -28,9 +31,7 @@ class Environment:
     state_dir: str = ""
     spec_file: str = ""
     summary_file: str = ""
-    grace_s: float = (
-        5.0  # how long a drain looks for servers that do not answer; keep it below the platform's own grace
-    )
+    grace_s: float = 5.0
 
     @property
     def external(self) -> bool:

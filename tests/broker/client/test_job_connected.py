@@ -147,8 +147,9 @@ def clicks(tmp_path: Path) -> rover.ClickLog:
 
 @pytest.fixture
 def join(stack: Stack) -> Callable[..., rover.Job]:
-    def join_as(index: int = 0, incarnation: int = 1) -> rover.Job:
+    def join_as(index: int = 0, incarnation: int = 1, grace_s: float = 5.0) -> rover.Job:
         return rover.join(
+            ROVER_GRACE_S=str(grace_s),
             ROVER_JOB=JOB,
             ROVER_ROLE="worker",
             ROVER_INDEX=str(index),
@@ -283,6 +284,24 @@ def test_a_member_that_is_started_while_the_broker_is_away_waits_for_it(
     train(join(), clicks)
     starter.join()
     assert (witness(stack) == 1).all()
+
+
+@pytest.mark.timeout(25)  # the servers' own patience would be 30 s
+def test_a_drain_whose_servers_and_master_are_gone_ends_with_its_grace(
+    stack: Stack, clicks: rover.ClickLog, join: Callable[..., rover.Job]
+) -> None:
+    stack.begin()
+
+    def meet(job: rover.Job, batch: Any) -> None:
+        if batch.number == 15:
+            for name in ("master-0", "ps-0"):
+                stack.tasks.pop(name).cancel()
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    job = join(grace_s=0.5)
+    train(job, clicks, meet)
+    assert job.drained
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("rover-")]
 
 
 def test_somebody_whose_broker_does_not_answer_is_told_at_once() -> None:
