@@ -1,6 +1,6 @@
 """The Brain's speed and the quality of its choice.
 
-    python bench/brain.py [--jobs 4000] [--instances 200] [--growth] [--json]
+    python -m bench.brain [--jobs 4000] [--instances 200] [--growth] [--json]
 
 Speed, one core: a planning round over 4,000 jobs (a space of 65,536 plans each) and 16,000 nodes, some 100,000 tasks, from samples
 to typed plans, placement included; its parts; the refit of one job; the front of 10^5 plans. `--growth` times 1,000 to 40,000 jobs
@@ -20,8 +20,8 @@ from dataclasses import replace
 
 import click
 import numpy as np
-from queueing import queueing_network  # type: ignore[import-not-found]  # beside this file
 
+from bench.queueing import queueing_network
 from rover_bus.brain.decisions.fleet import Fleet, fit_fleet, fleet_fronts, plan_round
 from rover_bus.brain.decisions.knapsack import Offers, choose_exactly, choose_greedily
 from rover_bus.brain.decisions.nsga2 import search_front

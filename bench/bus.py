@@ -1,6 +1,6 @@
 """What the Bus costs: requests served (ours, nats.micro, bare nats-py), appends, publishes, expiries, a killed broker.
 
-    python bench/bus.py [--json] [--requests 20000] [--rounds 3] [--sync always] [--uvloop]
+    python -m bench.bus [--json] [--requests 20000] [--rounds 3] [--sync always] [--uvloop]
 
 The variants of a round run one after the other against the same broker, so that their ratios hold where the machine is
 shared; medians of the rounds are shown. CPU is that of the measured process alone, in microseconds a message.

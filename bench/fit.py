@@ -1,6 +1,6 @@
 """How well the throughput model predicts what it has not seen: measured tables, a published figure, a queueing network.
 
-    python bench/fit.py [DATA_DIRECTORY] [--seeds 15] [--json]
+    python -m bench.fit [DATA_DIRECTORY] [--seeds 15] [--json]
 
 DATA_DIRECTORY holds ps_worker_speeds.csv (model, mode, total_batch_size, ps, workers, steps_per_second_total) and
 dlrover_rm_fig6_top.csv (panel, fixed, fixed_value, varied, varied_value, throughput_1e5_samples_per_s); either may be
@@ -24,8 +24,8 @@ from pathlib import Path
 
 import click
 import numpy as np
-from queueing import BATCH, measured_table  # type: ignore[import-not-found]  # beside this file
 
+from bench.queueing import BATCH, measured_table
 from rover_bus.brain.fitting import GroupFit, choose_and_predict, fit_and_predict, split_table
 from rover_bus.brain.models.forms import ASYNCHRONOUS, SYNCHRONOUS
 from rover_bus.brain.models.samples import Configurations, NotEnough, Observations

@@ -1,6 +1,6 @@
 """How light rover is: start-up times, the client's import, an idle stack. Issue "Light": 100 ms, 250 ms, 3 % of a core, 250 MB.
 
-    python bench/light.py [--seconds 60] [--json]
+    python -m bench.light [--seconds 60] [--json]
 
 Start-ups are medians of runs that alternate with a bare interpreter's. The idle stack is `rover up` in a directory of its own
 with one registered host; CPU is that of all its processes but the broker, memory the sum of their PSS.

@@ -1,6 +1,6 @@
 """Growing jobs under memory limits: kills avoided and how tight the limits end, against no intervention.
 
-    python bench/memory.py [--jobs 1000] [--json]
+    python -m bench.memory [--jobs 1000] [--json]
 
 Each job grows by Heaps' law (h 0.5 to 0.9); in 10 % the slope changes on the way (a feature is launched). It runs 30 to 240
 minutes, reports memory once a minute with 0.5 % noise, and a new limit takes effect 40 to 120 s after it was asked for. It starts

@@ -1,6 +1,6 @@
 """What the node daemon and its shims cost, and how soon a death is known.
 
-    python bench/node.py [--json] [--idle-s 20] [--kills 20]
+    python -m bench.node [--json] [--idle-s 20] [--kills 20]
 
 One broker, one daemon as a process of its own. Processor time is read from /proc of the measured process alone; memory is PSS. The
 start of a shim stands beside the bare interpreter's, taken in turns, because machines differ. "Death to fact" runs from the

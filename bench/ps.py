@@ -1,6 +1,6 @@
 """What parameter servers cost: pull + push through two server processes against the same arithmetic in one process.
 
-    python bench/ps.py [--json] [--steps 60] [--rounds 7] [--transport tcp|unix]
+    python -m bench.ps [--json] [--steps 60] [--rounds 7] [--transport tcp|unix]
 
 Batches of 512 x 26 ids, width 16, Adagrad, 10^6 rows, hashed and growing tables, Zipf(1.05) and nearly uniform ids; one table or
 26. Gradients are given: no model is computed. Local and remote steps alternate round by round; ratios are of the same round.

@@ -1,6 +1,6 @@
 """What a round trip to two servers costs by transport: selectors or asyncio, TCP on loopback or unix sockets.
 
-    python bench/ps_transport.py [--json] [--trips 300] [--rounds 3]
+    python -m bench.ps_transport [--json] [--trips 300] [--rounds 3]
 
 Two echo-like server processes, one client that sends to both before it receives from both: the pattern of ps/client.py. Sizes
 are those of a small request, of a pull and of a push of 512 x 26 nearly uniform ids of width 16. Rounds alternate.

@@ -1,6 +1,6 @@
 """How fast click logs are read: raw Criteo rows a second on one core, indexing and shuffled reading apart.
 
-    python bench/readers.py [--json] [--rows 200000] [--batch 512] [--rounds 5]
+    python -m bench.readers [--json] [--rows 200000] [--batch 512] [--rounds 5]
 
 Makes its own file with examples/clicks.py. A round reads one epoch in the order of protocol P1, by batches, with everything a
 training loop gets; its time is CPU time of this process. Beside it, in turns: the csv module with float() and no hashing, the plain
