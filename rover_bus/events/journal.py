@@ -194,19 +194,25 @@ class Journal:
             except BusError:
                 await asyncio.sleep(0.05)
 
-    async def check_tail(self) -> None:
-        """Raise Deposed when the log does not end where we believe: its tail was lost and perhaps written anew (P21)."""
+    async def at_tail(self) -> bool:
+        """Say whether we know the log to its end; False when it grew meanwhile.
+
+        Raises Deposed when it does not end where we believe: its tail was lost and perhaps written anew (P21).
+        """
         while True:
             try:
                 tail = await self.bus.last(LOG, self.subject)
                 break
             except BusError:
                 await asyncio.sleep(0.05)
+        if tail is not None and tail.sequence > self.sequence:
+            return False
         known = None if tail is None else self.decode(tail).id
         if known != self._last or (tail is not None and tail.sequence != self.sequence):
             raise Deposed(
                 f"{self.subject} does not end where this standby followed it to: starting again from nothing"
             )
+        return True
 
     async def purge_before(self, sequence: int) -> None:
         """Older batches are covered by a complete snapshot: let them go. Failing is harmless."""

@@ -183,7 +183,8 @@ class Shell:
         while True:
             for stored in await self.journal.replay_from(self.journal.sequence + 1):
                 self._replay(stored)
-            await self.journal.check_tail()
+            if not await self.journal.at_tail():
+                continue
             last = await last_position(self.bus, self.wiring.publishes, self.decider.position_of)
             lost = last[0] > self.journal.sequence
             self.outbox.put(self._after(last))
