@@ -13,7 +13,9 @@ import msgspec
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
 Bytes = Annotated[int, msgspec.Meta(ge=0, description="bytes, never MiB")]
-Told = Annotated[int, msgspec.Meta(ge=0, le=1 << 40, description="what a peer counts; sums of it must fit a log")]
+Told = Annotated[
+    int, msgspec.Meta(ge=0, le=1 << 40, description="what a peer counts; sums of it must fit a log")
+]
 Cores = Annotated[float, msgspec.Meta(ge=0, description="cores, never millicores")]
 Seconds = Annotated[float, msgspec.Meta(ge=0, description="seconds")]
 Fraction = Annotated[float, msgspec.Meta(ge=0, le=1)]
