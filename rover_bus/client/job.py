@@ -137,7 +137,8 @@ class Job:
         """
         spec = self._config.data if self._config else None
         stream = source if isinstance(source, Stream) else None
-        if stream is not None and (known := self._place.known) is not None:
+        known = self._place.known
+        if stream is not None and known is not None and known.streaming:
             stream.narrow(known.partitions)
         dataset = source.dataset(
             batch_size if batch_size is not None else spec.batch_size if spec else 128,

@@ -143,14 +143,17 @@ class Reader:
             return Read(assigned, None, error)
 
     def _batch(self, assigned: Assigned) -> Any:
-        epoch, number, source = assigned.epoch, assigned.number, self._source
-        if not isinstance(source, Stream):
-            return source.batch(epoch, number, self._dataset)
+        if not isinstance(self._source, Stream):
+            return self._source.batch(assigned.epoch, assigned.number, self._dataset)
+        return self._batch_of(self._source, assigned)
+
+    def _batch_of(self, stream: Stream, assigned: Assigned) -> Any:
+        """Read a batch of a stream; rows that only another host sees as yet are waited for."""
         assert assigned.records is not None
         began = time.monotonic()
         while True:
             try:
-                return source.batch_of(epoch, number, self._dataset, assigned.records)
+                return stream.batch_of(assigned.epoch, assigned.number, self._dataset, assigned.records)
             except TemporaryError as error:
                 if self._stopped or time.monotonic() - began >= LAG_S:
                     raise InputError(

@@ -32,6 +32,9 @@ from rover_bus.client.data.schema import Schema
 __all__ = ["Bag", "Batch", "ClickLog", "Columns", "Order", "PartitionLog", "Scaling", "Schema", "open_log"]
 
 
-def open_log(path: str | Path, schema: Schema) -> ClickLog | PartitionLog:
-    """Open what `train` of a job file names: a click log, or a directory of partitions that may still grow. Raises InputError."""
-    return PartitionLog(path, schema) if Path(path).is_dir() else ClickLog(path, schema)
+def open_log(path: str | Path, schema: Schema, *, cache: Path | None = None) -> ClickLog | PartitionLog:
+    """Open what `train` of a job file names: a click log, or a directory of partitions that may still grow. Raises InputError.
+
+    `cache`: a directory for the index of a click log (what grows is indexed as it grows).
+    """
+    return PartitionLog(path, schema) if Path(path).is_dir() else ClickLog(path, schema, cache=cache)

@@ -87,6 +87,11 @@ class PartitionLog:
         return list(self._files)
 
     @property
+    def records(self) -> int:
+        """Rows that were readable at the last look, over all partitions: for people, never a total."""
+        return sum(file.rows for file in self._files.values())
+
+    @property
     def digest(self) -> str:
         """Tell this stream from others (S6): a hash of the schema. What grows cannot be hashed; partitions are compared by name."""
         return hashlib.blake2b(msgspec.json.encode(self.schema, order="sorted"), digest_size=16).hexdigest()

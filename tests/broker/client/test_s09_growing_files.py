@@ -14,6 +14,7 @@ import pytest
 
 import rover_bus.client as rover
 from rover_bus.events.codec import decode
+from rover_bus.events.errors import Refused
 from rover_bus.events.facts import RowsSkipped
 from rover_bus.ps.parts import read_parts
 from rover_bus.ps.spec import Add, Growing
@@ -133,3 +134,19 @@ def test_s9_another_life_trains_the_rest_of_a_stream_and_ignores_files_that_came
     assert end.summary["samples_committed"] == 400 + 171
     assert (counts(stack, end) == 1).all()
     assert len(counts(stack, end)) == 571
+
+
+def test_a_stream_under_a_job_of_other_data_is_refused_with_the_difference(
+    stack: Stack, join: Callable[..., rover.Job], tmp_path: Path
+) -> None:
+    stack.begin(workers=2, epochs=1)
+    path = tmp_path / "clicks.csv"
+    path.write_text("label,age,row\n" + "".join(f"1,{row},r{row}\n" for row in range(500)))
+    writer = Writer(tmp_path / "stream", "a")
+
+    def meet(batch: Any) -> None:
+        if batch.number == 1:
+            with pytest.raises(Refused, match=r"records is 500, not 0.*partitions is \[\], not \['a'\]"):
+                train(join(index=1), rover.PartitionLog(writer.directory, SCHEMA))
+
+    train(join(), rover.ClickLog(path, SCHEMA), meet)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -40,7 +41,8 @@ def spec_file(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def _outside_any_job(monkeypatch: pytest.MonkeyPatch) -> None:
+def _outside_any_job(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for name in ("JOB", "ROLE", "INDEX", "INCARNATION", "URL", "SECRET_FILE", "SPEC_FILE", "SUMMARY_FILE"):
         monkeypatch.delenv(f"ROVER_{name}", raising=False)
-    np.seterr(all="raise")
+    with np.errstate(all="raise"):
+        yield

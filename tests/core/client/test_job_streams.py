@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,9 @@ import pytest
 import rover_bus.client as rover
 from rover_bus.client.environment import Environment
 from rover_bus.client.figures import Figures
+from rover_bus.client.lease import Assigned, Work
+from rover_bus.client.reader import Reader
+from rover_bus.client.spans import Records
 from rover_bus.events.codec import decode, encode
 from rover_bus.events.errors import InputError
 from rover_bus.events.identity import Member
@@ -102,6 +106,37 @@ def test_a_loop_that_stops_early_leaves_no_thread_waiting_for_rows(directory: Pa
             if batch.number == 1:
                 break
     assert "rover-reader" not in {thread.name for thread in threading.enumerate()}
+
+
+class Given:
+    """Assignments that are known beforehand."""
+
+    def __init__(self, *assigned: Assigned) -> None:
+        self._assigned = list(assigned)
+
+    def take(self, cancelled: Callable[[], bool]) -> Assigned | None:
+        return self._assigned.pop(0) if self._assigned else None
+
+    def holds(self, assigned: Assigned) -> bool:
+        return True
+
+    def finish(self, assigned: Assigned, work: Work, servers: tuple[int, ...] | None) -> None:
+        raise AssertionError("a reader finishes nothing")
+
+    def wake(self) -> None:
+        """Nobody waits."""
+
+
+def test_rows_that_another_worker_saw_first_are_waited_for(directory: Path) -> None:
+    log = rover.PartitionLog(directory, SCHEMA)
+    seen_elsewhere = Assigned(0, 1, 0, 0, Records("a", 20, 28))
+    reader = Reader(Given(seen_elsewhere), log, log.dataset(10))
+    threading.Timer(0.15, append, (directory / "a", lines(25, 28))).start()
+    read = reader.get()
+    assert read is not None
+    assert read.error is None
+    assert read.batch.positions.tolist() == list(range(20, 28))
+    reader.stop()
 
 
 def test_a_stream_has_no_epochs_to_repeat(directory: Path, tmp_path: Path, summary: Path) -> None:

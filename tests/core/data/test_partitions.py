@@ -51,6 +51,7 @@ def test_high_water_counts_complete_rows_and_follows_the_growth(stream: Path) ->
     append(stream / "a.csv", ",v25\n0,26,v26\n")
     append(stream / "b.csv", "d,c\r\n1,0,x\r\n")
     assert log.high_water().rows == {"a.csv": 27, "b.csv": 1}
+    assert log.records == 28
 
 
 def test_a_seal_ends_a_partition_and_its_last_line_needs_no_newline(stream: Path) -> None:
@@ -278,7 +279,8 @@ def test_more_than_one_epoch_of_a_stream_is_refused(stream: Path) -> None:
 
 def test_a_path_opens_as_what_it_is(stream: Path) -> None:
     assert isinstance(open_log(stream, SCHEMA), PartitionLog)
-    assert isinstance(open_log(stream / "a.csv", SCHEMA), ClickLog)
+    assert isinstance(open_log(stream / "a.csv", SCHEMA, cache=stream / ".index"), ClickLog)
+    assert len(list((stream / ".index").iterdir())) == 1
 
 
 def test_partitions_of_raw_criteo_and_with_columns_in_another_order_read_alike(tmp_path: Path) -> None:
