@@ -42,7 +42,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
         """This array inside a uint8 buffer that begins where offsets count from. Raises BrokenCheckpoint if it is
         not inside."""
         start, end = self.offset_bytes, self.offset_bytes + self.size_bytes
-        if not 0 <= start <= end <= len(data) or any(side < 0 for side in self.shape):
+        if not 0 <= start <= end <= len(data):
             raise BrokenCheckpoint(
                 f"{self.name} lies outside its checkpoint: the checkpoint is broken, use an older one"
             )
@@ -81,7 +81,9 @@ def _is_plain(dtype: np.dtype[Any]) -> bool:
 
 
 def size_of(dtype: str, shape: tuple[int, ...]) -> int:
-    """Bytes of an array, as an integer that cannot overflow."""
+    """Bytes of an array, as an integer that cannot overflow. Raises BrokenCheckpoint."""
+    if any(side < 0 for side in shape):
+        raise BrokenCheckpoint(f"the shape {shape} is none that is ever stored: use another checkpoint")
     size = plain_dtype(dtype).itemsize
     for side in shape:
         size *= side

@@ -132,6 +132,8 @@ def test_a_seal_reads_as_written_and_not_at_all_when_cut_short():
     assert len(raw) == SEAL.size
     assert read_seal(raw) == seal
     assert all(read_seal(raw[:end]) is None for end in range(len(raw)))
+    torn = (raw[:end] + bytes(len(raw) - end) for end in range(len(raw)))
+    assert all(read_seal(half) is None for half in torn if half != raw)
 
 
 def test_the_touched_rows_of_several_saves_add_up_and_a_missing_link_is_noticed(root):

@@ -1,0 +1,150 @@
+"""Storage as the persister sees it: the few operations whose order decides what a power cut leaves behind.
+
+Used by `part`, `manifest` and `persist`; a directory implements it here, `recording` implements it in memory and
+can cut the power after every operation. Paths are relative, with `/`. It is a port so that the order of write,
+fsync, rename and directory fsync (P14) is plain code that a test can interrupt anywhere.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Protocol
+
+from rover_bus.flash.errors import NoCheckpoint, StorageFailed
+from rover_bus.flash.layout import Array
+
+
+def as_view(data: Array | bytes) -> memoryview:
+    """The bytes of a uint8 array or of a bytes object."""
+    return memoryview(data) if isinstance(data, bytes) else data.data
+
+
+class Sink(Protocol):
+    """A file being written. Its bytes are durable after `sync`, its name after the folder's."""
+
+    def write(self, data: Array | bytes) -> None: ...
+    def sync(self) -> None: ...
+    def close(self) -> None: ...
+
+
+class Files(Protocol):
+    """A tree of files. Raises StorageFailed (try again) and NoCheckpoint (no such file)."""
+
+    def create(self, path: str) -> Sink: ...
+    def size_of(self, path: str) -> int: ...
+    def read_into(self, path: str, offset: int, target: Array) -> int:
+        """Fill a contiguous uint8 array from `offset`; return how many bytes there were."""
+        ...
+
+    def rename(self, old: str, new: str) -> None: ...
+    def remove(self, path: str) -> None: ...
+    def list(self, folder: str) -> list[str]:
+        """All files below a folder, as paths, sorted."""
+        ...
+
+    def sync_folder(self, folder: str) -> None: ...
+
+
+class DirectoryFiles:
+    """Files under a local (or mounted) directory."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def create(self, path: str) -> Sink:
+        with self._explained(path):
+            target = self._root / path
+            self._make_folders(target.parent)
+            return _FileSink(
+                os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), path
+            )
+
+    def _make_folders(self, folder: Path) -> None:
+        """Create what is missing, each name durable before anything is put below it."""
+        if folder.is_dir():
+            return
+        self._make_folders(folder.parent)
+        folder.mkdir(exist_ok=True, mode=0o700)
+        _sync_directory(folder.parent)
+
+    def size_of(self, path: str) -> int:
+        with self._explained(path):
+            return (self._root / path).stat().st_size
+
+    def read_into(self, path: str, offset: int, target: Array) -> int:
+        with self._explained(path), open(self._root / path, "rb", buffering=0) as file:
+            file.seek(offset)
+            done = 0
+            while done < len(target) and (count := file.readinto(target[done:])):  # type: ignore[arg-type]
+                done += count
+            return done
+
+    def rename(self, old: str, new: str) -> None:
+        with self._explained(new):
+            os.rename(self._root / old, self._root / new)
+
+    def remove(self, path: str) -> None:
+        with self._explained(path):
+            (self._root / path).unlink(missing_ok=True)
+
+    def list(self, folder: str) -> list[str]:
+        with self._explained(folder):
+            if not self._root.is_dir():
+                raise FileNotFoundError
+            found = (self._root / folder).rglob("*")
+            return sorted(str(path.relative_to(self._root)) for path in found if path.is_file())
+
+    def sync_folder(self, folder: str) -> None:
+        with self._explained(folder):
+            _sync_directory(self._root / folder)
+
+    @contextlib.contextmanager
+    def _explained(self, path: str) -> Iterator[None]:
+        try:
+            yield
+        except FileNotFoundError:
+            if self._root.is_dir():
+                raise NoCheckpoint(f"{self._root / path} does not exist: use an older checkpoint") from None
+            raise StorageFailed(f"{self._root} is gone: is it still mounted?", delay_s=10.0) from None
+        except OSError as error:
+            raise _failed(error, str(self._root / path)) from None
+
+
+class _FileSink:
+    def __init__(self, fd: int, path: str) -> None:
+        self._fd, self._path = fd, path
+
+    def write(self, data: Array | bytes) -> None:
+        view = as_view(data)
+        try:
+            while len(view):
+                view = view[os.write(self._fd, view) :]
+        except OSError as error:
+            raise _failed(error, self._path) from None
+
+    def sync(self) -> None:
+        try:
+            os.fsync(self._fd)
+        except OSError as error:
+            raise _failed(error, self._path) from None
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+def _sync_directory(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _failed(error: OSError, path: str) -> StorageFailed:
+    what = error.strerror or type(error).__name__
+    return StorageFailed(
+        f"{path}: {what}. What was ready is still ready; free or mount the storage", delay_s=10.0
+    )

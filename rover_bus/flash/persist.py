@@ -1,0 +1,246 @@
+"""Checkpoints to storage and back: write, fsync, rename, directory fsync; manifest last (P14); compaction and
+pruning in the same order.
+
+Fed with contents (from staged cuts) and a port to files; used by node daemons and by `rover checkpoint`. No clock
+and no thread: parts are generators that yield after each chunk, and the caller sets the pace. Whatever operation is
+the last before a power cut, the newest complete checkpoint is found and no broken one is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Generator, Iterable, Sequence
+from typing import TypeVar
+
+import msgspec
+import numpy as np
+
+from rover_bus.flash.chain import find_unreferenced
+from rover_bus.flash.errors import BrokenCheckpoint, NewerCheckpoint, NoCheckpoint, OtherModel
+from rover_bus.flash.files import Files
+from rover_bus.flash.layout import Array
+from rover_bus.flash.manifest import Manifest, PartChain, decode_manifest, encode_manifest
+from rover_bus.flash.part import (
+    Codec,
+    Content,
+    Footer,
+    Identity,
+    Pace,
+    PartFile,
+    read_footer,
+    read_part,
+    write_part,
+)
+
+MAX_MANIFEST_BYTES = 1 << 30
+PARTIAL = ".partial"
+
+Written = TypeVar("Written")
+
+
+class RestoredPart(msgspec.Struct, frozen=True, kw_only=True):
+    """One part as it was at its cut. `extra`: its owner's own bytes; `codecs`: how its newest file stores each
+    array."""
+
+    arrays: dict[str, Array]
+    extra: bytes
+    codecs: dict[str, Codec]
+
+
+# -- writing -----------------------------------------------------------------------------------------------------------
+
+
+def persist_part(files: Files, identity: Identity, contents: Iterable[Content], extra: bytes = b"") -> Pace:
+    """Write one part durably under its final name, which holds its digest: two writers of a cut never meet. Yields
+    bytes written."""
+    folder = f"parts/{identity.part}"
+    kind = "delta" if identity.base else "whole"
+    stem = f"{folder}/{identity.history:016x}-{identity.generation:08d}-{identity.cut:012d}-{kind}"
+    file = yield from write_part(files, stem + PARTIAL, identity, contents, extra)
+    final = msgspec.structs.replace(file, path=f"{stem}-{file.digest}.part")
+    files.rename(file.path, final.path)
+    files.sync_folder(folder)
+    return final
+
+
+def publish(files: Files, manifest: Manifest) -> None:
+    """Make parts that are all durable a checkpoint. It is `ready` when this returns; an older manifest of this cut
+    is replaced."""
+    sink = files.create(manifest.path + PARTIAL)
+    try:
+        sink.write(encode_manifest(manifest))
+        sink.sync()
+    finally:
+        sink.close()
+    files.rename(manifest.path + PARTIAL, manifest.path)
+    files.sync_folder("manifests")
+
+
+def drain(pace: Generator[int, None, Written]) -> Written:
+    """Write at full speed."""
+    while True:
+        try:
+            next(pace)
+        except StopIteration as end:
+            written: Written = end.value
+            return written
+
+
+# -- finding and reading -----------------------------------------------------------------------------------------------
+
+
+def read_manifest(files: Files, path: str) -> Manifest:
+    """Raises NoCheckpoint, BrokenCheckpoint, NewerCheckpoint."""
+    size = files.size_of(path)
+    if size > MAX_MANIFEST_BYTES:
+        raise BrokenCheckpoint(f"{path} has {size} bytes, which no manifest has: use an older checkpoint")
+    raw = np.empty(size, np.uint8)
+    return decode_manifest(raw[: files.read_into(path, 0, raw)].tobytes(), path)
+
+
+def list_manifests(files: Files) -> tuple[list[Manifest], list[str]]:
+    """Every readable manifest, newest first, and one line for each that is not."""
+    good, bad = [], []
+    for path in files.list("manifests"):
+        if path.endswith(".manifest"):
+            try:
+                good.append(read_manifest(files, path))
+            except (BrokenCheckpoint, NoCheckpoint) as error:
+                bad.append(str(error))
+    return sorted(good, key=lambda manifest: manifest.age, reverse=True), bad
+
+
+def read_chain(files: Files, chain: PartChain) -> RestoredPart:
+    """Read one part, every byte checked. Raises NoCheckpoint and BrokenCheckpoint, naming file, array and bytes."""
+    arrays, base, footer = None, "", None
+    for file in chain.files:
+        footer = _checked_footer(files, file, base)
+        arrays, base = read_part(files, file.path, footer, arrays), file.digest
+    if footer is None or arrays is None:
+        raise BrokenCheckpoint(f"part {chain.name} has no files: use an older checkpoint")
+    codecs = {section.name: section.codec for section in footer.sections}
+    return RestoredPart(arrays=arrays, extra=footer.extra, codecs=codecs)
+
+
+def _checked_footer(files: Files, file: PartFile, base: str) -> Footer:
+    footer, digest = read_footer(files, file.path)
+    if digest != file.digest or footer.identity != file.identity or file.identity.base != base:
+        raise BrokenCheckpoint(
+            f"{file.path} is not the file that its manifest names: use an older checkpoint"
+        )
+    return footer
+
+
+def restore(
+    files: Files,
+    *,
+    model: str = "",
+    job_uid: str | None = None,
+    history: int | None = None,
+    not_after: tuple[int, int] | None = None,
+) -> tuple[Manifest, dict[str, RestoredPart], list[str]]:
+    """The newest complete checkpoint, its parts by name, and a line for every newer one that is broken.
+
+    `history`: needed where a storage holds more than one (P21); `not_after`: the newest (generation, cut) wanted.
+    Raises NoCheckpoint, OtherModel, NewerCheckpoint: what only a newer release can read is never passed over in
+    silence.
+    """
+    manifests, refused = list_manifests(files)
+    wanted = [
+        item
+        for item in manifests
+        if (history is None or item.history == history) and (job_uid or item.job_uid) == item.job_uid
+    ]
+    if len({item.history for item in wanted}) > 1:
+        found = ", ".join(
+            sorted(f"{item.history:x}" for item in {item.history: item for item in wanted}.values())
+        )
+        raise BrokenCheckpoint(
+            f"checkpoints of several histories lie here ({found}): say which one is to be restored"
+        )
+    for manifest in wanted:
+        if not_after is not None and manifest.age > not_after:
+            continue
+        if manifest.model != model:
+            text = f"cut {manifest.cut} is of model {manifest.model!r}, not {model!r}"
+            raise OtherModel(f"{text}: restore it with its own program, or choose another directory")
+        try:
+            return manifest, {part.name: read_chain(files, part) for part in manifest.parts}, refused
+        except NewerCheckpoint:
+            raise
+        except (BrokenCheckpoint, NoCheckpoint) as error:
+            refused.append(str(error))
+    raise NoCheckpoint(
+        refused[0] if refused else "no checkpoint is stored here: start anew, or name another directory"
+    )
+
+
+def verify(files: Files, manifest: Manifest) -> list[str]:
+    """One line for each part of a checkpoint that is damaged or missing."""
+    lines = []
+    for part in manifest.parts:
+        try:
+            read_chain(files, part)
+        except (BrokenCheckpoint, NoCheckpoint) as error:
+            lines.append(str(error))
+    return lines
+
+
+# -- background --------------------------------------------------------------------------------------------------------
+
+
+def compact(files: Files, manifest: Manifest) -> Generator[int, None, Manifest]:
+    """Fold every chain into one whole file of the same cut and codecs, then name those in the manifest. Yields
+    bytes written.
+
+    The old files stay until they are pruned: a restore that began with the old manifest can still finish.
+    """
+    parts = []
+    for part in manifest.parts:
+        if len(part.files) < 2:
+            parts.append(part)
+            continue
+        restored = read_chain(files, part)
+        identity = msgspec.structs.replace(part.files[-1].identity, base="")
+        contents = [
+            Content(name=name, array=array, codec=restored.codecs[name])
+            for name, array in restored.arrays.items()
+        ]
+        whole = yield from persist_part(files, identity, contents, restored.extra)
+        parts.append(msgspec.structs.replace(part, files=(whole,)))
+    folded = msgspec.structs.replace(manifest, parts=tuple(parts))
+    if folded != manifest:
+        publish(files, folded)
+    return folded
+
+
+def prune(files: Files, keep: Sequence[Manifest], writing: Collection[str] = ()) -> list[str]:
+    """Remove every checkpoint but `keep` (see `chain.choose_kept`), manifests durably first, then files nobody
+    needs; return their paths.
+
+    Unreadable manifests go too. Those of a newer release stay, with every part file: nobody here knows which ones
+    they need. `writing`: paths of parts that are durable but not published yet.
+    """
+    if not keep:
+        return []
+    kept = {manifest.path for manifest in keep}
+    foreign = [path for path in files.list("manifests") if _is_newer(files, path)]
+    gone = [path for path in files.list("manifests") if path not in kept and path not in foreign]
+    for path in gone:
+        files.remove(path)
+    files.sync_folder("manifests")
+    survivors = [read_manifest(files, path) for path in files.list("manifests") if path in kept]
+    present = [] if foreign else files.list("parts")
+    unneeded = find_unreferenced([*keep, *survivors], present, writing)
+    for path in unneeded:
+        files.remove(path)
+    return [*gone, *unneeded]
+
+
+def _is_newer(files: Files, path: str) -> bool:
+    try:
+        read_manifest(files, path)
+    except NewerCheckpoint:
+        return True
+    except (BrokenCheckpoint, NoCheckpoint):
+        return False
+    return False
