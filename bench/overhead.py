@@ -23,6 +23,7 @@ import json
 import math
 import os
 import runpy
+import signal
 import subprocess
 import sys
 import tempfile
@@ -114,6 +115,7 @@ def work() -> None:
     setattr(ClickLog, "batch", timed_batch)  # noqa: B010
     setattr(Job, "batches", timed_batches)  # noqa: B010
     setattr(rover, "join", timed_join)  # noqa: B010
+    signal.signal(signal.SIGTERM, lambda *_: None)  # it comes again while we write what we measured
     program = find_example("dlrm/train.py")
     sys.path.insert(0, str(program.parent))
     runpy.run_path(str(program), run_name="__main__")
@@ -245,7 +247,7 @@ def main() -> None:
     parser.add_argument(
         "--job", default=str(ROOT / "examples/jobs/criteo.toml"), help="its schema and settings"
     )
-    parser.add_argument("--rows", type=int, default=400_000, help="of the click log that is made")
+    parser.add_argument("--rows", type=int, default=600_000, help="of the click log that is made")
     parser.add_argument("--batch", type=int, default=0, help="instead of the job file's batch size")
     parser.add_argument("--keep", type=Path, help="a new directory for the stack and its logs, which stays")
     parser.add_argument("--json", action="store_true", help="print one last line of JSON")
