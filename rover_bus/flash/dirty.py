@@ -36,7 +36,7 @@ def as_ids(name: str, touched: Any, rows: int) -> Ids:
     if ids.dtype.kind not in "iu" and ids.size:
         raise InputError(f"the touched rows of {name!r} are {ids.dtype}: pass integer ids or a boolean mask")
     flat: Ids = np.array(ids, np.int64).ravel()  # ours: the caller may go on using its own
-    if len(flat) and (flat.min() < 0 or flat.max() >= rows):
+    if len(flat) and flat.view(np.uint64).max() >= rows:  # negative ones are huge, seen so
         raise InputError(
             f"a touched row of {name!r} is outside 0..{rows - 1}: were ids hashed or sharded before?"
         )
@@ -66,6 +66,9 @@ class DirtyRows:
     @property
     def count(self) -> int:
         return sum(map(len, self._lists))
+
+    def cost_bytes(self, array: Array) -> int:
+        return array.nbytes if self.whole else self.count * (array.nbytes // max(1, len(array)))
 
     @property
     def ids(self) -> Ids:
@@ -102,6 +105,12 @@ class DirtySet:
                 rows.add(touched[name], len(array))
             else:
                 rows.add_whole()
+
+    def cost_bytes(self, arrays: Mapping[str, Array]) -> int:
+        """About how many bytes must be copied, growth not counted."""
+        if self.everything:
+            return sum(array.nbytes for array in arrays.values())
+        return sum(self._rows[name].cost_bytes(array) for name, array in arrays.items() if name in self._rows)
 
     def stale(self, entry: Entry | None, array: Array) -> Ids | None:
         """Rows of `array` to copy into a slot that held it as `entry`; None: all of it."""

@@ -15,36 +15,51 @@ import msgspec
 import numpy as np
 
 from rover_bus.flash.dirty import Ids
-from rover_bus.flash.places import numbered, touched_path
+from rover_bus.flash.places import touched_path
 
 KEEP_SAVES = 64
 
 
 class Touched(msgspec.Struct, frozen=True, kw_only=True):
-    """Ids a row-tracked array, little-endian uint32 or uint64, between `previous_save` and `save_number`; arrays
-    not named changed whole."""
+    """Ids touched between `previous_save` and `save_number`: little-endian uint32 or uint64 in `lists`.
+
+    `rows` says which list is that of an array; arrays not named changed whole.
+    """
 
     save_number: int
     previous_save: int
     item_bytes: int
-    rows: dict[str, bytes]
+    lists: list[bytes]
+    rows: dict[str, int]
+
+    def ids(self) -> dict[str, Ids]:
+        """Ids by array. Raises IndexError for a link that was not written by us."""
+        lists = [np.frombuffer(raw, f"<u{self.item_bytes}").astype(np.int64) for raw in self.lists]
+        return {name: lists[number] for name, number in self.rows.items()}
 
 
 def write_touched(
     directory: Path, part: str, save_number: int, previous_save: int, touched: Mapping[str, Ids]
 ) -> None:
     """Add a link. Before the seal: a staged cut without its link would only cost a full copy, a link without a cut
-    nothing."""
-    large = any(len(ids) and ids.max() >> 32 for ids in touched.values())
-    rows = {name: ids.astype("<u8" if large else "<u4").tobytes() for name, ids in touched.items()}
+    nothing. Nothing touched, nothing known: a link that a dead writer left under this number goes.
+    """
+    path = touched_path(directory, part, save_number)
+    touched_path(directory, part, save_number - KEEP_SAVES).unlink(missing_ok=True)
+    if not touched:
+        path.unlink(missing_ok=True)
+        return
+    distinct = {id(ids): ids for ids in touched.values()}
+    large = any(len(ids) and ids.max() >> 32 for ids in distinct.values())
+    place = {key: number for number, key in enumerate(distinct)}
     link = Touched(
-        save_number=save_number, previous_save=previous_save, item_bytes=8 if large else 4, rows=rows
+        save_number=save_number,
+        previous_save=previous_save,
+        item_bytes=8 if large else 4,
+        lists=[ids.astype("<u8" if large else "<u4").tobytes() for ids in distinct.values()],
+        rows={name: place[id(ids)] for name, ids in touched.items()},
     )
-    with open(touched_path(directory, part, save_number), "wb") as file:
-        file.write(msgspec.msgpack.encode(link))
-    for number, path in numbered(directory, part, "touched"):
-        if number <= save_number - KEEP_SAVES:
-            path.unlink(missing_ok=True)
+    path.write_bytes(msgspec.msgpack.encode(link))
 
 
 def read_touched(directory: Path, part: str, save_number: int, since_save: int) -> dict[str, Ids] | None:
@@ -57,10 +72,7 @@ def read_touched(directory: Path, part: str, save_number: int, since_save: int) 
         link = _read(touched_path(directory, part, save_number))
         if link is None or link.previous_save >= save_number:
             return None
-        rows = {
-            name: np.frombuffer(raw, f"<u{link.item_bytes}").astype(np.int64)
-            for name, raw in link.rows.items()
-        }
+        rows = link.ids()
         before = lists if lists is not None else {name: [] for name in rows}
         lists = {name: [*before[name], rows[name]] for name in before.keys() & rows.keys()}
         save_number = link.previous_save

@@ -8,6 +8,7 @@ ever truncated silently.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -63,6 +64,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
         return {entry.name: entry.view(data) for entry in self.entries}
 
 
+@lru_cache(maxsize=256)
 def plain_dtype(text: str) -> np.dtype[Any]:
     """A dtype from an untrusted description: no objects, no fields, no empty items."""
     try:

@@ -107,16 +107,14 @@ class SlotPool:
         if fit(slot.layout, arrays)[0] is None:
             cost = CREATION_COST * sum(array.nbytes for array in arrays.values())
         else:
-            cost = sum(piece.size_bytes for piece in self.pieces(slot, arrays))
+            cost = self._dirty[slot.number].cost_bytes(arrays)
         cut = slot.seal.cut if slot.seal else 0
         return Candidate(
             number=slot.number, save_number=slot.save_number, cut=cut, cost_bytes=cost, busy=slot.is_read
         )
 
-    def pieces(self, slot: Slot, arrays: Mapping[str, Array]) -> list[Piece]:
-        """What to copy so that a slot into which `arrays` fit equals them."""
-        layout, why = fit(slot.layout, arrays)
-        assert layout is not None, why
+    def pieces(self, slot: Slot, arrays: Mapping[str, Array], layout: Layout) -> list[Piece]:
+        """What to copy so that a slot into which `arrays` fit, as `layout`, equals them."""
         held = {entry.name: entry for entry in slot.layout.entries}
         dirty, views = self._dirty[slot.number], slot.views(layout)
         pieces = [Piece(views[name], array, dirty.stale(held[name], array)) for name, array in arrays.items()]

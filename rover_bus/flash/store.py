@@ -31,7 +31,7 @@ from rover_bus.flash.choice import choose_slot
 from rover_bus.flash.copying import copy
 from rover_bus.flash.dirty import Ids, as_ids
 from rover_bus.flash.errors import LayoutChanged, NotPrepared, PartHeld
-from rover_bus.flash.layout import Array, State, as_arrays, fit, plan_layout
+from rover_bus.flash.layout import Array, Layout, State, as_arrays, fit, plan_layout
 from rover_bus.flash.pool import SlotPool
 from rover_bus.flash.seal import Head
 from rover_bus.flash.slot import Slot
@@ -148,7 +148,7 @@ class FlashStore:
         in all of them the newest complete cut is untouched.
         """
         arrays = as_arrays(state)
-        rows = {name: _checked_ids(name, ids, arrays) for name, ids in (touched or {}).items()}
+        rows = _check_touched(touched or {}, arrays)
         with self._my_turn():
             self._pool.note(rows, arrays)
             staged = self._stage(arrays, cut, rows, extra)
@@ -165,7 +165,8 @@ class FlashStore:
             layout, why = fit(slot.layout, arrays)
             if layout is None or not slot.holds_head(Head(layout=layout, model=self.model, extra=extra)):
                 slot = self._replace(slot, arrays, len(extra), why or "the extra bytes outgrew their room")
-            copied = self._write(slot, arrays, cut, rows, extra)
+                layout = slot.layout
+            copied = self._write(slot, arrays, layout, cut, rows, extra)
         finally:
             slot.release()
         return Staged(
@@ -199,15 +200,15 @@ class FlashStore:
         fresh.claim()
         return fresh
 
-    def _write(self, slot: Slot, arrays: Mapping[str, Array], cut: int, rows: Rows, extra: bytes) -> int:
-        pieces, number, dirty = self._pool.pieces(slot, arrays), self._saves + 1, self._pool.dirty(slot)
-        layout, why = fit(slot.layout, arrays)
-        assert layout is not None, why
+    def _write(
+        self, slot: Slot, arrays: Mapping[str, Array], layout: Layout, cut: int, rows: Rows, extra: bytes
+    ) -> int:
+        number, dirty = self._saves + 1, self._pool.dirty(slot)
+        pieces = self._pool.pieces(slot, arrays, layout)
         slot.invalidate()
         dirty.soil()  # until the last byte is copied
         copied = copy(pieces, self._threads, self._copiers)
-        if rows:
-            journal.write_touched(self.directory, self.part, number, self._saves, rows)
+        journal.write_touched(self.directory, self.part, number, self._saves, rows)
         head = Head(layout=layout, model=self.model, extra=extra)
         slot.stamp(head, history=self.history, generation=self.generation, cut=cut, save_number=number)
         dirty.clean()
@@ -249,10 +250,11 @@ class FlashStore:
 
     def _roll(self, slot: Slot, source: Slot) -> int:
         arrays, dirty = dict(source.views(source.layout)), self._pool.dirty(slot)
-        if dirty.everything or fit(slot.layout, arrays)[0] is None or not slot.claim():
+        layout, _ = fit(slot.layout, arrays)
+        if dirty.everything or layout is None or not slot.claim():
             return 0
         try:
-            pieces = [piece for piece in self._pool.pieces(slot, arrays) if piece.ids is not None]
+            pieces = [piece for piece in self._pool.pieces(slot, arrays, layout) if piece.ids is not None]
             if pieces:
                 slot.invalidate()
             copied = 0
@@ -310,7 +312,15 @@ class FlashStore:
             self.close()
 
 
-def _checked_ids(name: str, ids: Any, arrays: Mapping[str, Array]) -> Ids:
-    if name not in arrays or not arrays[name].ndim:
-        raise InputError(f"touched names {name!r}, which is no array with rows in this state")
-    return as_ids(name, ids, len(arrays[name]))
+def _check_touched(touched: Mapping[str, Any], arrays: Mapping[str, Array]) -> Rows:
+    """Ids by array. Arrays that were given the same object (values and their optimizer state) share the result."""
+    rows: dict[str, Ids] = {}
+    known: dict[tuple[int, int], Ids] = {}
+    for name, ids in touched.items():
+        if name not in arrays or not arrays[name].ndim:
+            raise InputError(f"touched names {name!r}, which is no array with rows in this state")
+        key = id(ids), len(arrays[name])
+        if key not in known:
+            known[key] = as_ids(name, ids, len(arrays[name]))
+        rows[name] = known[key]
+    return rows

@@ -18,6 +18,7 @@ from rover_bus.flash.errors import (
     PartHeld,
     SlotsBusy,
 )
+from rover_bus.flash.journal import read_touched
 from rover_bus.flash.staged import find_staged, newest_staged, open_staged
 from rover_bus.flash.sweep import hold_job, sweep
 
@@ -117,6 +118,32 @@ def test_a_failed_save_may_be_repeated_and_loses_no_touched_row(make_store, rng,
     assert_equal(newest_staged(store.directory, "state").arrays, state)
     store.save(state, 5, touched=train(state, rng))
     assert_equal(newest_staged(store.directory, "state").arrays, state)
+
+
+def test_a_link_left_by_a_dead_writer_is_never_taken_for_that_of_a_whole_save(make_store, rng, monkeypatch):
+    state, store = make_state(rng), make_store()
+    store.prepare(state)
+    first = store.save(state, 1).save_number
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            "rover_bus.flash.slot.Slot.stamp", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt)
+        )
+        with pytest.raises(KeyboardInterrupt):
+            store.save(state, 2, touched=train(state, rng))
+    store.close()
+    store = make_store()
+    state["embedding"] += 1
+    store.prepare(state)
+    second = store.save(state, 2).save_number
+    assert second == first + 1
+    assert read_touched(store.directory, "state", second, since_save=first) is None
+    third = store.save(state, 3, touched={"embedding": [3], "mlp": []}).save_number
+    assert {
+        name: list(ids) for name, ids in read_touched(store.directory, "state", third, second).items()
+    } == {
+        "embedding": [3],
+        "mlp": [],
+    }
 
 
 def test_a_slot_is_kept_until_a_newer_cut_is_complete_over_all_parts(make_store, rng):
