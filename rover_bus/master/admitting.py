@@ -93,6 +93,8 @@ def register(state: State, request: RegisterRequest) -> Steps:
     if state.dataset is None:
         if request.dataset.records == 0 and not request.dataset.streaming:
             return refusal(state, "bad_dataset", "the data set has no records")
+        if request.dataset.streaming and request.dataset.epochs != 1:
+            return refusal(state, "bad_dataset", "a stream is read once: set epochs = 1")
         yield DatasetFixed(dataset=request.dataset, member=request.member, cause=cause)
         yield EpochBegun(epoch=0, cause=cause)
     elif (difference := differ(state.dataset, request.dataset)) != "":

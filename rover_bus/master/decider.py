@@ -151,12 +151,11 @@ class Decider:
         committed, dead = ledger.samples_done()
         rate = self.watch.progress(committed + dead, now)
         if rate is not None:
-            total = ledger.dataset.samples_total
             yield Reported(
                 epoch=ledger.epoch,
                 committed=committed,
                 dead_lettered=dead,
-                total=total,
+                total=ledger.samples_total,
                 samples_per_second=round(rate, 1),
                 cause="tick",
             )

@@ -93,6 +93,13 @@ class Ledger:
             return False
         return self.epoch >= 0 and self.done.total == self.batches
 
+    @property
+    def samples_total(self) -> int:
+        """Records times epochs; for a stream what was assigned so far."""
+        if self.streams is not None:
+            return sum(part.assigned for part in self.streams.partitions.values())
+        return self.dataset.samples_total
+
     def samples_done(self) -> tuple[int, int]:
         """Return (committed, dead-lettered) samples over all epochs."""
         covered = sum(self._samples(first, end) for first, end in self.done)
@@ -279,6 +286,8 @@ class Ledger:
                         del holder.leases[token]
                         self.twins.pop(token, None)
         self._take(batch, batch + 1, may_be_absent=True)
+        if self.streams is not None:
+            self.streams.settle(self.done)
 
     def _give_back(self, holder: Holder, token: int) -> None:
         lease = holder.leases.pop(token)

@@ -198,9 +198,7 @@ def summary(state: State) -> dict[str, Any]:
     """The job in figures, from the ledger's present state (P8)."""
     ledger = state.ledger
     committed, dead = ledger.samples_done() if ledger is not None else (0, 0)
-    total = ledger.dataset.samples_total if ledger is not None else 0
-    if ledger is not None and ledger.streams is not None:
-        total = sum(part.assigned for part in ledger.streams.partitions.values())
+    total = ledger.samples_total if ledger is not None else 0
     values = {key: value for task in state.tasks.values() for key, value in task.values.items()}
     return {
         "samples_total": total,

@@ -36,6 +36,7 @@ FOLLOWED: dict[str, type[facts.JobFact]] = {
 CATCH_UP_AGAIN_S = 0.5
 FIRST_SAMPLE_S = 1.0
 FLUSH_S = 5.0
+DRAIN_LOOK_S = 0.02
 log = structlog.get_logger("rover.node")
 
 
@@ -78,7 +79,6 @@ class Daemon:
         self._wake: asyncio.TimerHandle | None = None
         self._unreported: set[tuple[str, str, Member]] = set()
         self._registrations = 0
-        self._nobody_lives = asyncio.Event()
         self.bad_messages = 0
 
     @property
@@ -135,16 +135,22 @@ class Daemon:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _drain(self) -> None:
-        graces = [life.desired.grace_s for life in self._state.lives.values()]
-        for life in list(self._state.lives.values()):
-            if not life.stopping:
-                self._processes.stop(life)
-        if self._state.lives:
-            self._nobody_lives.clear()
-            try:
-                await asyncio.wait_for(self._nobody_lives.wait(), max(graces) + 2 * STUCK_SHIM_S)
-            except TimeoutError:
+        """Workers first: to commit what they hold they need their servers and a master."""
+        for roles in (("worker",), ("ps", "master")):
+            lives = [life for life in self._state.lives.values() if life.desired.member.role in roles]
+            for life in lives:
+                if not life.stopping:
+                    self._processes.stop(life)
+            if lives:
+                await self._outlive(roles, max(life.desired.grace_s for life in lives) + 2 * STUCK_SHIM_S)
+
+    async def _outlive(self, roles: tuple[str, ...], patience_s: float) -> None:
+        end_s = self._loop.time() + patience_s
+        while any(life.desired.member.role in roles for life in self._state.lives.values()):
+            if self._loop.time() > end_s:
                 log.error("members could not be ended", members=sorted(self._state.lives))
+                return
+            await asyncio.sleep(DRAIN_LOOK_S)
 
     def _on_connection(self, state: ConnectionState) -> None:
         if state == "connected" and not self._closing:
@@ -248,8 +254,6 @@ class Daemon:
                 self._report_start(self._state.lives[key], pid, adopted)
             case Ended():
                 self._report_end(observation)
-                if not self._state.lives:
-                    self._nobody_lives.set()
         self._decide_soon()
 
     def _report_start(self, life: platform.Life, pid: int, adopted: bool) -> None:
