@@ -136,6 +136,31 @@ def decide_scaling(
     return Decision(allocation=_allocation(plans, chosen, job), reason=reason, scores=figures, losers=losers)
 
 
+class PlanFront(msgspec.Struct, frozen=True):
+    """One job's offers by rising cost: allocations, price, and throughput under the hazard in samples a second."""
+
+    allocations: list[Allocation]
+    cost: FloatArray
+    speed: FloatArray
+
+
+def plan_front(
+    job: JobView,
+    model: Predictor,
+    space: PlanSpace,
+    rules: Rules = DEFAULT_RULES,
+    limits: Limits = NO_LIMITS,
+) -> PlanFront:
+    """The Pareto front that a choice across jobs may pick from: as far as one change goes, no guesses, and no plan beyond the
+    one that this job would choose alone (its last step would not pay). Empty when nothing is trusted.
+    """
+    plans = _plans(job, model, _bounded(space, job.held, limits, rules.restraint), rules)
+    front = _front(plans, job, limits)
+    if len(front):
+        front = front[: int(np.argmax(_utility(plans.speed[front], plans.cost[front], rules.restraint))) + 1]
+    return PlanFront([_allocation(plans, int(i), job) for i in front], plans.cost[front], plans.speed[front])
+
+
 def member_loss_plans(
     job: JobView, model: Predictor, prices: Prices = DEFAULT_RULES.prices
 ) -> dict[str, Decision]:

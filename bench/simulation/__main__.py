@@ -1,0 +1,145 @@
+"""The command: the gate first, then the cells, then the report.
+
+    ROVER_THROUGHPUT_DATA=DIRECTORY python -m bench.simulation run --world W1 --load 1.0 --seeds 20 --out report/
+
+`--world` and `--policy` may be repeated and take built-in names or MODULE:CLASS (`port`). Test seeds are 1000..1019;
+`--develop` takes 0..19 instead.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+from bench.simulation import report
+from bench.simulation.experiment import (
+    DEVELOPMENT_SEEDS,
+    OURS,
+    POLICIES,
+    TEST_SEEDS,
+    Figures,
+    load_class,
+    run_cell,
+)
+from bench.simulation.gate import TARGETS, check_gate, measure_gate
+from bench.simulation.warm import measure_warm_starts
+from bench.simulation.worlds import digest
+
+
+@click.group(help=__doc__)
+def main() -> None:
+    """The simulation benchmark."""
+
+
+@main.command()
+@click.option("--world", "worlds", multiple=True, default=("W1",))
+@click.option("--seeds", default=20, show_default=True)
+def gate(worlds: tuple[str, ...], seeds: int) -> None:
+    """Check that "static user" reproduces what production published."""
+    for name in worlds:
+        measured = measure_gate(load_class(name)(), DEVELOPMENT_SEEDS[:seeds])
+        for figure, (wanted, near) in TARGETS.items():
+            click.echo(f"{name} {figure:<20} {measured[figure]:.3f}   published {wanted:.2f} +- {near:.2f}")
+        check_gate(measured)
+
+
+@main.command()
+@click.option("--world", "worlds", multiple=True, default=("W1",))
+@click.option("--policy", "policies", multiple=True, help="All by default.")
+@click.option("--load", "loads", multiple=True, type=float, default=(1.0,))
+@click.option("--seeds", default=20, show_default=True)
+@click.option("--develop", is_flag=True, help="Development seeds.")
+@click.option("--calm", is_flag=True, help="No failures, stragglers, hot servers or drift.")
+@click.option("--restart-s", default=660.0, show_default=True, help="What a restart costs the baselines.")
+@click.option("--processes", default=1, show_default=True)
+@click.option("--gate/--no-gate", "with_gate", default=True, help="Refuse to run behind a closed gate.")
+@click.option(
+    "--out", type=click.Path(path_type=Path), default=None, help="Directory for HTML, PNG and JSON."
+)
+@click.option(
+    "--losses", type=click.Path(path_type=Path), default=None, help="Write the page of losses here."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one last line of JSON.")
+def run(
+    worlds: tuple[str, ...],
+    policies: tuple[str, ...],
+    loads: tuple[float, ...],
+    seeds: int,
+    develop: bool,
+    calm: bool,
+    restart_s: float,
+    processes: int,
+    with_gate: bool,
+    out: Path | None,
+    losses: Path | None,
+    as_json: bool,
+) -> None:
+    """Run cells and report."""
+    if with_gate:
+        for name in worlds:
+            if name in ("W1", "W2"):
+                check_gate(measure_gate(load_class(name)(), DEVELOPMENT_SEEDS))
+    chosen = (DEVELOPMENT_SEEDS if develop else TEST_SEEDS)[:seeds]
+    names = policies or tuple(POLICIES)
+    cells: report.Cells = {}
+    with multiprocessing.Pool(processes) as pool:
+        for world in worlds:
+            for load in loads:
+                work = [(world, load, seed, names, calm, restart_s) for seed in chosen]
+                label = (
+                    f"{world} load {load:g}"
+                    + (" calm" if calm else "")
+                    + (f" restart {restart_s:g} s" * (restart_s != 660))
+                )
+                cells[label] = pool.map(_cell, work, chunksize=1)
+                _print(label, cells[label])
+    remarks: dict[str, Any] = {
+        "worlds' digest": digest(),
+        "seeds": f"{chosen[0]}..{chosen[-1]}",
+        "restart of the baselines, s": restart_s,
+    }
+    if out:
+        report.write_report(out, cells, remarks)
+    if losses:
+        losses.write_text(report.losses_page(cells, remarks))
+    if any(OURS in seeds_[0] for seeds_ in cells.values()):
+        click.echo("where we lose:")
+        for cell, rival, figure, ours, theirs, share in report.losses(cells):
+            click.echo(f"  {cell:<16} {rival:<44} {figure:<14} {ours:10.4g} {theirs:10.4g}  {share:.0%}")
+    if as_json:
+        means = {
+            label: {p: {f: float(np.nanmean([s[p][f] for s in c])) for f in c[0][p]} for p in c[0]}
+            for label, c in cells.items()
+        }
+        click.echo(json.dumps({"remarks": remarks, "means": means}))
+
+
+@main.command()
+@click.option("--families", default=10, show_default=True)
+@click.option("--runs", default=11, show_default=True)
+@click.option("--develop", is_flag=True)
+def warm(families: int, runs: int, develop: bool) -> None:
+    """Recurring families, 5 % drift a run: how near a warm start is after ten runs, and how soon it is at full speed."""
+    first = DEVELOPMENT_SEEDS[0] if develop else TEST_SEEDS[0]
+    for name, value in measure_warm_starts(range(first, first + families), runs).items():
+        click.echo(f"{name:<44} {value:.4g}")
+
+
+def _cell(arguments: tuple[str, float, int, tuple[str, ...], bool, float]) -> dict[str, Figures]:
+    world, load, seed, policies, calm, restart_s = arguments
+    return run_cell(load_class(world)(), load, seed, policies, calm, restart_s)
+
+
+def _print(label: str, cells: list[dict[str, Figures]]) -> None:
+    click.echo(f"\n{label}, {len(cells)} seeds")
+    for row in report.table(cells):
+        click.echo(f"{row[0]:<44} " + " ".join(f"{value:>11}" for value in row[1:]))
+
+
+if __name__ == "__main__":
+    main()

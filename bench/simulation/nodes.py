@@ -1,0 +1,139 @@
+"""The machines: who runs where, what is free. The production placement decides, for every policy alike.
+
+Fed by the engine's changes; feeds nothing but its answers. A job is placed whole or not at all; growth adds members, shrinking
+takes them off
+the fullest nodes; a new container size stays in place where the nodes have room and moves the whole job elsewhere where they
+have not.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from bench.simulation.port import Size
+from rover_bus.brain.decisions.placement import Node, place_jobs
+from rover_bus.brain.decisions.plans import GIB, Allocation
+
+_EPSILON = 1e-6
+
+
+def allocation_of(size: Size) -> Allocation:
+    """A size in the Brain's words."""
+    return Allocation(
+        workers=size.workers,
+        servers=size.servers,
+        worker_cores=size.worker_cores,
+        server_cores=size.server_cores,
+        worker_memory_bytes=int(size.worker_gib * GIB),
+        server_memory_bytes=int(size.server_gib * GIB),
+    )
+
+
+def size_of(allocation: Allocation) -> Size:
+    """The Brain's words as a size."""
+    return Size(
+        allocation.workers,
+        allocation.servers,
+        allocation.worker_cores,
+        allocation.server_cores,
+        allocation.worker_memory_bytes / GIB,
+        allocation.server_memory_bytes / GIB,
+    )
+
+
+class Machines:
+    """`where[job][node]` is (workers, servers); `cores`, `gib` are what each node has free."""
+
+    def __init__(self, nodes: int, shape: tuple[float, float]) -> None:
+        self.shape = shape
+        self.cores = np.full(nodes, shape[0])
+        self.gib = np.full(nodes, shape[1])
+        self.where: dict[str, dict[int, tuple[int, int]]] = {}
+        self.sizes: dict[str, Size] = {}
+
+    def start(self, job: str, size: Size) -> bool:
+        """Place a job that holds nothing. False: no room."""
+        shares = self._find(size)
+        if shares is None:
+            return False
+        self.where[job], self.sizes[job] = {}, size
+        for node, workers, servers in shares:
+            self._take(job, node, workers, servers)
+        return True
+
+    def stop(self, job: str) -> None:
+        """Free all that a job holds."""
+        for node, (workers, servers) in list(self.where.pop(job, {}).items()):
+            self._charge(node, self.sizes[job], -workers, -servers)
+        self.sizes.pop(job, None)
+
+    def change(self, job: str, size: Size) -> bool | None:
+        """Make a placed job hold `size`. True: in place; False: moved elsewhere, all members new; None: no room, nothing
+        changed."""
+        if self._change_in_place(job, size):
+            return True
+        before, shares = self.sizes[job], dict(self.where[job])
+        self.stop(job)
+        if self.start(job, size):
+            return False
+        self.where[job], self.sizes[job] = {}, before
+        for node, (workers, servers) in shares.items():
+            self._take(job, node, workers, servers)
+        return None
+
+    def crowd(self, node: int) -> dict[str, tuple[int, int]]:
+        """Who runs on a node."""
+        return {job: shares[node] for job, shares in self.where.items() if node in shares}
+
+    def _change_in_place(self, job: str, size: Size) -> bool:
+        old, shares = self.sizes[job], dict(self.where[job])
+        fewer = (old.workers - size.workers, old.servers - size.servers)
+        kept = _without(shares, max(fewer[0], 0), max(fewer[1], 0))
+        cores, gib = self.cores.copy(), self.gib.copy()
+        self.stop(job)
+        self.where[job], self.sizes[job] = {}, size
+        for node, (workers, servers) in kept.items():
+            self._take(job, node, workers, servers)
+        more = size._replace(workers=max(-fewer[0], 0), servers=max(-fewer[1], 0))
+        shares_more = (
+            self._find(more) if self.cores.min() >= -_EPSILON and self.gib.min() >= -_EPSILON else None
+        )
+        if shares_more is None:
+            self.cores, self.gib = cores, gib
+            self.where[job], self.sizes[job] = shares, old
+            return False
+        for node, workers, servers in shares_more:
+            self._take(job, node, workers, servers)
+        return True
+
+    def _find(self, size: Size) -> list[tuple[int, int, int]] | None:
+        if not size.members:
+            return []
+        nodes = [
+            Node(str(i), float(cores), int(gib * GIB))
+            for i, (cores, gib) in enumerate(zip(self.cores, self.gib, strict=True))
+        ]
+        placement = place_jobs([allocation_of(size)], nodes)[0]
+        if placement.missing:
+            return None
+        return [(int(share.node), share.workers, share.servers) for share in placement.shares]
+
+    def _take(self, job: str, node: int, workers: int, servers: int) -> None:
+        held = self.where[job].get(node, (0, 0))
+        self.where[job][node] = (held[0] + workers, held[1] + servers)
+        self._charge(node, self.sizes[job], workers, servers)
+
+    def _charge(self, node: int, size: Size, workers: int, servers: int) -> None:
+        self.cores[node] -= workers * size.worker_cores + servers * size.server_cores
+        self.gib[node] -= workers * size.worker_gib + servers * size.server_gib
+
+
+def _without(shares: dict[int, tuple[int, int]], workers: int, servers: int) -> dict[int, tuple[int, int]]:
+    """Take members off the nodes that hold fewest of the job first, so that nodes become free."""
+    kept = dict(shares)
+    for node in sorted(kept, key=lambda n: (sum(kept[n]), n)):
+        w, p = kept[node]
+        w_off, p_off = min(w, workers), min(p, servers)
+        workers, servers = workers - w_off, servers - p_off
+        kept[node] = (w - w_off, p - p_off)
+    return {node: share for node, share in kept.items() if sum(share)}

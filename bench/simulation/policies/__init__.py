@@ -1,0 +1,9 @@
+"""The policies that are measured against one another. Ours call the production deciders and nothing else (`staged`, `optimus`).
+
+`static`     static user, no intervention, well-tuned static
+`optimus`    Optimus: user containers, tuned containers, with our mechanisms; the production allocator
+`elastic`    an elastic scheduler (fair share, the user's containers), and the public Brain's rules
+
+`staged`     our stages {1} {2} {3} {1+2} {1+2+3}
+`oracle`     the truth is known: exact knapsack; with our mechanisms; with perfect samples; and the bound no policy can pass
+"""

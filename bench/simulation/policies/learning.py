@@ -1,0 +1,122 @@
+"""What a Brain remembers of one job while it runs: samples by configuration, memory, paces, changes; in the production models'
+terms.
+
+Fed by windows, feeds `staged`. Holds no rule of its own: it averages, forgets doubles, and hands on.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from bench.simulation.port import Case, Size, Window
+from rover_bus.brain.decisions.hot_servers import ServerLoad
+from rover_bus.brain.decisions.lifecycle import ChangeHistory
+from rover_bus.brain.decisions.scaling import PlanFront, Predictor
+from rover_bus.brain.decisions.stragglers import WorkerPace
+from rover_bus.brain.models.forms import ASYNCHRONOUS, SYNCHRONOUS
+from rover_bus.brain.models.memory import Growth, fit_growth
+from rover_bus.brain.models.samples import Configuration, Configurations, NotEnough, Observations
+from rover_bus.brain.models.throughput import fit_throughput
+
+Sample = tuple[Configuration, float]
+_SLOTS = 8
+_MEMORY_POINTS = 40
+_WINDOWS = 10
+
+
+@dataclass
+class Memory:
+    """One running job."""
+
+    case: Case
+    inherited: list[Sample] = field(default_factory=list)
+    speeds: dict[tuple[float, ...], deque[float]] = field(default_factory=dict)
+    last_window_s: float = -1.0
+    measured: float = 0.0
+    measured_at: tuple[float, ...] = ()
+    windows_here: int = 0
+    model: Predictor | None = None
+    fitted: tuple[int, int] = (0, 0)
+    front: tuple[object, PlanFront] | None = None
+    growth_points: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=_MEMORY_POINTS))
+    worker_peak_gib: float = 0.0
+    paces: dict[int, WorkerPace] = field(default_factory=dict)
+    loads: deque[tuple[ServerLoad, ...]] = field(default_factory=lambda: deque(maxlen=2))
+    changes: ChangeHistory = field(default_factory=ChangeHistory)
+    probes: int = 0
+    incident: str = ""
+    before: tuple[Size, tuple[float, ...], float] | None = (
+        None  # size, windows, predicted: a change under judgement
+    )
+
+    def take_in(self, window: Window) -> bool:
+        """Take in a window; False for one that was seen already."""
+        if window.at_s <= self.last_window_s:
+            return False
+        self.last_window_s = window.at_s
+        self.growth_points.append((window.samples, window.server_used_gib * window.size.servers))
+        self.worker_peak_gib = max(self.worker_peak_gib, window.worker_used_gib)
+        if window.steady:
+            key = window.size[:4]
+            if key != self.measured_at:
+                self.measured_at, self.windows_here = key, 0
+            self.windows_here += 1
+            kept = self.speeds.setdefault(key, deque(maxlen=_WINDOWS))
+            kept.append(window.throughput)
+            self.measured = float(np.median(kept))
+        return True
+
+    def samples(self) -> list[Sample]:
+        """One sample a configuration: the median of its last windows."""
+        batch = self.case.batch_size
+        return [
+            (Configuration(int(k[0]), int(k[1]), k[2], k[3], batch), float(np.median(kept)))
+            for k, kept in self.speeds.items()
+        ]
+
+    def observations(self) -> Observations:
+        """What this job and its predecessors have shown."""
+        both = [*self.inherited, *self.samples()]
+        return Observations.of(Configurations.from_list([c for c, _ in both]), [speed for _, speed in both])
+
+    def refit(self) -> None:
+        """Fit anew when a configuration was added, or some more windows of the same came in."""
+        state = (len(self.speeds), self.windows_here // 6)
+        if state == self.fitted or not (self.speeds or self.inherited):
+            return
+        self.fitted = state
+        form = SYNCHRONOUS if self.case.mode == "sync" else ASYNCHRONOUS
+        fitted = fit_throughput(self.observations(), form)
+        self.model = None if isinstance(fitted, NotEnough) else fitted
+        self.front = None
+
+    def growth(self) -> Growth | None:
+        """Memory of all servers together over samples; None while there are too few points."""
+        if len(self.growth_points) < 4:
+            return None
+        points = np.array(self.growth_points)
+        fitted = fit_growth(points[:, 0], points[:, 1] * 2.0**30)
+        return None if isinstance(fitted, NotEnough) else fitted
+
+
+def server_loads(window: Window) -> tuple[ServerLoad, ...]:
+    """A window's server load in the Brain's terms; a hot server's load sits in half of its slots."""
+    busy = window.server_busy
+    middle = float(np.median(busy))
+    loads = []
+    for server, share in enumerate(busy.tolist()):
+        extra = max(share - middle, 0.0)
+        slots = {
+            server * _SLOTS + slot: min(share, middle) / _SLOTS + (extra / 4 if slot < 4 else 0.0)
+            for slot in range(_SLOTS)
+        }
+        loads.append(ServerLoad(server=server, busy=share, slot_loads=slots))
+    return tuple(loads)
+
+
+def slot_owners(servers: int) -> dict[int, int]:
+    """Who owns which slot, by the same grid."""
+    return {server * _SLOTS + slot: server for server in range(servers) for slot in range(_SLOTS)}

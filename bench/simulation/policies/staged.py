@@ -1,0 +1,393 @@
+"""Our three stages as the Brain composes them, every decision taken by the production deciders of `rover_bus.brain.decisions`.
+
+Fed by the engine through `port`; the composition is a shell's: it remembers (`learning`), asks the deciders, and orders what they
+answered. {1} warm start, {2} scaling across jobs under capacity, with memory limits that follow the forecast, {3} stragglers, hot
+servers, relief before the kill, failures. Without stage 3 a failure costs a restart; without stages 2 and 3 members never change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+
+from bench.simulation.nodes import allocation_of, size_of
+from bench.simulation.policies.learning import Memory, Sample, server_loads, slot_owners
+from bench.simulation.port import ClusterView, JobView, Mechanisms, Remedy, Setting, Size, Window
+from rover_bus.brain.decisions.failures import Losses, decide_failures
+from rover_bus.brain.decisions.hot_servers import HOT, decide_hot_servers
+from rover_bus.brain.decisions.knapsack import choose_greedily
+from rover_bus.brain.decisions.lifecycle import ChangeHistory, judge_change, may_change
+from rover_bus.brain.decisions.memory_limits import Means, MemoryState, decide_relief, needed_limit
+from rover_bus.brain.decisions.plans import GIB, Allocation, PlanSpace
+from rover_bus.brain.decisions.reasons import Reason
+from rover_bus.brain.decisions.rounds import Contender, decide_round
+from rover_bus.brain.decisions.scaling import JobView as ScalingView
+from rover_bus.brain.decisions.scaling import Limits, Restraint, Rules, member_loss_plans, plan_front
+from rover_bus.brain.decisions.scoring import Hazard, ScalePolicy
+from rover_bus.brain.decisions.stragglers import SLOW_SHARE, decide_stragglers, evolve_paces
+from rover_bus.brain.decisions.warm_start import JobTraits, PastJob, decide_start
+from rover_bus.brain.models.forms import ASYNCHRONOUS, SYNCHRONOUS
+from rover_bus.brain.models.probing import next_probe
+from rover_bus.brain.models.samples import Configurations
+
+# Frozen on the development seeds (0..19), before any test seed was run.
+RULES = Rules(
+    policy=ScalePolicy(
+        scale_s=30.0,
+        reference_s=600.0,
+        short_jobs_first=1.0,
+        hazard=Hazard(failures_per_member_s=2e-6, recovery_s=120.0),
+    ),
+    restraint=Restraint(growth=2.0, dead_band=0.12, least_return=0.25),
+)
+HEADROOM = 0.03
+COOLDOWN_S = 60.0
+_PROBE_WINDOWS = 2
+_MOST_PROBES = 4
+_WORTH_S = 240.0  # with less to go, a job is left alone
+_OWN_SERVER_GIB = 2.0
+_INHERITED = 24
+_MARGIN = 1.1
+
+
+class Staged:
+    """The Brain of some of its stages: `stages` out of {1, 2, 3}."""
+
+    round_s = 60.0
+
+    def __init__(self, setting: Setting, stages: frozenset[int], rules: Rules = RULES) -> None:
+        self.setting, self.stages, self.rules = setting, stages, rules
+        self.name = "{" + "+".join(str(stage) for stage in sorted(stages)) + "}"
+        self.mechanisms = Mechanisms(
+            elastic=bool(stages & {2, 3}), failures_restart=3 not in stages, restart_s=setting.restart_s
+        )
+        menu = setting.menu
+        self.space = PlanSpace(menu.workers, menu.servers, menu.worker_cores, menu.server_cores)
+        self.memories: dict[str, Memory] = {}
+        self.history: list[PastJob] = []
+        self.pools: dict[str, list[Sample]] = {}
+        self.starts: dict[str, Allocation] = {}
+        self.urgent: dict[str, Size] = {}
+        self.now = 0.0
+        self.select = choose_greedily
+
+    # -- rounds --------------------------------------------------------------------------------------------------------
+
+    def plan(self, cluster: ClusterView, now_s: float, regular: bool) -> list[tuple[str, Size]]:
+        """One round: wishes of all jobs, shrinks first."""
+        self.now = now_s
+        for job in cluster.jobs:
+            if job.case.name not in self.memories:
+                inherited = self.pools.get(job.case.family, []) if 1 in self.stages else []
+                self.memories[job.case.name] = Memory(job.case, list(inherited[-_INHERITED:]))
+        if 2 in self.stages:
+            wishes = self._round(cluster)
+        else:
+            free = cluster.free_cores
+            wishes = [
+                (job.case.name, size_of(start))
+                for job in cluster.jobs
+                if job.state == "waiting" and (start := self.first(job)).cores <= free
+            ]
+        if self.stages & {2, 3}:
+            wishes = self.with_memory(cluster, wishes)
+        held = {job.case.name: job.held for job in cluster.jobs}
+
+        def growth(wish: tuple[str, Size]) -> float:
+            before = held.get(wish[0])
+            return wish[1].cores - (before.cores if before else 0.0)
+
+        return sorted(wishes, key=growth)
+
+    def _round(self, cluster: ClusterView) -> list[tuple[str, Size]]:
+        contenders, wishes = list[Contender](), list[tuple[str, Size]]()
+        names = list[str]()
+        for job in cluster.jobs:
+            memory = self.memories[job.case.name]
+            self.know(job, memory)
+            probe = self._probe(job, memory)
+            if probe is not None:
+                wishes.append((job.case.name, probe))
+            names.append(job.case.name)
+            contenders.append(self._contender(job, memory, probing=probe is not None))
+        decisions = decide_round(
+            contenders,
+            cluster.cores * (1 - HEADROOM),
+            cluster.gib * (1 - HEADROOM) * GIB,
+            self.space,
+            self.rules,
+            self.select,
+        )
+        for name, contender, decision in zip(names, contenders, decisions, strict=True):
+            if decision.reason is Reason.BEST_VALUE_UNDER_CAPACITY:
+                wishes.append((name, size_of(decision.allocation)))
+                self._expect(name, contender, decision.scores["throughput"])
+        return wishes
+
+    def _contender(self, job: JobView, memory: Memory, probing: bool) -> Contender:
+        waiting = job.held is None
+        start = self.first(job) if job.held is None else allocation_of(job.held)
+        view = ScalingView(
+            held=start,
+            batch_size=job.case.batch_size,
+            remaining_samples=job.remaining,
+            table_bytes=self._tables(job, start),
+            measured_throughput=memory.measured
+            if job.held is not None and memory.measured_at == job.held[:4]
+            else 0.0,
+        )
+        settled = waiting or (not job.changing and not probing and self.settle(job, memory))
+        contender = Contender(
+            view=view,
+            model=memory.model,
+            limits=Limits(max_workers=job.case.max_workers, max_servers=job.case.max_servers),
+            waiting=waiting,
+            settled=settled,
+            usual_throughput=self._usual(job),
+        )
+        if memory.model is None or not settled:
+            return contender
+        key = (start, view.table_bytes)
+        if memory.front is None or memory.front[0] != key:
+            front = plan_front(view, memory.model, self.space, self.rules, contender.limits)
+            memory.front = (key, front)
+        return msgspec.structs.replace(contender, front=memory.front[1])
+
+    def know(self, job: JobView, memory: Memory) -> None:
+        """Bring a job's model up to date."""
+        memory.refit()
+
+    def settle(self, job: JobView, memory: Memory) -> bool:
+        """Whether a job may be changed now: it runs, is understood, has rested, and has enough left to do."""
+        return (
+            job.state == "running"
+            and memory.model is not None
+            and may_change(memory.changes, self.now, COOLDOWN_S) is None
+            and job.remaining > _WORTH_S * max(memory.measured, 1e-9)
+        )
+
+    def _usual(self, job: JobView) -> float:
+        """What the job's predecessors reached, samples a second."""
+        speeds = [speed for _, speed in self.pools.get(job.case.family, [])] if 1 in self.stages else []
+        return float(np.median(speeds)) if speeds else 0.0
+
+    def _tables(self, job: JobView, held: Allocation) -> int:
+        """Memory that is split over the servers, of what the limit covers now."""
+        return max(int(held.servers * (held.server_memory_bytes - _OWN_SERVER_GIB * GIB)), 0)
+
+    def _expect(self, name: str, contender: Contender, predicted: float) -> None:
+        memory = self.memories[name]
+        if contender.waiting or not memory.measured:
+            return
+        before = tuple(memory.speeds.get(memory.measured_at, ()))
+        memory.before = (size_of(contender.view.held), before, predicted)
+        memory.changes = msgspec.structs.replace(memory.changes, settled_at_s=self.now)
+
+    # -- stage 1 -------------------------------------------------------------------------------------------------------
+
+    def first(self, job: JobView) -> Allocation:
+        """The first plan. A cold start takes the user's counts in containers of the menu, and his memory."""
+        name, case = job.case.name, job.case
+        if name not in self.starts:
+            asked = allocation_of(case.asked)
+            if 1 in self.stages:
+                traits = JobTraits(user=case.user, family=case.family, dataset=case.family, sizes={})
+                asked = decide_start(traits, self.history, self.now, asked).allocation
+            if 2 in self.stages or 1 in self.stages:
+                asked = asked.replace(
+                    workers=min(asked.workers, case.max_workers),
+                    servers=min(asked.servers, case.max_servers),
+                    worker_cores=_on_menu(self.setting.menu.worker_cores, asked.worker_cores),
+                    server_cores=_on_menu(self.setting.menu.server_cores, asked.server_cores),
+                )
+            if not self.history or 1 not in self.stages:
+                return asked
+            self.starts[name] = asked
+        return self.starts[name]
+
+    def ended(self, job: JobView, now_s: float, completed: bool) -> None:
+        """A line of history, and its samples for the jobs that come after it."""
+        memory = self.memories.pop(job.case.name, None)
+        if memory is None or job.held is None:
+            return
+        traits = JobTraits(user=job.case.user, family=job.case.family, dataset=job.case.family, sizes={})
+        self.history.append(
+            PastJob(
+                job=job.case.name,
+                traits=traits,
+                final=allocation_of(job.held),
+                ended_at_s=now_s,
+                completed=completed,
+            )
+        )
+        self.pools.setdefault(job.case.family, []).extend(memory.samples())
+
+    # -- learning ------------------------------------------------------------------------------------------------------
+
+    def _probe(self, job: JobView, memory: Memory) -> Size | None:
+        """While too little is known: the next configuration to measure, among those that need no new member."""
+        held = job.held
+        if (
+            held is None
+            or job.changing
+            or job.state != "running"
+            or memory.model is not None
+            or memory.probes >= _MOST_PROBES
+            or memory.windows_here < _PROBE_WINDOWS
+            or memory.measured_at != held[:4]
+            or job.remaining < _WORTH_S * memory.measured
+        ):
+            return None
+        menu = self.setting.menu
+        options = [
+            held._replace(workers=w, worker_cores=lw, server_cores=lp)
+            for w in sorted({held.workers, max(held.workers * 3 // 4, 1)})
+            for lw in _near(menu.worker_cores, held.worker_cores)
+            for lp in _near(menu.server_cores, held.server_cores)
+        ]
+        w, p, lw, lp = np.array([o[:4] for o in options], dtype=np.float64).T
+        at = Configurations.of(w, p, lw, lp, job.case.batch_size)
+        form = SYNCHRONOUS if job.case.mode == "sync" else ASYNCHRONOUS
+        memory.probes += 1
+        return options[next_probe(at, form, memory.observations())]
+
+    def observe(self, windows: Sequence[Window]) -> list[Remedy]:
+        """Take windows in; remedies of stage 3 do not wait for a round."""
+        remedies = list[Remedy]()
+        for window in windows:
+            memory = self.memories.get(window.job)
+            if memory is None or not memory.take_in(window):
+                continue
+            if 2 in self.stages:
+                self._judge(memory, window)
+            if 3 in self.stages:
+                remedies += self._remedies(memory, window)
+        return remedies
+
+    def _judge(self, memory: Memory, window: Window) -> None:
+        """Was the last change worth it? If not, back to what was before, at once."""
+        if memory.before is None or not window.steady:
+            return
+        before, speeds, predicted = memory.before
+        after = tuple(memory.speeds.get(window.size[:4], ()))
+        if window.size[:4] == before[:4] or len(after) < 3:
+            return
+        memory.before = None
+        verdict = judge_change(speeds, after, predicted, window.size.cores > before.cores)
+        if verdict is None:
+            return
+        rollbacks = memory.changes.rollbacks + (not verdict.keep)
+        memory.changes = ChangeHistory(settled_at_s=self.now, rollbacks=rollbacks if not verdict.keep else 0)
+        # The refitted model knows both points now: the next round chooses again, the cooldown doubled after a bad change.
+
+    # -- stage 3 -------------------------------------------------------------------------------------------------------
+
+    def _remedies(self, memory: Memory, window: Window) -> list[Remedy]:
+        found = list[Remedy]()
+        rates = window.worker_rates
+        # Nothing slow and nobody watched: the full look would change nothing.
+        if any(p.slow or p.straggling for p in memory.paces.values()) or rates.min() < SLOW_SHARE * np.median(
+            rates
+        ):
+            memory.paces = evolve_paces(memory.paces, dict(enumerate(rates.tolist())))
+            for slow in decide_stragglers(memory.paces):
+                replace = slow.reason is Reason.STRAGGLER_REPLACE
+                found.append(
+                    Remedy("replace_worker" if replace else "smaller_leases", window.job, slow.worker)
+                )
+                if replace:
+                    memory.paces = {}
+                    break
+        if window.server_busy.max() >= HOT:
+            memory.loads.append(server_loads(window))
+            held = allocation_of(window.size)
+            limits = Limits(max_workers=memory.case.max_workers, max_servers=memory.case.max_servers)
+            hot = decide_hot_servers(list(memory.loads), slot_owners(held.servers), held, limits)
+            if hot is not None and hot.moves:
+                found.append(Remedy("move_slots", window.job, hot.moves[0].source))
+                memory.loads.clear()
+        else:
+            memory.loads.clear()
+        return found
+
+    def lost(self, job: JobView, workers: int, servers: int) -> Size | None:
+        """One plan for all that was lost, prepared before where there is a model."""
+        if 3 not in self.stages or job.held is None:
+            return None
+        held, memory = allocation_of(job.held), self.memories.get(job.case.name)
+        prepared = {}
+        if memory is not None and memory.model is not None and 2 in self.stages:
+            view = ScalingView(
+                held=held,
+                batch_size=job.case.batch_size,
+                remaining_samples=job.remaining,
+                table_bytes=self._tables(job, held),
+            )
+            prepared = member_loss_plans(view, memory.model, self.rules.prices)
+        decision = decide_failures(held, Losses(workers=workers, servers=servers), prepared)
+        return None if decision is None else size_of(decision.allocation)
+
+    def with_memory(self, cluster: ClusterView, wishes: list[tuple[str, Size]]) -> list[tuple[str, Size]]:
+        """Memory limits: what the forecast asks for, and relief of whoever would not outlive the reaction (stage 3)."""
+        wanted = dict(wishes)
+        for job in cluster.jobs:
+            name, held = job.case.name, job.held
+            memory = self.memories[name]
+            if held is None or job.state not in ("running", "stopped") or not memory.measured:
+                continue
+            growth = memory.growth()
+            if growth is None:
+                continue
+            size = wanted.get(name, held)
+            remaining_s = job.remaining / max(memory.measured, 1e-9)
+            runs = job.effective or held  # servers on their way carry nothing yet
+            limit = runs.servers * runs.server_gib * GIB
+            state = MemoryState(
+                growth=growth,
+                limit_bytes=limit,
+                samples_per_s=memory.measured,
+                remaining_samples=job.remaining,
+                incident=memory.incident,
+            )
+            needed = limit
+            if 3 in self.stages:
+                means = Means(
+                    largest_server_bytes=cluster.largest_gib * GIB * runs.servers,
+                    free_bytes=cluster.free_gib * GIB,
+                )
+                for relief in decide_relief({0: state}, means, f"incident-{name}"):
+                    needed, memory.incident = max(float(relief.limit_bytes), limit), relief.incident
+            if 2 in self.stages and needed <= limit and len(memory.growth_points) >= 8 and not job.changing:
+                whole = needed_limit(state, remaining_s) * _MARGIN
+                needed = whole if whole < 0.85 * limit else limit
+            if (
+                needed == limit
+                and size[:4] == held[:4]
+                and memory.worker_peak_gib * 1.3 > 0.85 * held.worker_gib
+            ):
+                continue
+            own = _OWN_SERVER_GIB
+            total = needed / GIB
+            server_gib = 1.05 * (own + max(total - runs.servers * own, 0.0) / size.servers)
+            if needed == limit and size.servers == held.servers:
+                server_gib = held.server_gib
+            elif job.changing:
+                server_gib = max(held.server_gib, total / runs.servers)
+            worker_gib = held.worker_gib
+            if 2 in self.stages:
+                worker_gib = min(worker_gib, memory.worker_peak_gib * 1.2)
+            wanted[name] = size._replace(server_gib=server_gib, worker_gib=worker_gib)
+        return list(wanted.items())
+
+
+def _on_menu(axis: tuple[float, ...], value: float) -> float:
+    return min(axis, key=lambda v: abs(np.log(v / value)))
+
+
+def _near(axis: tuple[float, ...], value: float) -> list[float]:
+    """The value and its neighbours on an axis."""
+    below = [v for v in axis if v < value]
+    above = [v for v in axis if v > value]
+    return sorted({value, *(below[-1:]), *(above[:1])})

@@ -1,0 +1,68 @@
+"""Sizes that never change: as the user asked, or as somebody who knew the truth would have asked. First come, first served,
+with backfill."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bench.simulation.generator import reference_plan
+from bench.simulation.port import ClusterView, JobView, Mechanisms, Remedy, Setting, Size, Window
+
+
+class NoIntervention:
+    """What the user asked for, until the end; a failure or an OOM kill restarts from the last checkpoint with the same limits."""
+
+    name = "no intervention"
+    round_s = 600.0
+
+    def __init__(self, setting: Setting) -> None:
+        self.setting = setting
+        self.mechanisms = Mechanisms(restart_s=setting.restart_s, doubles_memory=False)
+
+    def size(self, job: JobView) -> Size:
+        """The size a job starts with."""
+        return job.case.asked
+
+    def plan(self, cluster: ClusterView, now_s: float, regular: bool) -> list[tuple[str, Size]]:
+        """Try every waiting job in the order of arrival; smaller ones may pass."""
+        free = cluster.free_cores
+        waiting = [job for job in cluster.jobs if job.state == "waiting"]
+        return [(job.case.name, size) for job in waiting if (size := self.size(job)).cores <= free]
+
+    def observe(self, windows: Sequence[Window]) -> list[Remedy]:
+        """Look away."""
+        return []
+
+    def lost(self, job: JobView, workers: int, servers: int) -> Size | None:
+        """As it was."""
+        return None
+
+    def ended(self, job: JobView, now_s: float, completed: bool) -> None:
+        """Learn nothing."""
+
+
+class StaticUser(NoIntervention):
+    """Production as published: a lost member or an OOM kill ends the job. The generator is accepted by it."""
+
+    name = "static user"
+
+    def __init__(self, setting: Setting) -> None:
+        super().__init__(setting)
+        self.mechanisms = Mechanisms(restart_s=setting.restart_s, fatal=True)
+
+
+class TunedStatic(NoIntervention):
+    """The cheapest plan within 10 % of the best, known from the truth, with memory that suffices."""
+
+    name = "well-tuned static"
+
+    def __init__(self, setting: Setting) -> None:
+        super().__init__(setting)
+        self.known: dict[str, Size] = {}
+
+    def size(self, job: JobView) -> Size:
+        """The reference plan that also defines the load."""
+        name = job.case.name
+        if name not in self.known:
+            self.known[name] = reference_plan(job.case, self.setting.menu)[0]
+        return self.known[name]

@@ -1,0 +1,172 @@
+"""One round across jobs whose models are their own: fronts, one choice under capacity, room for those who wait.
+
+Fed by what each job holds, its model and how much is left; feeds plans. Apart from `fleet`, which plans thousands of
+asynchronous jobs from
+their statistics alone in one vectorised step: here any model serves (synchronous, input-bound, with its intervals), a waiting
+job competes with
+running ones, and a job that is being changed is left alone. `algorithms.md §5` [ours].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+import numpy as np
+
+from rover_bus.brain.decisions.knapsack import Choice, DoesNotFit, Offers, choose
+from rover_bus.brain.decisions.plans import GIB, Allocation, Decision, PlanSpace
+from rover_bus.brain.decisions.reasons import Reason
+from rover_bus.brain.decisions.scaling import (
+    DEFAULT_RULES,
+    NO_LIMITS,
+    JobView,
+    Limits,
+    PlanFront,
+    Predictor,
+    Rules,
+    plan_front,
+)
+from rover_bus.brain.decisions.scoring import expected_throughput, job_weight, throughput_gain
+from rover_bus.brain.models.samples import Configurations
+
+NOTHING = Allocation(workers=0, servers=0)
+# A job of which nothing is known: what a part of its first plan is worth (concave, as all measured jobs are).
+_CONCAVITY = 0.7
+
+
+class Contender(msgspec.Struct, frozen=True, kw_only=True):
+    """One job in a round. `view.held` of a waiting job is the start that it asks for. `settled`: a change may begin.
+
+    `front` may bring a front that is still valid; `usual_throughput` is what a job without a model is expected to reach
+    (samples a second, from
+    history; 0: unknown).
+    """
+
+    view: JobView
+    model: Predictor | None = None
+    limits: Limits = NO_LIMITS
+    waiting: bool = False
+    settled: bool = True
+    weight: float = 1.0
+    front: PlanFront | None = None
+    usual_throughput: float = 0.0
+
+
+class _Option(msgspec.Struct, frozen=True):
+    allocation: Allocation
+    value: float
+    throughput: float
+
+
+def decide_round(
+    contenders: Sequence[Contender],
+    cores: float,
+    memory_bytes: float,
+    space: PlanSpace,
+    rules: Rules = DEFAULT_RULES,
+    select: Callable[[Offers], Choice] = choose,
+) -> list[Decision]:
+    """Decide for every contender, in their order: what it shall hold under `cores` and `memory_bytes` of all together.
+
+    A waiting job that finds no room gets nothing (`no_capacity`) and costs nothing. What runs keeps running: its least offer
+    is its cheapest plan.
+    When not even these fit, everybody keeps what he holds and nobody starts.
+    """
+    if not contenders:
+        return []
+    options = [_options(contender, space, rules) for contender in contenders]
+    width = max(map(len, options))
+    value = np.full((len(options), width), -np.inf)
+    usage = np.zeros((len(options), width, 2))
+    for row, offered in enumerate(options):
+        value[row, : len(offered)] = [option.value for option in offered]
+        usage[row, : len(offered)] = [
+            (option.allocation.cores, option.allocation.memory_bytes / GIB) for option in offered
+        ]
+    try:
+        choice = select(Offers(value, usage, np.array([cores, memory_bytes / GIB])))
+    except DoesNotFit:
+        return [_kept(contender) for contender in contenders]
+    return [
+        _decision(contender, offered[int(picked)])
+        for contender, offered, picked in zip(contenders, options, choice.offers, strict=True)
+    ]
+
+
+def _options(contender: Contender, space: PlanSpace, rules: Rules) -> list[_Option]:
+    """What a job may get, the least first."""
+    held = contender.view.held
+    front = contender.front
+    if front is None and contender.model is not None and contender.settled:
+        front = plan_front(contender.view, contender.model, space, rules, contender.limits)
+    if front is not None and len(front.allocations):
+        offered = _from_front(contender, front, rules)
+    else:
+        offered = _by_parts(contender, rules) if contender.waiting else [_Option(held, 0.0, 0.0)]
+    if contender.waiting:
+        return [_Option(NOTHING, 0.0, 0.0), *offered]
+    return offered
+
+
+def _from_front(contender: Contender, front: PlanFront, rules: Rules) -> list[_Option]:
+    """The front's plans, downtime charged, and what is held with the dead-band in its favour."""
+    view, policy = contender.view, rules.policy
+    held_speed = view.measured_throughput or _predicted(contender, view.held, rules)
+    best = max(float(front.speed.max()), held_speed, 1e-12)
+    weight = contender.weight * _weight(view.remaining_samples / best, rules)
+    speed = front.speed
+    if not contender.waiting:
+        remaining_s = view.remaining_samples / max(held_speed, 1e-12)
+        speed = held_speed + throughput_gain(front.speed, held_speed, remaining_s, policy.scale_s)
+    values = (weight * speed / best).tolist()
+    options = [
+        _Option(allocation, value, throughput)
+        for allocation, value, throughput in zip(front.allocations, values, front.speed.tolist(), strict=True)
+        if allocation != view.held
+    ]
+    if contender.waiting:
+        return options
+    kept = _Option(view.held, weight * (held_speed / best + rules.restraint.dead_band), held_speed)
+    options.append(kept)
+    # The knapsack falls back on offer 0 of all: it must be the one that needs least.
+    return sorted(options, key=lambda o: (o.allocation.cores, o.allocation.memory_bytes))
+
+
+def _by_parts(contender: Contender, rules: Rules) -> list[_Option]:
+    """A job of which nothing is known yet: its first plan, or with half or a quarter of the workers."""
+    start = contender.view.held
+    usual = contender.usual_throughput
+    remaining_s = contender.view.remaining_samples / usual if usual > 0 else rules.policy.reference_s
+    weight = contender.weight * _weight(remaining_s, rules)
+    counts = sorted({max(start.workers // part, 1) for part in (4, 2, 1)})
+    return [
+        _Option(start.replace(workers=workers), weight * (workers / start.workers) ** _CONCAVITY, usual)
+        for workers in counts
+    ]
+
+
+def _weight(remaining_s: float, rules: Rules) -> float:
+    return float(job_weight(remaining_s, rules.policy.reference_s, rules.policy.short_jobs_first))
+
+
+def _predicted(contender: Contender, allocation: Allocation, rules: Rules) -> float:
+    if contender.model is None or allocation.workers < 1:
+        return 0.0
+    at = Configurations.from_list([allocation.configuration(contender.view.batch_size)])
+    speed = contender.model.predict(at).throughput[0]
+    return float(expected_throughput(speed, allocation.members, rules.policy.hazard))
+
+
+def _kept(contender: Contender) -> Decision:
+    allocation = NOTHING if contender.waiting else contender.view.held
+    return Decision(allocation=allocation, reason=Reason.NO_CAPACITY)
+
+
+def _decision(contender: Contender, option: _Option) -> Decision:
+    scores = {"value": option.value, "throughput": option.throughput}
+    if option.allocation == NOTHING:
+        return Decision(allocation=NOTHING, reason=Reason.NO_CAPACITY, scores=scores)
+    kept = option.allocation == contender.view.held and not contender.waiting
+    reason = Reason.KEEP if kept else Reason.BEST_VALUE_UNDER_CAPACITY
+    return Decision(allocation=option.allocation, reason=reason, scores=scores)

@@ -1,0 +1,129 @@
+"""Whole runs of the simulator: its accounts close, its worlds are blind to the Brain, and what must hold of every policy holds."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bench.simulation import worlds
+from bench.simulation.cluster import CALM, Cluster, Weather, pod_start_s
+from bench.simulation.experiment import POLICIES, change_of, load_class, run_cell
+from bench.simulation.gate import GateClosed, check_gate
+from bench.simulation.generator import Workload, generate
+from bench.simulation.policies.oracle import clairvoyant_bound
+from bench.simulation.port import Setting
+
+SEED = 3
+
+
+@pytest.fixture(scope="module")
+def workload() -> Workload:
+    print("seed", SEED)
+    return generate(worlds.W1(), SEED, jobs=10)
+
+
+@pytest.mark.parametrize("module", ["worlds.py", "port.py", "generator.py"])
+def test_the_truth_knows_nothing_of_the_brain(module: str) -> None:
+    tree = ast.parse((Path(worlds.__file__).parent / module).read_text())
+    names = {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    names |= {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    assert not [name for name in names if name.startswith("rover_bus")]
+
+
+def test_the_same_seed_gives_the_same_run(workload: Workload) -> None:
+    runs = [
+        Cluster(workload, load_class("{1+2+3}")(Setting(worlds.W1.menu, SEED))).run().figures()
+        for _ in range(2)
+    ]
+    assert runs[0] == runs[1]
+
+
+@pytest.mark.parametrize("name", [name for name in POLICIES if name != "static user"])
+def test_no_policy_is_given_more_than_there_is_or_beats_the_bound(workload: Workload, name: str) -> None:
+    policy = load_class(name)(Setting(worlds.W1.menu, SEED))
+    cluster = Cluster(workload, policy)
+    least: list[float] = []
+    tick = cluster._tick
+
+    def watched() -> None:
+        tick()
+        least.append(min(float(cluster.machines.cores.min()), float(cluster.machines.gib.min())))
+
+    cluster._tick = watched  # type: ignore[method-assign]
+    figures = cluster.run().figures()
+    assert min(least) >= -1e-6
+    assert figures["samples_lost_share"] == pytest.approx(0.0, abs=1e-5)
+    if figures["completion"] == 1.0:
+        assert figures["jct_mean_s"] >= clairvoyant_bound(workload, worlds.W1.menu)
+
+
+def test_a_lost_member_ends_a_job_only_where_nobody_restarts_it(workload: Workload) -> None:
+    stormy = Weather(failure=1e-5)
+    fatal = Cluster(workload, load_class("static user")(Setting(worlds.W1.menu)), stormy).run().figures()
+    tuned = (
+        Cluster(workload, load_class("well-tuned static")(Setting(worlds.W1.menu)), stormy).run().figures()
+    )
+    assert fatal["completion"] < 1.0
+    assert tuned["completion"] == 1.0
+    assert tuned["stopped_minutes"] > 0
+
+
+def test_in_calm_weather_a_well_tuned_static_job_takes_what_its_plan_says(workload: Workload) -> None:
+    alone = replace(workload, cases=workload.cases[:1])
+    case, reference = alone.cases[0], alone.references[alone.cases[0].name]
+    result = Cluster(alone, load_class("well-tuned static")(Setting(worlds.W1.menu)), CALM).run()
+    job = result.jobs[case.name]
+    speed = float(case.truth.throughput(np.array([reference[:4]]))[0]) * case.speed
+    assert job.ended_s - job.started_s == pytest.approx(case.samples / speed, rel=1e-6)
+
+
+def test_pods_start_as_measured() -> None:
+    waits = pod_start_s(np.random.default_rng(0), 200_000) - 60
+    # 60 to 300 s of initialisation on top of 0 / 1 / 55 / 104 / 523 s at p50/75/90/95/99 (algorithms.md §8).
+    assert np.quantile(waits, 0.5) < 160
+    assert np.mean(waits > 523) == pytest.approx(0.015, abs=0.01)
+
+
+def test_the_load_is_the_reference_plans_work_over_capacity() -> None:
+    light, heavy = (generate(worlds.W1(), 1, load) for load in (0.5, 1.0))
+    assert light.nodes == pytest.approx(2 * heavy.nodes, rel=0.05)
+    assert [case.samples for case in light.cases] == [case.samples for case in heavy.cases]
+
+
+def test_bursty_arrivals_are_bursty() -> None:
+    times = [case.arrive_s for case in generate(worlds.W1(), 2, jobs=40, arrivals="bursty").cases]
+    gaps = np.diff(times)
+    assert np.std(gaps) / np.mean(gaps) > 2
+
+
+def test_a_closed_gate_names_what_is_off() -> None:
+    with pytest.raises(GateClosed, match=r"worker_cpu_use is 0\.900"):
+        check_gate(
+            {
+                "worker_cpu_use": 0.9,
+                "server_cpu_use": 0.15,
+                "worker_memory_use": 0.14,
+                "server_memory_use": 0.13,
+                "completion_small": 0.84,
+                "completion_large": 0.67,
+            }
+        )
+
+
+def test_somebody_elses_world_and_policy_run_through_the_port() -> None:
+    cell = run_cell(
+        load_class("bench.simulation.worlds:W4")(),
+        1.0,
+        5,
+        ["bench.simulation.policies.static:TunedStatic"],
+    )
+    assert cell["bench.simulation.policies.static:TunedStatic"]["completion"] == 1.0
+
+
+def test_a_change_is_judged_on_paired_seeds() -> None:
+    mean, low, high = change_of([1.0, 10.0], [2.0, 20.0])
+    assert mean == low == high == -0.5
