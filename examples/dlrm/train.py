@@ -10,14 +10,14 @@ from dlrm import Dlrm, Settings
 from scoring import evaluate, write_scores
 
 import rover_bus.client as rover
-from rover_bus.client.data import ClickLog, Schema
+from rover_bus.client.data import ClickLog, Schema, open_log
 from rover_bus.ps.store import BatchKey
 
 
 def main() -> None:
     """Train what the job leases to this worker, then evaluate if it is this one's turn."""
     with rover.join() as job:
-        log = ClickLog(job.data.train, Schema.parse(job.data.schema))
+        log = open_log(job.data.train, Schema.parse(job.data.schema))
         model = Dlrm(log.schema, Settings.parse(job.model))
         parameters = job.parameters
         parameters.declare(*model.tables())
@@ -26,7 +26,7 @@ def main() -> None:
         for batch in job.batches(log):
             pulled = parameters.pull(model.ids(batch))
             loss, gradients = model.gradients(batch, pulled)
-            progress = (batch.epoch + batch.number / batches) / job.data.epochs
+            progress = (batch.epoch + batch.number / batches) / job.data.epochs if batches else 0.0
             key = BatchKey(batch.epoch, batch.number)
             parameters.push(key, gradients, rate_scale=model.rate_scale(progress), pulled=pulled)
             job.report(loss=loss)

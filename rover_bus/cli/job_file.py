@@ -73,10 +73,12 @@ def check_data(spec: JobSpec, index_cache: Path | None = None) -> dict[str, int]
 
     Raises InputError for a file that is missing or empty, a column that is not there, an output that cannot be written.
     """
-    from rover_bus.client.data import ClickLog, Schema
+    from rover_bus.client.data import ClickLog, Schema, open_log
 
     schema = Schema.parse(spec.data.schema)
-    rows = {"train": ClickLog(spec.data.train, schema, cache=index_cache).records}
+    train = open_log(spec.data.train, schema, cache=index_cache)
+    train.dataset(spec.data.batch_size, spec.data.epochs)
+    rows = {"train": train.records}
     if spec.data.evaluate:
         rows["evaluate"] = ClickLog(spec.data.evaluate, schema, cache=index_cache).records
     if spec.predictions:
