@@ -1,6 +1,6 @@
 """What lateness costs: AUC and log loss over eight seeds in one process, with gradients 0, 1 and 2 batches late.
 
-    OPENBLAS_NUM_THREADS=1 python -m bench.lateness TRAIN EVAL [--job examples/jobs/movielens.toml] [--seeds 8] [--late 0 1 2] [--json]
+    OPENBLAS_NUM_THREADS=1 python -m bench.lateness TRAIN EVAL [--job JOB.toml] [--seeds 8] [--late 0 1 2] [--json]
 
 Lateness L is simulated in one process as L + 1 asynchronous workers with one batch in flight each: a worker drawn at random
 pushes the batch it has computed, then pulls the parameters for its next one. The evaluation file is read only after training.
