@@ -59,8 +59,9 @@ class Staged(msgspec.Struct, frozen=True, kw_only=True):
 class FlashStore:
     """The one writer of one part of one job.
 
-    `alone`: this part is the whole checkpoint, so that a cut is complete when it is staged; several parts call
-    `complete` instead (P12). `slots`: two hold what is needed; with three, saves go on while a reader persists one.
+    `alone`: this part is the whole checkpoint, so that a cut is complete when it is staged. Several parts call `complete`
+    instead (P12), and after a restart `restore` or `complete` says which staged cut was.
+    `slots`: two hold what is needed; with three, saves go on while a reader persists one.
     `headroom`: see `layout.plan_layout`. `regrow`: prepare again by itself when a state has outgrown its slot or
     has other keys (else: LayoutChanged). `background`: roll older slots forward to the newest cut on a thread of
     their own, so that a save copies only what was touched since the last one. `model`: see `seal.Head`. `history`
