@@ -18,8 +18,8 @@ from rover_bus.events.job import Dataset, JobSpec
 from rover_bus.events.requests import ServerAddress
 
 
-class Record(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
-    """Base of everything a master decides."""
+class Record(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", gc=False):
+    """Base of everything a master decides. Trees without cycles, made by the million: the collector need not look."""
 
 
 class Caused(Record, frozen=True, kw_only=True):

@@ -124,6 +124,9 @@ class Ledger:
 
     def propose(self, wanted: int, size: int) -> tuple[list[int], list[int]]:
         """Return firsts and counts of up to `wanted` leases of at most `size` batches: returned intervals first, then new ones."""
+        first = self.frontier
+        if not self.returned and first + wanted * size <= self.batches:
+            return list(range(first, first + wanted * size, size)), [size] * wanted
         firsts: list[int] = []
         counts: list[int] = []
         for first, end in reversed(self.returned):
@@ -244,28 +247,31 @@ class Ledger:
 
     def commit(self, record: Committed) -> None:
         holder = self.holders[record.worker]
-        leases, done, completed = holder.leases, self.done, []
+        leases, add, twins, completed = holder.leases, self.done.add, self.twins, []
+        request = record.request
         for token, upto in zip(record.tokens, record.uptos, strict=True):
             lease = leases[token]
-            done.add(lease.first, upto)
+            add(lease.first, upto)
             if upto == lease.end:
                 del leases[token]
                 completed.append(token)
             else:
                 lease.first = upto
-            if self.twins and token in self.twins:
+            if twins and token in twins:
                 self._advance_twin(token, upto)
-        if record.request > holder.request:
-            holder.request = record.request
+        if request > holder.request:
+            holder.request = request
         if completed:
-            if record.request == holder.recent[0]:
-                completed[:0] = holder.recent[1][-64:]
-            holder.recent = (record.request, tuple(completed))
-        self.skipped_here += len(record.skipped)
+            former = holder.recent
+            if request == former[0]:
+                completed[:0] = former[1][-64:]
+            holder.recent = (request, tuple(completed))
+        if record.skipped:
+            self.skipped_here += len(record.skipped)
         self.values_missing += record.values_missing
         self.samples_retrained += record.samples_retrained
         if self.streams is not None:
-            self.streams.settle(done)
+            self.streams.settle(self.done)
 
     def give_back(self, record: Returned) -> None:
         holder = self.holders[record.worker]
