@@ -47,6 +47,7 @@ class Memory:
     loads: deque[tuple[ServerLoad, ...]] = field(default_factory=lambda: deque(maxlen=2))
     changes: ChangeHistory = field(default_factory=ChangeHistory)
     probes: int = 0
+    anchor: Size | None = None
     incident: str = ""
     before: tuple[Size, tuple[float, ...], float] | None = (
         None  # size, windows, predicted: a change under judgement

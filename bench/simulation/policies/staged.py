@@ -40,12 +40,14 @@ RULES = Rules(
         short_jobs_first=1.0,
         hazard=Hazard(failures_per_member_s=2e-6, recovery_s=120.0),
     ),
-    restraint=Restraint(growth=2.0, dead_band=0.12, least_return=0.25),
+    restraint=Restraint(growth=2.0, dead_band=0.12, least_return=0.1),
 )
 HEADROOM = 0.03
 COOLDOWN_S = 60.0
 _PROBE_WINDOWS = 2
-_MOST_PROBES = 4
+_MOST_PROBES = 8
+ENOUGH_SAMPLES = 4
+LONG_S = 2400.0
 _WORTH_S = 240.0  # with less to go, a job is left alone
 _OWN_SERVER_GIB = 2.0
 _INHERITED = 24
@@ -164,6 +166,10 @@ class Staged:
         return (
             job.state == "running"
             and memory.model is not None
+            and job.held is not None
+            and memory.measured_at == job.held[:4]
+            and memory.windows_here
+            >= _PROBE_WINDOWS  # what was changed is measured before it is changed again
             and may_change(memory.changes, self.now, COOLDOWN_S) is None
             and job.remaining > _WORTH_S * max(memory.measured, 1e-9)
         )
@@ -233,25 +239,43 @@ class Staged:
             held is None
             or job.changing
             or job.state != "running"
-            or memory.model is not None
+            or not self._wants_samples(job, memory)
             or memory.probes >= _MOST_PROBES
             or memory.windows_here < _PROBE_WINDOWS
             or memory.measured_at != held[:4]
             or job.remaining < _WORTH_S * memory.measured
         ):
             return None
+        # Around the first size: probes that start from probes would walk away from it.
+        first = memory.anchor = memory.anchor or held
         menu = self.setting.menu
         options = [
-            held._replace(workers=w, worker_cores=lw, server_cores=lp)
-            for w in sorted({held.workers, max(held.workers * 3 // 4, 1)})
-            for lw in _near(menu.worker_cores, held.worker_cores)
-            for lp in _near(menu.server_cores, held.server_cores)
+            first._replace(
+                workers=w,
+                worker_cores=lw,
+                server_cores=lp,
+                worker_gib=held.worker_gib,
+                server_gib=held.server_gib,
+            )
+            for w in sorted({first.workers, max(first.workers * 3 // 4, 1)})
+            for lw in _near(menu.worker_cores, first.worker_cores)
+            for lp in _near(menu.server_cores, first.server_cores)
+            if first.servers == held.servers
         ]
+        if not options:
+            return None
         w, p, lw, lp = np.array([o[:4] for o in options], dtype=np.float64).T
         at = Configurations.of(w, p, lw, lp, job.case.batch_size)
         form = SYNCHRONOUS if job.case.mode == "sync" else ASYNCHRONOUS
         memory.probes += 1
         return options[next_probe(at, form, memory.observations())]
+
+    def _wants_samples(self, job: JobView, memory: Memory) -> bool:
+        """No model yet; or a long job, for which some more minutes of probing pay."""
+        if memory.model is None:
+            return True
+        known = len(memory.speeds) + len(memory.inherited)
+        return known < ENOUGH_SAMPLES and job.remaining > LONG_S * memory.measured
 
     def observe(self, windows: Sequence[Window]) -> list[Remedy]:
         """Take windows in; remedies of stage 3 do not wait for a round."""
