@@ -26,6 +26,8 @@ else:
     import _signal as signal  # signal.py wraps these in enums: 5 ms and 0.9 MB of every member
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+# What exec would pass on as ignored: Python ignores the last two, a shell's background job the first two.
+UNIGNORED = (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGPIPE, signal.SIGXFSZ)
 SIGNALS = frozenset({signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 
 DAEMON_CHECK_S = 1.0
@@ -149,10 +151,7 @@ class Shim:
                 os.sched_setaffinity(0, self.cpus)
             if self.cwd:
                 os.chdir(self.cwd)
-            for number in (
-                signal.SIGPIPE,
-                signal.SIGXFSZ,
-            ):  # Python ignores them, and exec would pass that on
+            for number in UNIGNORED:
                 signal.signal(number, signal.SIG_DFL)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
             os.execvp(self.command[0], self.command)
