@@ -1,7 +1,7 @@
-"""Control groups, from recorded files.
+"""Control groups, from files written for the tests, not dumped from machines.
 
-The version 1 tree has the files of a machine with version 1; this project was written on such a machine only, so the version 2
-trees are written in the form that the kernel documents (admin-guide/cgroup-v2), not recorded from a live hierarchy.
+The version 1 trees are composed from version 1 file formats; the machine that this was written on has version 1 only, so the
+version 2 trees are in the form that the kernel documents (admin-guide/cgroup-v2), not recorded from a live hierarchy.
 """
 
 from collections.abc import Mapping
