@@ -136,7 +136,10 @@ class Bus(Protocol):
         """Remove a value; with `expected`, only if it still has that revision (else WrongSequence)."""
 
     async def watch(self, bucket: str, key: str, handler: Callable[[Entry], None]) -> Subscription:
-        """Deliver present values (wildcards allowed), then every change; expired and deleted ones as value None."""
+        """Deliver present values (wildcards allowed), then every change; expired and deleted ones as value None.
+
+        A value is a state, not a history: after a lost connection only the newest of each key is delivered.
+        """
 
     async def close(self) -> None:
         """Stop everything and leave; nothing of this connection remains."""

@@ -93,7 +93,8 @@ async def come_true(claim: Callable[[], bool], within_s: float = 15.0) -> None:
     loop = asyncio.get_running_loop()
     deadline = loop.time() + within_s
     while not claim():
-        assert loop.time() < deadline, f"never came true: {inspect.getsource(claim).strip()}"
+        held = inspect.getclosurevars(claim).nonlocals
+        assert loop.time() < deadline, f"never came true: {inspect.getsource(claim).strip()} with {held}"
         await asyncio.sleep(0.01)
 
 
@@ -422,11 +423,13 @@ async def a_watch_shows_what_is_there_and_then_every_change(world: World) -> Non
     seen: list[tuple[str, bytes | None]] = []
     watch = await bus.watch(ROUTING, "*", lambda entry: seen.append((entry.key, entry.value)))
     assert seen == [("demo", b"1")]
+    # One at a time: a watch that had to attach again in between would show only the newest of each key, as it may.
     await bus.put(ROUTING, "demo", b"2")
+    await come_true(lambda: seen[1:] == [("demo", b"2")])
     await bus.put(ROUTING, "more", b"3")
+    await come_true(lambda: seen[2:] == [("more", b"3")])
     await bus.delete(ROUTING, "demo")
-    await come_true(lambda: len(seen) == 4)
-    assert seen[1:] == [("demo", b"2"), ("more", b"3"), ("demo", None)]
+    await come_true(lambda: seen[3:] == [("demo", None)])
     await watch.stop()
     await watch.stop()
     await bus.put(ROUTING, "demo", b"4")
