@@ -7,6 +7,7 @@
     node/           the node daemon: records of members, their logs
     services/       logs of the Brain and the daemon
     jobs/<job>/     what a job leaves: parts of its model, indexes of its data
+    checkpoints/    one directory a run of a job, unless its job file names another place
 
 Written by stack.py, read by every command that talks to a stack. Found by --dir, else $ROVER_HOME, else ./.rover.
 """
@@ -76,6 +77,10 @@ class Home:
     @property
     def services(self) -> Path:
         return self.root / "services"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.root / "checkpoints"
 
     @property
     def index_cache(self) -> Path:

@@ -1,0 +1,217 @@
+"""`rover checkpoint`: what lies on storage, whether it is whole, the way back out, and what may go.
+
+Works on the storage alone: no stack, no broker, no job need live. Fed by `flash.storage`; every line is for somebody
+who has just lost a cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from rover_bus.cli.tables import output_option, show
+
+if TYPE_CHECKING:
+    from rover_bus.flash.persist import RestoredPart
+    from rover_bus.flash.storage import Ready, Run
+
+F = TypeVar("F", bound=Callable[..., Any])
+COLUMNS = ("job", "uid", "cut", "generation", "ready_at", "parts", "files", "size")
+DAMAGED = 1  # the exit code when something is not as it was written
+
+
+@click.group()
+def checkpoint() -> None:
+    """List, verify, restore and prune checkpoints, straight from their storage."""
+
+
+def on_storage(command: F) -> F:
+    """Give a command the options that name a storage."""
+    for option in (
+        click.option("--uid", default="", help="The run, where a name was used more than once [the last]."),
+        click.option(
+            "--storage",
+            type=click.Path(path_type=Path, file_okay=False),
+            help="Where checkpoints lie [checkpoints/ in the state directory].",
+        ),
+        click.option("--dir", "directory", default="", help="State directory [$ROVER_HOME, ./.rover]."),
+    ):
+        command = option(command)
+    return command
+
+
+def _storage(storage: Path | None, directory: str) -> Path:
+    from rover_bus.cli.home import Home
+
+    return storage.absolute() if storage else Home.find(directory).of_running().checkpoints
+
+
+def _find(job: str, uid: str, storage: Path | None, directory: str) -> Run:
+    from rover_bus.flash.storage import find_run
+
+    return find_run(_storage(storage, directory), job, uid)
+
+
+@checkpoint.command(name="list")
+@click.argument("job", default="")
+@output_option
+@on_storage
+def list_(job: str, output: str, uid: str, storage: Path | None, directory: str) -> None:
+    """List the ready checkpoints of JOB, or of all jobs, newest first."""
+    from rover_bus.flash.errors import NoCheckpoint
+    from rover_bus.flash.storage import list_runs, survey
+
+    rows, found, said = [], [], ""
+    try:
+        found = list_runs(_storage(storage, directory), job)
+    except NoCheckpoint as error:
+        if job:
+            raise
+        said = str(error)
+    for run in found:
+        if run.uid.startswith(uid):
+            ready, refused = survey(run)
+            rows += [describe(item) for item in ready]
+            _complain(refused)
+    show(rows, COLUMNS, output, empty=said or "no checkpoint is ready here")
+
+
+def describe(ready: Ready) -> dict[str, Any]:
+    """One row of the list. `files`: how many a restore of the longest part reads."""
+    from datetime import datetime
+
+    manifest = ready.manifest
+    return {
+        "job": ready.run.job,
+        "uid": ready.run.uid,
+        "cut": manifest.cut,
+        "generation": manifest.generation,
+        "ready_at": datetime.fromtimestamp(ready.written_at_s).astimezone().isoformat(" ", "seconds"),
+        "parts": len(manifest.parts),
+        "files": ready.chain_length,
+        "size": _mib(ready.size_bytes),
+        "size_bytes": ready.size_bytes,
+        "model": manifest.model,
+        "path": str(ready.run.path / manifest.path),
+        **({"about": manifest.about} if manifest.about else {}),
+    }
+
+
+def _mib(size_bytes: int) -> str:
+    return f"{size_bytes / 2**20:,.1f} MiB"
+
+
+def _complain(lines: list[str]) -> None:
+    for line in lines:
+        click.echo(f"rover: {line}", err=True)
+
+
+@checkpoint.command()
+@click.argument("job")
+@click.option("--cut", type=int, help="Only this one [all].")
+@output_option
+@on_storage
+def verify(job: str, cut: int | None, output: str, uid: str, storage: Path | None, directory: str) -> None:
+    """Read every byte of the checkpoints of JOB and compare digests. Exit code 1 if one is damaged; the line says where."""
+    from rover_bus.flash.errors import NoCheckpoint
+    from rover_bus.flash.persist import verify as verify_cut
+    from rover_bus.flash.storage import find_cut, survey
+
+    run = _find(job, uid, storage, directory)
+    ready, refused = survey(run)
+    if cut is not None:
+        ready, refused = [find_cut(ready, cut)], []
+    elif not ready and not refused:
+        raise NoCheckpoint(f"no checkpoint is ready in {run.path}: the job had none complete yet")
+    rows = []
+    for item in ready:
+        damage = verify_cut(run.files, item.manifest)
+        rows.append({**describe(item), "state": "damaged" if damage else "whole", "damage": damage})
+        refused += damage
+    show(rows, ("job", "cut", "generation", "parts", "size", "state"), output)
+    _complain(refused)
+    click.get_current_context().exit(DAMAGED if refused else 0)
+
+
+@checkpoint.command()
+@click.argument("job")
+@click.argument("out", type=click.Path(path_type=Path, dir_okay=False))
+@click.option("--cut", type=int, help="This one, or nothing [the newest that is whole].")
+@on_storage
+def restore(job: str, out: Path, cut: int | None, uid: str, storage: Path | None, directory: str) -> None:
+    """Write the arrays of a checkpoint of JOB to OUT (.npz), every byte checked; an older one is taken if the newest is damaged.
+
+    A job starts from a checkpoint with `rover submit --from-checkpoint`; this is for looking inside, and for other programs.
+    """
+    run = _find(job, uid, storage, directory)
+    ready, parts, passed_over = read_newest(run, cut)
+    _complain(passed_over)
+    _write_arrays(out, parts)
+    for name, part in sorted(parts.items()):
+        for array, values in part.arrays.items():
+            click.echo(f"{name}/{array:<40} {' x '.join(map(str, values.shape)) or '1'}")
+    click.echo(f"cut {ready.manifest.cut}, generation {ready.manifest.generation}, is in {out}", err=True)
+
+
+def read_newest(run: Run, cut: int | None) -> tuple[Ready, dict[str, RestoredPart], list[str]]:
+    """The newest checkpoint that is whole, its parts, and a line for each that was passed over; a given cut is not replaced.
+
+    Raises NoCheckpoint, BrokenCheckpoint, NewerCheckpoint.
+    """
+    from rover_bus.flash.errors import BrokenCheckpoint, NewerCheckpoint, NoCheckpoint
+    from rover_bus.flash.persist import read_chain
+    from rover_bus.flash.storage import find_cut, survey
+
+    ready, refused = survey(run)
+    for item in [find_cut(ready, cut)] if cut is not None else ready:
+        try:
+            return item, {part.name: read_chain(run.files, part) for part in item.manifest.parts}, refused
+        except (BrokenCheckpoint, NoCheckpoint) as error:
+            if cut is not None or isinstance(error, NewerCheckpoint):
+                raise
+            refused.append(str(error))
+    raise NoCheckpoint(refused[0] if refused else f"no checkpoint is ready in {run.path}")
+
+
+def _write_arrays(out: Path, parts: dict[str, RestoredPart]) -> None:
+    import numpy as np
+
+    from rover_bus.cli.results import write_whole
+
+    arrays = {f"{name}/{key}": array for name, part in parts.items() for key, array in part.arrays.items()}
+    write_whole(out, lambda file: np.savez(file, allow_pickle=False, **arrays))
+
+
+@checkpoint.command()
+@click.argument("job")
+@click.option("--last", default=3, type=click.IntRange(1), help="Keep this many of the newest [3].")
+@click.option("--every", default=0, type=click.IntRange(0), help="Also keep cuts divisible by this [none].")
+@click.option("--dry-run", is_flag=True, help="Say what would go, and leave it.")
+@on_storage
+def prune(
+    job: str, last: int, every: int, dry_run: bool, uid: str, storage: Path | None, directory: str
+) -> None:
+    """Remove older checkpoints of JOB, and files that none of the others needs. The newest ready one always stays."""
+    from rover_bus.flash.chain import choose_kept
+    from rover_bus.flash.errors import NoCheckpoint
+    from rover_bus.flash.persist import prune as prune_run
+    from rover_bus.flash.storage import hold_for_work, survey, unfinished
+
+    run = _find(job, uid, storage, directory)
+    with hold_for_work(run):
+        manifests = [item.manifest for item in survey(run)[0]]
+        if not manifests:
+            raise NoCheckpoint(f"no checkpoint is ready in {run.path}: nothing is removed")
+        keep = choose_kept(manifests, last=last, every=every)
+        going = [item for item in manifests if item not in keep]
+        if not dry_run:
+            gone = prune_run(run.files, keep, unfinished(run.files, manifests))
+    for item in going:
+        click.echo(
+            f"{'would remove' if dry_run else 'removed'} cut {item.cut} of generation {item.generation}"
+        )
+    kept = ", ".join(str(item.cut) for item in keep)
+    click.echo(f"kept: {kept}" + ("" if dry_run else f" ({len(gone)} files removed)"))

@@ -1,0 +1,156 @@
+"""Which checkpoints lie below a storage directory: one directory a run of a job, found by name, read without a stack.
+
+    <storage>/<job>.<uid>/manifests/     one small file a ready checkpoint (`manifest`)
+    <storage>/<job>.<uid>/parts/         what they name (`part`)
+    <storage>/<job>.<uid>/work.lock      held by whoever compacts or prunes there
+
+Fed by node daemons, by restores and by `rover checkpoint`. It is apart from `persist`, which knows one run and no
+names, so that people find their checkpoints when everything else is gone.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from rover_bus.flash import locks
+from rover_bus.flash.errors import BrokenCheckpoint, NoCheckpoint, PartHeld
+from rover_bus.flash.files import DirectoryFiles, Files
+from rover_bus.flash.manifest import Manifest
+from rover_bus.flash.persist import list_manifests
+from rover_bus.flash.places import checked
+
+LOCK = "work.lock"
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """One run of a job: `uid` tells runs of one name apart; a directory that somebody named himself has none."""
+
+    job: str
+    uid: str
+    path: Path
+
+    @property
+    def files(self) -> DirectoryFiles:
+        return DirectoryFiles(self.path)
+
+
+class Ready(msgspec.Struct, frozen=True, kw_only=True):
+    """A checkpoint that is complete on storage. `written_at_s`: Unix seconds, for people."""
+
+    run: Run
+    manifest: Manifest
+    written_at_s: float
+
+    @property
+    def size_bytes(self) -> int:
+        """Of every file that it needs; files may be shared with other checkpoints."""
+        return sum(file.size_bytes for part in self.manifest.parts for file in part.files)
+
+    @property
+    def chain_length(self) -> int:
+        """Files that a restore of its longest part reads."""
+        return max((len(part.files) for part in self.manifest.parts), default=0)
+
+
+def run_path(storage: Path, job: str, uid: str) -> Path:
+    """Where the checkpoints of one run are. Raises InputError for names that cannot be a directory's."""
+    return storage / f"{checked(job, 'job')}.{checked(uid, 'uid')}"
+
+
+def list_runs(storage: Path, job: str = "") -> list[Run]:
+    """The runs below a storage directory, or the directory itself if it is one; those written last come first.
+
+    Raises NoCheckpoint when there is none.
+    """
+    if (storage / "manifests").is_dir():
+        return [_named(storage)]
+    found = [_named(path.parent) for path in storage.glob("*/manifests") if path.is_dir()]
+    runs = [run for run in found if job in ("", run.job)]
+    if not runs:
+        what = f"no checkpoint of {job!r}" if job else "no checkpoint"
+        close = f" (there are: {', '.join(sorted({run.job for run in found}))})" if found else ""
+        raise NoCheckpoint(f"{what} lies below {storage}{close}: name the directory with --storage")
+    return sorted(runs, key=_last_written, reverse=True)
+
+
+def _named(path: Path) -> Run:
+    job, _, uid = path.name.partition(".")
+    return Run(job=job, uid=uid, path=path)
+
+
+def _last_written(run: Run) -> float:
+    """When its newest checkpoint became ready: a folder's time would change with every look of a pruner."""
+    times = [_written_at_s(path) for path in (run.path / "manifests").glob("*.manifest")]
+    return max(times, default=0.0)
+
+
+def _written_at_s(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def find_run(storage: Path, job: str, uid: str = "") -> Run:
+    """The run of a job that was written last, or the one of that uid (its beginning is enough). Raises NoCheckpoint."""
+    runs = [run for run in list_runs(storage, job) if run.uid.startswith(uid)]
+    if not runs:
+        raise NoCheckpoint(
+            f"no run {uid} of {job!r} lies below {storage}: `rover checkpoint list` shows them"
+        )
+    return runs[0]
+
+
+def survey(run: Run) -> tuple[list[Ready], list[str]]:
+    """The ready checkpoints of a run, newest first, and a line for every manifest that cannot be read."""
+    manifests, refused = list_manifests(run.files)
+    ready = [
+        Ready(run=run, manifest=item, written_at_s=_written_at_s(run.path / item.path)) for item in manifests
+    ]
+    return ready, refused
+
+
+def find_cut(ready: Iterable[Ready], cut: int) -> Ready:
+    """The newest checkpoint of that cut: a number may come again in a later generation. Raises NoCheckpoint."""
+    items = list(ready)
+    for item in items:
+        if item.manifest.cut == cut:
+            return item
+    there = ", ".join(str(item.manifest.cut) for item in items) or "none"
+    raise NoCheckpoint(f"no cut {cut} is ready (there are: {there})")
+
+
+def unfinished(files: Files, ready: Sequence[Manifest]) -> set[str]:
+    """Part files newer than every ready checkpoint: somebody may be about to publish them, so a pruner leaves them."""
+    newest = max((manifest.age for manifest in ready), default=(-1, -1))
+    return {path for path in files.list("parts") if _age(path) > newest}
+
+
+def _age(path: str) -> tuple[int, int]:
+    """(generation, cut) from the name of a part file; a name that is none of ours is never in the way."""
+    words = path.rpartition("/")[2].split("-")
+    if len(words) < 4 or not (words[1].isdigit() and words[2].isdigit()):
+        return (-1, -1)
+    return int(words[1]), int(words[2])
+
+
+@contextmanager
+def hold_for_work(run: Run) -> Iterator[None]:
+    """Be the only one who compacts or prunes a run while the body runs. Raises PartHeld, BrokenCheckpoint."""
+    try:
+        lock = locks.open_locked(run.path / LOCK, exclusive=True)
+    except OSError as error:
+        raise BrokenCheckpoint(
+            f"{run.path} cannot be written ({error.strerror}): nothing was changed"
+        ) from None
+    if lock is None:
+        raise PartHeld(f"somebody compacts or prunes {run.path} just now: try again in a moment", delay_s=2.0)
+    try:
+        yield
+    finally:
+        os.close(lock)
