@@ -1,24 +1,62 @@
-"""The Config DB as a projection of facts: one line a job, what it was, asked, got, and how it ended.
+"""The Config DB as a projection of facts: one line a job, what it was, asked, got, used, and how it ended.
 
-Fed by facts in their order, feeds warm starts and exports. Nothing here is truth: replaying the facts rebuilds it (design §2).
+Fed by facts in their order, feeds warm starts and exports (history_files.py). Nothing here is truth: replaying the facts
+rebuilds it (design §2).
 """
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Mapping
 
 import msgspec
 
 from rover_bus.brain.decisions.plans import Allocation
 from rover_bus.brain.decisions.warm_start import JobTraits, PastJob
-from rover_bus.events.facts import Fact, JobEnded, JobReported, JobSubmitted, PlanApplied, PlanProposed
+from rover_bus.events.facts import (
+    Fact,
+    HostExited,
+    JobEnded,
+    JobReported,
+    JobSubmitted,
+    PlanApplied,
+    PlanProposed,
+)
+from rover_bus.events.invariants import Bytes, Checked, Count, Seconds
 from rover_bus.events.job import JobSpec
 
 
+class Usage(Checked, frozen=True, kw_only=True):
+    """What the lives of one role used, as the kernel counted it at their ends.
+
+    `member_s` is the sum of their lengths, `cpu_s` the processor seconds of their groups, `peak_memory_bytes` the largest
+    resident set of one process.
+    """
+
+    lives: Count = 0
+    member_s: Seconds = 0.0
+    cpu_s: Seconds = 0.0
+    peak_memory_bytes: Bytes = 0
+
+    @property
+    def cores(self) -> float:
+        """Cores that one member kept busy, on average over its life."""
+        return self.cpu_s / self.member_s if self.member_s else 0.0
+
+    def add(self, exited: HostExited) -> Usage:
+        """Take one more life in."""
+        return Usage(
+            lives=self.lives + 1,
+            member_s=self.member_s + exited.ran_s,
+            cpu_s=self.cpu_s + exited.cpu_s,
+            peak_memory_bytes=max(self.peak_memory_bytes, exited.peak_memory_bytes),
+        )
+
+
 class JobLine(msgspec.Struct, frozen=True, kw_only=True):
-    """One job. `asked` is the user's wish (0: left open), `planned` the newest proposal, `held` the last one applied."""
+    """One job. `asked` is the user's wish (0: left open), `planned` the newest proposal, `held` the last one applied.
+
+    `used` is by role, and holds the lives that have ended. `auc` and `logloss` are what the program reported at its end.
+    """
 
     job: str
     traits: JobTraits
@@ -27,12 +65,15 @@ class JobLine(msgspec.Struct, frozen=True, kw_only=True):
     planned: tuple[int, Allocation] | None = None
     held: Allocation | None = None
     plans_applied: int = 0
+    used: dict[str, Usage] = {}
     samples_committed: int = 0
     samples_dead_lettered: int = 0
     peak_samples_per_s: float = 0.0
     state: str = "running"
     reason: str = ""
     ended_at_s: float = 0.0
+    auc: float | None = None
+    logloss: float | None = None
 
 
 History = Mapping[str, JobLine]
@@ -73,64 +114,47 @@ def traits_of(spec: JobSpec) -> JobTraits:
     return JobTraits(user=spec.labels.get("user", ""), dataset=spec.data.train, family=family, sizes=sizes)
 
 
-def history_csv(history: History) -> str:
-    """Export as CSV, a line a job, in the order of submission."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    names = (
-        "workers",
-        "servers",
-        "worker_cores",
-        "server_cores",
-        "worker_memory_bytes",
-        "server_memory_bytes",
-    )
-    facts = ("job", "submitted_at_s", "ended_at_s", "state", "reason", "plans_applied")
-    figures = ("samples_committed", "samples_dead_lettered", "peak_samples_per_s")
-    writer.writerow(
-        [
-            *facts,
-            "user",
-            "dataset",
-            "family",
-            *(f"asked_{n}" for n in names),
-            *(f"held_{n}" for n in names),
-            *figures,
-        ]
-    )
-    for line in sorted(history.values(), key=lambda entry: (entry.submitted_at_s, entry.job)):
-        held = [getattr(line.held, name) if line.held else "" for name in names]
-        writer.writerow(
-            [getattr(line, name) for name in facts]
-            + [line.traits.user, line.traits.dataset, line.traits.family]
-            + [getattr(line.asked, name) for name in names]
-            + held
-            + [getattr(line, name) for name in figures]
-        )
-    return out.getvalue()
-
-
 def _evolve(line: JobLine, fact: Fact, at_s: float) -> JobLine:
+    replace = msgspec.structs.replace
     match fact:
         case PlanProposed():
-            return msgspec.structs.replace(line, planned=(fact.plan, _planned(fact)))
+            return replace(line, planned=(fact.plan, _planned(fact)))
         case PlanApplied():
-            held = (
-                line.planned[1] if line.planned and line.planned[0] == fact.plan else line.held or line.asked
-            )
-            held = held.replace(workers=fact.workers, servers=fact.servers)
-            return msgspec.structs.replace(line, held=held, plans_applied=line.plans_applied + 1)
+            return replace(line, held=_held(line, fact), plans_applied=line.plans_applied + 1)
+        case HostExited(member=member):
+            usage = line.used.get(member.role, Usage()).add(fact)
+            return replace(line, used={**line.used, member.role: usage})
         case JobReported():
-            peak = max(line.peak_samples_per_s, fact.samples_per_second)
-            return msgspec.structs.replace(
+            return replace(
                 line,
                 samples_committed=fact.committed,
                 samples_dead_lettered=fact.dead_lettered,
-                peak_samples_per_s=peak,
+                peak_samples_per_s=max(line.peak_samples_per_s, fact.samples_per_second),
             )
         case JobEnded():
-            return msgspec.structs.replace(line, state=fact.state, reason=fact.reason, ended_at_s=at_s)
+            return _ended(line, fact, at_s)
     return line
+
+
+def _ended(line: JobLine, fact: JobEnded, at_s: float) -> JobLine:
+    """The summary of the end is exact where the last report was minutes old."""
+    summary, result = fact.summary, fact.summary.get("result", {})
+    return msgspec.structs.replace(
+        line,
+        state=fact.state,
+        reason=fact.reason,
+        ended_at_s=at_s,
+        samples_committed=summary.get("samples_committed", line.samples_committed),
+        samples_dead_lettered=summary.get("samples_dead_lettered", line.samples_dead_lettered),
+        auc=result.get("auc"),
+        logloss=result.get("logloss"),
+    )
+
+
+def _held(line: JobLine, fact: PlanApplied) -> Allocation:
+    proposed = line.planned[1] if line.planned and line.planned[0] == fact.plan else None
+    held = proposed or line.held or line.asked
+    return held.replace(workers=fact.workers, servers=fact.servers)
 
 
 def _asked(spec: JobSpec) -> Allocation:

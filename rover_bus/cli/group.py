@@ -36,6 +36,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "checkpoint": ("checkpoint", "List, verify, restore and prune checkpoints on their storage."),
         "witness": ("witness", "Write how often each sample was trained, as the servers saw it."),
         "simulate": ("simulate", "Live deterministic histories of the whole system."),
+        "history": ("history", "What jobs asked, got, used, and how they ended; exportable."),
         "fit": ("fit", "Fit measured throughput and predict unmeasured sizes."),
         "doctor": ("doctor", "Check this machine and a running stack."),
     },

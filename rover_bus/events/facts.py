@@ -12,7 +12,7 @@ from typing import Any, Literal
 import msgspec
 
 from rover_bus.events.identity import DesiredMember, Exit, HostCapacity, Member, Process
-from rover_bus.events.invariants import Checked, Count, Seconds
+from rover_bus.events.invariants import Bytes, Checked, Count, Seconds
 from rover_bus.events.job import Dataset, JobSpec
 
 Position = tuple[int, int]
@@ -302,12 +302,14 @@ class HostStarted(HostFact, frozen=True, kw_only=True, tag="host.started.v1"):
 
 
 class HostExited(HostFact, frozen=True, kw_only=True, tag="host.exited.v1"):
-    """A member's process ended: the proof of death (P19)."""
+    """A member's process ended: the proof of death (P19). What it used is the kernel's own count, 0 where nobody could ask."""
 
     job: str
     member: Member
     exit: Exit
     ran_s: Seconds = 0.0
+    cpu_s: Seconds = 0.0  # of the whole group
+    peak_memory_bytes: Bytes = 0  # the largest resident set of one process of the group
 
 
 class HostLeft(HostFact, frozen=True, kw_only=True, tag="host.left.v1"):

@@ -273,7 +273,13 @@ class Daemon:
             self._decide_soon()
 
         fact = facts.HostExited(
-            host=self._host.name, job=ended.job, member=ended.member, exit=ended.exit, ran_s=ended.ran_s
+            host=self._host.name,
+            job=ended.job,
+            member=ended.member,
+            exit=ended.exit,
+            ran_s=ended.ran_s,
+            cpu_s=ended.cpu_s,
+            peak_memory_bytes=ended.peak_memory_bytes,
         )
         self._post(fact, f"exited.{ended.job}.{ended.uid}.{ended.member}", ended.job, stored)
 

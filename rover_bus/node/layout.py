@@ -54,13 +54,15 @@ class Started(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True):
-    """How a life ended, and how long it was. `retry`: the platform itself failed to start it."""
+    """How a life ended, how long it was, and what its group used."""
 
     reason: str
     status: int | None = None
     signal: int | None = None
     detail: str = ""
     ran_s: float = 0.0
+    cpu_s: float = 0.0
+    peak_memory_bytes: int = 0
 
     def exit(self) -> Exit:
         return msgspec.convert(

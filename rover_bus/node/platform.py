@@ -128,6 +128,8 @@ class Ended:
     ran_s: float
     at_s: float
     reported: bool = False
+    cpu_s: float = 0.0
+    peak_memory_bytes: int = 0
 
 
 Observation = Spawned | Running | Told | Adjusted | Ended

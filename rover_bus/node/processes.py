@@ -328,6 +328,8 @@ class Processes:
                 ran_s=ended.ran_s,
                 at_s=self._loop.time(),
                 reported=held.directory.is_reported(),
+                cpu_s=max(ended.cpu_s, 0.0),
+                peak_memory_bytes=max(ended.peak_memory_bytes, 0),
             )
         )
 

@@ -124,6 +124,18 @@ def test_a_job_is_submitted_seen_and_cancelled(stack: RunningStack, tmp_path: Pa
     assert rover("cancel", "tiny", *where, cwd=tmp_path).stdout == "tiny: cancelled\n"
     until(lambda: members() == [], "the end of all members")
     assert "cancelled" in rover("jobs", *where, cwd=tmp_path).stdout
+
+    def exited() -> list[dict[str, object]]:
+        told = rover("history", "-o", "json", *where, cwd=tmp_path)
+        records: list[dict[str, object]] = json.loads(told.stdout)
+        return [record for record in records if record["worker_lives"] and record["ps_lives"]]
+
+    until(exited, "what its members used")
+    [record] = exited()
+    assert (record["state"], record["asked_workers"], record["held_workers"]) == ("cancelled", 1, 1)
+    assert float(str(record["worker_cpu_s"])) > 0
+    assert rover("history", "--export", "h.csv", *where, cwd=tmp_path).returncode == 0
+    assert (tmp_path / "h.csv").read_text().splitlines()[1].startswith("tiny,")
     assert rover("cancel", "tiny", *where, cwd=tmp_path).returncode == 3
     no_model = rover("export", "tiny", "m.npz", *where, cwd=tmp_path)
     assert no_model.returncode == 2

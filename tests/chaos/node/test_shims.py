@@ -45,6 +45,18 @@ def test_an_end_is_reported_with_its_reason(
     play(scene)
 
 
+def test_an_end_says_what_the_whole_group_used(play: Play) -> None:
+    busy = "import time\nblock = b'x' * (64 << 20)\nwhile time.process_time() < 0.3: pass\n"
+    below = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {busy!r}])"
+
+    async def scene(rig: Any) -> None:
+        end = await rig.ended(rig.python(below))
+        assert end.cpu_s >= 0.3
+        assert 64 << 20 <= end.peak_memory_bytes < 256 << 20
+
+    play(scene)
+
+
 def test_a_program_or_directory_that_is_not_there_never_started_and_is_named(play: Play) -> None:
     async def scene(rig: Any) -> None:
         missing = await rig.ended(rig.start("no-such-program"))
