@@ -52,6 +52,7 @@ def gate(worlds: tuple[str, ...], seeds: int) -> None:
 @click.option("--world", "worlds", multiple=True, default=("W1",))
 @click.option("--policy", "policies", multiple=True, help="All by default.")
 @click.option("--load", "loads", multiple=True, type=float, default=(1.0,))
+@click.option("--arrivals", type=click.Choice(["uniform", "poisson", "bursty"]), default="uniform")
 @click.option("--seeds", default=20, show_default=True)
 @click.option("--develop", is_flag=True, help="Development seeds.")
 @click.option("--calm", is_flag=True, help="No failures, stragglers, hot servers or drift.")
@@ -64,6 +65,7 @@ def gate(worlds: tuple[str, ...], seeds: int) -> None:
 @click.option(
     "--losses", type=click.Path(path_type=Path), default=None, help="Write the page of losses here."
 )
+@click.option("--budget", is_flag=True, help="Also print where the time of the jobs goes.")
 @click.option("--json", "as_json", is_flag=True, help="Print one last line of JSON.")
 def run(
     worlds: tuple[str, ...],
@@ -71,13 +73,13 @@ def run(
     loads: tuple[float, ...],
     seeds: int,
     develop: bool,
-    calm: bool,
-    restart_s: float,
     processes: int,
     with_gate: bool,
     out: Path | None,
     losses: Path | None,
+    budget: bool,
     as_json: bool,
+    **conditions: Any,
 ) -> None:
     """Run cells and report."""
     if with_gate:
@@ -85,29 +87,36 @@ def run(
             if name in ("W1", "W2"):
                 check_gate(measure_gate(load_class(name)(), DEVELOPMENT_SEEDS))
     chosen = (DEVELOPMENT_SEEDS if develop else TEST_SEEDS)[:seeds]
-    names = policies or tuple(POLICIES)
     cells: report.Cells = {}
     with multiprocessing.Pool(processes) as pool:
         for world in worlds:
             for load in loads:
-                work = [(world, load, seed, names, calm, restart_s) for seed in chosen]
-                label = (
-                    f"{world} load {load:g}"
-                    + (" calm" if calm else "")
-                    + (f" restart {restart_s:g} s" * (restart_s != 660))
-                )
+                work = [(world, load, seed, policies or tuple(POLICIES), conditions) for seed in chosen]
+                label = _label(world, load, conditions)
                 cells[label] = pool.map(_cell, work, chunksize=1)
-                _print(label, cells[label])
-    remarks: dict[str, Any] = {
-        "worlds' digest": digest(),
-        "seeds": f"{chosen[0]}..{chosen[-1]}",
-        "restart of the baselines, s": restart_s,
-    }
+                _print(label, cells[label], budget)
+    remarks: dict[str, Any] = {"worlds' digest": digest(), "seeds": f"{chosen[0]}..{chosen[-1]}"}
+    remarks["restart of the baselines, s"] = conditions["restart_s"]
+    _write(cells, remarks, out, losses, as_json)
+
+
+def _label(world: str, load: float, conditions: dict[str, Any]) -> str:
+    said = [f"{world} load {load:g}"]
+    said += ["calm"] * conditions["calm"]
+    said += [conditions["arrivals"]] * (conditions["arrivals"] != "uniform")
+    said += [f"restart {conditions['restart_s']:g} s"] * (conditions["restart_s"] != 660)
+    return " ".join(said)
+
+
+def _write(
+    cells: report.Cells, remarks: dict[str, Any], out: Path | None, losses: Path | None, as_json: bool
+) -> None:
+    """Everything that comes after the last cell."""
     if out:
         report.write_report(out, cells, remarks)
     if losses:
         losses.write_text(report.losses_page(cells, remarks))
-    if any(OURS in seeds_[0] for seeds_ in cells.values()):
+    if any(OURS in seeds[0] for seeds in cells.values()):
         click.echo("where we lose:")
         for cell, rival, figure, ours, theirs, share in report.losses(cells):
             click.echo(f"  {cell:<16} {rival:<44} {figure:<14} {ours:10.4g} {theirs:10.4g}  {share:.0%}")
@@ -130,14 +139,16 @@ def warm(families: int, runs: int, develop: bool) -> None:
         click.echo(f"{name:<44} {value:.4g}")
 
 
-def _cell(arguments: tuple[str, float, int, tuple[str, ...], bool, float]) -> dict[str, Figures]:
-    world, load, seed, policies, calm, restart_s = arguments
-    return run_cell(load_class(world)(), load, seed, policies, calm, restart_s)
+def _cell(arguments: tuple[str, float, int, tuple[str, ...], dict[str, Any]]) -> dict[str, Figures]:
+    world, load, seed, policies, conditions = arguments
+    return run_cell(load_class(world)(), load, seed, policies, **conditions)
 
 
-def _print(label: str, cells: list[dict[str, Figures]]) -> None:
+def _print(label: str, cells: list[dict[str, Figures]], budget: bool) -> None:
     click.echo(f"\n{label}, {len(cells)} seeds")
     for row in report.table(cells):
+        click.echo(f"{row[0]:<44} " + " ".join(f"{value:>11}" for value in row[1:]))
+    for row in report.budget_table(cells) if budget else []:
         click.echo(f"{row[0]:<44} " + " ".join(f"{value:>11}" for value in row[1:]))
 
 

@@ -13,14 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from bench.simulation.cluster import CALM, Cluster, Weather
-from bench.simulation.generator import generate
+from bench.simulation.cluster import Cluster
+from bench.simulation.generator import Arrivals, generate
 from bench.simulation.policies.elastic import ElasticScheduler, PublicRules
 from bench.simulation.policies.optimus import Optimus
 from bench.simulation.policies.oracle import Knowing, clairvoyant_bound
 from bench.simulation.policies.staged import Staged
 from bench.simulation.policies.static import NoIntervention, StaticUser, TunedStatic
 from bench.simulation.port import FloatArray, Policy, Setting, World
+from bench.simulation.weather import CALM, Weather
 from bench.simulation.worlds import WORLDS
 
 Figures = dict[str, float]
@@ -73,9 +74,10 @@ def run_cell(
     policies: Sequence[str],
     calm: bool = False,
     restart_s: float = 660.0,
+    arrivals: Arrivals = "uniform",
 ) -> dict[str, Figures]:
     """Figures of every policy on one workload; the bound stands among them."""
-    workload = generate(world, seed, load)
+    workload = generate(world, seed, load, arrivals=arrivals)
     weather = CALM if calm else Weather()
     cell: dict[str, Figures] = {}
     for name in policies:

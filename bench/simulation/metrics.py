@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from bench.simulation.budget import ITEMS, Budget
+
 
 @dataclass
 class JobResult:
@@ -34,6 +36,7 @@ class JobResult:
     failures: int = 0
     oom_kills: int = 0
     refused: int = 0
+    budget: Budget = field(default_factory=Budget)
 
     @property
     def jct_s(self) -> float:
@@ -87,6 +90,12 @@ class Result:
             "samples_lost_share": sum(1.0 - job.done_share for job in ended),
             "refused_for_room": float(sum(job.refused for job in all_jobs)),
             "wall_s": self.wall_s,
+            # Where the mean completion time goes, item by item.
+            **{
+                f"budget_{item}": float(np.mean([getattr(job.budget, item) for job in ended]))
+                for item in ITEMS
+                if ended
+            },
         }
 
 

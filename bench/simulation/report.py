@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from bench.simulation.budget import ITEMS
 from bench.simulation.experiment import BOUND, OURS, Figures, bootstrap, change_of, column
 
 COLUMNS = {
@@ -65,6 +66,16 @@ def table(cells: list[dict[str, Figures]]) -> list[list[str]]:
             change, worst, best = change_of(column(cells, OURS, "jct_mean_s"), jct)
             against = f"{100 * change:+.1f} % ({100 * worst:+.1f} .. {100 * best:+.1f})"
         rows.append([policy, *means, f"{low:.0f} .. {high:.0f}", against])
+    return rows
+
+
+def budget_table(cells: list[dict[str, Figures]]) -> list[list[str]]:
+    """Where the mean completion time of each policy goes, seconds a job (`budget`); the last column is the sum."""
+    rows = [["seconds a job", *(item.removesuffix("_s") for item in ITEMS), "sum"]]
+    for policy, figures in cells[0].items():
+        if f"budget_{ITEMS[0]}" in figures:
+            means = [float(np.nanmean(column(cells, policy, f"budget_{item}"))) for item in ITEMS]
+            rows.append([policy, *(f"{mean:.0f}" for mean in [*means, sum(means)])])
     return rows
 
 

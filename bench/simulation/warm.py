@@ -11,10 +11,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from bench.simulation.cluster import CALM, Cluster
+from bench.simulation.cluster import Cluster
 from bench.simulation.generator import Habits, Workload, generate
 from bench.simulation.policies.staged import Staged
 from bench.simulation.port import Case, Setting, Size
+from bench.simulation.weather import CALM
 from bench.simulation.worlds import W1
 
 _GAP_S = 6 * 3600.0

@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 
 from bench.simulation import worlds
-from bench.simulation.cluster import CALM, Cluster, Weather, pod_start_s
+from bench.simulation.cluster import Cluster
 from bench.simulation.experiment import POLICIES, change_of, load_class, run_cell
 from bench.simulation.gate import GateClosed, check_gate
 from bench.simulation.generator import Workload, generate
 from bench.simulation.policies.oracle import clairvoyant_bound
 from bench.simulation.port import Setting
+from bench.simulation.weather import CALM, Weather, pod_start_s
 
 SEED = 3
 
@@ -127,3 +128,16 @@ def test_somebody_elses_world_and_policy_run_through_the_port() -> None:
 def test_a_change_is_judged_on_paired_seeds() -> None:
     mean, low, high = change_of([1.0, 10.0], [2.0, 20.0])
     assert mean == low == high == -0.5
+
+
+@pytest.mark.parametrize("name", ["well-tuned static", "{1+2+3}", "oracle"])
+def test_every_second_of_a_completion_time_is_in_exactly_one_item_of_the_budget(
+    workload: Workload, name: str
+) -> None:
+    result = Cluster(workload, load_class(name)(Setting(worlds.W1.menu, SEED))).run()
+    for job in result.jobs.values():
+        assert job.budget.total_s == pytest.approx(job.jct_s, rel=1e-6)
+    for case in workload.cases:
+        reference = np.array([workload.references[case.name][:4]], dtype=np.float64)
+        speed = float(case.truth.throughput(reference)[0]) * case.speed
+        assert result.jobs[case.name].budget.work_s == pytest.approx(case.samples / speed, rel=1e-5)

@@ -1,0 +1,231 @@
+"""What a policy's mechanisms make of its wishes and of what strikes a job: starts, changes, failures, kills, remedies.
+
+Fed by the engine (`cluster`), works on `jobs` and `machines`. Apart from the engine because this is where rivals differ:
+restart and checkpoint for those without elastic mechanisms, members that come and go for ours (`port.Mechanisms`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from bench.simulation.jobs import Job
+from bench.simulation.nodes import Machines
+from bench.simulation.port import FloatArray, Mechanisms, Size
+from bench.simulation.weather import Weather, pod_start_s
+
+_OOM_RESTARTS = 3
+_DETECTED_S = 10.0  # until a lost member is known to be lost
+_RESTORED_S = 10.0  # until a new server holds what the lost one held
+_LAST_CUT_S = 60.0  # age of the cut that lost slots come back from, on average
+Lost = Callable[[Job, int, int], Size | None]
+
+
+class Runtime:
+    """The mechanisms of one run. `now` is set by the engine before each call; a job that ends is told by `ends`."""
+
+    def __init__(self, how: Mechanisms, machines: Machines, weather: Weather) -> None:
+        self.how, self.machines, self.weather = how, machines, weather
+        self.now = 0.0
+
+    @property
+    def checkpoint_s(self) -> float | None:
+        """How often jobs are saved; None where a failure does not go back to a checkpoint."""
+        return self.how.checkpoint_s if not self.how.elastic or self.how.failures_restart else None
+
+    def touch(self, job: Job) -> None:
+        """Bring a job's account up to now."""
+        job.touch(self.now, self.machines.sizes.get(job.case.name), self.checkpoint_s)
+
+    # -- wishes --------------------------------------------------------------------------------------------------------
+
+    def apply(self, job: Job, size: Size) -> None:
+        """Try to make a job hold a size; refused (and counted) where there is no room."""
+        self.touch(job)
+        held = self.machines.sizes.get(job.case.name)
+        if held is None:
+            if self.machines.start(job.case.name, size):
+                self.start(job, size)
+            return
+        if size == held or (job.joins and not self.how.free and size[:4] != held[:4]):
+            return
+        if size[:4] == held[:4]:
+            self._change_limits(job, size)
+            return
+        in_place = self.machines.change(job.case.name, size)
+        if in_place is None:
+            job.result.refused += 1
+            return
+        job.result.rescales += 1
+        if self.how.free:
+            job.crew(size.workers, self.weather)
+            job.live, job.changed_at = size, self.now
+        elif not self.how.elastic:
+            self.restart(job, size)
+        elif job.state == "starting":
+            self.start(job, size)
+        else:
+            self._bring_in(job, size, moved=not in_place)
+
+    def start(self, job: Job, size: Size) -> None:
+        """Members start. An elastic job trains as soon as its servers and half its workers do."""
+        job.changed_at = self.now
+        ready = np.sort(pod_start_s(job.rng, size.workers))
+        servers = float(pod_start_s(job.rng, size.servers).max())
+        job.crew(size.workers, self.weather)
+        job.live, job.joins, job.state = size, [], "starting"
+        if self.how.free:
+            job.state, job.until = "running", math.inf
+            job.result.started_s = self.now
+        elif self.how.elastic:
+            half = max(size.workers // 2, 1)
+            first = max(float(ready[half - 1]), servers)
+            job.until = self.now + first
+            if float(ready[-1]) > first and half < size.workers:
+                job.live = size._replace(workers=half)
+                job.joins = [(self.now + float(ready[-1]), size)]
+        else:
+            job.until = self.now + max(float(ready[-1]), servers)
+
+    def restart(self, job: Job, size: Size, lose: bool = False) -> None:
+        """Save, stop, start, load: what everybody without elastic mechanisms pays. Slow pods add to it."""
+        if lose:
+            job.repeat(job.done - job.checkpointed)
+        else:
+            job.checkpointed = job.done
+        pods = float(pod_start_s(job.rng, size.members).max())
+        job.disband()
+        job.crew(size.workers, self.weather)
+        job.live, job.joins, job.state, job.changed_at = size, [], "stopped", self.now
+        job.failed = lose
+        job.until = self.now + max(self.how.restart_s, pods + self.how.restart_s / 3)
+
+    def _change_limits(self, job: Job, size: Size) -> None:
+        """Memory limits move in place (`pods/resize`) where the nodes have room; else nothing happens."""
+        before = dict(self.machines.where[job.case.name])
+        if self.machines.change(job.case.name, size) is None:
+            job.result.refused += 1
+        elif not self.how.elastic and self.machines.where[job.case.name] != before:
+            self.restart(job, size)
+        elif job.live is not None:
+            limit = max(size.server_gib, job.live.server_gib) if job.joins else size.server_gib
+            job.live = job.live._replace(worker_gib=size.worker_gib, server_gib=limit)
+            job.joins = [
+                (at, s._replace(worker_gib=size.worker_gib, server_gib=size.server_gib))
+                for at, s in job.joins
+            ]
+
+    def _bring_in(self, job: Job, size: Size, moved: bool) -> None:
+        """Elastic change: what shrinks shrinks now, cores change in place, newcomers join in two groups when they are ready."""
+        live = job.live or size
+        new_workers = size.workers if moved else max(size.workers - live.workers, 0)
+        new_servers = size.servers if moved else max(size.servers - live.servers, 0)
+        if moved:
+            now = live  # the old members train on until the new ones are there
+        else:
+            servers = min(live.servers, size.servers)
+            # Servers keep their larger limit until the tables are spread over more of them.
+            limit = max(live.server_gib, size.server_gib)
+            now = size._replace(workers=min(live.workers, size.workers), servers=servers, server_gib=limit)
+        self.go_live(job, now)
+        workers = np.sort(pod_start_s(job.rng, new_workers)) if new_workers else np.zeros(0)
+        server_s = float(pod_start_s(job.rng, new_servers).max()) if new_servers else 0.0
+        job.joins = []
+        if moved:
+            job.disband()
+            job.joins.append((self.now + max(server_s, float(workers[-1])), size))
+            job.crew(live.workers, self.weather)
+        elif new_workers or new_servers:
+            job.joins = self._arrivals(now, size, workers, server_s)
+
+    def _arrivals(
+        self, now: Size, size: Size, workers: FloatArray, server_s: float
+    ) -> list[tuple[float, Size]]:
+        new = len(workers)
+        half = now.workers + (new + 1) // 2
+        first = max(float(workers[(new - 1) // 2]) if new else 0.0, server_s)
+        joins = [(self.now + first, size._replace(workers=min(half, size.workers)))]
+        if new > 1:
+            joins.append((self.now + max(float(workers[-1]), first), size))
+        return joins
+
+    def go_live(self, job: Job, live: Size) -> None:
+        """What trains from now on; another number of servers stops the job for a moment."""
+        servers_change = job.live is not None and job.live.servers != live.servers
+        job.crew(live.workers, self.weather)
+        job.live, job.changed_at = live, self.now
+        if servers_change and job.state == "running" and not self.how.free:
+            job.state, job.until, job.failed = "stopped", self.now + self.how.server_change_s, False
+
+    # -- blows ---------------------------------------------------------------------------------------------------------
+
+    def lose(self, job: Job, workers: int, servers: int, wanted: Size | None) -> None:
+        """Members of a job are gone at once; `wanted`: the size that shall be, None for as it was."""
+        job.result.failures += 1
+        held = self.machines.sizes[job.case.name]
+        if self.checkpoint_s is not None:
+            self.restart(job, held, lose=True)
+            return
+        live, wanted = job.live or held, wanted or held
+        if wanted != held and self.machines.change(job.case.name, wanted) is None:
+            wanted = held
+        left = max(live.workers - workers, 1)
+        job.joins = []
+        ready = float(pod_start_s(job.rng, max(workers + servers, 1)).max()) + _DETECTED_S
+        if servers or live.workers - workers < 1:
+            # Lost slots come back from the last cut once the new server is there.
+            job.repeat(min(job.rate * _LAST_CUT_S, job.done))
+            job.live, job.changed_at = wanted, self.now
+            job.crew(wanted.workers, self.weather)
+            job.state, job.until, job.failed = "stopped", self.now + ready + _RESTORED_S, True
+        else:
+            job.crew(min(left, wanted.workers), self.weather)
+            job.live, job.changed_at = wanted._replace(workers=min(left, wanted.workers)), self.now
+            if wanted.workers > left:
+                job.joins = [(self.now + ready, wanted)]
+
+    def out_of_memory(self, job: Job) -> bool:
+        """Kill a server that outgrew its limit. True: that ended the job."""
+        held, live = self.machines.sizes[job.case.name], job.live
+        if live is None or job.state != "running" or self.how.free:
+            return False
+        limit = held.server_gib if live.servers == held.servers else max(held.server_gib, live.server_gib)
+        if job.case.server_need_gib(live.servers, job.share) <= limit:
+            return False
+        job.result.oom_kills += 1
+        if self.how.fatal or (not self.how.doubles_memory and job.result.oom_kills >= _OOM_RESTARTS):
+            return True
+        wanted = held
+        if self.how.doubles_memory:
+            # The public code's rule: x2 capped at +8 GiB an incident [code].
+            wanted = held._replace(server_gib=min(held.server_gib * 2, held.server_gib + 8))
+            if self.machines.change(job.case.name, wanted) is None:
+                wanted = held
+        if self.checkpoint_s is not None:
+            self.restart(job, wanted, lose=True)
+        else:
+            self.lose(job, 0, 1, wanted)
+        return False
+
+    def remedy(self, job: Job, kind: str, member: int) -> None:
+        """What stage 3 asks for at once."""
+        self.touch(job)
+        if kind == "move_slots":
+            job.hot, job.hot_until = 1.0, 0.0
+        elif kind == "smaller_leases" and member < len(job.slow):
+            job.less_work.add(member)
+        elif kind == "replace_worker" and member < len(job.slow) and not job.joins:
+            self._replace(job, member)
+
+    def _replace(self, job: Job, member: int) -> None:
+        live = job.live
+        if live is None or live.workers < 2:
+            return
+        last = len(job.slow) - 1
+        job.slow[member], job.slow_until[member] = job.slow[last], job.slow_until[last]
+        job.crew(last, self.weather)
+        job.less_work.clear()
+        job.joins = [(self.now + float(pod_start_s(job.rng, 1)[0]), live)]
+        job.live, job.changed_at = live._replace(workers=live.workers - 1), self.now

@@ -1,0 +1,46 @@
+"""What goes wrong in a cluster and how long pods take to start: `algorithms.md §6` and `§8`, the same for every policy.
+
+Feeds the engine (`cluster`, `runtime`) and the telemetry. Apart because it is the only page that a reader must check against
+published figures.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from bench.simulation.port import FloatArray
+
+WINDOW_S = 30.0
+
+
+@dataclass(frozen=True)
+class Weather:
+    """What goes wrong, and how often; a second of a member's life. `CALM` has none of it.
+
+    Failures: e^(-0.00264 n) of jobs of n members survive where a lost member ends a job (`algorithms.md §6` [fitted]; the
+    0.930 before it is memory).
+    `failure` is that over a mean life of 4,800 s, times what a simulated member stands for (`generator.Habits`).
+    Straggling: a slow worker in some ten worker-hours, hot servers likewise.
+    """
+
+    failure: float = 0.00264 / 4800.0
+    by_node: float = 0.10
+    straggler: float = 0.10 / 3600.0
+    straggler_median_s: float = 600.0
+    hot_server: float = 0.05 / 3600.0
+    hot_mean_s: float = 3600.0
+    worker_spread: float = 0.06
+    noise: float = 0.05
+    lost: float = 0.01
+    doubled: float = 0.01
+
+
+CALM = Weather(failure=0.0, straggler=0.0, hot_server=0.0, worker_spread=0.0)
+
+
+def pod_start_s(rng: np.random.Generator, pods: int) -> FloatArray:
+    """Seconds until pods run (n,): 0 / 1 / 55 / 104 / 523 s at p50/75/90/95/99, and 60 to 300 s of initialisation."""
+    quantiles, seconds = (0.0, 0.5, 0.75, 0.9, 0.95, 0.99, 1.0), (0.0, 0.0, 1.0, 55.0, 104.0, 523.0, 700.0)
+    return np.asarray(np.interp(rng.random(pods), quantiles, seconds) + rng.uniform(60, 300, pods))
