@@ -87,21 +87,9 @@ def read_settings(arguments: list[str] | None = None) -> Settings:
 
 
 def _configure_logs(settings: Settings) -> None:
-    import structlog
-
     logging.basicConfig(
         level=os.environ.get("ROVER_LOG_LEVEL", "INFO").upper(),
         format=f"%(asctime)s {settings.role} %(levelname)s %(name)s %(message)s",
-    )
-    structlog.configure(
-        processors=[
-            structlog.stdlib.add_log_level,
-            structlog.processors.format_exc_info,
-            structlog.processors.KeyValueRenderer(key_order=["event"]),
-        ],
-        logger_factory=structlog.stdlib.LoggerFactory(),
-        wrapper_class=structlog.stdlib.BoundLogger,
-        cache_logger_on_first_use=True,
     )
 
 

@@ -10,7 +10,6 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-import structlog
 import xxhash
 
 from rover_bus.events.bus import Bus, Stored
@@ -26,11 +25,12 @@ from rover_bus.events.errors import (
 )
 from rover_bus.events.leadership import Deposed
 from rover_bus.events.log import Record, SnapshotChunk
+from rover_bus.events.logs import get_logger
 from rover_bus.events.streams import LOG
 
 MAX_APPEND_BYTES = 900_000  # the broker's max_payload is 1 MiB
 APPEND_PATIENCE_S = 1.0  # repeating the same bytes is safe, so there is no reason to wait long for one answer
-log = structlog.get_logger("rover.journal")
+log = get_logger("rover.journal")
 
 
 class Batch(Protocol):

@@ -12,12 +12,14 @@ from typing import TypeVar
 
 import msgspec
 
-from rover_bus.events.bus import Bus
+from rover_bus.events.bus import Bus, Entry, Subscription
 from rover_bus.events.errors import BusError, BusTimeout, RoverError, WrongSequence
 from rover_bus.events.streams import LEADERS
 
 T = TypeVar("T")
 LEADER_TTL_S = 1.0  # one server; 15 s or more where the broker is replicated (nats.md)
+RENEWALS_A_TTL = 3
+LOOKS_A_TTL = 8  # of a standby, once the leader's grip may have ended
 
 
 class Deposed(RoverError):
@@ -45,6 +47,41 @@ def read_leader(value: bytes | None) -> LeaderEntry | None:
         return None
 
 
+class Vigil:
+    """A standby's wait. Each renewal that it hears of is good for one TTL; before that, looking at the key is work for nothing.
+
+    It only saves looks: a watch that falls silent, or tells of an end that is none, leads to looks, never to a lead.
+    """
+
+    def __init__(self, clock: Callable[[], float], ttl_s: float) -> None:
+        self._clock, self._ttl_s = clock, ttl_s
+        self._held_until = 0.0
+        self._ended = asyncio.Event()
+
+    def hear(self, entry: Entry) -> None:
+        """Take in a change of the key."""
+        if entry.value is None:
+            self._held_until = 0.0
+            self._ended.set()
+        else:
+            self._held_until = self._clock() + self._ttl_s
+
+    @property
+    def over(self) -> bool:
+        """Whether the key may be free."""
+        return self._clock() >= self._held_until
+
+    async def wait(self, pause_s: float) -> None:
+        """Wait until the key is said to have ended, or may have; where it may have already, `pause_s` at most."""
+        self._ended.clear()
+        left_s = self._held_until - self._clock()
+        try:
+            async with asyncio.timeout(left_s if left_s > 0 else pause_s):
+                await self._ended.wait()
+        except TimeoutError:
+            return
+
+
 class Leadership:
     """One holder's grip on one key. `leads_until` is on the caller's monotonic clock: before it nobody else can lead."""
 
@@ -68,10 +105,24 @@ class Leadership:
 
     async def acquire(self) -> None:
         """Wait until the key is free and take it."""
-        while True:
-            if self.clock() >= self._not_before and await self._try():
-                return
-            await asyncio.sleep(self.ttl_s / 8)
+        vigil = Vigil(self.clock, self.ttl_s)
+        watching = await self._watch(vigil)
+        try:
+            while True:
+                free = self.bus.connected and self.clock() >= self._not_before
+                if free and vigil.over and await self._try():
+                    return
+                await vigil.wait(max(self._not_before - self.clock(), self.ttl_s / LOOKS_A_TTL))
+        finally:
+            if watching is not None:
+                await watching.stop()
+
+    async def _watch(self, vigil: Vigil) -> Subscription | None:
+        """Let the key's renewals reach the vigil; without them it looks at the key all the time."""
+        try:
+            return await self.bus.watch(LEADERS, self.key, vigil.hear)
+        except BusError:
+            return None
 
     async def _try(self) -> bool:
         try:
@@ -129,7 +180,7 @@ class Leadership:
     async def keep(self) -> None:
         """Renew for ever. Raises Deposed."""
         while True:
-            await asyncio.sleep(self.ttl_s / 4)
+            await asyncio.sleep(self.ttl_s / RENEWALS_A_TTL)
             try:
                 await self.renew()
             except Deposed:

@@ -11,18 +11,17 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import structlog
-
 from rover_bus.events import subjects
 from rover_bus.events.bus import Bus
 from rover_bus.events.codec import decode_any, encode
 from rover_bus.events.envelope import Envelope
 from rover_bus.events.errors import BusError, RoverError
 from rover_bus.events.facts import Fact, JobFact, Position
+from rover_bus.events.logs import get_logger
 from rover_bus.events.streams import FACTS
 
 PATIENCE_S = 1.0  # for one answer; the same id makes a repeat harmless
-log = structlog.get_logger("rover.outbox")
+log = get_logger("rover.outbox")
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-import structlog
-
 from rover_bus.events.bus import Bus, ConnectionState, Message, Stored, Subscription
 from rover_bus.events.codec import decode_any, encode
 from rover_bus.events.errors import BusError, RoverError, WrongSequence
@@ -23,10 +21,11 @@ from rover_bus.events.facts import Fact, Position
 from rover_bus.events.journal import Journal, LogDamaged, snapshot_chunks
 from rover_bus.events.leadership import Deposed, Leadership
 from rover_bus.events.log import Record, SnapshotChunk
+from rover_bus.events.logs import get_logger
 from rover_bus.events.outbox import FactOut, Outbox, Outgoing, last_position
 from rover_bus.events.streams import FACTS, LOG
 
-log = structlog.get_logger("rover.shell")
+log = get_logger("rover.shell")
 
 Respond = Callable[[bytes], None]
 MAX_UNPUBLISHED = 10_000  # facts that a standby keeps ready, in case the leader dies before they are out

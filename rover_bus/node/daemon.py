@@ -14,13 +14,12 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
-import structlog
-
 from rover_bus.events import facts
 from rover_bus.events.bus import Bus, ConnectionState, Stored
 from rover_bus.events.codec import decode, encode
 from rover_bus.events.errors import BadMessage, BusError, InputError, RoverError
 from rover_bus.events.identity import HostCapacity, Member, Process
+from rover_bus.events.logs import get_logger
 from rover_bus.events.streams import FACTS
 from rover_bus.events.subjects import host_profile, job_facts, name, parse
 from rover_bus.node import platform, sampling
@@ -37,7 +36,7 @@ CATCH_UP_AGAIN_S = 0.5
 FIRST_SAMPLE_S = 1.0
 FLUSH_S = 5.0
 DRAIN_LOOK_S = 0.02
-log = structlog.get_logger("rover.node")
+log = get_logger("rover.node")
 
 
 @dataclass(frozen=True, slots=True)

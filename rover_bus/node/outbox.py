@@ -12,19 +12,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-import structlog
-
 from rover_bus.events.bus import Bus
 from rover_bus.events.codec import encode
 from rover_bus.events.envelope import Envelope
 from rover_bus.events.errors import RoverError
 from rover_bus.events.facts import HostFact
+from rover_bus.events.logs import get_logger
 from rover_bus.events.streams import FACTS
 from rover_bus.events.subjects import host_fact
 
 RETRY_FIRST_S, RETRY_MAX_S = 0.1, 2.0
 APPEND_TIMEOUT_S = 2.0  # short, because a repeat is harmless and a lost answer holds up all that follows
-log = structlog.get_logger("rover.node")
+log = get_logger("rover.node")
 
 
 @dataclass(frozen=True, slots=True)

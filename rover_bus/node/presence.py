@@ -10,14 +10,14 @@ import contextlib
 from typing import Any
 
 import msgspec
-import structlog
 
 from rover_bus.events.bus import Bus, ConnectionState
 from rover_bus.events.errors import BusError, Refused, RoverError
+from rover_bus.events.logs import get_logger
 from rover_bus.events.streams import PRESENCE
 
 TTL_S = 3.0
-log = structlog.get_logger("rover.node")
+log = get_logger("rover.node")
 
 
 class Presence:

@@ -18,9 +18,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
-import structlog
-
 from rover_bus.events.identity import Resources
+from rover_bus.events.logs import get_logger
 from rover_bus.node import layout, locks, proctree
 from rover_bus.node.affinity import threads
 from rover_bus.node.layout import Layout, Order, Started
@@ -36,7 +35,7 @@ STUCK_SHIM_S = (
 )
 
 Observe = Callable[[Observation], None]
-log = structlog.get_logger("rover.node")
+log = get_logger("rover.node")
 
 
 class MemberProcesses(Protocol):

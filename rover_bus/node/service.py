@@ -14,11 +14,10 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-import structlog
-
 from rover_bus.events.bus import Bus
 from rover_bus.events.errors import BusError, Refused
 from rover_bus.events.identity import HostCapacity
+from rover_bus.events.logs import get_logger
 from rover_bus.events.subjects import name
 from rover_bus.node import capacity as capacities
 from rover_bus.node import cgroup, layout, locks
@@ -30,7 +29,7 @@ from rover_bus.node.processes import Processes, Settings
 Connect = Callable[[], Awaitable[Bus]]
 CONNECT_AGAIN_S = 0.2
 LOCK_PATIENCE_S = 1.0
-log = structlog.get_logger("rover.node")
+log = get_logger("rover.node")
 
 
 def no_masters(job: str, index: int) -> list[str]:

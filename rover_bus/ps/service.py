@@ -12,12 +12,11 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-import structlog
-
 from rover_bus.events.asking import Master
 from rover_bus.events.bus import Bus
 from rover_bus.events.errors import Refused
 from rover_bus.events.identity import Member
+from rover_bus.events.logs import get_logger
 from rover_bus.events.requests import (
     FinishedRequest,
     HeartbeatReply,
@@ -28,9 +27,9 @@ from rover_bus.events.requests import (
 )
 from rover_bus.ps.core import ServerCore
 
-log = structlog.get_logger("rover.ps")
+log = get_logger("rover.ps")
 
-LONGEST_BEAT_S = 0.5  # orders come with heartbeats: a slow job file must not make a slow end
+IDLE_BEAT_S = 0.5  # orders come with heartbeats: when nobody trains, the end may be near
 FIRST_BEAT_S = 0.1  # until routed
 BUSY_S = 0.25  # for the tables' thread to answer; then we beat without it, because busy is not dead (P19)
 Run = Callable[[Callable[[], Any]], Awaitable[Any]]
@@ -66,6 +65,7 @@ class ServerLife:
         self._obeying: asyncio.Future[None] | None = None
         self._counting: asyncio.Future[dict[str, float]] | None = None
         self._statistics: dict[str, float] = {}
+        self._pushes = 0.0  # at the last heartbeat
 
     async def live(self) -> None:
         """Serve the job until it is over for us. Raises Refused when this life was replaced or is not wanted."""
@@ -89,7 +89,15 @@ class ServerLife:
                     return
                 if not reply.retry_s:
                     raise Refused(f"{self.member} ends: {reply.message}", reply.code)
-            await asyncio.sleep(min(heartbeat_s / 2, LONGEST_BEAT_S) if self._routed else FIRST_BEAT_S)
+            await asyncio.sleep(self._pause_s(heartbeat_s))
+
+    def _pause_s(self, heartbeat_s: float) -> float:
+        """Return how long to wait before the next heartbeat: as the job file says while workers push, less when they do not."""
+        if not self._routed:
+            return FIRST_BEAT_S
+        pushes = self._statistics.get("pushes", 0)
+        pushed, self._pushes = pushes > self._pushes, pushes
+        return max(heartbeat_s - BUSY_S, heartbeat_s / 2) if pushed else min(heartbeat_s / 2, IDLE_BEAT_S)
 
     async def _join(self) -> float:
         while True:

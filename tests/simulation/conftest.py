@@ -10,7 +10,6 @@ import logging
 from collections.abc import Iterator
 
 import pytest
-import structlog
 
 from rover_bus.events import subjects
 from rover_bus.events.asking import Master
@@ -42,9 +41,9 @@ JOB = "j"
 @pytest.fixture(autouse=True)
 def quiet() -> Iterator[None]:
     """Silence structured logs below CRITICAL; a test that looks at them sets its own."""
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    logging.getLogger("rover").setLevel(logging.CRITICAL)
     yield
-    structlog.reset_defaults()
+    logging.getLogger("rover").setLevel(logging.NOTSET)
 
 
 class Worker:

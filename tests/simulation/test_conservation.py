@@ -99,8 +99,6 @@ def test_a_history_does_not_depend_on_the_hash_seed(hash_seed):
 if __name__ == "__main__":
     import logging
 
-    import structlog
-
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    logging.getLogger("rover").setLevel(logging.CRITICAL)
     for argument in sys.argv[1:]:
         print(fingerprint(int(argument)))

@@ -22,13 +22,11 @@ def simulate(seed: int, count: int, watch: bool, as_json: bool) -> None:
     """
     import logging
 
-    import structlog
-
     from rover_bus.events.errors import RoverError
     from rover_bus.simulation.history import live
     from rover_bus.simulation.plan import draw
 
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    logging.getLogger("rover").setLevel(logging.CRITICAL)
 
     def say(at_s: float, what: str) -> None:
         if watch:

@@ -37,7 +37,7 @@ def test_help_imports_no_command_and_nothing_heavy() -> None:
         "import sys; sys.argv = ['rover', '--help']\n"
         "from rover_bus.cli.entry import main\n"
         "assert main() == 0\n"
-        "heavy = {'msgspec', 'numpy', 'nats', 'asyncio', 'rich', 'structlog'} & set(sys.modules)\n"
+        "heavy = {'msgspec', 'numpy', 'nats', 'asyncio', 'rich'} & set(sys.modules)\n"
         "commands = [name for name in sys.modules if name.startswith('rover_bus.cli.commands')]\n"
         "print('loaded:', sorted(heavy), commands)"
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -49,19 +50,40 @@ async def end_of(bus):
         await asyncio.sleep(0.5)
 
 
-async def stop_a_job_with_a_large_model():
-    """Return how the job ended, and how often its server wrote its part."""
+class Beats:
+    """A connection that counts the heartbeats it carries."""
+
+    def __init__(self, bus):
+        self._bus = bus
+        self.count = 0
+
+    def __getattr__(self, name):
+        return getattr(self._bus, name)
+
+    async def request(self, subject, body, **how):
+        self.count += subject.endswith(".heartbeat")
+        return await self._bus.request(subject, body, **how)
+
+
+async def publish(bus, fact):
+    await bus.append(FACTS, subjects.job_fact("j", fact.kind()), encode(fact))
+    await asyncio.sleep(5.0)
+
+
+@asynccontextmanager
+async def job_with_a_server(core, tables):
+    """A job that was submitted and planned, one master, one server; yields people's connection and the server's."""
     broker = MemoryBroker(seed=1)
-    bus, loop, tables = broker.connect("people"), asyncio.get_running_loop(), Tables()
+    bus, beats, loop = broker.connect("people"), Beats(broker.connect("ps-0")), asyncio.get_running_loop()
     spec = JobSpec(name="j", program=["train"], data=DataSpec(train="x"), servers=RoleSpec(count=1))
     shell, _ = build_master(
         broker.connect("master-0"), "j", holder="master-0", clock=loop.time, wall_ms=lambda: 0
     )
     life = ServerLife(
-        broker.connect("ps-0"),
+        beats,
         "j",
         Member("ps", 0, 1),
-        ServerCore(0, 1),
+        core,
         tables.run,
         tables.write,
         nonce="n",
@@ -70,18 +92,21 @@ async def stop_a_job_with_a_large_model():
     )
     tasks = [asyncio.create_task(shell.run()), asyncio.create_task(life.live())]
     try:
-        for fact in (
-            JobSubmitted(job="j", spec=spec, uid="0123456789abcdef"),
-            PlanProposed(job="j", plan=1, workers=0, servers=1, hosts=["h"]),
-            JobStopRequested(job="j", mode="drain"),
-        ):
-            await bus.append(FACTS, subjects.job_fact("j", fact.kind()), encode(fact))
-            await asyncio.sleep(5.0)
-        return await asyncio.wait_for(end_of(bus), 10 * WRITING_S), tables.written
+        await publish(bus, JobSubmitted(job="j", spec=spec, uid="0123456789abcdef"))
+        await publish(bus, PlanProposed(job="j", plan=1, workers=0, servers=1, hosts=["h"]))
+        yield bus, beats
     finally:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def stop_a_job_with_a_large_model():
+    """Return how the job ended, and how often its server wrote its part."""
+    tables = Tables()
+    async with job_with_a_server(ServerCore(0, 1), tables) as (bus, _):
+        await publish(bus, JobStopRequested(job="j", mode="drain"))
+        return await asyncio.wait_for(end_of(bus), 10 * WRITING_S), tables.written
 
 
 @pytest.mark.timeout(20)
@@ -90,3 +115,20 @@ def test_a_server_that_writes_a_large_part_is_busy_and_not_lost():
     assert (ended.state, ended.reason) == ("stopped", "asked")
     assert len(ended.summary["parts"]) == 1
     assert written == 1
+
+
+async def beats_of_a_minute(pushing):
+    """Return how often a server beats while workers push, or do not."""
+    core = ServerCore(0, 1)
+    async with job_with_a_server(core, Tables()) as (_, beats):
+        before = beats.count
+        for _ in range(600):
+            core.counters["pushes"] = core.counters.get("pushes", 0) + pushing
+            await asyncio.sleep(0.1)
+        return beats.count - before
+
+
+def test_a_server_beats_less_often_while_workers_push_because_no_order_is_urgent_then():
+    idle, training = (virtual_time.run(beats_of_a_minute(pushing)) for pushing in (0, 1))
+    assert idle >= 110
+    assert 60 <= training <= 85
