@@ -63,7 +63,7 @@ def parse_stalled_s(text: str) -> float | None:
 def read(members: Sequence[Lived], group: Cgroup, now_s: float, root: Path = Path("/")) -> Reading:
     """Take a reading; `now_s` is the monotonic second."""
     memory = parse_meminfo(_text(root / "proc/meminfo"))
-    stalled = {name: parse_stalled_s(_pressure(group, name, root)) for name in RESOURCES}
+    stalled = {name: parse_stalled_s(read_pressure(group, name, root)) for name in RESOURCES}
     return Reading(
         at_s=now_s,
         busy_s=parse_busy_s(_text(root / "proc/stat") or "cpu 0 0 0 0 0 0 0"),
@@ -74,7 +74,8 @@ def read(members: Sequence[Lived], group: Cgroup, now_s: float, root: Path = Pat
     )
 
 
-def _pressure(group: Cgroup, resource: str, root: Path) -> str:
+def read_pressure(group: Cgroup, resource: str, root: Path = Path("/")) -> str:
+    """Return the pressure file (PSI) of our own group where it has one, else of the host; "" when there is none."""
     own = _text(group.cpu[0] / f"{resource}.pressure") if group.version == 2 and group.cpu else ""
     return own or _text(root / "proc/pressure" / resource)
 

@@ -1,13 +1,17 @@
-"""Control groups, from files written for the tests, not dumped from machines.
+"""Control groups: version 2 from a recorded hierarchy, and trees composed for the cases that the recording has not.
 
-The version 1 trees are composed from version 1 file formats; the machine that this was written on has version 1 only, so the
-version 2 trees are in the form that the kernel documents (admin-guide/cgroup-v2), not recorded from a live hierarchy.
+`recorded/cgroup2` was recorded under Linux 6.1 (`recorded/record.sh` is what ran), because machines that have version 1 only
+cannot show version 2: a group limited to half a core and 64 MiB, below a group with 1.5 cores, in which one process burned its
+core, one was killed by the kernel for its memory, and 16 MiB of shared memory stayed. The version 1 trees are composed from
+version 1 file formats.
 """
 
 from collections.abc import Mapping
 from pathlib import Path
 
-from rover_bus.node import cgroup
+from rover_bus.node import cgroup, sampling
+
+RECORDED = Path(__file__).parent / "recorded" / "cgroup2"
 
 V2_MOUNT = "30 23 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n"
 V1_MOUNTS = """31 23 0:28 / /sys/fs/cgroup rw,relatime - tmpfs tmpfs rw,mode=755
@@ -75,6 +79,29 @@ def version_1(root: Path, mount_root: str = "/", path: str = "/box") -> Path:
             "sys/fs/cgroup/unified/cpu.stat": "usage_usec 2465151914\n",
         },
     )
+
+
+def test_a_recorded_hierarchy_shows_the_limits_that_were_set() -> None:
+    found = cgroup.find(RECORDED)
+    assert (found.version, len(found.cpu)) == (2, 3)
+    assert cgroup.read_limits(found) == cgroup.Limits(cores=0.5, memory_bytes=64 << 20)
+
+
+def test_a_recorded_hierarchy_shows_what_was_used_and_how_often_it_was_throttled() -> None:
+    assert cgroup.read_usage(cgroup.find(RECORDED)) == cgroup.Usage(
+        processor_s=5.591082, memory_bytes=16_998_400, periods=112, periods_throttled=107
+    )
+
+
+def test_a_recorded_kill_by_the_kernel_is_counted() -> None:
+    counter = cgroup.out_of_memory_counter(cgroup.find(RECORDED))
+    assert counter == RECORDED / "sys/fs/cgroup/pod/box/memory.events"
+    assert cgroup.table(counter.read_text())["oom_kill"] == 1
+
+
+def test_recorded_pressure_is_that_of_our_own_group_and_not_of_the_host() -> None:
+    own = sampling.read_pressure(cgroup.find(RECORDED), "cpu", RECORDED)
+    assert sampling.parse_stalled_s(own) == 9.152611
 
 
 def test_version_2_takes_the_least_limit_along_the_path(tmp_path: Path) -> None:
