@@ -20,7 +20,7 @@ import msgspec
 
 from rover_bus.cli.units import parse_bytes, parse_seconds
 from rover_bus.events.errors import InputError
-from rover_bus.events.job import DataSpec, JobSpec, LeaseSpec, RoleSpec
+from rover_bus.events.job import DataSpec, JobSpec, LeaseSpec, PlanSpec, RoleSpec, StopSpec
 from rover_bus.events.subjects import name as check_name
 
 BUILT_IN = {"dlrm": "dlrm/train.py"}
@@ -29,6 +29,8 @@ TABLES: dict[str, type[msgspec.Struct]] = {
     "workers": RoleSpec,
     "servers": RoleSpec,
     "leases": LeaseSpec,
+    "plan": PlanSpec,
+    "stop": StopSpec,
 }
 _UNITS: dict[str, Callable[[object, str], float]] = {"_bytes": parse_bytes, "_s": parse_seconds}
 _OURS = frozenset({"directory"})  # fields of a JobSpec that are no keys: known from where the file lies

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from rover_bus.cli.plan_narration import tell_plan
 from rover_bus.events import facts
 from rover_bus.events.facts import Fact
 from rover_bus.events.identity import Member
@@ -78,7 +79,7 @@ def tell(fact: Fact) -> str:
             return f"process of {member} ended after {ran_s:.1f} s: {_spoken(exit.reason)}{detail}"
         case facts.HostLeft(host=host, reason=reason):
             return f"host {host} leaves{_because(reason)}"
-    return f"{fact.kind()}"
+    return tell_plan(fact) or f"{fact.kind()}"
 
 
 def mood(fact: Fact) -> str:
@@ -88,6 +89,10 @@ def mood(fact: Fact) -> str:
             return GOOD if state == "completed" else BAD
         case facts.MasterElected() | facts.EpochClosed() | facts.MemberAdmitted() | facts.ResultReported():
             return GOOD
+        case facts.PlanKept() | facts.StragglerRecovered() | facts.IncidentClosed():
+            return GOOD
+        case facts.PlanRolledBack() | facts.StragglerFound() | facts.IncidentOpened():
+            return BAD
         case facts.MemberLost() | facts.WorkerFailed() | facts.BatchDeadLettered() | facts.PlanRefused():
             return BAD
         case facts.CommitRefused() | facts.DatasetRefused() | facts.LedgerRewound() | facts.RowsSkipped():

@@ -11,35 +11,36 @@ from typing import Any, Literal
 
 import msgspec
 
+from rover_bus.events.fact import Fact, JobFact, Position
 from rover_bus.events.identity import DesiredMember, Exit, HostCapacity, Member, Process
-from rover_bus.events.invariants import Bytes, Checked, Count, Seconds
+from rover_bus.events.invariants import Bytes, Count, Seconds
 from rover_bus.events.job import Dataset, JobSpec
-
-Position = tuple[int, int]
-
-
-class Fact(Checked, frozen=True, kw_only=True, tag_field="type"):
-    """Base of all facts. `cause` is the id of the event that caused this one; `by` is who asked (people, services)."""
-
-    cause: str = ""
-    by: str = ""
-
-    @classmethod
-    def tag(cls) -> str:
-        """Return the type tag, for example `plan.applied.v1`."""
-        return str(cls.__struct_config__.tag)
-
-    @classmethod
-    def kind(cls) -> str:
-        """Return `<noun>.<verb>`: the last two tokens of its subject (the last one for hosts)."""
-        return cls.tag().rsplit(".", 1)[0]
-
-
-class JobFact(Fact, frozen=True, kw_only=True):
-    """A fact about one job. `position` is set on what comes out of the job's log."""
-
-    job: str
-    position: Position | None = None
+from rover_bus.events.plan_facts import (
+    PLAN_FACTS,
+    BrainFact,
+    IncidentClosed,
+    IncidentOpened,
+    JobForecast,
+    JobPaused,
+    JobPauseRequested,
+    JobResumed,
+    JobResumeRequested,
+    LosingPlan,
+    PlanApplied,
+    PlanApproved,
+    PlanChecked,
+    PlanKept,
+    PlanMeasured,
+    PlanModeSet,
+    PlanProposed,
+    PlanRefused,
+    PlanRejected,
+    PlanRolledBack,
+    PlanSettled,
+    Size,
+    StragglerFound,
+    StragglerRecovered,
+)
 
 
 class JobSubmitted(JobFact, frozen=True, kw_only=True, tag="job.submitted.v1"):
@@ -81,41 +82,6 @@ class MasterElected(JobFact, frozen=True, kw_only=True, tag="master.elected.v1")
     term: Count
     holder: str
     replayed_records: Count = 0
-
-
-class PlanProposed(JobFact, frozen=True, kw_only=True, tag="plan.proposed.v1"):
-    """The Brain's absolute plan: how many of whom, how big, where. `log_sequence` is what it was computed from (P22)."""
-
-    plan: Count
-    brain_term: Count = 0
-    brain_position: Position | None = None  # in the Brain's own log
-    log_sequence: Count = 0
-    workers: Count
-    servers: Count
-    worker_cores: float = 0.0
-    server_cores: float = 0.0
-    worker_memory_bytes: Count = 0
-    server_memory_bytes: Count = 0
-    hosts: list[str] = []
-    masters: list[str] = []
-    reason: str = ""
-    scores: dict[str, float] = {}
-
-
-class PlanApplied(JobFact, frozen=True, kw_only=True, tag="plan.applied.v1"):
-    """The master carries a plan out from now on."""
-
-    plan: Count
-    workers: Count
-    servers: Count
-    reason: str = ""
-
-
-class PlanRefused(JobFact, frozen=True, kw_only=True, tag="plan.refused.v1"):
-    """The master will not carry a plan out, and says why."""
-
-    plan: Count
-    reason: str
 
 
 class MembersDesired(JobFact, frozen=True, kw_only=True, tag="members.desired.v1"):
@@ -325,9 +291,7 @@ FACTS: tuple[type[Fact], ...] = (
     JobEnded,
     JobReported,
     MasterElected,
-    PlanProposed,
-    PlanApplied,
-    PlanRefused,
+    *PLAN_FACTS,
     MembersDesired,
     MemberAdmitted,
     MemberLost,
@@ -349,3 +313,33 @@ FACTS: tuple[type[Fact], ...] = (
     HostExited,
     HostLeft,
 )
+
+# What other modules define and this one hands on.
+__all__ = [
+    "BrainFact",
+    "Fact",
+    "IncidentClosed",
+    "IncidentOpened",
+    "JobFact",
+    "JobForecast",
+    "JobPauseRequested",
+    "JobPaused",
+    "JobResumeRequested",
+    "JobResumed",
+    "LosingPlan",
+    "PlanApplied",
+    "PlanApproved",
+    "PlanChecked",
+    "PlanKept",
+    "PlanMeasured",
+    "PlanModeSet",
+    "PlanProposed",
+    "PlanRefused",
+    "PlanRejected",
+    "PlanRolledBack",
+    "PlanSettled",
+    "Position",
+    "Size",
+    "StragglerFound",
+    "StragglerRecovered",
+]

@@ -12,6 +12,7 @@ import msgspec
 from rover_bus.events.invariants import Bytes, Checked, Cores, Count, Seconds
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
+PlanMode = Literal["observe", "approve", "auto"]
 
 
 class Dataset(Checked, frozen=True, kw_only=True):
@@ -82,6 +83,31 @@ class DataSpec(Checked, frozen=True, kw_only=True):
     witness: bool = True
 
 
+class PlanSpec(Checked, frozen=True, kw_only=True):
+    """What becomes of the Brain's plans for a job after its first, and how it looks at the job."""
+
+    mode: PlanMode = "auto"  # observe: only said; approve: a person lets each pass; auto: carried out
+    window_s: Annotated[float, msgspec.Meta(ge=0.25, le=5)] = 4.0  # what one measurement covers
+    cooldown_s: Seconds = 30.0  # from when a change is live to the next one; each roll-back doubles it
+    least_gain: Annotated[float, msgspec.Meta(ge=0, le=1)] = (
+        0.5  # share of the predicted gain that keeps a scale-up
+    )
+    relief: bool = True  # limits follow the forecast of memory; False: only the kill is seen
+    tenant: str = ""  # whose quota the job counts against
+
+
+class StopSpec(Checked, frozen=True, kw_only=True):
+    """When a job has done enough; 0 is not asked for. All are watched on the training's own windows."""
+
+    loss: Annotated[float, msgspec.Meta(ge=0)] = 0.0  # the loss reached
+    auc: Annotated[float, msgspec.Meta(ge=0, le=1)] = (
+        0.0  # the AUC reached, of the metric `auc` that the program reports
+    )
+    least_decrease_per_step: Annotated[float, msgspec.Meta(ge=0)] = (
+        0.0  # no step lowers the loss by more than this
+    )
+
+
 class JobSpec(Checked, frozen=True, kw_only=True):
     """A job as submitted: absolute, self-contained, without secrets."""
 
@@ -92,6 +118,8 @@ class JobSpec(Checked, frozen=True, kw_only=True):
     workers: RoleSpec = RoleSpec()
     servers: RoleSpec = RoleSpec()
     leases: LeaseSpec = LeaseSpec()
+    plan: PlanSpec = PlanSpec()
+    stop: StopSpec = StopSpec()
     environment: dict[str, str] = {}
     directory: str = ""
     predictions: str = ""  # where a score for every row of the evaluation file is written

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from rover_bus.events.facts import SkippedRow
+from rover_bus.events.facts import PlanProposed, SkippedRow
 from rover_bus.events.identity import DesiredMember, Member
 from rover_bus.events.job import Dataset, JobSpec
 from rover_bus.events.requests import ServerAddress
@@ -119,11 +119,44 @@ class MembersPlanned(Caused, frozen=True, kw_only=True, tag="members.planned"):
     reason: str = ""
     proposal: int = 0  # the Brain's plan that is carried out by this, 0: a repair
     hosts: list[str] = []
+    constant: str = ""
+    approved_by: str = ""
 
 
 class PlanRefusal(Caused, frozen=True, kw_only=True, tag="plan.refusal"):
     plan: int
     reason: str
+    constant: str = ""
+
+
+class PlanCheck(Caused, frozen=True, kw_only=True, tag="plan.check"):
+    """Nothing stands against this plan. `proposal`: the whole of it, when it waits for a person."""
+
+    plan: int
+    outcome: str  # passed, waits, observed
+    mode: str = "auto"
+    brain_term: int = 0
+    proposal: PlanProposed | None = None
+
+
+class PlanLive(Caused, frozen=True, kw_only=True, tag="plan.live"):
+    """All members of the plan take part, and those that it dropped are gone."""
+
+    plan: int
+
+
+class ModeFixed(Caused, frozen=True, kw_only=True, tag="plan.mode"):
+    mode: str
+    by: str = ""
+
+
+class PauseSet(Caused, frozen=True, kw_only=True, tag="job.pause"):
+    """A person paused the job, or let it go on. `workers`: how many it has when it runs."""
+
+    paused: bool
+    workers: int = 0
+    reason: str = ""
+    by: str = ""
 
 
 class Admitted(Caused, frozen=True, kw_only=True, tag="member.admitted"):
@@ -274,6 +307,10 @@ RECORDS: tuple[type[Record], ...] = (
     Ended,
     MembersPlanned,
     PlanRefusal,
+    PlanCheck,
+    PlanLive,
+    ModeFixed,
+    PauseSet,
     Admitted,
     Lost,
     Left,
@@ -305,6 +342,10 @@ AnyRecord = (
     | Ended
     | MembersPlanned
     | PlanRefusal
+    | PlanCheck
+    | PlanLive
+    | ModeFixed
+    | PauseSet
     | Admitted
     | Lost
     | Left

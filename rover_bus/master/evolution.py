@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from rover_bus.events import log
+from rover_bus.events.identity import Member
 from rover_bus.events.log import Record
 from rover_bus.events.requests import RoutingTable
 from rover_bus.master.ledger import Ledger
@@ -50,6 +51,8 @@ def _plan(state: State, record: log.MembersPlanned) -> None:
     state.plan = record.plan
     if record.proposal:
         state.proposal, state.hosts = record.proposal, record.hosts
+        state.settling, state.waiting = record.proposal, None
+        state.heard = max(state.heard, record.proposal)
     former = {} if record.proposal else {**state.dropped, **state.planned}
     state.planned = {desired.member.place: desired for desired in record.members}
     state.dropped = {place: desired for place, desired in former.items() if place not in state.planned}
@@ -57,6 +60,30 @@ def _plan(state: State, record: log.MembersPlanned) -> None:
         state.incarnations[place] = max(state.incarnations.get(place, 0), desired.member.incarnation)
     if state.phase == "waiting":
         state.phase = "starting"
+
+
+def _check_plan(state: State, record: log.PlanCheck) -> None:
+    state.heard = max(state.heard, record.plan)
+    state.brain_term = max(state.brain_term, record.brain_term)
+    state.waiting = record.proposal if record.outcome == "waits" else None
+
+
+def _refuse_plan(state: State, record: log.PlanRefusal) -> None:
+    state.heard = max(state.heard, record.plan)
+    if state.waiting is not None and state.waiting.plan == record.plan:
+        state.waiting = None
+
+
+def _settle(state: State, record: log.PlanLive) -> None:
+    state.settling = 0
+
+
+def _fix_mode(state: State, record: log.ModeFixed) -> None:
+    state.mode = record.mode
+
+
+def _pause(state: State, record: log.PauseSet) -> None:
+    state.paused = record.paused
 
 
 def _admit(state: State, record: log.Admitted) -> None:
@@ -82,9 +109,15 @@ def _remove(state: State, record: log.Lost | log.Left) -> None:
 
 
 def _leave(state: State, record: log.Left) -> None:
-    if record.member.role == "worker" and state.phase == "training" and not state.stop:
+    wanted = record.member.place in state.planned or not _was_planned(state, record.member)
+    if record.member.role == "worker" and state.phase == "training" and not state.stop and wanted:
         state.charges.relaunches += 1  # a program that leaves early would else be started for ever
     _remove(state, record)
+
+
+def _was_planned(state: State, member: Member) -> bool:
+    life = state.lives.get(member.place)
+    return life is not None and life.planned
 
 
 def _lose(state: State, record: log.Lost) -> None:
@@ -212,7 +245,11 @@ _EVOLUTIONS: dict[type[Record], Callable[[State, Any], None]] = {
     log.ServerFinished: _finish_server,
     log.Ended: _end,
     log.MembersPlanned: _plan,
-    log.PlanRefusal: _nothing,
+    log.PlanRefusal: _refuse_plan,
+    log.PlanCheck: _check_plan,
+    log.PlanLive: _settle,
+    log.ModeFixed: _fix_mode,
+    log.PauseSet: _pause,
     log.Admitted: _admit,
     log.Lost: _lose,
     log.Left: _leave,

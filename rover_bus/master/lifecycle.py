@@ -18,6 +18,7 @@ from rover_bus.events.log import (
     FinishBegun,
     Left,
     Lost,
+    PlanLive,
     Record,
     Rewound,
     RoutingFixed,
@@ -127,10 +128,22 @@ def consequences(state: State, cause: str, commands: Commands) -> Consequences:
     """Yield what the present state implies: routing when all servers are there, the finish, the end."""
     if state.phase == "starting":
         yield from _route(state, cause)
+    if state.settling and _all_there(state):
+        yield PlanLive(plan=state.settling, cause=cause)
     if state.phase in ("training", "starting", "closed") and _may_finish(state):
         yield FinishBegun(cause=cause)
     if state.phase == "finishing":
         yield from _end_when_finished(state, cause)
+
+
+def _all_there(state: State) -> bool:
+    """Everybody whom the plan wants takes part, and nobody whom it dropped is left."""
+    if any(
+        place not in state.lives or state.lives[place].member != desired.member
+        for place, desired in state.planned.items()
+    ):
+        return False
+    return not any(life.planned and place not in state.planned for place, life in state.lives.items())
 
 
 def _route(state: State, cause: str) -> Consequences:

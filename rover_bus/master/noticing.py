@@ -1,16 +1,27 @@
-"""Decisions on the facts of others: a submission, the Brain's plan, a stop, a process that ended (P17, P19, P22)."""
+"""Decisions on the facts of others: a submission, plans, words of people, a process that ended (P17, P19, P22)."""
 
 from __future__ import annotations
 
 from collections.abc import Generator
 
-from rover_bus.events.facts import Fact, HostExited, JobStopRequested, JobSubmitted, PlanProposed
+from rover_bus.events.facts import (
+    Fact,
+    HostExited,
+    JobPauseRequested,
+    JobResumeRequested,
+    JobStopRequested,
+    JobSubmitted,
+    PlanApproved,
+    PlanModeSet,
+    PlanProposed,
+    PlanRejected,
+)
 from rover_bus.events.identity import FAULTS_OF_THE_PROGRAM, Member
-from rover_bus.events.log import JobTaken, PlanRefusal, Record, StopAsked
+from rover_bus.events.log import JobTaken, ModeFixed, Record, StopAsked
 from rover_bus.events.requests import Reply
-from rover_bus.master import lifecycle
+from rover_bus.master import lifecycle, proposals
 from rover_bus.master.failing import charge
-from rover_bus.master.planning import Commands, plan_members
+from rover_bus.master.planning import Commands
 from rover_bus.master.state import State
 
 Steps = Generator[Record, None, Reply | None]
@@ -23,7 +34,13 @@ def notice(state: State, fact: Fact, cause: str, commands: Commands) -> Steps:
         case JobSubmitted(spec=spec, uid=uid) if state.spec is None:
             yield JobTaken(spec=spec, uid=uid, history=_history(uid), cause=cause)
         case PlanProposed():
-            yield from _adopt(state, fact, cause, commands)
+            yield from proposals.adopt(state, fact, cause, commands)
+        case PlanApproved() | PlanRejected():
+            yield from proposals.answer(state, fact, cause, commands)
+        case PlanModeSet(mode=mode) if state.mode != mode and state.phase != "ended":
+            yield ModeFixed(mode=mode, by=fact.by, cause=cause)
+        case JobPauseRequested() | JobResumeRequested():
+            yield from proposals.pause(state, fact, cause, commands)
         case JobStopRequested(mode=mode) if state.phase != "ended" and state.stop != mode:
             yield StopAsked(mode=mode, reason=fact.reason, by=fact.by, cause=cause)
             if mode == "cancel":
@@ -37,20 +54,6 @@ def notice(state: State, fact: Fact, cause: str, commands: Commands) -> Steps:
 def _history(uid: str) -> int:
     """The first history of a job is drawn from its random uid; a restore from a backup draws a new one (P21)."""
     return int(uid[:12], 16) if uid else 0
-
-
-def _adopt(state: State, proposal: PlanProposed, cause: str, commands: Commands) -> Consequences:
-    if state.spec is None or state.phase in ("closed", "finishing", "ended") or state.stop:
-        yield PlanRefusal(plan=proposal.plan, reason=f"the job is {state.stop or state.phase}", cause=cause)
-    elif proposal.plan <= state.proposal:
-        return
-    elif state.planned and proposal.servers != sum(p.member.role == "ps" for p in state.planned.values()):
-        yield PlanRefusal(
-            plan=proposal.plan, reason="servers cannot be added or removed while they serve", cause=cause
-        )
-    else:
-        yield plan_members(state, proposal, commands, cause)
-        yield from lifecycle.consequences(state, cause, commands)
 
 
 def _exited(state: State, fact: HostExited, member: Member, cause: str, commands: Commands) -> Consequences:

@@ -22,8 +22,13 @@ class Commands:
     server: list[str] = field(default_factory=lambda: ["rover", "serve", "ps"])
 
 
-def plan_members(state: State, proposal: PlanProposed, commands: Commands, cause: str) -> MembersPlanned:
-    """Carry out the Brain's plan: keep the lives that stay, allocate incarnations for new places, drop the rest."""
+def plan_members(
+    state: State, proposal: PlanProposed, commands: Commands, cause: str, approved_by: str = ""
+) -> MembersPlanned:
+    """Carry out a plan: keep the lives that stay, allocate incarnations for new places, drop the rest.
+
+    A life that the plan names in `replaces` is followed by the next incarnation of its place.
+    """
     hosts = proposal.hosts or state.hosts or ["local"]
     members: list[DesiredMember] = []
     counts: list[tuple[Role, int]] = [("ps", proposal.servers), ("worker", proposal.workers)]
@@ -32,7 +37,8 @@ def plan_members(state: State, proposal: PlanProposed, commands: Commands, cause
         for index in range(count):
             kept = state.planned.get(f"{role}-{index}")
             if kept is not None:
-                members.append(kept.replace(resources=resources))
+                life = _next_life(state, kept.member) if kept.member in proposal.replaces else kept.member
+                members.append(kept.replace(member=life, resources=resources))
             else:
                 host = hosts[(len(members)) % len(hosts)]
                 members.append(_desired(state, role, index, host, resources, commands))
@@ -44,6 +50,8 @@ def plan_members(state: State, proposal: PlanProposed, commands: Commands, cause
         reason=proposal.reason,
         proposal=proposal.plan,
         hosts=list(hosts),
+        constant=proposal.constant,
+        approved_by=approved_by,
         cause=cause,
     )
 
@@ -66,9 +74,18 @@ def begin_again(
     state: State, lost: Iterable[Member], commands: Commands, cause: str, reason: str
 ) -> MembersPlanned:
     """Like `replace_members`, and the places that were done are wanted again: all the work is still to be done (P24)."""
-    again = [desired.replace(member=_next_life(state, desired.member)) for desired in state.dropped.values()]
+    again = [] if state.paused else _lives_again(state)
     record = replace_members(state, lost, commands, cause, reason)
     return _changed(state, [*record.members, *again], cause, reason)
+
+
+def resume_members(state: State, cause: str, reason: str) -> MembersPlanned:
+    """What a pause took away runs again, in its places, by new lives."""
+    return _changed(state, [*state.planned.values(), *_lives_again(state)], cause, reason)
+
+
+def _lives_again(state: State) -> list[DesiredMember]:
+    return [desired.replace(member=_next_life(state, desired.member)) for desired in state.dropped.values()]
 
 
 def remove_places(state: State, places: set[str], cause: str, reason: str) -> MembersPlanned:

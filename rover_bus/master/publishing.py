@@ -13,7 +13,7 @@ import msgspec
 
 from rover_bus.events import facts, log
 from rover_bus.events.facts import JobFact, Position
-from rover_bus.events.identity import Member
+from rover_bus.events.identity import Member, Resources
 from rover_bus.events.log import Record
 from rover_bus.events.outbox import FactOut, Outgoing, PutValue
 from rover_bus.events.requests import RoutingTable
@@ -63,9 +63,33 @@ def _planned(job: str, record: log.MembersPlanned, state: State, term: int) -> l
                 workers=record.workers,
                 servers=record.servers,
                 reason=record.reason,
+                size=_size(record),
+                constant=record.constant,
+                approved_by=record.approved_by,
+                members_plan=record.plan,
             )
         )
     return made
+
+
+def _size(record: log.MembersPlanned) -> facts.Size:
+    """What the members of a plan are: those of a role are equal."""
+    each = {desired.member.role: desired.resources for desired in record.members}
+    worker, server = each.get("worker", Resources()), each.get("ps", Resources())
+    return facts.Size(
+        workers=record.workers,
+        servers=record.servers,
+        worker_cores=worker.cores,
+        server_cores=server.cores,
+        worker_memory_bytes=worker.memory_bytes,
+        server_memory_bytes=server.memory_bytes,
+    )
+
+
+def _paused(job: str, record: log.PauseSet, state: State, term: int) -> list[JobFact]:
+    if record.paused:
+        return [facts.JobPaused(job=job, reason=record.reason, workers=record.workers, by=record.by)]
+    return [facts.JobResumed(job=job, workers=record.workers, by=record.by)]
 
 
 def _committed(job: str, record: log.Committed, state: State, term: int) -> list[JobFact]:
@@ -129,7 +153,16 @@ _PUBLISHERS: dict[type[Record], Publisher] = {
         facts.DatasetRefused(job=job, member=r.member, difference=r.difference)
     ],
     log.MembersPlanned: _planned,
-    log.PlanRefusal: lambda job, r, state, term: [facts.PlanRefused(job=job, plan=r.plan, reason=r.reason)],
+    log.PlanRefusal: lambda job, r, state, term: [
+        facts.PlanRefused(job=job, plan=r.plan, reason=r.reason, constant=r.constant)
+    ],
+    log.PlanCheck: lambda job, r, state, term: [
+        facts.PlanChecked(job=job, plan=r.plan, outcome=r.outcome, mode=r.mode)
+    ],
+    log.PlanLive: lambda job, r, state, term: [
+        facts.PlanSettled(job=job, plan=r.plan, members_plan=state.plan)
+    ],
+    log.PauseSet: _paused,
     log.Admitted: lambda job, r, state, term: [
         facts.MemberAdmitted(job=job, member=r.member, host=r.host, pid=r.pid, state=r.state)
     ],

@@ -58,7 +58,12 @@ def wiring(job: str, snapshot_every_batches: int = 2000, tick_s: float = 0.25) -
         follows=[
             subjects.job_facts(job, "job.submitted"),
             subjects.job_facts(job, "job.stop_requested"),
+            subjects.job_facts(job, "job.pause_requested"),
+            subjects.job_facts(job, "job.resume_requested"),
             subjects.job_facts(job, "plan.proposed"),
+            subjects.job_facts(job, "plan.approved"),
+            subjects.job_facts(job, "plan.rejected"),
+            subjects.job_facts(job, "plan.mode_set"),
             subjects.host_facts(fact="exited"),
         ],
         publishes=subjects.job_facts(job),

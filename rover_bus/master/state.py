@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from rover_bus.events.facts import PlanProposed
 from rover_bus.events.identity import DesiredMember, Member
 from rover_bus.events.job import Dataset, JobSpec
 from rover_bus.events.requests import RoutingTable
@@ -70,7 +71,13 @@ class State:
         self.phase: Phase = "waiting"
         self.term = 0
         self.plan = 0
-        self.proposal = 0
+        self.proposal = 0  # the last plan that was carried out
+        self.heard = 0  # the last plan that was decided on: a lower number is stale
+        self.brain_term = 0
+        self.mode = ""  # what a person set; "": as the job file says
+        self.waiting: PlanProposed | None = None  # for a person's word
+        self.settling = 0  # the plan whose members are not all there yet
+        self.paused = False
         self.hosts: list[str] = []
         self.planned: dict[str, DesiredMember] = {}  # by place
         self.dropped: dict[str, DesiredMember] = {}  # of the plan, but done: a rewind needs them again (P24)
@@ -108,6 +115,12 @@ class State:
                 "term": self.term,
                 "plan": self.plan,
                 "proposal": self.proposal,
+                "heard": self.heard,
+                "brain_term": self.brain_term,
+                "mode": self.mode,
+                "waiting": plain(self.waiting),
+                "settling": self.settling,
+                "paused": self.paused,
                 "hosts": self.hosts,
                 "planned": plain(self.planned),
                 "dropped": plain(self.dropped),
@@ -144,6 +157,9 @@ class State:
             "incarnations",
         ):
             setattr(state, field, dump[field])
+        for field in ("heard", "brain_term", "mode", "settling", "paused"):  # not in snapshots of 0.1
+            setattr(state, field, dump.get(field, getattr(state, field)))
+        state.waiting = convert(dump.get("waiting"), PlanProposed | None)
         state.planned = convert(dump["planned"], dict[str, DesiredMember])
         state.dropped = convert(dump.get("dropped", {}), dict[str, DesiredMember])
         state.lives = convert(dump["lives"], dict[str, Life])

@@ -1,0 +1,61 @@
+"""The life of a plan, stragglers and incidents in a line each. Called by narration.tell; apart because plans have many words."""
+
+from __future__ import annotations
+
+from rover_bus.events import facts
+from rover_bus.events.facts import Fact
+
+
+def tell_plan(fact: Fact) -> str:
+    """Return what happened in one line, "" for a fact of another kind."""
+    match fact:
+        case facts.PlanChecked(plan=plan, outcome=outcome):
+            return {
+                "passed": f"plan {plan} passes the checks",
+                "waits": f"plan {plan} waits for a person: rover plan approve | reject",
+                "observed": f"plan {plan} is only observed",
+            }[outcome]
+        case facts.PlanApproved(plan=plan, by=by):
+            return f"{by or 'somebody'} approves plan {plan}"
+        case facts.PlanRejected(plan=plan, by=by, reason=reason):
+            return f"{by or 'somebody'} rejects plan {plan}{f': {reason}' if reason else ''}"
+        case facts.PlanModeSet(mode=mode, by=by):
+            return f"{by or 'somebody'} sets the mode of plans to {mode}"
+        case facts.PlanSettled(plan=plan):
+            return f"plan {plan} is live"
+        case facts.PlanMeasured(plan=plan):
+            return f"plan {plan} measured: {_figures(fact)}"
+        case facts.PlanKept(plan=plan, constant=constant):
+            return f"plan {plan} is kept ({constant}): {_figures(fact)}"
+        case facts.PlanRolledBack(plan=plan, by_plan=by_plan, constant=constant):
+            return f"plan {plan} is rolled back by plan {by_plan} ({constant}): {_figures(fact)}"
+        case facts.StragglerFound(member=member, share=share, lease_share=lease):
+            return f"{member} is slow: {share:.0%} of what is expected; its leases shrink to {lease:.0%}"
+        case facts.StragglerRecovered(member=member, share=share):
+            return f"{member} keeps up again: {share:.0%} of what is expected"
+        case facts.IncidentOpened() | facts.IncidentClosed():
+            return _tell_incident(fact)
+        case facts.JobForecast(eta_s=eta_s, constant=constant, low_90_s=low, high_90_s=high):
+            if eta_s < 0:
+                return f"the target is out of reach by what is known ({constant})"
+            return f"the target will be reached in {eta_s:.0f} s ({_until(low)} to {_until(high)})"
+        case facts.JobPaused(by=by, workers=workers, reason=reason):
+            return f"paused{f' by {by}' if by else ''}: {workers} workers leave{f' ({reason})' if reason else ''}"
+        case facts.JobResumed(workers=workers):
+            return f"resumed with {workers} workers"
+    return ""
+
+
+def _figures(fact: facts.PlanMeasured | facts.PlanKept | facts.PlanRolledBack) -> str:
+    return f"{fact.before:,.0f} -> {fact.after:,.0f} samples/s, {fact.predicted:,.0f} predicted"
+
+
+def _tell_incident(fact: facts.IncidentOpened | facts.IncidentClosed) -> str:
+    if isinstance(fact, facts.IncidentClosed):
+        return f"incident {fact.incident} is over: {fact.member}"
+    left = f"in {fact.seconds_left:.0f} s" if fact.seconds_left >= 0 else "some day"
+    return f"{fact.member} would meet its memory limit {left}: {fact.constant} (incident {fact.incident})"
+
+
+def _until(seconds: float) -> str:
+    return f"{seconds:.0f}" if seconds >= 0 else "never"

@@ -1,0 +1,34 @@
+"""What every fact has: a type tag, a cause, who asked; and, when it comes out of a log, its place there (protocol P18).
+
+The bases of facts.py, plan_facts.py and host facts; apart so that these may be many files and still be one language.
+"""
+
+from __future__ import annotations
+
+from rover_bus.events.invariants import Checked
+
+Position = tuple[int, int]
+
+
+class Fact(Checked, frozen=True, kw_only=True, tag_field="type"):
+    """Base of all facts. `cause` is the id of the event that caused this one; `by` is who asked (people, services)."""
+
+    cause: str = ""
+    by: str = ""
+
+    @classmethod
+    def tag(cls) -> str:
+        """Return the type tag, for example `plan.applied.v1`."""
+        return str(cls.__struct_config__.tag)
+
+    @classmethod
+    def kind(cls) -> str:
+        """Return `<noun>.<verb>`: the last two tokens of its subject (the last one for hosts)."""
+        return cls.tag().rsplit(".", 1)[0]
+
+
+class JobFact(Fact, frozen=True, kw_only=True):
+    """A fact about one job. `position` is set on what comes out of the job's log."""
+
+    job: str
+    position: Position | None = None

@@ -1,0 +1,285 @@
+"""The life of a plan: proposed, checked, approved, applied, settled, measured, kept or rolled back; and what the Brain sees.
+
+    Brain      plan.proposed                        plan.measured   plan.kept | plan.rolled_back (another plan takes it back)
+    master              plan.checked | plan.refused          plan.applied   plan.settled
+    people                      plan.approved | plan.rejected
+
+Every one names its plan and a reason constant (`constant`); `reason` is the same for people. A plan is absolute (protocol P22):
+it says what shall be, from which snapshot (`log_sequence`, `members_plan`) and under which Brain term. Throughput is in samples
+a second throughout. Facts of the Brain carry their place in the Brain's own log.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from rover_bus.events.fact import JobFact, Position
+from rover_bus.events.identity import Member
+from rover_bus.events.invariants import Bytes, Checked, Cores, Count
+from rover_bus.events.job import PlanMode
+
+# What a plan is for: the first size, a measurement, more or less of it, taking one back, memory, a slow worker, other jobs, people.
+PlanStep = Literal["start", "probe", "scale", "rollback", "relief", "replace", "room", "asked"]
+
+
+class Size(Checked, frozen=True, kw_only=True):
+    """How many of whom, and how big each is; 0 cores or bytes: no limit. What plans hold, want and pass over."""
+
+    workers: Count
+    servers: Count
+    worker_cores: Cores = 0.0
+    server_cores: Cores = 0.0
+    worker_memory_bytes: Bytes = 0
+    server_memory_bytes: Bytes = 0
+
+
+class LosingPlan(Checked, frozen=True, kw_only=True):
+    """An alternative that was not taken: why (a constant), by which score, and what it was believed to reach."""
+
+    size: Size
+    reason: str
+    score: float = 0.0
+    throughput: float = 0.0
+
+
+class BrainFact(JobFact, frozen=True, kw_only=True):
+    """A fact that the Brain decided: its term, and its place in the Brain's own log."""
+
+    brain_term: Count = 0
+    brain_position: Position | None = None
+
+
+class PlanProposed(JobFact, frozen=True, kw_only=True, tag="plan.proposed.v1"):
+    """The Brain's absolute plan: how many of whom, how big, where. `log_sequence` is what it was computed from (P22)."""
+
+    plan: Count
+    brain_term: Count = 0
+    brain_position: Position | None = None  # in the Brain's own log
+    log_sequence: Count = 0  # of the job's log: the newest record whose fact the Brain had seen
+    workers: Count
+    servers: Count
+    worker_cores: Cores = 0.0
+    server_cores: Cores = 0.0
+    worker_memory_bytes: Bytes = 0
+    server_memory_bytes: Bytes = 0
+    hosts: list[str] = []
+    masters: list[str] = []
+    reason: str = ""
+    scores: dict[str, float] = {}
+    step: PlanStep = "start"
+    mode: PlanMode = "auto"  # the cluster's or the job's, whichever is stricter
+    constant: str = ""
+    members_plan: Count = 0  # the number of the member set it was computed from; 0: any
+    resumed_from: Count = 0  # the sequence of the Brain's log from which its present term went on
+    held: Size | None = None
+    losers: list[LosingPlan] = []
+    constraints: list[str] = []  # what the user fixed and the plan therefore keeps (S21)
+    measured: float = 0.0  # samples a second now
+    predicted: float = 0.0  # and under this plan, with its 90 % interval
+    predicted_low_90: float = 0.0
+    predicted_high_90: float = 0.0
+    released_by: list[str] = []  # jobs whose shrink must be applied before this plan may grow
+    replaces: list[Member] = []  # lives that end and are followed by the next incarnation of their place
+    rolls_back: Count = 0  # the plan that this one takes back
+    incident: str = ""
+
+    @property
+    def size(self) -> Size:
+        """What shall be."""
+        return Size(
+            workers=self.workers,
+            servers=self.servers,
+            worker_cores=self.worker_cores,
+            server_cores=self.server_cores,
+            worker_memory_bytes=self.worker_memory_bytes,
+            server_memory_bytes=self.server_memory_bytes,
+        )
+
+
+class PlanChecked(JobFact, frozen=True, kw_only=True, tag="plan.checked.v1"):
+    """The master found nothing against a plan: it is carried out, waits for approval, or is only observed, by `mode`."""
+
+    plan: Count
+    outcome: Literal["passed", "waits", "observed"] = "passed"
+    mode: PlanMode = "auto"
+
+
+class PlanRefused(JobFact, frozen=True, kw_only=True, tag="plan.refused.v1"):
+    """The master will not carry a plan out, and says why."""
+
+    plan: Count
+    reason: str
+    constant: str = ""
+
+
+class PlanApproved(JobFact, frozen=True, kw_only=True, tag="plan.approved.v1"):
+    """A person (`by`) lets a waiting plan pass. The master checks it once more before it is applied."""
+
+    plan: Count
+    reason: str = ""
+
+
+class PlanRejected(JobFact, frozen=True, kw_only=True, tag="plan.rejected.v1"):
+    """A person (`by`) says no to a waiting plan."""
+
+    plan: Count
+    reason: str = ""
+
+
+class PlanModeSet(JobFact, frozen=True, kw_only=True, tag="plan.mode_set.v1"):
+    """A person (`by`) says what becomes of this job's plans from now on."""
+
+    mode: PlanMode
+
+
+class PlanApplied(JobFact, frozen=True, kw_only=True, tag="plan.applied.v1"):
+    """The master carries a plan out from now on. `approved_by`: the person who let it pass, where one had to."""
+
+    plan: Count
+    workers: Count
+    servers: Count
+    reason: str = ""
+    size: Size | None = None
+    constant: str = ""
+    approved_by: str = ""
+    members_plan: Count = 0
+
+
+class PlanSettled(JobFact, frozen=True, kw_only=True, tag="plan.settled.v1"):
+    """All members of a plan take part and those that it dropped are gone: from here on it is measured, and cooldown counts."""
+
+    plan: Count
+    members_plan: Count = 0
+
+
+class PlanMeasured(BrainFact, frozen=True, kw_only=True, tag="plan.measured.v1"):
+    """What a plan brought: medians of the windows before and after, beside what was predicted."""
+
+    plan: Count
+    before: float
+    after: float
+    predicted: float
+    windows: Count = 0
+
+
+class PlanKept(BrainFact, frozen=True, kw_only=True, tag="plan.kept.v1"):
+    """A plan brought what was asked of it."""
+
+    plan: Count
+    constant: str
+    before: float
+    after: float
+    predicted: float
+
+
+class PlanRolledBack(BrainFact, frozen=True, kw_only=True, tag="plan.rolled_back.v1"):
+    """A plan did not pay: `by_plan` takes it back."""
+
+    plan: Count
+    by_plan: Count
+    constant: str
+    before: float
+    after: float
+    predicted: float
+
+
+class StragglerFound(BrainFact, frozen=True, kw_only=True, tag="straggler.found.v1"):
+    """A worker is slow against its peers or its own past. Its leases are `lease_share` of the usual size while it is (S18)."""
+
+    member: Member
+    share: float  # its rate over what is expected of it
+    lease_share: float
+    rate: float  # samples a second
+    usual: float
+    constant: str
+
+
+class StragglerRecovered(BrainFact, frozen=True, kw_only=True, tag="straggler.recovered.v1"):
+    """A straggler is as fast as it should be again, or gone."""
+
+    member: Member
+    share: float
+
+
+class IncidentOpened(BrainFact, frozen=True, kw_only=True, tag="incident.opened.v1"):
+    """A member will meet its memory limit: one incident until it is over (S10). `constant` names the relief."""
+
+    incident: str
+    member: Member
+    constant: str
+    used_bytes: Bytes
+    limit_bytes: Bytes  # after the relief
+    seconds_left: (
+        float  # until the upper bound of the forecast meets the limit it had; -1: never within the forecast
+    )
+    plan: Count = 0
+
+
+class IncidentClosed(BrainFact, frozen=True, kw_only=True, tag="incident.closed.v1"):
+    """The danger is over: the limit outlives the forecast again, or the member is gone."""
+
+    incident: str
+    member: Member
+    used_bytes: Bytes = 0
+    limit_bytes: Bytes = 0
+
+
+class JobForecast(BrainFact, frozen=True, kw_only=True, tag="job.forecast.v1"):
+    """When a job will have reached what its `stop` asks for, in seconds from now; -1: out of reach by what is known."""
+
+    constant: str
+    eta_s: float
+    low_90_s: float
+    high_90_s: float
+    value: float = 0.0  # the loss (or 1 - AUC) now
+    target: float = 0.0
+
+
+class JobPauseRequested(JobFact, frozen=True, kw_only=True, tag="job.pause_requested.v1"):
+    """A person (`by`) wants the workers to leave and the servers to stay."""
+
+    reason: str = ""
+
+
+class JobResumeRequested(JobFact, frozen=True, kw_only=True, tag="job.resume_requested.v1"):
+    """A person (`by`) wants the job to go on where it was."""
+
+    reason: str = ""
+
+
+class JobPaused(JobFact, frozen=True, kw_only=True, tag="job.paused.v1"):
+    """No worker shall run; the job waits as it is for `job.resume_requested` (or, paused by a plan, for room)."""
+
+    reason: str = ""
+    workers: Count = 0  # that it will have again
+    plan: Count = 0
+
+
+class JobResumed(JobFact, frozen=True, kw_only=True, tag="job.resumed.v1"):
+    """The job has workers again."""
+
+    workers: Count = 0
+
+
+PLAN_FACTS: tuple[type[JobFact], ...] = (
+    PlanProposed,
+    PlanChecked,
+    PlanRefused,
+    PlanApproved,
+    PlanRejected,
+    PlanModeSet,
+    PlanApplied,
+    PlanSettled,
+    PlanMeasured,
+    PlanKept,
+    PlanRolledBack,
+    StragglerFound,
+    StragglerRecovered,
+    IncidentOpened,
+    IncidentClosed,
+    JobForecast,
+    JobPauseRequested,
+    JobResumeRequested,
+    JobPaused,
+    JobResumed,
+)

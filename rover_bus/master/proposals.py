@@ -1,0 +1,137 @@
+"""What becomes of a plan in the master: stale, refused, observed, waiting for a person, or carried out. Generators of records.
+
+Fed by noticing.py with the Brain's and people's facts; feeds planning.py. The Brain has checked what it knows (quota, cooldown,
+pins); here is checked what only the job's own log knows: whether the snapshot is still true, and whether the job can be changed
+at all (protocol P22). Apart from planning.py, which turns a plan that passed into members.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+
+from rover_bus.events.facts import (
+    JobPauseRequested,
+    JobResumeRequested,
+    PlanApproved,
+    PlanProposed,
+    PlanRejected,
+)
+from rover_bus.events.log import PauseSet, PlanCheck, PlanRefusal, Record
+from rover_bus.master import lifecycle
+from rover_bus.master.planning import Commands, plan_members, remove_places, resume_members
+from rover_bus.master.state import State
+
+Steps = Generator[Record, None, None]
+Obstacle = tuple[str, str]  # a constant, and the same for people
+STRICTNESS = ("auto", "approve", "observe")
+
+
+def adopt(state: State, proposal: PlanProposed, cause: str, commands: Commands) -> Steps:
+    """Decide what becomes of a proposed plan. A number that was decided on already changes nothing (P17, P22)."""
+    if proposal.plan <= state.heard:
+        return
+    obstacle = check(state, proposal)
+    if obstacle is not None:
+        yield PlanRefusal(plan=proposal.plan, constant=obstacle[0], reason=obstacle[1], cause=cause)
+        return
+    mode = mode_for(state, proposal)
+    outcome = {"auto": "passed", "approve": "waits", "observe": "observed"}[mode]
+    yield PlanCheck(
+        plan=proposal.plan,
+        outcome=outcome,
+        mode=mode,
+        brain_term=proposal.brain_term,
+        proposal=proposal if outcome == "waits" else None,
+        cause=cause,
+    )
+    if outcome == "passed":
+        yield from _apply(state, proposal, cause, commands)
+
+
+def answer(state: State, fact: PlanApproved | PlanRejected, cause: str, commands: Commands) -> Steps:
+    """A person's word on the plan that waits; the world may have changed meanwhile, so it is checked once more."""
+    proposal = state.waiting
+    if proposal is None or proposal.plan != fact.plan:
+        return
+    who = fact.by or "somebody"
+    obstacle = check(state, proposal)
+    if isinstance(fact, PlanRejected):
+        obstacle = "rejected", f"{who} said no{f': {fact.reason}' if fact.reason else ''}"
+    if obstacle is not None:
+        yield PlanRefusal(plan=fact.plan, constant=obstacle[0], reason=obstacle[1], cause=cause)
+        return
+    yield from _apply(state, proposal, cause, commands, who)
+
+
+def _apply(
+    state: State, proposal: PlanProposed, cause: str, commands: Commands, approved_by: str = ""
+) -> Steps:
+    yield plan_members(state, proposal, commands, cause, approved_by)
+    yield from lifecycle.consequences(state, cause, commands)
+
+
+def mode_for(state: State, proposal: PlanProposed) -> str:
+    """Return the stricter of what the plan and the job say. A first plan, and a person's own, are carried out."""
+    if not state.planned or not proposal.brain_term or state.spec is None:
+        return "auto"
+    own = state.mode or state.spec.plan.mode
+    return max(own, proposal.mode, key=STRICTNESS.index)
+
+
+def check(state: State, proposal: PlanProposed) -> Obstacle | None:
+    """Return what stands against a plan: a constant and words; None when it may be carried out."""
+    spec = state.spec
+    if spec is None or state.phase in ("closed", "finishing", "ended") or state.stop:
+        return "job_is_ending", f"the job is {state.stop or state.phase}"
+    if state.paused:
+        return "paused", "the job is paused: resume it first"
+    if not state.planned:
+        return None
+    if proposal.brain_term and proposal.brain_term < state.brain_term:
+        return "stale_brain_term", f"Brain term {proposal.brain_term} is over, {state.brain_term} is on"
+    if proposal.members_plan and proposal.members_plan != state.plan:
+        return (
+            "membership_changed",
+            f"computed from member set {proposal.members_plan}; it is {state.plan} now",
+        )
+    return _check_counts(state, proposal)
+
+
+def _check_counts(state: State, proposal: PlanProposed) -> Obstacle | None:
+    spec = state.spec
+    assert spec is not None
+    if proposal.servers != sum(desired.member.role == "ps" for desired in state.planned.values()):
+        return "servers_fixed", "servers cannot be added or removed while they serve"
+    makes_room = proposal.step == "room"  # a higher job's doing: it may take workers, never servers
+    if proposal.workers < 1 and not makes_room:
+        return "limit_exceeded", "a running job needs one worker at least"
+    pin = spec.workers.count
+    if proposal.brain_term and pin and proposal.workers != pin and not makes_room:
+        return (
+            "constrained_by_user",
+            f"workers are pinned to {pin} by the user; the plan asks for {proposal.workers}",
+        )
+    if proposal.brain_term and proposal.workers > spec.workers.max_count:
+        return (
+            "limit_exceeded",
+            f"{proposal.workers} workers exceed the job's limit of {spec.workers.max_count}",
+        )
+    return None
+
+
+def pause(
+    state: State, fact: JobPauseRequested | JobResumeRequested, cause: str, commands: Commands
+) -> Steps:
+    """A person takes the workers away, or lets the job go on where it was. Servers stay (until checkpoints exist)."""
+    wanted = isinstance(fact, JobPauseRequested)
+    if state.paused == wanted or state.phase not in ("starting", "training") or state.stop:
+        return
+    if wanted:
+        places = {place for place, desired in state.planned.items() if desired.member.role == "worker"}
+        yield PauseSet(paused=True, workers=len(places), reason=fact.reason, by=fact.by, cause=cause)
+        yield remove_places(state, places, cause, f"paused{f': {fact.reason}' if fact.reason else ''}")
+    else:
+        record = resume_members(state, cause, "resumed")
+        yield PauseSet(paused=False, workers=record.workers, reason=fact.reason, by=fact.by, cause=cause)
+        yield record
+    yield from lifecycle.consequences(state, cause, commands)
