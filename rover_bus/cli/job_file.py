@@ -20,7 +20,7 @@ import msgspec
 
 from rover_bus.cli.units import parse_bytes, parse_seconds
 from rover_bus.events.errors import InputError
-from rover_bus.events.job import DataSpec, JobSpec, LeaseSpec, PlanSpec, RoleSpec, StopSpec
+from rover_bus.events.job import CheckpointSpec, DataSpec, JobSpec, LeaseSpec, PlanSpec, RoleSpec, StopSpec
 from rover_bus.events.subjects import name as check_name
 
 BUILT_IN = {"dlrm": "dlrm/train.py"}
@@ -31,9 +31,10 @@ TABLES: dict[str, type[msgspec.Struct]] = {
     "leases": LeaseSpec,
     "plan": PlanSpec,
     "stop": StopSpec,
+    "checkpoint": CheckpointSpec,
 }
 _UNITS: dict[str, Callable[[object, str], float]] = {"_bytes": parse_bytes, "_s": parse_seconds}
-_OURS = frozenset({"directory"})  # fields of a JobSpec that are no keys: known from where the file lies
+_OURS = frozenset({"directory", "start_from"})  # fields of a JobSpec that are no keys: known from elsewhere
 
 
 def read_job(
@@ -58,6 +59,10 @@ def read_job(
             data[key] = str(directory / str(data[key]))
     if seed is not None:
         data["seed"] = seed
+    if (checkpoint := fields.get("checkpoint")) is not None:
+        fields.setdefault("on_server_lost", "restore")
+        if checkpoint.get("path"):
+            checkpoint["path"] = str(directory / str(checkpoint["path"]))
     if predictions or fields.get("predictions"):
         fields["predictions"] = str(
             Path(predictions).absolute() if predictions else directory / fields["predictions"]

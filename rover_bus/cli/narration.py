@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from rover_bus.cli.plan_narration import tell_plan
+from rover_bus.events import checkpoint_facts as cuts
 from rover_bus.events import facts
 from rover_bus.events.facts import Fact
 from rover_bus.events.identity import Member
@@ -77,9 +78,44 @@ def tell(fact: Fact) -> str:
         case facts.HostExited(member=member, exit=exit, ran_s=ran_s):
             detail = f" ({exit.detail})" if exit.detail else ""
             return f"process of {member} ended after {ran_s:.1f} s: {_spoken(exit.reason)}{detail}"
+        case cuts.CheckpointFact() | cuts.HostPartFact():
+            return tell_checkpoint(fact)
         case facts.HostLeft(host=host, reason=reason):
             return f"host {host} leaves{_because(reason)}"
     return tell_plan(fact) or f"{fact.kind()}"
+
+
+def tell_checkpoint(fact: Fact) -> str:
+    """Return what happened to a cut in one line."""
+    match fact:
+        case cuts.CheckpointOpened(cut=cut, epoch=epoch, samples_committed=samples):
+            return f"cut {cut} opens at {samples:,} samples, epoch {epoch}"
+        case cuts.PartStaged(cut=cut, place=place, blocked_s=blocked):
+            size = _mib(place.size_bytes)
+            return f"cut {cut}: {place.part} staged on {place.host or 'its host'}, {size} in {blocked * 1e3:.1f} ms"
+        case cuts.CheckpointStaged(cut=cut, parts=parts):
+            return f"cut {cut} is staged: {_count(len(parts), 'part')} in memory"
+        case cuts.CheckpointPersistOrdered(cut=cut, path=path):
+            return f"cut {cut} is to be stored in {path}"
+        case cuts.CheckpointManifestOrdered(cut=cut, host=host):
+            return f"cut {cut}: every part is stored, {host} writes the manifest"
+        case cuts.CheckpointRedundant(cut=cut, holders=holders):
+            return f"cut {cut} is redundant: also on {', '.join(holders) or 'other hosts'}"
+        case cuts.CheckpointReady(cut=cut, path=path, size_bytes=size):
+            return f"cut {cut} is ready: {path}{f', {_mib(size)}' if size else ''}"
+        case cuts.CheckpointSuperseded(cut=cut, newer=by, reason=reason):
+            return f"cut {cut} superseded{f' by cut {by}' if by else ''}{_because(reason)}"
+        case cuts.CheckpointFailed(cut=cut, reason=reason):
+            return f"cut {cut} failed: {reason}"
+        case cuts.ServerRestored(member=member, cut=cut, source=source, seconds=seconds, rows=rows):
+            return f"{member} restored from cut {cut} in {source}: {rows:,} rows in {seconds:.2f} s"
+        case cuts.HostPartFailed(cut=cut, part=part, step=step, reason=reason):
+            return f"cut {cut}: {step} of {part or 'the manifest'} failed: {reason}"
+        case cuts.HostPartFact(host=host, cut=cut, part=part):
+            return f"cut {cut}: {part} {_spoken(fact.kind().removeprefix('part_'))} on {host}".replace(
+                "  ", " "
+            )
+    return f"{fact.kind()}"
 
 
 def mood(fact: Fact) -> str:
@@ -99,9 +135,19 @@ def mood(fact: Fact) -> str:
             return BAD
         case facts.HostExited(exit=exit) if exit.reason not in ("completed", "drained"):
             return BAD
+        case cuts.CheckpointReady() | cuts.ServerRestored():
+            return GOOD
+        case cuts.CheckpointFailed() | cuts.HostPartFailed():
+            return BAD
+        case cuts.CheckpointFact() | cuts.HostPartFact():
+            return DIM
         case facts.JobReported() | facts.MembersDesired() | facts.RoutingChanged():
             return DIM
     return PLAIN
+
+
+def _mib(size_bytes: int) -> str:
+    return f"{size_bytes / 2**20:,.1f} MiB"
 
 
 def _because(reason: str) -> str:

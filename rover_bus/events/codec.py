@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import msgpack
 import msgspec
 
+from rover_bus.events.checkpoint_facts import CHECKPOINT_FACTS
 from rover_bus.events.errors import BadMessage, UnknownVersion
 from rover_bus.events.facts import FACTS
 from rover_bus.events.log import LogBatch
@@ -27,7 +28,14 @@ T = TypeVar("T")
 _encoder = msgspec.msgpack.Encoder()
 encode = _encoder.encode
 
-_TYPES: tuple[type[msgspec.Struct], ...] = (*FACTS, *PROFILES, *REQUESTS, *REPLIES, LogBatch)
+_TYPES: tuple[type[msgspec.Struct], ...] = (
+    *FACTS,
+    *CHECKPOINT_FACTS,
+    *PROFILES,
+    *REQUESTS,
+    *REPLIES,
+    LogBatch,
+)
 EVENTS: dict[str, type[msgspec.Struct]] = {str(cls.__struct_config__.tag): cls for cls in _TYPES}
 assert len(EVENTS) == len(_TYPES), "two event types share a tag"
 

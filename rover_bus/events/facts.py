@@ -208,6 +208,9 @@ class LedgerRewound(JobFact, frozen=True, kw_only=True, tag="ledger.rewound.v1")
     epoch: Count
     committed_batches: Count
     reason: str
+    cut: Count = 0  # 0: from nothing
+    servers: list[Member] = []  # who go back to the cut; the others keep their state (P11)
+    samples_again: Count = 0  # the cost: committed since the cut, to be computed again
 
 
 class WorkerFailed(JobFact, frozen=True, kw_only=True, tag="worker.failed.v1"):

@@ -108,6 +108,33 @@ class StopSpec(Checked, frozen=True, kw_only=True):
     )
 
 
+class CheckpointSpec(Checked, frozen=True, kw_only=True):
+    """How often a cut is taken and where it goes. `every_s` 0: chosen from measured cost and failure rate, within `overhead`."""
+
+    every_s: Seconds = 0.0
+    overhead: Annotated[float, msgspec.Meta(gt=0, le=0.5)] = 0.02  # of training time that staging may block
+    persist: bool = True  # False: cuts stay in memory only
+    path: str = ""  # a directory; "": the stack's own home
+    keep: Positive = 3  # ready checkpoints to keep
+    keep_every: Count = 0  # and every so many-th for good; 0: none
+    rate_bytes: Bytes = 0  # a second, that a host may write; 0: as fast as it goes
+    codec: Literal["raw", "int8"] = "raw"
+    copies: Count = 0  # of each part on other hosts
+    parity: Count = 0  # parity blocks a group, in place of copies
+    slots: Annotated[int, msgspec.Meta(ge=2, le=8)] = 2  # cuts that a server's memory holds
+
+
+class StartFrom(Checked, frozen=True, kw_only=True):
+    """A checkpoint of another job, ready in storage: its model is taken over, the data begins at position 0."""
+
+    job: str
+    uid: str
+    history: int
+    generation: Count
+    cut: Count
+    path: str
+
+
 class JobSpec(Checked, frozen=True, kw_only=True):
     """A job as submitted: absolute, self-contained, without secrets."""
 
@@ -123,7 +150,9 @@ class JobSpec(Checked, frozen=True, kw_only=True):
     environment: dict[str, str] = {}
     directory: str = ""
     predictions: str = ""  # where a score for every row of the evaluation file is written
-    on_server_lost: Literal["fail", "restart"] = "fail"  # P24
+    on_server_lost: Literal["fail", "restart", "restore"] = "fail"  # P24; restore: from the newest usable cut
+    checkpoint: CheckpointSpec | None = None  # None: no cuts are taken
+    start_from: StartFrom | None = None
     depth: Positive = 1  # batches in flight a worker
     priority: int = 0
     labels: dict[str, str] = {}

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from rover_bus.events.checkpoints import CutOrder, PartReport, RestoreOrder, RestoreReport
 from rover_bus.events.facts import SkippedRow
 from rover_bus.events.identity import Member
 from rover_bus.events.invariants import Told
@@ -86,6 +87,7 @@ class JoinReply(Reply, frozen=True, kw_only=True, tag="joined.v1"):
     routing: RoutingTable | None = None
     seed: int = 0
     spec: dict[str, Any] = {}
+    restore: RestoreOrder | None = None  # what the state of a server that names a cut is made of
 
 
 class RegisterRequest(Request, frozen=True, kw_only=True, tag="register.v1"):
@@ -160,6 +162,8 @@ class HeartbeatRequest(Request, frozen=True, kw_only=True, tag="heartbeat.v1"):
     held: list[int] = []
     statistics: dict[str, float] = {}
     routing_epoch: int = 0  # the newest routing that the member knows, 0: none
+    staged: PartReport | None = None  # a server's last part
+    restored: RestoreReport | None = None  # what became of a server's restore order
 
 
 class HeartbeatReply(Reply, frozen=True, kw_only=True, tag="heard.v1"):
@@ -171,7 +175,10 @@ class HeartbeatReply(Reply, frozen=True, kw_only=True, tag="heard.v1"):
     path: str = ""
     routing: RoutingTable | None = None  # when newer than what the member should know
     job_state: str = "running"
-    closed_before: int = 0  # epochs before this one are closed: their applied sets may be forgotten (P11)
+    closed_before: int = (
+        0  # epochs before this one lie before every usable cut: applied sets may be forgotten (P11)
+    )
+    cut: CutOrder | None = None  # to a server whose job takes cuts
 
 
 class LeaveRequest(Request, frozen=True, kw_only=True, tag="leave.v1"):

@@ -15,6 +15,8 @@ import os
 import re
 from pathlib import Path
 
+import xxhash
+
 from rover_bus.events.errors import InputError
 
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,99}")
@@ -24,6 +26,18 @@ JOB_LOCK = "job.lock"
 def default_root() -> Path:
     """A directory of this user in the host's shared memory."""
     return Path(f"/dev/shm/rover-{os.getuid()}")
+
+
+def host_root(state_directory: Path | str) -> Path:
+    """Where the jobs of one host stage: its daemon and its servers, who share a state directory, both find it so.
+
+    `$ROVER_SHM`, or /dev/shm, or, where neither can be had, the state directory itself: then it is no memory, but it works.
+    """
+    state = os.path.abspath(state_directory)
+    base = Path(os.environ.get("ROVER_SHM", "") or "/dev/shm")
+    if not os.access(base, os.W_OK | os.X_OK):
+        return Path(state) / "shm"
+    return base / f"rover-{os.getuid()}-{xxhash.xxh3_64_hexdigest(state.encode())[:12]}"
 
 
 def job_directory(root: Path | None, job: str) -> Path:
