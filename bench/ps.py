@@ -1,9 +1,10 @@
 """What parameter servers cost: pull + push through two server processes against the same arithmetic in one process.
 
-    python -m bench.ps [--json] [--steps 60] [--rounds 7] [--transport tcp|unix]
+    python -m bench.ps [--json] [--steps 60] [--rounds 7] [--transport shm|tcp|unix] [--profile]
 
 Batches of 512 x 26 ids, width 16, Adagrad, 10^6 rows, hashed and growing tables, Zipf(1.05) and nearly uniform ids; one table or
 26. Gradients are given: no model is computed. Local and remote steps alternate round by round; ratios are of the same round.
+`--profile` times the stages of a step at the worker and at the servers instead (its ratios are those of wrapped functions).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import argparse
 import json
 import multiprocessing
 import statistics
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,6 +23,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from bench.ps_profile import SERVER, WORKER, Stopwatch
 from rover_bus.events.requests import ServerAddress
 from rover_bus.ps.client import RemoteParameters
 from rover_bus.ps.core import ServerCore
@@ -35,26 +38,39 @@ SECRET = b"bench"
 Batch = dict[str, npt.NDArray[np.int64]]
 
 
-def serve(index: int, transport: str, pipe: Connection) -> None:
+def serve(index: int, transport: str, profile: bool, pipe: Connection) -> None:
     """One server process: says its address, is told the routing, serves until told to stop."""
+    watch = Stopwatch(SERVER, waits_in_receive=False) if profile else None
     core = ServerCore(index, incarnation=1)
-    address = "tcp:127.0.0.1:0" if transport == "tcp" else f"unix:@rover-bench-{time.time_ns()}-{index}"
-    server = Server(core, SECRET, [address])
+    name = f"@rover-bench-{time.time_ns()}-{index}"
+    server = Server(core, SECRET, ["tcp:127.0.0.1:0" if transport == "tcp" else f"{transport}:{name}"])
     pipe.send(ServerAddress(index, 1, server.addresses))
     core.admit(history=0, generation=0, state="empty at generation 0", seed=1)
     core.route(pipe.recv())
     pipe.send("ready")
+    if watch:
+        threading.Thread(target=report, args=(watch, server, pipe), daemon=True).start()
     server.serve()
 
 
+def report(watch: Stopwatch, server: Server, pipe: Connection) -> None:
+    """Begin a window of the stopwatch at every word from the pipe; answer what was read before."""
+    while True:
+        pipe.recv()
+        pipe.send(server.call(watch.read).result())
+        server.call(watch.reset).result()
+
+
 @contextmanager
-def running_servers(count: int, transport: str) -> Iterator[Any]:
-    """Start servers; yield their routing table; end them."""
+def running_servers(
+    count: int, transport: str, profile: bool = False
+) -> Iterator[tuple[Any, list[Connection]]]:
+    """Start servers; yield their routing table and the pipes to them; end them."""
     context = multiprocessing.get_context("spawn")
     members = []
     for index in range(count):
         ours, theirs = context.Pipe()
-        process = context.Process(target=serve, args=(index, transport, theirs), daemon=True)
+        process = context.Process(target=serve, args=(index, transport, profile, theirs), daemon=True)
         process.start()
         members.append((process, ours))
     try:
@@ -63,7 +79,7 @@ def running_servers(count: int, transport: str) -> Iterator[Any]:
             pipe.send(routing)
         for _, pipe in members:
             pipe.recv()
-        yield routing
+        yield routing, [pipe for _, pipe in members]
     finally:
         for process, _ in members:
             process.terminate()
@@ -125,7 +141,10 @@ def measure(kind: str, skew: str, tables: int, arguments: argparse.Namespace) ->
         for name, ids in batches[0].items()
     }
     distinct = statistics.median(sum(len(np.unique(ids)) for ids in batch.values()) for batch in batches)
-    with running_servers(2, arguments.transport) as routing, RemoteParameters(routing, SECRET) as remote:
+    with (
+        running_servers(2, arguments.transport) as (routing, _),
+        RemoteParameters(routing, SECRET) as remote,
+    ):
         local = LocalParameters(seed=1)
         for parameters in (local, remote):
             parameters.declare(*declare(kind, tables))
@@ -150,15 +169,64 @@ def measure(kind: str, skew: str, tables: int, arguments: argparse.Namespace) ->
     }
 
 
+def profile(kind: str, skew: str, tables: int, arguments: argparse.Namespace, watch: Stopwatch) -> list[Any]:
+    """Return the milliseconds of a step by stage: the worker's, then each server's."""
+    rng = np.random.default_rng(7)
+    batches = make_batches(skew, tables, arguments.steps, rng)
+    gradients = {name: np.full((*ids.shape, WIDTH), 1e-3, np.float32) for name, ids in batches[0].items()}
+    with (
+        running_servers(2, arguments.transport, profile=True) as (routing, pipes),
+        RemoteParameters(routing, SECRET) as remote,
+    ):
+        remote.declare(*declare(kind, tables))
+        fill(remote, tables)
+        run(remote, batches[:5], gradients, 10**6)
+        for pipe in pipes:
+            pipe.send("begin")
+            pipe.recv()
+        watch.reset()
+        for number in range(arguments.rounds):
+            run(remote, batches, gradients, number * arguments.steps)
+        readings = [watch.read()]
+        for pipe in pipes:
+            pipe.send("end")
+            readings.append(pipe.recv())
+    steps = arguments.rounds * arguments.steps
+    return [{stage: round(s / steps * 1e3, 3) for stage, s in reading.items()} for reading in readings]
+
+
+def main_profile(arguments: argparse.Namespace) -> None:
+    watch = Stopwatch(WORKER, waits_in_receive=True)
+    print("milliseconds of a step by stage; of two servers, the mean")
+    results = []
+    for kind in ("hashed", "growing"):
+        for skew in ("zipf", "uniform"):
+            for tables in (1, FEATURES):
+                worker, *servers = profile(kind, skew, tables, arguments, watch)
+                server = {stage: round(statistics.mean(s[stage] for s in servers), 3) for stage in servers[0]}
+                print(f"{kind}, {skew}, tables {tables}", flush=True)
+                for name, stages in (("worker", worker), ("server", server)):
+                    print(f"  {name}: " + "  ".join(f"{stage} {ms:.2f}" for stage, ms in stages.items()))
+                results.append(
+                    {"kind": kind, "ids": skew, "tables": tables, "worker": worker, "server": server}
+                )
+    if arguments.json:
+        print(json.dumps({"bench": "ps_profile", "unit": "ms", "cells": results}))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--steps", type=int, default=60, help="steps a round")
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--transport", choices=["tcp", "unix"], default="tcp")
+    parser.add_argument("--transport", choices=["shm", "tcp", "unix"], default="shm")
     parser.add_argument("--json", action="store_true", help="print the result as one last JSON line")
+    parser.add_argument("--profile", action="store_true", help="time the stages of a step instead")
     arguments = parser.parse_args()
+    if arguments.profile:
+        main_profile(arguments)
+        return
     print(
         f"{BATCH} x {FEATURES} ids, width {WIDTH}, Adagrad, {ROWS:,} rows, 2 servers over {arguments.transport}"
     )

@@ -6,6 +6,7 @@ servers before the first reply is read, so that servers work side by side.
 
 from __future__ import annotations
 
+import os
 import secrets
 import socket
 import time
@@ -20,6 +21,7 @@ from rover_bus.ps import handshake
 from rover_bus.ps.exchange import Effect, Exchange, LinkLost, Receive, Refresh, Reset, Send, Steps
 from rover_bus.ps.frame import Buffer
 from rover_bus.ps.gradients import Additions
+from rover_bus.ps.shared import SharedBodies, map_memory
 from rover_bus.ps.spec import Table
 from rover_bus.ps.store import Acknowledged, BatchKey, Exported, Pulled
 from rover_bus.ps.stream import Frame, FrameReceiver, FrameSender, connect
@@ -34,12 +36,12 @@ class _Link:
         self.name = f"server {server.index} ({', '.join(server.addresses)})"
         self._socket = self._connect(server, connect_s)
         try:
-            self._prove(secret)
+            shared = self._prove(secret)
             self._socket.settimeout(silence_s)
         except BaseException:
             self._socket.close()
             raise
-        self._receiver, self._sender = FrameReceiver(self._socket), FrameSender(self._socket)
+        self._receiver, self._sender = FrameReceiver(self._socket, shared), FrameSender(self._socket, shared)
 
     def _connect(self, server: ServerAddress, connect_s: float) -> socket.socket:
         problem = "it has no address"
@@ -50,25 +52,38 @@ class _Link:
                 problem = str(error)
         raise LinkLost(f"{self.name} cannot be reached: {problem}")
 
-    def _prove(self, secret: bytes) -> None:
+    def _prove(self, secret: bytes) -> SharedBodies | None:
+        """Prove ourselves and have the server prove itself. Return the memory that it shares with us, if it does."""
         nonce = secrets.token_bytes(handshake.NONCE_BYTES)
+        descriptors: list[int] = []
         try:
             challenge = self._exactly(handshake.CHALLENGE_BYTES)
             if not challenge:
                 raise LinkLost(f"{self.name} is leaving: it closed the connection")
             server_nonce = handshake.read_challenge(challenge)
             self._socket.sendall(handshake.respond(secret, server_nonce, nonce))
-            proof = self._exactly(handshake.PROOF_BYTES)
+            proof = self._exactly(handshake.PROOF_BYTES, descriptors)
+            if not proof:
+                raise AccessDenied(f"{self.name} refused our secret: is this worker of the same stack?")
+            handshake.check_server(secret, server_nonce, nonce, proof)
+            return _share(descriptors)
         except OSError as error:
             raise LinkLost(f"{self.name} broke off: {error}") from None
-        if not proof:
-            raise AccessDenied(f"{self.name} refused our secret: is this worker of the same stack?")
-        handshake.check_server(secret, server_nonce, nonce, proof)
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
 
-    def _exactly(self, size: int) -> bytes:
+    def _exactly(self, size: int, descriptors: list[int] | None = None) -> bytes:
+        """Receive so many bytes, empty at the end of the stream; and, where asked for, file descriptors that come with them."""
         received = b""
         while len(received) < size:
-            more = self._socket.recv(size - len(received))
+            if descriptors is None or self._socket.family != socket.AF_UNIX:
+                more = self._socket.recv(size - len(received))
+            else:
+                more, fds, _, _ = socket.recv_fds(
+                    self._socket, size - len(received), 1, socket.MSG_CMSG_CLOEXEC
+                )
+                descriptors.extend(fds)
             if not more:
                 return b""
             received += more
@@ -92,6 +107,17 @@ class _Link:
 
     def close(self) -> None:
         self._socket.close()
+
+
+def _share(descriptors: list[int]) -> SharedBodies | None:
+    """Map the memory that came with a server's proof. None without it, or without room: then bodies travel on the socket."""
+    if not descriptors:
+        return None
+    try:
+        workers_half, servers_half = map_memory(descriptors[0])
+    except (OSError, ValueError, BadMessage):
+        return None
+    return SharedBodies(workers_half, servers_half, willing=True)
 
 
 def no_news(after: RoutingTable, wait_s: float) -> RoutingTable:

@@ -165,10 +165,7 @@ class ServerCore:
     def _remember(self, located: list[Located]) -> int:
         """Keep the keys of a pull for its push. Bounded: a worker that comes too late sends its keys again."""
         self._pulls += 1
-        copied = [
-            (keys._replace(keys=keys.keys.copy()), places) for keys, places in located
-        ]  # out of the receive buffer
-        self._remembered[self._pulls] = copied
+        self._remembered[self._pulls] = located
         if len(self._remembered) > REMEMBERED_PULLS:
             del self._remembered[next(iter(self._remembered))]
         return self._pulls

@@ -26,6 +26,7 @@ MAX_HEADER_BYTES = 1 << 20
 MAX_BODY_BYTES = 1 << 28  # a batch of 4 million rows of width 16
 _PRELUDE = struct.Struct("<4sIQ")
 _MAGIC = b"RPS1"
+_SHARED_MAGIC = b"RPSM"  # the body says where the real one is (`shared`)
 _PADDING = bytes(ALIGNMENT)
 
 Buffer = bytes | bytearray | memoryview
@@ -37,6 +38,7 @@ class Extent(NamedTuple):
     header_end: int
     body_start: int
     end: int
+    shared: bool = False  # the body is elsewhere, and this one says where
 
 
 def padded(size_bytes: int) -> int:
@@ -44,10 +46,11 @@ def padded(size_bytes: int) -> int:
     return -(-size_bytes // ALIGNMENT) * ALIGNMENT
 
 
-def measure(prelude: Buffer, max_body_bytes: int = MAX_BODY_BYTES) -> Extent:
+def measure(prelude: Buffer, max_body_bytes: int = MAX_BODY_BYTES, may_share: bool = False) -> Extent:
     """Read the first 16 bytes of a frame. Raises BadMessage for foreign bytes and for lengths beyond their bounds."""
     magic, header_bytes, body_bytes = _PRELUDE.unpack_from(prelude)
-    if magic != _MAGIC:
+    shared = may_share and magic == _SHARED_MAGIC and body_bytes == ALIGNMENT
+    if magic != _MAGIC and not shared:
         raise BadMessage("not a parameter server's frame: is the address right?")
     if header_bytes > MAX_HEADER_BYTES or body_bytes > max_body_bytes:
         raise BadMessage(
@@ -56,7 +59,13 @@ def measure(prelude: Buffer, max_body_bytes: int = MAX_BODY_BYTES) -> Extent:
     if body_bytes % ALIGNMENT:
         raise BadMessage(f"a body of {body_bytes} bytes is not padded to {ALIGNMENT}")
     body_start = padded(PRELUDE_BYTES + header_bytes)
-    return Extent(PRELUDE_BYTES + header_bytes, body_start, body_start + body_bytes)
+    return Extent(PRELUDE_BYTES + header_bytes, body_start, body_start + body_bytes, shared)
+
+
+def share(head: Buffer) -> bytes:
+    """Return the first buffer of a packed frame, changed to one whose body only says where the real one is."""
+    _, header_bytes, _ = _PRELUDE.unpack_from(head)
+    return _PRELUDE.pack(_SHARED_MAGIC, header_bytes, ALIGNMENT) + bytes(head[PRELUDE_BYTES:])
 
 
 def pack(header: bytes, arrays: Iterable[npt.NDArray[Any]] = ()) -> list[Buffer]:

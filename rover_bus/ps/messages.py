@@ -166,12 +166,12 @@ def wire_keys(keys: Keys, family: Table) -> npt.NDArray[Any]:
 
 
 def read_keys(section: Section, family: Table, body: BodyReader) -> Keys:
-    """Read the keys of a section. Raises BadMessage unless they are distinct and ascending in every table."""
+    """Read a section's keys, copied out of the body. Raises BadMessage unless they are distinct and ascending in every table."""
     counts = np.array(section.counts, np.int64)
     if len(counts) != len(section.names) or len(set(section.names)) != len(section.names):
         raise BadMessage("a section's names and counts do not belong together")
     raw = body.read("uint32" if isinstance(family, Hashed) else "int64", (sum(section.counts),))
-    keys = raw.astype(np.int64) if isinstance(family, Hashed) else raw
+    keys = raw.astype(np.int64)  # before they are checked: a body in shared memory could still change
     ascends = keys[1:] > keys[:-1]
     bounds = np.cumsum(counts)[:-1] - 1  # between two tables keys may descend
     ascends[bounds[(bounds >= 0) & (bounds < len(ascends))]] = True

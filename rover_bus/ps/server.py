@@ -6,9 +6,11 @@ thread that runs `serve`; nothing is locked. Plain sockets instead of asyncio by
 
 from __future__ import annotations
 
+import os
 import secrets
 import selectors
 import socket
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -18,9 +20,10 @@ from typing import Any, TypeVar
 from rover_bus.events.errors import AccessDenied, BadMessage
 from rover_bus.ps import handshake
 from rover_bus.ps.core import ServerCore
-from rover_bus.ps.stream import FrameReceiver, FrameSender, address_of, listen, tune
+from rover_bus.ps.shared import SharedBodies, create_memory, map_memory
+from rover_bus.ps.stream import FrameReceiver, FrameSender, address_of, listen, shares_memory, tune
 
-LOOPBACK = ("tcp:127.0.0.1:0",)
+TCP_LOOPBACK = "tcp:127.0.0.1:0"
 HANDSHAKE_S = 10.0  # for a worker to prove itself
 MOST_CONNECTIONS = 4096
 MOST_WAITING_BYTES = 1 << 28  # of replies that a worker does not take: above it nothing more is read from it
@@ -28,24 +31,50 @@ MOST_WAITING_BYTES = 1 << 28  # of replies that a worker does not take: above it
 Result = TypeVar("Result")
 
 
+def loopback() -> tuple[str, ...]:
+    """Return where to listen unless told otherwise: shared memory for workers of this host where the system has it, and TCP.
+
+    The name is abstract: no file, gone with its process; and random, so that on another host nothing answers to it.
+    """
+    if sys.platform != "linux":
+        return (TCP_LOOPBACK,)
+    return f"shm:@rover-ps-{secrets.token_hex(16)}", TCP_LOOPBACK
+
+
 class _Connection:
     """One worker's socket: first a proof, then frames."""
 
-    def __init__(self, sock: socket.socket, now_s: float) -> None:
+    def __init__(self, sock: socket.socket, shares: bool, now_s: float) -> None:
         sock.setblocking(False)
         tune(sock)
-        self.socket, self.deadline_s = sock, now_s + HANDSHAKE_S
+        self.socket, self.shares, self.deadline_s = sock, shares, now_s + HANDSHAKE_S
         self.nonce = secrets.token_bytes(handshake.NONCE_BYTES)
         self.response = b""
         self.receiver: FrameReceiver | None = None  # once the worker has proved itself
         self.sender = FrameSender(sock)
         self.sender.put([handshake.challenge(self.nonce)])
 
+    def open(self, proof: bytes) -> None:
+        """The worker has proved itself: prove ourselves, with shared memory where that can be had, and expect frames."""
+        descriptor = create_memory() if self.shares else None
+        if descriptor is None:
+            self.sender.put([proof])
+            self.receiver = FrameReceiver(self.socket)
+            return
+        try:
+            workers_half, servers_half = map_memory(descriptor)
+            if socket.send_fds(self.socket, [proof], [descriptor]) < len(proof):
+                raise BlockingIOError
+        finally:
+            os.close(descriptor)
+        shared = SharedBodies(servers_half, workers_half, willing=False)
+        self.sender, self.receiver = FrameSender(self.socket, shared), FrameReceiver(self.socket, shared)
+
 
 class Server:
     """Serves a core at some addresses until `stop`. `secret`: the stack's; loopback unless told otherwise."""
 
-    def __init__(self, core: ServerCore, secret: bytes, addresses: Sequence[str] = LOOPBACK) -> None:
+    def __init__(self, core: ServerCore, secret: bytes, addresses: Sequence[str] = ()) -> None:
         self.core, self._secret = core, secret
         self._selector = selectors.DefaultSelector()
         self._calls: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
@@ -54,10 +83,10 @@ class Server:
         self._selector.register(self._woken, selectors.EVENT_READ, self._take_calls)
         self._stopping = False
         self._connections: dict[socket.socket, _Connection] = {}
-        self._listeners: list[socket.socket] = []
+        self._listeners: dict[socket.socket, str] = {}  # and the address that was asked for
         try:
-            for address in addresses:
-                self._listeners.append(listen(address))
+            for address in addresses or loopback():
+                self._listeners[listen(address)] = address
         except BaseException:
             self.close()
             raise
@@ -67,7 +96,7 @@ class Server:
     @property
     def addresses(self) -> list[str]:
         """Where workers can connect."""
-        return [address_of(listener) for listener in self._listeners]
+        return [address_of(listener, asked) for listener, asked in self._listeners.items()]
 
     # --- from other threads ---
 
@@ -131,7 +160,7 @@ class Server:
         if len(self._connections) >= MOST_CONNECTIONS:
             sock.close()
             return
-        connection = _Connection(sock, time.monotonic())
+        connection = _Connection(sock, shares_memory(self._listeners[listener]), time.monotonic())
         self._connections[sock] = connection
         self._selector.register(sock, selectors.EVENT_READ, connection)
         self._send(connection)
@@ -178,8 +207,7 @@ class Server:
         received = connection.socket.recv(handshake.RESPONSE_BYTES - len(connection.response))
         connection.response += received
         if len(connection.response) == handshake.RESPONSE_BYTES:
-            connection.sender.put([handshake.accept(self._secret, connection.nonce, connection.response)])
-            connection.receiver = FrameReceiver(connection.socket)
+            connection.open(handshake.accept(self._secret, connection.nonce, connection.response))
             self._send(connection)
         return bool(received)
 

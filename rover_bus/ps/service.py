@@ -192,10 +192,10 @@ async def serve_job(
     `directory`: where the part of the final state goes. Ends when the job is over for it; raises Refused when it was replaced.
     """
     from rover_bus.ps.parts import write_part
-    from rover_bus.ps.server import LOOPBACK, Server
+    from rover_bus.ps.server import Server
 
     core = ServerCore(member.index, member.incarnation, memory_limit_bytes)
-    server = Server(core, secret, addresses or LOOPBACK)
+    server = Server(core, secret, addresses or ())
 
     async def run(function: Callable[[], Any]) -> Any:
         return await asyncio.wrap_future(server.call(function))

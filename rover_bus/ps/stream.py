@@ -1,5 +1,6 @@
 """Frames on a socket: one buffer to receive into, scattered buffers to send from, no copies in between.
 
+Between processes of one host the bodies may lie in memory that both share (`shared`): then the socket carries the rest.
 Used by `server` and `client`. Frames are multiples of 64 bytes, so that every frame in the buffer, and every array in a frame,
 lies aligned.
 """
@@ -10,8 +11,10 @@ import socket
 from collections import deque
 
 from rover_bus.ps.frame import MAX_BODY_BYTES, PRELUDE_BYTES, Buffer, measure
+from rover_bus.ps.shared import SharedBodies
 
 FIRST_BUFFER_BYTES = 1 << 20
+SHARED = "shm"  # the kind of address whose frames may have their bodies in shared memory
 MOST_BUFFERS = 64  # of one sendmsg: far below IOV_MAX
 
 Frame = tuple[memoryview, memoryview]  # header, body
@@ -20,8 +23,10 @@ Frame = tuple[memoryview, memoryview]  # header, body
 class FrameReceiver:
     """Cuts what a socket brings into frames. A frame is valid until `receive` is called again."""
 
-    def __init__(self, sock: socket.socket, max_body_bytes: int = MAX_BODY_BYTES) -> None:
-        self._socket, self._max_body_bytes = sock, max_body_bytes
+    def __init__(
+        self, sock: socket.socket, shared: SharedBodies | None = None, max_body_bytes: int = MAX_BODY_BYTES
+    ) -> None:
+        self._socket, self._shared, self._max_body_bytes = sock, shared, max_body_bytes
         self._view = memoryview(bytearray(FIRST_BUFFER_BYTES))
         self._start = self._end = 0  # of what is received and not yet consumed
 
@@ -37,12 +42,17 @@ class FrameReceiver:
         held = self._end - self._start
         if held < PRELUDE_BYTES:
             return None
-        extent = measure(self._view[self._start :], self._max_body_bytes)
+        extent = measure(self._view[self._start :], self._max_body_bytes, self._shared is not None)
         if held < extent.end:
             return None
         frame = self._view[self._start : self._start + extent.end]
         self._start += extent.end
-        return frame[PRELUDE_BYTES : extent.header_end], frame[extent.body_start :]
+        header, body = frame[PRELUDE_BYTES : extent.header_end], frame[extent.body_start :]
+        if self._shared is not None:
+            self._shared.count_received()
+            if extent.shared:
+                body = self._shared.find(body)
+        return header, body
 
     def _make_room(self) -> None:
         """Keep room for the whole frame that is arriving; move what has arrived only when that is needed."""
@@ -51,7 +61,7 @@ class FrameReceiver:
         held = self._end - self._start
         needed = PRELUDE_BYTES
         if held >= PRELUDE_BYTES:
-            needed = measure(self._view[self._start :], self._max_body_bytes).end
+            needed = measure(self._view[self._start :], self._max_body_bytes, self._shared is not None).end
         if len(self._view) - self._start >= max(needed, held + PRELUDE_BYTES):
             return
         view = self._view
@@ -68,12 +78,14 @@ class FrameReceiver:
 class FrameSender:
     """Sends buffers in order, as far as the socket takes them."""
 
-    def __init__(self, sock: socket.socket) -> None:
-        self._socket = sock
+    def __init__(self, sock: socket.socket, shared: SharedBodies | None = None) -> None:
+        self._socket, self._shared = sock, shared
         self._waiting: deque[memoryview] = deque()
 
     def put(self, frame: list[Buffer]) -> None:
-        """Queue a frame."""
+        """Queue a frame, or what the socket is to carry of it."""
+        if self._shared is not None:
+            frame = self._shared.place(frame)
         self._waiting.extend(memoryview(buffer) for buffer in frame)
 
     def send(self) -> bool:
@@ -96,7 +108,7 @@ class FrameSender:
 
 
 def connect(address: str, timeout_s: float) -> socket.socket:
-    """Connect to `tcp:<host>:<port>`, `unix:<path>` or `unix:@<abstract name>`. Raises OSError, ValueError."""
+    """Connect to `tcp:<host>:<port>`, `unix:<path>`, `unix:@<name>` or `shm:@<name>`. Raises OSError, ValueError."""
     family, target = parse_address(address)
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -125,22 +137,31 @@ def listen(address: str) -> socket.socket:
     return sock
 
 
-def address_of(sock: socket.socket) -> str:
-    """Return the address that a listening socket really has."""
+def address_of(sock: socket.socket, asked: str) -> str:
+    """Return the address that a listening socket really has, when it was asked to listen at `asked`."""
     name = sock.getsockname()
     if sock.family == socket.AF_INET:
         return f"tcp:{name[0]}:{name[1]}"
+    if shares_memory(asked):
+        return asked
     return f"unix:@{name[1:].decode()}" if isinstance(name, bytes) else f"unix:{name}"
+
+
+def shares_memory(address: str) -> bool:
+    """Whether frames of connections to this address may have their bodies in shared memory."""
+    return address.startswith(f"{SHARED}:")
 
 
 def parse_address(address: str) -> tuple[socket.AddressFamily, str | tuple[str, int]]:
     """Return what a socket needs. Raises ValueError."""
     kind, _, rest = address.partition(":")
+    if kind == SHARED and rest.startswith("@"):
+        return socket.AF_UNIX, "\0" + rest[1:]
     if kind == "unix" and rest:
         return socket.AF_UNIX, "\0" + rest[1:] if rest.startswith("@") else rest
     host, _, port = rest.rpartition(":")
     if kind != "tcp" or not host or not port.isdigit():
-        raise ValueError(f"{address!r} is no server address: tcp:<host>:<port> or unix:<path>")
+        raise ValueError(f"{address!r} is no server address: tcp:<host>:<port>, unix:<path> or shm:@<name>")
     return socket.AF_INET, (host, int(port))
 
 

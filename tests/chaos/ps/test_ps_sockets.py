@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import random
 import socket
+import struct
 import subprocess
 import sys
 import threading
+import time
 from contextlib import contextmanager
 
 import msgspec
@@ -22,6 +25,7 @@ from rover_bus.ps.core import ServerCore
 from rover_bus.ps.local import LocalParameters
 from rover_bus.ps.routing import divide_slots
 from rover_bus.ps.server import Server
+from rover_bus.ps.shared import map_memory
 from rover_bus.ps.spec import Adagrad, Add, Dense, Growing, Hashed, Normal
 from rover_bus.ps.store import BatchKey, GenerationChanged, ServersUnreachable
 from rover_bus.ps.stream import connect
@@ -42,7 +46,7 @@ class Serving:
         self.servers, self.routing = {}, None
 
     def start(self, index, incarnation, address="tcp:127.0.0.1:0", **options):
-        server = Server(ServerCore(index, incarnation, **options), SECRET, [address])
+        server = Server(ServerCore(index, incarnation, **options), SECRET, [address] if address else ())
         thread = threading.Thread(target=server.serve, name=f"server {index}.{incarnation}")
         thread.start()
         self.servers[index] = server, thread, incarnation
@@ -69,6 +73,13 @@ class Serving:
         return self.routing
 
 
+def come_true(claim, within_s=10.0):
+    end = time.monotonic() + within_s
+    while not claim():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
 @contextmanager
 def serving(kinds=("tcp:127.0.0.1:0", "tcp:127.0.0.1:0"), **options):
     cluster = Serving()
@@ -93,13 +104,15 @@ def train(parameters, steps, first=0, rng=None):
     parameters.flush()
 
 
-@pytest.mark.parametrize("kind", ["tcp", "path", "abstract"])
+@pytest.mark.parametrize("kind", ["tcp", "path", "abstract", "shared", "default"])
 @pytest.mark.parametrize("in_flight", [0, 1, 2])
 def test_servers_over_sockets_compute_what_one_process_computes(kind, in_flight, tmp_path):
     addresses = {
         "tcp": ("tcp:127.0.0.1:0",) * 2,
         "path": (f"unix:{tmp_path}/a", f"unix:{tmp_path}/b"),
         "abstract": (f"unix:@{tmp_path}/a", f"unix:@{tmp_path}/b"),
+        "shared": (f"shm:@{tmp_path}/a", f"shm:@{tmp_path}/b"),
+        "default": (None, None),
     }[kind]
     local = LocalParameters(seed=7)
     with (
@@ -115,8 +128,10 @@ def test_servers_over_sockets_compute_what_one_process_computes(kind, in_flight,
         assert np.array_equal(ours[name].values, theirs[name].values), name
 
 
-def test_a_batch_larger_than_every_buffer_arrives():
-    with serving() as cluster, RemoteParameters(cluster.routing, SECRET) as remote:
+@pytest.mark.parametrize("kind", ["tcp", "shared"])
+def test_a_batch_larger_than_every_buffer_arrives(kind, tmp_path):
+    address = "tcp:127.0.0.1:0" if kind == "tcp" else f"shm:@{tmp_path}"
+    with serving([address]) as cluster, RemoteParameters(cluster.routing, SECRET) as remote:
         remote.declare(Growing(name="item", width=64, optimizer=Add()))
         ids = np.arange(100_000)
         remote.pull({"item": ids})
@@ -135,6 +150,44 @@ def test_another_secret_is_refused_on_both_sides():
         with RemoteParameters(cluster.routing, SECRET) as worker:
             worker.declare(*TABLES)
             assert sum(counters.get("denied", 0) for counters in worker.statistics().values()) == 1
+
+
+def test_a_worker_without_the_shared_memory_is_served_by_the_socket(monkeypatch, tmp_path):
+    """One that cannot map it, and one whose server could not make any."""
+    with serving((f"shm:@{tmp_path}/a", f"shm:@{tmp_path}/b")) as cluster:
+        for place in ("client.map_memory", "server.create_memory"):
+            with monkeypatch.context() as patched, RemoteParameters(cluster.routing, SECRET) as worker:
+                patched.setattr(f"rover_bus.ps.{place}", lambda *given: map_memory(0) if given else None)
+                worker.declare(*TABLES)
+                train(worker, 3)
+                assert len(worker.acknowledged()) == 3
+
+
+def test_connections_with_shared_memory_leave_no_descriptor_behind(tmp_path):
+    with serving((f"shm:@{tmp_path}/a", f"shm:@{tmp_path}/b")) as cluster:
+        before = len(os.listdir("/proc/self/fd"))
+        for number in range(5):
+            with RemoteParameters(cluster.routing, SECRET) as worker:
+                worker.declare(*TABLES)
+                train(worker, 1, first=number)
+        for server, _, _ in cluster.servers.values():
+            server.call(server.core.statistics).result(10)
+        come_true(lambda: len(os.listdir("/proc/self/fd")) == before)
+
+
+def test_a_shared_body_where_none_can_be_ends_its_connection_only(tmp_path):
+    section = messages.Section(("item",), (3,))
+    head = frame.share(
+        frame.pack(msgspec.msgpack.encode(messages.Pull(fence=Fence(0, 0, 0, 1), sections=(section,))))[0]
+    )
+    with serving((f"shm:@{tmp_path}/a",)) as cluster, RemoteParameters(cluster.routing, SECRET) as worker:
+        worker.declare(*TABLES)
+        server = cluster.servers[0][0]
+        [address] = server.addresses
+        for where in ((1 << 40, 64, 0), (0, 1 << 60, 0), (0, 64, 9)):
+            assert speak(address, head + struct.pack("<QQQ40x", *where)) == b""
+        assert server.call(server.core.statistics).result(10)["malformed"] == 3
+        train(worker, 3)
 
 
 def test_nobody_listening_ends_with_a_line_that_says_what_to_do():
@@ -273,11 +326,12 @@ print("done", flush=True)
 """
 
 
-def test_workers_killed_at_any_moment_leave_every_sample_applied_once():
+@pytest.mark.parametrize("kinds", [("tcp:127.0.0.1:0",) * 2, (None, None)], ids=["tcp", "shared memory"])
+def test_workers_killed_at_any_moment_leave_every_sample_applied_once(kinds):
     seed = random.randrange(2**32)
     print("seed", seed)
     rng = random.Random(seed)
-    with serving() as cluster:
+    with serving(kinds) as cluster:
         table = msgspec.json.encode(cluster.routing).decode()
 
         def start(first):
