@@ -49,6 +49,22 @@ def tell(fact: Fact) -> str:
             return f"{member} registered other data: {difference}"
         case facts.RoutingChanged(generation=generation, epoch=epoch, servers=servers):
             return f"routing ({generation}, {epoch}): {_names(servers)}"
+        case facts.SlotsMoveRequested(source=source, target=target, host=host, by=by, hot=hot):
+            what = f"off host {host}" if host else f"{'hot ones ' if hot else ''}from {source or 'anywhere'}"
+            return f"{by or 'somebody'} wants slots moved {what}{f' to {target}' if target else ''}"
+        case facts.MoveRefused(reason=reason):
+            return f"slots stay: {reason}"
+        case facts.RolloutOpened(rollout=rollout, slots=slots, joins=joins, drops=drops):
+            joining = f"; {_names(joins)} joins" if joins else ""
+            leaving = f"; {_names(drops)} leaves" if drops else ""
+            return f"rollout {rollout}: {_count(slots, 'slot')} to move{joining}{leaving}"
+        case facts.SlotsMoved(source=source, target=target, slots=slots, bytes=size):
+            count = sum(end - first for first, end in slots)
+            return f"{_count(count, 'slot')} moved from {source} to {target} ({size / 2**20:.1f} MiB)"
+        case facts.MoveFailed(source=source, target=target, reason=reason):
+            return f"slots stay on {source}, not moved to {target}: {reason}"
+        case facts.RolloutClosed(rollout=rollout, outcome=outcome, reason=reason):
+            return f"rollout {rollout} {_spoken(outcome)}{_because(reason)}"
         case facts.EpochOpened(epoch=epoch):
             return f"epoch {epoch} begins"
         case facts.EpochClosed(epoch=epoch, committed=committed, dead_lettered=dead):
@@ -133,6 +149,12 @@ def mood(fact: Fact) -> str:
             return BAD
         case facts.CommitRefused() | facts.DatasetRefused() | facts.LedgerRewound() | facts.RowsSkipped():
             return BAD
+        case facts.RolloutClosed(outcome=outcome):
+            return GOOD if outcome == "done" else BAD
+        case facts.MoveFailed() | facts.MoveRefused():
+            return BAD
+        case facts.SlotsMoved():
+            return DIM
         case facts.HostExited(exit=exit) if exit.reason not in ("completed", "drained"):
             return BAD
         case cuts.CheckpointReady() | cuts.ServerRestored():

@@ -13,7 +13,7 @@ import msgspec
 
 from rover_bus.events.fact import Fact, JobFact, Position
 from rover_bus.events.identity import DesiredMember, Exit, HostCapacity, Member, Process
-from rover_bus.events.invariants import Bytes, Count, Seconds
+from rover_bus.events.invariants import Bytes, Count, Fraction, Seconds
 from rover_bus.events.job import Dataset, JobSpec
 from rover_bus.events.plan_facts import (
     PLAN_FACTS,
@@ -138,6 +138,71 @@ class RoutingChanged(JobFact, frozen=True, kw_only=True, tag="routing.changed.v1
     generation: Count
     epoch: Count
     servers: list[Member]
+
+
+class SlotsMoveRequested(JobFact, frozen=True, kw_only=True, tag="slots.move_requested.v1"):
+    """Somebody wants slots elsewhere. Places are written `ps-0`.
+
+    From `source` to `target` (none named: spread over the other servers): exactly `slots`, else the hottest ones until its
+    traffic is level (`hot`), else a `share` of what it holds. Or everything off a `host`, onto new servers elsewhere.
+    """
+
+    source: str = ""
+    target: str = ""
+    share: Fraction = 1.0
+    slots: list[tuple[int, int]] = []  # [first, end)
+    hot: bool = False
+    host: str = ""
+    reason: str = ""
+
+
+class MoveRefused(JobFact, frozen=True, kw_only=True, tag="move.refused.v1"):
+    """The master will not move slots as somebody asked, and says why."""
+
+    reason: str
+
+
+class RolloutOpened(JobFact, frozen=True, kw_only=True, tag="rollout.opened.v1"):
+    """Servers change while training goes on: these join, those leave, so many slots move."""
+
+    rollout: Count
+    slots: Count
+    joins: list[Member] = []
+    drops: list[Member] = []
+    reason: str = ""
+    plan: Count = 0
+
+
+class SlotsMoved(JobFact, frozen=True, kw_only=True, tag="slots.moved.v1"):
+    """Some slots lie on another server now, under a routing epoch of their own."""
+
+    move: Count
+    source: Member
+    target: Member
+    slots: list[tuple[int, int]]
+    epoch: Count
+    rows: Count = 0
+    bytes: Bytes = 0
+
+
+class MoveFailed(JobFact, frozen=True, kw_only=True, tag="move.failed.v1"):
+    """Some slots stay where they were; the routing did not change."""
+
+    move: Count
+    source: Member
+    target: Member
+    reason: str
+
+
+RolloutOutcome = Literal["done", "rolled_back", "stopped", "interrupted"]
+
+
+class RolloutClosed(JobFact, frozen=True, kw_only=True, tag="rollout.closed.v1"):
+    """A rollout is over: done; rolled back (nothing has moved); stopped (what has moved stays); interrupted by a rewind."""
+
+    rollout: Count
+    outcome: RolloutOutcome
+    reason: str = ""
 
 
 class EpochOpened(JobFact, frozen=True, kw_only=True, tag="epoch.opened.v1"):
@@ -302,6 +367,12 @@ FACTS: tuple[type[Fact], ...] = (
     DatasetRegistered,
     DatasetRefused,
     RoutingChanged,
+    SlotsMoveRequested,
+    MoveRefused,
+    RolloutOpened,
+    SlotsMoved,
+    MoveFailed,
+    RolloutClosed,
     EpochOpened,
     EpochClosed,
     CommitRefused,

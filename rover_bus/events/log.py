@@ -190,6 +190,54 @@ class RoutingFixed(Caused, frozen=True, kw_only=True, tag="routing.fixed"):
     servers: list[ServerAddress]
 
 
+# -- slots that move ---------------------------------------------------------------------------------------------------
+
+
+class RolloutBegun(Caused, frozen=True, kw_only=True, tag="rollout.begun"):
+    """Slots shall lie as `goal` says (server index, first slot, end slot). `joins` must be there first; `drops` leave last."""
+
+    rollout: int
+    goal: list[tuple[int, int, int]]
+    joins: list[int] = []
+    drops: list[int] = []
+    reason: str = ""
+    by: str = ""
+    proposal: int = 0  # the plan that asked for it, 0: a request to move slots
+
+
+class MoveBegun(Caused, frozen=True, kw_only=True, tag="move.begun"):
+    """A step of a rollout: these slots go from one life of a server to another, under the next routing epoch."""
+
+    move: int
+    source: Member
+    target: Member
+    slots: list[tuple[int, int]]
+
+
+class MoveEnded(Caused, frozen=True, kw_only=True, tag="move.ended"):
+    """`done`: the routing that follows gives the slots to the target. Otherwise the former one stands, and `reason` says why."""
+
+    move: int
+    done: bool
+    reason: str = ""
+    rows: int = 0
+    bytes: int = 0
+
+
+class MoveRefusal(Caused, frozen=True, kw_only=True, tag="move.refusal"):
+    """A request to move slots that is not carried out."""
+
+    reason: str
+
+
+class RolloutEnded(Caused, frozen=True, kw_only=True, tag="rollout.ended"):
+    """`rolled_back`: nothing moved; `stopped`: what has moved stays where it is; `interrupted`: the job was rewound."""
+
+    rollout: int
+    outcome: str
+    reason: str = ""
+
+
 # -- the ledger --------------------------------------------------------------------------------------------------------
 
 
@@ -402,6 +450,11 @@ RECORDS: tuple[type[Record], ...] = (
     Lost,
     Left,
     RoutingFixed,
+    RolloutBegun,
+    MoveBegun,
+    MoveEnded,
+    MoveRefusal,
+    RolloutEnded,
     Granted,
     Committed,
     Returned,
@@ -449,6 +502,11 @@ AnyRecord = (
     | Lost
     | Left
     | RoutingFixed
+    | RolloutBegun
+    | MoveBegun
+    | MoveEnded
+    | MoveRefusal
+    | RolloutEnded
     | Granted
     | Committed
     | Returned

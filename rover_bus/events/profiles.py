@@ -42,6 +42,9 @@ class ServerProfile(Profile, frozen=True, kw_only=True, tag="profile.ps.v1"):
     busy_s: Seconds = 0.0
     table_bytes: Bytes = 0
     rows: Count = 0
+    slots: Count = 0
+    keys_per_s: float = 0.0  # pulled and pushed, decayed
+    hottest: list[tuple[int, float]] = []  # (slot, keys a second), hottest first
 
 
 class ProcessSample(msgspec.Struct, frozen=True, kw_only=True):

@@ -65,6 +65,40 @@ class RoutingTable(msgspec.Struct, frozen=True, kw_only=True):
     servers: list[ServerAddress]
 
 
+SlotRange = tuple[int, int]  # [first, end)
+
+
+class MoveOrder(msgspec.Struct, frozen=True, kw_only=True):
+    """These slots go from one life of a server to another. Absolute: a move that is no longer listed is over (P18).
+
+    `epoch`: of the routing that it starts from. A server acts on it only when the incarnation named is its own.
+    """
+
+    move: int
+    plan: int
+    epoch: int
+    slots: list[SlotRange]
+    source: ServerAddress
+    target: ServerAddress
+
+
+class MoveStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """How far the target of a move is. `ready`: it holds everything, and the source takes no pushes until the log decides."""
+
+    move: int
+    phase: Literal["copying", "ready", "failed"]
+    rows: Told = 0
+    bytes: Told = 0
+    detail: str = ""
+
+
+class SlotTraffic(msgspec.Struct, frozen=True, kw_only=True):
+    """Keys a second that a server's slots are asked for (pulled and pushed), decayed: all together, and the hottest one by one."""
+
+    keys_per_s: float = 0.0
+    hottest: list[tuple[int, float]] = []  # (slot, keys a second), hottest first
+
+
 class JoinRequest(Request, frozen=True, kw_only=True, tag="join.v1"):
     """A process asks to be its member. `nonce` makes it idempotent; incarnation 0 asks for one."""
 
@@ -164,6 +198,8 @@ class HeartbeatRequest(Request, frozen=True, kw_only=True, tag="heartbeat.v1"):
     routing_epoch: int = 0  # the newest routing that the member knows, 0: none
     staged: PartReport | None = None  # a server's last part
     restored: RestoreReport | None = None  # what became of a server's restore order
+    moves: list[MoveStatus] = []  # of a server that slots are on their way to
+    traffic: SlotTraffic | None = None  # of a server, now and then
 
 
 class HeartbeatReply(Reply, frozen=True, kw_only=True, tag="heard.v1"):
@@ -179,6 +215,7 @@ class HeartbeatReply(Reply, frozen=True, kw_only=True, tag="heard.v1"):
         0  # epochs before this one lie before every usable cut: applied sets may be forgotten (P11)
     )
     cut: CutOrder | None = None  # to a server whose job takes cuts
+    moves: list[MoveOrder] = []  # for a server: every move that it takes part in now
 
 
 class LeaveRequest(Request, frozen=True, kw_only=True, tag="leave.v1"):

@@ -49,7 +49,7 @@ def join(state: State, request: JoinRequest, commands: Commands) -> Steps:
         host=request.host,
         pid=request.pid,
         addresses=request.addresses,
-        state=f"empty at generation {state.generation}" if member.role == "ps" else "",
+        state=_named_state(state) if member.role == "ps" else "",
         cause=cause,
     )
     yield from lifecycle.consequences(state, cause, commands)
@@ -71,7 +71,6 @@ def _place(state: State, wanted: Member) -> Member:
 
 def _welcome(state: State, member: Member) -> JoinReply:
     assert state.spec is not None
-    server = member.role == "ps"
     return JoinReply(
         term=state.term,
         generation=state.generation,
@@ -79,12 +78,17 @@ def _welcome(state: State, member: Member) -> JoinReply:
         uid=state.uid,
         history=state.history,
         heartbeat_s=state.spec.leases.heartbeat_s,
-        state=f"empty at generation {state.generation}" if server else "",
+        state=state.lives[member.place].state,
         dataset=state.dataset,
         routing=state.routing,
         seed=state.spec.data.seed,
         spec=msgspec.to_builtins(state.spec),
     )
+
+
+def _named_state(state: State) -> str:
+    """What a server starts from (P5): one that joins while others serve holds nothing until slots are moved to it."""
+    return f"{'empty' if state.routing is None else 'without slots'} at generation {state.generation}"
 
 
 def register(state: State, request: RegisterRequest) -> Steps:

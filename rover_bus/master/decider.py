@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
-from rover_bus.events.facts import Fact, JobFact
+from rover_bus.events.facts import Fact, JobFact, SlotsMoveRequested
+from rover_bus.events.identity import Member
 from rover_bus.events.log import Left, Lost, Record, Refusal, Reported, TermBegun
 from rover_bus.events.outbox import Outgoing
 from rover_bus.events.requests import (
@@ -25,11 +26,12 @@ from rover_bus.events.requests import (
     Reply,
     Request,
 )
-from rover_bus.master import admitting, concluding, failing, leasing, lifecycle, noticing, publishing
+from rover_bus.master import admitting, concluding, failing, leasing, lifecycle, noticing, publishing, rollout
 from rover_bus.master.evolution import evolve
 from rover_bus.master.fences import fence, refusal
 from rover_bus.master.inputs import Asked, BusLost, BusRegained, Decided, Input, Noticed, Ticked, TookOver
 from rover_bus.master.planning import Commands
+from rover_bus.master.rollout import Patience, Telemetry
 from rover_bus.master.state import State
 from rover_bus.master.watch import Watch
 
@@ -44,6 +46,7 @@ class Decider:
         self.commands = commands or Commands()
         self.state = State()
         self.watch = Watch(1.0)
+        self.patience, self.telemetry = Patience(), Telemetry()
 
     @property
     def history(self) -> int:
@@ -81,7 +84,7 @@ class Decider:
     def decide(self, input: Input, now: float) -> Decided:
         """Decide one input. Returns the records, already evolved into the state, and the reply (None: no answer is wanted)."""
         records: list[Record] = []
-        steps = self._steps(input, now)
+        steps = self._with_rollout(self._steps(input, now))
         try:
             while True:
                 record = next(steps)
@@ -90,8 +93,16 @@ class Decider:
         except StopIteration as end:
             return records, end.value
 
+    def _with_rollout(self, steps: Steps) -> Steps:
+        """Whatever happened may be what a rollout waited for."""
+        reply = yield from steps
+        yield from rollout.advance(self.state, self.telemetry, "rollout")
+        return reply
+
     def _steps(self, input: Input, now: float) -> Steps:
         match input:
+            case Noticed(SlotsMoveRequested() as wish, cause):
+                return rollout.request_move(self.state, wish, self.telemetry, self.commands, cause)
             case Asked(request):
                 return self._answer(request, now)
             case Noticed(fact, cause):
@@ -121,6 +132,11 @@ class Decider:
         match request:
             case LeaseRequest():
                 return (yield from leasing.lease(state, request, self.watch, now))
+            case HeartbeatRequest(member=Member(role="ps")):
+                self.telemetry.hear(request)
+                yield from rollout.report(state, request)
+                yield from rollout.advance(state, self.telemetry, str(request.member))
+                return (yield from leasing.heartbeat(state, request))
             case HeartbeatRequest():
                 return (yield from leasing.heartbeat(state, request))
             case RegisterRequest():
@@ -141,6 +157,7 @@ class Decider:
             yield from lifecycle.lose(
                 self.state, member, "silent", "three heartbeats missed", "tick", self.commands
             )
+        yield from rollout.tick(self.state, self.patience, self.telemetry, now)
         yield from self._report(now)
         return None
 
@@ -163,6 +180,7 @@ class Decider:
     def _take_over(self, input: TookOver, now: float) -> Steps:
         yield TermBegun(term=input.term, holder=input.holder, replayed_records=input.replayed_records)
         self.watch = Watch(self.watch.interval_s)
+        self.patience = Patience()
         for life in self.state.lives.values():
             self.watch.hear(life.member, now)
         if input.log_lost:

@@ -16,7 +16,7 @@ from rover_bus.events.identity import Member
 from rover_bus.events.log import Record
 from rover_bus.events.requests import RoutingTable
 from rover_bus.master.ledger import Ledger
-from rover_bus.master.state import Life, Part, State, Task
+from rover_bus.master.state import Life, Move, Part, Rollout, State, Task
 
 
 def evolve(state: State, record: Record) -> State:
@@ -91,7 +91,9 @@ def _admit(state: State, record: log.Admitted) -> None:
     place = member.place
     state.incarnations[place] = max(state.incarnations.get(place, 0), member.incarnation)
     planned = place in state.planned and state.planned[place].member == member
-    state.lives[place] = Life(member, record.nonce, record.host, record.pid, record.addresses, planned)
+    state.lives[place] = Life(
+        member, record.nonce, record.host, record.pid, record.addresses, planned, record.state
+    )
     if member.role == "worker" and state.ledger is not None:
         state.ledger.admit(member.index, member.incarnation)
 
@@ -140,8 +142,35 @@ def _route(state: State, record: log.RoutingFixed) -> None:
         owners=record.owners,
         servers=record.servers,
     )
+    acking = [server.incarnation for server in record.servers]
+    if acking not in state.acking:
+        state.acking.append(acking)
     if state.phase == "starting":
         state.phase = "training"
+
+
+def _begin_rollout(state: State, record: log.RolloutBegun) -> None:
+    state.rollouts = record.rollout
+    state.rollout = Rollout(record.rollout, record.goal, record.joins, record.drops)
+
+
+def _begin_move(state: State, record: log.MoveBegun) -> None:
+    state.moves = record.move
+    if state.rollout is None:
+        raise ValueError("a move without a rollout: this log does not belong to a job")
+    state.rollout.move = state.last_move = Move(record.move, record.source, record.target, record.slots)
+
+
+def _end_move(state: State, record: log.MoveEnded) -> None:
+    if state.rollout is None:
+        raise ValueError("a move without a rollout: this log does not belong to a job")
+    state.rollout.move = None
+    state.rollout.moved += record.done
+    state.rollout.failures += not record.done
+
+
+def _end_rollout(state: State, record: log.RolloutEnded) -> None:
+    state.rollout = None
 
 
 def _commit(state: State, record: log.Committed) -> None:
@@ -189,6 +218,8 @@ def _rewind(state: State, record: log.Rewound) -> None:
     dump = msgspec.msgpack.decode(record.ledger)
     state.ledger = None if dump is None else _rewound_ledger(dump, record.generation, state)
     state.routing = None
+    state.acking = []
+    state.rollout = None
     state.parts.clear()
     state.tasks.clear()
     state.phase = "starting"
@@ -225,6 +256,7 @@ def _begin_finish(state: State, record: log.FinishBegun) -> None:
 
 def _end(state: State, record: log.Ended) -> None:
     state.phase = "ended"
+    state.rollout = None
     state.end = (record.state, record.reason, record.detail)
 
 
@@ -254,6 +286,11 @@ _EVOLUTIONS: dict[type[Record], Callable[[State, Any], None]] = {
     log.Lost: _lose,
     log.Left: _leave,
     log.RoutingFixed: _route,
+    log.RolloutBegun: _begin_rollout,
+    log.MoveBegun: _begin_move,
+    log.MoveEnded: _end_move,
+    log.MoveRefusal: _nothing,
+    log.RolloutEnded: _end_rollout,
     log.Granted: _grant,
     log.Committed: _commit,
     log.Returned: lambda state, record: _ledger(state).give_back(record),

@@ -13,7 +13,7 @@ from rover_bus.events.requests import (
     Reply,
     Request,
 )
-from rover_bus.master import lifecycle
+from rover_bus.master import lifecycle, rollout
 from rover_bus.master.fences import refusal
 from rover_bus.master.ledger import Holder
 from rover_bus.master.progress import report_progress
@@ -185,4 +185,5 @@ def heartbeat(state: State, request: HeartbeatRequest) -> Steps:
         routing=routing if routing is not None and routing.epoch > request.routing_epoch else None,
         job_state=state.phase,
         closed_before=max(ledger.epoch, 0) if ledger is not None else 0,
+        moves=rollout.orders_for(state, member) if state.rollout is not None else [],
     )

@@ -24,6 +24,7 @@ from rover_bus.events.log import (
     RoutingFixed,
 )
 from rover_bus.events.requests import ServerAddress
+from rover_bus.master import rollout
 from rover_bus.master.ledger import Ledger
 from rover_bus.master.planning import Commands, begin_again, remove_places, replace_members
 from rover_bus.master.state import State
@@ -38,6 +39,9 @@ def lose(
 ) -> Consequences:
     """A member is dead or gone: its leases return, it is replaced, or the job ends with it."""
     if state.phase == "ended":
+        return
+    if member.role == "ps" and state.routing is not None and member.place not in state.planned:
+        yield Left(member=member, reason="it gave its slots away", cause=cause)
         return
     ledger = state.ledger
     holder = ledger.holders.get(member.index) if ledger is not None and member.role == "worker" else None
@@ -79,6 +83,9 @@ def _lose_server(state: State, member: Member, cause: str, commands: Commands) -
         # Nobody could train on it yet: nothing is lost with it.
         yield replace_members(state, [member], commands, cause, f"{member} lost before it served")
         return
+    if state.routing is not None and not rollout.owns_slots(state, member) and not _too_many_losses(state):
+        yield from rollout.lose_idle_server(state, member, commands, cause)
+        return
     yield from lose_state(
         state, "server_lost", f"{member} is gone with its part of the model", cause, commands
     )
@@ -100,6 +107,7 @@ def lose_state(state: State, reason: str, detail: str, cause: str, commands: Com
     if spec.on_server_lost == "fail" or state.stop or _too_many_losses(state):
         yield from end(state, "failed", reason, detail, cause)
         return
+    yield from rollout.interrupt(state, detail, cause)
     yield Rewound(
         generation=state.generation + 1,
         ledger=msgspec.Raw(msgspec.msgpack.encode(_empty_ledger(state))),
@@ -184,10 +192,16 @@ def result_needs_a_worker(state: State) -> bool:
 
 
 def _end_when_finished(state: State, cause: str) -> Consequences:
-    wanted = {p.member.index for p in state.planned.values() if p.member.role == "ps"}
-    if wanted <= set(state.parts):
+    if _with_parts(state) <= set(state.parts):
         ended = ("stopped", "asked", state.stop_reason) if state.stop else ("completed", "", "")
         yield from end(state, *ended, cause)
+
+
+def _with_parts(state: State) -> set[int]:
+    """Return the servers that hold a part of the model. Some may have joined and own no slots yet, or have given them away."""
+    if state.routing is not None:
+        return {server.index for server in state.routing.servers}
+    return {p.member.index for p in state.planned.values() if p.member.role == "ps"}
 
 
 def close_epoch(state: State, cause: str) -> Consequences:
@@ -238,7 +252,9 @@ def order_for(state: State, member: Member) -> tuple[str, str]:
     if state.phase == "ended":
         return "stop", ""
     if member.role == "ps":
-        if state.phase == "finishing" and member.index not in state.parts:
+        if member.place not in state.planned:
+            return "stop", ""
+        if state.phase == "finishing" and member.index in _with_parts(state) - set(state.parts):
             return "finish", f"part-{member.index}.{member.incarnation}"
         return "go_on", ""
     life = state.lives.get(member.place)

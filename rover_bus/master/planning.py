@@ -25,23 +25,23 @@ class Commands:
 def plan_members(
     state: State, proposal: PlanProposed, commands: Commands, cause: str, approved_by: str = ""
 ) -> MembersPlanned:
-    """Carry out a plan: keep the lives that stay, allocate incarnations for new places, drop the rest.
+    """Carry out a plan: keep the lives that stay, allocate incarnations for new places, drop the workers that go.
 
-    A life that the plan names in `replaces` is followed by the next incarnation of its place.
+    A life that the plan names in `replaces` is followed by the next incarnation of its place. Servers that serve are never
+    dropped here: first their slots move away (`rollout`).
     """
     hosts = proposal.hosts or state.hosts or ["local"]
     members: list[DesiredMember] = []
-    counts: list[tuple[Role, int]] = [("ps", proposal.servers), ("worker", proposal.workers)]
-    for role, count in counts:
+    places: list[tuple[Role, int]] = [("ps", index) for index in server_indexes(state, proposal.servers)]
+    for role, index in [*places, *(("worker", index) for index in range(proposal.workers))]:
         resources = _resources(state, proposal, role)
-        for index in range(count):
-            kept = state.planned.get(f"{role}-{index}")
-            if kept is not None:
-                life = _next_life(state, kept.member) if kept.member in proposal.replaces else kept.member
-                members.append(kept.replace(member=life, resources=resources))
-            else:
-                host = hosts[(len(members)) % len(hosts)]
-                members.append(_desired(state, role, index, host, resources, commands))
+        kept = state.planned.get(f"{role}-{index}")
+        if kept is not None:
+            life = _next_life(state, kept.member) if kept.member in proposal.replaces else kept.member
+            members.append(kept.replace(member=life, resources=resources))
+        else:
+            host = hosts[(len(members)) % len(hosts)]
+            members.append(_desired(state, role, index, host, resources, commands))
     return MembersPlanned(
         plan=state.plan + 1,
         workers=proposal.workers,
@@ -54,6 +54,32 @@ def plan_members(
         approved_by=approved_by,
         cause=cause,
     )
+
+
+def present_servers(state: State) -> list[int]:
+    """Return the indexes of the planned servers, ascending."""
+    return sorted(d.member.index for d in state.planned.values() if d.member.role == "ps")
+
+
+def server_indexes(state: State, count: int) -> list[int]:
+    """Return the servers to run for a plan of `count`: those that serve (some may have to give slots away first), and new ones."""
+    present = present_servers(state)
+    if state.routing is None:
+        present = present[:count]
+    free = (index for index in range(len(present) + count) if index not in present)
+    return [*present, *(next(free) for _ in range(count - len(present)))]
+
+
+def add_servers(
+    state: State, resources: list[Resources], hosts: list[str], commands: Commands, cause: str, reason: str
+) -> tuple[MembersPlanned, list[int]]:
+    """Plan one more server for each of `resources`, on these hosts in turn; return the record and the new indexes."""
+    joins = server_indexes(state, len(present_servers(state)) + len(resources))[-len(resources) :]
+    added = [
+        _desired(state, "ps", index, hosts[at % len(hosts)], each, commands)
+        for at, (index, each) in enumerate(zip(joins, resources, strict=True))
+    ]
+    return _changed(state, [*state.planned.values(), *added], cause, reason), joins
 
 
 def replace_members(

@@ -17,8 +17,8 @@ from rover_bus.events.facts import (
     PlanRejected,
 )
 from rover_bus.events.log import PauseSet, PlanCheck, PlanRefusal, Record
-from rover_bus.master import lifecycle
-from rover_bus.master.planning import Commands, plan_members, remove_places, resume_members
+from rover_bus.master import lifecycle, rollout
+from rover_bus.master.planning import Commands, plan_members, present_servers, remove_places, resume_members
 from rover_bus.master.state import State
 
 Steps = Generator[Record, None, None]
@@ -66,7 +66,9 @@ def answer(state: State, fact: PlanApproved | PlanRejected, cause: str, commands
 def _apply(
     state: State, proposal: PlanProposed, cause: str, commands: Commands, approved_by: str = ""
 ) -> Steps:
+    before = present_servers(state)
     yield plan_members(state, proposal, commands, cause, approved_by)
+    yield from rollout.follow_plan(state, before, proposal, cause)
     yield from lifecycle.consequences(state, cause, commands)
 
 
@@ -100,8 +102,8 @@ def check(state: State, proposal: PlanProposed) -> Obstacle | None:
 def _check_counts(state: State, proposal: PlanProposed) -> Obstacle | None:
     spec = state.spec
     assert spec is not None
-    if proposal.servers != sum(desired.member.role == "ps" for desired in state.planned.values()):
-        return "servers_fixed", "servers cannot be added or removed while they serve"
+    if refused := rollout.refuse_plan(state, proposal):
+        return "servers_fixed", refused
     makes_room = proposal.step == "room"  # a higher job's doing: it may take workers, never servers
     if proposal.workers < 1 and not makes_room:
         return "limit_exceeded", "a running job needs one worker at least"

@@ -18,6 +18,7 @@ from rover_bus.events.log import Record
 from rover_bus.events.outbox import FactOut, Outgoing, PutValue
 from rover_bus.events.requests import RoutingTable
 from rover_bus.events.streams import ROUTING
+from rover_bus.master import slots
 from rover_bus.master.state import State
 
 FACTS_A_RECORD = 4  # at most; a fact's index in its batch is record index * 4 + its number
@@ -141,6 +142,34 @@ def _rewound(job: str, record: log.Rewound, state: State, term: int) -> list[Job
     ]
 
 
+def _opened_rollout(job: str, record: log.RolloutBegun, state: State, term: int) -> list[JobFact]:
+    routing = state.routing
+    differ = zip(slots.expand(routing.owners if routing else []), slots.expand(record.goal), strict=True)
+    planned = {d.member.index: d.member for d in state.planned.values() if d.member.role == "ps"}
+    return [
+        facts.RolloutOpened(
+            job=job,
+            rollout=record.rollout,
+            slots=sum(now != then for now, then in differ),
+            joins=[planned[index] for index in record.joins if index in planned],
+            drops=[planned[index] for index in record.drops if index in planned],
+            reason=record.reason,
+            plan=record.proposal,
+        )
+    ]
+
+
+def _ended_move(job: str, record: log.MoveEnded, state: State, term: int) -> list[JobFact]:
+    move = state.last_move
+    if move is None or move.number != record.move:
+        return []
+    names: dict[str, Any] = {"job": job, "move": record.move, "source": move.source, "target": move.target}
+    if not record.done:
+        return [facts.MoveFailed(**names, reason=record.reason)]
+    epoch = state.routing.epoch + 1 if state.routing is not None else 0
+    return [facts.SlotsMoved(**names, slots=move.slots, epoch=epoch, rows=record.rows, bytes=record.bytes)]
+
+
 _PUBLISHERS: dict[type[Record], Publisher] = {
     log.TermBegun: lambda job, r, state, term: [
         facts.MasterElected(job=job, term=term, holder=r.holder, replayed_records=r.replayed_records)
@@ -179,6 +208,12 @@ _PUBLISHERS: dict[type[Record], Publisher] = {
             epoch=r.epoch,
             servers=[Member("ps", server.index, server.incarnation) for server in r.servers],
         )
+    ],
+    log.RolloutBegun: _opened_rollout,
+    log.MoveEnded: _ended_move,
+    log.MoveRefusal: lambda job, r, state, term: [facts.MoveRefused(job=job, reason=r.reason)],
+    log.RolloutEnded: lambda job, r, state, term: [
+        facts.RolloutClosed(job=job, rollout=r.rollout, outcome=r.outcome, reason=r.reason)
     ],
     log.EpochBegun: lambda job, r, state, term: [
         facts.EpochOpened(job=job, epoch=r.epoch, generation=state.generation)

@@ -64,6 +64,7 @@ def wiring(job: str, snapshot_every_batches: int = 2000, tick_s: float = 0.25) -
             subjects.job_facts(job, "plan.approved"),
             subjects.job_facts(job, "plan.rejected"),
             subjects.job_facts(job, "plan.mode_set"),
+            subjects.job_facts(job, "slots.move_requested"),
             subjects.host_facts(fact="exited"),
         ],
         publishes=subjects.job_facts(job),

@@ -29,6 +29,7 @@ class Life(msgspec.Struct):
     pid: int = 0
     addresses: list[str] = []
     planned: bool = True
+    state: str = ""  # what a server started from (P5)
 
 
 class Task(msgspec.Struct):
@@ -46,6 +47,27 @@ class Part(msgspec.Struct):
     path: str
     size_bytes: int = 0
     statistics: dict[str, float] = {}
+
+
+class Move(msgspec.Struct):
+    """Slots on their way. The routing of the log still gives them to the source."""
+
+    number: int
+    source: Member
+    target: Member
+    slots: list[tuple[int, int]]
+
+
+class Rollout(msgspec.Struct):
+    """Servers change while training goes on: see rollout.py."""
+
+    number: int
+    goal: list[tuple[int, int, int]]
+    joins: list[int] = []
+    drops: list[int] = []
+    move: Move | None = None
+    moved: int = 0  # moves that are done
+    failures: int = 0
 
 
 class Counts(msgspec.Struct):
@@ -86,6 +108,13 @@ class State:
         self.dataset: Dataset | None = None
         self.ledger: Ledger | None = None
         self.routing: RoutingTable | None = None
+        self.acking: list[
+            list[int]
+        ] = []  # incarnations of every set of servers that was routed in this generation
+        self.rollout: Rollout | None = None
+        self.last_move: Move | None = None  # the one that is on, or was last: facts name it when it ends
+        self.rollouts = 0  # the last one's number
+        self.moves = 0  # the last one's number
         self.charges = Charges()
         self.tasks: dict[str, Task] = {}
         self.parts: dict[int, Part] = {}
@@ -129,6 +158,10 @@ class State:
                 "dataset": plain(self.dataset),
                 "ledger": None if self.ledger is None else self.ledger.dump(),
                 "routing": plain(self.routing),
+                "acking": self.acking,
+                "rollout": plain(self.rollout),
+                "last_move": plain(self.last_move),
+                "moves": [self.rollouts, self.moves],
                 "charges": self.charges.dump(),
                 "tasks": plain(self.tasks),
                 "parts": plain(self.parts),
@@ -166,6 +199,12 @@ class State:
         state.dataset = convert(dump["dataset"], Dataset | None)
         state.ledger = None if dump["ledger"] is None else Ledger.load(dump["ledger"])
         state.routing = convert(dump["routing"], RoutingTable | None)
+        state.acking = dump.get(
+            "acking", [[s.incarnation for s in state.routing.servers]] if state.routing else []
+        )
+        state.rollout = convert(dump.get("rollout"), Rollout | None)
+        state.last_move = convert(dump.get("last_move"), Move | None)
+        state.rollouts, state.moves = dump.get("moves", (0, 0))
         state.charges = Charges.load(dump["charges"])
         state.tasks = convert(dump["tasks"], dict[str, Task])
         state.parts = convert(dump["parts"], dict[int, Part], strict=False)

@@ -12,7 +12,14 @@ from typing import Any
 import msgspec
 
 from rover_bus.events.codec import decode, encode
-from rover_bus.events.facts import Fact, HostExited, JobStopRequested, JobSubmitted, PlanProposed
+from rover_bus.events.facts import (
+    Fact,
+    HostExited,
+    JobStopRequested,
+    JobSubmitted,
+    PlanProposed,
+    SlotsMoveRequested,
+)
 from rover_bus.events.identity import Exit, Member
 from rover_bus.events.job import Dataset, DataSpec, JobSpec, LeaseSpec
 from rover_bus.events.log import LogBatch, Record
@@ -24,11 +31,15 @@ from rover_bus.events.requests import (
     JoinRequest,
     LeaseRequest,
     LeaveRequest,
+    MoveOrder,
+    MoveStatus,
     Progress,
     RegisterRequest,
     Reply,
     Request,
+    ServerAddress,
     SkippedRow,
+    SlotTraffic,
 )
 from rover_bus.master.decider import Decider
 from rover_bus.master.inputs import Asked, BusLost, BusRegained, Noticed, Ticked, TookOver
@@ -159,16 +170,39 @@ class Script:
         )
 
     def do_beat(
-        self, who: str, progress: str = "", held: str = "", request: str = "", **fences: str
+        self, who: str, progress: str = "", held: str = "", request: str = "", moves: str = "", **fences: str
     ) -> list[str]:
+        traffic = [item.split(":") for item in fences.pop("hottest", "").split(",") if item]
+        keys_per_s = float(fences.pop("keys_per_s", 0))
+        memory = fences.pop("memory_bytes", "")
         return self._ask(
             HeartbeatRequest(
                 **self._who(who, fences),
                 request=int(request) if request else self.requests.get(who, 0),
                 progress=self._progress(progress, "", fences),
                 held=[int(token) for token in held.split(",") if token],
+                moves=[
+                    MoveStatus(move=int(number), phase=phase)  # type: ignore[arg-type]
+                    for number, phase in (item.split(":") for item in moves.split(",") if item)
+                ],
+                traffic=SlotTraffic(
+                    keys_per_s=keys_per_s, hottest=[(int(slot), float(rate)) for slot, rate in traffic]
+                )
+                if keys_per_s
+                else None,
+                statistics={"memory_bytes": float(memory)} if memory else {},
             )
         )
+
+    def do_move(self, **names: str) -> list[str]:
+        """Somebody asks for slots to be moved."""
+        wish: dict[str, Any] = dict(names)
+        if "share" in wish:
+            wish["share"] = float(wish["share"])
+        if "slots" in wish:
+            wish["slots"] = [(int(a), int(b)) for a, b in (r.split("-") for r in wish["slots"].split(","))]
+        wish["hot"] = bool(names.get("hot"))
+        return self._notice(SlotsMoveRequested(job="j", **wish))
 
     def do_leave(self, who: str, progress: str = "", reason: str = "done") -> list[str]:
         return self._ask(LeaveRequest(**self._who(who), reason=reason, progress=self._progress(progress)))
@@ -203,12 +237,14 @@ class Script:
     def do_stop(self, mode: str = "drain") -> list[str]:
         return self._notice(JobStopRequested(job="j", mode=mode, reason="enough", by="ann"))  # type: ignore[arg-type]
 
-    def do_wait(self, seconds: str, step: str = "0.25") -> list[str]:
-        """Time passes and the master looks now and then; members listed by `beat` lines are heard only there."""
+    def do_wait(self, seconds: str, step: str = "0.25", alive: str = "") -> list[str]:
+        """Time passes and the master looks now and then; members are heard where a `beat` says so, or all along (`alive`)."""
         said: list[str] = []
         end = self.now + float(seconds)
         while self.now < end - 1e-9:
             self.now = min(end, self.now + float(step))
+            for who in alive.split(",") if alive else []:
+                self._decide(Asked(HeartbeatRequest(**self._who(who))))
             said += self._decide(Ticked())
         return said
 
@@ -321,4 +357,8 @@ def plain(item: Any) -> str:
         return "[" + " ".join(plain(each) for each in item) + "]"
     if isinstance(item, SkippedRow):
         return f"{item.position}"
+    if isinstance(item, MoveOrder):
+        return f"move {item.move} of plan {item.plan}: {item.slots} from {item.source.index} to {item.target.index}"
+    if isinstance(item, ServerAddress):
+        return f"ps-{item.index}.{item.incarnation}"
     return str(item)

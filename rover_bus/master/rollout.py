@@ -1,0 +1,390 @@
+"""Decisions on servers that change while training goes on: rollouts, and the moves of slots that they are made of (S12 to S15).
+
+Fed by requests to move slots, by plans with another number of servers, by what targets report with their heartbeats, and by losses;
+feeds routing, orders to servers, facts. Generators of records, see decider.py; docs/design/0013 has the course of a move.
+
+A rollout: servers join (until all are admitted) -> one move after another -> servers leave -> over. The log alone decides who
+holds a slot: whatever ends a move without a routing leaves the old routing standing. Deadlines are the master's own
+(`Patience`), never logged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+
+from rover_bus.events.facts import PlanProposed, SlotsMoveRequested
+from rover_bus.events.identity import Member
+from rover_bus.events.log import (
+    MoveBegun,
+    MoveEnded,
+    MoveRefusal,
+    Record,
+    RolloutBegun,
+    RolloutEnded,
+    RoutingFixed,
+)
+from rover_bus.events.requests import HeartbeatRequest, MoveOrder, MoveStatus, ServerAddress, SlotTraffic
+from rover_bus.master import slots
+from rover_bus.master.planning import Commands, add_servers, present_servers, remove_places, replace_members
+from rover_bus.master.state import Life, State
+
+Consequences = Generator[Record, None, None]
+
+MOVE_BYTES = (
+    32 << 20
+)  # about what one move carries: large enough to be few, small enough for a short last delta
+MOVE_SLOTS = 256  # while nobody knows how large a slot is
+JOIN_S = 60.0  # for new servers to be admitted
+MOVE_S = 30.0  # without a sign of progress
+ATTEMPTS = 3  # moves of one rollout that may fail
+
+SERVER_NEVER_STARTED = "server_never_started"
+MOVES_FAIL = "moves_fail"
+
+
+class Patience:
+    """How long the present step of a rollout has lasted without progress, by the master's own clock. Never logged (P19)."""
+
+    def __init__(self) -> None:
+        self._step: tuple[object, ...] = ()
+        self._since = 0.0
+
+    def lasts(self, step: tuple[object, ...], now: float) -> float:
+        """Return how long it has been this very step, in seconds."""
+        if step != self._step:
+            self._step, self._since = step, now
+        return now - self._since
+
+
+class Telemetry:
+    """What servers said last of their size and traffic: decides how much a move carries, and which slots are hot. Never logged."""
+
+    def __init__(self) -> None:
+        self.memory_bytes: dict[int, float] = {}
+        self.traffic: dict[int, SlotTraffic] = {}
+        self.progress: dict[int, tuple[str, int]] = {}
+
+    def hear(self, request: HeartbeatRequest) -> None:
+        """Take in a server's heartbeat."""
+        index = request.member.index
+        self.memory_bytes[index] = request.statistics.get("memory_bytes", 0.0)
+        if request.traffic is not None:
+            self.traffic[index] = request.traffic
+        for status in request.moves:
+            self.progress[status.move] = (status.phase, status.bytes)
+
+    def loads(self, by_slot: list[int]) -> Mapping[int, float]:
+        """Return keys a second by slot; slots that no server named share what is left of its traffic."""
+        loads: dict[int, float] = {}
+        for index, traffic in self.traffic.items():
+            mine = [slot for slot in range(slots.SLOTS) if by_slot[slot] == index]
+            named = {slot: rate for slot, rate in traffic.hottest if by_slot[slot] == index}
+            rest = max(0.0, traffic.keys_per_s - sum(named.values())) / max(1, len(mine) - len(named))
+            loads |= {slot: named.get(slot, rest) for slot in mine}
+        return loads
+
+
+# -- what is asked for -------------------------------------------------------------------------------------------------
+
+
+def request_move(
+    state: State, fact: SlotsMoveRequested, telemetry: Telemetry, commands: Commands, cause: str
+) -> Consequences:
+    """Begin what somebody asked for, or refuse it in words."""
+    reason = _unfit(state)
+    if not reason and fact.host:
+        yield from _leave_host(state, fact, commands, cause)
+        return
+    goal: list[int] = []
+    if not reason:
+        goal, reason = _goal_of(state, fact, telemetry)
+    if reason:
+        yield MoveRefusal(reason=reason, cause=cause)
+        return
+    yield RolloutBegun(
+        rollout=state.rollouts + 1,
+        goal=slots.compress(goal),
+        reason=fact.reason or ("hot slots" if fact.hot else "asked"),
+        by=fact.by,
+        cause=cause,
+    )
+
+
+def _unfit(state: State) -> str:
+    if state.phase != "training" or state.routing is None or state.stop:
+        return f"slots move only while a job trains: it is {'to stop' if state.stop else state.phase}"
+    if state.rollout is not None:
+        return f"rollout {state.rollout.number} is not over yet: ask again afterwards"
+    return ""
+
+
+def _goal_of(state: State, fact: SlotsMoveRequested, telemetry: Telemetry) -> tuple[list[int], str]:
+    assert state.routing is not None
+    by_slot = slots.expand(state.routing.owners)
+    present = sorted(life.member.index for life in state.servers() if life.member.place in state.planned)
+    source, target = _index(fact.source), _index(fact.target)
+    known = {f"ps-{index}" for index in present}
+    for name in (fact.source, fact.target):
+        if name and name not in known:
+            return [], f"no server {name!r} is admitted: there are {', '.join(sorted(known))}"
+    targets = [target] if fact.target else [index for index in present if index != source]
+    mine = [slot for slot, index in enumerate(by_slot) if index == source]
+    if fact.slots:
+        mine = slots.members_of(fact.slots)
+    elif fact.hot and fact.source and targets:
+        goal = slots.level(by_slot, source, targets, telemetry.loads(by_slot))
+        return goal, "" if goal != by_slot else "no slot is hot enough to be worth a move"
+    elif fact.source:
+        mine = mine[len(mine) - round(len(mine) * fact.share) :]
+    if not targets or source in targets:
+        return [], "slots need another server to go to: name one, or add one by `rover scale`"
+    mine = [slot for slot in mine if by_slot[slot] not in ([target] if fact.target else [])]
+    goal = slots.hand_out(by_slot, mine, targets)
+    return goal, "" if goal != by_slot else "nothing to move: no slot of it lies elsewhere"
+
+
+def _index(place: str) -> int:
+    role, _, index = place.partition("-")
+    return int(index) if role == "ps" and index.isdigit() else -1
+
+
+def _leave_host(state: State, fact: SlotsMoveRequested, commands: Commands, cause: str) -> Consequences:
+    """Every server of a host is replaced by a new one elsewhere, with its slots."""
+    assert state.routing is not None
+    there = [d for d in state.planned.values() if d.member.role == "ps" and d.host == fact.host]
+    hosts = [host for host in state.hosts if host != fact.host]
+    if not there or not hosts:
+        where = "no server runs there" if not there else "the plan names no other host"
+        yield MoveRefusal(reason=f"nothing to move off host {fact.host!r}: {where}", cause=cause)
+        return
+    record, joins = add_servers(
+        state, [d.resources for d in there], hosts, commands, cause, f"off {fact.host}"
+    )
+    instead = dict(zip([d.member.index for d in there], joins, strict=True))
+    goal = [instead.get(index, index) for index in slots.expand(state.routing.owners)]
+    yield record
+    yield RolloutBegun(
+        rollout=state.rollouts + 1,
+        goal=slots.compress(goal),
+        joins=joins,
+        drops=sorted(instead),
+        reason=fact.reason or f"off host {fact.host}",
+        by=fact.by,
+        cause=cause,
+    )
+
+
+def refuse_plan(state: State, proposal: PlanProposed) -> str:
+    """Return why a plan with another number of servers cannot be begun now, "" when it can (or changes none)."""
+    present = present_servers(state)
+    leaving = state.rollout.drops if state.rollout is not None else []
+    if not state.planned or proposal.servers == len(present) - len(leaving):
+        return ""
+    if not proposal.servers or not present:
+        return "servers cannot be added to a job without them, nor the last one be removed"
+    return _unfit(state)
+
+
+def follow_plan(state: State, before: list[int], proposal: PlanProposed, cause: str) -> Consequences:
+    """A plan with another number of servers is carried out slot by slot: servers that stay or join share them evenly."""
+    joins = [index for index in present_servers(state) if index not in before]
+    drops = before[proposal.servers :]
+    if state.routing is None or state.rollout is not None or not (joins or drops):
+        return
+    kept = [index for index in before if index not in drops]
+    yield RolloutBegun(
+        rollout=state.rollouts + 1,
+        goal=slots.compress(slots.even_out(slots.expand(state.routing.owners), [*kept, *joins])),
+        joins=joins,
+        drops=drops,
+        reason=proposal.reason,
+        by=proposal.by,
+        proposal=proposal.plan,
+        cause=cause,
+    )
+
+
+# -- what follows ------------------------------------------------------------------------------------------------------
+
+
+def advance(state: State, telemetry: Telemetry, cause: str) -> Consequences:
+    """Yield the next step of the rollout that is on, if it is due. Asked after every input, because anything may make it due."""
+    rollout = state.rollout
+    if rollout is None:
+        return
+    if state.phase != "training" or state.stop:
+        yield from stop(
+            state, "the job is asked to stop" if state.stop else f"the job is {state.phase}", cause
+        )
+        return
+    if rollout.move is not None:
+        return
+    admitted = {life.member.index: life for life in state.servers()}
+    if any(index not in admitted for index in rollout.joins):
+        return
+    found = _next_move(state, telemetry)
+    if found is None:
+        yield from _end(state, "done", "", cause)
+        return
+    source, target, moving = found
+    if source not in admitted or target not in admitted:
+        return  # lost, and started again: `tick` waits for it only so long
+    yield MoveBegun(
+        move=state.moves + 1,
+        source=admitted[source].member,
+        target=admitted[target].member,
+        slots=slots.ranges(moving),
+        cause=cause,
+    )
+
+
+def _next_move(state: State, telemetry: Telemetry) -> tuple[int, int, list[int]] | None:
+    """Return source, target and slots of the next move: the first pair that differs from the goal, as much as one move carries."""
+    assert state.routing is not None
+    assert state.rollout is not None
+    by_slot, goal = slots.expand(state.routing.owners), slots.expand(state.rollout.goal)
+    differing = [slot for slot in range(slots.SLOTS) if by_slot[slot] != goal[slot]]
+    if not differing:
+        return None
+    source, target = by_slot[differing[0]], goal[differing[0]]
+    pair = [slot for slot in differing if (by_slot[slot], goal[slot]) == (source, target)]
+    size = telemetry.memory_bytes.get(source, 0.0)
+    most = int(MOVE_BYTES * by_slot.count(source) / size) if size > 0 else MOVE_SLOTS
+    return source, target, pair[: max(1, most)]
+
+
+def _end(state: State, outcome: str, reason: str, cause: str) -> Consequences:
+    """The rollout is over: servers that own no slot, and were to leave or never got one, leave."""
+    rollout = state.rollout
+    assert rollout is not None
+    assert state.routing is not None
+    yield RolloutEnded(rollout=rollout.number, outcome=outcome, reason=reason, cause=cause)
+    owning = {index for index, _, _ in state.routing.owners}
+    idle = {f"ps-{index}" for index in (*rollout.drops, *rollout.joins) if index not in owning}
+    if gone := {place for place in idle if place in state.planned}:
+        yield remove_places(state, gone, cause, f"rollout {rollout.number} {outcome}: they own no slots")
+
+
+def stop(state: State, reason: str, cause: str) -> Consequences:
+    """End the rollout that is on, wherever it is; the routing stands as it is."""
+    if state.rollout is None:
+        return
+    moved = state.rollout.moved
+    if state.rollout.move is not None:
+        yield MoveEnded(move=state.rollout.move.number, done=False, reason=reason, cause=cause)
+    yield from _end(state, "stopped" if moved else "rolled_back", reason, cause)
+
+
+def interrupt(state: State, reason: str, cause: str) -> Consequences:
+    """The job is about to be rewound: the slots will lie as the new generation says."""
+    if state.rollout is not None:
+        if state.rollout.move is not None:
+            yield MoveEnded(move=state.rollout.move.number, done=False, reason=reason, cause=cause)
+        yield RolloutEnded(rollout=state.rollout.number, outcome="interrupted", reason=reason, cause=cause)
+
+
+def tick(state: State, patience: Patience, telemetry: Telemetry, now: float) -> Consequences:
+    """Time has passed: a step that takes too long is given up (S14)."""
+    rollout = state.rollout
+    if rollout is None:
+        return
+    if rollout.move is None:
+        if patience.lasts((rollout.number, rollout.moved, rollout.failures), now) > JOIN_S:
+            yield from stop(state, SERVER_NEVER_STARTED, "tick")
+    else:
+        move = rollout.move.number
+        if patience.lasts((rollout.number, move, telemetry.progress.get(move)), now) > MOVE_S:
+            yield from _fail(state, f"no progress for {MOVE_S:.0f} s", "tick")
+
+
+def _fail(state: State, reason: str, cause: str) -> Consequences:
+    rollout = state.rollout
+    assert rollout is not None
+    assert rollout.move is not None
+    yield MoveEnded(move=rollout.move.number, done=False, reason=reason, cause=cause)
+    if rollout.failures >= ATTEMPTS:
+        yield from stop(state, f"{MOVES_FAIL}: {reason}", cause)
+
+
+def report(state: State, request: HeartbeatRequest) -> Consequences:
+    """A server reports on the moves to it: one that is ready is decided now, in the log and nowhere else."""
+    move = state.rollout.move if state.rollout is not None else None
+    for status in request.moves:
+        if move is None or status.move != move.number or request.member != move.target:
+            continue
+        cause = f"move {move.number} to {move.target}"
+        if status.phase == "failed":
+            yield from _fail(state, status.detail or "the target gave up", cause)
+        elif status.phase == "ready" and state.phase == "training" and not state.stop:
+            yield from _hand_over(state, status, cause)
+        return
+
+
+def _hand_over(state: State, status: MoveStatus, cause: str) -> Consequences:
+    rollout, routing = state.rollout, state.routing
+    assert rollout is not None
+    assert rollout.move is not None
+    assert routing is not None
+    by_slot = slots.expand(routing.owners)
+    for slot in slots.members_of(rollout.move.slots):
+        by_slot[slot] = rollout.move.target.index
+    yield MoveEnded(move=status.move, done=True, rows=status.rows, bytes=status.bytes, cause=cause)
+    owning = set(by_slot)
+    lives = {life.member.index: life for life in state.servers()}
+    yield RoutingFixed(
+        generation=state.generation,
+        epoch=routing.epoch + 1,
+        owners=slots.compress(by_slot),
+        servers=[_address(lives[index]) for index in sorted(owning)],
+        cause=cause,
+    )
+
+
+def _address(life: Life) -> ServerAddress:
+    return ServerAddress(life.member.index, life.member.incarnation, life.addresses)
+
+
+# -- what others ask ---------------------------------------------------------------------------------------------------
+
+
+def owns_slots(state: State, member: Member) -> bool:
+    """Whether a life of a server holds a part of the model by the present routing."""
+    return state.routing is not None and any(
+        (server.index, server.incarnation) == (member.index, member.incarnation)
+        for server in state.routing.servers
+    )
+
+
+def lose_idle_server(state: State, member: Member, commands: Commands, cause: str) -> Consequences:
+    """A server without slots is gone: nothing is lost with it. It is started again, and a rollout that needs it waits a while."""
+    rollout = state.rollout
+    if (
+        rollout is not None
+        and rollout.move is not None
+        and member in (rollout.move.source, rollout.move.target)
+    ):
+        yield MoveEnded(move=rollout.move.number, done=False, reason=f"{member} is lost", cause=cause)
+    if rollout is not None and rollout.failures >= ATTEMPTS:
+        yield from stop(state, f"{MOVES_FAIL}: {member.place} was lost again and again", cause)
+    if member.place in state.planned:
+        yield replace_members(state, [member], commands, cause, f"{member} lost, without slots")
+
+
+def orders_for(state: State, member: Member) -> list[MoveOrder]:
+    """Return every move that a server takes part in now: absolute, so that one that is not listed is over."""
+    move = state.rollout.move if state.rollout is not None else None
+    if move is None or state.routing is None or member not in (move.source, move.target):
+        return []
+    lives = {life.member: life for life in state.servers()}
+    if move.source not in lives or move.target not in lives:
+        return []
+    return [
+        MoveOrder(
+            move=move.number,
+            plan=state.plan,
+            epoch=state.routing.epoch,
+            slots=move.slots,
+            source=_address(lives[move.source]),
+            target=_address(lives[move.target]),
+        )
+    ]
