@@ -39,6 +39,10 @@ def tell_plan(fact: Fact) -> str:
             if eta_s < 0:
                 return f"the target is out of reach by what is known ({constant})"
             return f"the target will be reached in {eta_s:.0f} s ({_until(low)} to {_until(high)})"
+        case facts.JobPauseRequested(by=by, reason=reason):
+            return f"{by or 'somebody'} asks for a pause{f': {reason}' if reason else ''}"
+        case facts.JobResumeRequested(by=by):
+            return f"{by or 'somebody'} lets the job go on"
         case facts.JobPaused(by=by, workers=workers, reason=reason):
             return f"paused{f' by {by}' if by else ''}: {workers} workers leave{f' ({reason})' if reason else ''}"
         case facts.JobResumed(workers=workers):

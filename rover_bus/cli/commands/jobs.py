@@ -53,7 +53,7 @@ async def read_with_progress(bus: NatsBus) -> dict[str, JobView]:
         await progress.read()
         ledger = progress.state.ledger
         if progress.state.spec is not None:
-            view.state = progress.state.phase
+            view.state = "paused" if progress.state.paused else progress.state.phase
         if ledger is not None:
             view.committed, view.dead_lettered = ledger.samples_done()
             view.total, view.epoch = ledger.dataset.samples_total, max(ledger.epoch, 0)

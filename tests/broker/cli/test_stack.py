@@ -121,6 +121,22 @@ def test_a_job_is_submitted_seen_and_cancelled(stack: RunningStack, tmp_path: Pa
     story = rover("story", "tiny/worker-0", *where, cwd=tmp_path)
     assert "worker-0.1 started" in story.stdout
 
+    def workers() -> list[object]:
+        return [row["incarnation"] for row in members() if row["role"] == "worker" and row["pid"]]
+
+    paused = rover("pause", "tiny", "--reason", "lunch", *where, cwd=tmp_path)
+    assert paused.stdout == "tiny: paused\n"
+    until(lambda: workers() == [], "the workers' leaving")
+    assert " paused " in rover("jobs", *where, cwd=tmp_path).stdout
+    twice = rover("pause", "tiny", *where, cwd=tmp_path)
+    assert (twice.returncode, "paused already" in twice.stderr) == (3, True)
+    assert rover("resume", "tiny", *where, cwd=tmp_path).stdout == "tiny: goes on\n"
+    until(lambda: workers() == [2], "the next life of the worker")
+    listed = json.loads(rover("plan", "list", "tiny", "-o", "json", *where, cwd=tmp_path).stdout)
+    assert [(row["plan"], row["change"]) for row in listed] == [(1, "1 worker, 1 server")]
+    none = rover("plan", "approve", "tiny", *where, cwd=tmp_path)
+    assert (none.returncode, "waits" in none.stderr) == (3, True)
+
     assert rover("cancel", "tiny", *where, cwd=tmp_path).stdout == "tiny: cancelled\n"
     until(lambda: members() == [], "the end of all members")
     assert "cancelled" in rover("jobs", *where, cwd=tmp_path).stdout

@@ -1,0 +1,163 @@
+"""`rover plan`: the plans of a job, and a person's word on them. What is said here is a fact with its author's name."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rover_bus.cli.connection import Address, visit, with_stack
+from rover_bus.cli.tables import output_option, show
+
+if TYPE_CHECKING:
+    from rover_bus.cli.plans import Plans, PlanView
+    from rover_bus.events.facts import JobFact
+    from rover_bus.events.nats_bus import NatsBus
+
+COLUMNS = ("plan", "step", "change", "state", "why", "measured", "predicted", "after")
+ANSWER_S = 10.0
+
+
+@click.group()
+def plan() -> None:
+    """See the plans of a job, let one pass, refuse it, say what becomes of the next ones.
+
+    Plans come from the Brain. In mode `approve` ([plan] of the job file, or `rover plan mode`) each waits for a person.
+    """
+
+
+@plan.command("list")
+@click.argument("job")
+@output_option
+@with_stack
+def list_plans(stack: Address, job: str, output: str) -> None:
+    """List the plans of JOB: what each changes, what became of it, what it was to bring and brought (samples/s)."""
+    from rover_bus.cli.plans import read_plans
+
+    plans = visit(stack, lambda bus: read_plans(bus, job))
+    show(map(row, plans.by_number.values()), COLUMNS, output, empty=f"no plan for {job!r} yet")
+
+
+def row(view: PlanView) -> dict[str, Any]:
+    """Return a plan as a record."""
+    from rover_bus.cli.plans import change_text
+
+    proposed, judged = view.proposed, view.judged
+    return {
+        "plan": view.number,
+        "step": proposed.step,
+        "change": change_text(proposed.held, proposed.size),
+        "state": view.state,
+        "why": view.why or proposed.constant,
+        "measured": proposed.measured or None,
+        "predicted": proposed.predicted or None,
+        "after": judged.after if judged else None,
+        "reason": proposed.reason,
+        "by": proposed.by,
+        "person": view.person,
+        "undone_by": view.undone_by or None,
+    }
+
+
+@plan.command()
+@click.argument("job")
+@click.argument("number", type=int, required=False, metavar="[PLAN]")
+@click.option("--reason", default="", help="Why: it stands in the job's history.")
+@with_stack
+def approve(stack: Address, job: str, number: int | None, reason: str) -> None:
+    """Let the plan of JOB that waits pass. The master checks it once more: the world may have changed meanwhile."""
+    click.echo(visit(stack, lambda bus: answer(bus, job, number, reason, yes=True)))
+
+
+@plan.command()
+@click.argument("job")
+@click.argument("number", type=int, required=False, metavar="[PLAN]")
+@click.option("--reason", default="", help="Why: it stands in the job's history.")
+@with_stack
+def reject(stack: Address, job: str, number: int | None, reason: str) -> None:
+    """Refuse the plan of JOB that waits: the job keeps what it holds."""
+    click.echo(visit(stack, lambda bus: answer(bus, job, number, reason, yes=False)))
+
+
+@plan.command()
+@click.argument("job")
+@click.argument("mode", type=click.Choice(["observe", "approve", "auto"]))
+@with_stack
+def mode(stack: Address, job: str, mode: Any) -> None:
+    """Say what becomes of the Brain's next plans for JOB: only said, held for a person, carried out."""
+    from rover_bus.events.facts import PlanModeSet
+
+    visit(stack, lambda bus: say(bus, job, PlanModeSet(job=job, mode=mode, by=_asker())))
+    click.echo(f"{job}: plans are in mode {mode} from now on")
+
+
+async def answer(bus: NatsBus, job: str, number: int | None, reason: str, *, yes: bool) -> str:
+    """Say yes or no to the plan that waits; return what the master made of it. Raises Refused when none waits."""
+    from rover_bus.cli.plans import change_text, read_plans
+    from rover_bus.events.facts import PlanApplied, PlanApproved, PlanRefused, PlanRejected
+
+    view = (await open_plans(bus, job)).waiting(number)
+    said = PlanApproved if yes else PlanRejected
+    sequence = await say(bus, job, said(job=job, plan=view.number, reason=reason, by=_asker()))
+
+    def wanted(fact: JobFact) -> bool:
+        return isinstance(fact, PlanApplied | PlanRefused) and fact.plan == view.number
+
+    if not await heard(bus, job, sequence, wanted):
+        return f"said; no master answered within {ANSWER_S:g} s: `rover plan list {job}` tells"
+    view = (await read_plans(bus, job)).find(view.number)
+    change = change_text(view.proposed.held, view.proposed.size)
+    return f"{job}: plan {view.number} ({change}) is {view.state}{f': {view.why}' if view.why else ''}"
+
+
+async def open_plans(bus: NatsBus, job: str) -> Plans:
+    """Return the plans of a job that has not ended. Raises Refused."""
+    from rover_bus.cli.plans import read_plans
+    from rover_bus.events.errors import Refused
+
+    plans = await read_plans(bus, job)
+    if plans.ended:
+        raise Refused(f"job {job!r} has ended already: {plans.ended}", "ended")
+    return plans
+
+
+async def say(bus: NatsBus, job: str, fact: JobFact) -> int:
+    """Store a person's word; return its sequence. Raises Refused when the job has ended."""
+    import secrets
+
+    from rover_bus.cli.submission import publish
+
+    await open_plans(bus, job)
+    return await publish(bus, fact, f"{fact.kind()}.{secrets.token_hex(8)}")
+
+
+async def heard(bus: NatsBus, job: str, first: int, wanted: Callable[[JobFact], bool]) -> bool:
+    """Wait for a fact of a job, from sequence `first` on; say whether it came in time."""
+    from rover_bus.cli.history import read_happened
+    from rover_bus.events import subjects
+    from rover_bus.events.facts import JobFact
+    from rover_bus.events.streams import FACTS
+
+    came = asyncio.Event()
+
+    def take(stored: Any) -> None:
+        fact = read_happened(stored).fact
+        if isinstance(fact, JobFact) and wanted(fact):
+            came.set()
+
+    subscription = await bus.follow(FACTS, [subjects.job_facts(job)], take, start=first)
+    try:
+        await asyncio.wait_for(came.wait(), ANSWER_S)
+    except TimeoutError:
+        return False
+    finally:
+        await subscription.stop()
+    return True
+
+
+def _asker() -> str:
+    from rover_bus.cli.submission import asker
+
+    return asker()
