@@ -50,6 +50,7 @@ class Settings:
     directory: str
     job: str
     index: int
+    storage: str
     orphan_s: float
     sample_s: float
     with_parent: bool
@@ -77,6 +78,7 @@ def read_settings(arguments: list[str] | None = None) -> Settings:
     parser.add_argument("--secret-file", default=environment.get("ROVER_SECRET_FILE", ""))
     parser.add_argument("--host", default=environment.get("ROVER_HOST", "local"))
     parser.add_argument("--dir", dest="directory", default=environment.get("ROVER_STATE_DIR", ""))
+    parser.add_argument("--storage", default="")
     parser.add_argument("--job", default=environment.get("ROVER_JOB", ""))
     parser.add_argument("--index", type=int, default=int(environment.get("ROVER_INDEX", "0")))
     parser.add_argument("--orphan-s", type=float, default=30.0)
@@ -218,6 +220,7 @@ async def _serve_daemon(bus: NatsBus, settings: Settings, stop: asyncio.Event) -
         secret_file=settings.secret_file,
         orphan_s=settings.orphan_s,
         sample_s=settings.sample_s,
+        storage=settings.storage,
         stop=stop,
         ready=partial(_tell_ready, settings),
     )

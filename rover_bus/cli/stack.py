@@ -163,7 +163,8 @@ class RunningStack:
 
     def _start_services(self) -> None:
         common = ["--url", self.url, "--secret-file", str(self.secret_file), "--host", self.host]
-        node = ["--dir", str(self.home.node), "--orphan-s", str(self._orphan_s)]
+        node = ["--dir", str(self.home.node), "--storage", str(self.home.checkpoints)]
+        node += ["--orphan-s", str(self._orphan_s)]
         self.services = {
             "brain": self._service("brain", common),
             "daemon": self._service("daemon", [*common, *node]),

@@ -25,6 +25,7 @@ from rover_bus.events.subjects import host_profile, job_facts, name, parse
 from rover_bus.node import platform, sampling
 from rover_bus.node.cgroup import Cgroup, Limits
 from rover_bus.node.outbox import Letter, Outbox
+from rover_bus.node.persister import Persister, Places
 from rover_bus.node.platform import Adjust, Ended, Forget, Observation, Platform, Running, Start, Stop
 from rover_bus.node.presence import Presence
 from rover_bus.node.processes import STUCK_SHIM_S, MemberProcesses
@@ -62,7 +63,9 @@ class Daemon:
         presence: Presence,
         processes: Callable[[Callable[[Observation], None]], MemberProcesses],
         master_command: platform.MasterCommand,
+        places: Places | None = None,
     ) -> None:
+        """`places`: where this host stages and stores checkpoints; None: it does neither."""
         self._bus = bus
         self._host = host
         self._presence = presence
@@ -71,6 +74,9 @@ class Daemon:
         self._state = Platform(host.name, host.allowed)
         self._loop = asyncio.get_running_loop()
         self._processes = processes(self._observe)
+        self._persister = (
+            Persister(bus, host.name, host.daemon, places, self._post_of_cut) if places else None
+        )
         self._seen = 0
         self._caught_up = False
         self._closing = False
@@ -98,6 +104,7 @@ class Daemon:
         self._register()
         works = [self._outbox.run(), self._presence.run(), self._follow()]
         works += [self._sample()] if self._host.sample_s else []
+        works += [self._persister.run()] if self._persister else []
         tasks = [self._loop.create_task(work) for work in works]
         try:
             ready()
@@ -124,6 +131,8 @@ class Daemon:
         try:
             if not leave_members:
                 await self._drain()
+            if self._persister:
+                await self._persister.close()
             self._post(facts.HostLeft(host=self._host.name, reason="stopped"), f"left.{self._host.daemon}")
             await self._outbox.flush(FLUSH_S)
             await self._presence.leave()
@@ -300,6 +309,9 @@ class Daemon:
         self, fact: facts.HostFact, what: str, job: str = "", stored: Callable[[], None] | None = None
     ) -> None:
         self._outbox.post(Letter(fact, f"{self._host.name}.{what}", job, stored))
+
+    def _post_of_cut(self, fact: facts.HostFact, what: str, job: str) -> None:
+        self._post(fact, what, job)
 
     # -- samples -------------------------------------------------------------------------------------------------------
 

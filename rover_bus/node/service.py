@@ -19,9 +19,11 @@ from rover_bus.events.errors import BusError, Refused
 from rover_bus.events.identity import HostCapacity
 from rover_bus.events.logs import get_logger
 from rover_bus.events.subjects import name
+from rover_bus.flash.places import host_root
 from rover_bus.node import capacity as capacities
 from rover_bus.node import cgroup, layout, locks
 from rover_bus.node.daemon import Daemon, Host
+from rover_bus.node.persister import Places
 from rover_bus.node.platform import MasterCommand
 from rover_bus.node.presence import TTL_S, Presence
 from rover_bus.node.processes import Processes, Settings
@@ -52,6 +54,7 @@ async def run_daemon(
     sample_s: float = 5.0,
     presence_ttl_s: float = TTL_S,
     leave_members: bool = False,
+    storage: str | os.PathLike[str] = "",
     stop: asyncio.Event | None = None,
     ready: Callable[[], None] = lambda: None,
 ) -> None:
@@ -62,6 +65,7 @@ async def run_daemon(
     url, secret_file: passed on to members as ROVER_URL and ROVER_SECRET_FILE. environment: base of the members' environment (ours).
     capacity: what to offer instead of what is measured. orphan_s: after this long without a daemon the shims drain their groups
     (P23; demo 5, 0: never). leave_members: at the end leave the members to their shims, for a daemon that is about to come back.
+    storage: where checkpoints of jobs go that name no path; empty: `checkpoints` in the state directory.
     Raises Refused when another daemon holds the state directory or the host name, AccessDenied when the broker refuses us.
     """
     home = layout.create(state_dir)
@@ -93,7 +97,8 @@ async def run_daemon(
             identity = f"{layout.boot_id()}:{home.root}"
             presence = Presence(connection, host, me.daemon, identity, presence_ttl_s)
             processes = partial(Processes, home, settings)
-            daemon = Daemon(connection, me, presence, processes, master_command)
+            places = Places(host_root(home.root), Path(storage) if storage else home.root / "checkpoints")
+            daemon = Daemon(connection, me, presence, processes, master_command, places)
             await daemon.run(stop, ready, leave_members=leave_members)
         finally:
             if connection is not bus:

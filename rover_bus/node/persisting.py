@@ -1,0 +1,345 @@
+"""What a daemon does next for the checkpoints of its host: the decider of the persister (protocol P12, P14).
+
+Fed with the facts of jobs (what is staged, what shall be stored, what became of a cut), with what is found in shared memory
+after a restart, and with what its own tasks came to; gives tasks to `persister.py`, which runs them on threads. The rules:
+
+- Digests come first: nothing is stored whose digests do not exist. Digests and copies between memories have a lane of their
+  own, so that a slow disk never holds up redundancy.
+- Orders are absolute. A lower term is stale. What belongs to a cut that is over (ready, superseded, failed) is not begun, and
+  is called off if it runs.
+- A failure that may pass (a full disk, a mount that is gone) is tried again with a growing delay, and given up after a
+  while, so that the master can go on with a newer cut. What was ready is never touched by it.
+- Pruning follows the log: only the host that wrote the manifest prunes, only when `checkpoint.ready` is stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Literal, TypeVar
+
+from rover_bus.events.checkpoint_facts import (
+    CheckpointFailed,
+    CheckpointManifestOrdered,
+    CheckpointPersistOrdered,
+    CheckpointReady,
+    CheckpointSuperseded,
+    PartStaged,
+)
+from rover_bus.events.facts import Fact, JobEnded, JobSubmitted
+from rover_bus.events.job import CheckpointSpec
+
+RETRY_FIRST_S, RETRY_MAX_S = 1.0, 10.0
+PATIENCE_S = 60.0  # a storage that fails for so long fails the cut
+CLOSED_KEPT = 64
+
+Step = Literal["digest", "persist", "manifest", "prune", "sweep"]
+Cut = tuple[int, int]  # generation, cut
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Task:
+    """One thing to do; `part` is empty where a step concerns the whole cut, `cut` 0 where it concerns the whole job."""
+
+    job: str
+    uid: str
+    step: Step
+    cut: int = 0
+    generation: int = 0
+    part: str = ""
+
+    @property
+    def lane(self) -> str:
+        """Tasks of one lane run one after another."""
+        return "memory" if self.step == "digest" else "storage"
+
+    @property
+    def of(self) -> Cut:
+        return self.generation, self.cut
+
+
+# -- what is observed --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A staged part is in this host's memory: seen by a look after a restart."""
+
+    uid: str
+    part: str
+    cut: int
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A thread took the task up."""
+
+    task: Task
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The task is done, its fact is posted."""
+
+    task: Task
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The task did not succeed. `temporary`: the same may succeed later."""
+
+    task: Task
+    reason: str
+    temporary: bool
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class CalledOff:
+    """The task ended because it was called off."""
+
+    task: Task
+
+
+Observation = Found | Begun | Done | Failed | CalledOff
+
+
+# -- state -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """A task that failed: since when, when it is tried again, and whether hope is given up."""
+
+    since_s: float
+    again_s: float
+    delay_s: float
+    reason: str
+    hopeless: bool
+
+
+@dataclass(frozen=True, slots=True)
+class JobCheckpoints:
+    """One job as far as its checkpoints concern this host. `staged`: the newest cut of each part that lies here."""
+
+    uid: str
+    spec: CheckpointSpec = field(default_factory=CheckpointSpec)
+    staged: Mapping[str, Cut] = field(default_factory=dict)
+    order: CheckpointPersistOrdered | None = None
+    manifest: CheckpointManifestOrdered | None = None
+    ready: Cut = (-1, 0)
+    closed: tuple[Cut, ...] = ()
+    ended: bool = False
+
+    def is_closed(self, cut: Cut) -> bool:
+        return cut in self.closed
+
+
+@dataclass(frozen=True, slots=True)
+class Persisting:
+    """The whole state. `running`: what threads do now; `done`: what is answered; `stale` counts refused orders."""
+
+    host: str
+    jobs: Mapping[str, JobCheckpoints] = field(default_factory=dict)
+    running: frozenset[Task] = frozenset()
+    done: frozenset[Task] = frozenset()
+    troubles: Mapping[Task, Trouble] = field(default_factory=dict)
+    stale: int = 0
+
+
+def evolve(state: Persisting, event: Fact | Observation) -> Persisting:
+    """Take a fact or an observation in."""
+    match event:
+        case JobSubmitted(job=job, uid=uid, spec=spec):
+            fresh = JobCheckpoints(uid, spec.checkpoint or CheckpointSpec())
+            return _with_job(state, job, fresh)
+        case JobEnded(job=job) if job in state.jobs:
+            return _with_job(state, job, replace(state.jobs[job], ended=True))
+        case PartStaged(job=job, uid=uid, place=place, cut=cut, generation=generation):
+            if place.host != state.host:
+                return state
+            return _stage(state, job, uid, place.part, (generation, cut))
+        case Found(uid=uid, part=part, cut=cut, generation=generation):
+            for job, about in state.jobs.items():
+                if about.uid == uid:
+                    return _stage(state, job, uid, part, (generation, cut))
+            return state
+        case CheckpointPersistOrdered() | CheckpointManifestOrdered():
+            return _order(state, event)
+        case CheckpointReady() | CheckpointSuperseded() | CheckpointFailed():
+            return _close(state, event)
+        case Begun(task):
+            return replace(state, running=state.running | {task})
+        case Done(task):
+            return _settle(replace(state, done=state.done | {task}), task)
+        case CalledOff(task):
+            return _settle(state, task)
+        case Failed():
+            return _fail(state, event)
+    return state
+
+
+def _with_job(state: Persisting, job: str, about: JobCheckpoints) -> Persisting:
+    return replace(state, jobs=_put(state.jobs, job, about))
+
+
+def _put(mapping: Mapping[K, V], key: K, value: V) -> Mapping[K, V]:
+    return MappingProxyType({**mapping, key: value})
+
+
+def _known(state: Persisting, job: str, uid: str) -> JobCheckpoints:
+    """What is known of the job, or a beginning: facts of another run of the name replace what there was."""
+    about = state.jobs.get(job)
+    return about if about and (about.uid == uid or not uid) else JobCheckpoints(uid)
+
+
+def _stage(state: Persisting, job: str, uid: str, part: str, cut: Cut) -> Persisting:
+    about = _known(state, job, uid)
+    if cut < about.staged.get(part, (-1, 0)):
+        return state
+    return _with_job(state, job, replace(about, staged=_put(about.staged, part, cut)))
+
+
+def _order(state: Persisting, order: CheckpointPersistOrdered | CheckpointManifestOrdered) -> Persisting:
+    about = _known(state, order.job, order.uid)
+    known = about.order if isinstance(order, CheckpointPersistOrdered) else about.manifest
+    if known and known.history == order.history and order.term < known.term:
+        return replace(state, stale=state.stale + 1)
+    if isinstance(order, CheckpointPersistOrdered):
+        return _with_job(state, order.job, replace(about, order=order))
+    return _with_job(state, order.job, replace(about, manifest=order))
+
+
+def _close(state: Persisting, fact: CheckpointReady | CheckpointSuperseded | CheckpointFailed) -> Persisting:
+    about, cut = _known(state, fact.job, fact.uid), (fact.generation, fact.cut)
+    ready = max(about.ready, cut) if isinstance(fact, CheckpointReady) else about.ready
+    closed = (*about.closed, cut)[-CLOSED_KEPT:]
+    state = _with_job(state, fact.job, replace(about, ready=ready, closed=closed))
+    over = {task for task in state.done if task.job == fact.job and _is_older(task, cut)}
+    return replace(state, done=state.done - over)
+
+
+def _is_older(task: Task, cut: Cut) -> bool:
+    return task.cut > 0 and task.of < cut
+
+
+def _settle(state: Persisting, task: Task) -> Persisting:
+    """The task is out of the threads' hands, and out of trouble."""
+    troubles = {key: value for key, value in state.troubles.items() if key != task}
+    return replace(state, running=state.running - {task}, troubles=MappingProxyType(troubles))
+
+
+def _fail(state: Persisting, failed: Failed) -> Persisting:
+    former = state.troubles.get(failed.task)
+    since_s = former.since_s if former else failed.at_s
+    delay_s = min(2 * former.delay_s, RETRY_MAX_S) if former else RETRY_FIRST_S
+    endless = failed.task.step in ("prune", "sweep")  # nobody waits for them
+    hopeless = not endless and (not failed.temporary or failed.at_s - since_s >= PATIENCE_S)
+    trouble = Trouble(since_s, failed.at_s + delay_s, delay_s, failed.reason, hopeless)
+    state = replace(state, running=state.running - {failed.task})
+    return replace(state, troubles=_put(state.troubles, failed.task, trouble))
+
+
+# -- decisions ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Do:
+    """Run the task on a thread of its lane."""
+
+    task: Task
+
+
+@dataclass(frozen=True, slots=True)
+class CallOff:
+    """End the task as soon as it can: its cut is over."""
+
+    task: Task
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """Say that the step failed for good."""
+
+    task: Task
+    reason: str
+
+
+Action = Do | CallOff | GiveUp
+
+
+def decide(state: Persisting, now_s: float) -> list[Action]:
+    """What is to be done now: at most one new task a lane."""
+    wanted = _all_wanted(state)
+    actions: list[Action] = [CallOff(task) for task in sorted(state.running - set(wanted))]
+    actions += [
+        GiveUp(task, state.troubles[task].reason)
+        for task in wanted
+        if task in state.troubles and state.troubles[task].hopeless and task not in state.done
+    ]
+    busy = {task.lane for task in state.running}
+    for task in wanted:
+        if task.lane not in busy and _may_begin(state, task, now_s):
+            busy.add(task.lane)
+            actions.append(Do(task))
+    return actions
+
+
+def next_wake_s(state: Persisting) -> float | None:
+    """When the next failed task is to be tried again; None: only an event can change anything."""
+    waiting = [state.troubles[task] for task in _all_wanted(state) if task in state.troubles]
+    return min((trouble.again_s for trouble in waiting if not trouble.hopeless), default=None)
+
+
+def _all_wanted(state: Persisting) -> list[Task]:
+    return [task for job, about in state.jobs.items() for task in _wanted(state, job, about)]
+
+
+def _may_begin(state: Persisting, task: Task, now_s: float) -> bool:
+    trouble = state.troubles.get(task)
+    waiting = trouble is not None and (trouble.hopeless or now_s < trouble.again_s)
+    return not waiting and task not in state.done and task not in state.running
+
+
+def _wanted(state: Persisting, job: str, about: JobCheckpoints) -> Iterator[Task]:
+    """Everything that should be done for a job or is done already, in order of haste."""
+    if about.ended:
+        yield Task(job, about.uid, "sweep")
+        return
+    yield from _wanted_manifest(state, job, about)
+    yield from _wanted_parts(state, job, about)
+    for part, (generation, cut) in about.staged.items():
+        if not about.is_closed((generation, cut)):
+            yield Task(job, about.uid, "digest", cut, generation, part)
+    order = about.manifest
+    if order and order.host == state.host and about.ready == (order.generation, order.cut):
+        yield Task(job, about.uid, "prune", order.cut, order.generation)
+
+
+def _wanted_parts(state: Persisting, job: str, about: JobCheckpoints) -> Iterator[Task]:
+    order = about.order
+    if order is None or about.is_closed((order.generation, order.cut)):
+        return
+    for place in order.parts:
+        if place.host == state.host:
+            digest = Task(job, about.uid, "digest", order.cut, order.generation, place.part)
+            yield digest
+            if digest in state.done:
+                yield replace(digest, step="persist")
+
+
+def _wanted_manifest(state: Persisting, job: str, about: JobCheckpoints) -> Iterator[Task]:
+    order = about.manifest
+    if order and order.host == state.host and not about.is_closed((order.generation, order.cut)):
+        yield Task(job, about.uid, "manifest", order.cut, order.generation)
+
+
+def forget(state: Persisting, job: str) -> Persisting:
+    """Drop a job that is over and swept."""
+    jobs = {name: about for name, about in state.jobs.items() if name != job}
+    done = frozenset(task for task in state.done if task.job != job)
+    return replace(state, jobs=MappingProxyType(jobs), done=done)

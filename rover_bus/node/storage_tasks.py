@@ -1,0 +1,140 @@
+"""The persister's tasks as its threads carry them out: what to digest, store, publish and prune, and the fact that it leads to.
+
+Fed by `persister.py` with tasks; stands on `storing.py` and the flash library. It is apart so that a daemon whose host stages
+nothing never loads numpy: this module is imported by the first task.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from rover_bus.events import checkpoint_facts as cuts
+from rover_bus.events.facts import HostFact
+from rover_bus.flash.errors import StorageFailed
+from rover_bus.flash.places import job_directory
+from rover_bus.flash.storage import Run, run_path
+from rover_bus.flash.sweep import sweep_job
+from rover_bus.node import storing
+from rover_bus.node.pacing import Pacing
+from rover_bus.node.persisting import JobCheckpoints, Task
+
+
+class CalledOff(Exception):
+    """Raised in a thread to end its task: the cut is over."""
+
+
+@dataclass(slots=True)
+class Tasks:
+    """One host's tasks. `shm`: where it stages; `storage`: where checkpoints go that name no path of their own."""
+
+    host: str
+    daemon: str
+    shm: Path
+    storage: Path
+    chains: dict[tuple[str, str], storing.Chain] = field(default_factory=dict)  # by (uid, part)
+    devices: dict[Path, int] = field(
+        default_factory=dict
+    )  # where this life has written: the file system of each run
+
+    def forget_chains(self, uid: str) -> None:
+        """A cut that failed leaves files that may be pruned: nothing is built on them."""
+        for key in [key for key in self.chains if key[0] == uid]:
+            self.chains.pop(key, None)
+
+    def carry_out(self, task: Task, about: JobCheckpoints, called_off: threading.Event) -> HostFact | None:
+        """Do one task; return the fact that it leads to. Raises CalledOff, and RoverErrors of which some may pass."""
+        try:
+            return self._step(task, about, called_off)
+        except OSError as error:
+            raise StorageFailed(f"{error.filename or task.part}: {error.strerror}") from None
+
+    def _step(self, task: Task, about: JobCheckpoints, called_off: threading.Event) -> HostFact | None:
+        match task.step:
+            case "digest":
+                size = storing.digest_cut(self._directory(task), task.part, task.generation, task.cut)
+                return cuts.HostPartDigested(size_bytes=size, **self.stamp(task))
+            case "persist":
+                return self._persist(task, about, called_off)
+            case "manifest" if about.manifest:
+                run = self._run(task, about.manifest.path, about)
+                size = storing.publish_manifest(run.files, about.manifest.manifest)
+                return cuts.HostManifestWritten(path=str(run.path), size_bytes=size, **self.stamp(task))
+            case "prune":
+                self._prune(task, about, called_off)
+            case "sweep":
+                self._sweep(task)
+        return None
+
+    def stamp(self, task: Task) -> dict[str, Any]:
+        """What every fact about a part says."""
+        return {
+            "host": self.host,
+            "job": task.job,
+            "uid": task.uid,
+            "cut": task.cut,
+            "generation": task.generation,
+            "part": task.part,
+            "daemon": self.daemon,
+        }
+
+    def _persist(self, task: Task, about: JobCheckpoints, called_off: threading.Event) -> HostFact:
+        run = self._run(task, about.order.path if about.order else "", about)
+        chain = storing.store_part(
+            run.files,
+            self._directory(task),
+            task.uid,
+            task.part,
+            task.of,
+            codec=about.spec.codec,
+            base=self.chains.get((task.uid, task.part)),
+            wait=_pace(about, called_off),
+        )
+        self.chains[task.uid, task.part] = chain
+        return cuts.HostPartPersisted(files=storing.describe_files(chain), **self.stamp(task))
+
+    def _prune(self, task: Task, about: JobCheckpoints, called_off: threading.Event) -> None:
+        run = self._run(task, about.manifest.path if about.manifest else "", about)
+        ours = {part: chain for (uid, part), chain in self.chains.items() if uid == task.uid}
+        folded = storing.compact_run(run, ours.values(), _pace(about, called_off))
+        for part in folded.parts if folded else ():
+            self.chains[task.uid, part.name] = replace(ours[part.name], files=part.files)
+        storing.prune_run(run, about.spec.keep, about.spec.keep_every)
+
+    def _sweep(self, task: Task) -> None:
+        directory = self._directory(task)
+        if directory.is_dir() and not sweep_job(directory, even_if_staged=True):
+            raise StorageFailed(f"{directory} is still held by a process of its job", delay_s=1.0)
+
+    def _directory(self, task: Task) -> Path:
+        return job_directory(self.shm, task.uid)
+
+    def _run(self, task: Task, ordered: str, about: JobCheckpoints) -> Run:
+        """The run's directory: below the path that the order names, below the job's own, or below the stack's."""
+        storage = Path(ordered or about.spec.path or self.storage)
+        path = run_path(storage, task.job, task.uid)
+        run = Run(job=task.job, uid=task.uid, path=storage if storage.name == path.name else path)
+        self._check_mounted(run.path)
+        return run
+
+    def _check_mounted(self, path: Path) -> None:
+        """A mount point without its mount is an empty directory: nothing may be written below it in silence."""
+        if path not in self.devices:
+            path.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self.devices[path] = path.stat().st_dev
+        elif not path.is_dir() or path.stat().st_dev != self.devices[path]:
+            raise StorageFailed(f"{path} is gone: is it still mounted?", delay_s=10.0)
+
+
+def _pace(about: JobCheckpoints, called_off: threading.Event) -> Callable[[int], None]:
+    pacing = Pacing(about.spec.rate_bytes)
+
+    def wait(size_bytes: int) -> None:
+        if called_off.wait(pacing.take(size_bytes, time.monotonic())):
+            raise CalledOff
+
+    return wait

@@ -1,0 +1,256 @@
+"""What the persister's threads do: digest a staged part, store it, publish a manifest, prune. Blocking, one call a task.
+
+Fed by `persister.py` with paths and orders; stands on `flash`. It is apart because it knows files and no events: the same calls
+are measured by bench/checkpoint.py. `wait` is called with the bytes just written; it sleeps for the rate, and raises to call off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Generator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from rover_bus.events.checkpoints import ManifestContent, StoredFile, StoredPart
+from rover_bus.flash.chain import choose_kept, should_compact, should_write_whole
+from rover_bus.flash.digests import SlotDigests, digest_staged, read_digests, verify_arrays
+from rover_bus.flash.errors import BrokenCheckpoint, NoCheckpoint
+from rover_bus.flash.files import Files
+from rover_bus.flash.journal import read_touched
+from rover_bus.flash.layout import Array
+from rover_bus.flash.manifest import Manifest, PartChain
+from rover_bus.flash.part import Codec, Content, Identity, PartFile, read_footer
+from rover_bus.flash.persist import compact, persist_part, prune, publish
+from rover_bus.flash.staged import StagedCut, find_staged, open_staged
+from rover_bus.flash.storage import Run, hold_for_work, survey, unfinished
+
+Wait = Callable[[int], None]
+Written = TypeVar("Written")
+Shapes = Mapping[str, tuple[str, tuple[int, ...]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """What this life of the daemon stored of a part: the next cut may be a delta on it."""
+
+    identity: Identity
+    save_number: int
+    files: tuple[PartFile, ...]
+    shapes: Shapes
+
+
+def open_cut(directory: Path, part: str, generation: int, cut: int) -> StagedCut:
+    """The staged part of exactly this cut, locked. Raises NoCheckpoint, BrokenCheckpoint."""
+    for found in find_staged(directory, part):
+        if (found.seal.generation, found.seal.cut) == (generation, cut):
+            staged = open_staged(found.path)
+            if staged is not None and (staged.seal.generation, staged.seal.cut) == (generation, cut):
+                return staged
+    raise NoCheckpoint(
+        f"cut {cut} of {part} is not in the shared memory of this host any more: the next cut will be stored"
+    )
+
+
+def digest_cut(directory: Path, part: str, generation: int, cut: int) -> int:
+    """Digest a staged part unless somebody has; return the bytes of its arrays."""
+    staged = open_cut(directory, part, generation, cut)
+    if read_digests(staged) is None:
+        digest_staged(staged)
+    return sum(array.nbytes for array in staged.arrays.values())
+
+
+# -- a part ------------------------------------------------------------------------------------------------------------
+
+
+def store_part(
+    files: Files,
+    directory: Path,
+    uid: str,
+    part: str,
+    cut: tuple[int, int],
+    *,
+    codec: Codec = "raw",
+    base: Chain | None = None,
+    wait: Wait = lambda size_bytes: None,
+) -> Chain:
+    """Write one staged part durably: as a delta on `base` where that is possible and small, else whole.
+
+    `cut`: (generation, cut). A whole file that a former life of the daemon left is used as it is. Raises StorageFailed (again
+    later), NoCheckpoint, BrokenCheckpoint (the memory is not what was digested).
+    """
+    staged = open_cut(directory, part, *cut)
+    digests = read_digests(staged)
+    if digests is None:
+        raise BrokenCheckpoint(f"cut {cut[1]} of {part} has no digests yet: nothing is stored before (P12)")
+    arrays, seal = staged.arrays, staged.seal
+    identity = Identity(
+        job_uid=uid,
+        part=part,
+        history=seal.history,
+        generation=seal.generation,
+        cut=seal.cut,
+        model=staged.head.model,
+    )
+    shapes = {name: (array.dtype.str, array.shape) for name, array in arrays.items()}
+    touched = _touched_since(base, staged, directory, part)
+    delta = _delta(arrays, touched, base, codec) if base and touched is not None else None
+    if base and delta and not should_write_whole(base.files, sum(map(_size, delta))):
+        verify_arrays({item.name: item.array for item in delta}, digests, str(staged.path))
+        identity = msgspec.structs.replace(identity, base=base.files[-1].digest)
+        file = drain(persist_part(files, identity, delta, staged.extra), wait)
+        return Chain(identity, seal.save_number, (*base.files, file), shapes)
+    found = _find_whole(files, identity)
+    file = found or drain(persist_part(files, identity, _whole(arrays, digests, codec), staged.extra), wait)
+    return Chain(identity, seal.save_number, (file,), shapes)
+
+
+def _touched_since(
+    base: Chain | None, staged: StagedCut, directory: Path, part: str
+) -> Mapping[str, Array] | None:
+    """Rows touched since the stored cut, by array; None if a delta cannot be told."""
+    seal = staged.seal
+    if base is None or (base.identity.history, base.identity.generation) != (seal.history, seal.generation):
+        return None
+    if base.save_number >= seal.save_number or base.identity.model != staged.head.model:
+        return None
+    return read_touched(directory, part, seal.save_number, base.save_number)
+
+
+def _delta(
+    arrays: Mapping[str, Array], touched: Mapping[str, Array] | None, base: Chain, codec: Codec
+) -> list[Content]:
+    """Touched rows where they are known and the array only grew; the other arrays whole."""
+    contents = []
+    for name, array in arrays.items():
+        ids = (touched or {}).get(name)
+        grew = ids is not None and _grew(base.shapes.get(name), array, ids)
+        contents.append(Content(name=name, array=array, ids=ids if grew else None, codec=codec))
+    return contents
+
+
+def _grew(former: tuple[str, tuple[int, ...]] | None, array: Array, ids: Array) -> bool:
+    """Whether rows alone lead from the former array to this one; new rows must all be among those touched."""
+    if former is None or former[0] != array.dtype.str or not array.ndim or former[1][1:] != array.shape[1:]:
+        return False
+    old, new = former[1][0], len(array)
+    return old <= new and (old == new or int((ids >= old).sum()) == new - old)
+
+
+def _size(content: Content) -> int:
+    rows = content.array.nbytes // max(1, len(content.array)) if content.array.ndim else content.array.nbytes
+    return content.array.nbytes if content.ids is None else len(content.ids) * (rows + 8)
+
+
+def _whole(arrays: Mapping[str, Array], digests: SlotDigests, codec: Codec) -> list[Content]:
+    return [
+        Content(name=name, array=array, codec=codec, expected=digests.of(name))
+        for name, array in arrays.items()
+    ]
+
+
+def _find_whole(files: Files, identity: Identity) -> PartFile | None:
+    """The whole file of this cut that a former life of the daemon finished, if its footer is what it should be."""
+    stem = f"{identity.history:016x}-{identity.generation:08d}-{identity.cut:012d}-whole-"
+    for path in files.list(f"parts/{identity.part}"):
+        if path.rpartition("/")[2].startswith(stem):
+            try:
+                footer, digest = read_footer(files, path)
+            except (BrokenCheckpoint, NoCheckpoint):
+                continue
+            if footer.identity == identity:
+                return PartFile(path=path, identity=identity, digest=digest, size_bytes=files.size_of(path))
+    return None
+
+
+def drain(pace: Generator[int, None, Written], wait: Wait) -> Written:
+    """Write at the pace that `wait` allows."""
+    while True:
+        try:
+            wait(next(pace))
+        except StopIteration as end:
+            written: Written = end.value
+            return written
+
+
+def describe_files(chain: Chain) -> list[StoredFile]:
+    """The chain as events name it."""
+    return [
+        StoredFile(
+            path=file.path,
+            digest=file.digest,
+            size_bytes=file.size_bytes,
+            generation=file.identity.generation,
+            cut=file.identity.cut,
+            base=file.identity.base,
+        )
+        for file in chain.files
+    ]
+
+
+# -- a checkpoint ------------------------------------------------------------------------------------------------------
+
+
+def publish_manifest(files: Files, content: ManifestContent) -> int:
+    """Make stored parts a checkpoint: every file is looked for first. Return the bytes that it needs in all.
+
+    The slots of a part are its `owner` bytes in the manifest, in msgpack. Raises StorageFailed, NoCheckpoint, BrokenCheckpoint.
+    """
+    parts = tuple(_find_chain(files, content, stored) for stored in content.parts)
+    models = {part.files[-1].identity.model for part in parts}
+    if len(models) > 1:
+        raise BrokenCheckpoint(
+            f"the parts of cut {content.cut} are of several models ({', '.join(sorted(models))}): nothing was published"
+        )
+    manifest = Manifest(
+        job_uid=content.uid,
+        history=content.history,
+        generation=content.generation,
+        cut=content.cut,
+        parts=parts,
+        model=models.pop() if models else "",
+        ledger=content.ledger,
+        about=content.about,
+    )
+    publish(files, manifest)
+    return sum(file.size_bytes for part in parts for file in part.files)
+
+
+def _find_chain(files: Files, content: ManifestContent, stored: StoredPart) -> PartChain:
+    found = []
+    for file in stored.files:
+        footer, digest = read_footer(files, file.path)
+        identity = footer.identity
+        if digest != file.digest or (identity.job_uid, identity.part) != (content.uid, stored.part):
+            raise BrokenCheckpoint(
+                f"{file.path} is not the file that was stored for cut {content.cut}: nothing was published"
+            )
+        found.append(
+            PartFile(path=file.path, identity=identity, digest=digest, size_bytes=files.size_of(file.path))
+        )
+    return PartChain(name=stored.part, files=tuple(found), owner=msgspec.msgpack.encode(stored.slots))
+
+
+def prune_run(run: Run, last: int, every: int) -> list[str]:
+    """Remove what retention gives up; return the paths. Raises PartHeld (again later), StorageFailed."""
+    with hold_for_work(run):
+        manifests = [item.manifest for item in survey(run)[0]]
+        keep = choose_kept(manifests, last=last, every=every)
+        return prune(run.files, keep, unfinished(run.files, manifests))
+
+
+def compact_run(run: Run, chains: Collection[Chain], wait: Wait) -> Manifest | None:
+    """Fold the newest checkpoint's chains if they are long and all of them ours: no other daemon may build on the old files.
+
+    Returns the manifest that replaced it, None if nothing was due. Raises PartHeld, StorageFailed, BrokenCheckpoint.
+    """
+    with hold_for_work(run):
+        ready, _ = survey(run)
+        ours = {chain.files[-1].digest for chain in chains}
+        manifest = ready[0].manifest if ready else None
+        if manifest is None or not should_compact(manifest):
+            return None
+        if not all(part.files[-1].digest in ours for part in manifest.parts):
+            return None
+        return drain(compact(run.files, manifest), wait)

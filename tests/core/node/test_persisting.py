@@ -1,0 +1,235 @@
+"""What a daemon does next for the checkpoints of its host: orders are answered once, and no cut that is over is worked on."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rover_bus.events import checkpoint_facts as cuts
+from rover_bus.events.checkpoints import ManifestContent, PartPlace
+from rover_bus.events.facts import JobEnded, JobSubmitted
+from rover_bus.events.job import CheckpointSpec, DataSpec, JobSpec
+from rover_bus.node.pacing import Pacing
+from rover_bus.node.persisting import (
+    PATIENCE_S,
+    Begun,
+    CalledOff,
+    CallOff,
+    Do,
+    Done,
+    Failed,
+    Found,
+    GiveUp,
+    Persisting,
+    Task,
+    decide,
+    evolve,
+    forget,
+    next_wake_s,
+)
+
+ME, OTHER = "host-a", "host-b"
+
+
+def place(index=0, host=ME):
+    return PartPlace(part=f"ps-{index}", index=index, incarnation=1, host=host, slots=[(0, 4096)])
+
+
+def about(cut, generation=0):
+    return {"job": "ads", "uid": "u1", "history": 7, "cut": cut, "generation": generation}
+
+
+def staged(cut, index=0, host=ME, generation=0):
+    return cuts.PartStaged(place=place(index, host), **about(cut, generation))
+
+
+def ordered(cut, *places, term=1, generation=0):
+    parts = list(places) or [place()]
+    return cuts.CheckpointPersistOrdered(parts=parts, path="/s", term=term, **about(cut, generation))
+
+
+def manifest(cut, host=ME, term=1):
+    content = ManifestContent(uid="u1", history=7, generation=0, cut=cut, ledger=b"", parts=[])
+    return cuts.CheckpointManifestOrdered(host=host, path="/s", manifest=content, term=term, **about(cut))
+
+
+def ready(cut):
+    return cuts.CheckpointReady(path="/s", **about(cut))
+
+
+def superseded(cut):
+    return cuts.CheckpointSuperseded(newer=cut + 1, **about(cut))
+
+
+def task(step, cut, part="ps-0"):
+    return Task("ads", "u1", step, cut, 0, part)
+
+
+@pytest.fixture
+def state():
+    spec = JobSpec(name="ads", program=["x"], data=DataSpec(train="x"), checkpoint=CheckpointSpec(keep=2))
+    return evolve(Persisting(ME), JobSubmitted(job="ads", uid="u1", spec=spec))
+
+
+def after(state, *events):
+    for event in events:
+        state = evolve(state, event)
+    return state
+
+
+def doing(state, now_s=0.0):
+    return [action.task for action in decide(state, now_s) if isinstance(action, Do)]
+
+
+def did(state, task):
+    return after(state, Begun(task), Done(task))
+
+
+def test_a_part_that_is_staged_here_is_digested_and_one_elsewhere_is_not_ours(state):
+    assert doing(after(state, staged(3))) == [task("digest", 3)]
+    assert doing(after(state, staged(3, host=OTHER))) == []
+
+
+def test_nothing_is_stored_before_its_digests_exist(state):
+    state = after(state, ordered(3, place(0), place(1, OTHER)))
+    assert doing(state) == [task("digest", 3)]
+    state = did(state, task("digest", 3))
+    assert doing(state) == [task("persist", 3)]
+    assert doing(did(state, task("persist", 3))) == []
+
+
+def test_digests_go_on_while_a_slow_disk_is_written(state):
+    state = after(did(after(state, ordered(3)), task("digest", 3)), Begun(task("persist", 3)), staged(4))
+    assert doing(state) == [task("digest", 4)]
+
+
+def test_an_order_of_a_lower_term_is_stale(state):
+    state = after(state, ordered(3, term=2), ordered(4, term=1))
+    assert state.stale == 1
+    assert doing(state) == [task("digest", 3)]
+
+
+def test_the_same_order_again_changes_nothing(state):
+    state = did(did(after(state, ordered(3)), task("digest", 3)), task("persist", 3))
+    assert doing(after(state, ordered(3), ordered(3, term=2))) == []
+
+
+def test_what_runs_for_a_cut_that_is_over_is_called_off_and_not_begun_again(state):
+    state = after(did(after(state, ordered(3)), task("digest", 3)), Begun(task("persist", 3)), superseded(3))
+    assert decide(state, 0.0) == [CallOff(task("persist", 3))]
+    assert decide(after(state, CalledOff(task("persist", 3))), 0.0) == []
+
+
+def test_the_host_that_is_named_writes_the_manifest_and_prunes_after_the_log_says_ready(state):
+    assert doing(after(state, manifest(3, OTHER), ready(3))) == []
+    state = after(state, manifest(3))
+    assert doing(state) == [task("manifest", 3, "")]
+    state = did(state, task("manifest", 3, ""))
+    assert doing(state) == []
+    state = after(state, ready(3))
+    assert doing(state) == [task("prune", 3, "")]
+    assert doing(did(state, task("prune", 3, ""))) == []
+
+
+def test_a_failure_that_may_pass_is_tried_again_ever_more_slowly_and_given_up_at_last(state):
+    persist = task("persist", 3)
+    state, now_s, tries = did(after(state, ordered(3)), task("digest", 3)), 0.0, 0
+    while not any(isinstance(action, GiveUp) for action in decide(state, now_s)):
+        if persist in doing(state, now_s):
+            tries += 1
+            state = after(state, Begun(persist), Failed(persist, "disk full", True, now_s))
+            assert doing(state, now_s) == []
+        now_s = max(now_s, next_wake_s(state) or now_s)
+    assert tries < 12
+    assert now_s == pytest.approx(PATIENCE_S, abs=15.0)
+    assert decide(state, now_s) == [GiveUp(persist, "disk full")]
+    state = after(state, Done(persist))
+    assert (decide(state, now_s), next_wake_s(state)) == ([], None)
+
+
+def test_a_failure_that_cannot_pass_is_said_at_once_and_the_next_cut_is_stored(state):
+    persist = task("persist", 3)
+    state = did(after(state, ordered(3)), task("digest", 3))
+    state = after(state, Begun(persist), Failed(persist, "not staged", False, 5.0))
+    assert decide(state, 5.0) == [GiveUp(persist, "not staged")]
+    assert doing(after(state, Done(persist), ordered(4)), 5.0) == [task("digest", 4)]
+
+
+def test_a_job_that_is_over_is_swept_until_nobody_holds_its_memory(state):
+    state = after(state, staged(3), JobEnded(job="ads", state="completed"))
+    sweep = Task("ads", "u1", "sweep")
+    assert doing(state) == [sweep]
+    state = after(state, Begun(sweep), Failed(sweep, "held", True, 0.0))
+    assert doing(state, 0.0) == []
+    assert doing(state, next_wake_s(state)) == [sweep]
+    assert doing(forget(did(state, sweep), "ads")) == []
+
+
+def test_after_a_restart_what_lies_in_memory_is_digested_and_the_newest_order_answered_again(state):
+    state = after(state, ordered(3), Found("u1", "ps-0", 3, 0), Found("u2", "ps-0", 9, 0))
+    assert doing(state) == [task("digest", 3)]
+    assert doing(did(state, task("digest", 3))) == [task("persist", 3)]
+
+
+@given(st.integers(0, 2**32))
+def test_in_any_history_each_step_of_a_cut_is_done_once_and_in_order(seed):
+    """Threads succeed, fail and are called off at random while cuts are staged, ordered and closed at random."""
+    dice = random.Random(seed)
+    state = evolve(Persisting(ME), staged(1))
+    now_s, cut, done, running = 0.0, 1, [], set()
+    for _ in range(80):
+        now_s += dice.random() * 5
+        match dice.randrange(6):
+            case 0:
+                cut += 1
+                state = evolve(state, staged(cut, dice.randrange(2)))
+            case 1:
+                state = evolve(state, ordered(cut, place(0), place(1), place(2, OTHER)))
+            case 2:
+                state = evolve(state, manifest(cut, dice.choice([ME, OTHER])))
+            case 3:
+                state = evolve(state, dice.choice([ready, superseded])(dice.randint(1, cut)))
+            case _ if running:
+                each = dice.choice(sorted(running))
+                running.discard(each)
+                if dice.randrange(3):
+                    done.append(each)
+                    state = evolve(state, Done(each))
+                else:
+                    state = evolve(state, Failed(each, "full", True, now_s))
+        for action in decide(state, now_s):
+            match action:
+                case Do(each):
+                    assert each.lane not in {other.lane for other in running}
+                    running.add(each)
+                    state = evolve(state, Begun(each))
+                case CallOff(each):
+                    running.discard(each)
+                    state = evolve(state, CalledOff(each))
+                case GiveUp(each, _):
+                    state = evolve(state, Done(each))
+    assert state.running == running
+    for at, each in enumerate(done):
+        if each.step == "persist":
+            before = [
+                other
+                for other in done[:at]
+                if (other.step, other.of, other.part) == ("digest", each.of, each.part)
+            ]
+            assert before, f"seed {seed}: {each} without digests"
+
+
+@given(st.floats(1e3, 1e9), st.lists(st.integers(1, 1 << 22), min_size=1, max_size=60))
+def test_a_rate_is_kept_over_any_writes(rate_bytes, sizes):
+    pacing, now_s = Pacing(rate_bytes), 100.0
+    for size in sizes:
+        now_s += pacing.take(size, now_s)
+    assert now_s - 100.0 >= sum(sizes) / rate_bytes - 0.26
+    assert now_s - 100.0 <= sum(sizes) / rate_bytes + 1e-3
+
+
+def test_no_rate_is_no_wait():
+    assert Pacing(0).take(1 << 40, 0.0) == 0.0
