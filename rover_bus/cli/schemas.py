@@ -23,6 +23,7 @@ from rover_bus import __version__
 from rover_bus.brain.log import BrainBatch
 from rover_bus.cli.decode import describe
 from rover_bus.cli.samples import sample
+from rover_bus.events.checkpoints import PartReply, PartRequest
 from rover_bus.events.codec import EVENTS
 from rover_bus.events.envelope import CONTENT_TYPE
 from rover_bus.events.facts import HostFact, JobFact
@@ -110,13 +111,20 @@ def asyncapi() -> dict[str, Any]:
         if address:
             channels[tag] = _channel(address, [tag], cls)
             operations[f"receive.{tag}"] = _operation("receive", tag)
-    replies = [str(cls.__struct_config__.tag) for cls in REPLIES]
+    answers: tuple[type[msgspec.Struct], ...] = (*REPLIES, PartReply)
+    replies = [str(cls.__struct_config__.tag) for cls in answers]
     channels["replies"] = {"address": None, "messages": {tag: _message(tag) for tag in replies}}
     for method, cls in METHODS.items():
         tag = str(cls.__struct_config__.tag)
         channels[tag] = _channel(f"rover.rpc.{{job}}.{{term}}.{method}", [tag], cls)
         reply = {"channel": {"$ref": "#/channels/replies"}}
         operations[f"request.{tag}"] = {**_operation("send", tag), "reply": reply}
+    wanted = str(PartRequest.__struct_config__.tag)
+    channels[wanted] = _channel("rover.daemon.{host}.part", [wanted], PartRequest)
+    operations[f"request.{wanted}"] = {
+        **_operation("send", wanted),
+        "reply": {"channel": {"$ref": "#/channels/replies"}},
+    }
     return {
         "asyncapi": "3.0.0",
         "info": {"title": "rover_bus", "version": __version__, "license": {"name": "Apache-2.0"}},

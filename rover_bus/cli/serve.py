@@ -51,6 +51,8 @@ class Settings:
     job: str
     index: int
     storage: str
+    domain: str
+    bind: str
     orphan_s: float
     sample_s: float
     with_parent: bool
@@ -79,6 +81,8 @@ def read_settings(arguments: list[str] | None = None) -> Settings:
     parser.add_argument("--host", default=environment.get("ROVER_HOST", "local"))
     parser.add_argument("--dir", dest="directory", default=environment.get("ROVER_STATE_DIR", ""))
     parser.add_argument("--storage", default="")
+    parser.add_argument("--domain", default=environment.get("ROVER_DOMAIN", ""))
+    parser.add_argument("--bind", default="127.0.0.1")
     parser.add_argument("--job", default=environment.get("ROVER_JOB", ""))
     parser.add_argument("--index", type=int, default=int(environment.get("ROVER_INDEX", "0")))
     parser.add_argument("--orphan-s", type=float, default=30.0)
@@ -221,6 +225,8 @@ async def _serve_daemon(bus: NatsBus, settings: Settings, stop: asyncio.Event) -
         orphan_s=settings.orphan_s,
         sample_s=settings.sample_s,
         storage=settings.storage,
+        domain=settings.domain,
+        bind=settings.bind,
         stop=stop,
         ready=partial(_tell_ready, settings),
     )

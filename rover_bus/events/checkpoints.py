@@ -7,6 +7,8 @@ flash store, whose seal names history, generation and cut (docs/design/0014); in
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 SlotRange = tuple[int, int]  # [first, end)
@@ -108,4 +110,26 @@ class RestoreReport(msgspec.Struct, frozen=True, kw_only=True):
     source: str = ""
     seconds: float = 0.0
     rows: int = 0
+    problem: str = ""
+
+
+class PartRequest(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="part_wanted.v1"):
+    """To the daemon of one's own host, on `rover.daemon.<host>.part`: bring this part of this cut into our memory.
+
+    Ask again until it is `here` or `absent`: a fetch goes on meanwhile.
+    """
+
+    job: str
+    uid: str
+    part: str
+    generation: int
+    cut: int
+
+
+class PartReply(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="part_found.v1"):
+    """`here`: a slot of the part named `part` lies in `directory`, readable as `flash.staged` reads. `source`: memory | peer."""
+
+    state: Literal["here", "coming", "absent"]
+    directory: str = ""
+    source: str = ""
     problem: str = ""

@@ -15,6 +15,7 @@ import msgpack
 import msgspec
 
 from rover_bus.events.checkpoint_facts import CHECKPOINT_FACTS
+from rover_bus.events.checkpoints import PartReply, PartRequest
 from rover_bus.events.errors import BadMessage, UnknownVersion
 from rover_bus.events.facts import FACTS
 from rover_bus.events.log import LogBatch
@@ -34,6 +35,8 @@ _TYPES: tuple[type[msgspec.Struct], ...] = (
     *PROFILES,
     *REQUESTS,
     *REPLIES,
+    PartRequest,
+    PartReply,
     LogBatch,
 )
 EVENTS: dict[str, type[msgspec.Struct]] = {str(cls.__struct_config__.tag): cls for cls in _TYPES}

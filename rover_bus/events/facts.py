@@ -319,12 +319,17 @@ class HostFact(Fact, frozen=True, kw_only=True):
 
 
 class HostRegistered(HostFact, frozen=True, kw_only=True, tag="host.registered.v1"):
-    """A daemon is there and says what its host can give. `daemon` is the incarnation of the daemon."""
+    """A daemon is there and says what its host can give. `daemon` is the incarnation of the daemon.
+
+    `lends`: the address (`host:port`) where it lends staged parts to other daemons. `domain`: what fails together with this host.
+    """
 
     capacity: HostCapacity
     daemon: str
     processes: list[Process] = []
     jobs: list[str] = []
+    lends: str = ""
+    domain: str = ""
 
 
 class HostStarted(HostFact, frozen=True, kw_only=True, tag="host.started.v1"):

@@ -51,6 +51,7 @@ class Host:
     cgroup: Cgroup
     allowed: tuple[int, ...]
     sample_s: float = 5.0
+    domain: str = ""  # what fails together with this host; empty: the host alone
 
 
 class Daemon:
@@ -302,6 +303,8 @@ class Daemon:
                 Process(member=life.desired.member, pid=life.pid, host=self._host.name) for life in lives
             ],
             jobs=[life.job for life in lives],
+            lends=self._persister.lends if self._persister else "",
+            domain=self._host.domain,
         )
         self._post(fact, f"registered.{self._host.daemon}.{self._registrations}")
 

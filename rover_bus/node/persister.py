@@ -18,19 +18,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rover_bus.events import checkpoint_facts as cuts
-from rover_bus.events.bus import Bus, Stored
-from rover_bus.events.codec import decode
+from rover_bus.events.bus import Bus, Message, Stored, Subscription
+from rover_bus.events.checkpoints import PartReply, PartRequest
+from rover_bus.events.codec import decode, encode
 from rover_bus.events.errors import BadMessage, BusError, InputError, RoverError
-from rover_bus.events.facts import HostFact, JobEnded, JobFact, JobSubmitted
+from rover_bus.events.facts import Fact, HostFact, HostLeft, HostRegistered, JobEnded, JobFact, JobSubmitted
 from rover_bus.events.logs import get_logger
 from rover_bus.events.streams import FACTS
-from rover_bus.events.subjects import job_facts, name, parse
+from rover_bus.events.subjects import daemon as daemon_subject
+from rover_bus.events.subjects import host_facts, job_facts, name, parse
+from rover_bus.flash.errors import NoCheckpoint
 from rover_bus.flash.places import job_directory, parts_in
 from rover_bus.flash.sweep import sweep
 from rover_bus.node import persisting
 from rover_bus.node.persisting import CallOff, Do, GiveUp, JobCheckpoints, Persisting, Task
 
 if TYPE_CHECKING:
+    from rover_bus.node.peers import PartServer
     from rover_bus.node.storage_tasks import Tasks
 
 FOLLOWED: dict[str, type[JobFact]] = {
@@ -46,8 +50,13 @@ FOLLOWED: dict[str, type[JobFact]] = {
         cuts.CheckpointFailed,
     )
 }
+CLOSING = (cuts.CheckpointReady, cuts.CheckpointSuperseded, cuts.CheckpointFailed)
+HOSTS: dict[str, type[HostFact]] = {
+    cls.kind(): cls for cls in (HostRegistered, HostLeft, cuts.HostPartDigested, cuts.HostPartMirrored)
+}
 LOWEST_PRIORITY = 19
 AGAIN_S = 0.5
+COPIES = "-copies"  # flash.copies.SUFFIX, which would load numpy
 Post = Callable[[HostFact, str, str], None]  # fact, what makes its message id, job
 log = get_logger("rover.node")
 
@@ -58,23 +67,43 @@ class Places:
 
     shm: Path
     storage: Path
+    secret: bytes = b""  # of the stack; empty: nothing is lent to other hosts, nothing held for them
+    bind: str = "127.0.0.1"
 
 
 class Persister:
     """One daemon's persister. `daemon` is the incarnation, stamped on every fact."""
 
-    def __init__(self, bus: Bus, host: str, daemon: str, places: Places, post: Post) -> None:
-        self._bus, self._places, self._post = bus, places, post
+    def __init__(
+        self,
+        bus: Bus,
+        host: str,
+        daemon: str,
+        places: Places,
+        post: Post,
+        on_lending: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`on_lending`: called once `lends` is known, to say so to the others."""
+        self._bus, self._places, self._post, self._on_lending = bus, places, post, on_lending
         self._host, self._daemon = host, daemon
         self._state = Persisting(host)
         self._loop = asyncio.get_running_loop()
         self._lanes = {lane: _lane(lane) for lane in ("memory", "storage")}
         self._called_off: dict[Task, threading.Event] = {}
         self._loaded: Tasks | None = None
+        self._lender: PartServer | None = None
+        self._fetches: dict[
+            tuple[str, str, int, int], str
+        ] = {}  # what a server waits for; why it did not come
         self._wake: asyncio.TimerHandle | None = None
         self._deciding = self._caught_up = self._closing = False
         self._seen = 0
         self.bad_messages = 0
+
+    @property
+    def lends(self) -> str:
+        """Where other daemons get parts from us; empty as long as there is none."""
+        return self._lender.address if self._lender else ""
 
     @property
     def state(self) -> Persisting:
@@ -84,7 +113,7 @@ class Persister:
 
     async def run(self) -> None:
         """Follow, decide, act, for ever."""
-        subjects = [job_facts("*", kind) for kind in FOLLOWED]
+        subjects = [job_facts("*", kind) for kind in FOLLOWED] + [host_facts("*", kind) for kind in HOSTS]
         while True:
             try:
                 subscription = await self._bus.follow(
@@ -101,9 +130,23 @@ class Persister:
             await asyncio.to_thread(self._sweep)
             self._look()
             self._decide_soon()
-            await asyncio.Event().wait()
+            serving = await self._serve()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                await serving.stop()
         finally:
             await subscription.stop()
+
+    async def _serve(self) -> Subscription:
+        """Answer servers of this host that restore from a part in somebody's memory."""
+        endpoints = {daemon_subject(self._host, "part"): self._on_wanted}
+        while True:
+            try:
+                return await self._bus.serve("rover-daemon", endpoints, metadata={"host": self._host})
+            except BusError as error:
+                log.warning("cannot serve parts yet", why=str(error))
+                await asyncio.sleep(AGAIN_S)
 
     async def _reached_the_end(self, subjects: list[str]) -> bool:
         """Whether the newest stored fact has reached us: half a history would sweep what its other half keeps."""
@@ -120,6 +163,8 @@ class Persister:
             self._wake.cancel()
         for event in self._called_off.values():
             event.set()
+        if self._lender:
+            await asyncio.to_thread(self._lender.close)
         for lane in self._lanes.values():
             await asyncio.to_thread(lane.shutdown, cancel_futures=True)
 
@@ -129,7 +174,9 @@ class Persister:
         if self._loaded is None:
             from rover_bus.node.storage_tasks import Tasks
 
-            self._loaded = Tasks(self._host, self._daemon, self._places.shm, self._places.storage)
+            self._loaded = Tasks(
+                self._host, self._daemon, self._places.shm, self._places.storage, self._places.secret
+            )
         return self._loaded
 
     def _look(self) -> None:
@@ -148,31 +195,61 @@ class Persister:
 
     def _sweep(self) -> None:
         """Take away what jobs left in shared memory that are over, or that the stream does not know."""
-        keep = [about.uid for about in self._state.jobs.values() if not about.ended]
-        for uid in sweep(self._places.shm, keep):
+        alive = [about.uid for about in self._state.jobs.values() if not about.ended]
+        for uid in sweep(self._places.shm, [*alive, *(uid + COPIES for uid in alive)]):
             log.info("shared memory of a job that is over is free again", uid=uid)
 
     # -- facts and decisions -------------------------------------------------------------------------------------------
 
     def _on_fact(self, stored: Stored) -> None:
         self._seen = max(self._seen, stored.sequence)
-        at = parse(stored.subject)
-        if at is None or at.kind not in FOLLOWED:
-            return
         try:
-            fact = decode(stored.body, FOLLOWED[at.kind])
-            if name(fact.job, "job") != at.job:
-                raise BadMessage(f"a fact of job {fact.job} on {stored.subject}")
-            if getattr(fact, "uid", ""):
-                name(fact.uid, "uid")  # type: ignore[attr-defined]
+            fact = _read(stored)
         except (BadMessage, InputError) as error:
             self.bad_messages += 1
             log.warning("a fact cannot be used", subject=stored.subject, why=str(error))
             return
-        if isinstance(fact, cuts.CheckpointFailed) and self._loaded:
-            self._loaded.forget_chains(fact.uid)
+        if fact is None:
+            return
+        if isinstance(fact, CLOSING) and self._loaded:
+            self._loaded.unpin(fact.uid, cut=(fact.generation, fact.cut))
+            if isinstance(fact, cuts.CheckpointFailed):
+                self._loaded.forget_chains(fact.uid)
         self._state = persisting.evolve(self._state, fact)
         self._decide_soon()
+
+    def _on_wanted(self, message: Message) -> None:
+        if message.respond is None:
+            return
+        try:
+            wanted = decode(message.body, PartRequest)
+            for each in (wanted.job, wanted.uid, wanted.part):
+                name(each)
+            reply = self._find(wanted)
+        except RoverError as error:
+            reply = PartReply(state="absent", problem=str(error))
+        message.respond(encode(reply))
+
+    def _find(self, wanted: PartRequest) -> PartReply:
+        """Say where the part is in this host's memory, or begin to fetch it."""
+        from rover_bus.flash.copies import open_exactly
+
+        for uid, source in ((wanted.uid, "memory"), (wanted.uid + COPIES, "peer")):
+            directory = job_directory(self._places.shm, uid)
+            with suppress(NoCheckpoint):
+                open_exactly(directory, wanted.part, wanted.generation, wanted.cut)
+                return PartReply(state="here", directory=str(directory), source=source)
+        if not self._places.secret:
+            return PartReply(state="absent", problem="this daemon has no secret to ask others with")
+        key = wanted.uid, wanted.part, wanted.generation, wanted.cut
+        if self._fetches.get(key):
+            return PartReply(state="absent", problem=self._fetches.pop(key))
+        if key not in self._fetches:
+            self._fetches[key] = ""
+            self._observe(
+                persisting.Asked(wanted.job, wanted.uid, wanted.part, wanted.cut, wanted.generation)
+            )
+        return PartReply(state="coming")
 
     def _observe(self, observation: persisting.Observation) -> None:
         self._state = persisting.evolve(self._state, observation)
@@ -196,7 +273,7 @@ class Persister:
                 case CallOff(task):
                     self._called_off[task].set()
                 case GiveUp(task, reason):
-                    log.error("a cut is not stored", job=task.job, cut=task.cut, step=task.step, why=reason)
+                    log.error("given up", job=task.job, cut=task.cut, step=task.step, why=reason)
                     self._say_failed(task, reason)
                     self._observe(persisting.Done(task))
         wake_s = persisting.next_wake_s(self._state)
@@ -208,8 +285,9 @@ class Persister:
         about = self._state.jobs[task.job]
         self._called_off[task] = threading.Event()
         self._observe(persisting.Begun(task))
+        addresses = persisting.sources(self._state, task.job, task.part, task.of)
         running = self._loop.run_in_executor(
-            self._lanes[task.lane], self._carry_out, task, about, self._called_off[task]
+            self._lanes[task.lane], self._carry_out, task, about, self._called_off[task], addresses
         )
         running.add_done_callback(lambda future: self._ended(task, future))
 
@@ -230,17 +308,35 @@ class Persister:
             return
         if former is not None:
             log.info("goes on", job=task.job, cut=task.cut, step=task.step)
+        if task.step in persisting.IN_MEMORY:
+            self._begin_to_lend()
+        if task.step == "fetch":
+            self._fetches.pop((task.uid, task.part, task.generation, task.cut), None)
         if fact is not None:
             self._say(task.step, task, fact)
         self._observe(persisting.Done(task))
         if task.step == "sweep":
             self._state = persisting.forget(self._state, task.job)
 
-    def _carry_out(self, task: Task, about: JobCheckpoints, called_off: threading.Event) -> HostFact | None:
-        return self._tasks.carry_out(task, about, called_off)
+    def _begin_to_lend(self) -> None:
+        """There is something that others may want: serve it, and say where, before they hear of it."""
+        if self._lender is None and self._places.secret:
+            from rover_bus.node.peers import PartServer
+
+            self._lender = PartServer(self._places.shm, self._places.secret, self._places.bind)
+            self._on_lending()
+
+    def _carry_out(
+        self, task: Task, about: JobCheckpoints, called_off: threading.Event, addresses: list[str]
+    ) -> HostFact | None:
+        return self._tasks.carry_out(task, about, called_off, addresses)
 
     def _say_failed(self, task: Task, reason: str) -> None:
-        if task.step in ("digest", "persist", "manifest"):
+        if task.step == "fetch":
+            self._fetches[task.uid, task.part, task.generation, task.cut] = reason
+        if task.step in ("pin", "digest", "mirror", "persist", "manifest"):
+            if task.step in ("pin", "persist"):
+                self._tasks.unpin(task.uid, task.part)
             fact = cuts.HostPartFailed(step=task.step, reason=reason, **self._tasks.stamp(task))
             self._say(f"{task.step}_failed", task, fact)
 
@@ -248,6 +344,29 @@ class Persister:
         """Post a fact. A later life of the daemon says it again, under an id of its own."""
         which = f"{task.uid}.{task.generation}.{task.cut}.{task.part}"
         self._post(fact, f"{what}.{self._daemon}.{which}", task.job)
+
+
+def _read(stored: Stored) -> Fact | None:
+    """The fact that is stored, None for a kind that is not ours. Raises BadMessage, InputError: its names become paths."""
+    at = parse(stored.subject)
+    if at is None:
+        return None
+    if at.family == "host" and at.kind in HOSTS:
+        host_fact = decode(stored.body, HOSTS[at.kind])
+        if name(host_fact.host, "host") != at.host:
+            raise BadMessage(f"a fact of host {host_fact.host} on {stored.subject}")
+        for each in (getattr(host_fact, "uid", ""), getattr(host_fact, "part", "")):
+            if each:
+                name(each)
+        return host_fact
+    if at.family == "fact" and at.kind in FOLLOWED:
+        fact = decode(stored.body, FOLLOWED[at.kind])
+        if name(fact.job, "job") != at.job:
+            raise BadMessage(f"a fact of job {fact.job} on {stored.subject}")
+        if uid := getattr(fact, "uid", ""):
+            name(uid, "uid")
+        return fact
+    return None
 
 
 def _lane(lane: str) -> ThreadPoolExecutor:

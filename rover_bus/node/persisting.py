@@ -3,6 +3,7 @@
 Fed with the facts of jobs (what is staged, what shall be stored, what became of a cut), with what is found in shared memory
 after a restart, and with what its own tasks came to; gives tasks to `persister.py`, which runs them on threads. The rules:
 
+- What is ordered is pinned at once (a reader's lock): its slot is not overwritten while it waits for the disk.
 - Digests come first: nothing is stored whose digests do not exist. Digests and copies between memories have a lane of their
   own, so that a slow disk never holds up redundancy.
 - Orders are absolute. A lower term is stale. What belongs to a cut that is over (ready, superseded, failed) is not begun, and
@@ -25,16 +26,20 @@ from rover_bus.events.checkpoint_facts import (
     CheckpointPersistOrdered,
     CheckpointReady,
     CheckpointSuperseded,
+    HostPartDigested,
+    HostPartMirrored,
     PartStaged,
 )
-from rover_bus.events.facts import Fact, JobEnded, JobSubmitted
+from rover_bus.events.facts import Fact, HostLeft, HostRegistered, JobEnded, JobSubmitted
 from rover_bus.events.job import CheckpointSpec
+from rover_bus.node.holders import choose_holders
 
 RETRY_FIRST_S, RETRY_MAX_S = 1.0, 10.0
 PATIENCE_S = 60.0  # a storage that fails for so long fails the cut
 CLOSED_KEPT = 64
 
-Step = Literal["digest", "persist", "manifest", "prune", "sweep"]
+Step = Literal["pin", "digest", "mirror", "fetch", "persist", "manifest", "prune", "sweep"]
+IN_MEMORY = ("pin", "digest", "mirror", "fetch")
 Cut = tuple[int, int]  # generation, cut
 K = TypeVar("K")
 V = TypeVar("V")
@@ -54,7 +59,7 @@ class Task:
     @property
     def lane(self) -> str:
         """Tasks of one lane run one after another."""
-        return "memory" if self.step == "digest" else "storage"
+        return "memory" if self.step in IN_MEMORY else "storage"
 
     @property
     def of(self) -> Cut:
@@ -68,6 +73,17 @@ class Task:
 class Found:
     """A staged part is in this host's memory: seen by a look after a restart."""
 
+    uid: str
+    part: str
+    cut: int
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A server of this host restores from a part that is not in this host's memory."""
+
+    job: str
     uid: str
     part: str
     cut: int
@@ -105,7 +121,7 @@ class CalledOff:
     task: Task
 
 
-Observation = Found | Begun | Done | Failed | CalledOff
+Observation = Found | Asked | Begun | Done | Failed | CalledOff
 
 
 # -- state -------------------------------------------------------------------------------------------------------------
@@ -123,6 +139,23 @@ class Trouble:
 
 
 @dataclass(frozen=True, slots=True)
+class Held:
+    """Where a part of the newest digested cut lies: on its owner, and on those that hold a copy."""
+
+    cut: Cut
+    owner: str
+    holders: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Another daemon: where it lends parts, and what fails together with it."""
+
+    lends: str
+    domain: str
+
+
+@dataclass(frozen=True, slots=True)
 class JobCheckpoints:
     """One job as far as its checkpoints concern this host. `staged`: the newest cut of each part that lies here."""
 
@@ -131,6 +164,8 @@ class JobCheckpoints:
     staged: Mapping[str, Cut] = field(default_factory=dict)
     order: CheckpointPersistOrdered | None = None
     manifest: CheckpointManifestOrdered | None = None
+    held: Mapping[str, Held] = field(default_factory=dict)  # by part, of every host
+    asked: frozenset[tuple[str, Cut]] = frozenset()  # parts that servers here restore from
     ready: Cut = (-1, 0)
     closed: tuple[Cut, ...] = ()
     ended: bool = False
@@ -145,6 +180,7 @@ class Persisting:
 
     host: str
     jobs: Mapping[str, JobCheckpoints] = field(default_factory=dict)
+    peers: Mapping[str, Peer] = field(default_factory=dict)  # this host is among them
     running: frozenset[Task] = frozenset()
     done: frozenset[Task] = frozenset()
     troubles: Mapping[Task, Trouble] = field(default_factory=dict)
@@ -168,6 +204,15 @@ def evolve(state: Persisting, event: Fact | Observation) -> Persisting:
                 if about.uid == uid:
                     return _stage(state, job, uid, part, (generation, cut))
             return state
+        case HostRegistered(host=host, lends=lends, domain=domain):
+            return replace(state, peers=_put(state.peers, host, Peer(lends, domain or host)))
+        case HostLeft(host=host):
+            left = {name: peer for name, peer in state.peers.items() if name != host}
+            return replace(state, peers=MappingProxyType(left))
+        case HostPartDigested() | HostPartMirrored():
+            return _hold(state, event)
+        case Asked():
+            return _ask(state, event)
         case CheckpointPersistOrdered() | CheckpointManifestOrdered():
             return _order(state, event)
         case CheckpointReady() | CheckpointSuperseded() | CheckpointFailed():
@@ -202,6 +247,28 @@ def _stage(state: Persisting, job: str, uid: str, part: str, cut: Cut) -> Persis
     if cut < about.staged.get(part, (-1, 0)):
         return state
     return _with_job(state, job, replace(about, staged=_put(about.staged, part, cut)))
+
+
+def _hold(state: Persisting, fact: HostPartDigested | HostPartMirrored) -> Persisting:
+    """Note who has the part in memory. A newer cut replaces the older one: copies of that are overwritten soon."""
+    about, cut = _known(state, fact.job, fact.uid), (fact.generation, fact.cut)
+    held = about.held.get(fact.part)
+    if held and cut < held.cut:
+        return state
+    if isinstance(fact, HostPartMirrored):
+        held = held if held and held.cut == cut else Held(cut, fact.of)
+        held = replace(held, holders=tuple(dict.fromkeys([*held.holders, fact.host])))
+    elif not held or held.cut != cut or held.owner != fact.host:
+        held = Held(cut, fact.host)
+    return _with_job(state, fact.job, replace(about, held=_put(about.held, fact.part, held)))
+
+
+def _ask(state: Persisting, asked: Asked) -> Persisting:
+    """A server needs a part: fetch it, whatever became of a former fetch."""
+    about, cut = _known(state, asked.job, asked.uid), (asked.generation, asked.cut)
+    task = Task(asked.job, asked.uid, "fetch", asked.cut, asked.generation, asked.part)
+    state = replace(_settle(state, task) if task not in state.running else state, done=state.done - {task})
+    return _with_job(state, asked.job, replace(about, asked=about.asked | {(asked.part, cut)}))
 
 
 def _order(state: Persisting, order: CheckpointPersistOrdered | CheckpointManifestOrdered) -> Persisting:
@@ -310,14 +377,34 @@ def _wanted(state: Persisting, job: str, about: JobCheckpoints) -> Iterator[Task
     if about.ended:
         yield Task(job, about.uid, "sweep")
         return
+    for part, (generation, cut) in sorted(about.asked):
+        yield Task(job, about.uid, "fetch", cut, generation, part)  # a server waits for it
     yield from _wanted_manifest(state, job, about)
     yield from _wanted_parts(state, job, about)
     for part, (generation, cut) in about.staged.items():
         if not about.is_closed((generation, cut)):
             yield Task(job, about.uid, "digest", cut, generation, part)
+    for part, held in about.held.items():
+        if _holds_a_copy(state, about, part, held):
+            yield Task(job, about.uid, "mirror", held.cut[1], held.cut[0], part)
     order = about.manifest
     if order and order.host == state.host and about.ready == (order.generation, order.cut):
         yield Task(job, about.uid, "prune", order.cut, order.generation)
+
+
+def _holds_a_copy(state: Persisting, about: JobCheckpoints, part: str, held: Held) -> bool:
+    domains = {host: peer.domain for host, peer in state.peers.items()}
+    return state.host in choose_holders(part, held.owner, domains, about.spec.copies)
+
+
+def sources(state: Persisting, job: str, part: str, cut: Cut) -> list[str]:
+    """Addresses of other daemons that have this part in memory, its owner first, then whoever else may have it."""
+    about = state.jobs.get(job)
+    held = about.held.get(part) if about else None
+    known = [held.owner, *held.holders] if held and held.cut == cut else []
+    hosts = dict.fromkeys([*known, *sorted(state.peers)])
+    peers = [state.peers[host].lends for host in hosts if host != state.host and host in state.peers]
+    return [address for address in peers if address]
 
 
 def _wanted_parts(state: Persisting, job: str, about: JobCheckpoints) -> Iterator[Task]:
@@ -326,10 +413,11 @@ def _wanted_parts(state: Persisting, job: str, about: JobCheckpoints) -> Iterato
         return
     for place in order.parts:
         if place.host == state.host:
-            digest = Task(job, about.uid, "digest", order.cut, order.generation, place.part)
-            yield digest
-            if digest in state.done:
-                yield replace(digest, step="persist")
+            pin = Task(job, about.uid, "pin", order.cut, order.generation, place.part)
+            digest = replace(pin, step="digest")
+            yield from (pin, digest)
+            if {pin, digest} <= state.done:
+                yield replace(pin, step="persist")
 
 
 def _wanted_manifest(state: Persisting, job: str, about: JobCheckpoints) -> Iterator[Task]:

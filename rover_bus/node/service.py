@@ -14,6 +14,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
+from rover_bus.events.broker import read_secret
 from rover_bus.events.bus import Bus
 from rover_bus.events.errors import BusError, Refused
 from rover_bus.events.identity import HostCapacity
@@ -55,6 +56,8 @@ async def run_daemon(
     presence_ttl_s: float = TTL_S,
     leave_members: bool = False,
     storage: str | os.PathLike[str] = "",
+    domain: str = "",
+    bind: str = "127.0.0.1",
     stop: asyncio.Event | None = None,
     ready: Callable[[], None] = lambda: None,
 ) -> None:
@@ -66,6 +69,7 @@ async def run_daemon(
     capacity: what to offer instead of what is measured. orphan_s: after this long without a daemon the shims drain their groups
     (P23; demo 5, 0: never). leave_members: at the end leave the members to their shims, for a daemon that is about to come back.
     storage: where checkpoints of jobs go that name no path; empty: `checkpoints` in the state directory.
+    domain: what fails together with this host (a rack, a machine). bind: where staged parts are lent to other daemons.
     Raises Refused when another daemon holds the state directory or the host name, AccessDenied when the broker refuses us.
     """
     home = layout.create(state_dir)
@@ -82,6 +86,7 @@ async def run_daemon(
             cgroup=group,
             allowed=allowed,
             sample_s=sample_s,
+            domain=domain,
         )
         settings = Settings(
             environment=_shared(environment, host, home.root, url, secret_file),
@@ -97,7 +102,12 @@ async def run_daemon(
             identity = f"{layout.boot_id()}:{home.root}"
             presence = Presence(connection, host, me.daemon, identity, presence_ttl_s)
             processes = partial(Processes, home, settings)
-            places = Places(host_root(home.root), Path(storage) if storage else home.root / "checkpoints")
+            places = Places(
+                shm=host_root(home.root),
+                storage=Path(storage) if storage else home.root / "checkpoints",
+                secret=read_secret(Path(secret_file)).encode() if secret_file else b"",
+                bind=bind,
+            )
             daemon = Daemon(connection, me, presence, processes, master_command, places)
             await daemon.run(stop, ready, leave_members=leave_members)
         finally:

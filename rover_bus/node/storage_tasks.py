@@ -9,18 +9,23 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from rover_bus.events import checkpoint_facts as cuts
+from rover_bus.events.errors import RoverError
 from rover_bus.events.facts import HostFact
-from rover_bus.flash.errors import StorageFailed
+from rover_bus.flash.copies import copies_of, hold_copy, open_exactly
+from rover_bus.flash.errors import NoCheckpoint, StorageFailed
 from rover_bus.flash.places import job_directory
+from rover_bus.flash.staged import StagedCut
 from rover_bus.flash.storage import Run, run_path
 from rover_bus.flash.sweep import sweep_job
 from rover_bus.node import storing
 from rover_bus.node.pacing import Pacing
+from rover_bus.node.peers import PeerSource
 from rover_bus.node.persisting import JobCheckpoints, Task
 
 
@@ -36,25 +41,43 @@ class Tasks:
     daemon: str
     shm: Path
     storage: Path
+    secret: bytes = b""
     chains: dict[tuple[str, str], storing.Chain] = field(default_factory=dict)  # by (uid, part)
+    pins: dict[tuple[str, str], StagedCut] = field(default_factory=dict)  # ordered, not stored yet
     devices: dict[Path, int] = field(
         default_factory=dict
     )  # where this life has written: the file system of each run
+
+    def unpin(self, uid: str, part: str = "", cut: tuple[int, int] | None = None) -> None:
+        """Let go of what was ordered: of one part, or of all parts of a cut."""
+        for key, staged in list(self.pins.items()):
+            of = staged.seal.generation, staged.seal.cut
+            if key[0] == uid and (not part or key[1] == part) and cut in (None, of):
+                self.pins.pop(key, None)
 
     def forget_chains(self, uid: str) -> None:
         """A cut that failed leaves files that may be pruned: nothing is built on them."""
         for key in [key for key in self.chains if key[0] == uid]:
             self.chains.pop(key, None)
 
-    def carry_out(self, task: Task, about: JobCheckpoints, called_off: threading.Event) -> HostFact | None:
-        """Do one task; return the fact that it leads to. Raises CalledOff, and RoverErrors of which some may pass."""
+    def carry_out(
+        self, task: Task, about: JobCheckpoints, called_off: threading.Event, addresses: list[str]
+    ) -> HostFact | None:
+        """Do one task; return the fact that it leads to. `addresses`: of daemons that may have the part in memory.
+
+        Raises CalledOff, and RoverErrors of which some may pass.
+        """
         try:
+            if task.step in ("mirror", "fetch"):
+                return self._hold(task, about, addresses)
             return self._step(task, about, called_off)
         except OSError as error:
             raise StorageFailed(f"{error.filename or task.part}: {error.strerror}") from None
 
     def _step(self, task: Task, about: JobCheckpoints, called_off: threading.Event) -> HostFact | None:
         match task.step:
+            case "pin":
+                self.pins[task.uid, task.part] = open_exactly(self._directory(task), task.part, *task.of)
             case "digest":
                 size = storing.digest_cut(self._directory(task), task.part, task.generation, task.cut)
                 return cuts.HostPartDigested(size_bytes=size, **self.stamp(task))
@@ -69,6 +92,31 @@ class Tasks:
             case "sweep":
                 self._sweep(task)
         return None
+
+    def _hold(self, task: Task, about: JobCheckpoints, addresses: list[str]) -> HostFact | None:
+        """Bring a part of another host into our memory, from the first daemon that has it."""
+        if task.step == "fetch":  # a copy may have come meanwhile
+            with suppress(NoCheckpoint):
+                open_exactly(job_directory(self.shm, copies_of(task.uid)), task.part, *task.of)
+                return None
+        problem: RoverError = NoCheckpoint(
+            f"no daemon is known that has {task.part} of cut {task.cut} in memory"
+        )
+        for address in addresses:
+            try:
+                source = PeerSource(address, self.secret, task.uid, task.part, task.generation, task.cut)
+                try:
+                    hold_copy(self.shm, task.uid, task.part, source)
+                finally:
+                    source.close()
+            except RoverError as error:
+                problem = error
+                continue
+            held = about.held.get(task.part)
+            if task.step == "fetch" or held is None:
+                return None
+            return cuts.HostPartMirrored(of=held.owner, **self.stamp(task))
+        raise problem if task.step == "mirror" else NoCheckpoint(str(problem))
 
     def stamp(self, task: Task) -> dict[str, Any]:
         """What every fact about a part says."""
@@ -95,6 +143,7 @@ class Tasks:
             wait=_pace(about, called_off),
         )
         self.chains[task.uid, task.part] = chain
+        self.unpin(task.uid, task.part)
         return cuts.HostPartPersisted(files=storing.describe_files(chain), **self.stamp(task))
 
     def _prune(self, task: Task, about: JobCheckpoints, called_off: threading.Event) -> None:
@@ -106,9 +155,9 @@ class Tasks:
         storing.prune_run(run, about.spec.keep, about.spec.keep_every)
 
     def _sweep(self, task: Task) -> None:
-        directory = self._directory(task)
-        if directory.is_dir() and not sweep_job(directory, even_if_staged=True):
-            raise StorageFailed(f"{directory} is still held by a process of its job", delay_s=1.0)
+        for directory in (self._directory(task), job_directory(self.shm, copies_of(task.uid))):
+            if directory.is_dir() and not sweep_job(directory, even_if_staged=True):
+                raise StorageFailed(f"{directory} is still held by a process of its job", delay_s=1.0)
 
     def _directory(self, task: Task) -> Path:
         return job_directory(self.shm, task.uid)

@@ -15,6 +15,7 @@ import msgspec
 
 from rover_bus.events.checkpoints import ManifestContent, StoredFile, StoredPart
 from rover_bus.flash.chain import choose_kept, should_compact, should_write_whole
+from rover_bus.flash.copies import open_exactly
 from rover_bus.flash.digests import SlotDigests, digest_staged, read_digests, verify_arrays
 from rover_bus.flash.errors import BrokenCheckpoint, NoCheckpoint
 from rover_bus.flash.files import Files
@@ -23,7 +24,7 @@ from rover_bus.flash.layout import Array
 from rover_bus.flash.manifest import Manifest, PartChain
 from rover_bus.flash.part import Codec, Content, Identity, PartFile, read_footer
 from rover_bus.flash.persist import compact, persist_part, prune, publish
-from rover_bus.flash.staged import StagedCut, find_staged, open_staged
+from rover_bus.flash.staged import StagedCut
 from rover_bus.flash.storage import Run, hold_for_work, survey, unfinished
 
 Wait = Callable[[int], None]
@@ -41,21 +42,9 @@ class Chain:
     shapes: Shapes
 
 
-def open_cut(directory: Path, part: str, generation: int, cut: int) -> StagedCut:
-    """The staged part of exactly this cut, locked. Raises NoCheckpoint, BrokenCheckpoint."""
-    for found in find_staged(directory, part):
-        if (found.seal.generation, found.seal.cut) == (generation, cut):
-            staged = open_staged(found.path)
-            if staged is not None and (staged.seal.generation, staged.seal.cut) == (generation, cut):
-                return staged
-    raise NoCheckpoint(
-        f"cut {cut} of {part} is not in the shared memory of this host any more: the next cut will be stored"
-    )
-
-
 def digest_cut(directory: Path, part: str, generation: int, cut: int) -> int:
     """Digest a staged part unless somebody has; return the bytes of its arrays."""
-    staged = open_cut(directory, part, generation, cut)
+    staged = open_exactly(directory, part, generation, cut)
     if read_digests(staged) is None:
         digest_staged(staged)
     return sum(array.nbytes for array in staged.arrays.values())
@@ -80,7 +69,7 @@ def store_part(
     `cut`: (generation, cut). A whole file that a former life of the daemon left is used as it is. Raises StorageFailed (again
     later), NoCheckpoint, BrokenCheckpoint (the memory is not what was digested).
     """
-    staged = open_cut(directory, part, *cut)
+    staged = open_exactly(directory, part, *cut)
     digests = read_digests(staged)
     if digests is None:
         raise BrokenCheckpoint(f"cut {cut[1]} of {part} has no digests yet: nothing is stored before (P12)")

@@ -10,11 +10,14 @@ from hypothesis import strategies as st
 
 from rover_bus.events import checkpoint_facts as cuts
 from rover_bus.events.checkpoints import ManifestContent, PartPlace
-from rover_bus.events.facts import JobEnded, JobSubmitted
+from rover_bus.events.facts import HostRegistered, JobEnded, JobSubmitted
+from rover_bus.events.identity import HostCapacity
 from rover_bus.events.job import CheckpointSpec, DataSpec, JobSpec
+from rover_bus.node.holders import choose_holders
 from rover_bus.node.pacing import Pacing
 from rover_bus.node.persisting import (
     PATIENCE_S,
+    Asked,
     Begun,
     CalledOff,
     CallOff,
@@ -29,6 +32,7 @@ from rover_bus.node.persisting import (
     evolve,
     forget,
     next_wake_s,
+    sources,
 )
 
 ME, OTHER = "host-a", "host-b"
@@ -93,8 +97,15 @@ def test_a_part_that_is_staged_here_is_digested_and_one_elsewhere_is_not_ours(st
     assert doing(after(state, staged(3, host=OTHER))) == []
 
 
-def test_nothing_is_stored_before_its_digests_exist(state):
+def pinned(state, cut):
+    """The order of a cut came, and its part is held against overwriting."""
+    return did(after(state, ordered(cut)), task("pin", cut))
+
+
+def test_what_is_ordered_is_pinned_and_digested_before_it_is_stored(state):
     state = after(state, ordered(3, place(0), place(1, OTHER)))
+    assert doing(state) == [task("pin", 3)]
+    state = did(state, task("pin", 3))
     assert doing(state) == [task("digest", 3)]
     state = did(state, task("digest", 3))
     assert doing(state) == [task("persist", 3)]
@@ -102,23 +113,23 @@ def test_nothing_is_stored_before_its_digests_exist(state):
 
 
 def test_digests_go_on_while_a_slow_disk_is_written(state):
-    state = after(did(after(state, ordered(3)), task("digest", 3)), Begun(task("persist", 3)), staged(4))
+    state = after(did(pinned(state, 3), task("digest", 3)), Begun(task("persist", 3)), staged(4))
     assert doing(state) == [task("digest", 4)]
 
 
 def test_an_order_of_a_lower_term_is_stale(state):
     state = after(state, ordered(3, term=2), ordered(4, term=1))
     assert state.stale == 1
-    assert doing(state) == [task("digest", 3)]
+    assert doing(state) == [task("pin", 3)]
 
 
 def test_the_same_order_again_changes_nothing(state):
-    state = did(did(after(state, ordered(3)), task("digest", 3)), task("persist", 3))
+    state = did(did(pinned(state, 3), task("digest", 3)), task("persist", 3))
     assert doing(after(state, ordered(3), ordered(3, term=2))) == []
 
 
 def test_what_runs_for_a_cut_that_is_over_is_called_off_and_not_begun_again(state):
-    state = after(did(after(state, ordered(3)), task("digest", 3)), Begun(task("persist", 3)), superseded(3))
+    state = after(did(pinned(state, 3), task("digest", 3)), Begun(task("persist", 3)), superseded(3))
     assert decide(state, 0.0) == [CallOff(task("persist", 3))]
     assert decide(after(state, CalledOff(task("persist", 3))), 0.0) == []
 
@@ -136,7 +147,7 @@ def test_the_host_that_is_named_writes_the_manifest_and_prunes_after_the_log_say
 
 def test_a_failure_that_may_pass_is_tried_again_ever_more_slowly_and_given_up_at_last(state):
     persist = task("persist", 3)
-    state, now_s, tries = did(after(state, ordered(3)), task("digest", 3)), 0.0, 0
+    state, now_s, tries = did(pinned(state, 3), task("digest", 3)), 0.0, 0
     while not any(isinstance(action, GiveUp) for action in decide(state, now_s)):
         if persist in doing(state, now_s):
             tries += 1
@@ -152,10 +163,10 @@ def test_a_failure_that_may_pass_is_tried_again_ever_more_slowly_and_given_up_at
 
 def test_a_failure_that_cannot_pass_is_said_at_once_and_the_next_cut_is_stored(state):
     persist = task("persist", 3)
-    state = did(after(state, ordered(3)), task("digest", 3))
+    state = did(pinned(state, 3), task("digest", 3))
     state = after(state, Begun(persist), Failed(persist, "not staged", False, 5.0))
     assert decide(state, 5.0) == [GiveUp(persist, "not staged")]
-    assert doing(after(state, Done(persist), ordered(4)), 5.0) == [task("digest", 4)]
+    assert doing(after(state, Done(persist), ordered(4)), 5.0) == [task("pin", 4)]
 
 
 def test_a_job_that_is_over_is_swept_until_nobody_holds_its_memory(state):
@@ -170,6 +181,8 @@ def test_a_job_that_is_over_is_swept_until_nobody_holds_its_memory(state):
 
 def test_after_a_restart_what_lies_in_memory_is_digested_and_the_newest_order_answered_again(state):
     state = after(state, ordered(3), Found("u1", "ps-0", 3, 0), Found("u2", "ps-0", 9, 0))
+    assert doing(state) == [task("pin", 3)]
+    state = did(state, task("pin", 3))
     assert doing(state) == [task("digest", 3)]
     assert doing(did(state, task("digest", 3))) == [task("persist", 3)]
 
@@ -233,3 +246,57 @@ def test_a_rate_is_kept_over_any_writes(rate_bytes, sizes):
 
 def test_no_rate_is_no_wait():
     assert Pacing(0).take(1 << 40, 0.0) == 0.0
+
+
+def test_copies_go_to_other_failure_domains_first_and_never_to_the_owner():
+    domains = {"a": "rack1", "b": "rack1", "c": "rack2", "d": "rack2"}
+    for part in map("ps-{}".format, range(20)):
+        (one,) = choose_holders(part, "a", domains, 1)
+        assert domains[one] == "rack2"
+        assert "b" in choose_holders(part, "a", domains, 3)
+        assert sorted(choose_holders(part, "a", domains, 9)) == ["b", "c", "d"]
+    assert choose_holders("ps-0", "a", {"a": "rack1"}, 1) == []
+    assert {choose_holders(f"ps-{index}", "a", domains, 1)[0] for index in range(20)} == {"c", "d"}
+
+
+def test_a_host_that_goes_moves_only_the_copies_that_it_held():
+    domains = {host: host for host in "abcdef"}
+    fewer = {host: host for host in "abcde"}
+    for part in map("ps-{}".format, range(50)):
+        before = choose_holders(part, "a", domains, 1)
+        assert before == ["f"] or choose_holders(part, "a", fewer, 1) == before
+
+
+def registered(host):
+    capacity = HostCapacity(cores=1, memory_bytes=1)
+    return HostRegistered(host=host, capacity=capacity, daemon=host, lends=f"{host}:1", domain=host)
+
+
+def digested(cut, host=OTHER):
+    return cuts.HostPartDigested(host=host, job="ads", uid="u1", cut=cut, generation=0, part="ps-0")
+
+
+def test_the_chosen_host_copies_what_another_host_has_digested(state):
+    spec = JobSpec(name="ads", program=["x"], data=DataSpec(train="x"), checkpoint=CheckpointSpec(copies=1))
+    state = after(state, JobSubmitted(job="ads", uid="u1", spec=spec), registered(ME), registered(OTHER))
+    state = after(state, digested(3))
+    assert doing(state) == [task("mirror", 3)]
+    state = after(did(state, task("mirror", 3)), digested(4))
+    assert doing(state) == [task("mirror", 4)]
+    assert doing(after(state, digested(5, ME))) == []
+    assert sources(state, "ads", "ps-0", (0, 4)) == ["host-b:1"]
+
+
+def test_no_copy_is_made_that_nobody_asked_for(state):
+    assert doing(after(state, registered(ME), registered(OTHER), digested(3))) == []
+
+
+def test_a_server_that_asks_gets_its_part_fetched_before_anything_else(state):
+    state = after(state, staged(3), Asked("ads", "u1", "ps-1", 2, 0))
+    fetch = task("fetch", 2, "ps-1")
+    assert doing(state) == [fetch]
+    state = after(state, Begun(fetch), Failed(fetch, "nobody has it", False, 0.0))
+    assert GiveUp(fetch, "nobody has it") in decide(state, 0.0)
+    state = after(state, Done(fetch))
+    assert doing(state) == [task("digest", 3)]
+    assert doing(after(state, Asked("ads", "u1", "ps-1", 2, 0))) == [fetch]

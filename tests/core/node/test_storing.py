@@ -14,11 +14,11 @@ import pytest
 from rover_bus.events import checkpoint_facts as cuts
 from rover_bus.events.checkpoints import ManifestContent, StoredPart
 from rover_bus.events.job import CheckpointSpec
-from rover_bus.flash.errors import BrokenCheckpoint, NoCheckpoint, StorageFailed
+from rover_bus.flash.copies import open_exactly
+from rover_bus.flash.errors import BrokenCheckpoint, NoCheckpoint, SlotsBusy, StorageFailed
 from rover_bus.flash.persist import list_manifests, restore
 from rover_bus.flash.storage import find_run
 from rover_bus.flash.store import FlashStore
-from rover_bus.node import storing
 from rover_bus.node.persisting import JobCheckpoints, Task
 from rover_bus.node.storage_tasks import CalledOff, Tasks
 
@@ -42,9 +42,9 @@ class Host:
         self.store.save(self.state, cut, touched=None if ids is None else {"emb": np.array(ids)})
 
     def do(self, step, cut, **order):
-        task = Task("ads", "u1", step, cut, 0, "ps-0" if step in ("digest", "persist") else "")
+        task = Task("ads", "u1", step, cut, 0, "ps-0" if step in ("pin", "digest", "persist") else "")
         about = JobCheckpoints("u1", self.spec, **order)
-        return self.tasks.carry_out(task, about, self.called_off)
+        return self.tasks.carry_out(task, about, self.called_off, [])
 
     def persist(self, cut):
         self.do("digest", cut)
@@ -137,7 +137,7 @@ def test_nothing_is_stored_without_digests_or_when_memory_has_changed_since(host
     with pytest.raises(BrokenCheckpoint, match="no digests yet"):
         here.do("persist", 1)
     here.do("digest", 1)
-    slot = storing.open_cut(here.root / "u1", "ps-0", 0, 1).path
+    slot = open_exactly(here.root / "u1", "ps-0", 0, 1).path
     raw = bytearray(slot.read_bytes())
     raw[-100] ^= 1
     slot.write_bytes(raw)
@@ -182,6 +182,19 @@ def test_retention_compaction_and_deltas_live_together_for_a_long_time(host):
         assert len(manifest.parts[0].files) <= 8
     kept = [manifest.cut for manifest in list_manifests(here.files)[0]]
     assert kept == [31, 30, 20, 10]
+
+
+def test_what_is_ordered_waits_for_the_disk_however_many_cuts_come(host):
+    here = host()
+    here.stage(1)
+    expected = here.state["emb"].copy()
+    here.do("pin", 1)
+    here.stage(2)
+    with pytest.raises(SlotsBusy, match="a reader holds cut 1"):
+        here.stage(3)
+    here.publish(1, here.persist(1))
+    np.testing.assert_array_equal(restore(here.files)[1]["ps-0"].arrays["emb"], expected)
+    here.stage(3)
 
 
 def test_a_task_that_is_called_off_ends_at_the_next_chunk(host):

@@ -1,0 +1,223 @@
+"""Staged parts from daemon to daemon: a small server and its client, both blocking, each on a thread of the lowest priority.
+
+    handshake with the stack's secret (ps/handshake.py)
+    holder -> owner   length (u32), Wanted (msgpack)
+    owner -> holder   length (u32), Offered (msgpack), then the bytes that the offer describes (flash/copies.py)
+
+Fed by the daemon's root of shared memory; used by the persister to hold copies, and to fetch a part that a server here
+restores from. Sizes are bounded before anything is read; nothing is served that has no digests (P12).
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import struct
+import threading
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from rover_bus.events.errors import AccessDenied, BadMessage, RoverError
+from rover_bus.events.logs import get_logger
+from rover_bus.flash import copies, places
+from rover_bus.flash.copies import Offer, Since
+from rover_bus.flash.errors import NoCheckpoint, StorageFailed
+from rover_bus.flash.layout import Array
+from rover_bus.flash.staged import StagedCut
+from rover_bus.ps import handshake
+
+LENGTH = struct.Struct("<I")
+MOST_WANTED_BYTES = 1 << 16
+MOST_OFFERED_BYTES = 1 << 28
+SILENCE_S = 30.0
+MOST_CONNECTIONS = 16
+LOWEST_PRIORITY = 19
+T = TypeVar("T")
+log = get_logger("rover.node")
+
+
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """Which part of which cut, and what the holder has of it."""
+
+    uid: str
+    part: str
+    generation: int
+    cut: int
+    since: Since = Since()
+
+
+class Offered(msgspec.Struct, frozen=True, kw_only=True):
+    """An offer, or why there is none."""
+
+    offer: Offer | None = None
+    problem: str = ""
+
+
+class PartServer:
+    """Lends what is staged below `root`, and the copies held there, to whoever knows the secret. Its `address` is `host:port`."""
+
+    def __init__(self, root: Path, secret: bytes, bind: str = "127.0.0.1") -> None:
+        self._root, self._secret = root, secret
+        self._listener = socket.create_server((bind, 0), backlog=MOST_CONNECTIONS)
+        self._free = threading.BoundedSemaphore(MOST_CONNECTIONS)
+        self._open: set[socket.socket] = set()
+        self._closing = False
+        self.address = f"{bind}:{self._listener.getsockname()[1]}"
+        self._thread = threading.Thread(target=self._accept, name="rover-peers", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """End every connection; return when no thread is left."""
+        self._closing = True
+        with socket.socket() as last:  # wakes the one that accepts
+            last.settimeout(1.0)
+            host, _, port = self.address.rpartition(":")
+            last.connect_ex((host, int(port)))
+        self._thread.join()
+        self._listener.close()
+        for connection in list(self._open):
+            try:
+                connection.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                continue
+        for _ in range(MOST_CONNECTIONS):
+            self._free.acquire()
+
+    def _accept(self) -> None:
+        be_humble()
+        while not self._closing:
+            connection, _ = self._listener.accept()
+            if self._closing or not self._free.acquire(blocking=False):
+                connection.close()
+                continue
+            self._open.add(connection)
+            threading.Thread(target=self._serve, args=(connection,), name="rover-peer", daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        be_humble()
+        try:
+            connection.settimeout(SILENCE_S)
+            self._prove(connection)
+            self._lend(connection, _read_struct(connection, MOST_WANTED_BYTES, Wanted))
+        except (OSError, RoverError) as error:
+            log.debug("a peer was not served", why=str(error))
+        finally:
+            self._open.discard(connection)
+            connection.close()
+            self._free.release()
+
+    def _prove(self, connection: socket.socket) -> None:
+        nonce = secrets.token_bytes(handshake.NONCE_BYTES)
+        connection.sendall(handshake.challenge(nonce))
+        response = _exactly(connection, handshake.RESPONSE_BYTES)
+        connection.sendall(handshake.accept(self._secret, nonce, response))
+
+    def _lend(self, connection: socket.socket, wanted: Wanted) -> None:
+        try:
+            directory, staged = self._find(wanted)
+            offer, blocks = copies.lend(directory, staged, wanted.part, wanted.since)
+        except RoverError as error:
+            _send_struct(connection, Offered(problem=str(error)))
+            return
+        _send_struct(connection, Offered(offer=offer))
+        for block in blocks:
+            connection.sendall(block.data)
+
+    def _find(self, wanted: Wanted) -> tuple[Path, StagedCut]:
+        """The part as it is staged here, else as it is held here for another host."""
+        own = places.job_directory(self._root, wanted.uid)
+        held = places.job_directory(self._root, copies.copies_of(wanted.uid))
+        places.checked(wanted.part, "part")
+        try:
+            return own, copies.open_exactly(own, wanted.part, wanted.generation, wanted.cut)
+        except NoCheckpoint:
+            return held, copies.open_exactly(held, wanted.part, wanted.generation, wanted.cut)
+
+
+class PeerSource:
+    """One connection to the daemon at `address`, as `copies.Source`."""
+
+    def __init__(self, address: str, secret: bytes, uid: str, part: str, generation: int, cut: int) -> None:
+        self._wanted = Wanted(uid=uid, part=part, generation=generation, cut=cut)
+        host, _, port = address.rpartition(":")
+        try:
+            self._socket = socket.create_connection((host, int(port)), timeout=SILENCE_S)
+        except (OSError, ValueError) as error:
+            raise StorageFailed(f"the daemon at {address} cannot be reached: {error}", delay_s=1.0) from None
+        try:
+            self._prove(secret)
+        except BaseException:
+            self._socket.close()
+            raise
+
+    def _prove(self, secret: bytes) -> None:
+        nonce = secrets.token_bytes(handshake.NONCE_BYTES)
+        server = handshake.read_challenge(_exactly(self._socket, handshake.CHALLENGE_BYTES))
+        self._socket.sendall(handshake.respond(secret, server, nonce))
+        try:
+            proof = _exactly(self._socket, handshake.PROOF_BYTES)
+        except StorageFailed:
+            raise AccessDenied("a daemon refused our secret: is it of the same stack?") from None
+        handshake.check_server(secret, server, nonce, proof)
+
+    def ask(self, since: Since) -> Offer:
+        _send_struct(self._socket, msgspec.structs.replace(self._wanted, since=since))
+        offered = _read_struct(self._socket, MOST_OFFERED_BYTES, Offered)
+        if offered.offer is None:
+            raise NoCheckpoint(offered.problem or "the daemon has no such part")
+        return offered.offer
+
+    def read_into(self, target: Array) -> None:
+        view = target.data
+        while len(view):
+            try:
+                count = self._socket.recv_into(view)
+            except OSError as error:
+                raise StorageFailed(f"a daemon was lost while it sent a part: {error}", delay_s=1.0) from None
+            if not count:
+                raise StorageFailed("a daemon closed the connection while it sent a part", delay_s=1.0)
+            view = view[count:]
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def be_humble() -> None:
+    """Linux sets the priority of a thread alone: training on this host goes first."""
+    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOWEST_PRIORITY)
+
+
+def _exactly(connection: socket.socket, size: int) -> bytes:
+    received = b""
+    while len(received) < size:
+        try:
+            more = connection.recv(min(size - len(received), 1 << 20))
+        except OSError as error:
+            raise StorageFailed(f"a daemon was lost: {error}", delay_s=1.0) from None
+        if not more:
+            raise StorageFailed("a daemon closed the connection", delay_s=1.0)
+        received += more
+    return received
+
+
+def _send_struct(connection: socket.socket, value: msgspec.Struct) -> None:
+    body = msgspec.msgpack.encode(value)
+    try:
+        connection.sendall(LENGTH.pack(len(body)) + body)
+    except OSError as error:
+        raise StorageFailed(f"a daemon was lost: {error}", delay_s=1.0) from None
+
+
+def _read_struct(connection: socket.socket, most_bytes: int, kind: type[T]) -> T:
+    (length,) = LENGTH.unpack(_exactly(connection, LENGTH.size))
+    if length > most_bytes:
+        raise BadMessage(
+            f"a message of {length} bytes where {most_bytes} are the most: this is no daemon of ours"
+        )
+    try:
+        return msgspec.msgpack.decode(_exactly(connection, length), type=kind)
+    except msgspec.MsgspecError as error:
+        raise BadMessage(f"a message that no daemon of this release sends: {error}") from None
