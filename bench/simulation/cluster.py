@@ -100,6 +100,8 @@ class Cluster:
                 job.result.started_s = self.now
         if job.joins and job.joins[0][0] <= self.now:
             _, live = job.joins.pop(0)
+            if job.leaving is not None:
+                self.runtime.replaced(job)
             self.runtime.go_live(job, live)
         self._refresh(job)
 

@@ -40,9 +40,7 @@ class Job:
     slow: FloatArray = field(default_factory=lambda: np.ones(0))
     slow_until: FloatArray = field(default_factory=lambda: np.zeros(0))
     less_work: set[int] = field(default_factory=set)
-    leaving: dict[float, int] = field(
-        default_factory=dict
-    )  # when its replacement joins: which slow worker goes
+    leaving: int | None = None  # a slow worker whose replacement is on its way
     hot: float = 1.0
     hot_until: float = 0.0
     hot_server: int = 0
@@ -106,6 +104,12 @@ class Job:
             drawn = 1.0 - np.abs(weather.worker_spread * self.rng.standard_normal(workers - have))
             self.slow = np.r_[self.slow, np.clip(drawn, 0.5, 1.0)]
             self.slow_until = np.r_[self.slow_until, np.full(workers - have, math.inf)]
+
+    def discharge(self, member: int, weather: Weather) -> None:
+        """One worker goes."""
+        last = len(self.slow) - 1
+        self.slow[member], self.slow_until[member] = self.slow[last], self.slow_until[last]
+        self.crew(last, weather)
 
     def disband(self) -> None:
         """All workers are new ones."""

@@ -81,6 +81,10 @@ class Machines:
             self._take(job, node, workers, servers)
         return None
 
+    def grow(self, job: str, size: Size) -> bool:
+        """Make a placed job hold more where it is. False: no room, nothing changed."""
+        return self._change_in_place(job, size)
+
     def crowd(self, node: int) -> dict[str, tuple[int, int]]:
         """Who runs on a node."""
         return {job: shares[node] for job, shares in self.where.items() if node in shares}

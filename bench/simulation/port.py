@@ -154,7 +154,10 @@ class JobView:
 
 @dataclass(frozen=True)
 class Window:
-    """One job's 30 s as telemetry tells it. `steady`: nothing was changed meanwhile, so that it measures `size`."""
+    """One job's 30 s as telemetry tells it. `steady`: nothing was changed meanwhile, so that it measures `size`.
+
+    `worker_cores_used`, `server_cores_used`: what one member used on average.
+    """
 
     job: str
     at_s: float
@@ -166,6 +169,8 @@ class Window:
     worker_used_gib: float
     samples: float
     steady: bool
+    worker_cores_used: float = 0.0
+    server_cores_used: float = 0.0
 
 
 @dataclass(frozen=True)

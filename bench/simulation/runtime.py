@@ -19,6 +19,7 @@ from bench.simulation.weather import Weather, pod_start_s
 _OOM_RESTARTS = 3
 _DETECTED_S = 10.0  # until a lost member is known to be lost
 _RESTORED_S = 10.0  # until a new server holds what the lost one held
+_TOGETHER_S = 10.0  # members that are ready within this time join together
 _LAST_CUT_S = 60.0  # age of the cut that lost slots come back from, on average
 Lost = Callable[[Job, int, int], Size | None]
 
@@ -70,7 +71,7 @@ class Runtime:
             self._bring_in(job, size, moved=not in_place)
 
     def start(self, job: Job, size: Size) -> None:
-        """Members start. An elastic job trains as soon as its servers and half its workers do."""
+        """Members start. An elastic job trains as soon as its servers and one worker do; the others join when they are ready."""
         job.changed_at = self.now
         ready = np.sort(pod_start_s(job.rng, size.workers))
         servers = float(pod_start_s(job.rng, size.servers).max())
@@ -80,12 +81,11 @@ class Runtime:
             job.state, job.until = "running", math.inf
             job.result.started_s = self.now
         elif self.how.elastic:
-            half = max(size.workers // 2, 1)
-            first = max(float(ready[half - 1]), servers)
+            first = max(float(ready[0]), servers)
             job.until = self.now + first
-            if float(ready[-1]) > first and half < size.workers:
-                job.live = size._replace(workers=half)
-                job.joins = [(self.now + float(ready[-1]), size)]
+            here = int(np.searchsorted(ready, first + _TOGETHER_S, side="right"))
+            job.live = size._replace(workers=here)
+            job.joins = self._arrivals(job.live, size, ready[here:], 0.0)
         else:
             job.until = self.now + max(float(ready[-1]), servers)
 
@@ -113,12 +113,14 @@ class Runtime:
             limit = max(size.server_gib, job.live.server_gib) if job.joins else size.server_gib
             job.live = job.live._replace(worker_gib=size.worker_gib, server_gib=limit)
             job.joins = [
-                (at, s._replace(worker_gib=size.worker_gib, server_gib=size.server_gib))
+                (at, s._replace(worker_gib=size.worker_gib, server_gib=max(size.server_gib, s.server_gib)))
+                if s.servers < size.servers
+                else (at, s._replace(worker_gib=size.worker_gib, server_gib=size.server_gib))
                 for at, s in job.joins
             ]
 
     def _bring_in(self, job: Job, size: Size, moved: bool) -> None:
-        """Elastic change: what shrinks shrinks now, cores change in place, newcomers join in two groups when they are ready."""
+        """Elastic change: what shrinks shrinks now, cores change in place, newcomers join as they are ready."""
         live = job.live or size
         new_workers = size.workers if moved else max(size.workers - live.workers, 0)
         new_servers = size.servers if moved else max(size.servers - live.servers, 0)
@@ -143,12 +145,15 @@ class Runtime:
     def _arrivals(
         self, now: Size, size: Size, workers: FloatArray, server_s: float
     ) -> list[tuple[float, Size]]:
-        new = len(workers)
-        half = now.workers + (new + 1) // 2
-        first = max(float(workers[(new - 1) // 2]) if new else 0.0, server_s)
-        joins = [(self.now + first, size._replace(workers=min(half, size.workers)))]
-        if new > 1:
-            joins.append((self.now + max(float(workers[-1]), first), size))
+        """Who joins when: every worker as it is ready (`workers`, ascending), servers together at `server_s`, 0: none are new."""
+        times = sorted({*workers.tolist(), server_s} - {0.0})
+        joins = list[tuple[float, Size]]()
+        for i, at in enumerate(times):
+            if i + 1 < len(times) and times[i + 1] <= at + _TOGETHER_S:
+                continue  # the next one takes this one along
+            with_servers = size if at >= server_s else now
+            count = now.workers + int(np.searchsorted(workers, at, side="right"))
+            joins.append((self.now + at, with_servers._replace(workers=count)))
         return joins
 
     def go_live(self, job: Job, live: Size) -> None:
@@ -164,6 +169,9 @@ class Runtime:
     def lose(self, job: Job, workers: int, servers: int, wanted: Size | None) -> None:
         """Members of a job are gone at once; `wanted`: the size that shall be, None for as it was."""
         job.result.failures += 1
+        if job.leaving is not None:
+            self._one_less(job)  # the replacement that was on its way is given up
+            job.leaving = None
         held = self.machines.sizes[job.case.name]
         if self.checkpoint_s is not None:
             self.restart(job, held, lose=True)
@@ -220,12 +228,26 @@ class Runtime:
             self._replace(job, member)
 
     def _replace(self, job: Job, member: int) -> None:
-        live = job.live
-        if live is None or live.workers < 2:
+        """Start a worker in another's place. Where there is room the slow one works on until the new one is there."""
+        live, held = job.live, self.machines.sizes[job.case.name]
+        if live is None or live.workers < 2 or live[:4] != held[:4]:
             return
-        last = len(job.slow) - 1
-        job.slow[member], job.slow_until[member] = job.slow[last], job.slow_until[last]
-        job.crew(last, self.weather)
+        ready = self.now + float(pod_start_s(job.rng, 1)[0])
         job.less_work.clear()
-        job.joins = [(self.now + float(pod_start_s(job.rng, 1)[0]), live)]
-        job.live, job.changed_at = live._replace(workers=live.workers - 1), self.now
+        job.joins, job.changed_at = [(ready, live)], self.now
+        if self.machines.grow(job.case.name, held._replace(workers=held.workers + 1)):
+            job.leaving = member
+            return
+        job.discharge(member, self.weather)
+        job.live = live._replace(workers=live.workers - 1)
+
+    def replaced(self, job: Job) -> None:
+        """The new worker is there: the slow one goes, and so does what both held together."""
+        self._one_less(job)
+        if job.leaving is not None:
+            job.discharge(job.leaving, self.weather)
+        job.leaving = None
+
+    def _one_less(self, job: Job) -> None:
+        held = self.machines.sizes[job.case.name]
+        self.machines.change(job.case.name, held._replace(workers=held.workers - 1))

@@ -51,10 +51,15 @@ class Telemetry:
             worker_used_gib=job.case.worker_gib,
             samples=job.done,
             steady=steady,
+            worker_cores_used=self._used(job.busy[0] / live.workers, live.worker_cores),
+            server_cores_used=self._used(job.busy[1] / live.servers, live.server_cores),
         )
         draw = rng.random()
         times = 0 if draw < weather.lost else 2 if draw < weather.lost + weather.doubled else 1
         self.late += [window] * times
+
+    def _used(self, cores: float, most: float) -> float:
+        return min(cores * float(np.exp(0.05 * self.channel.standard_normal())), most)
 
     def _server_busy(self, job: Job, now: float) -> FloatArray:
         assert job.live is not None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,12 +17,21 @@ from rover_bus.brain.decisions.hot_servers import ServerLoad
 from rover_bus.brain.decisions.lifecycle import ChangeHistory
 from rover_bus.brain.decisions.scaling import PlanFront, Predictor
 from rover_bus.brain.decisions.stragglers import WorkerPace
+from rover_bus.brain.models.core_use import fit_core_bound, measure_core_use
 from rover_bus.brain.models.forms import ASYNCHRONOUS, SYNCHRONOUS
 from rover_bus.brain.models.memory import Growth, fit_growth
 from rover_bus.brain.models.samples import Configuration, Configurations, NotEnough, Observations
-from rover_bus.brain.models.throughput import fit_throughput
 
-Sample = tuple[Configuration, float]
+
+class Sample(NamedTuple):
+    """One configuration as measured: samples a second, cores that a worker and a server used."""
+
+    at: Configuration
+    throughput: float
+    worker_cores: float
+    server_cores: float
+
+
 _SLOTS = 8
 _MEMORY_POINTS = 40
 _WINDOWS = 10
@@ -34,6 +44,7 @@ class Memory:
     case: Case
     inherited: list[Sample] = field(default_factory=list)
     speeds: dict[tuple[float, ...], deque[float]] = field(default_factory=dict)
+    used: dict[tuple[float, ...], deque[tuple[float, float]]] = field(default_factory=dict)
     last_window_s: float = -1.0
     measured: float = 0.0
     measured_at: tuple[float, ...] = ()
@@ -67,21 +78,25 @@ class Memory:
             self.windows_here += 1
             kept = self.speeds.setdefault(key, deque(maxlen=_WINDOWS))
             kept.append(window.throughput)
+            use = self.used.setdefault(key, deque(maxlen=_WINDOWS))
+            use.append((window.worker_cores_used, window.server_cores_used))
             self.measured = float(np.median(kept))
         return True
 
     def samples(self) -> list[Sample]:
         """One sample a configuration: the median of its last windows."""
         batch = self.case.batch_size
-        return [
-            (Configuration(int(k[0]), int(k[1]), k[2], k[3], batch), float(np.median(kept)))
-            for k, kept in self.speeds.items()
-        ]
+        found = []
+        for key, kept in self.speeds.items():
+            worker, server = np.median(np.array(self.used[key]), axis=0)
+            at = Configuration(int(key[0]), int(key[1]), key[2], key[3], batch)
+            found.append(Sample(at, float(np.median(kept)), float(worker), float(server)))
+        return found
 
     def observations(self) -> Observations:
         """What this job and its predecessors have shown."""
         both = [*self.inherited, *self.samples()]
-        return Observations.of(Configurations.from_list([c for c, _ in both]), [speed for _, speed in both])
+        return Observations.of(Configurations.from_list([s.at for s in both]), [s.throughput for s in both])
 
     def refit(self) -> None:
         """Fit anew when a configuration was added, or some more windows of the same came in."""
@@ -90,7 +105,9 @@ class Memory:
             return
         self.fitted = state
         form = SYNCHRONOUS if self.case.mode == "sync" else ASYNCHRONOUS
-        fitted = fit_throughput(self.observations(), form)
+        both, seen = [*self.inherited, *self.samples()], self.observations()
+        use = measure_core_use(seen, [s.worker_cores for s in both], [s.server_cores for s in both])
+        fitted = fit_core_bound(seen, use, form)
         self.model = None if isinstance(fitted, NotEnough) else fitted
         self.front = None
 

@@ -20,9 +20,10 @@ from bench.simulation.policies.staged import RULES, Staged
 from bench.simulation.port import Case, ClusterView, JobView, Mechanisms, Menu, Setting, Size
 from rover_bus.brain.decisions.knapsack import Choice, Offers, choose_exactly, choose_greedily
 from rover_bus.brain.decisions.plans import Allocation
+from rover_bus.brain.models.core_use import CoreBoundModel, fit_core_bound, measure_core_use
 from rover_bus.brain.models.forms import ASYNCHRONOUS, SYNCHRONOUS
 from rover_bus.brain.models.samples import Configurations, FloatArray, Observations
-from rover_bus.brain.models.throughput import Prediction, ThroughputModel, fit_throughput
+from rover_bus.brain.models.throughput import Prediction
 
 _PERFECT_SAMPLES = 60
 
@@ -45,17 +46,18 @@ def speed_of(case: Case, at: Configurations) -> FloatArray:
     return case.truth.throughput(rows) * case.speed
 
 
-def perfect_fit(case: Case, menu: Menu) -> ThroughputModel:
+def perfect_fit(case: Case, menu: Menu) -> CoreBoundModel:
     """The production model on sixty noiseless samples drawn over the whole plan space: no error of learning, only of form."""
     rows = menu.grid(case.max_workers, case.max_servers)
     rng = np.random.default_rng(case.seed)
     rows = rows[rng.permutation(len(rows))[:_PERFECT_SAMPLES]]
     w, p, lw, lp = rows.T
     at = Configurations.of(w, p, lw, lp, case.batch_size)
-    fitted = fit_throughput(
-        Observations.of(at, speed_of(case, at)), SYNCHRONOUS if case.mode == "sync" else ASYNCHRONOUS
-    )
-    assert isinstance(fitted, ThroughputModel)
+    seen = Observations.of(at, speed_of(case, at))
+    worker, server = case.truth.busy_cores(rows)
+    form = SYNCHRONOUS if case.mode == "sync" else ASYNCHRONOUS
+    fitted = fit_core_bound(seen, measure_core_use(seen, worker / w, server / p), form)
+    assert isinstance(fitted, CoreBoundModel)
     return fitted
 
 
@@ -73,7 +75,7 @@ class Knowing(Staged):
         self.name = "oracle" if free else "oracle, our mechanisms" if not fitted else "perfect samples"
         self.mechanisms = Mechanisms(elastic=True, free=free)
         self.select = _nearly_exactly if free else self.select
-        self.models: dict[str, TruthModel | ThroughputModel] = {}
+        self.models: dict[str, TruthModel | CoreBoundModel] = {}
 
     def know(self, job: JobView, memory: Memory) -> None:
         """Put the truth where the model belongs."""

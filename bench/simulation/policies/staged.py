@@ -176,7 +176,9 @@ class Staged:
 
     def _usual(self, job: JobView) -> float:
         """What the job's predecessors reached, samples a second."""
-        speeds = [speed for _, speed in self.pools.get(job.case.family, [])] if 1 in self.stages else []
+        speeds = (
+            [sample.throughput for sample in self.pools.get(job.case.family, [])] if 1 in self.stages else []
+        )
         return float(np.median(speeds)) if speeds else 0.0
 
     def _tables(self, job: JobView, held: Allocation) -> int:

@@ -31,8 +31,11 @@ class Selection(msgspec.Struct, frozen=True):
     errors: dict[str, float]
 
 
-def cross_validated_error(observations: Observations, form: Form) -> float:
-    """Mean absolute log error of configurations left out, in at most 20 folds of whole configurations."""
+def cross_validated_error(observations: Observations, form: Form, most: FloatArray | None = None) -> float:
+    """Mean absolute log error of configurations left out, in at most 20 folds of whole configurations.
+
+    `most` (n,): samples a second that each row cannot pass whatever the form says (`core_use`).
+    """
     at = observations.configurations
     design, seconds = form.design(at), form.seconds(at, observations.throughput)
     fold = _folds(observations)
@@ -43,6 +46,8 @@ def cross_validated_error(observations: Observations, form: Form) -> float:
         if isinstance(line, NotEnough):
             return float("inf")
         predicted[out] = np.maximum(line.seconds(design[out]), 1e-300)
+    if most is not None:
+        predicted = np.maximum(predicted, form.samples(at) / most)
     return float(np.minimum(np.abs(np.log(seconds / predicted)), _WORST).mean())
 
 
