@@ -40,7 +40,7 @@ RULES = Rules(
         short_jobs_first=1.0,
         hazard=Hazard(failures_per_member_s=2e-6, recovery_s=120.0),
     ),
-    restraint=Restraint(growth=2.0, dead_band=0.12, least_return=0.1),
+    restraint=Restraint(growth=2.0, dead_band=0.12, least_return=0.1, tries=True),
 )
 HEADROOM = 0.03
 COOLDOWN_S = 60.0

@@ -67,6 +67,7 @@ class Restraint(msgspec.Struct, frozen=True, kw_only=True):
     keep_throughput: float = 0.97  # savings may cost at most 1 - this of it
     trusted_low: float = 0.7  # the interval of a plan must lie above this share of what is held
     least_return: float = 0.5  # the last 1 % of cost must bring this many % of throughput
+    tries: bool = False  # a round across jobs may pick a plan that is a guess: growth is bounded, measured and taken back
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
@@ -155,6 +156,8 @@ def plan_front(
     one that this job would choose alone (its last step would not pay). Empty when nothing is trusted.
     """
     plans = _plans(job, model, _bounded(space, job.held, limits, rules.restraint), rules)
+    if rules.restraint.tries:
+        plans = msgspec.structs.replace(plans, guess=np.zeros_like(plans.guess))
     front = _front(plans, job, limits)
     if len(front):
         front = front[: int(np.argmax(_utility(plans.speed[front], plans.cost[front], rules.restraint))) + 1]

@@ -4,11 +4,12 @@ Fed by observations with the cores that members used meanwhile (`profile.host.v1
 cores only as given: a synchronous form says nothing of the servers' and lets a worker's cores help for ever. Two laws mend that:
 
     utilisation   throughput <= w*lw / kw  and  <= p*lp / ks     k: core-seconds a sample takes from all workers, all servers
-    saturation    a member that used u < lw cores is not faster with more: the form is fitted on min(lw/u, 1), min(lp/u, 1)
+    saturation    throughput = full(w, p) * min(1, lw/uw, lp/up)    u: cores that a member uses which nothing holds back
 
 k and u change with the counts (more workers wait more and spin more), so both are power laws in w and p, shrunk towards constants.
 The first law always holds (it is queueing theory's). Whether the second does is for measurements to say: a worker may use few
-cores on average and all of them in bursts. Both fits are cross-validated and the better one predicts [ours].
+cores on average and all of them in bursts. Both fits are cross-validated and the better one predicts. Measurements that the
+cores held back say nothing of a form, only of the bound: the form is fitted on the others where these suffice [ours].
 """
 
 from __future__ import annotations
@@ -86,18 +87,18 @@ class CoreUses:
                 most = np.minimum(most, cores / use.a_sample(at))
         return most
 
-    def saturated(self, at: Configurations) -> Configurations:
-        """The same configurations with cores as shares of what their members would use, 1 at most."""
-        shares = [
-            np.ones(len(at)) if use.free is None else np.minimum(cores / use.free(at), 1.0)
-            for use, cores in ((self.workers, at.worker_cores), (self.servers, at.ps_cores))
-        ]
-        return Configurations(at.workers, at.ps, shares[0], shares[1], at.batch_size)
+    def pace(self, at: Configurations) -> FloatArray:
+        """What containers leave of the full speed of synchronous members (n,), in (0, 1]."""
+        share = np.ones(len(at))
+        for use, cores in ((self.workers, at.worker_cores), (self.servers, at.ps_cores)):
+            if use.free is not None:
+                share = np.minimum(share, cores / use.free(at))
+        return share
 
 
 @dataclass(frozen=True, eq=False)
 class CoreBoundModel:
-    """A fitted form under the bound of the cores. `saturates`: the form was fitted on the cores that members use."""
+    """A fitted form under the bound of the cores. `saturates`: the form is of counts alone, and containers hold back or do not."""
 
     compute: ThroughputModel
     uses: CoreUses
@@ -105,14 +106,14 @@ class CoreBoundModel:
 
     def predict(self, at: Configurations) -> Prediction:
         """Predict samples a second: the form's, cut to what the cores can do."""
-        said = self.compute.predict(self.uses.saturated(at) if self.saturates else at)
+        said, pace = self.compute.predict(_counts(at) if self.saturates else at), np.ones(len(at))
+        if self.saturates:
+            pace = self.uses.pace(at)
         limit = self.uses.limit(at)
-        return Prediction(
-            np.minimum(said.throughput, limit),
-            np.minimum(said.low_90, limit),
-            np.minimum(said.high_90, limit),
-            said.guess,
+        low, middle, high = (
+            np.minimum(x * pace, limit) for x in (said.low_90, said.throughput, said.high_90)
         )
+        return Prediction(middle, low, high, said.guess)
 
 
 def measure_core_use(
@@ -121,7 +122,7 @@ def measure_core_use(
     """Core use from what one worker and one server used on average at each observation (n,), in cores; 0: not measured."""
     at, speed = observations.configurations, observations.throughput
     worker, server = (np.asarray(used, dtype=np.float64) for used in (worker_cores_used, server_cores_used))
-    free = _free(worker, at.worker_cores) & _free(server, at.ps_cores)
+    free = ~(_held(worker, at.worker_cores) | _held(server, at.ps_cores)) & (worker > 0) & (server > 0)
     return CoreUses(
         CoreUse(_fit(at, at.workers * worker / speed, worker > 0), _fit(at, worker, free)),
         CoreUse(_fit(at, at.ps * server / speed, server > 0), _fit(at, server, free)),
@@ -129,20 +130,37 @@ def measure_core_use(
 
 
 def fit_core_bound(observations: Observations, uses: CoreUses, form: Form) -> CoreBoundModel | NotEnough:
-    """Fit a form on cores as given and on cores as used; keep the one that predicts left-out configurations better."""
-    given = fit_throughput(observations, form)
+    """Fit a form on cores as given, and on counts alone with containers that saturate; keep what predicts left-out rows better."""
+    at = observations.configurations
+    limit = uses.limit(at)
+    free = observations.take(observations.throughput < HELD_BACK * limit)
+    shown = free if free.configurations.distinct() >= LEAST_CONFIGURATIONS else observations
+    given = fit_throughput(shown, form)
+    counts = Observations(_counts(at), observations.throughput / uses.pace(at))
+    known = uses.workers.free is not None and counts.configurations.distinct() >= LEAST_CONFIGURATIONS
+    saturating = fit_throughput(counts, form) if known else None
     if isinstance(given, NotEnough):
         return given
-    cut = Observations(uses.saturated(observations.configurations), observations.throughput)
-    known = uses.workers.free is not None and cut.configurations.distinct() >= LEAST_CONFIGURATIONS
-    if not known or not _is_better(cut, observations, form, uses.limit(observations.configurations)):
-        return CoreBoundModel(given, uses, False)
-    used = fit_throughput(cut, form)
-    return (
-        CoreBoundModel(given, uses, False)
-        if isinstance(used, NotEnough)
-        else CoreBoundModel(used, uses, True)
-    )
+    if isinstance(saturating, ThroughputModel) and _saturates(observations, counts, uses, form):
+        return CoreBoundModel(saturating, uses, True)
+    return CoreBoundModel(given, uses, False)
+
+
+def _saturates(given: Observations, counts: Observations, uses: CoreUses, form: Form) -> bool:
+    """Whether saturating containers explain the last measurements better than cores as given."""
+    last = np.arange(len(given))[-_MOST_COMPARED:]
+    at = given.configurations.take(last)
+    limit = uses.limit(at)
+    errors = [
+        cross_validated_error(seen.take(last), form, most)
+        for seen, most in ((counts, limit / uses.pace(at)), (given, limit))
+    ]
+    return errors[0] < errors[1]
+
+
+def _counts(at: Configurations) -> Configurations:
+    ones = np.ones(len(at))
+    return Configurations(at.workers, at.ps, ones, ones, at.batch_size)
 
 
 def _rows(at: Configurations) -> FloatArray:
@@ -153,12 +171,5 @@ def _fit(at: Configurations, values: FloatArray, which: NDArray[np.bool_]) -> Po
     return PowerLaw.fit(at.take(which), values[which])
 
 
-def _free(used: FloatArray, given: FloatArray) -> NDArray[np.bool_]:
-    return np.asarray((used > 0) & (used < HELD_BACK * given))
-
-
-def _is_better(cut: Observations, given: Observations, form: Form, most: FloatArray) -> bool:
-    """Whether cores as used explain the last measurements better than cores as given."""
-    last = np.arange(len(given))[-_MOST_COMPARED:]
-    errors = [cross_validated_error(seen.take(last), form, most[last]) for seen in (cut, given)]
-    return errors[0] < errors[1]
+def _held(used: FloatArray, given: FloatArray) -> NDArray[np.bool_]:
+    return np.asarray(used >= HELD_BACK * given)
