@@ -21,6 +21,7 @@ from rover_bus.brain.decisions.knapsack import choose_greedily
 from rover_bus.brain.decisions.lifecycle import ChangeHistory, judge_change, may_change
 from rover_bus.brain.decisions.memory_limits import Means, MemoryState, decide_relief, needed_limit
 from rover_bus.brain.decisions.plans import GIB, Allocation, PlanSpace
+from rover_bus.brain.decisions.probes import ProbeView, decide_probe, relieved_anchor
 from rover_bus.brain.decisions.reasons import Reason
 from rover_bus.brain.decisions.rounds import Contender, decide_round
 from rover_bus.brain.decisions.scaling import JobView as ScalingView
@@ -28,9 +29,8 @@ from rover_bus.brain.decisions.scaling import Limits, Restraint, Rules, member_l
 from rover_bus.brain.decisions.scoring import Hazard, ScalePolicy
 from rover_bus.brain.decisions.stragglers import SLOW_SHARE, decide_stragglers, evolve_paces
 from rover_bus.brain.decisions.warm_start import JobTraits, PastJob, decide_start
+from rover_bus.brain.models.core_use import HELD_BACK
 from rover_bus.brain.models.forms import ASYNCHRONOUS, SYNCHRONOUS
-from rover_bus.brain.models.probing import next_probe
-from rover_bus.brain.models.samples import Configurations
 
 # Frozen on the development seeds (0..19), before any test seed was run.
 RULES = Rules(
@@ -106,11 +106,15 @@ class Staged:
     def _round(self, cluster: ClusterView) -> list[tuple[str, Size]]:
         contenders, wishes = list[Contender](), list[tuple[str, Size]]()
         names = list[str]()
+        waiting = sum(self.first(job).cores for job in cluster.jobs if job.held is None)
+        free_cores = cluster.free_cores - HEADROOM * cluster.cores - waiting
         for job in cluster.jobs:
             memory = self.memories[job.case.name]
             self.know(job, memory)
-            probe = self._probe(job, memory)
+            probe = self._probe(job, memory, free_cores)
             if probe is not None:
+                assert job.held is not None
+                free_cores -= max(probe.cores - job.held.cores, 0.0)
                 wishes.append((job.case.name, probe))
             names.append(job.case.name)
             contenders.append(self._contender(job, memory, probing=probe is not None))
@@ -234,8 +238,8 @@ class Staged:
 
     # -- learning ------------------------------------------------------------------------------------------------------
 
-    def _probe(self, job: JobView, memory: Memory) -> Size | None:
-        """While too little is known: the next configuration to measure, among those that need no new member."""
+    def _probe(self, job: JobView, memory: Memory, free_cores: float) -> Size | None:
+        """While too little is known: the next configuration to measure."""
         held = job.held
         if (
             held is None
@@ -248,29 +252,24 @@ class Staged:
             or job.remaining < _WORTH_S * memory.measured
         ):
             return None
-        # Around the first size: probes that start from probes would walk away from it.
-        first = memory.anchor = memory.anchor or held
-        menu = self.setting.menu
-        options = [
-            first._replace(
-                workers=w,
-                worker_cores=lw,
-                server_cores=lp,
-                worker_gib=held.worker_gib,
-                server_gib=held.server_gib,
-            )
-            for w in sorted({first.workers, max(first.workers * 3 // 4, 1)})
-            for lw in _near(menu.worker_cores, first.worker_cores)
-            for lp in _near(menu.server_cores, first.server_cores)
-            if first.servers == held.servers
-        ]
-        if not options:
-            return None
-        w, p, lw, lp = np.array([o[:4] for o in options], dtype=np.float64).T
-        at = Configurations.of(w, p, lw, lp, job.case.batch_size)
+        memory.anchor = memory.anchor or held
+        worker_use, server_use = memory.used[held[:4]][-1]
+        view = ProbeView(
+            held=allocation_of(held),
+            anchor=allocation_of(memory.anchor),
+            batch_size=job.case.batch_size,
+            free_cores=free_cores,
+            workers_held_back=worker_use >= HELD_BACK * held.worker_cores,
+            servers_held_back=server_use >= HELD_BACK * held.server_cores,
+            limits=Limits(max_workers=job.case.max_workers, max_servers=job.case.max_servers),
+        )
+        memory.anchor = size_of(relieved_anchor(view, self.space))
         form = SYNCHRONOUS if job.case.mode == "sync" else ASYNCHRONOUS
+        decision = decide_probe(view, self.space, form, memory.observations())
+        if decision is None:
+            return None
         memory.probes += 1
-        return options[next_probe(at, form, memory.observations())]
+        return size_of(decision.allocation)
 
     def _wants_samples(self, job: JobView, memory: Memory) -> bool:
         """No model yet; or a long job, for which some more minutes of probing pay."""
@@ -410,10 +409,3 @@ class Staged:
 
 def _on_menu(axis: tuple[float, ...], value: float) -> float:
     return min(axis, key=lambda v: abs(np.log(v / value)))
-
-
-def _near(axis: tuple[float, ...], value: float) -> list[float]:
-    """The value and its neighbours on an axis."""
-    below = [v for v in axis if v < value]
-    above = [v for v in axis if v > value]
-    return sorted({value, *(below[-1:]), *(above[:1])})

@@ -6,7 +6,7 @@ and samples a second translate. Ours and Optimus' stand side by side, so that cr
 With w workers, p servers, lw and lp cores each, m the batch size (`algorithms.md §1`, §2):
 
     asynchronous   T = a1*m/lw + a2*w/(p*lp) + a3*w/p + a4*m/p + b         throughput = w*m/T      [recalled; shape: data]
-    synchronous    T = c0*M/(w*lw) + c1 + c2*w/p + c3*w + c4*p + c5/p      throughput = M/T        [paper + 1/p: ours]
+    synchronous    T = c0*M/(w*lw) + c1 + c2*w/p + c3*w + c4*p + c5/(p*lp) throughput = M/T        [paper + 1/p: ours]
     optimus async  f = w*(t0 + t1*w/p + t2*w + t3*p)^-1                                            [paper]
     optimus sync   f = (t0*M/w + t1 + t2*w/p + t3*w + t4*p)^-1                                     [paper]
 """
@@ -58,7 +58,7 @@ def _asynchronous(at: Configurations) -> list[FloatArray]:
 
 def _synchronous(at: Configurations) -> list[FloatArray]:
     w, p = at.workers, at.ps
-    return [at.batch_size / (w * at.worker_cores), np.ones_like(w), w / p, w, p, 1 / p]
+    return [at.batch_size / (w * at.worker_cores), np.ones_like(w), w / p, w, p, 1 / (p * at.ps_cores)]
 
 
 def _optimus_async(at: Configurations) -> list[FloatArray]:
@@ -80,7 +80,7 @@ ASYNCHRONOUS = Form(
 SYNCHRONOUS = Form(
     "sync-6",
     "sync",
-    ("M/(w*worker_cores)", "1", "w/p", "w", "p", "1/p"),
+    ("M/(w*worker_cores)", "1", "w/p", "w", "p", "1/(p*ps_cores)"),
     "algorithms.md §1 [Optimus' five: paper; 1/p: ours]",
     _synchronous,
 )

@@ -1,0 +1,120 @@
+"""What a job of which too little is known shall try next: relief first, then the size that teaches most.
+
+Fed by what a job holds, how its members use their cores and what was measured; feeds cold starts (`algorithms.md §4`: "a small start,
+then probes that double as identification of the model"). Apart from `models.probing`, which knows nothing of what a probe costs a
+running job: here nothing beyond the free capacity is tried, a member that its cores hold back gets more of them at once, and all
+probes stay around one anchor, because probes that start from probes walk away from where the job should be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from rover_bus.brain.decisions.plans import Allocation, Decision, PlanSpace
+from rover_bus.brain.decisions.reasons import Reason
+from rover_bus.brain.decisions.scaling import NO_LIMITS, Limits
+from rover_bus.brain.models.forms import Form
+from rover_bus.brain.models.probing import next_probe
+from rover_bus.brain.models.samples import Configuration, Configurations, Observations
+
+_GROWTH = 2.0
+
+
+class ProbeView(msgspec.Struct, frozen=True, kw_only=True):
+    """A job that may be probed. `anchor`: the size around which it is; `free_cores`: what a probe may hold more than it holds now.
+
+    `workers_held_back`, `servers_held_back`: whether these members use all the cores that they have.
+    """
+
+    held: Allocation
+    anchor: Allocation
+    batch_size: float
+    free_cores: float = 0.0
+    workers_held_back: bool = False
+    servers_held_back: bool = False
+    limits: Limits = NO_LIMITS
+
+
+def decide_probe(job: ProbeView, space: PlanSpace, form: Form, seen: Observations) -> Decision | None:
+    """Decide the next size to measure; None when nothing fits that was not measured yet.
+
+    Memory limits stay as they are: who applies a probe with other counts of servers must care for the tables.
+    """
+    relief = _relief(job, space)
+    if relief is not None and not _measured([relief], job, seen)[0] and _fits(relief, job):
+        return Decision(allocation=relief, reason=Reason.PROBE, detail="members use all their cores")
+    options = [option for option in _around(job, space) if _fits(option, job)]
+    fresh = [o for o, known in zip(options, _measured(options, job, seen), strict=True) if not known]
+    if not fresh:
+        return None
+    at = Configurations.from_list([option.configuration(job.batch_size) for option in fresh])
+    return Decision(allocation=fresh[next_probe(at, form, seen)], reason=Reason.PROBE, detail="teaches most")
+
+
+def relieved_anchor(job: ProbeView, space: PlanSpace) -> Allocation:
+    """The anchor, moved up to the cores that held-back members are given."""
+    relief = _relief(job, space)
+    if relief is None:
+        return job.anchor
+    return job.anchor.replace(
+        worker_cores=max(job.anchor.worker_cores, relief.worker_cores),
+        server_cores=max(job.anchor.server_cores, relief.server_cores),
+    )
+
+
+def _relief(job: ProbeView, space: PlanSpace) -> Allocation | None:
+    """What is held, with more cores for those who use all of theirs."""
+    held = job.held
+    wanted = held.replace(
+        worker_cores=_up(space.worker_cores, held.worker_cores)
+        if job.workers_held_back
+        else held.worker_cores,
+        server_cores=_up(space.server_cores, held.server_cores)
+        if job.servers_held_back
+        else held.server_cores,
+    )
+    return wanted if wanted != held else None
+
+
+def _around(job: ProbeView, space: PlanSpace) -> list[Allocation]:
+    """Sizes around the anchor: counts up to doubled or three quarters, cores one step up or down."""
+    anchor, limits = job.anchor, job.limits
+    workers = {anchor.workers, max(anchor.workers * 3 // 4, 1), _up(space.workers, anchor.workers)}
+    servers = {anchor.servers, _up(space.servers, anchor.servers)}
+    return [
+        job.held.replace(workers=int(w), servers=int(p), worker_cores=lw, server_cores=lp)
+        for w in sorted(w for w in workers if w <= limits.max_workers)
+        for p in sorted(p for p in servers if p <= limits.max_servers)
+        for lw in _near(space.worker_cores, anchor.worker_cores)
+        for lp in _near(space.server_cores, anchor.server_cores)
+    ]
+
+
+def _fits(option: Allocation, job: ProbeView) -> bool:
+    within = option.cores - job.held.cores <= max(job.free_cores, 0.0) and option.cores <= job.limits.cores
+    return within and option != job.held
+
+
+def _measured(options: Sequence[Allocation], job: ProbeView, seen: Observations) -> list[bool]:
+    """Which options were measured already; the batch size is the job's and does not tell them apart."""
+    known = {(c.workers, c.ps, c.worker_cores, c.ps_cores) for c in seen.configurations}
+    return [_key(option.configuration(job.batch_size)) in known for option in options]
+
+
+def _key(at: Configuration) -> tuple[int, int, float, float]:
+    return (at.workers, at.ps, at.worker_cores, at.ps_cores)
+
+
+def _up(axis: Sequence[float], value: float) -> float:
+    """The largest step up that is no more than doubling; the next one where even that is more."""
+    above = [v for v in axis if v > value]
+    return max([v for v in above if v <= value * _GROWTH] or above[:1] or [value])
+
+
+def _near(axis: Sequence[float], value: float) -> list[float]:
+    """The value and its neighbours on an axis."""
+    below = [v for v in axis if v < value]
+    above = [v for v in axis if v > value]
+    return sorted({value, *(below[-1:]), *(above[:1])})
