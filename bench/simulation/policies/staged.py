@@ -23,7 +23,7 @@ from rover_bus.brain.decisions.memory_limits import Means, MemoryState, decide_r
 from rover_bus.brain.decisions.plans import GIB, Allocation, PlanSpace
 from rover_bus.brain.decisions.probes import ProbeView, decide_probe, relieved_anchor
 from rover_bus.brain.decisions.reasons import Reason
-from rover_bus.brain.decisions.rounds import Contender, decide_round
+from rover_bus.brain.decisions.rounds import Contender, decide_round, narrowed
 from rover_bus.brain.decisions.scaling import JobView as ScalingView
 from rover_bus.brain.decisions.scaling import Limits, Restraint, Rules, member_loss_plans, plan_front
 from rover_bus.brain.decisions.scoring import Hazard, ScalePolicy
@@ -71,7 +71,7 @@ class Staged:
         self.history: list[PastJob] = []
         self.pools: dict[str, list[Sample]] = {}
         self.starts: dict[str, Allocation] = {}
-        self.urgent: dict[str, Size] = {}
+        self.refused: set[str] = set()
         self.now = 0.0
         self.select = choose_greedily
 
@@ -111,6 +111,10 @@ class Staged:
         for job in cluster.jobs:
             memory = self.memories[job.case.name]
             self.know(job, memory)
+            if job.case.name in self.refused and job.held is None:
+                limits = Limits(max_workers=job.case.max_workers, max_servers=job.case.max_servers)
+                self.starts[job.case.name] = narrowed(self.first(job), self.space, limits)
+            self.refused.discard(job.case.name)
             probe = self._probe(job, memory, free_cores)
             if probe is not None:
                 assert job.held is not None
@@ -127,6 +131,8 @@ class Staged:
             self.select,
         )
         for name, contender, decision in zip(names, contenders, decisions, strict=True):
+            if contender.waiting and decision.allocation.workers:
+                self.refused.add(name)  # until it is seen to hold something
             if decision.reason is Reason.BEST_VALUE_UNDER_CAPACITY:
                 wishes.append((name, size_of(decision.allocation)))
                 self._expect(name, contender, decision.scores["throughput"])

@@ -94,6 +94,25 @@ def decide_round(
     ]
 
 
+def narrowed(start: Allocation, space: PlanSpace, limits: Limits = NO_LIMITS) -> Allocation:
+    """A start of the same kind that is easier to place, for a job that no node had room for: its tables on twice the servers, or
+    (where there may be no more) under half the limit; half the cores a member. Limits follow the forecast once it runs.
+    """
+    servers = min(start.servers * 2, limits.max_servers, max(space.servers))
+    memory = start.server_memory_bytes // 2
+    return start.replace(
+        servers=max(servers, start.servers),
+        server_memory_bytes=memory,
+        worker_memory_bytes=start.worker_memory_bytes * 3 // 4,
+        worker_cores=_half(space.worker_cores, start.worker_cores),
+        server_cores=_half(space.server_cores, start.server_cores),
+    )
+
+
+def _half(axis: Sequence[float], value: float) -> float:
+    return max([v for v in axis if v <= value / 2] or [min(axis)])
+
+
 def _options(contender: Contender, space: PlanSpace, rules: Rules) -> list[_Option]:
     """What a job may get, the least first."""
     held = contender.view.held
