@@ -1,9 +1,9 @@
 """What a job of which too little is known shall try next: relief first, then the size that teaches most.
 
-Fed by what a job holds, how its members use their cores and what was measured; feeds cold starts (`algorithms.md §4`: "a small start,
-then probes that double as identification of the model"). Apart from `models.probing`, which knows nothing of what a probe costs a
-running job: here nothing beyond the free capacity is tried, a member that its cores hold back gets more of them at once, and all
-probes stay around one anchor, because probes that start from probes walk away from where the job should be.
+Fed by what a job holds, how its members use their cores and what was measured; feeds cold starts (`algorithms.md §4`: "a small
+start, then probes that double as identification of the model"). Apart from `models.probing`, which knows nothing of what a probe
+costs a running job: here nothing beyond the free capacity is tried, a member that its cores hold back gets more of them at once,
+and all probes stay around one anchor, because probes that start from probes walk away from where the job should be.
 """
 
 from __future__ import annotations
@@ -81,7 +81,8 @@ def _relief(job: ProbeView, space: PlanSpace) -> Allocation | None:
 def _around(job: ProbeView, space: PlanSpace) -> list[Allocation]:
     """Sizes around the anchor: counts up to doubled or three quarters, cores one step up or down."""
     anchor, limits = job.anchor, job.limits
-    workers = {anchor.workers, max(anchor.workers * 3 // 4, 1), _up(space.workers, anchor.workers)}
+    fewer = max([w for w in space.workers if w <= anchor.workers * 3 / 4] or [anchor.workers])
+    workers = {anchor.workers, fewer, _up(space.workers, anchor.workers)}
     servers = {anchor.servers, _up(space.servers, anchor.servers)}
     return [
         job.held.replace(workers=int(w), servers=int(p), worker_cores=lw, server_cores=lp)
