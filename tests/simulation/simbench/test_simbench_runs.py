@@ -14,6 +14,7 @@ from bench.simulation.cluster import Cluster
 from bench.simulation.experiment import POLICIES, change_of, load_class, run_cell
 from bench.simulation.gate import GateClosed, check_gate
 from bench.simulation.generator import Workload, generate
+from bench.simulation.policies.on_the_bus import OnTheBus
 from bench.simulation.policies.oracle import clairvoyant_bound
 from bench.simulation.port import Setting
 from bench.simulation.weather import CALM, Weather, pod_start_s
@@ -43,7 +44,9 @@ def test_the_same_seed_gives_the_same_run(workload: Workload) -> None:
     assert runs[0] == runs[1]
 
 
-@pytest.mark.parametrize("name", [name for name in POLICIES if name != "static user"])
+@pytest.mark.parametrize(
+    "name", [name for name in POLICIES if name not in ("static user", "{1+2+3}, over the bus")]
+)
 def test_no_policy_is_given_more_than_there_is_or_beats_the_bound(workload: Workload, name: str) -> None:
     policy = load_class(name)(Setting(worlds.W1.menu, SEED))
     cluster = Cluster(workload, policy)
@@ -141,3 +144,25 @@ def test_every_second_of_a_completion_time_is_in_exactly_one_item_of_the_budget(
         reference = np.array([workload.references[case.name][:4]], dtype=np.float64)
         speed = float(case.truth.throughput(reference)[0]) * case.speed
         assert result.jobs[case.name].budget.work_s == pytest.approx(case.samples / speed, rel=1e-5)
+
+
+def test_over_the_simulated_bus_the_deciders_decide_the_same() -> None:
+    workload = generate(worlds.W1(), SEED, jobs=5)
+    direct = Cluster(workload, load_class("{1+2+3}")(Setting(worlds.W1.menu, SEED))).run()
+    behind = load_class("{1+2+3}, over the bus")(Setting(worlds.W1.menu, SEED))
+    try:
+        result = Cluster(workload, behind).run()
+        assert behind.messages > 1000
+    finally:
+        behind.close()
+    assert result.figures() == direct.figures()
+    assert result.jobs == direct.jobs
+
+
+def test_a_policy_behind_the_bus_cannot_look_at_the_truth(workload: Workload) -> None:
+    behind = OnTheBus(Setting(worlds.W1.menu, SEED), load_class("well-tuned static"))
+    try:
+        with pytest.raises(AttributeError, match="cannot know the truth"):
+            Cluster(workload, behind).run()
+    finally:
+        behind.close()
