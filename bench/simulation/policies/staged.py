@@ -36,13 +36,13 @@ from rover_bus.brain.models.forms import ASYNCHRONOUS, SYNCHRONOUS
 RULES = Rules(
     policy=ScalePolicy(
         scale_s=30.0,
-        reference_s=600.0,
+        reference_s=2000.0,
         short_jobs_first=1.0,
         hazard=Hazard(failures_per_member_s=2e-6, recovery_s=120.0),
     ),
-    restraint=Restraint(growth=2.0, dead_band=0.12, least_return=0.1, tries=True),
+    restraint=Restraint(growth=2.0, dead_band=0.08, least_return=0.1, tries=True),
 )
-HEADROOM = 0.03
+HEADROOM = 0.01
 COOLDOWN_S = 60.0
 _PROBE_WINDOWS = 2
 _MOST_PROBES = 8
