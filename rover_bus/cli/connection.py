@@ -6,6 +6,7 @@ Used by every command that talks to a running stack. The broker is found through
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,8 +34,14 @@ class Address:
 
 
 def find_stack(directory: str, url: str, secret_file: str) -> Address:
-    """Return the stack that the options name: a broker by its URL, else what runs in the state directory. Raises NoStack."""
+    """Return the stack that the options name: a broker by its URL, else what runs in the state directory. Raises NoStack.
+
+    $ROVER_URL and $ROVER_SECRET_FILE stand for options that are not given; a state directory that is given comes before them.
+    """
     home = Home.find(directory)
+    if not url and not directory:
+        url = os.environ.get("ROVER_URL", "")
+        secret_file = secret_file or (os.environ.get("ROVER_SECRET_FILE", "") if url else "")
     if url:
         secret = Path(secret_file) if secret_file else home.secret_file
         return Address(url, secret if secret_file or secret.exists() else None, home)
@@ -54,7 +61,7 @@ def with_stack(command: Callable[..., T]) -> Callable[..., T]:
         click.option(
             "--secret-file", default="", metavar="FILE", help="The secret of a broker named by --url."
         ),
-        click.option("--url", default="", help="Use this broker instead, nats://HOST:PORT."),
+        click.option("--url", default="", help="Use this broker instead, nats://HOST:PORT [$ROVER_URL]."),
         click.option("--dir", "directory", default="", help="State directory [$ROVER_HOME, ./.rover]."),
     ):
         run = option(run)

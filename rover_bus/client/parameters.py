@@ -123,6 +123,11 @@ class TrainingParameters:
             self._witnessed = dataset
 
     def hand_out(self, handed: HandedOut) -> None:
+        """Note a batch that the program gets now. One of a generation newer than our servers waits for its servers: pushed to the
+        old ones it would be dropped, and its lease would stay with us for ever.
+        """
+        if handed.assigned.generation > self._generation(handed):
+            self.store.follow(handed.assigned.generation)  # type: ignore[attr-defined]  # only servers have generations
         self._handed_out[handed.key] = handed
 
     def awaits(self, handed: HandedOut) -> bool:

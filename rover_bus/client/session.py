@@ -26,7 +26,7 @@ from rover_bus.client.spans import HighWater
 from rover_bus.client.worker import Worker
 from rover_bus.events import subjects
 from rover_bus.events.asking import Master
-from rover_bus.events.bus import Bus
+from rover_bus.events.bus import Bus, Message, Subscription
 from rover_bus.events.codec import encode
 from rover_bus.events.errors import BusError, Refused
 from rover_bus.events.job import Dataset
@@ -71,6 +71,7 @@ class Session:
         Raises what no repetition can mend: AccessDenied, UnknownVersion.
         """
         worker = self.worker
+        opened = await self._hear_of_epochs()
         try:
             while not worker.over:
                 with self._guard:
@@ -86,6 +87,21 @@ class Session:
         finally:
             worker.over = True
             self._tell()
+            if opened is not None:
+                await opened.stop()
+
+    async def _hear_of_epochs(self) -> Subscription | None:
+        """Ask for work as soon as the next epoch is open. Only a hint: who does not hear of it asks a little later."""
+
+        def hurry(message: Message) -> None:
+            with self._guard:
+                self.worker.hurry()
+            self.poke()
+
+        try:
+            return await self._bus.subscribe(subjects.job_facts(self.job, "epoch.opened"), hurry)
+        except BusError:
+            return None
 
     async def _sleep_until(self, wake_s: float) -> None:
         if self._poked.is_set():

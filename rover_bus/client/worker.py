@@ -193,6 +193,10 @@ class Worker:
         if self.external:
             self._farewell.append(LeaveRequest(**self.who(), reason="failed"))
 
+    def hurry(self) -> None:
+        """There is work again: ask for it without waiting any longer."""
+        self._lease_not_before = 0.0
+
     def want_routing(self) -> None:
         """Ask for a newer routing table with the next heartbeat, soon."""
         self._heartbeat_due = min(self._heartbeat_due, self._heartbeat_sent + ROUTING_PAUSE_S)

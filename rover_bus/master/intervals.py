@@ -2,6 +2,7 @@
 
 Fed and asked by the ledger. Additions are disjoint (a batch is committed once), nearly in order and constant in time: a prefix
 [0, low) takes what comes in order, two dictionaries keep the islands above it. Memory grows with the islands, not with the set.
+Why it is not the servers' set either: see ps/intervals.py.
 """
 
 from __future__ import annotations

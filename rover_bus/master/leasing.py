@@ -15,9 +15,9 @@ from rover_bus.events.requests import (
 )
 from rover_bus.master import lifecycle, rollout
 from rover_bus.master.fences import refusal
-from rover_bus.master.ledger import Holder
+from rover_bus.master.ledger import Holder, Ledger
 from rover_bus.master.progress import report_progress
-from rover_bus.master.sizing import lease_batches
+from rover_bus.master.sizing import lease_batches, share_left
 from rover_bus.master.state import State
 from rover_bus.master.watch import Watch
 
@@ -70,6 +70,10 @@ def _grant(
     wanted = min(request.wanted, MAX_WANTED)
     size = lease_batches(spec.leases, request.rate, ledger.unassigned, len(ledger.holders))
     spans: list[tuple[str, int, int, int, int]] = []
+    if ledger.streams is None and 2 * ledger.unassigned <= ledger.remaining:
+        room = _room(ledger, request, holder, watch)
+        size = min(size, room) or 1
+        wanted = min(wanted, -(-room // size))
     firsts, counts = ledger.propose(wanted, size)
     if ledger.streams is not None and len(firsts) < wanted:
         by_rate = lease_batches(spec.leases, request.rate, 1 << 40, 1)
@@ -98,6 +102,15 @@ def _grant(
         spans=spans,
     )
     return list(range(first_token, first_token + len(firsts)))
+
+
+def _room(ledger: Ledger, request: LeaseRequest, holder: Holder, watch: Watch) -> int:
+    """Return how many batches more this worker may hold at the end of an epoch; one that holds none may always have one."""
+    held = sum(lease.end - lease.first for lease in holder.leases.values())
+    others = [index for index in ledger.holders if index != request.member.index]
+    rates = [request.rate, *watch.rates(others)]
+    room = share_left(ledger.remaining, held, request.rate, rates)
+    return room if held else max(room, 1)
 
 
 def _seal(state: State, request: LeaseRequest) -> Generator[Record, None, None]:

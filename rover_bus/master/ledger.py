@@ -82,6 +82,11 @@ class Ledger:
         return self.batches - self.frontier + sum(end - first for first, end in self.returned)
 
     @property
+    def remaining(self) -> int:
+        """Batches of the open epoch that are not done, leased or not."""
+        return self.batches - self.done.total
+
+    @property
     def outstanding(self) -> int:
         """Leases held."""
         return sum(len(holder.leases) for holder in self.holders.values())

@@ -1,10 +1,14 @@
 """How much work a lease holds: the worker's measured rate times the target lease time, less towards the end of the epoch.
 
 Guided self-scheduling (design §5): a lease takes at most 1/(2 * workers) of what is unassigned, so that nobody holds much when
-the epoch ends; slow workers get little, fast ones more. Asked by the decider at every grant; pure.
+the epoch ends; slow workers get little, fast ones more. And nobody gets more than its share of what is not done yet, what it
+holds already included: a worker that reads ahead would else take the last batches while another one waits for the epoch's end.
+Asked by the decider at every grant; pure.
 """
 
 from __future__ import annotations
+
+import math
 
 from rover_bus.events.job import LeaseSpec
 
@@ -21,3 +25,14 @@ def lease_batches(spec: LeaseSpec, rate: float, unassigned: int, workers: int) -
     by_rate = round(rate * spec.target_s) if known else FIRST_LEASE_BATCHES
     by_tail = -(-unassigned // (2 * max(workers, 1)))
     return max(1, min(by_rate, by_tail, spec.max_batches))
+
+
+def share_left(remaining: int, held: int, rate: float, rates: list[float]) -> int:
+    """Return how many batches more a worker may hold so that all workers end the epoch together, at least 0.
+
+    remaining: batches not done yet, leased ones included; held: those of this worker; rate: batches a second of this worker;
+    rates: of all workers, this one included. Where a rate is unknown (0) all count alike.
+    """
+    known = all(0 < each < FASTEST_BATCHES_PER_S for each in rates)
+    part = rate / sum(rates) if known else 1 / max(len(rates), 1)
+    return max(0, math.ceil(remaining * part) - held)

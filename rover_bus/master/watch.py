@@ -6,6 +6,8 @@ gap between two of its looks exceeds one interval, or while the bus is away, all
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from rover_bus.events.identity import Member
 
 SILENT_INTERVALS = 3
@@ -28,6 +30,10 @@ class Watch:
         """A worker got or committed something, and says how fast it is."""
         self._rates[worker] = rate
         self._moved[worker] = now
+
+    def rates(self, workers: Iterable[int]) -> list[float]:
+        """Return how many batches a second each worker said it does, 0.0 while unknown."""
+        return [self._rates.get(worker, 0.0) for worker in workers]
 
     def late(self, holder: int, left: int, rate: float, now: float) -> bool:
         """True when `left` batches would be done much sooner by an idle worker of this `rate` than by their holder.

@@ -192,6 +192,7 @@ class Processes:
             "ROVER_INDEX": str(member.index),
             "ROVER_INCARNATION": str(member.incarnation),
             "ROVER_LIFE": self._life_name(life),
+            "ROVER_GRACE_S": f"{life.desired.grace_s / 2:g}",  # the other half is for its last words and its end
         }
 
     def _life_name(self, life: Life) -> str:

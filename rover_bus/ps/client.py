@@ -195,6 +195,10 @@ class RemoteParameters:
 
     # --- more than Parameters ---
 
+    def follow(self, generation: int) -> None:
+        """Wait for the servers of a generation, the present or a later one. Raises ServersUnreachable."""
+        self._run(self._exchange.follow(generation))
+
     def statistics(self) -> dict[int, dict[str, float]]:
         """Return every server's counters, by server index."""
         counters: dict[int, dict[str, float]] = self._run(self._exchange.statistics())

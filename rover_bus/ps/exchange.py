@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Generator, Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy.typing as npt
@@ -153,6 +154,20 @@ class Exchange:
         """Wait until everything sent is answered."""
         while self._queue:
             yield from self._settle(self._queue[-1])
+
+    def follow(self, generation: int) -> Steps:
+        """Wait until our routing is of this generation or a later one: who leads may say so before the servers are there."""
+        waited_s = 0.0
+        while self.route.table.generation < generation:
+            if waited_s > self._patience_s:
+                raise ServersUnreachable(
+                    f"no parameter servers of generation {generation} for {waited_s:.0f} s"
+                )
+            newest = yield Refresh(self.route.table, LONGEST_WAIT_S)
+            waited_s += LONGEST_WAIT_S
+            if newest and is_newer(newest, self.route.table):
+                with suppress(GenerationChanged):  # that it changed is what we wait for
+                    self._adopt(newest)
 
     def read(self, table: str, ids: npt.NDArray[Any] | None) -> Generator[Effect, Any, npt.NDArray[Any]]:
         """Read rows, or a dense array; not a pull of training."""

@@ -2,6 +2,8 @@
 
 Used by `admission`. A set, not a watermark (protocol P3): a refused push is retried behind later ones, so there are holes;
 but few, and numbers arrive nearly in order, so that an epoch of any length costs a handful of bounds.
+Not the ledger's set (master/intervals.py): admission keeps many former states of this one and asks where single numbers lie, so it
+is immutable and searched; the ledger has one, changes it with every commit and never goes back, so that is changed in place.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ class Finding(NamedTuple):
 
 @click.command()
 @click.option("--dir", "directory", default="", help="State directory [$ROVER_HOME, ./.rover].")
-@click.option("--url", default="", help="Use this broker instead, nats://HOST:PORT.")
+@click.option("--url", default="", help="Use this broker instead, nats://HOST:PORT [$ROVER_URL].")
 @click.option("--secret-file", default="", metavar="FILE", help="The secret of a broker named by --url.")
 @click.pass_context
 def doctor(context: click.Context, directory: str, url: str, secret_file: str) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rover_bus.cli.connection import Address, find_stack, visit
+from rover_bus.cli.home import Home
 
 if TYPE_CHECKING:
     from rover_bus.cli.history import Happened
@@ -42,7 +43,7 @@ EXIT_CODES = {"completed": 0, "failed": 10, "stopped": 11, "cancelled": 12}
 @click.option("--name", default="", help="Instead of the job file's name.")
 @click.option("--quiet", "-q", is_flag=True, help="Do not narrate.")
 @click.option("--dir", "directory", default="", help="State directory [$ROVER_HOME, ./.rover].")
-@click.option("--url", default="", help="Use this broker instead, nats://HOST:PORT.")
+@click.option("--url", default="", help="Use this broker instead, nats://HOST:PORT [$ROVER_URL].")
 @click.option("--secret-file", default="", metavar="FILE", help="The secret of a broker named by --url.")
 @click.pass_context
 def submit(
@@ -68,8 +69,9 @@ def submit(
         check_data(spec)
         report = run_embedded(spec, directory, say)
     else:
+        home = Home.find(directory)
+        check_data(spec, home.index_cache if home.root.is_dir() else None)  # before anything needs a stack
         stack = find_stack(directory, url, secret_file)
-        check_data(spec, stack.home.index_cache if stack.home.root.is_dir() else None)
         if not wait and not as_json:
             sequence = visit(stack, lambda bus: _submit(bus, spec))
             click.echo(
@@ -133,7 +135,6 @@ async def submit_and_wait(bus: NatsBus, spec: JobSpec, say: Callable[[Happened],
 
 def run_embedded(spec: JobSpec, directory: str, say: Callable[[Happened], None]) -> dict[str, Any]:
     """Run a job on a private stack that is gone afterwards. Its directory stays when it was named, or when the job failed."""
-    from rover_bus.cli.home import Home
     from rover_bus.cli.stack import RunningStack, ending_on_signals
 
     root = Path(directory or tempfile.mkdtemp(prefix="rover-"))

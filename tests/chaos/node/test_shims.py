@@ -85,14 +85,18 @@ def test_a_member_has_its_output_in_its_log_its_directory_its_environment_and_it
         core = rig.allowed[-1]
         life = rig.python(
             "import os,sys; print(os.getcwd(), os.environ['ROVER_ROLE'], os.environ['OMP_NUM_THREADS'], "
-            "os.environ['HELLO'], os.sched_getaffinity(0), flush=True); print('also this', file=sys.stderr)",
+            "os.environ['HELLO'], os.environ['ROVER_GRACE_S'], "
+            "os.sched_getaffinity(0), flush=True); print('also this', file=sys.stderr)",
             directory=str(tmp_path),
             environment={"HELLO": "world"},
             cpus={core: 1.0},
             cores=1.0,
         )
         await rig.ended(life)
-        assert rig.log(life).splitlines() == [f"{tmp_path} worker 1 world {{{core}}}", "also this"]
+        assert rig.log(life).splitlines() == [
+            f"{tmp_path} worker 1 world {life.desired.grace_s / 2:g} {{{core}}}",
+            "also this",
+        ]
 
     play(scene)
 

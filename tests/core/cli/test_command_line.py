@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -18,11 +19,13 @@ from rover_bus.cli.group import COMMANDS, rover
 from rover_bus.events.errors import RoverError
 
 DOCS = Path(__file__).parents[3] / "docs"
+JOB_FILE = Path(__file__).parents[3] / "examples/jobs/movielens.toml"
 
 
-def run(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+def run(*arguments: str, cwd: Path | None = None, **variables: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "rover_bus.cli.entry", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, check=False)
+    environment = {**os.environ, **variables}
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=environment, check=False)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -59,6 +62,7 @@ def test_a_command_that_does_not_exist_suggests_the_one_that_was_meant() -> None
         (("jobs",), 4, "start one with `rover up`"),
         (("jobs", "--url", "nats://127.0.0.1:9"), 4, "no broker answers at nats://127.0.0.1:9"),
         (("submit", "absent.toml", "--embedded"), 2, "no job file"),
+        (("submit", "job.toml"), 2, "absent.tsv"),  # the data is looked at before a stack is looked for
         (("run", "--plain", "absent.toml"), 2, "no job file"),
         (("fit",), 2, "FILE with --samples"),
         (("logs", "nothing"), 2, "no logs of members of job 'nothing'"),
@@ -68,11 +72,22 @@ def test_a_command_that_does_not_exist_suggests_the_one_that_was_meant() -> None
 def test_bad_input_gets_one_clear_line_and_its_exit_code(
     tmp_path: Path, arguments: tuple[str, ...], exit_code: int, says: str
 ) -> None:
+    job = JOB_FILE.read_text()
+    (tmp_path / "job.toml").write_text(
+        re.sub(r"^train = .*", 'train = "absent.tsv"', job, flags=re.MULTILINE)
+    )
     done = run(*arguments, cwd=tmp_path)
     assert done.returncode == exit_code, done.stderr
     assert says in done.stderr
     assert "Traceback" not in done.stderr
     assert not (tmp_path / ".rover").exists()
+
+
+def test_the_broker_is_named_by_the_environment_unless_a_directory_is(tmp_path: Path) -> None:
+    for arguments, says in (((), "nats://127.0.0.1:9"), (("--dir", "here"), "start one with `rover up`")):
+        done = run("jobs", *arguments, cwd=tmp_path, ROVER_URL="nats://127.0.0.1:9")
+        assert done.returncode == 4
+        assert says in done.stderr
 
 
 def test_a_bug_of_ours_is_one_line_too_unless_one_debugs(tmp_path: Path) -> None:

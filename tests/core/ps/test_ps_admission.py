@@ -313,3 +313,20 @@ def test_a_batch_is_applied_exactly_when_it_is_new(pushes):
         if isinstance(decision, Apply):
             state = admission.evolve(state, Applied(BatchKey(2, number), decision.groups))
         seen.add(number)
+
+
+def test_who_waits_for_the_servers_of_a_generation_goes_on_with_them_alone(make_cluster):
+    """The master may lease batches of a new generation before a worker has heard of its servers (P8)."""
+    cluster = make_cluster()
+    worker = cluster.join()
+    worker.declare(WITNESS)
+    addresses = [ServerAddress(index, 10 + index, []) for index in cluster.cores]
+    cluster.routing = divide_slots(addresses, 0, 1)
+    worker.follow(1)
+    assert worker.exchange.route.table.generation == 1
+
+
+def test_who_waits_for_servers_that_never_come_is_told(cluster):
+    worker = cluster.join(patience_s=5.0)
+    with pytest.raises(ServersUnreachable, match="generation 1"):
+        worker.follow(1)

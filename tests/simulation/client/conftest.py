@@ -40,6 +40,8 @@ JOB = "j"
 class World:
     """One job of `records` samples; everything is reached from here."""
 
+    session_type = Session
+
     def __init__(
         self, seed: int, faults: Faults = CALM, records: int = 1050, epochs: int = 2, **spec: Any
     ) -> None:
@@ -127,7 +129,7 @@ class World:
         meet: Callable[[Session, Assigned], Awaitable[None]] | None = None,
         bad: Callable[[Assigned], Work] = lambda _: Work(),
     ) -> None:
-        session = Session(self.broker.connect(name), JOB, worker)
+        session = self.session_type(self.broker.connect(name), JOB, worker)
         self.sessions[name] = session
         done = self.trained.setdefault(name, [])
         try:
