@@ -17,11 +17,12 @@ from datetime import UTC, datetime
 from rover_bus.cli.history import Happened, read_happened
 from rover_bus.events import subjects
 from rover_bus.events.bus import Bus, ConnectionState
-from rover_bus.events.codec import encode
+from rover_bus.events.codec import decode, encode
 from rover_bus.events.envelope import Envelope
 from rover_bus.events.errors import BusTimeout, NotConnected, Refused, WrongSequence
 from rover_bus.events.facts import HostFact, JobEnded, JobFact, JobStopRequested, JobSubmitted
 from rover_bus.events.job import JobSpec
+from rover_bus.events.standing import stand_by
 from rover_bus.events.streams import FACTS
 
 Hear = Callable[[Happened], None]
@@ -38,13 +39,43 @@ def asker() -> str:
 
 async def submit(bus: Bus, spec: JobSpec) -> int:
     """Store the submission; return its sequence in FACTS. Raises Refused when the name is taken."""
-    uid = secrets.token_hex(8)
-    fact = JobSubmitted(job=spec.name, uid=uid, spec=spec, by=asker())
+    return await _hand_in(bus, _submission(spec))
+
+
+async def submit_and_follow(bus: Bus, spec: JobSpec, hear: Hear) -> JobEnded:
+    """Store the submission and stand by it: it is stored again when the broker forgets it (P21). Return the job's end.
+
+    `hear` is told every fact of the job. Raises Refused when the name is taken.
+    """
+    fact = _submission(spec)
+    sequence = await _hand_in(bus, fact)
+    standing = asyncio.ensure_future(
+        stand_by(bus, subjects.job_fact(spec.name, fact.kind()), lambda: _hand_in(bus, fact))
+    )
+    following = asyncio.ensure_future(follow_job(bus, spec.name, sequence, hear))
     try:
-        return await publish(bus, fact, f"submitted.{uid}", expected_last=0)
+        await asyncio.wait({standing, following}, return_when=asyncio.FIRST_COMPLETED)
+        if standing.done():
+            standing.result()
+        return await following
+    finally:
+        standing.cancel()
+        following.cancel()
+
+
+def _submission(spec: JobSpec) -> JobSubmitted:
+    return JobSubmitted(job=spec.name, uid=secrets.token_hex(8), spec=spec, by=asker())
+
+
+async def _hand_in(bus: Bus, fact: JobSubmitted) -> int:
+    try:
+        return await publish(bus, fact, f"submitted.{fact.uid}", expected_last=0)
     except WrongSequence:
+        stored = await bus.last(FACTS, subjects.job_fact(fact.job, fact.kind()))
+        if stored is not None and decode(stored.body, JobSubmitted).uid == fact.uid:
+            return stored.sequence  # our own, stored by a call whose answer was lost
         raise Refused(
-            f"a job {spec.name!r} exists already: take another name (--name {spec.name}-2), or another stack (--dir)",
+            f"a job {fact.job!r} exists already: take another name (--name {fact.job}-2), or another stack (--dir)",
             "exists",
         ) from None
 

@@ -194,6 +194,12 @@ class Journal:
             except BusError:
                 await asyncio.sleep(0.05)
 
+    async def still_there(self) -> bool:
+        """Say whether the broker still has all that it acknowledged to this leader (P21). Raises BusError."""
+        known = self.sequence
+        tail = await self.bus.last(LOG, self.subject)
+        return known == 0 or (tail is not None and tail.sequence >= known)
+
     async def at_tail(self) -> bool:
         """Say whether we know the log to its end; False when it grew meanwhile.
 

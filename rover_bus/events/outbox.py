@@ -51,6 +51,7 @@ class Outbox:
         self.bus, self.origin, self.source = bus, origin, source
         self.history = 0
         self.term = 0
+        self._last: tuple[str, int] | None = None  # subject and sequence of the last fact that was stored
         self._queue: deque[Outgoing] = deque()
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
@@ -91,15 +92,24 @@ class Outbox:
         if isinstance(item, PutValue):
             await self.bus.put(item.bucket, item.key, item.value)
             return
-        fact, (sequence, index) = item.fact, item.position
-        event_id = f"{self.origin}/{self.history}/{sequence}/{index}"
+        fact, (at, index) = item.fact, item.position
+        event_id = f"{self.origin}/{self.history}/{at}/{index}"
         headers = Envelope(
             id=event_id, type=fact.tag(), source=self.source, job=fact.job, term=self.term, cause=fact.cause
         ).headers()
         subject = subjects.job_fact(fact.job, fact.kind())
-        await self.bus.append(
+        sequence = await self.bus.append(
             FACTS, subject, encode(fact), headers=headers, message_id=event_id, timeout_s=PATIENCE_S
         )
+        self._last = (subject, sequence)
+
+    async def still_there(self) -> bool:
+        """Say whether the broker still has the last fact that we published (P21). Raises BusError."""
+        if self._last is None:
+            return True
+        subject, sequence = self._last
+        newest = await self.bus.last(FACTS, subject)
+        return newest is not None and newest.sequence >= sequence
 
 
 async def last_position(bus: Bus, subject: str, position_of: Callable[[Fact], Position | None]) -> Position:

@@ -28,6 +28,7 @@ from rover_bus.events.streams import FACTS, LOG
 log = get_logger("rover.shell")
 
 Respond = Callable[[bytes], None]
+ALL = ">"
 MAX_UNPUBLISHED = 10_000  # facts that a standby keeps ready, in case the leader dies before they are out
 
 
@@ -124,6 +125,7 @@ class Shell:
         self._consumed: dict[str, int] = {}
         self._first_chunk = 0
         self._snapshots = 0
+        self._returned = asyncio.Event()
         self._damage: asyncio.Future[LogDamaged] = asyncio.get_running_loop().create_future()
         bus.on_connection(self._on_connection)
 
@@ -229,7 +231,7 @@ class Shell:
 
     async def _lead(self) -> None:
         self.leading = True
-        self._consumed = dict(self.journal.inputs)
+        self._consumed = await self._insist(self._consumed_of_what_is_there)
         term = self.journal.term
         self.outbox.history, self.outbox.term = self.journal.history, term
         endpoints = dict.fromkeys(self.wiring.endpoints(term), self._on_request)
@@ -252,9 +254,19 @@ class Shell:
                 tasks.create_task(self.outbox.run())
                 tasks.create_task(self._append_for_ever())
                 tasks.create_task(self._tick_for_ever())
+                tasks.create_task(self._look_back_for_ever())
         except BaseExceptionGroup as group:
             damaged = group.subgroup(LogDamaged)
             raise damaged.exceptions[0] if damaged is not None else group from None
+
+    async def _consumed_of_what_is_there(self) -> dict[str, int]:
+        """What the log says was consumed; of facts whose numbers will be used again (their tail was lost, P21) none counts."""
+        newest = await self.bus.last(FACTS, ALL)
+        last = newest.sequence if newest is not None else 0
+        return {
+            stream: min(sequence, last) if stream == FACTS else sequence
+            for stream, sequence in self.journal.inputs.items()
+        }
 
     async def _insist(self, call: Callable[[], Any]) -> Any:
         """Repeat a call until the bus answers it."""
@@ -311,7 +323,26 @@ class Shell:
                 self.leadership.wait_one_ttl()
             return
         lost = state != "connected"
+        if not lost:
+            self._returned.set()
         self.submit(self.decider.bus_lost() if lost else self.decider.bus_regained())
+
+    async def _look_back_for_ever(self) -> None:
+        """The broker is back: does it still have what it acknowledged? If not, what we know is void, also if we never append again.
+
+        Who stops here is built anew from what is left, and publishes again what followed from it (P18, P21).
+        """
+        while True:
+            await self._returned.wait()
+            self._returned.clear()
+            if not await self._insist(self.journal.still_there):
+                raise Deposed(
+                    f"{self.wiring.log_subject} lost its tail (a power cut?): starting again as a standby"
+                )
+            if not await self._insist(self.outbox.still_there):
+                raise Deposed(
+                    f"facts of {self.wiring.job} are lost (a power cut?): starting again as a standby"
+                )
 
     async def _tick_for_ever(self) -> None:
         while True:

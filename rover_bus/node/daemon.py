@@ -71,6 +71,7 @@ class Daemon:
         self._host = host
         self._presence = presence
         self._outbox = Outbox(bus, host.name)
+        self._ends: dict[platform.Key, Ended] = {}  # the last life that is over at each place
         self._master_command = master_command
         self._state = Platform(host.name, host.allowed)
         self._loop = asyncio.get_running_loop()
@@ -200,6 +201,8 @@ class Daemon:
         fact = self._read(stored)
         if fact:
             self._state = platform.evolve(self._state, fact)
+            if isinstance(fact, facts.MembersDesired) and self._caught_up:
+                self._repeat_ends(fact)
             self._decide_soon()
 
     def _read(self, stored: Stored) -> facts.JobFact | None:
@@ -252,6 +255,7 @@ class Daemon:
                 self._processes.adjust(life, resources, cpus)
             case Forget(job) if not any(each[0] == job for each in self._unreported):
                 self._processes.forget(job)
+                self._ends = {key: ended for key, ended in self._ends.items() if key[0] != job}
                 self._state = platform.forget(self._state, job)
 
     # -- what happened -------------------------------------------------------------------------------------------------
@@ -262,7 +266,9 @@ class Daemon:
             case Running(key, pid, adopted) if key in self._state.lives:
                 self._report_start(self._state.lives[key], pid, adopted)
             case Ended():
-                self._report_end(observation)
+                self._ends[observation.job, observation.member.place] = observation
+                if not observation.reported:
+                    self._report_end(observation)
         self._decide_soon()
 
     def _report_start(self, life: platform.Life, pid: int, adopted: bool) -> None:
@@ -270,10 +276,15 @@ class Daemon:
         fact = facts.HostStarted(host=self._host.name, job=life.job, process=process, adopted=adopted)
         self._post(fact, f"started.{self._host.daemon}.{life.job}.{life.uid}.{life.desired.member}", life.job)
 
+    def _repeat_ends(self, fact: facts.MembersDesired) -> None:
+        """Who wants a life that is over has not heard of its end: the broker may have forgotten it in a power cut (P21)."""
+        for each in fact.members:
+            ended = self._ends.get((fact.job, each.member.place))
+            if ended and ended.member == each.member and platform.same_run(ended.uid, fact.uid):
+                self._report_end(ended)
+
     def _report_end(self, ended: Ended) -> None:
         who = ended.job, ended.uid, ended.member
-        if ended.reported:
-            return
         self._unreported.add(who)
 
         def stored() -> None:

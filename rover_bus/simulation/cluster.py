@@ -75,10 +75,17 @@ class Cluster:
     def start_brain(self) -> None:
         self._brains += 1
         name = f"brain-{self._brains}"
-        shell, _ = build_brain(
-            self.broker.connect(name), holder=name, history=7, clock=self._now, wall_ms=lambda: 0
-        )
-        self._services["brain"] = self._spawn(name, shell.run())
+        self._services["brain"] = self._spawn(name, self._lead_again_and_again(name))
+
+    async def _lead_again_and_again(self, name: str) -> None:
+        """A Brain that lost its lead stands by again, in the same process."""
+        bus = self.broker.connect(name)
+        while True:
+            shell, _ = build_brain(bus, holder=name, history=7, clock=self._now, wall_ms=lambda: 0)
+            try:
+                await shell.run()
+            except* Deposed:
+                self.shared.say(f"{name} was deposed")
 
     def _spawn(self, name: str, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         async def life() -> None:

@@ -10,11 +10,12 @@ from collections.abc import Callable
 from typing import Any
 
 from rover_bus.events import subjects, virtual_time
-from rover_bus.events.bus import Bus
+from rover_bus.events.bus import Bus, Stored
 from rover_bus.events.codec import decode, encode
 from rover_bus.events.errors import BusError, RoverError
 from rover_bus.events.facts import JobEnded, JobSubmitted
 from rover_bus.events.job import DataSpec, JobSpec, LeaseSpec, RoleSpec
+from rover_bus.events.standing import stand_by
 from rover_bus.events.streams import FACTS
 from rover_bus.ps.simulated import SimulatedServers
 from rover_bus.simulation.cluster import JOB, Cluster, chance_of
@@ -65,7 +66,11 @@ async def _live(plan: Plan, say: Callable[[float, str], None], rules: Rules) -> 
     cluster.start_brain()
     cluster.start_daemon()
     try:
-        await _submit(bus, plan, rules)
+        fact = _submission(plan, rules)
+        await _insist(lambda: _hand_in(bus, fact))
+        standing = asyncio.ensure_future(
+            stand_by(bus, subjects.job_fact(JOB, fact.kind()), lambda: _hand_in(bus, fact))
+        )
         ended = asyncio.ensure_future(_ended(bus))
         striking = asyncio.ensure_future(_strike(cluster, plan))
         try:
@@ -74,6 +79,7 @@ async def _live(plan: Plan, say: Callable[[float, str], None], rules: Rules) -> 
             raise HistoryStuck(f"seed {plan.seed} did not end within {LONGEST_S:.0f} s") from None
         finally:
             striking.cancel()
+            standing.cancel()
         say(loop.time(), f"the job is {end.state} {end.reason}".rstrip())
     finally:
         await cluster.shut_down()
@@ -91,7 +97,7 @@ async def _strike(cluster: Cluster, plan: Plan) -> None:
         await cluster.blow(blow)
 
 
-async def _submit(bus: Bus, plan: Plan, rules: Rules) -> None:
+def _submission(plan: Plan, rules: Rules) -> JobSubmitted:
     spec = JobSpec(
         name=JOB,
         program=["train"],
@@ -103,18 +109,28 @@ async def _submit(bus: Bus, plan: Plan, rules: Rules) -> None:
         ),
         on_server_lost=rules.on_server_lost,
     )
-    fact = JobSubmitted(job=JOB, spec=spec, uid=f"{plan.seed:012x}")
-    await _insist(
-        lambda: bus.append(FACTS, subjects.job_fact(JOB, fact.kind()), encode(fact), message_id="submit")
-    )
+    return JobSubmitted(job=JOB, spec=spec, uid=f"{plan.seed:012x}")
+
+
+async def _hand_in(bus: Bus, fact: JobSubmitted) -> int:
+    return await bus.append(FACTS, subjects.job_fact(JOB, fact.kind()), encode(fact), message_id="submit")
 
 
 async def _ended(bus: Bus) -> JobEnded:
-    while True:
-        stored = await _insist(lambda: bus.last(FACTS, subjects.job_facts(JOB, "job.ended")))
-        if stored is not None:
-            return decode(stored.body, JobEnded)
-        await asyncio.sleep(0.5)
+    """Return the end as a submitter hears it: what was told once was told, also if the broker forgets it."""
+    told: asyncio.Future[JobEnded] = asyncio.get_running_loop().create_future()
+
+    def hear(stored: Stored) -> None:
+        if not told.done():
+            told.set_result(decode(stored.body, JobEnded))
+
+    following = await _insist(
+        lambda: bus.follow(FACTS, [subjects.job_facts(JOB, "job.ended")], hear, start="first")
+    )
+    try:
+        return await told
+    finally:
+        await following.stop()
 
 
 async def _insist(call: Callable[[], Any]) -> Any:

@@ -119,7 +119,7 @@ def _print(report: dict[str, Any], as_json: bool) -> None:
 async def submit_and_wait(bus: NatsBus, spec: JobSpec, say: Callable[[Happened], None]) -> dict[str, Any]:
     """Submit a job, follow it to its end, return its report (report.py)."""
     from rover_bus.cli.report import Tally, sum_up
-    from rover_bus.cli.submission import Outages, follow_job, submit
+    from rover_bus.cli.submission import Outages, submit_and_follow
 
     outages, tally, began_s = Outages(bus), Tally(), time.monotonic()
 
@@ -127,8 +127,7 @@ async def submit_and_wait(bus: NatsBus, spec: JobSpec, say: Callable[[Happened],
         tally.hear(happened)
         say(happened)
 
-    sequence = await submit(bus, spec)
-    ended = await follow_job(bus, spec.name, sequence, hear)
+    ended = await submit_and_follow(bus, spec, hear)
     wall_s = time.monotonic() - began_s
     return sum_up(spec.name, ended, tally, wall_s=wall_s, broker_restarts=outages.count)
 

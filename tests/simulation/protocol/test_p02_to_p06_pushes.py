@@ -21,7 +21,7 @@ from rover_bus.ps.routing import divide_slots
 from rover_bus.ps.simulated import SimulatedParameters
 from rover_bus.ps.spec import Add, Growing, Normal
 from rover_bus.ps.store import BatchKey
-from rover_bus.simulation.history import HistoryStuck, live
+from rover_bus.simulation.history import live
 from rover_bus.simulation.plan import Blow, Plan
 from rover_bus.simulation.rules import Rules
 
@@ -213,15 +213,10 @@ def test_servers_die_in_any_weather(seed):
     assert verdict.good, f"seed {seed}: {verdict.wrong}"
 
 
-def test_a_cut_of_the_power_never_leaves_a_half_model():
-    """P21: facts and log may lose their tails; the job completes exactly, ends by name, or is not there any more."""
-    stuck: list[int] = []
-    for seed in SEEDS:
-        plan = replace(ROUGH, seed=seed, blows=(Blow(3.0, "power_cut", for_s=2.0),))
-        try:
-            verdict = live(plan)
-        except HistoryStuck:
-            stuck.append(seed)  # the submission, or the end that was already told, was lost with the tail
-            continue
-        assert verdict.good or verdict.state == "failed", verdict.wrong
-    assert 4 * len(stuck) <= len(SEEDS), f"stuck after a power cut: seeds {stuck}"
+@pytest.mark.parametrize("at_s", [0.2, 1.0, 3.0, 4.5, 5.5, 5.8])
+def test_after_a_cut_of_the_power_a_job_completes_exactly_or_ends_by_name(at_s):
+    """P21: facts and log lose their tails, each where chance has it; whoever still knows what was lost says it again."""
+    for seed in (1, 2, *SEEDS):
+        plan = replace(ROUGH, seed=seed, records=150, blows=(Blow(at_s, "power_cut", for_s=2.0),))
+        verdict = live(plan)
+        assert verdict.good or verdict.state == "failed", f"seed {seed}: {verdict.wrong}"

@@ -6,15 +6,17 @@ import asyncio
 
 import pytest
 
+from rover_bus.events import subjects
 from rover_bus.events.codec import decode
-from rover_bus.events.facts import JobEnded, MasterElected, MemberLeft
+from rover_bus.events.facts import HostExited, JobEnded, JobStopRequested, MasterElected, MemberLeft
+from rover_bus.events.identity import Exit, Member
 from rover_bus.events.journal import Journal, SnapshotReader, snapshot_chunks
 from rover_bus.events.leadership import Deposed, Leadership
 from rover_bus.events.log import Granted, LogBatch, Rewound, SnapshotChunk
 from rover_bus.events.memory_broker import MemoryBroker
 from rover_bus.events.memory_links import Faults
 from rover_bus.events.shell import Shell
-from rover_bus.events.streams import LOG, STREAMS
+from rover_bus.events.streams import FACTS, LOG, STREAMS
 from rover_bus.master.decider import Decider
 from rover_bus.master.service import ServedDecider
 
@@ -328,3 +330,83 @@ def test_a_standby_that_followed_the_lost_tail_does_not_lead_from_it(stage):
     end, leads = stage(scenario)
     assert isinstance(end, Deposed)
     assert not leads
+
+
+# -- P21: nobody goes on from what the broker has forgotten -----------------------------------------------------------------
+
+
+class NeverLooksBack(Journal):
+    async def still_there(self):
+        """What was acknowledged once is there for ever."""
+        return True
+
+
+def idle_leader_after_a_power_cut(stage, journal):
+    """The log loses its tail, and its leader has nothing to append."""
+
+    async def scenario(it):
+        await it.begin()
+        it.master("m0", journal_type=journal)
+        worker = await it.worker()
+        await work_through(it, worker, 3)
+        power_cut(it, len(it.stored()) - 1)
+        await asyncio.sleep(2.0)
+        return it.ends.get("m0"), it.shells["m0"].leading
+
+    return stage(scenario, leases={"heartbeat_s": 1000.0})
+
+
+def test_a_leader_learns_at_the_next_connection_that_its_log_lost_its_tail(stage):
+    end, leads = idle_leader_after_a_power_cut(stage, Journal)
+    assert isinstance(end, Deposed)
+    assert not leads
+
+
+def test_without_looking_back_it_leads_on_from_what_nobody_can_replay(stage):
+    assert idle_leader_after_a_power_cut(stage, NeverLooksBack) == (None, True)
+
+
+def test_facts_that_the_broker_forgot_are_told_again(stage):
+    """The log is whole, the facts are not: who told them stops, and who comes next tells what is missing."""
+
+    async def scenario(it):
+        await it.begin()
+        it.master("m0")
+        await it.worker()
+        told = [fact.kind() for fact in it.facts() if fact.position]
+        facts = it.stored(FACTS)
+        it.broker.streams[FACTS].truncate(facts[-3].sequence)
+        it.broker.restart(0.3)
+        await it.until(lambda: "m0" in it.ends)
+        left = [fact.kind() for fact in it.facts() if fact.position]
+        it.master("m1")
+        await it.leads("m1")
+        await asyncio.sleep(1.0)
+        return told, left, [fact.kind() for fact in it.facts() if fact.position]
+
+    told, left, again = stage(scenario)
+    assert len(left) < len(told)
+    assert again[: len(told)] == told
+
+
+def test_facts_whose_numbers_are_used_again_are_not_taken_for_known_ones(stage):
+    """P17 drops what was consumed by its number; after a loss other facts bear these numbers."""
+
+    async def scenario(it):
+        await it.begin()
+        it.master("m0")
+        for index in range(30):
+            stranger = Member("worker", 50 + index, 1)
+            exited = HostExited(host="h", job="j", member=stranger, exit=Exit(reason="killed"))
+            await it.publish(exited, subjects.host_fact("h", "exited"))
+        await it.worker()
+        it.kill("m0")
+        it.broker.streams[FACTS].truncate(0)
+        it.broker.restart(0.3)
+        it.master("m1")
+        await it.leads("m1")
+        await it.publish(JobStopRequested(job="j", mode="cancel"))
+        await it.until(lambda: it.facts(JobEnded))
+        return it.facts(JobEnded)[0].state
+
+    assert stage(scenario) == "cancelled"
