@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
+from rover_bus.events.job import JobSpec
 from rover_bus.events.log import Granted, Record, Returned, Sealed
 from rover_bus.events.requests import (
     HeartbeatReply,
@@ -67,13 +68,8 @@ def _grant(
     ledger, spec = state.ledger, state.spec
     assert ledger is not None
     assert spec is not None
-    wanted = min(request.wanted, MAX_WANTED)
-    size = lease_batches(spec.leases, request.rate, ledger.unassigned, len(ledger.holders))
+    wanted, size = _how_much(ledger, spec, request, holder, watch)
     spans: list[tuple[str, int, int, int, int]] = []
-    if ledger.streams is None and 2 * ledger.unassigned <= ledger.remaining:
-        room = _room(ledger, request, holder, watch)
-        size = min(size, room) or 1
-        wanted = min(wanted, -(-room // size))
     firsts, counts = ledger.propose(wanted, size)
     if ledger.streams is not None and len(firsts) < wanted:
         by_rate = lease_batches(spec.leases, request.rate, 1 << 40, 1)
@@ -102,6 +98,19 @@ def _grant(
         spans=spans,
     )
     return list(range(first_token, first_token + len(firsts)))
+
+
+def _how_much(
+    ledger: Ledger, spec: JobSpec, request: LeaseRequest, holder: Holder, watch: Watch
+) -> tuple[int, int]:
+    """Return how many leases this worker may get, and of how many batches. When more is leased than is not, each has its share."""
+    wanted = min(request.wanted, MAX_WANTED)
+    size = lease_batches(spec.leases, request.rate, ledger.unassigned, len(ledger.holders))
+    if ledger.streams is not None or 2 * ledger.unassigned > ledger.remaining:
+        return wanted, size
+    room = _room(ledger, request, holder, watch)
+    size = min(size, room) or 1
+    return min(wanted, -(-room // size)), size
 
 
 def _room(ledger: Ledger, request: LeaseRequest, holder: Holder, watch: Watch) -> int:

@@ -47,20 +47,7 @@ def live(
 async def _live(plan: Plan, say: Callable[[float, str], None], rules: Rules) -> Verdict:
     loop = asyncio.get_running_loop()
     broker = rules.broker(plan.seed, plan.faults)
-    network = SimulatedServers(
-        chance_of(plan.seed, "network"),
-        asyncio.sleep,
-        drop=plan.drop,
-        double=plan.double,
-        delay_s=plan.delay_s,
-    )
-    shared = Shared(
-        plan,
-        network,
-        chance_of(plan.seed, "training"),
-        lambda what: say(loop.time(), what),
-        rules=rules,
-    )
+    shared = _shared(plan, say, rules)
     cluster = Cluster(broker, shared)
     bus = broker.connect("people")
     cluster.start_brain()
@@ -88,6 +75,24 @@ async def _live(plan: Plan, say: Callable[[float, str], None], rules: Rules) -> 
         for position, count in shared.parts.get(path, {}).items():
             counts[position] = counts.get(position, 0) + count
     return judge(plan, end.state, f"{end.reason} {end.detail}".strip(), end.summary, counts)
+
+
+def _shared(plan: Plan, say: Callable[[float, str], None], rules: Rules) -> Shared:
+    loop = asyncio.get_running_loop()
+    network = SimulatedServers(
+        chance_of(plan.seed, "network"),
+        asyncio.sleep,
+        drop=plan.drop,
+        double=plan.double,
+        delay_s=plan.delay_s,
+    )
+    return Shared(
+        plan,
+        network,
+        chance_of(plan.seed, "training"),
+        lambda what: say(loop.time(), what),
+        rules=rules,
+    )
 
 
 async def _strike(cluster: Cluster, plan: Plan) -> None:

@@ -12,6 +12,7 @@ from rover_bus.cli.tables import output_option, show
 if TYPE_CHECKING:
     from rover_bus.events.leadership import LeaderEntry
     from rover_bus.events.nats_bus import NatsBus
+    from rover_bus.node.layout import MemberStatus
 
 COLUMNS = ("role", "index", "incarnation", "pid", "state", "leads", "exit")
 
@@ -25,27 +26,42 @@ def members(stack: Address, job: str, everyone: bool, output: str) -> None:
     """List the processes of a job on this host: role, index, incarnation, pid, state; masters too, and which of them leads."""
     from rover_bus.events.errors import BusError
 
+    leader, done = None, frozenset[str]()
     try:
-        leader = visit(stack, lambda bus: _find_leader(bus, job))
+        leader, done = visit(stack, lambda bus: _ask_the_bus(bus, job))
     except BusError as error:  # processes are known without a broker
         click.echo(f"rover: who leads is not known now: {error}", err=True)
-        leader = None
-    rows = list_members(stack, job, leader.holder if leader and leader.term else "", everyone)
+    rows = list_members(stack, job, leader.holder if leader and leader.term else "", everyone, done)
     show(rows, COLUMNS, output, empty=f"no process of {job} runs here (--all lists those that ended)")
 
 
-async def _find_leader(bus: NatsBus, job: str) -> LeaderEntry | None:
+async def _ask_the_bus(bus: NatsBus, job: str) -> tuple[LeaderEntry | None, frozenset[str]]:
+    """Return who leads, and the members that left because their work was done."""
     from rover_bus.cli.history import read_job
+    from rover_bus.events import subjects
+    from rover_bus.events.codec import decode
+    from rover_bus.events.facts import MemberLeft
     from rover_bus.events.leadership import read_leader
-    from rover_bus.events.streams import LEADERS
+    from rover_bus.events.streams import FACTS, LEADERS
 
     await read_job(bus, job)
     entry = await bus.get(LEADERS, job)
-    return read_leader(entry.value) if entry else None
+    left = [
+        decode(stored.body, MemberLeft)
+        async for stored in bus.read(FACTS, subjects.job_facts(job, MemberLeft.kind()))
+    ]
+    done = frozenset(str(fact.member) for fact in left if fact.reason == "done")
+    return read_leader(entry.value) if entry else None, done
 
 
-def list_members(stack: Address, job: str, leader: str, everyone: bool = False) -> list[dict[str, Any]]:
-    """Return one row a life, from the daemon's records. The pid of who does not run is None: `kill 0` would hit the caller."""
+def list_members(
+    stack: Address, job: str, leader: str, everyone: bool = False, done: frozenset[str] = frozenset()
+) -> list[dict[str, Any]]:
+    """Return one row a life, from the daemon's records. The pid of who does not run is None: `kill 0` would hit the caller.
+
+    `done`: the members that left by themselves; the host may have asked them to leave before it saw their end, and then calls it
+    drained.
+    """
     from rover_bus.node import layout
 
     rows = []
@@ -60,8 +76,14 @@ def list_members(stack: Address, job: str, leader: str, everyone: bool = False) 
                 "pid": status.pid or None,
                 "state": status.state,
                 "leads": str(status.member) == leader if status.member.role == "master" else None,
-                "exit": status.exit.reason if status.exit else None,
+                "exit": _exit(status, done),
                 "log": str(status.log),
             }
         )
     return rows
+
+
+def _exit(status: MemberStatus, done: frozenset[str]) -> str | None:
+    if status.exit is None:
+        return None
+    return "done" if status.exit.reason == "drained" and str(status.member) in done else status.exit.reason
