@@ -1,55 +1,84 @@
-"""The Brain's decider: hosts and jobs as its log tells them, and one plan for every job that has none.
+"""The Brain's decider: facts and samples in, windows, verdicts and plans out. One change of a job at a time, and measured.
 
-Fed by the shared shell (service.py) with facts; `decide` yields records that are evolved at once. Pure.
+Fed by the shared shell (service.py); what it decides is records, evolved at once (evolution.py). Samples gather in `watch` and are
+logged only as closed windows. After each window of a job comes its turn: slow workers, memory, the verdict on a change under way,
+its target, and at last a wish for another size, which must pass capacity, quotas and priorities. Pure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from typing import Any
+from collections.abc import Generator, Mapping
+from typing import Any, get_args
 
 import msgspec
 
+from rover_bus.brain import publishing, remedies
+from rover_bus.brain.decisions.arbitration import Budget
+from rover_bus.brain.decisions.lifecycle import judge_change
+from rover_bus.brain.decisions.reasons import Reason
+from rover_bus.brain.decisions.warm_start import PastJob
+from rover_bus.brain.evolution import evolve
+from rover_bus.brain.granting import cores_left_for, grant
+from rover_bus.brain.history import traits_of
 from rover_bus.brain.log import (
     BrainTermBegun,
+    ChangeJudged,
+    FactHeard,
+    Heard,
     HostGone,
     HostSeen,
+    IncidentNoted,
     JobGone,
     JobSeen,
+    MembersSeen,
     Proposed,
+    Withheld,
 )
-from rover_bus.brain.sizing import size_job
-from rover_bus.events.facts import Fact, HostLeft, HostRegistered, JobEnded, JobSubmitted, PlanProposed
-from rover_bus.events.identity import HostCapacity
-from rover_bus.events.job import JobSpec
+from rover_bus.brain.proposing import propose, propose_first, roll_back, shrink
+from rover_bus.brain.sizing import BETWEEN_JOBS_S, first_size
+from rover_bus.brain.state import KnownJob, State
+from rover_bus.brain.watch import Watch
+from rover_bus.brain.wishes import PROBE_WINDOWS, Left, Wish, wish_of
+from rover_bus.events.facts import (
+    BrainFact,
+    Fact,
+    HostLeft,
+    HostRegistered,
+    JobEnded,
+    JobFact,
+    JobReported,
+    JobStopRequested,
+    JobSubmitted,
+    MembersDesired,
+    PlanProposed,
+)
+from rover_bus.events.job import PlanMode
 from rover_bus.events.log import Record
-from rover_bus.events.outbox import FactOut, Outgoing
+from rover_bus.events.outbox import Outgoing
+from rover_bus.events.profiles import HostProfile, Profile, WorkerProfile
 
 Steps = Generator[Record, None, None]
+NEVER_SETTLED_WINDOWS = 15.0  # a change that is not live after so long is taken back
+NO_QUOTAS: Mapping[str, Budget] = {}
 
 
-class KnownJob(msgspec.Struct):
-    """A job that has not ended. `plan` is the number of its last plan, 0 while it waits."""
-
-    uid: str
-    spec: JobSpec
-    plan: int = 0
-
-
-class State(msgspec.Struct):
-    """Everything that replay rebuilds."""
-
-    history: int = 0
-    term: int = 0
-    hosts: dict[str, HostCapacity] = {}
-    jobs: dict[str, KnownJob] = {}
+class Ticked(msgspec.Struct, frozen=True):
+    """Time has passed."""
 
 
 class BrainDecider:
-    """One cluster's deciding, and the state it decides on. `history` is drawn once by the shell's owner."""
+    """One cluster's deciding, and the state it decides on. `history` is drawn once by the shell's owner.
 
-    def __init__(self, history: int) -> None:
+    `mode` is the cluster's, the strictest holds; `quotas` are by tenant.
+    """
+
+    def __init__(
+        self, history: int, mode: PlanMode = "auto", quotas: Mapping[str, Budget] = NO_QUOTAS
+    ) -> None:
         self.state = State()
+        self.watch = Watch()
+        self.mode: PlanMode = mode
+        self.quotas = quotas
         self._new_history = history
 
     @property
@@ -64,84 +93,276 @@ class BrainDecider:
 
     def evolve(self, record: Record) -> None:
         """Apply one record of the Brain's log."""
-        state = self.state
-        match record:
-            case BrainTermBegun(term=term, history=history):
-                state.term, state.history = term, history
-            case HostSeen(host=host, capacity=capacity):
-                state.hosts[host] = capacity
-            case HostGone(host=host):
-                state.hosts.pop(host, None)
-            case JobSeen(job=job, uid=uid, spec=spec):
-                state.jobs[job] = KnownJob(uid, spec)
-            case JobGone(job=job):
-                state.jobs.pop(job, None)
-            case Proposed(plan=plan):
-                state.jobs[plan.job].plan = plan.plan
+        evolve(self.state, record)
 
     def decide(self, input: Any, now: float) -> tuple[list[Record], None]:
         """Decide one input; the records are already evolved."""
         records: list[Record] = []
-        for record in self._steps(input):
+        for record in self._steps(input, now):
             self.evolve(record)
             records.append(record)
         return records, None
 
-    def _steps(self, input: Any) -> Steps:
+    def _steps(self, input: Any, now: float) -> Steps:
         match input:
             case BrainTermBegun():
+                self.watch = Watch()
                 yield input
             case (Fact() as fact, str(cause)):
-                yield from self._notice(fact, cause)
-        yield from self._plan_waiting_jobs()
+                yield from self._notice(fact, cause, now)
+                yield from self._start_waiting_jobs()
+            case Profile():
+                self._hear(input, now)
+            case Ticked():
+                yield from self._look(now)
 
-    def _notice(self, fact: Fact, cause: str) -> Steps:
+    # -- what is heard -------------------------------------------------------------------------------------------------
+
+    def _hear(self, sample: Profile, now: float) -> None:
+        if isinstance(sample, WorkerProfile) and sample.job in self.state.jobs:
+            self.watch.hear(sample, now)
+        elif isinstance(sample, HostProfile):
+            self.watch.hear_host(sample, now)
+
+    def _notice(self, fact: Fact, cause: str, now: float) -> Steps:
         state = self.state
         match fact:
-            case HostRegistered(host=host, capacity=capacity) if state.hosts.get(host) != capacity:
-                yield HostSeen(host=host, capacity=capacity, cause=cause)
-            case HostLeft(host=host) if host in state.hosts:
-                yield HostGone(host=host, cause=cause)
+            case HostRegistered(host=host, capacity=capacity):
+                if state.hosts.get(host) != capacity:
+                    yield HostSeen(host=host, capacity=capacity, cause=cause)
+            case HostLeft(host=host):
+                if host in state.hosts:
+                    yield HostGone(host=host, cause=cause)
             case JobSubmitted(job=job, uid=uid, spec=spec):
                 known = state.jobs.get(job)
                 if known is None or known.uid != uid:
                     yield JobSeen(job=job, uid=uid, spec=spec, cause=cause)
-            case JobEnded(job=job) if job in state.jobs:
-                yield JobGone(job=job, cause=cause)
+            case JobFact(job=job) if job in state.jobs:
+                yield from self._notice_job(fact, state.jobs[job], cause, now)
 
-    def _plan_waiting_jobs(self) -> Steps:
+    def _notice_job(self, fact: JobFact, known: KnownJob, cause: str, now: float) -> Steps:
+        if fact.position is not None:
+            self.watch.see(fact.job, fact.position[0], now)
+        match fact:
+            case JobEnded():
+                self.watch.forget(fact.job)
+                yield JobGone(job=fact.job, past=_past(fact, known, self.state), cause=cause)
+            case JobReported():
+                self.watch.report(fact, now)
+            case MembersDesired():
+                self.watch.restart(fact.job, now)
+                yield MembersSeen(
+                    job=fact.job,
+                    members_plan=fact.plan,
+                    members=[desired.member for desired in fact.members],
+                    log_sequence=fact.position[0] if fact.position else 0,
+                    cause=cause,
+                )
+            case _ if isinstance(fact, get_args(Heard)):
+                self.watch.restart(fact.job, now)
+                yield FactHeard(fact=fact, cause=cause)
+
+    # -- turns ---------------------------------------------------------------------------------------------------------
+
+    def _look(self, now: float) -> Steps:
+        order = sorted(self.state.jobs, key=lambda name: -self.state.jobs[name].spec.priority)
+        for name in order:
+            known = self.state.jobs[name]
+            window = self.watch.close(name, known, now)
+            if window is not None:
+                yield window
+                yield from self._take_turn(name, known)
+            elif known.held is not None and known.held.workers == 0 and not known.paused:
+                yield from self._wish(name, known)
+        yield from self._start_waiting_jobs()
+
+    def _take_turn(self, name: str, known: KnownJob) -> Steps:
+        yield from remedies.note_stragglers(name, known)
+        yield from remedies.foresee(name, known)
+        yield from self._relieve(name, known)
+        if known.change is not None:
+            yield from self._judge(name, known)
+        if known.change is None:
+            yield from self._replace(name, known)
+        yield from self._wish(name, known)
+
+    def _relieve(self, name: str, known: KnownJob) -> Steps:
+        yield from remedies.note_ends(name, known, self.state)
+        reliefs = remedies.reliefs_of(name, known, self.state)
+        if not reliefs or (known.change is not None and known.change.step == "relief"):
+            return
+        held = known.held
+        assert held is not None
+        limit = max(relief.limit_bytes for _, relief, _ in reliefs)
+        number = known.plan + 1 if limit > held.server_memory_bytes else 0
+        for member, relief, growth in reliefs:
+            if relief.incident == known.incidents.get(member.place) and not number:
+                continue
+            yield IncidentNoted(
+                job=name,
+                member=member,
+                incident=relief.incident,
+                opened=True,
+                constant=relief.reason,
+                used_bytes=int(growth.used_bytes),
+                limit_bytes=relief.limit_bytes,
+                seconds_left=round(relief.seconds_left, 1) if relief.seconds_left != float("inf") else -1.0,
+                plan=number,
+                cause="window",
+            )
+        if number:
+            first = reliefs[0][1]
+            wish = Wish(
+                size=held.replace(server_memory_bytes=limit),
+                step="relief",
+                constant=first.reason,
+                detail=f"memory would meet its limit in {max(first.seconds_left, 0):.0f} s",
+                at_risk=True,
+                measured=known.throughput,
+            )
+            yield self._proposed(name, known, wish, incident=first.incident)
+
+    def _judge(self, name: str, known: KnownJob) -> Steps:
+        change = known.change
+        assert change is not None
+        late = known.clock_s - change.since_s > NEVER_SETTLED_WINDOWS * known.spec.plan.window_s
+        if not change.settled:
+            if late and change.applied and not change.by_person:
+                yield from self._take_back(name, known, Reason.NEVER_LIVE, 0.0)
+            return
+        probing = change.step in ("probe", "rollback", "asked")
+        if probing and len(change.windows) < (3 if change.by_person else PROBE_WINDOWS):
+            return
+        scaled_up = known.charge(change.after).cores > known.charge(change.before).cores
+        base = change.base or change.windows[:1]
+        windows = change.windows if len(change.windows) >= 3 else [*change.windows, change.windows[-1]]
+        verdict = judge_change(base, windows, change.predicted, scaled_up, known.spec.plan.least_gain)
+        if probing:
+            median = sorted(change.windows)[len(change.windows) // 2]
+            yield _judged(name, known, True, "measured", median)
+        elif verdict is not None and len(change.windows) >= 3:
+            if verdict.keep:
+                yield _judged(name, known, True, verdict.reason, verdict.after)
+            else:
+                yield from self._take_back(name, known, verdict.reason, verdict.after)
+
+    def _take_back(self, name: str, known: KnownJob, constant: str, after: float) -> Steps:
+        change = known.change
+        assert change is not None
+        yield _judged(name, known, False, constant, after)
+        yield Proposed(plan=roll_back(name, known, self.state, change, constant, after), cause="window")
+
+    def _replace(self, name: str, known: KnownJob) -> Steps:
+        lives = remedies.lives_to_replace(known)
+        if not lives or known.held is None or known.paused:
+            return
+        wish = Wish(
+            size=known.held,
+            step="replace",
+            constant=Reason.STRAGGLER_REPLACE,
+            detail=f"{', '.join(map(str, lives))} stayed slow: smaller leases were not enough",
+            measured=known.throughput,
+        )
+        yield self._proposed(name, known, wish, replaces=lives)
+
+    def _wish(self, name: str, known: KnownJob) -> Steps:
+        wish = wish_of(known, cores_left_for(name, self.state, self.quotas))
+        if isinstance(wish, Left):
+            yield from self._withhold(name, known, wish)
+            return
+        yield from self._settle(name, known, wish)
+
+    def _settle(self, name: str, known: KnownJob, wish: Wish) -> Steps:
+        granted = grant(name, wish, self.state, self.quotas)
+        if granted.size is None:
+            assert granted.left is not None
+            yield from self._withhold(name, known, granted.left, wish)
+            return
+        if granted.shrinks:
+            waits = sorted(granted.shrinks)
+            yield from self._withhold(
+                name, known, Left("waits_for_room", f"{', '.join(waits)} shrinks first"), wish, waits
+            )
+            for other, (size, constant, detail) in granted.shrinks.items():
+                smaller = self.state.jobs[other]
+                if smaller.change is None and smaller.held is not None:
+                    yield Proposed(
+                        plan=shrink(
+                            other,
+                            smaller,
+                            self.state,
+                            self.mode,
+                            size,
+                            constant,
+                            f"{detail}, of higher priority",
+                        ),
+                        cause=f"job:{known.uid}",
+                    )
+            return
+        wish = msgspec.structs.replace(wish, size=granted.size)
+        if known.held is None:
+            yield Proposed(
+                plan=propose_first(name, known, self.state, self.mode, wish), cause=f"job:{known.uid}"
+            )
+        else:
+            yield self._proposed(name, known, wish)
+
+    def _proposed(self, name: str, known: KnownJob, wish: Wish, **more: Any) -> Proposed:
+        return Proposed(plan=propose(name, known, self.state, self.mode, wish, **more), cause="window")
+
+    def _withhold(
+        self, name: str, known: KnownJob, left: Left, wish: Wish | None = None, waits: list[str] | None = None
+    ) -> Steps:
+        """Say why nothing is done when it is something else than last time; passing reasons are not worth a record."""
+        if left.constant in publishing.PASSING or known.said == (left.constant, left.detail):
+            return
+        yield Withheld(
+            job=name,
+            constant=left.constant,
+            detail=left.detail,
+            wanted=wish.size if wish else None,
+            waits_for=waits or [],
+            cause="window",
+        )
+
+    def _start_waiting_jobs(self) -> Steps:
         state = self.state
         if not state.hosts or not state.history:
             return
-        for job, known in state.jobs.items():
+        for name, known in list(state.jobs.items()):
             if known.plan == 0:
-                yield Proposed(plan=size_job(job, known.spec, state.hosts, 1), cause=f"job:{known.uid}")
+                size, decision, _ = first_size(known.spec, state)
+                wish = Wish(size=size, step="start", constant=decision.reason, detail=decision.detail)
+                yield from self._settle(name, known, wish)
 
     # -- what leaves ---------------------------------------------------------------------------------------------------
 
     def outgoing(self, record: Record, position: tuple[int, int], term: int) -> list[Outgoing]:
-        if not isinstance(record, Proposed):
-            return []
-        plan = record.plan.replace(brain_term=term, brain_position=position, cause=record.cause, by="brain")
-        return [FactOut(plan, position)]
+        return publishing.outgoing(record, position, term)
 
     def position_of(self, fact: Fact) -> tuple[int, int] | None:
-        return fact.brain_position if isinstance(fact, PlanProposed) else None
+        ours = isinstance(fact, PlanProposed | BrainFact | JobStopRequested)
+        return fact.brain_position if ours else None  # type: ignore[attr-defined]
 
     def standing(self) -> list[Outgoing]:
         return []
 
     # -- the shell's words ---------------------------------------------------------------------------------------------
 
-    def took_over(self, holder: str, term: int, replayed_records: int, log_lost: bool) -> BrainTermBegun:
+    def took_over(
+        self, holder: str, term: int, replayed_records: int, log_lost: bool, log_sequence: int
+    ) -> BrainTermBegun:
         history = self.state.history if self.state.history and not log_lost else self._new_history
-        return BrainTermBegun(term=term, holder=holder, history=history)
+        return BrainTermBegun(term=term, holder=holder, history=history, resumed_from=log_sequence)
 
     def noticed(self, fact: Fact, cause: str) -> tuple[Fact, str]:
         return fact, cause
 
-    def ticked(self) -> None:
-        """Nothing is due by time alone yet."""
+    def sampled(self, sample: Any) -> Any:
+        return sample
+
+    def ticked(self) -> Ticked:
+        return Ticked()
 
     def bus_lost(self) -> None:
         """The Brain only listens."""
@@ -154,3 +375,33 @@ class BrainDecider:
 
     def refuse(self, code: str, text: str) -> Any:
         raise NotImplementedError("the Brain serves no requests yet")
+
+
+def _judged(name: str, known: KnownJob, keep: bool, constant: str, after: float) -> ChangeJudged:
+    change = known.change
+    assert change is not None
+    base = sorted(change.base)
+    return ChangeJudged(
+        job=name,
+        plan=change.plan,
+        keep=keep,
+        constant=constant,
+        before=round(base[len(base) // 2], 3) if base else 0.0,
+        after=round(after, 3),
+        predicted=round(change.predicted, 3),
+        windows=len(change.windows),
+        cause="window",
+    )
+
+
+def _past(fact: JobEnded, known: KnownJob, state: State) -> PastJob | None:
+    if known.held is None:
+        return None
+    final = known.held if known.held.workers else known.rest or known.held
+    return PastJob(
+        job=fact.job,
+        traits=traits_of(known.spec),
+        final=known.charge(final),
+        ended_at_s=len(state.past) * BETWEEN_JOBS_S,
+        completed=fact.state == "completed",
+    )

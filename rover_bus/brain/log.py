@@ -4,18 +4,33 @@ from __future__ import annotations
 
 import msgspec
 
-from rover_bus.events.facts import PlanProposed
-from rover_bus.events.identity import HostCapacity
+from rover_bus.brain.decisions.warm_start import PastJob
+from rover_bus.events.facts import (
+    JobPaused,
+    JobResumed,
+    PlanApplied,
+    PlanChecked,
+    PlanModeSet,
+    PlanProposed,
+    PlanRefused,
+    PlanSettled,
+    Size,
+)
+from rover_bus.events.identity import HostCapacity, Member
 from rover_bus.events.job import JobSpec
 from rover_bus.events.log import Caused, SnapshotChunk
 
+# What the Brain takes in as it was said; all else it keeps in a form of its own.
+Heard = PlanApplied | PlanChecked | PlanModeSet | PlanRefused | PlanSettled | JobPaused | JobResumed
+
 
 class BrainTermBegun(Caused, frozen=True, kw_only=True, tag="brain.term.begun"):
-    """A Brain leads from here on."""
+    """A Brain leads from here on. `resumed_from`: the sequence of this log that its state was rebuilt to."""
 
     term: int
     holder: str
     history: int
+    resumed_from: int = 0
 
 
 class HostSeen(Caused, frozen=True, kw_only=True, tag="brain.host.seen"):
@@ -38,7 +53,119 @@ class JobSeen(Caused, frozen=True, kw_only=True, tag="brain.job.seen"):
 
 
 class JobGone(Caused, frozen=True, kw_only=True, tag="brain.job.gone"):
+    """A job is over. `past`: what later ones may learn from it, None when it never ran."""
+
     job: str
+    past: PastJob | None = None
+
+
+class FactHeard(Caused, frozen=True, kw_only=True, tag="brain.fact.heard"):
+    """Something happened to a plan, or a person said something."""
+
+    fact: Heard
+
+
+class MembersSeen(Caused, frozen=True, kw_only=True, tag="brain.members.seen"):
+    """Who shall run of a job: the snapshot that plans are computed from (P22)."""
+
+    job: str
+    members_plan: int
+    members: list[Member]
+    log_sequence: int = 0
+
+
+class WorkerWindow(msgspec.Struct, frozen=True, array_like=True):
+    """One worker in a window: samples a second; the same by its working seconds only (waits for leases left out), -1 unknown;
+    and the share of its time that went into reading input.
+    """
+
+    index: int
+    incarnation: int
+    rate: float
+    pace: float
+    input_share: float
+
+
+class WindowClosed(Caused, frozen=True, kw_only=True, tag="brain.window"):
+    """What a job did for some seconds: all that is kept of its samples. `clean`: every wanted worker was heard throughout.
+
+    `server_bytes`: memory by place. `cores_used`: of one member, by role. `loss`, `auc`: means, 0 when nobody said.
+    """
+
+    job: str
+    seconds: float
+    clean: bool
+    workers: list[WorkerWindow] = []
+    server_bytes: dict[str, int] = {}
+    cores_used: dict[str, float] = {}
+    loss: float = 0.0
+    auc: float = 0.0
+    committed: int = 0
+    total: int = 0
+    log_sequence: int = 0
+
+
+class ChangeJudged(Caused, frozen=True, kw_only=True, tag="brain.change.judged"):
+    """A change was measured: kept, or to be taken back. Samples a second."""
+
+    job: str
+    plan: int
+    keep: bool
+    constant: str
+    before: float
+    after: float
+    predicted: float
+    windows: int
+
+
+class Withheld(Caused, frozen=True, kw_only=True, tag="brain.withheld"):
+    """Why a job is left as it is, said once until it is something else. `waits_for`: jobs that must shrink first (P22)."""
+
+    job: str
+    constant: str
+    detail: str = ""
+    wanted: Size | None = None
+    waits_for: list[str] = []
+
+
+class StragglerNoted(Caused, frozen=True, kw_only=True, tag="brain.straggler"):
+    """A worker became a straggler (`found`), or is none any more."""
+
+    job: str
+    member: Member
+    found: bool
+    share: float
+    lease_share: float = 1.0
+    rate: float = 0.0
+    usual: float = 0.0
+    constant: str = ""
+
+
+class IncidentNoted(Caused, frozen=True, kw_only=True, tag="brain.incident"):
+    """A server's memory will meet its limit (`opened`), or is out of danger."""
+
+    job: str
+    member: Member
+    incident: str
+    opened: bool
+    constant: str = ""
+    used_bytes: int = 0
+    limit_bytes: int = 0
+    seconds_left: float = -1.0
+    plan: int = 0
+
+
+class Foreseen(Caused, frozen=True, kw_only=True, tag="brain.forecast"):
+    """When a job reaches its target; `stop`: now."""
+
+    job: str
+    stop: bool
+    constant: str
+    eta_s: float = -1.0
+    low_90_s: float = -1.0
+    high_90_s: float = -1.0
+    value: float = 0.0
+    target: float = 0.0
 
 
 class Proposed(Caused, frozen=True, kw_only=True, tag="brain.plan.proposed"):
@@ -47,7 +174,23 @@ class Proposed(Caused, frozen=True, kw_only=True, tag="brain.plan.proposed"):
     plan: PlanProposed
 
 
-BrainRecord = BrainTermBegun | HostSeen | HostGone | JobSeen | JobGone | Proposed | SnapshotChunk
+BrainRecord = (
+    BrainTermBegun
+    | HostSeen
+    | HostGone
+    | JobSeen
+    | JobGone
+    | FactHeard
+    | MembersSeen
+    | WindowClosed
+    | ChangeJudged
+    | Withheld
+    | StragglerNoted
+    | IncidentNoted
+    | Foreseen
+    | Proposed
+    | SnapshotChunk
+)
 
 
 class BrainBatch(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="brain.batch.v1"):

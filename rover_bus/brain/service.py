@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
-from rover_bus.brain.decider import BrainDecider
+from rover_bus.brain import publishing
+from rover_bus.brain.decider import NO_QUOTAS, BrainDecider
+from rover_bus.brain.decisions.arbitration import Budget
 from rover_bus.brain.log import BrainBatch
 from rover_bus.events import subjects
 from rover_bus.events.bus import Bus
+from rover_bus.events.job import PlanMode
 from rover_bus.events.shell import Shell, Wiring
 
+FOLLOWED = (
+    "job.submitted",
+    "job.ended",
+    "job.reported",
+    "job.paused",
+    "job.resumed",
+    "members.desired",
+    "plan.applied",
+    "plan.checked",
+    "plan.refused",
+    "plan.settled",
+    "plan.mode_set",
+)
 LEADER_KEY = "brain.leader"  # a dot: no job can have this name
 
 
@@ -21,22 +37,27 @@ def build_brain(
     clock: Callable[[], float],
     wall_ms: Callable[[], int],
     leader_ttl_s: float = 1.0,
+    mode: PlanMode = "auto",
+    quotas: Mapping[str, Budget] = NO_QUOTAS,
 ) -> tuple[Shell, BrainDecider]:
-    """Return a Brain ready to run (`await shell.run()`). `history` is a fresh random number, used when the log is new."""
-    decider = BrainDecider(history)
+    """Return a Brain ready to run (`await shell.run()`). `history` is a fresh random number, used when the log is new.
+
+    `mode`: what becomes of plans cluster-wide, the strictest of it and a job's holds. `quotas` are by tenant.
+    """
+    decider = BrainDecider(history, mode, quotas)
     wiring = Wiring(
         log_subject=subjects.BRAIN_LOG,
         leader_key=LEADER_KEY,
         job="brain",
         batch_type=BrainBatch,
         follows=[
-            subjects.job_facts(kind="job.submitted"),
-            subjects.job_facts(kind="job.ended"),
+            *(subjects.job_facts(kind=kind) for kind in FOLLOWED),
             subjects.host_facts(fact="registered"),
             subjects.host_facts(fact="left"),
         ],
-        publishes=subjects.job_facts(kind="plan.proposed"),
-        tick_s=1.0,
+        publishes=[subjects.job_facts(kind=kind) for kind in publishing.KINDS],
+        samples=["rover.profile.>"],
+        tick_s=0.5,
     )
     shell = Shell(
         bus, decider, wiring, holder=holder, clock=clock, wall_ms=wall_ms, leader_ttl_s=leader_ttl_s

@@ -1,35 +1,60 @@
-"""The first plan of a job from the capacity that daemons report. Pure; the real mind (models/, decisions/) will replace the rule.
+"""The first size of a job. Pure. What the user fixed stays; the rest comes from similar jobs, or is small and then probed.
 
-What the user fixed stays. What he left open is sized to the machines: one server to every four cores, workers on the rest, and
-two workers at least, so that the loss of one never stops training.
+Fed by the state (hosts, past jobs), feeds the round. `algorithms.md §4`: no history is "a small start, then probes that double as
+identification of the model": one worker, and a server to every four cores.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rover_bus.events.facts import PlanProposed
+from rover_bus.brain.decisions.plans import Allocation, Decision
+from rover_bus.brain.decisions.reasons import Reason
+from rover_bus.brain.decisions.warm_start import decide_start
+from rover_bus.brain.history import traits_of
+from rover_bus.brain.state import State
+from rover_bus.events.facts import Size
 from rover_bus.events.identity import HostCapacity
 from rover_bus.events.job import JobSpec
 
+BETWEEN_JOBS_S = 600.0  # jobs are dated by their order: a log has no clock of its own
 
-def size_job(job: str, spec: JobSpec, hosts: Mapping[str, HostCapacity], plan: int) -> PlanProposed:
-    """Return the first plan of a job. `hosts` must not be empty; the largest host comes first."""
-    order = sorted(hosts, key=lambda host: (-hosts[host].cores, host))
-    cores = sum(capacity.cores for capacity in hosts.values())
-    servers = spec.servers.count or max(1, round(cores / 4))
-    workers = spec.workers.count or min(spec.workers.max_count, max(2, int(cores) - servers))
-    fixed = "as the job asks" if spec.workers.count and spec.servers.count else "by the rule for new jobs"
-    return PlanProposed(
-        job=job,
-        plan=plan,
+
+def first_size(spec: JobSpec, state: State) -> tuple[Size, Decision, list[str]]:
+    """Return the first size of a job, the decision behind what was left open, and what the user fixed, in words."""
+    cores = sum(capacity.cores for capacity in state.hosts.values())
+    small = Allocation(workers=1, servers=max(1, round(cores / 4)))
+    now_s = len(state.past) * BETWEEN_JOBS_S
+    decision = decide_start(traits_of(spec), state.past, now_s, small)
+    start = decision.allocation
+    workers = spec.workers.count or min(spec.workers.max_count, start.workers)
+    servers = spec.servers.count or min(spec.servers.max_count, start.servers)
+    if spec.workers.count and spec.servers.count:
+        decision = decision.__class__(
+            allocation=start, reason=Reason.CONSTRAINED_BY_USER, detail="as the job asks"
+        )
+    size = Size(
         workers=workers,
         servers=servers,
         worker_cores=spec.workers.cores,
         server_cores=spec.servers.cores,
         worker_memory_bytes=spec.workers.memory_bytes,
         server_memory_bytes=spec.servers.memory_bytes,
-        hosts=order,
-        masters=[order[0], order[1 % len(order)]],
-        reason=f"{workers} workers and {servers} servers on {cores:g} cores of {len(order)} host(s), {fixed}",
     )
+    return size, decision, pins(spec)
+
+
+def pins(spec: JobSpec) -> list[str]:
+    """What a plan may not change, in words (S21)."""
+    said = []
+    for name, role in (("workers", spec.workers), ("servers", spec.servers)):
+        if role.count:
+            said.append(f"{name} are pinned to {role.count} by the user")
+        if role.cores:
+            said.append(f"cores of {name} are fixed at {role.cores:g} by the user")
+    return said
+
+
+def host_order(hosts: Mapping[str, HostCapacity]) -> list[str]:
+    """Hosts by what they can give, the largest first."""
+    return sorted(hosts, key=lambda host: (-hosts[host].cores, host))

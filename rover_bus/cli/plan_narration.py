@@ -21,6 +21,8 @@ def tell_plan(fact: Fact) -> str:
             return f"{by or 'somebody'} rejects plan {plan}{f': {reason}' if reason else ''}"
         case facts.PlanModeSet(mode=mode, by=by):
             return f"{by or 'somebody'} sets the mode of plans to {mode}"
+        case facts.PlanWithheld(constant=constant, reason=reason):
+            return f"left as it is ({constant}){f': {reason}' if reason else ''}"
         case facts.PlanSettled(plan=plan):
             return f"plan {plan} is live"
         case facts.PlanMeasured(plan=plan):

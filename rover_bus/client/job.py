@@ -72,6 +72,9 @@ class Job:
         self._draining = False
         self._sampled = self.figures.copy()
         self._sampled_at = time.monotonic()
+        # Two samples a window of the Brain, so that one which began before a change can be left out.
+        window_s = self._config.plan.window_s if self._config is not None else 2 * SAMPLE_EVERY_S
+        self._sample_every_s = min(SAMPLE_EVERY_S, window_s / 2)
         self._former_handler: Any = None
 
     # -- what the job is ---------------------------------------------------------------------------------------------------
@@ -256,7 +259,7 @@ class Job:
     def _sample(self) -> None:
         now = time.monotonic()
         window_s = now - self._sampled_at
-        if window_s < SAMPLE_EVERY_S:
+        if window_s < self._sample_every_s:
             return
         figures = self.figures.since(self._sampled)
         self._sampled, self._sampled_at = self.figures.copy(), now

@@ -37,6 +37,7 @@ from rover_bus.events.plan_facts import (
     PlanRejected,
     PlanRolledBack,
     PlanSettled,
+    PlanWithheld,
     Size,
     StragglerFound,
     StragglerRecovered,
@@ -62,6 +63,7 @@ class JobStopRequested(JobFact, frozen=True, kw_only=True, tag="job.stop_request
 
     mode: Literal["drain", "cancel"]
     reason: str = ""
+    brain_position: Position | None = None  # when the Brain asks: its target is reached
 
 
 JobEnd = Literal["completed", "failed", "stopped", "cancelled"]
@@ -417,6 +419,7 @@ __all__ = [
     "PlanRejected",
     "PlanRolledBack",
     "PlanSettled",
+    "PlanWithheld",
     "Position",
     "Size",
     "StragglerFound",

@@ -112,6 +112,15 @@ class PlanRefused(JobFact, frozen=True, kw_only=True, tag="plan.refused.v1"):
     constant: str = ""
 
 
+class PlanWithheld(BrainFact, frozen=True, kw_only=True, tag="plan.withheld.v1"):
+    """The Brain leaves a job as it is, and says why: pinned by the user, a quota, no room, or it waits for others to shrink."""
+
+    constant: str
+    reason: str = ""
+    wanted: Size | None = None
+    waits_for: list[str] = []
+
+
 class PlanApproved(JobFact, frozen=True, kw_only=True, tag="plan.approved.v1"):
     """A person (`by`) lets a waiting plan pass. The master checks it once more before it is applied."""
 
@@ -265,6 +274,7 @@ PLAN_FACTS: tuple[type[JobFact], ...] = (
     PlanProposed,
     PlanChecked,
     PlanRefused,
+    PlanWithheld,
     PlanApproved,
     PlanRejected,
     PlanModeSet,

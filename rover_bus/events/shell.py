@@ -23,7 +23,7 @@ from rover_bus.events.leadership import Deposed, Leadership
 from rover_bus.events.log import Record, SnapshotChunk
 from rover_bus.events.logs import get_logger
 from rover_bus.events.outbox import FactOut, Outbox, Outgoing, last_position
-from rover_bus.events.streams import FACTS, LOG
+from rover_bus.events.streams import FACTS, LOG, PROFILES
 
 log = get_logger("rover.shell")
 
@@ -56,7 +56,9 @@ class Deciding(Protocol):
         """Absolute values that a new leader writes again."""
 
     # inputs the shell makes itself
-    def took_over(self, holder: str, term: int, replayed_records: int, log_lost: bool) -> Any: ...
+    def took_over(
+        self, holder: str, term: int, replayed_records: int, log_lost: bool, log_sequence: int
+    ) -> Any: ...
 
     def ticked(self) -> Any: ...
 
@@ -65,6 +67,9 @@ class Deciding(Protocol):
     def bus_regained(self) -> Any: ...
 
     def noticed(self, fact: Fact, cause: str) -> Any: ...
+
+    def sampled(self, sample: Any) -> Any:
+        """A sample that was heard. Asked only of those that listen to samples."""
 
     def asked(self, message: Message) -> Any:
         """Turn a request's bytes into an input. Raises BadMessage."""
@@ -82,7 +87,8 @@ class Wiring:
     job: str
     batch_type: type[Any]
     follows: list[str]
-    publishes: str
+    publishes: list[str]  # where facts of this log go: a successor looks there for the last one
+    samples: list[str] = field(default_factory=list)  # of PROFILES, heard while leading; lost ones are lost
     service: str = ""
     endpoints: Callable[[int], Iterable[str]] = lambda term: ()
     metadata: Mapping[str, str] = field(default_factory=dict)
@@ -186,14 +192,19 @@ class Shell:
                 self._replay(stored)
             if not await self.journal.at_tail():
                 continue
-            last = await last_position(self.bus, self.wiring.publishes, self.decider.position_of)
+            last = max(
+                [
+                    await last_position(self.bus, subject, self.decider.position_of)
+                    for subject in self.wiring.publishes
+                ]
+            )
             lost = last[0] > self.journal.sequence
             self.outbox.put(self._after(last))
             replayed, sequence = self.journal.records_replayed, self.journal.sequence
             self.journal.term += 1
             self.journal.number = 0
             records, _ = self.decider.decide(
-                self.decider.took_over(self.holder, self.journal.term, replayed, lost), self.clock()
+                self.decider.took_over(self.holder, self.journal.term, replayed, lost, sequence), self.clock()
             )
             self.journal.history = self.decider.history
             try:
@@ -247,6 +258,12 @@ class Shell:
                 )
             )
         )
+        if self.wiring.samples:
+            self._subscriptions.append(
+                await self._insist(
+                    lambda: self.bus.follow(PROFILES, self.wiring.samples, self._on_sample, start="new")
+                )
+            )
         await self._insist(lambda: self.leadership.announce(term, self.journal.history))
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -316,6 +333,12 @@ class Shell:
             if isinstance(fact, Fact):
                 self.submit(self.decider.noticed(fact, f"{FACTS}:{stored.sequence}"))
         self._consumed[FACTS] = stored.sequence
+
+    def _on_sample(self, stored: Stored) -> None:
+        try:
+            self.submit(self.decider.sampled(decode_any(stored.body)))
+        except RoverError:
+            self.bad_messages += 1
 
     def _on_connection(self, state: ConnectionState) -> None:
         if not self.leading:

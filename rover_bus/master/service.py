@@ -21,7 +21,9 @@ from rover_bus.master.planning import Commands
 class ServedDecider(Decider):
     """The decider with the words that the shell speaks."""
 
-    def took_over(self, holder: str, term: int, replayed_records: int, log_lost: bool) -> TookOver:
+    def took_over(
+        self, holder: str, term: int, replayed_records: int, log_lost: bool, log_sequence: int
+    ) -> TookOver:
         return TookOver(holder, term, replayed_records, log_lost)
 
     def ticked(self) -> Ticked:
@@ -35,6 +37,10 @@ class ServedDecider(Decider):
 
     def noticed(self, fact: Fact, cause: str) -> Noticed:
         return Noticed(fact, cause)
+
+    def sampled(self, sample: object) -> Ticked:
+        """A master listens to no samples."""
+        return Ticked()
 
     def asked(self, message: Message) -> Asked:
         """Decode a request by its method; raises BadMessage for anything else."""
@@ -67,7 +73,7 @@ def wiring(job: str, snapshot_every_batches: int = 2000, tick_s: float = 0.25) -
             subjects.job_facts(job, "slots.move_requested"),
             subjects.host_facts(fact="exited"),
         ],
-        publishes=subjects.job_facts(job),
+        publishes=[subjects.job_facts(job)],
         service=f"rover-master-{job}",
         endpoints=lambda term: [subjects.rpc(job, term, method) for method in METHODS],
         metadata={"job": job},

@@ -44,6 +44,7 @@ class Reason(StrEnum):
     GAIN_CONFIRMED = "gain_confirmed"
     GAIN_TOO_SMALL = "gain_too_small"
     THROUGHPUT_FELL = "throughput_fell"
+    NEVER_LIVE = "never_live"  # its members did not come
     # remedies
     STRAGGLER_SMALLER_LEASES = "straggler_smaller_leases"
     STRAGGLER_REPLACE = "straggler_replace"

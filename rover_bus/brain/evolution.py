@@ -1,0 +1,242 @@
+"""`evolve(state, record)`: how each record of the Brain's log changes what it knows. Replay and live are this same function.
+
+Pure. Windows are where measurements enter; everything that decisions rest on is computed here from windows and facts, so that
+the same log gives the same state bit for bit (P22).
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from rover_bus.brain.decisions.stragglers import evolve_paces
+from rover_bus.brain.log import (
+    BrainTermBegun,
+    ChangeJudged,
+    FactHeard,
+    Foreseen,
+    Heard,
+    HostGone,
+    HostSeen,
+    IncidentNoted,
+    JobGone,
+    JobSeen,
+    MembersSeen,
+    Proposed,
+    StragglerNoted,
+    WindowClosed,
+    Withheld,
+)
+from rover_bus.brain.state import WINDOWS_KEPT, Change, KnownJob, State, Tried
+from rover_bus.events.facts import (
+    JobPaused,
+    JobResumed,
+    PlanApplied,
+    PlanChecked,
+    PlanModeSet,
+    PlanProposed,
+    PlanRefused,
+    PlanSettled,
+    Size,
+)
+from rover_bus.events.log import Record
+
+Point = TypeVar("Point")
+FORGETTING = 0.9  # of a size's older windows, a window
+MOST_PAST = 200
+MOST_POINTS = 64
+MOST_LOSSES = 200
+MOST_TRIED = 64
+NEVER_MIND = ("observed", "rejected")
+
+
+def evolve(state: State, record: Record) -> None:
+    """Apply one record."""
+    match record:
+        case BrainTermBegun(term=term, history=history, resumed_from=sequence):
+            state.term, state.history, state.resumed_from = term, history, sequence
+        case HostSeen(host=host, capacity=capacity):
+            state.hosts[host] = capacity
+        case HostGone(host=host):
+            state.hosts.pop(host, None)
+        case JobSeen(job=job, uid=uid, spec=spec):
+            state.jobs[job] = KnownJob(uid, spec)
+        case JobGone(job=job, past=past):
+            state.jobs.pop(job, None)
+            state.past = [*state.past, past][-MOST_PAST:] if past is not None else state.past
+        case FactHeard(fact=fact):
+            _hear(state.jobs[fact.job], fact)
+        case Proposed(plan=plan):
+            _propose(state.jobs[plan.job], plan)
+        case _:
+            _evolve_job(state, record)
+
+
+def _evolve_job(state: State, record: Record) -> None:
+    match record:
+        case MembersSeen(job=job):
+            known = state.jobs[job]
+            known.members_plan, known.members = record.members_plan, record.members
+            known.log_sequence = record.log_sequence
+        case WindowClosed(job=job):
+            _measure(state.jobs[job], record)
+        case ChangeJudged(job=job):
+            _judge(state.jobs[job], record)
+        case Withheld(job=job):
+            known = state.jobs[job]
+            known.said, known.waits_for = (record.constant, record.detail), record.waits_for
+        case StragglerNoted(job=job, member=member, found=found):
+            known = state.jobs[job]
+            known.stragglers.pop(member.index, None)
+            if found:
+                known.stragglers[member.index] = record.constant
+        case IncidentNoted(job=job):
+            _note_incident(state.jobs[job], record)
+        case Foreseen():
+            """For people: the next forecast is made anew."""
+
+
+def _propose(job: KnownJob, plan: PlanProposed) -> None:
+    job.plan = plan.plan
+    job.waits_for, job.said = [], ("", "")
+    if not job.hosts:
+        job.hosts, job.masters = plan.hosts, plan.masters
+        job.cold = plan.constant == "cold_start"
+    job.change = Change(
+        plan=plan.plan,
+        step=plan.step,
+        before=job.held or plan.size,
+        after=plan.size,
+        predicted=plan.predicted,
+        since_s=job.clock_s,
+        base=list(job.recent),
+    )
+
+
+def _hear(job: KnownJob, fact: Heard) -> None:
+    match fact:
+        case PlanApplied(size=Size() as size):
+            _apply(job, fact.plan, size)
+        case PlanChecked(plan=plan, outcome="observed") if job.change and job.change.plan == plan:
+            _decline(job)
+        case PlanRefused(plan=plan, constant=constant):
+            job.plan = max(job.plan, plan)
+            if job.change and job.change.plan == plan:
+                if constant == "rejected":
+                    _decline(job)
+                job.change = None
+        case PlanSettled(plan=plan):
+            job.settled_s = job.clock_s
+            if job.change and job.change.plan == plan:
+                job.change.settled = True
+                job.change.windows = []
+                if job.change.step in ("start", "replace", "relief", "room"):
+                    job.change = None  # nothing was promised: nothing is judged
+        case PlanModeSet(mode=mode):
+            job.mode = mode
+        case JobPaused():
+            job.paused, job.change, job.recent = True, None, []
+        case JobResumed():
+            job.paused = False
+
+
+def _decline(job: KnownJob) -> None:
+    if job.change is not None:
+        job.declined = [*job.declined, (job.change.after, job.clock_s)][-8:]
+    job.change = None
+
+
+def _apply(job: KnownJob, plan: int, size: Size) -> None:
+    if job.change is None or job.change.plan != plan:  # a person's plan, or one from before our log
+        before = job.held or size
+        job.change = Change(
+            plan, "asked", before, size, 0.0, job.clock_s, base=list(job.recent), by_person=True
+        )
+    if size.workers == 0 and job.held is not None:
+        job.rest = job.held
+    job.change.applied = True
+    job.plan = max(job.plan, plan)
+    if job.held is None or job.held != size:
+        job.recent = []
+    job.held = size
+
+
+# -- windows -----------------------------------------------------------------------------------------------------------
+
+
+def _measure(job: KnownJob, window: WindowClosed) -> None:
+    job.windows += 1
+    job.clock_s += window.seconds
+    job.log_sequence = max(job.log_sequence, window.log_sequence)
+    job.committed, job.total = max(job.committed, window.committed), window.total or job.total
+    throughput = sum(worker.rate for worker in window.workers)
+    job.samples += throughput * window.seconds
+    paces = {worker.index: worker.pace for worker in window.workers if worker.pace >= 0}
+    kept = {w.index: job.paces[w.index] for w in window.workers if w.pace < 0 and w.index in job.paces}
+    job.paces = {**kept, **evolve_paces(job.paces, paces)}
+    for role, cores in window.cores_used.items():
+        job.cores_used[role] = cores if role not in job.cores_used else 0.5 * (job.cores_used[role] + cores)
+    for place, size in window.server_bytes.items():
+        job.memory[place] = _thinned([*job.memory.get(place, []), (job.samples, size)], MOST_POINTS)
+    _learn(job, window)
+    settled = job.change is None or job.change.settled
+    if window.clean and settled and throughput > 0:
+        job.recent = [*job.recent, throughput][-WINDOWS_KEPT:]
+        if job.change is not None:
+            job.change.windows.append(throughput)
+        if job.held is not None:
+            _try(job, job.held, throughput, window)
+
+
+def _try(job: KnownJob, size: Size, throughput: float, window: WindowClosed) -> None:
+    row = next((tried for tried in job.tried if tried.size == size), None)
+    if row is None:
+        row = Tried(size)
+        job.tried = [*job.tried, row][-MOST_TRIED:]
+    share = sum(worker.input_share for worker in window.workers) / len(window.workers)
+    old = FORGETTING * row.weight
+    row.weight = old + 1.0
+    step = throughput - row.mean
+    row.mean += step / row.weight
+    row.scatter = FORGETTING * row.scatter + step * (throughput - row.mean)
+    row.input_share += (share - row.input_share) / row.weight
+
+
+def _learn(job: KnownJob, window: WindowClosed) -> None:
+    """One point of the learning curve, where a target is asked for. Steps are batches."""
+    value = 1.0 - window.auc if job.spec.stop.auc and window.auc else window.loss
+    if value > 0 and (job.spec.stop.auc or job.spec.stop.loss or job.spec.stop.least_decrease_per_step):
+        steps = job.samples / job.spec.data.batch_size
+        job.losses = _thinned([*job.losses, (steps, value)], MOST_LOSSES)
+
+
+def _thinned(points: list[Point], most: int) -> list[Point]:
+    """Every second one of the older half goes when there are too many: old ones tell the slope, new ones the present."""
+    if len(points) <= most:
+        return points
+    half = len(points) // 2
+    return points[:half:2] + points[half:]
+
+
+# -- verdicts ----------------------------------------------------------------------------------------------------------
+
+
+def _judge(job: KnownJob, record: ChangeJudged) -> None:
+    change = job.change
+    if change is None or change.plan != record.plan:
+        return
+    if not record.keep:
+        job.rollbacks += 1
+        job.ceilings = [*job.ceilings, (change.after, record.after, job.clock_s)][-8:]
+    elif change.step == "scale":
+        job.rollbacks = 0
+    job.change = None
+
+
+def _note_incident(job: KnownJob, record: IncidentNoted) -> None:
+    place = record.member.place
+    if record.opened:
+        if place not in job.incidents:
+            job.incidents_made += 1
+        job.incidents[place] = record.incident
+    else:
+        job.incidents.pop(place, None)

@@ -1,0 +1,136 @@
+"""Wishes meet capacity, quotas and priorities: what a job gets, who must shrink for it first, or why it gets nothing.
+
+Fed by wishes, feeds proposals. A job's growth takes only free room and that of lower priorities; among equals what runs stays.
+Growth that needs a shrink elsewhere waits until that shrink is settled (P22). Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from rover_bus.brain.decisions.arbitration import Budget, Claim, Grant, arbitrate
+from rover_bus.brain.decisions.plans import Allocation
+from rover_bus.brain.decisions.reasons import Reason
+from rover_bus.brain.state import KnownJob, State
+from rover_bus.brain.wishes import Left, Wish, size_after
+from rover_bus.events.facts import Size
+
+_STAYS = 1e12  # the score of what runs: growth of an equal never takes it away
+
+
+class Granted(msgspec.Struct, frozen=True, kw_only=True):
+    """What a job gets: its size, and the sizes to which others shrink first, each with the reason."""
+
+    size: Size | None
+    left: Left | None = None
+    shrinks: dict[str, tuple[Size, str, str]] = {}
+
+
+def capacity_of(state: State) -> Budget:
+    """What all hosts can give together."""
+    return Budget(
+        sum(host.cores for host in state.hosts.values()),
+        sum(host.memory_bytes for host in state.hosts.values()),
+    )
+
+
+def cores_left_for(name: str, state: State, quotas: Mapping[str, Budget]) -> float:
+    """Cores that a job may use: what equals and betters leave of the cluster, and its tenant's quota leaves of itself."""
+    job = state.jobs[name]
+    left = capacity_of(state).cores - _used(
+        other for key, other in state.jobs.items() if key != name and _goes_first(other, job)
+    )
+    quota = quotas.get(job.spec.plan.tenant)
+    if quota is not None:
+        tenant = job.spec.plan.tenant
+        others = (o for k, o in state.jobs.items() if k != name and o.spec.plan.tenant == tenant)
+        left = min(left, quota.cores - _used(others))
+    return left
+
+
+def grant(name: str, wish: Wish, state: State, quotas: Mapping[str, Budget]) -> Granted:
+    """Settle one job's wish against all that runs."""
+    job = state.jobs[name]
+    others = {key: other for key, other in state.jobs.items() if key != name and present(other) is not None}
+    quota = quotas.get(job.spec.plan.tenant)
+    if not others and quota is None:
+        return Granted(size=wish.size)  # alone on its machines: what it asks for is its own affair
+    own = _claim(name, job, wish)
+    claims = [own, *(_standing(key, other) for key, other in others.items())]
+    grants = {each.job: each for each in arbitrate(claims, capacity_of(state), quotas)}
+    return _settled(name, wish, own, grants, others)
+
+
+def present(job: KnownJob) -> Size | None:
+    """What a job holds or is about to hold, whichever counts more; None before its first plan."""
+    if job.change is None:
+        return job.held
+    if job.held is None:
+        return job.change.after
+    return max(job.held, job.change.after, key=lambda size: job.charge(size).cores)
+
+
+def _settled(
+    name: str, wish: Wish, own: Claim, grants: dict[str, Grant], others: dict[str, KnownJob]
+) -> Granted:
+    mine = grants[name]
+    if mine.allocation.workers < 1 or mine.allocation.servers < 1:
+        return Granted(size=None, left=Left(_no_room(mine.reason), mine.detail))
+    size = size_after(wish.size, mine.allocation)
+    if own.held is not None and mine.allocation.workers <= own.held.workers < wish.size.workers:
+        return Granted(size=None, left=Left(_no_room(mine.reason), mine.detail))
+    shrinks = {
+        key: (size_after(held, grants[key].allocation), str(grants[key].reason), f"for {name}")
+        for key, other in others.items()
+        if (held := present(other)) is not None and grants[key].allocation.workers < held.workers
+    }
+    return Granted(size=size, shrinks=shrinks)
+
+
+def _no_room(reason: Reason) -> Reason:
+    return reason if reason is Reason.QUOTA_EXCEEDED else Reason.NO_CAPACITY
+
+
+def _claim(name: str, job: KnownJob, wish: Wish) -> Claim:
+    wanted = job.charge(wish.size)
+    held = job.charge(job.held) if job.held is not None else None
+    return Claim(
+        job=name,
+        wanted=wanted,
+        least=wanted.replace(workers=min(max(held.workers, 1), wanted.workers) if held else 1),
+        held=held,
+        priority=job.spec.priority,
+        at_risk=wish.at_risk,
+        tenant=job.spec.plan.tenant,
+        score=wish.score,
+    )
+
+
+def _standing(name: str, job: KnownJob) -> Claim:
+    size = present(job)
+    assert size is not None
+    held: Allocation = job.charge(size)
+    return Claim(
+        job=name,
+        wanted=held,
+        least=held.replace(workers=min(1, held.workers)),
+        held=held,
+        priority=job.spec.priority,
+        tenant=job.spec.plan.tenant,
+        score=_STAYS,
+        at_risk=bool(job.incidents),
+    )
+
+
+def _goes_first(other: KnownJob, job: KnownJob) -> bool:
+    return other.spec.priority >= job.spec.priority
+
+
+def _used(jobs: object) -> float:
+    total = 0.0
+    for job in jobs:  # type: ignore[attr-defined]
+        size = present(job)
+        total += job.charge(size).cores if size is not None else 0.0
+    return total

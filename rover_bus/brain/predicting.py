@@ -1,0 +1,91 @@
+"""What a job would do at another size: min(compute, ingest) fitted to its own windows, overruled by what was measured.
+
+Fed by the sizes that a job has tried, feeds wishes and `what-if`. A fit costs a few milliseconds and happens once a round of a job
+whose change may begin; nothing here is kept.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from rover_bus.brain.decisions.plans import Allocation
+from rover_bus.brain.decisions.scaling import Predictor
+from rover_bus.brain.models.forms import ASYNCHRONOUS
+from rover_bus.brain.models.ingest import BoundedModel, fit_bounded
+from rover_bus.brain.models.samples import Configuration, Configurations, FloatArray, NotEnough, Observations
+from rover_bus.brain.models.throughput import Prediction
+from rover_bus.brain.state import KnownJob, Tried
+from rover_bus.events.facts import Size
+
+CEILING_S = 600.0  # so long a size that was taken back bounds what is believed of larger ones
+_LEAST_SPREAD = 0.03
+_Z_95 = 1.645
+
+
+@dataclass(frozen=True)
+class OverruledModel:
+    """A fitted model, with measurements where there are any and ceilings where growth did not pay."""
+
+    fitted: Predictor
+    measured: list[tuple[Configuration, float, float]]  # where, samples a second, relative spread
+    ceilings: list[tuple[Configuration, float]]
+
+    def predict(self, at: Configurations) -> Prediction:
+        """Predict samples a second with 90 % intervals."""
+        said = self.fitted.predict(at)
+        middle, low, high = said.throughput.copy(), said.low_90.copy(), said.high_90.copy()
+        guess = said.guess.copy()
+        for place, most in self.ceilings:
+            above = (at.workers >= place.workers) & (at.ps == place.ps)
+            for column in (middle, low, high):
+                column[above] = np.minimum(column[above], most)
+        for place, speed, spread in self.measured:
+            here = _equal(at, place)
+            middle[here], guess[here] = speed, False
+            low[here], high[here] = speed * (1 - _Z_95 * spread), speed * (1 + _Z_95 * spread)
+        return Prediction(middle, low, high, guess)
+
+
+def fit_job(job: KnownJob) -> OverruledModel | NotEnough:
+    """Fit what was measured of a job. Says "not enough" before there is anything to tell sizes apart by."""
+    rows = [row for row in job.tried if row.size.workers and row.mean > 0]
+    if not rows:
+        return NotEnough("no window was measured yet", 1)
+    fitted = fit_rows(job, rows)
+    if isinstance(fitted, NotEnough):
+        return fitted
+    measured = [(place_of(job, row.size), row.mean, _spread(row)) for row in rows]
+    ceilings = [
+        (place_of(job, size), speed)
+        for size, speed, at_s in job.ceilings
+        if job.clock_s - at_s < CEILING_S and size.workers
+    ]
+    return OverruledModel(fitted, measured, ceilings)
+
+
+def fit_rows(job: KnownJob, rows: list[Tried]) -> BoundedModel | NotEnough:
+    """Fit both halves to rows of one job."""
+    at = Configurations.from_list([place_of(job, row.size) for row in rows])
+    speed: FloatArray = np.array([row.mean for row in rows])
+    return fit_bounded(Observations.of(at, speed), [row.input_share for row in rows], ASYNCHRONOUS)
+
+
+def place_of(job: KnownJob, size: Size) -> Configuration:
+    """Where a size stands in the model: cores as they are charged now, because the model compares sizes of today."""
+    charged: Allocation = job.charge(size)
+    return charged.configuration(float(job.spec.data.batch_size))
+
+
+def _spread(row: Tried) -> float:
+    scatter = (row.scatter / row.weight) ** 0.5 / row.mean if row.weight > 1 else 0.0
+    return max(scatter, _LEAST_SPREAD)
+
+
+def _equal(at: Configurations, place: Configuration) -> FloatArray:
+    columns = (place.workers, place.ps, place.worker_cores, place.ps_cores)
+    same = np.ones(len(at), dtype=np.bool_)
+    for column, value in zip(at.columns(), columns, strict=False):
+        same &= np.isclose(column, value)
+    return same  # type: ignore[return-value]

@@ -1,0 +1,112 @@
+"""From a wish to the plan that leaves: absolute, numbered, with the snapshot it was computed from and what explains it (P22)."""
+
+from __future__ import annotations
+
+from rover_bus.brain.sizing import host_order, pins
+from rover_bus.brain.state import Change, KnownJob, State
+from rover_bus.brain.wishes import Wish
+from rover_bus.events.facts import PlanProposed, Size
+from rover_bus.events.identity import Member
+from rover_bus.events.job import PlanMode
+
+STRICTNESS: tuple[PlanMode, ...] = ("auto", "approve", "observe")
+
+
+def propose_first(name: str, job: KnownJob, state: State, mode: PlanMode, wish: Wish) -> PlanProposed:
+    """The first plan of a job: where its members and masters live is decided here, once."""
+    order = host_order(state.hosts)
+    plan = propose(name, job, state, mode, wish)
+    cores = sum(capacity.cores for capacity in state.hosts.values())
+    fixed = "as the job asks" if wish.constant == "constrained_by_user" else wish.detail or wish.constant
+    return plan.replace(
+        hosts=order,
+        masters=[order[0], order[1 % len(order)]],
+        reason=f"{_counts(wish.size)} on {cores:g} cores of {len(order)} host(s), {fixed}",
+    )
+
+
+def propose(
+    name: str,
+    job: KnownJob,
+    state: State,
+    mode: PlanMode,
+    wish: Wish,
+    *,
+    incident: str = "",
+    replaces: list[Member] | None = None,
+    rolls_back: int = 0,
+) -> PlanProposed:
+    """Any plan. `mode`: the cluster's; the job's is added to it, the stricter one holds."""
+    size = wish.size
+    own: PlanMode = job.mode or job.spec.plan.mode  # type: ignore[assignment]
+    return PlanProposed(
+        job=name,
+        plan=job.plan + 1,
+        log_sequence=job.log_sequence,
+        workers=size.workers,
+        servers=size.servers,
+        worker_cores=size.worker_cores,
+        server_cores=size.server_cores,
+        worker_memory_bytes=size.worker_memory_bytes,
+        server_memory_bytes=size.server_memory_bytes,
+        hosts=job.hosts,
+        masters=job.masters,
+        reason=_sentence(job.held, wish),
+        scores=wish.scores,
+        step=wish.step,
+        mode=max(mode, own, key=STRICTNESS.index),
+        constant=wish.constant,
+        members_plan=job.members_plan,
+        resumed_from=state.resumed_from,
+        held=job.held,
+        losers=wish.losers,
+        constraints=pins(job.spec),
+        measured=wish.measured,
+        predicted=wish.predicted,
+        predicted_low_90=wish.low_90,
+        predicted_high_90=wish.high_90,
+        released_by=job.waits_for,
+        replaces=replaces or [],
+        rolls_back=rolls_back,
+        incident=incident,
+    )
+
+
+def roll_back(
+    name: str, job: KnownJob, state: State, change: Change, constant: str, after: float
+) -> PlanProposed:
+    """What was before, again. It needs nobody's leave where the change itself was let pass."""
+    base = sorted(change.base)
+    before = base[len(base) // 2] if base else 0.0
+    wish = Wish(
+        size=change.before,
+        step="rollback",
+        constant=constant,
+        detail=f"plan {change.plan} brought {after:,.0f} samples/s, {change.predicted:,.0f} were predicted",
+        measured=after,
+        predicted=before,
+    )
+    plan = propose(name, job, state, "auto", wish, rolls_back=change.plan)
+    return plan.replace(mode="auto")
+
+
+def shrink(
+    name: str, job: KnownJob, state: State, mode: PlanMode, size: Size, constant: str, detail: str
+) -> PlanProposed:
+    """A smaller size that makes room for a job of higher priority; no workers at all is a pause."""
+    wish = Wish(size=size, step="room", constant=constant, detail=detail, measured=job.throughput)
+    return propose(name, job, state, mode, wish)
+
+
+def _sentence(held: Size | None, wish: Wish) -> str:
+    """One line for people: from what to what, why, and what is expected."""
+    change = _counts(wish.size)
+    if held is not None and held.workers != wish.size.workers:
+        change = f"{held.workers} -> {_counts(wish.size)}"
+    why = wish.detail or wish.constant.replace("_", " ")
+    expected = f"; {wish.predicted:,.0f} samples/s predicted" if wish.predicted else ""
+    return f"{change}: {why}{expected}"
+
+
+def _counts(size: Size) -> str:
+    return f"{size.workers} worker{'s' * (size.workers != 1)} and {size.servers} server{'s' * (size.servers != 1)}"

@@ -1,0 +1,157 @@
+"""From the Brain's records to what leaves it: plans, verdicts, stragglers, incidents, forecasts.
+
+A pure function of the record (P18).
+"""
+
+from __future__ import annotations
+
+from rover_bus.brain.log import (
+    ChangeJudged,
+    Foreseen,
+    IncidentNoted,
+    Proposed,
+    StragglerNoted,
+    Withheld,
+)
+from rover_bus.events import facts
+from rover_bus.events.facts import BrainFact, JobFact
+from rover_bus.events.log import Record
+from rover_bus.events.outbox import FactOut, Outgoing
+
+FACTS_A_RECORD = 4
+# Reasons that pass by themselves: not worth a record a window.
+PASSING = frozenset({"change_in_flight", "cooldown", "not_enough_samples", "keep", "declined", "paused"})
+KINDS = (
+    "plan.proposed",
+    "plan.withheld",
+    "plan.measured",
+    "plan.kept",
+    "plan.rolled_back",
+    "straggler.found",
+    "straggler.recovered",
+    "incident.opened",
+    "incident.closed",
+    "job.forecast",
+    "job.stop_requested",
+)
+
+
+def outgoing(record: Record, position: tuple[int, int], term: int) -> list[Outgoing]:
+    """Return the facts that a record makes, each with its place in the Brain's log."""
+    made: list[Outgoing] = []
+    for number, fact in enumerate(_facts(record)):
+        place = (position[0], position[1] * FACTS_A_RECORD + number)
+        cause = getattr(record, "cause", "")
+        fact = fact.replace(brain_position=place, cause=cause, by="brain")
+        if isinstance(fact, facts.PlanProposed | BrainFact):
+            fact = fact.replace(brain_term=term)
+        made.append(FactOut(fact, place))
+    return made
+
+
+def _facts(record: Record) -> list[JobFact]:
+    match record:
+        case Proposed(plan=plan):
+            return [plan]
+        case Withheld(job=job):
+            return [
+                facts.PlanWithheld(
+                    job=job,
+                    constant=record.constant,
+                    reason=record.detail,
+                    wanted=record.wanted,
+                    waits_for=record.waits_for,
+                )
+            ]
+        case ChangeJudged():
+            return _verdict(record)
+        case StragglerNoted(found=False):
+            return [facts.StragglerRecovered(job=record.job, member=record.member, share=record.share)]
+        case StragglerNoted():
+            return [
+                facts.StragglerFound(
+                    job=record.job,
+                    member=record.member,
+                    share=record.share,
+                    lease_share=record.lease_share,
+                    rate=record.rate,
+                    usual=record.usual,
+                    constant=record.constant,
+                )
+            ]
+        case IncidentNoted():
+            return [_incident(record)]
+        case Foreseen():
+            return _forecast(record)
+    return []
+
+
+def _verdict(record: ChangeJudged) -> list[JobFact]:
+    job, plan = record.job, record.plan
+    before, after, predicted = record.before, record.after, record.predicted
+    measured = facts.PlanMeasured(
+        job=job, plan=plan, before=before, after=after, predicted=predicted, windows=record.windows
+    )
+    if record.keep:
+        kept = facts.PlanKept(
+            job=job,
+            plan=plan,
+            constant=record.constant,
+            before=before,
+            after=after,
+            predicted=predicted,
+        )
+        return [measured, kept]
+    back = facts.PlanRolledBack(
+        job=job,
+        plan=plan,
+        by_plan=plan + 1,
+        constant=record.constant,
+        before=before,
+        after=after,
+        predicted=predicted,
+    )
+    return [measured, back]
+
+
+def _incident(record: IncidentNoted) -> JobFact:
+    if not record.opened:
+        return facts.IncidentClosed(
+            job=record.job,
+            incident=record.incident,
+            member=record.member,
+            used_bytes=record.used_bytes,
+            limit_bytes=record.limit_bytes,
+        )
+    return facts.IncidentOpened(
+        job=record.job,
+        incident=record.incident,
+        member=record.member,
+        constant=record.constant,
+        used_bytes=record.used_bytes,
+        limit_bytes=record.limit_bytes,
+        seconds_left=record.seconds_left,
+        plan=record.plan,
+    )
+
+
+def _forecast(record: Foreseen) -> list[JobFact]:
+    if record.stop:
+        return [
+            facts.JobStopRequested(
+                job=record.job,
+                mode="drain",
+                reason=f"{record.constant}: {record.value:.4f} of {record.target:.4f}",
+            )
+        ]
+    return [
+        facts.JobForecast(
+            job=record.job,
+            constant=record.constant,
+            eta_s=record.eta_s,
+            low_90_s=record.low_90_s,
+            high_90_s=record.high_90_s,
+            value=record.value,
+            target=record.target,
+        )
+    ]

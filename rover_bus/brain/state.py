@@ -1,0 +1,114 @@
+"""What the Brain knows, as its log tells it: hosts, jobs, what each was measured to do at each size. Changed by evolution.py only.
+
+Time is a job's own: the sum of the windows in which it was watched. A Brain that was away for a minute has not lived it, and a
+replay lives the same time again (protocol P22).
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from rover_bus.brain.decisions.plans import Allocation
+from rover_bus.brain.decisions.stragglers import WorkerPace
+from rover_bus.brain.decisions.warm_start import PastJob
+from rover_bus.events.facts import Size
+from rover_bus.events.identity import HostCapacity, Member
+from rover_bus.events.job import JobSpec
+
+# What a member without a limit is charged with before its use is known: enough to count, too little to stand in the way.
+UNKNOWN_CORES = 0.1
+WINDOWS_KEPT = 6
+
+
+class Tried(msgspec.Struct):
+    """One size of a job as measured: the fading mean of its windows' throughput in samples a second, and how it scattered."""
+
+    size: Size
+    weight: float = 0.0
+    mean: float = 0.0
+    scatter: float = 0.0  # weighted sum of squared deviations
+    input_share: float = 0.0
+
+
+class Change(msgspec.Struct):
+    """A plan under way: from its proposal to its verdict. Windows are samples a second; `since_s` is the job's clock."""
+
+    plan: int
+    step: str
+    before: Size
+    after: Size
+    predicted: float
+    since_s: float
+    base: list[float] = []
+    windows: list[float] = []
+    applied: bool = False
+    settled: bool = False
+    by_person: bool = False
+
+
+class KnownJob(msgspec.Struct):
+    """A job that has not ended. `plan` is the number of its newest plan, 0 while it waits for the first."""
+
+    uid: str
+    spec: JobSpec
+    plan: int = 0
+    mode: str = ""
+    hosts: list[str] = []
+    masters: list[str] = []
+    cold: bool = False
+    members_plan: int = 0
+    members: list[Member] = []
+    held: Size | None = None
+    rest: Size | None = None  # what it had before a plan took its workers away
+    log_sequence: int = 0
+    clock_s: float = 0.0
+    settled_s: float = float("-inf")
+    rollbacks: int = 0
+    recent: list[float] = []  # clean windows at the present size, newest last
+    change: Change | None = None
+    tried: list[Tried] = []
+    ceilings: list[tuple[Size, float, float]] = []  # size taken back, what it reached, when
+    declined: list[tuple[Size, float]] = []  # observed or rejected, and when
+    paces: dict[int, WorkerPace] = {}
+    stragglers: dict[int, str] = {}  # by index: the remedy in force
+    cores_used: dict[str, float] = {}  # of one member, by role
+    samples: float = 0.0  # trained while watched
+    committed: int = 0
+    total: int = 0
+    memory: dict[str, list[tuple[float, int]]] = {}  # by place: (samples, bytes)
+    incidents: dict[str, str] = {}  # open ones, by place
+    incidents_made: int = 0
+    losses: list[tuple[float, float]] = []  # (steps, loss or 1 - AUC)
+    paused: bool = False
+    said: tuple[str, str] = ("", "")
+    waits_for: list[str] = []
+    windows: int = 0
+
+    @property
+    def throughput(self) -> float:
+        """Samples a second at the present size: the median of its windows, 0 before the first."""
+        ordered = sorted(self.recent)
+        n = len(ordered)
+        return (ordered[n // 2] + ordered[(n - 1) // 2]) / 2 if n else 0.0
+
+    def charge(self, size: Size) -> Allocation:
+        """What a size is counted with against capacity and quotas: its limits, or where there is none what members use."""
+        return Allocation(
+            workers=size.workers,
+            servers=size.servers,
+            worker_cores=size.worker_cores or self.cores_used.get("worker", UNKNOWN_CORES),
+            server_cores=size.server_cores or self.cores_used.get("ps", UNKNOWN_CORES),
+            worker_memory_bytes=size.worker_memory_bytes,
+            server_memory_bytes=size.server_memory_bytes,
+        )
+
+
+class State(msgspec.Struct):
+    """Everything that replay rebuilds."""
+
+    history: int = 0
+    term: int = 0
+    resumed_from: int = 0
+    hosts: dict[str, HostCapacity] = {}
+    jobs: dict[str, KnownJob] = {}
+    past: list[PastJob] = []

@@ -1,0 +1,150 @@
+"""Samples on their way into a window: what the Brain has heard and not yet logged. Lost with the process (P22).
+
+Fed by the shell with profiles of workers and hosts and with progress reports; feeds `WindowClosed` records. Times are seconds
+of one monotonic clock, passed in. A sample counts from the window in which it began: what covers the time before a change says
+nothing about the time after it, and a life's first sample is its warm-up.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from rover_bus.brain.log import WindowClosed, WorkerWindow
+from rover_bus.brain.state import KnownJob
+from rover_bus.events.facts import JobReported
+from rover_bus.events.identity import Member
+from rover_bus.events.profiles import HostProfile, WorkerProfile
+
+SLACK_S = 0.3  # a sample may have begun this much before its window
+COVERED = 0.45  # share of a window that a worker's samples must cover
+OVERDUE = 2.0  # windows after which one is closed without those who said nothing
+LEAST_WORKING = 0.25  # share of a window spent working from which its pace can be told
+
+
+@dataclass
+class _Sum:
+    """One worker's samples in the open window."""
+
+    seconds: float = 0.0
+    samples: float = 0.0
+    waited_s: float = 0.0
+    reading_s: float = 0.0
+    loss: float = 0.0
+    auc: float = 0.0
+
+
+@dataclass
+class _Open:
+    """One job's open window, and the latest of what comes without one."""
+
+    began: float
+    sums: dict[Member, _Sum] = field(default_factory=dict)
+    known: set[Member] = field(default_factory=set)
+    server_bytes: dict[str, int] = field(default_factory=dict)
+    cores_used: dict[str, list[float]] = field(default_factory=dict)
+    committed: int = 0
+    total: int = 0
+    log_sequence: int = 0
+
+
+class Watch:
+    """The open windows of all jobs."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, _Open] = {}
+
+    def forget(self, job: str) -> None:
+        self._open.pop(job, None)
+
+    def restart(self, job: str, now: float) -> None:
+        """Something changed: what was heard until now belongs to another size."""
+        opened = self._at(job, now)
+        opened.began = now
+        opened.sums.clear()
+
+    def see(self, job: str, log_sequence: int, now: float) -> None:
+        """A fact from this place of the job's log was heard."""
+        opened = self._at(job, now)
+        opened.log_sequence = max(opened.log_sequence, log_sequence)
+
+    def report(self, fact: JobReported, now: float) -> None:
+        opened = self._at(fact.job, now)
+        opened.committed, opened.total = fact.committed + fact.dead_lettered, fact.total
+
+    def hear(self, profile: WorkerProfile, now: float) -> None:
+        """Take in a worker's sample."""
+        opened = self._at(profile.job, now)
+        if profile.member not in opened.known:
+            opened.known.add(profile.member)
+            return
+        if profile.window_s <= 0 or now - profile.window_s < opened.began - SLACK_S:
+            return
+        total = opened.sums.setdefault(profile.member, _Sum())
+        total.seconds += profile.window_s
+        total.samples += profile.samples
+        total.waited_s += profile.wait_s
+        total.reading_s += profile.read_s
+        total.loss += profile.loss * profile.samples
+        total.auc = profile.metrics.get("auc", total.auc)
+
+    def hear_host(self, profile: HostProfile, now: float) -> None:
+        """Take in what members of a host use."""
+        for process in profile.processes:
+            opened = self._open.get(process.job)
+            if opened is None:
+                continue
+            opened.cores_used.setdefault(process.member.role, []).append(process.cores_used)
+            if process.member.role == "ps":
+                opened.server_bytes[process.member.place] = process.memory_bytes
+
+    def close(self, job: str, known: KnownJob, now: float) -> WindowClosed | None:
+        """Return the window of a job when it is full, or overdue; None while it is open. A new one begins with it."""
+        opened = self._at(job, now)
+        window_s = known.spec.plan.window_s
+        age = now - opened.began
+        wanted = [member for member in known.members if member.role == "worker"]
+        if age < window_s or not wanted:
+            return None
+        heard = [m for m in wanted if m in opened.sums and opened.sums[m].seconds >= COVERED * window_s]
+        clean = len(heard) == len(wanted)
+        if not clean and age < OVERDUE * window_s:
+            return None
+        closed = WindowClosed(
+            job=job,
+            seconds=round(age, 3),
+            clean=clean,
+            workers=[_worker(member, opened.sums[member]) for member in heard],
+            server_bytes=dict(opened.server_bytes),
+            cores_used={role: round(sum(all) / len(all), 4) for role, all in opened.cores_used.items()},
+            loss=_mean_loss(opened),
+            auc=max((total.auc for total in opened.sums.values()), default=0.0),
+            committed=opened.committed,
+            total=opened.total,
+            log_sequence=opened.log_sequence,
+            cause="samples",
+        )
+        opened.began = now
+        opened.sums.clear()
+        opened.server_bytes.clear()
+        opened.cores_used.clear()
+        return closed
+
+    def _at(self, job: str, now: float) -> _Open:
+        return self._open.setdefault(job, _Open(now))
+
+
+def _worker(member: Member, total: _Sum) -> WorkerWindow:
+    working_s = total.seconds - total.waited_s
+    pace = total.samples / working_s if working_s >= LEAST_WORKING * total.seconds else -1.0
+    return WorkerWindow(
+        member.index,
+        member.incarnation,
+        round(total.samples / total.seconds, 3),
+        round(pace, 3),
+        round(min(total.reading_s / total.seconds, 1.0), 4),
+    )
+
+
+def _mean_loss(opened: _Open) -> float:
+    samples = sum(total.samples for total in opened.sums.values())
+    return round(sum(total.loss for total in opened.sums.values()) / samples, 6) if samples else 0.0

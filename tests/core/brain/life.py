@@ -1,0 +1,281 @@
+"""A job that a Brain looks after, in a few lines: samples from a truth, a master that obeys, and every word that leaves the Brain.
+
+Time passes in half seconds. What the decider decides goes through its log's bytes into a twin: both must be equal, bit for bit (P22).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+
+from rover_bus.brain.decider import BrainDecider
+from rover_bus.brain.log import BrainBatch
+from rover_bus.events import facts
+from rover_bus.events.fact import Fact
+from rover_bus.events.identity import DesiredMember, HostCapacity, Member, Resources
+from rover_bus.events.job import DataSpec, JobSpec, PlanSpec, RoleSpec
+from rover_bus.events.log import Record
+from rover_bus.events.outbox import FactOut
+from rover_bus.events.profiles import HostProfile, ProcessSample, WorkerProfile
+
+GIB = 1 << 30
+Truth = Callable[[int], float]  # workers -> samples a second of the whole job
+
+
+class Job:
+    """One job as its master and platform would play it. `slow`: worker index -> share of its usual speed."""
+
+    def __init__(self, spec: JobSpec, truth: Truth, total: int = 10_000_000, input_share: float = 0.7):
+        self.spec, self.truth, self.total, self.input_share = spec, truth, total, input_share
+        self.members_plan = 0
+        self.members: list[Member] = []
+        self.size: facts.Size | None = None
+        self.done = 0.0
+        self.slow: dict[int, float] = {}
+        self.server_bytes = 0.0
+        self.grows_by = 0.0  # bytes a sample
+        self.killed = False
+        self.live_at = float("inf")
+        self.plan = 0
+        self.obeys = True
+        self.loss = 0.0
+
+    @property
+    def workers(self) -> list[Member]:
+        return [member for member in self.members if member.role == "worker"]
+
+
+class Life:
+    """A Brain and its jobs. `said` collects what people would read."""
+
+    def __init__(self, cores: float = 2.0, memory_bytes: int = 8 * GIB, **how: Any) -> None:
+        self.brain, self.how = BrainDecider(7, **how), how
+        self.log: list[Record] = []
+        self.said: list[str] = []
+        self.facts: list[Fact] = []
+        self.jobs: dict[str, Job] = {}
+        self.now = 0.0
+        self.sequence = 0
+        self.brain_away = False
+        self._decide(self.brain.took_over("b", 1, 0, False, 0))
+        self.notice(
+            facts.HostRegistered(
+                host="h", daemon="d", capacity=HostCapacity(cores=cores, memory_bytes=memory_bytes)
+            )
+        )
+
+    # -- the world -----------------------------------------------------------------------------------------------------
+
+    def submit(self, name: str, truth: Truth, workers: int = 0, servers: int = 1, **more: Any) -> Job:
+        roles = {"max_count": more.pop("max_workers", 64), "cores": more.pop("cores", 0.0)}
+        plan = {"window_s": 4.0, **more.pop("plan", {})}
+        spec = JobSpec(
+            name=name,
+            program=["train"],
+            data=DataSpec(train="t", batch_size=100),
+            workers=RoleSpec(count=workers, **roles),
+            servers=RoleSpec(count=servers, memory_bytes=more.pop("server_memory_bytes", 0)),
+            plan=PlanSpec(**plan),
+            **{key: more.pop(key) for key in ("priority", "stop", "labels") if key in more},
+        )
+        job = Job(spec, truth, **more)
+        self.jobs[name] = job
+        self.notice(facts.JobSubmitted(job=name, spec=spec, uid=f"{len(self.jobs):012x}"))
+        return job
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass: samples every 2 s, the Brain's tick every half second."""
+        for _ in range(round(seconds * 2)):
+            self.now += 0.5
+            for name, job in self.jobs.items():
+                self._train(name, job)
+            if not self.brain_away:
+                self._decide(self.brain.ticked())
+
+    def end(self, name: str) -> None:
+        self.notice(facts.JobEnded(job=name, state="completed"))
+        del self.jobs[name]
+
+    def _train(self, name: str, job: Job) -> None:
+        if job.size is None or not job.members:
+            return
+        if self.now >= job.live_at:
+            job.live_at = float("inf")
+            self.notice(self._placed(facts.PlanSettled(job=name, plan=job.plan, members_plan=job.members_plan)))
+        workers = job.workers
+        if not workers or job.live_at != float("inf"):
+            return
+        each = job.truth(len(workers)) / len(workers)
+        rates = {member: each * job.slow.get(member.index, 1.0) for member in workers}
+        job.done += 0.5 * sum(rates.values())
+        job.server_bytes += 0.5 * sum(rates.values()) * job.grows_by
+        if job.size.server_memory_bytes and job.server_bytes > job.size.server_memory_bytes:
+            job.killed = True
+        if self.now % 2.0 == 0.0 and not self.brain_away:
+            for member, rate in rates.items():
+                self._decide(_profile(name, member, rate, job))
+            self._decide(_host(name, job))
+        if self.now % 5.0 == 0.0:
+            self.notice(
+                self._placed(
+                    facts.JobReported(
+                        job=name, epoch=0, committed=int(job.done), dead_lettered=0, total=job.total
+                    )
+                )
+            )
+
+    def _placed(self, fact: Any) -> Any:
+        self.sequence += 1
+        return fact.replace(position=(self.sequence, 0))
+
+    # -- the master ----------------------------------------------------------------------------------------------------
+
+    def _obey(self, plan: facts.PlanProposed) -> None:
+        job = self.jobs[plan.job]
+        outcome = {"auto": "passed", "approve": "waits", "observe": "observed"}[plan.mode]
+        if job.size is None:
+            outcome = "passed"
+        self.notice(self._placed(facts.PlanChecked(job=plan.job, plan=plan.plan, outcome=outcome)))
+        if outcome == "passed" and job.obeys:
+            self.apply(plan)
+
+    def apply(self, plan: facts.PlanProposed, by: str = "") -> None:
+        job = self.jobs[plan.job]
+        job.plan, job.size, job.members_plan = plan.plan, plan.size, job.members_plan + 1
+        lives = {member.place: member for member in job.members}
+        wanted = [("ps", index) for index in range(plan.servers)]
+        wanted += [("worker", index) for index in range(plan.workers)]
+        job.members = []
+        for role, index in wanted:
+            life = lives.get(f"{role}-{index}", Member(role, index, 1))
+            if life in plan.replaces:
+                life = Member(role, index, life.incarnation + 1)
+                job.slow.pop(index, None)
+            job.members.append(life)
+        desired = [
+            DesiredMember(member=m, host="h", command=["x"], resources=Resources()) for m in job.members
+        ]
+        self.notice(
+            self._placed(
+                facts.PlanApplied(
+                    job=plan.job,
+                    plan=plan.plan,
+                    workers=plan.workers,
+                    servers=plan.servers,
+                    size=plan.size,
+                    approved_by=by,
+                )
+            )
+        )
+        self.notice(
+            self._placed(
+                facts.MembersDesired(job=plan.job, term=1, plan=job.members_plan, members=desired)
+            )
+        )
+        job.live_at = self.now + 1.5
+
+    # -- the Brain -----------------------------------------------------------------------------------------------------
+
+    def notice(self, fact: Fact) -> None:
+        self._decide(self.brain.noticed(fact, "F:1"))
+
+    def take_over(self) -> None:
+        """A new Brain, its state from the bytes of the log alone."""
+        twin = self._twin()
+        self.brain = twin
+        self.brain_away = False
+        self._decide(twin.took_over("b2", twin.state.term + 1, len(self.log), False, len(self.log)))
+
+    def same(self) -> bool:
+        """Whether replay gives the same state, bit for bit."""
+        return self._twin().dump() == self.brain.dump()
+
+    def _twin(self) -> BrainDecider:
+        batch = BrainBatch(job="brain", history=7, term=1, holder="b", number=1, records=self.log)  # type: ignore[arg-type]
+        twin = BrainDecider(7, **self.how)
+        for record in msgspec.msgpack.decode(msgspec.msgpack.encode(batch), type=BrainBatch).records:
+            twin.evolve(record)
+        return twin
+
+    def _decide(self, input: Any) -> None:
+        records, _ = self.brain.decide(input, self.now)
+        left = []
+        for index, record in enumerate(records):
+            self.log.append(record)
+            left += self.brain.outgoing(record, (len(self.log), index), self.brain.state.term)
+        for item in left:
+            assert isinstance(item, FactOut)
+            self.facts.append(item.fact)
+            self.said.append(f"{self.now:6.1f} {item.fact.job}: {tell(item.fact)}")
+            if isinstance(item.fact, facts.PlanProposed):
+                self._obey(item.fact)
+
+    def found(self, kind: type[Any]) -> Iterator[Any]:
+        return (fact for fact in self.facts if isinstance(fact, kind))
+
+
+def _profile(name: str, member: Member, rate: float, job: Job) -> WorkerProfile:
+    samples = round(2 * rate)
+    return WorkerProfile(
+        window_s=2.0,
+        job=name,
+        member=member,
+        samples=samples,
+        batches=samples // 100,
+        read_s=2.0 * job.input_share,
+        compute_s=2.0 * (1 - job.input_share),
+        loss=job.loss,
+    )
+
+
+def _host(name: str, job: Job) -> HostProfile:
+    return HostProfile(
+        window_s=2.0,
+        host="h",
+        cores=2.0,
+        cores_used=1.0,
+        memory_bytes=8 * GIB,
+        memory_used_bytes=GIB,
+        processes=[
+            ProcessSample(
+                job=name,
+                member=member,
+                pid=1,
+                cores_used=0.35 if member.role == "worker" else 0.2,
+                memory_bytes=int(job.server_bytes),
+            )
+            for member in job.members
+        ],
+    )
+
+
+def tell(fact: Any) -> str:
+    """One line: what a person would read, with the numbers."""
+    kind = fact.kind()
+    hidden = {"job", "cause", "by", "position", "brain_position", "brain_term", "hosts", "masters", "scores"}
+    hidden |= {"log_sequence", "resumed_from", "constraints", "predicted_low_90", "predicted_high_90"}
+    parts = []
+    for field in msgspec.structs.fields(type(fact)):
+        value = getattr(fact, field.name)
+        default = field.default_factory() if field.default_factory is not msgspec.NODEFAULT else field.default
+        if field.name in hidden or value == default:
+            continue
+        parts.append(f"{field.name}={plain(value)}")
+    return " ".join([kind, *parts])
+
+
+def plain(value: Any) -> str:
+    if isinstance(value, facts.Size):
+        memory = f"/{value.server_memory_bytes >> 20}MiB" if value.server_memory_bytes else ""
+        return f"{value.workers}w{value.servers}p{memory}"
+    if isinstance(value, facts.LosingPlan):
+        return f"{plain(value.size)}:{value.reason}:{value.throughput:.0f}"
+    if isinstance(value, Member):
+        return str(value)
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, list):
+        return "[" + " ".join(plain(each) for each in value) + "]"
+    return repr(value) if isinstance(value, str) and " " in value else str(value)
