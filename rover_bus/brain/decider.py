@@ -219,8 +219,9 @@ class BrainDecider:
                 detail=f"memory would meet its limit in {max(first.seconds_left, 0):.0f} s",
                 at_risk=True,
                 measured=known.throughput,
+                incident=first.incident,
             )
-            yield self._proposed(name, known, wish, incident=first.incident)
+            yield from self._settle(name, known, wish)
 
     def _judge(self, name: str, known: KnownJob) -> Steps:
         change = known.change
@@ -314,7 +315,8 @@ class BrainDecider:
         self, name: str, known: KnownJob, left: Left, wish: Wish | None = None, waits: list[str] | None = None
     ) -> Steps:
         """Say why nothing is done when it is something else than last time; passing reasons are not worth a record."""
-        if left.constant in publishing.PASSING or known.said == (left.constant, left.detail):
+        wanted = f"{wish.size.workers}/{wish.size.servers}" if wish else ""
+        if left.constant in publishing.PASSING or known.said == (left.constant, wanted):
             return
         yield Withheld(
             job=name,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TypeVar
 
+from rover_bus.brain.decisions.reasons import Reason
 from rover_bus.brain.decisions.stragglers import evolve_paces
 from rover_bus.brain.log import (
     BrainTermBegun,
@@ -46,7 +47,6 @@ MOST_PAST = 200
 MOST_POINTS = 64
 MOST_LOSSES = 200
 MOST_TRIED = 64
-NEVER_MIND = ("observed", "rejected")
 
 
 def evolve(state: State, record: Record) -> None:
@@ -74,16 +74,15 @@ def evolve(state: State, record: Record) -> None:
 def _evolve_job(state: State, record: Record) -> None:
     match record:
         case MembersSeen(job=job):
-            known = state.jobs[job]
-            known.members_plan, known.members = record.members_plan, record.members
-            known.log_sequence = record.log_sequence
+            _see_members(state.jobs[job], record)
         case WindowClosed(job=job):
             _measure(state.jobs[job], record)
         case ChangeJudged(job=job):
             _judge(state.jobs[job], record)
         case Withheld(job=job):
             known = state.jobs[job]
-            known.said, known.waits_for = (record.constant, record.detail), record.waits_for
+            wanted = f"{record.wanted.workers}/{record.wanted.servers}" if record.wanted else ""
+            known.said, known.waits_for = (record.constant, wanted), record.waits_for
         case StragglerNoted(job=job, member=member, found=found):
             known = state.jobs[job]
             known.stragglers.pop(member.index, None)
@@ -91,8 +90,18 @@ def _evolve_job(state: State, record: Record) -> None:
                 known.stragglers[member.index] = record.constant
         case IncidentNoted(job=job):
             _note_incident(state.jobs[job], record)
-        case Foreseen():
-            """For people: the next forecast is made anew."""
+        case Foreseen(job=job, stop=stop):
+            state.jobs[job].stopping |= stop
+
+
+def _see_members(job: KnownJob, record: MembersSeen) -> None:
+    """A new life has no past: what its predecessor was does not slow it down."""
+    former = {member.index: member for member in job.members if member.role == "worker"}
+    now = {member.index: member for member in record.members if member.role == "worker"}
+    job.paces = {index: pace for index, pace in job.paces.items() if former.get(index) == now.get(index)}
+    job.stragglers = {i: remedy for i, remedy in job.stragglers.items() if former.get(i) == now.get(i)}
+    job.members_plan, job.members = record.members_plan, record.members
+    job.log_sequence = max(job.log_sequence, record.log_sequence)
 
 
 def _propose(job: KnownJob, plan: PlanProposed) -> None:
@@ -226,6 +235,9 @@ def _judge(job: KnownJob, record: ChangeJudged) -> None:
         return
     if not record.keep:
         job.rollbacks += 1
+    if record.constant == Reason.NEVER_LIVE:
+        job.declined = [*job.declined, (change.after, job.clock_s)][-8:]
+    elif not record.keep:
         job.ceilings = [*job.ceilings, (change.after, record.after, job.clock_s)][-8:]
     elif change.step == "scale":
         job.rollbacks = 0

@@ -67,9 +67,10 @@ def present(job: KnownJob) -> Size | None:
     """What a job holds or is about to hold, whichever counts more; None before its first plan."""
     if job.change is None:
         return job.held
-    if job.held is None:
-        return job.change.after
-    return max(job.held, job.change.after, key=lambda size: job.charge(size).cores)
+    sizes = [job.held, job.change.before, job.change.after]
+    if job.change.settled:
+        return job.held
+    return max((size for size in sizes if size is not None), key=lambda size: job.charge(size).cores)
 
 
 def _settled(

@@ -32,7 +32,6 @@ def propose(
     mode: PlanMode,
     wish: Wish,
     *,
-    incident: str = "",
     replaces: list[Member] | None = None,
     rolls_back: int = 0,
 ) -> PlanProposed:
@@ -68,7 +67,7 @@ def propose(
         released_by=job.waits_for,
         replaces=replaces or [],
         rolls_back=rolls_back,
-        incident=incident,
+        incident=wish.incident,
     )
 
 

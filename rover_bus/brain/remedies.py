@@ -23,6 +23,7 @@ from rover_bus.events.log import Record
 
 REACTION_S = 10.0  # a larger limit is live within a second or two; windows are up to 5 s
 HOST_SHARE = 0.9  # of a host's memory that members may be promised
+OUT_OF_DANGER = 1.15  # the limit is above all that is left to train by this: not an incident that comes back
 FORECAST_EVERY = 5  # windows
 
 
@@ -113,7 +114,8 @@ def note_ends(name: str, job: KnownJob, state: State) -> Iterator[IncidentNoted]
             samples_per_s=max(job.throughput, 1e-9),
             remaining_samples=_remaining(job),
         )
-        if needed_limit(danger, _remaining(job) / max(job.throughput, 1e-9)) <= limit:
+        needed = needed_limit(danger, _remaining(job) / max(job.throughput, 1e-9))
+        if OUT_OF_DANGER * needed <= limit or not _remaining(job):
             yield IncidentNoted(
                 job=name,
                 member=member,
@@ -130,7 +132,9 @@ def _growths(job: KnownJob) -> Iterator[tuple[Member, Growth]]:
         if member.role != "ps":
             continue
         points = job.memory.get(member.place, [])
-        growth = fit_growth([n for n, _ in points], [used for _, used in points]) if points else NotEnough("")
+        if not points or min(used for _, used in points) <= 0:
+            continue
+        growth = fit_growth([n for n, _ in points], [used for _, used in points])
         if not isinstance(growth, NotEnough):
             yield member, growth
 
@@ -163,7 +167,7 @@ def _free(state: State, job: KnownJob) -> float:
 def foresee(name: str, job: KnownJob) -> Iterator[Record]:
     """Yield whether a job's target is reached, or the forecast of when, now and then."""
     stop = job.spec.stop
-    if not job.losses or not (stop.loss or stop.auc or stop.least_decrease_per_step):
+    if job.stopping or not job.losses or not (stop.loss or stop.auc or stop.least_decrease_per_step):
         return
     target = auc_target(stop.auc) if stop.auc else stop.loss
     rule = StopRule(

@@ -83,6 +83,7 @@ class KnownJob(msgspec.Struct):
     said: tuple[str, str] = ("", "")
     waits_for: list[str] = []
     windows: int = 0
+    stopping: bool = False  # its target is reached: it was asked to end
 
     @property
     def throughput(self) -> float:

@@ -46,6 +46,7 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
     losers: list[LosingPlan] = []
     score: float = 0.0
     at_risk: bool = False
+    incident: str = ""
 
 
 class Left(msgspec.Struct, frozen=True):

@@ -15,9 +15,14 @@ from rover_bus.events.codec import decode, encode
 from rover_bus.events.facts import (
     Fact,
     HostExited,
+    JobPauseRequested,
+    JobResumeRequested,
     JobStopRequested,
     JobSubmitted,
+    PlanApproved,
+    PlanModeSet,
     PlanProposed,
+    PlanRejected,
     SlotsMoveRequested,
 )
 from rover_bus.events.identity import Exit, Member
@@ -111,7 +116,16 @@ class Script:
         )
         return self._notice(JobSubmitted(job="j", spec=spec, uid="0123456789ab"))
 
-    def do_plan(self, workers: str = "0", servers: str = "0", plan: str = "1", reason: str = "") -> list[str]:
+    def do_plan(
+        self,
+        workers: str = "0",
+        servers: str = "0",
+        plan: str = "1",
+        reason: str = "",
+        term: str = "0",
+        mode: str = "auto",
+        members_plan: str = "0",
+    ) -> list[str]:
         return self._notice(
             PlanProposed(
                 job="j",
@@ -120,8 +134,24 @@ class Script:
                 servers=int(servers),
                 hosts=["h"],
                 reason=reason,
+                brain_term=int(term),
+                mode=mode,  # type: ignore[arg-type]
+                members_plan=int(members_plan),
             )
         )
+
+    def do_answer(self, what: str, plan: str = "0", by: str = "ann") -> list[str]:
+        said = PlanApproved if what == "approve" else PlanRejected
+        return self._notice(said(job="j", plan=int(plan), by=by))
+
+    def do_mode(self, mode: str) -> list[str]:
+        return self._notice(PlanModeSet(job="j", mode=mode, by="ann"))  # type: ignore[arg-type]
+
+    def do_pause(self) -> list[str]:
+        return self._notice(JobPauseRequested(job="j", by="ann"))
+
+    def do_resume(self) -> list[str]:
+        return self._notice(JobResumeRequested(job="j", by="ann"))
 
     def do_join(self, who: str, incarnation: str = "", nonce: str = "") -> list[str]:
         role, index = place(who)
@@ -337,6 +367,7 @@ def show(value: Record | Reply) -> str:
         default = field.default_factory() if field.default_factory is not msgspec.NODEFAULT else field.default
         if (
             field.name in HIDDEN
+            or isinstance(item, PlanProposed)
             or item == default
             or field.name in ("ledger", "members", "dataset", "routing", "term")
         ):

@@ -1,6 +1,6 @@
 """A job that a Brain looks after, in a few lines: samples from a truth, a master that obeys, and every word that leaves the Brain.
 
-Time passes in half seconds. What the decider decides goes through its log's bytes into a twin: both must be equal, bit for bit (P22).
+Time passes in half seconds. What the decider decides goes through its log's bytes into a twin: both must be equal (P22).
 """
 
 from __future__ import annotations
@@ -103,7 +103,9 @@ class Life:
             return
         if self.now >= job.live_at:
             job.live_at = float("inf")
-            self.notice(self._placed(facts.PlanSettled(job=name, plan=job.plan, members_plan=job.members_plan)))
+            self.notice(
+                self._placed(facts.PlanSettled(job=name, plan=job.plan, members_plan=job.members_plan))
+            )
         workers = job.workers
         if not workers or job.live_at != float("inf"):
             return
@@ -170,9 +172,7 @@ class Life:
             )
         )
         self.notice(
-            self._placed(
-                facts.MembersDesired(job=plan.job, term=1, plan=job.members_plan, members=desired)
-            )
+            self._placed(facts.MembersDesired(job=plan.job, term=1, plan=job.members_plan, members=desired))
         )
         job.live_at = self.now + 1.5
 

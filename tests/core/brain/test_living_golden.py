@@ -1,0 +1,234 @@
+"""Golden scripts of the Brain that lives with its jobs: every path of a plan's life, as people would read it.
+
+ROVER_REWRITE_GOLDEN=1 pytest tests/core/brain/test_living_golden.py
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rover_bus.brain.decisions.arbitration import Budget
+from rover_bus.events import facts
+from rover_bus.events.job import StopSpec
+
+HERE = Path(__file__).parent
+GIB = 1 << 30
+
+
+def _life_of_jobs() -> Any:
+    spec = importlib.util.spec_from_file_location("rover_life_of_jobs", HERE / "life_of_jobs.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+Life = _life_of_jobs().Life
+Story = Callable[[], Any]
+
+
+def step(workers: int) -> float:
+    """The measured input-bound job: 25 steps a second a worker, until two cores are used up."""
+    return 128 * {1: 25.0, 2: 49.0, 3: 75.0, 4: 98.0, 5: 120.0, 6: 137.0}.get(workers, 140.0)
+
+
+def grows_from_one_worker() -> Any:
+    life = Life()
+    life.submit("j", step)
+    life.wait(120)
+    return life
+
+
+def takes_back_what_does_not_pay() -> Any:
+    """S16: throughput falls after workers were added."""
+    life = Life()
+    life.submit("j", lambda w: 128 * (25.0 * w if w <= 3 else 40.0))
+    life.wait(240)
+    return life
+
+
+def keeps_what_the_user_fixed() -> Any:
+    """S21."""
+    life = Life()
+    life.submit("j", step, workers=3)
+    life.wait(60)
+    return life
+
+
+def waits_for_a_person() -> Any:
+    life = Life()
+    life.submit("j", step, plan={"mode": "approve"})
+    life.wait(20)
+    plan = next(p for p in life.found(facts.PlanProposed) if p.plan == 2)
+    life.apply(plan, by="ann")
+    life.wait(14)
+    life.notice(facts.PlanRefused(job="j", plan=3, constant="rejected", reason="bob said no"))
+    life.wait(60)
+    return life
+
+
+def only_observes() -> Any:
+    life = Life(mode="observe")
+    life.submit("j", step)
+    life.wait(60)
+    return life
+
+
+def stays_within_a_quota() -> Any:
+    """S22: named, and never passed."""
+    life = Life(cores=8.0, quotas={"t": Budget(1.3, GIB)})
+    life.submit("j", step, plan={"tenant": "t"})
+    life.wait(90)
+    life.submit("k", step, workers=9, cores=1.0, plan={"tenant": "t"})
+    life.wait(10)
+    return life
+
+
+def makes_room_for_a_higher_job() -> Any:
+    life = Life(cores=4.0)
+    life.submit("low", step, workers=2, cores=1.0)
+    life.wait(30)
+    life.submit("high", step, workers=3, cores=1.0, priority=5)
+    life.wait(30)
+    life.end("high")
+    life.wait(30)
+    return life
+
+
+def finds_a_straggler_among_two() -> Any:
+    """S18: one of two workers becomes five times slower; found within 15 s, replaced when it lasts."""
+    life = Life()
+    job = life.submit("j", step, workers=2)
+    life.wait(40)
+    job.slow[1] = 0.2
+    life.wait(100)
+    return life
+
+
+def relieves_memory_before_the_kill() -> Any:
+    """S10: a table grows towards its limit: one incident, a larger limit, no kill."""
+    life = Life()
+    job = life.submit("j", step, workers=2, server_memory_bytes=GIB // 2, total=1_200_000)
+    job.server_bytes, job.grows_by = 0.2 * GIB, 800.0
+    life.wait(170)
+    life.said.append(f"killed: {job.killed}, uses {job.server_bytes / GIB:.2f} GiB")
+    return life
+
+
+def lets_the_risk_win() -> Any:
+    """S25: two jobs share memory, one is about to run out of it: it goes first, the scores are recorded."""
+    life = Life(cores=8.0, memory_bytes=int(1.7 * GIB))
+    job = life.submit("grows", step, workers=2, server_memory_bytes=GIB // 2, total=2_000_000)
+    job.server_bytes, job.grows_by = 0.2 * GIB, 800.0
+    other = life.submit("other", step, workers=2, server_memory_bytes=GIB // 2)
+    other.server_bytes = 0.1 * GIB
+    life.wait(20)
+    life.submit("third", step, server_memory_bytes=GIB // 2)
+    life.wait(60)
+    return life
+
+
+def sees_only_the_kill_without_relief() -> Any:
+    """The same job with relief off."""
+    life = Life()
+    job = life.submit(
+        "j", step, workers=2, server_memory_bytes=GIB // 2, total=1_200_000, plan={"relief": False}
+    )
+    job.server_bytes, job.grows_by = 0.2 * GIB, 800.0
+    life.wait(170)
+    life.said.append(f"killed: {job.killed}, uses {job.server_bytes / GIB:.2f} GiB")
+    return life
+
+
+def is_away_for_a_minute() -> Any:
+    """S26: its next plan names the place in its log from which it went on."""
+    life = Life()
+    life.submit("j", step)
+    life.wait(15)
+    life.brain_away = True
+    life.wait(60)
+    life.take_over()
+    life.wait(40)
+    plans = [
+        f"plan {p.plan} resumed_from={p.resumed_from} term={p.brain_term}"
+        for p in life.found(facts.PlanProposed)
+    ]
+    life.said += plans
+    return life
+
+
+def stops_at_its_target() -> Any:
+    life = Life()
+    job = life.submit("j", step, workers=2, stop=StopSpec(loss=0.4))
+    for second in range(160):
+        job.loss = 1 / (0.01 * (second + 1) + 2.0) + 0.1
+        life.wait(1)
+    return life
+
+
+def starts_where_a_similar_job_ended() -> Any:
+    life = Life()
+    life.submit("one", step, labels={"user": "ann"})
+    life.wait(60)
+    life.end("one")
+    life.submit("two", step, labels={"user": "ann"})
+    life.wait(40)
+    return life
+
+
+def waits_until_a_new_worker_is_live() -> Any:
+    """A change whose members never come is taken back."""
+    life = Life()
+    job = life.submit("j", step)
+    life.wait(8)
+    job.obeys = False
+    life.wait(4)
+    job.obeys = True
+    plan = next(p for p in life.found(facts.PlanProposed) if p.plan == 2)
+    life.apply(plan)
+    job.live_at = 1e9
+    job.members = job.members[:2]
+    life.wait(90)
+    return life
+
+
+STORIES: tuple[Story, ...] = (
+    grows_from_one_worker,
+    takes_back_what_does_not_pay,
+    keeps_what_the_user_fixed,
+    waits_for_a_person,
+    only_observes,
+    stays_within_a_quota,
+    makes_room_for_a_higher_job,
+    finds_a_straggler_among_two,
+    relieves_memory_before_the_kill,
+    lets_the_risk_win,
+    sees_only_the_kill_without_relief,
+    is_away_for_a_minute,
+    stops_at_its_target,
+    starts_where_a_similar_job_ended,
+    waits_until_a_new_worker_is_live,
+)
+
+
+@pytest.mark.parametrize("story", STORIES, ids=lambda story: story.__name__)
+def test_the_life_is_told_as_it_was_and_its_log_gives_the_same_state(story: Story) -> None:
+    path = HERE / "golden" / f"life_{story.__name__}.txt"
+    life = story()
+    told = (
+        "\n".join([*life.said, f"the log of {len(life.log)} records gives the same state: {life.same()}"])
+        + "\n"
+    )
+    if os.environ.get("ROVER_REWRITE_GOLDEN"):
+        path.write_text(told)
+    assert told == path.read_text()
+    assert life.same()
