@@ -19,7 +19,13 @@ from rover_bus.brain.decisions.failures import Losses, decide_failures
 from rover_bus.brain.decisions.hot_servers import HOT, decide_hot_servers
 from rover_bus.brain.decisions.knapsack import choose_greedily
 from rover_bus.brain.decisions.lifecycle import ChangeHistory, judge_change, may_change
-from rover_bus.brain.decisions.memory_limits import Means, MemoryState, decide_relief, needed_limit
+from rover_bus.brain.decisions.memory_limits import (
+    Means,
+    MemoryState,
+    decide_relief,
+    limit_before_forecast,
+    needed_limit,
+)
 from rover_bus.brain.decisions.plans import GIB, Allocation, PlanSpace
 from rover_bus.brain.decisions.probes import ProbeView, decide_probe, relieved_anchor
 from rover_bus.brain.decisions.reasons import Reason
@@ -366,10 +372,11 @@ class Staged:
         for job in cluster.jobs:
             name, held = job.case.name, job.held
             memory = self.memories[name]
-            if held is None or job.state not in ("running", "stopped") or not memory.measured:
+            if held is None or job.state not in ("running", "stopped"):
                 continue
             growth = memory.growth()
-            if growth is None:
+            if growth is None or not memory.measured:
+                self._before_forecast(job, memory, wanted)
                 continue
             size = wanted.get(name, held)
             remaining_s = job.remaining / max(memory.measured, 1e-9)
@@ -411,6 +418,16 @@ class Staged:
                 worker_gib = min(worker_gib, memory.worker_peak_gib * 1.2)
             wanted[name] = size._replace(server_gib=server_gib, worker_gib=worker_gib)
         return list(wanted.items())
+
+    def _before_forecast(self, job: JobView, memory: Memory, wanted: dict[str, Size]) -> None:
+        runs = job.effective or job.held
+        if 3 not in self.stages or runs is None or job.held is None or not memory.growth_points:
+            return
+        used = memory.growth_points[-1][1] / runs.servers
+        limit = limit_before_forecast(used, job.held.server_gib)
+        if limit > job.held.server_gib:
+            size = wanted.get(job.case.name, job.held)
+            wanted[job.case.name] = size._replace(server_gib=max(limit, size.server_gib))
 
 
 def _on_menu(axis: tuple[float, ...], value: float) -> float:

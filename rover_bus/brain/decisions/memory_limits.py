@@ -18,6 +18,7 @@ from rover_bus.brain.models.memory import Growth
 # Above the upper bound: what a process needs for a moment beyond its tables.
 MARGIN = 1.05
 # A feature may be launched at any moment: growth to come is planned this much faster than it is.
+BLIND_SHARE, BLIND_FACTOR = 0.75, 1.5  # before there is a forecast
 SURGE = 3.0
 
 
@@ -62,6 +63,13 @@ def needed_limit(state: MemoryState, horizon_s: float) -> int:
         state.growth.forecast(now + min(ahead * SURGE, state.remaining_samples)).expected_bytes,
     )
     return int(bound * MARGIN)
+
+
+def limit_before_forecast(used_bytes: float, limit_bytes: float) -> float:
+    """The limit of a server of which too little is known to forecast: half as much again as it uses, once it uses most of it."""
+    return (
+        max(limit_bytes, used_bytes * BLIND_FACTOR) if used_bytes > BLIND_SHARE * limit_bytes else limit_bytes
+    )
 
 
 def decide_relief(states: Mapping[int, MemoryState], means: Means, new_incident: str) -> list[Relief]:

@@ -33,6 +33,8 @@ from rover_bus.brain.models.samples import Configurations
 NOTHING = Allocation(workers=0, servers=0)
 # A job of which nothing is known: what a part of its first plan is worth (concave, as all measured jobs are).
 _CONCAVITY = 0.7
+# A server's limit below which memory is not why a job finds no node.
+_SMALL_BYTES = 4 * GIB
 
 
 class Contender(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,14 +98,14 @@ def decide_round(
 
 def narrowed(start: Allocation, space: PlanSpace, limits: Limits = NO_LIMITS) -> Allocation:
     """A start of the same kind that is easier to place, for a job that no node had room for: its tables on twice the servers, or
-    (where there may be no more) under half the limit; half the cores a member. Limits follow the forecast once it runs.
+    (where there may be no more) under half the limit; half the cores a member. Limits follow the forecast once it runs, but what
+    is small already is left alone: a server that does not live through its first minutes forecasts nothing.
     """
     servers = min(start.servers * 2, limits.max_servers, max(space.servers))
-    memory = start.server_memory_bytes // 2
+    memory = start.server_memory_bytes
     return start.replace(
         servers=max(servers, start.servers),
-        server_memory_bytes=memory,
-        worker_memory_bytes=start.worker_memory_bytes * 3 // 4,
+        server_memory_bytes=max(memory // 2, min(memory, _SMALL_BYTES)),
         worker_cores=_half(space.worker_cores, start.worker_cores),
         server_cores=_half(space.server_cores, start.server_cores),
     )

@@ -103,3 +103,10 @@ def test_a_start_that_no_node_had_room_for_is_asked_for_in_smaller_pieces() -> N
     alone = narrowed(start, SPACE, Limits(max_servers=2))
     assert alone.servers == 2
     assert alone.server_memory_bytes < start.server_memory_bytes
+
+
+def test_a_small_memory_limit_is_never_why_a_start_is_narrowed() -> None:
+    start = HELD.replace(server_memory_bytes=3 * GIB)
+    for _ in range(5):
+        start = narrowed(start, SPACE)
+    assert start.server_memory_bytes == 3 * GIB
