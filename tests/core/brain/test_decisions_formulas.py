@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from rover_bus.brain.decisions.balance import assign_parameters, level_slots
 from rover_bus.brain.decisions.knapsack import DoesNotFit, Offers, choose, choose_exactly, choose_greedily
-from rover_bus.brain.decisions.memory_limits import after_the_kill
+from rover_bus.brain.decisions.memory_limits import after_the_kill, limit_before_forecast
 from rover_bus.brain.decisions.nsga2 import search_front
 from rover_bus.brain.decisions.optimus import Capacity, OptimusJob, allocate, is_straggler, marginal_gain
 from rover_bus.brain.decisions.pareto import hypervolume, pareto_front
@@ -290,3 +290,9 @@ def test_what_cannot_fit_is_refused_and_says_what_to_do() -> None:
     instance = offers(1, 5)
     with pytest.raises(DoesNotFit, match="pause jobs of low priority or add capacity"):
         choose(Offers(instance.value, instance.usage, instance.capacity / 100))
+
+
+def test_before_there_is_a_forecast_a_server_that_fills_up_gets_half_as_much_again_as_it_uses() -> None:
+    assert limit_before_forecast(used_bytes=2.0, limit_bytes=4.0) == 4.0
+    assert limit_before_forecast(used_bytes=3.6, limit_bytes=4.0) == pytest.approx(5.4)
+    assert limit_before_forecast(used_bytes=0.0, limit_bytes=4.0) == 4.0

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rover_bus.brain.decisions.plans import GIB, Allocation, PlanSpace
 from rover_bus.brain.decisions.reasons import Reason
 from rover_bus.brain.decisions.rounds import Contender, decide_round
-from rover_bus.brain.decisions.scaling import JobView, plan_front
+from rover_bus.brain.decisions.scaling import DEFAULT_RULES, JobView, plan_front
 from rover_bus.brain.models.samples import Configurations
 from rover_bus.brain.models.throughput import Prediction
 
@@ -120,9 +120,29 @@ def test_short_jobs_go_first_when_both_cannot(short: int) -> None:
     jobs = [contender(8, samples=s) for s in samples]
     import msgspec
 
-    from rover_bus.brain.decisions.scaling import DEFAULT_RULES
     from rover_bus.brain.decisions.scoring import ScalePolicy
 
     rules = msgspec.structs.replace(DEFAULT_RULES, policy=ScalePolicy(scale_s=0.0, short_jobs_first=1.0))
     decisions = decide_round(jobs, 30.0, 1000 * GIB, SPACE, rules)
     assert decisions[short].allocation.cores > decisions[1 - short].allocation.cores
+
+
+class Guessing(Concave):
+    """Certain of what has at most four workers; everything beyond is a guess."""
+
+    def predict(self, at: Configurations) -> Prediction:
+        said = super().predict(at)
+        return Prediction(said.throughput, said.low_90, said.high_90, at.workers > 4)
+
+
+@pytest.mark.parametrize(("tries", "most"), [(False, 4), (True, 8)])
+def test_a_round_tries_a_guess_only_where_the_rules_say_so_and_never_beyond_one_step(
+    tries: bool, most: int
+) -> None:
+    import msgspec
+
+    rules = msgspec.structs.replace(
+        DEFAULT_RULES, restraint=msgspec.structs.replace(DEFAULT_RULES.restraint, tries=tries)
+    )
+    front = plan_front(contender(4).view, Guessing(), SPACE, rules)
+    assert max(allocation.workers for allocation in front.allocations) == most
