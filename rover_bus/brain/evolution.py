@@ -40,6 +40,7 @@ from rover_bus.events.facts import (
     Size,
 )
 from rover_bus.events.log import Record
+from rover_bus.events.plan_facts import TRIAL
 
 Point = TypeVar("Point")
 FORGETTING = 0.9  # of a size's older windows, a window
@@ -124,7 +125,7 @@ def _propose(job: KnownJob, plan: PlanProposed) -> None:
 def _hear(job: KnownJob, fact: Heard) -> None:
     match fact:
         case PlanApplied(size=Size() as size):
-            _apply(job, fact.plan, size)
+            _apply(job, fact, size)
         case PlanChecked(plan=plan, outcome="observed") if job.change and job.change.plan == plan:
             _decline(job)
         case PlanRefused(plan=plan, constant=constant):
@@ -154,12 +155,10 @@ def _decline(job: KnownJob) -> None:
     job.change = None
 
 
-def _apply(job: KnownJob, plan: int, size: Size) -> None:
+def _apply(job: KnownJob, fact: PlanApplied, size: Size) -> None:
+    plan = fact.plan
     if job.change is None or job.change.plan != plan:  # a person's plan, or one from before our log
-        before = job.held or size
-        job.change = Change(
-            plan, "asked", before, size, 0.0, job.clock_s, base=list(job.recent), by_person=True
-        )
+        job.change = _asked(job, fact, size)
     if size.workers == 0 and job.held is not None:
         job.rest = job.held
     job.change.applied = True
@@ -167,6 +166,16 @@ def _apply(job: KnownJob, plan: int, size: Size) -> None:
     if job.held is None or job.held != size:
         job.recent = []
     job.held = size
+
+
+def _asked(job: KnownJob, fact: PlanApplied, size: Size) -> Change:
+    """A person's plan. One on trial is judged like ours; perfect scaling is assumed until tried (`algorithms.md §7`)."""
+    before, trial = job.held or size, fact.constant == TRIAL and bool(job.recent)
+    predicted = job.throughput * size.workers / max(before.workers, 1) if trial else 0.0
+    step = "scale" if trial else "asked"
+    return Change(
+        fact.plan, step, before, size, predicted, job.clock_s, base=list(job.recent), by_person=True
+    )
 
 
 # -- windows -----------------------------------------------------------------------------------------------------------

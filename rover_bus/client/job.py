@@ -35,6 +35,7 @@ from rover_bus.client.lease import Assigned, Work
 from rover_bus.client.parameters import HandedOut, TrainingParameters
 from rover_bus.client.reader import Read, Reader, Source, Stream
 from rover_bus.client.standalone import Standalone
+from rover_bus.client.storage import pause_of
 from rover_bus.events.errors import InputError, RoverError, TemporaryError
 from rover_bus.events.job import Dataset, DataSpec, JobSpec
 
@@ -151,8 +152,7 @@ class Job:
         self._place.register(dataset, str(getattr(source, "path", "")), stream)
         if spec is not None and spec.witness:
             self._begin_witness(dataset)
-        latency_s = spec.read_latency_s if spec else 0.0
-        pause = (lambda: time.sleep(latency_s)) if latency_s else None
+        pause = pause_of(spec) if spec else None
         reader = self._reader = Reader(self._place, source, dataset, pause)
         try:
             while (handed := self._next(reader)) is not None:

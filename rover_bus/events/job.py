@@ -80,6 +80,7 @@ class DataSpec(Checked, frozen=True, kw_only=True):
     epochs: Positive = 1
     seed: int = 0
     read_latency_s: Seconds = 0.0  # storage latency a batch, for experiments on an input-bound job
+    readers_at_once: Count = 0  # so many workers of a host does that storage serve at a time; 0: any number
     witness: bool = True
 
 

@@ -21,6 +21,8 @@ from rover_bus.events.job import PlanMode
 # What a plan is for: the first size, a measurement, more or less of it, taking one back, memory, a slow worker, other jobs, people.
 PlanStep = Literal["start", "probe", "scale", "rollback", "relief", "replace", "room", "asked"]
 
+TRIAL = "trial"  # the constant of a person's plan that the Brain shall judge like one of its own
+
 
 class Size(Checked, frozen=True, kw_only=True):
     """How many of whom, and how big each is; 0 cores or bytes: no limit. What plans hold, want and pass over."""

@@ -167,6 +167,7 @@ class Life:
                     workers=plan.workers,
                     servers=plan.servers,
                     size=plan.size,
+                    constant=plan.constant,
                     approved_by=by,
                 )
             )

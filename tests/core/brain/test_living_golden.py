@@ -17,6 +17,7 @@ import pytest
 from rover_bus.brain.decisions.arbitration import Budget
 from rover_bus.events import facts
 from rover_bus.events.job import StopSpec
+from rover_bus.events.plan_facts import TRIAL
 
 HERE = Path(__file__).parent
 GIB = 1 << 30
@@ -53,6 +54,18 @@ def takes_back_what_does_not_pay() -> Any:
     life = Life()
     life.submit("j", lambda w: 128 * (25.0 * w if w <= 3 else 40.0))
     life.wait(240)
+    return life
+
+
+def judges_a_persons_trial() -> Any:
+    """Storage serves four readers: a fifth worker that a person tries does not pay; what he merely asks for stays."""
+    life = Life()
+    life.submit("j", lambda w: 3200.0 * min(w, 4), max_workers=4)
+    life.wait(60)
+    held = next(life.found(facts.PlanProposed))
+    for plan, constant, workers in ((5, TRIAL, 5), (7, "", 3)):
+        life.apply(held.replace(plan=plan, workers=workers, constant=constant, step="asked", by="ann"))
+        life.wait(30)
     return life
 
 
@@ -204,6 +217,7 @@ def waits_until_a_new_worker_is_live() -> Any:
 STORIES: tuple[Story, ...] = (
     grows_from_one_worker,
     takes_back_what_does_not_pay,
+    judges_a_persons_trial,
     keeps_what_the_user_fixed,
     waits_for_a_person,
     only_observes,

@@ -1,0 +1,61 @@
+"""A person's trial of a size: a plan of his own, kept by the Brain only if it pays.
+
+Used by `rover plan try` and by the demo. The plan is a fact like the Brain's, without a Brain's term: the master carries it out
+whatever the mode, because a person needs no permission of his own; its constant tells the Brain to judge it like one of its own.
+"""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING
+
+from rover_bus.cli.submission import asker, publish
+from rover_bus.events.errors import Refused
+from rover_bus.events.facts import PlanProposed, Size
+from rover_bus.events.plan_facts import TRIAL
+
+if TYPE_CHECKING:
+    from rover_bus.cli.plans import Plans
+    from rover_bus.events.bus import Bus
+
+
+async def try_size(bus: Bus, plans: Plans, *, workers: int, reason: str) -> PlanProposed:
+    """Ask for another number of workers on trial; return the plan. Raises Refused when it holds so many, or none was applied."""
+    held = held_size(plans)
+    if held.workers == workers:
+        raise Refused(f"job {plans.job!r} has {workers} workers already", "already")
+    plan = trial(plans, held, workers, reason)
+    await publish(bus, plan, f"plan.{plan.plan}.{secrets.token_hex(4)}")
+    return plan
+
+
+def held_size(plans: Plans) -> Size:
+    """Return what a job holds now. Raises Refused when nothing was carried out yet."""
+    view = plans.carried_out
+    if view is None:
+        raise Refused(f"job {plans.job!r} holds nothing yet: its first plan comes first", "too_early")
+    return view.proposed.size
+
+
+def trial(plans: Plans, held: Size, workers: int, reason: str) -> PlanProposed:
+    """Return the plan of a trial: what is held, with another number of workers."""
+    assert plans.newest is not None
+    former = plans.newest.proposed
+    by = asker()
+    return PlanProposed(
+        job=plans.job,
+        plan=plans.newest.number + 1,
+        workers=workers,
+        servers=held.servers,
+        worker_cores=held.worker_cores,
+        server_cores=held.server_cores,
+        worker_memory_bytes=held.worker_memory_bytes,
+        server_memory_bytes=held.server_memory_bytes,
+        hosts=former.hosts,
+        masters=former.masters,
+        reason=f"{held.workers} -> {workers} workers on trial{f': {reason}' if reason else ''}",
+        constant=TRIAL,
+        step="asked",
+        held=held,
+        by=by,
+    )
