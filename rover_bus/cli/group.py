@@ -12,7 +12,10 @@ import click
 # section -> command -> (module under commands/, one line of help)
 SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Start here": {
-        "demo": ("demo", "Watch a model train while its workers, its master and its broker are killed."),
+        "demo": (
+            "demo",
+            "Watch a job find its size while its workers, its master and its broker are killed.",
+        ),
         "up": ("up", "Run a stack on this machine: broker, node daemon, Brain."),
         "down": ("up", "End the stack of a state directory."),
         "run": ("run", "Run a training program without a stack, or a job file in one process (--plain)."),
@@ -31,6 +34,14 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "What happened, and why": {
         "events": ("events", "Print facts as they happened; --follow waits for more."),
+        "explain": (
+            "explain",
+            "Why a job has its size: inputs, fit, front, choice, predicted against measured.",
+        ),
+        "what-if": (
+            "explain",
+            "Ask the planner about a size nobody runs, on a copy of what the Brain knows.",
+        ),
         "story": ("story", "Walk from an event back to what caused it."),
         "decode": ("decode", "Turn a message body on stdin into JSON (for `nats --translate`)."),
     },
@@ -57,7 +68,7 @@ class LazyGroup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module = import_module(f"rover_bus.cli.commands.{COMMANDS[cmd_name][0]}")
-        command: click.Command = getattr(module, cmd_name)
+        command: click.Command = getattr(module, cmd_name.replace("-", "_"))
         return command
 
     def resolve_command(

@@ -69,6 +69,7 @@ class Plans:
     mode: str = ""  # what a person set; "": as the job file says
     paused: bool = False
     ended: str = ""
+    forecast: facts.JobForecast | None = None  # of when the job reaches what its `stop` asks for
 
     def take(self, fact: Fact, time_ms: int) -> None:
         """Take a fact of this job in; others change nothing."""
@@ -81,6 +82,8 @@ class Plans:
                 self.paused = isinstance(fact, facts.JobPaused)
             case facts.JobEnded(state=state):
                 self.ended = state
+            case facts.JobForecast():
+                self.forecast = fact
             case facts.PlanProposed(plan=plan):
                 self.by_number.setdefault(plan, PlanView(fact, time_ms))
             case _ if (view := self.by_number.get(getattr(fact, "plan", -1))) is not None:

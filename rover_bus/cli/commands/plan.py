@@ -93,9 +93,31 @@ def mode(stack: Address, job: str, mode: Any) -> None:
     click.echo(f"{job}: plans are in mode {mode} from now on")
 
 
+@plan.command("try")
+@click.argument("job")
+@click.option("--workers", type=click.IntRange(min=1), required=True, help="So many workers.")
+@click.option("--reason", default="", help="Why: it stands in the job's history.")
+@with_stack
+def try_plan(stack: Address, job: str, workers: int, reason: str) -> None:
+    """Give JOB another number of workers on trial: the Brain measures it, and takes it back when it does not pay."""
+    from rover_bus.cli.trials import try_size
+
+    async def ask(bus: NatsBus) -> str:
+        from rover_bus.events.facts import PlanApplied, PlanRefused
+
+        asked = await try_size(bus, await open_plans(bus, job), workers=workers, reason=reason)
+
+        def wanted(fact: JobFact) -> bool:
+            return isinstance(fact, PlanApplied | PlanRefused) and fact.plan == asked.plan
+
+        await heard(bus, job, 1, wanted)
+        return await _became(bus, job, asked.plan)
+
+    click.echo(visit(stack, ask))
+
+
 async def answer(bus: NatsBus, job: str, number: int | None, reason: str, *, yes: bool) -> str:
     """Say yes or no to the plan that waits; return what the master made of it. Raises Refused when none waits."""
-    from rover_bus.cli.plans import change_text, read_plans
     from rover_bus.events.facts import PlanApplied, PlanApproved, PlanRefused, PlanRejected
 
     view = (await open_plans(bus, job)).waiting(number)
@@ -107,9 +129,15 @@ async def answer(bus: NatsBus, job: str, number: int | None, reason: str, *, yes
 
     if not await heard(bus, job, sequence, wanted):
         return f"said; no master answered within {ANSWER_S:g} s: `rover plan list {job}` tells"
-    view = (await read_plans(bus, job)).find(view.number)
+    return await _became(bus, job, view.number)
+
+
+async def _became(bus: NatsBus, job: str, number: int) -> str:
+    from rover_bus.cli.plans import change_text, read_plans
+
+    view = (await read_plans(bus, job)).find(number)
     change = change_text(view.proposed.held, view.proposed.size)
-    return f"{job}: plan {view.number} ({change}) is {view.state}{f': {view.why}' if view.why else ''}"
+    return f"{job}: plan {number} ({change}) is {view.state}{f': {view.why}' if view.why else ''}"
 
 
 async def open_plans(bus: NatsBus, job: str) -> Plans:

@@ -1,0 +1,70 @@
+"""What the Brain knows, read from its own log by its own code: for explanations, and for questions that start with "what if".
+
+Fed by `rover.brain.log`; read by `rover explain` and `rover what-if`. A copy by construction: nothing that is done with it can
+reach the Brain or a job, and it is there when the Brain is not.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+from rover_bus.brain.decider import BrainDecider
+from rover_bus.brain.log import BrainBatch, Proposed, WindowClosed, Withheld
+from rover_bus.brain.state import KnownJob, State
+from rover_bus.events import subjects
+from rover_bus.events.bus import Bus
+from rover_bus.events.journal import Journal
+from rover_bus.events.log import Record
+from rover_bus.events.streams import LOG
+
+
+@dataclass(slots=True)
+class BrainCopy:
+    """The Brain's state up to a point of its log. `before_plan`: the job as it was when a plan was made."""
+
+    state: State
+    sequence: int
+    before_plan: dict[tuple[str, int], bytes] = field(default_factory=dict)
+    withheld: dict[str, Withheld] = field(default_factory=dict)
+    windows: dict[str, int] = field(default_factory=dict)
+
+    def job_at(self, job: str, plan: int | None) -> KnownJob | None:
+        """Return what the Brain knew of a job when it made a plan; None: of its present, or of a job that is over: nothing."""
+        import msgspec
+
+        if plan is None:
+            return self.state.jobs.get(job)
+        body = self.before_plan.get((job, plan))
+        return None if body is None else msgspec.msgpack.decode(body, type=KnownJob)
+
+
+async def read_brain(bus: Bus, job: str = "") -> BrainCopy:
+    """Replay the Brain's log; of one job remember what was known before each of its plans."""
+    import msgspec
+
+    decider = BrainDecider(0)
+    journal = Journal(
+        bus, subjects.BRAIN_LOG, "brain", "reader", BrainBatch, lambda: time.time_ns() // 1_000_000
+    )
+    copy = BrainCopy(decider.state, 0)
+
+    def note(record: Record) -> None:
+        match record:
+            case Proposed(plan=plan) if plan.job == job and job in decider.state.jobs:
+                copy.before_plan[(job, plan.plan)] = msgspec.msgpack.encode(decider.state.jobs[job])
+                copy.withheld.pop(job, None)
+            case Withheld(job=held):
+                copy.withheld[held] = record
+            case WindowClosed(job=measured):
+                copy.windows[measured] = copy.windows.get(measured, 0) + 1
+
+    async for stored in bus.read(LOG, subjects.BRAIN_LOG):
+        snapshot, records = journal.take(stored)
+        if snapshot is not None:
+            decider.restore(snapshot)
+        for record in records:
+            note(record)
+            decider.evolve(record)
+    copy.state, copy.sequence = decider.state, journal.sequence
+    return copy

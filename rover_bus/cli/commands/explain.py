@@ -1,0 +1,210 @@
+"""`rover explain` and `rover what-if`: why a job has the size that it has, and what another one would do."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rover_bus.cli.connection import Address, visit, with_stack
+from rover_bus.cli.tables import output_option, render
+
+if TYPE_CHECKING:
+    from rover_bus.cli.explaining import Row
+    from rover_bus.events.nats_bus import NatsBus
+
+
+@click.command()
+@click.argument("job")
+@click.argument("number", type=int, required=False, metavar="[PLAN]")
+@output_option
+@with_stack
+def explain(stack: Address, job: str, number: int | None, output: str) -> None:
+    """Explain PLAN of JOB, or the newest: what was measured, the fit with its error, the front, the choice, why not the others,
+    predicted against measured. Read from the logs: works while the Brain is down, and after the job is over.
+    """
+
+    async def read(bus: NatsBus) -> Row:
+        from rover_bus.cli.brain_state import read_brain
+        from rover_bus.cli.explaining import explain_plan
+        from rover_bus.cli.plans import read_plans
+
+        plans = await read_plans(bus, job)
+        view = plans.find(number)
+        brain = await read_brain(bus, job)
+        explained = explain_plan(view, brain.job_at(job, view.number), brain.state)
+        held_back = brain.withheld.get(job)
+        left = None if held_back is None else {"constant": held_back.constant, "detail": held_back.detail}
+        return explained | {"left_as_it_is": left, "stop": plans.forecast}
+
+    explained = visit(stack, read)
+    click.echo(_json(explained) if output == "json" else "\n".join(tell(explained)))
+
+
+@click.command("what-if")
+@click.argument("job")
+@click.option("--workers", type=click.IntRange(min=1), help="So many workers.")
+@click.option("--ps", "--servers", "servers", type=click.IntRange(min=1), help="So many servers.")
+@click.option("--worker-cores", type=click.FloatRange(min=0, min_open=True), help="So many cores each.")
+@click.option(
+    "--ps-cores", "server_cores", type=click.FloatRange(min=0, min_open=True), help="The same of servers."
+)
+@output_option
+@with_stack
+def what_if(
+    stack: Address,
+    job: str,
+    workers: int | None,
+    servers: int | None,
+    worker_cores: float | None,
+    server_cores: float | None,
+    output: str,
+) -> None:
+    """Ask the Brain's own planner what JOB would do at another size; what is not given stays. Nothing is changed by it."""
+    asked = {
+        "workers": workers,
+        "servers": servers,
+        "worker_cores": worker_cores,
+        "server_cores": server_cores,
+    }
+
+    async def read(bus: NatsBus) -> Row:
+        from rover_bus.cli.brain_state import read_brain
+        from rover_bus.cli.commands.plan import open_plans
+        from rover_bus.cli.explaining import suppose
+        from rover_bus.events.errors import Refused
+
+        await open_plans(bus, job)
+        brain = await read_brain(bus, job)
+        known = brain.state.jobs.get(job)
+        if known is None or known.held is None:
+            raise Refused(f"the Brain knows nothing of {job!r} yet: wait for its first plan", "too_early")
+        wanted = known.held.replace(**{name: value for name, value in asked.items() if value is not None})
+        return {"job": job, "brain_log_sequence": brain.sequence, **suppose(known, brain.state, wanted)}
+
+    supposed = visit(stack, read)
+    click.echo(_json(supposed) if output == "json" else "\n".join(tell_supposed(supposed)))
+
+
+def _json(record: Row) -> str:
+    import msgspec
+
+    return msgspec.json.encode(record).decode()
+
+
+def tell(explained: Row) -> list[str]:
+    """Return an explanation as lines."""
+    from rover_bus.cli.explanation import error_text, tell_forecast
+    from rover_bus.cli.plans import change_text, size_text
+
+    by = f", by {explained['by']}" if explained["by"] else ""
+    wanted, came_from = explained["wanted"], explained["computed_from"]
+    lines = [
+        f"{explained['job']}, plan {explained['plan']} ({explained['step']}): {change_text(explained['held'], wanted)}",
+        f"outcome    {explained['outcome']}",
+        f"reason     {explained['reason']} [{explained['constant']}]{by}",
+        f"size       {size_text(wanted)}",
+    ]
+    lines += [f"fixed      {constraint}" for constraint in explained["constraints"]]
+    lines += _inputs(explained)
+    lines += [f"{'why not' if at == 0 else '':10} {line}" for at, line in enumerate(explained["why_not"])]
+    predicted, measured = explained["predicted"], explained["measured_after"]
+    if predicted:
+        low, high = explained["predicted_low_90"], explained["predicted_high_90"]
+        spread = f" ({low:,.0f} to {high:,.0f})" if low and high else ""
+        after = (
+            f"{measured:,.0f} measured ({error_text(predicted, measured)})"
+            if measured
+            else "not measured yet"
+        )
+        lines.append(f"predicted  {predicted:,.0f} samples/s{spread}; {after}")
+    lines.append(
+        f"made from  the job's log up to {came_from['log_sequence']}, member set {came_from['members_plan']}, "
+        f"by Brain term {came_from['brain_term']}"
+    )
+    if explained.get("stop"):
+        lines.append(f"stop       {tell_forecast(explained['stop'])}")
+    left = explained.get("left_as_it_is")
+    if left:
+        detail = f" ({left['detail']})" if left["detail"] else ""
+        lines.append(f"since then left as it is: {left['constant']}{detail}")
+    return lines
+
+
+def _inputs(explained: Row) -> list[str]:
+    if "tried" not in explained:
+        return []
+    lines: list[str] = []
+    if explained["tried"]:
+        rows = [
+            {
+                "workers": row["workers"],
+                "servers": row["servers"],
+                "measured": row["measured"],
+                "fitted": row["fitted"],
+                "error": None if row["error"] is None else f"{100 * row['error']:+.1f} %",
+                "waits for input": f"{100 * row['input_share']:.0f} %",
+            }
+            for row in explained["tried"]
+        ]
+        lines += ["inputs     (samples/s)", *_indented(rows)]
+    lines.append(f"fit        {_fit(explained['fit'])}")
+    lines += [f"           beware: {warning}" for warning in explained["fit"].get("warnings", ())]
+    for row in explained["fit"].get("taken_back", ()):
+        lines.append(
+            f"           {row['workers']} workers were taken back at {row['reached']:,.0f} samples/s"
+        )
+    if explained["front"]:
+        lines += ["front      (cost in cores and GiB, samples/s)", *_indented(explained["front"])]
+    return lines
+
+
+def _fit(fit: dict[str, Any]) -> str:
+    if "not_enough" in fit:
+        return f"not enough: {fit['not_enough']}"
+    words = [f"off by {100 * fit['median_error']:.1f} % in the median over {fit['sizes']} sizes"]
+    if fit.get("ingest_a_worker"):
+        words.insert(
+            0,
+            f"bound by input: {fit['ingest_a_worker']:,.0f} samples/s a worker ± {100 * fit['ingest_spread']:.0f} %",
+        )
+    if fit.get("compute"):
+        words.insert(0, f"compute by the {fit['compute']} form")
+    return "; ".join(words)
+
+
+def tell_supposed(supposed: Row) -> list[str]:
+    """Return the planner's answer as lines."""
+    rows = []
+    for name in ("held", "wanted"):
+        row = supposed[name]
+        rows.append(
+            {
+                "": "now" if name == "held" else "what if",
+                "workers": row["workers"],
+                "servers": row["servers"],
+                "samples/s": f"{row['throughput']:,.0f}" + ("?" if row["guess"] else ""),
+                "90 %": f"{row['low_90']:,.0f} to {row['high_90']:,.0f}",
+                "cost": row["cost"],
+                "ends in": "-" if row["remaining_s"] is None else f"{row['remaining_s']:,.0f} s",
+            }
+        )
+    lines = [f"{supposed['job']}, by the Brain's log up to {supposed['brain_log_sequence']}"]
+    lines += render(rows, list(rows[0])).splitlines()
+    if supposed["wanted"]["guess"]:
+        lines.append("? a guess: too far from what was measured")
+    lines += [
+        f"beware: {noun} were never varied; the form alone speaks" for noun in supposed["never_measured"]
+    ]
+    if supposed["would_be_refused"]:
+        lines.append(f"the planner would refuse it: {supposed['would_be_refused']}")
+    planner = supposed["planner"]
+    if "wants" in planner:
+        lines.append(f"it would itself take {planner['wants'].workers} workers ({planner['constant']})")
+    else:
+        lines.append(f"it would itself leave it as it is ({planner['left_as_it_is']})")
+    return lines
+
+
+def _indented(rows: list[dict[str, Any]]) -> list[str]:
+    return [f"           {line}" for line in render(rows, list(rows[0])).splitlines()]
