@@ -6,7 +6,7 @@ BIN := .venv/bin
 .PHONY: help demo test core simulate chaos lint format schemas picture wheel clean
 
 help:
-	@echo "make demo      watch a model train while its workers, its master and its broker are killed"
+	@echo "make demo      watch a job find its size while its workers, its master and its broker are killed"
 	@echo "make test      core, simulation and broker rings"
 	@echo "make simulate  10,000 deterministic histories (COUNT=...)"
 	@echo "make chaos     real processes under SIGKILL, SIGSTOP and broker restarts"

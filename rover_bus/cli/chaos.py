@@ -33,6 +33,12 @@ TARGETS: dict[Choice, tuple[Target, ...]] = {
     "broker": ("broker",),
     "all": ("worker", "worker", "master", "broker"),
 }
+STORY: tuple[tuple[float, Target], ...] = (
+    (0.28, "worker"),
+    (0.33, "master"),
+    (0.39, "broker"),
+    (0.46, "worker"),
+)
 FIRST, LAST = 0.02, 0.92  # later than this a strike may find that the training is over
 LOOK_S = 0.05
 
@@ -62,6 +68,12 @@ def draw_strikes(seed: int, choice: Choice) -> list[Strike]:
     return sorted(Strike(dice.uniform(FIRST, LAST), target, dice.random()) for target in TARGETS[choice])
 
 
+def story_strikes(seed: int) -> list[Strike]:
+    """Return the strikes of the narrated demo: the same kinds and as many, in the order of its story, at fixed points."""
+    dice = random.Random(f"story:{seed}")
+    return [Strike(at, target, dice.random()) for at, target in STORY]
+
+
 @dataclass(slots=True)
 class Chaos:
     """Carries strikes out on one job of one stack; `tell` hears of each."""
@@ -79,10 +91,14 @@ class Chaos:
         for strike in strikes:
             while self.progress.fraction < strike.at:  # noqa: ASYNC110 - processes, not events, are waited for
                 await asyncio.sleep(LOOK_S)
-            while (done := await self._strike(strike)) is None:  # noqa: ASYNC110
-                await asyncio.sleep(LOOK_S)
-            self.struck.append(done)
-            self.tell(done)
+            await self.strike(strike)
+
+    async def strike(self, strike: Strike) -> None:
+        """Strike now, or as soon as there is something to strike."""
+        while (done := await self._strike(strike)) is None:  # noqa: ASYNC110
+            await asyncio.sleep(LOOK_S)
+        self.struck.append(done)
+        self.tell(done)
 
     @property
     def seconds(self) -> float:

@@ -1,7 +1,7 @@
-"""The demo as a program: data, a private stack, one job, its kills, the comparison, the verdict.
+"""The demo as a program: data, a private stack, one job, the acts of its story, the comparison, the verdict.
 
-Fed by `rover demo`; puts together stack.py, submission.py, chaos.py and report.py, and tells narrator.py. Everything lies in one
-temporary directory, which is removed whatever happens.
+Fed by `rover demo`; puts together stack.py, submission.py, acts.py, chaos.py, unmanaged.py and report.py, and tells narrator.py.
+Everything lies in one temporary directory, which is removed whatever happens.
 """
 
 from __future__ import annotations
@@ -9,65 +9,75 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import shutil
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rover_bus.cli.chaos import Chaos, Choice, draw_strikes
+from rover_bus.cli.acts import Acts
+from rover_bus.cli.chaos import Chaos, Choice, Strike, draw_strikes, story_strikes
 from rover_bus.cli.commands.run import run_plain
 from rover_bus.cli.connection import Address, visit
+from rover_bus.cli.demo_job import as_the_user_asked, prepare_job
 from rover_bus.cli.history import Happened
 from rover_bus.cli.home import Home
-from rover_bus.cli.job_file import check_data, find_example, read_job
 from rover_bus.cli.narrator import Narrator
+from rover_bus.cli.plans import Plans
 from rover_bus.cli.progress import Progress
 from rover_bus.cli.report import Tally, sum_up
 from rover_bus.cli.stack import RunningStack, ending_on_signals
 from rover_bus.cli.submission import Outages, follow_job, submit
-from rover_bus.events.errors import InputError
-from rover_bus.events.facts import MasterElected
+from rover_bus.cli.unmanaged import Unmanaged
+from rover_bus.cli.unmanaged_runs import key_of, recall
+from rover_bus.events.facts import HostRegistered, MasterElected
 from rover_bus.events.job import JobSpec
 
 if TYPE_CHECKING:
     from rover_bus.events.nats_bus import NatsBus
 
-ROWS, EVAL_ROWS = 48_000, 12_000
 ORPHAN_S = 5.0
 DRAW_S = 0.1
 NEXT = (
     "rover up                                          a stack of your own; then, in another terminal:",
     "rover submit JOB.toml --wait                      your click log (docs/job-file.md)",
-    "rover doctor                                      what this machine can do",
+    "rover explain JOB                                 why it has the size that it has",
 )
 
 
-class Demonstration:
-    """One demo. `keep`: a directory that stays, with state, logs and the model."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choices:
+    """What the user of the demo chose. `story`: the acts in their narrated order, else kills at the seed's times."""
 
-    def __init__(
-        self,
-        seed: int,
-        chaos: Choice,
-        narrator: Narrator,
-        *,
-        keep: Path | None = None,
-        reference: bool = True,
-    ) -> None:
-        self.seed, self.chaos, self.reference = seed, chaos, reference
-        self.narrator = narrator
-        self._keep = keep
+    seed: int
+    chaos: Choice = "all"
+    story: bool = True
+    keep: Path | None = None  # a directory that stays, with state, logs and the model
+    reference: bool = True
+    compare: bool = False
+
+    def strikes(self) -> list[Strike]:
+        """Return what is killed, and at which points of the training."""
+        if self.chaos == "all" and self.story:
+            return story_strikes(self.seed)
+        return draw_strikes(self.seed, self.chaos)
+
+
+class Demonstration:
+    """One demo."""
+
+    def __init__(self, choices: Choices, narrator: Narrator) -> None:
+        self.choices, self.narrator = choices, narrator
         self._takeover_s: float | None = None
 
     def run(self) -> dict[str, Any]:
         """Play it; return its report (report.py)."""
-        say = self.narrator.say
-        self.narrator.title(f"rover demo, seed {self.seed}, chaos: {self.chaos}")
+        choices, say = self.choices, self.narrator.say
+        self.narrator.title(f"rover demo, seed {choices.seed}, chaos: {choices.chaos}")
         with ending_on_signals(), self._directory() as root:
-            spec = self._prepare(root)
+            spec, rows = prepare_job(root, choices.seed)
+            self._introduce(spec, rows)
             with (
                 RunningStack(Home(root / "stack"), orphan_s=ORPHAN_S, disposable=True) as stack,
                 Home.find().lent_to(stack.record()) as found_here,
@@ -80,21 +90,26 @@ class Demonstration:
                     say(hint, "dim")
                 address = Address(stack.url, stack.secret_file, stack.home)
                 report = visit(address, lambda bus: self._train(bus, stack, spec))
-            if self.reference and report["state"] == "completed":
+            if choices.reference and report["state"] == "completed":
                 say("the same job in one process, without bus, servers or storage latency, for comparison")
                 quick = spec.replace(data=spec.data.replace(read_latency_s=0.0))
                 report["auc_reference"] = run_plain(quick, quiet=True)["auc"]
-        self.narrator.verdict(report)
+            off = self._without_control_plane(root, spec, rows["train"])
+        self._conclude(report, off)
+        return report
+
+    def _conclude(self, report: dict[str, Any], off: dict[str, Any] | None) -> None:
+        report["unmanaged"] = off
+        self.narrator.verdict(report, off)
         self.narrator.title("next")
         for line in NEXT:
             self.narrator.console.print(f"  {line}", soft_wrap=True)
-        return report
 
     @contextlib.contextmanager
     def _directory(self) -> Iterator[Path]:
-        if self._keep:
-            self._keep.mkdir(parents=True, exist_ok=True)
-            yield self._keep.absolute()
+        if self.choices.keep:
+            self.choices.keep.mkdir(parents=True, exist_ok=True)
+            yield self.choices.keep.absolute()
             return
         root = Path(tempfile.mkdtemp(prefix="rover-demo-"))
         try:
@@ -102,48 +117,37 @@ class Demonstration:
         finally:
             shutil.rmtree(root, ignore_errors=True)
 
-    def _prepare(self, root: Path) -> JobSpec:
-        """Make the data and read the job file, as a user would."""
-        made = subprocess.run(
-            [
-                *(sys.executable, str(find_example("clicks.py")), "clicks_train.tsv", "clicks_eval.tsv"),
-                *("--rows", str(ROWS), "--eval-rows", str(EVAL_ROWS), "--seed", str(self.seed)),
-            ],
-            cwd=root,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if made.returncode != 0:
-            raise InputError(f"the demo's data could not be made: {made.stderr.strip()[-500:]}")
-        job_file = root / "demo.toml"
-        shutil.copyfile(find_example("jobs/demo.toml"), job_file)
-        spec = read_job(job_file, seed=self.seed)
-        rows = check_data(spec)
-        self.narrator.say(
+    def _introduce(self, spec: JobSpec, rows: dict[str, int]) -> None:
+        data, say = spec.data, self.narrator.say
+        say(
             f"clicks in Criteo's shape: {rows['train']:,} rows to train on, {rows['evaluate']:,} to evaluate; "
-            f"{spec.data.epochs} epochs; storage latency {1000 * spec.data.read_latency_s:.0f} ms a batch"
+            f"{data.epochs} epochs in batches of {data.batch_size}"
         )
-        return spec
+        say(
+            f"their storage takes {1000 * data.read_latency_s:.0f} ms a batch and serves {data.readers_at_once} readers at a time: "
+            "bound by its input, because on a few cores only such a job can gain from more workers"
+        )
+
+    # -- the managed run -----------------------------------------------------------------------------------------------
 
     async def _train(self, bus: NatsBus, stack: RunningStack, spec: JobSpec) -> dict[str, Any]:
         tally, outages, progress = Tally(), Outages(bus), Progress(bus, spec.name)
         chaos = Chaos(stack, bus, spec.name, progress, self.narrator.struck)
+        acts = Acts(bus, chaos, progress, self.narrator, spec.name, Plans(spec.name))
         began_s = time.monotonic()
 
         def hear(happened: Happened) -> None:
             tally.hear(happened)
             if happened.fact is not None:
                 self._note_takeover(chaos, happened)
+                acts.hear(happened.fact, happened.stored.time_ms)
                 self.narrator.fact(happened.fact)
 
+        await self._tell_wrong_size(bus, spec)
         await progress.follow()
         sequence = await submit(bus, spec)
         with self.narrator.training("training"):
-            beside = [
-                asyncio.ensure_future(chaos.run(draw_strikes(self.seed, self.chaos))),
-                asyncio.ensure_future(self._draw(progress)),
-            ]
+            beside = [asyncio.ensure_future(work) for work in self._beside(acts, chaos, progress)]
             try:
                 ended = await follow_job(bus, spec.name, sequence, hear)
             finally:
@@ -154,7 +158,38 @@ class Demonstration:
         report = sum_up(
             spec.name, ended, tally, wall_s=wall_s, broker_restarts=max(outages.count, chaos.count("broker"))
         )
-        return report | {"takeover_seconds": self._takeover_s, "seed": self.seed, "chaos": self.chaos}
+        return report | {
+            "takeover_seconds": self._takeover_s,
+            "seed": self.choices.seed,
+            "chaos": self.choices.chaos,
+            "plans": [_plan(view) for view in acts.plans.by_number.values()],
+            "straggler": acts.straggler,
+        }
+
+    def _beside(self, acts: Acts, chaos: Chaos, progress: Progress) -> Sequence[Coroutine[Any, Any, None]]:
+        """Return what goes on beside the training."""
+        strikes, draw = self.choices.strikes(), self._draw(progress)
+        if self.choices.chaos != "all":
+            return [chaos.run(strikes), draw]
+        if self.choices.story:
+            return [acts.play_story(strikes), draw]
+        return [chaos.run(strikes), acts.play_rest(), draw]
+
+    async def _tell_wrong_size(self, bus: NatsBus, spec: JobSpec) -> None:
+        """The user's own configuration beside what the machine has."""
+        from rover_bus.cli.history import read_facts
+        from rover_bus.events.subjects import host_facts
+
+        asked = as_the_user_asked(spec)
+        async for happened in read_facts(bus, [host_facts(fact="registered")]):
+            if isinstance(happened.fact, HostRegistered):
+                has = happened.fact.capacity
+                self.narrator.say(
+                    f"its user would have asked for {asked.workers.count} worker and {asked.servers.count} server; "
+                    f"{happened.fact.host} has {has.cores:g} cores and {has.memory_bytes / 2**30:.0f} GiB, nearly idle. "
+                    "The job file leaves the workers to the Brain",
+                    "bold",
+                )
 
     async def _draw(self, progress: Progress) -> None:
         while True:
@@ -166,3 +201,28 @@ class Demonstration:
         kills = [each for each in chaos.struck if each.strike.target == "master"]
         if isinstance(happened.fact, MasterElected) and kills and self._takeover_s is None:
             self._takeover_s = round(chaos.seconds - kills[0].seconds, 3)
+
+    # -- the other run -------------------------------------------------------------------------------------------------
+
+    def _without_control_plane(self, root: Path, spec: JobSpec, rows: int) -> dict[str, Any] | None:
+        """Make the run of the off column when asked to, else return a recorded one of the same job and kills, or None."""
+        asked, strikes = as_the_user_asked(spec), self.choices.strikes()
+        if not self.choices.compare:
+            return recall(key_of(asked, strikes, rows))
+        self.narrator.say(
+            "the same job without a control plane, same seed, same kills: this takes some minutes"
+        )
+        return Unmanaged(asked, strikes, root / "unmanaged", self.narrator.say).run()
+
+
+def _plan(view: Any) -> dict[str, Any]:
+    """Return a plan as a record of the report."""
+    judged = view.judged
+    return {
+        "plan": view.number,
+        "step": view.proposed.step,
+        "workers": view.proposed.workers,
+        "state": view.state,
+        "predicted": view.proposed.predicted,
+        "measured": judged.after if judged else None,
+    }

@@ -16,19 +16,25 @@ from rich._export_format import CONSOLE_SVG_FORMAT
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
-from rich.table import Table
 
+from rover_bus.cli import verdict
 from rover_bus.cli.chaos import Struck
+from rover_bus.cli.explanation import headline, judgement, rivals
 from rover_bus.cli.narration import BAD, GOOD, mood, tell
 from rover_bus.events import facts
 from rover_bus.events.facts import Fact
 
+MOST_RIVALS_TOLD = 3
 STYLES = {GOOD: "green", BAD: "red", "dim": "dim", "": ""}
 SILENT = (
     facts.JobSubmitted,
     facts.JobOpened,
     facts.MembersDesired,
-    facts.PlanProposed,
+    facts.PlanChecked,
+    facts.PlanApplied,
+    facts.PlanMeasured,
+    facts.PlanWithheld,
+    facts.RoutingChanged,
     facts.HostRegistered,
     facts.HostStarted,
     facts.JobReported,
@@ -64,9 +70,26 @@ class Narrator:
         """Tell what happened, unless it only prepares what will be told."""
         if isinstance(fact, SILENT):
             return
+        if isinstance(fact, facts.PlanProposed):
+            self._plan(fact)
+            return
         if isinstance(fact, facts.HostExited) and fact.exit.reason in ("completed", "drained"):
             return
+        if isinstance(fact, facts.PlanKept | facts.PlanRolledBack):
+            what = (
+                "is kept"
+                if isinstance(fact, facts.PlanKept)
+                else f"does not pay, plan {fact.by_plan} takes it back"
+            )
+            self.say(f"plan {fact.plan} {what}: {judgement(fact)}", STYLES.get(mood(fact), ""))
+            return
         self.say(tell(fact), STYLES.get(mood(fact), ""))
+
+    def _plan(self, plan: facts.PlanProposed) -> None:
+        """Tell a plan: one line for it, one a rival that lost."""
+        self.say(headline(plan), "bold cyan")
+        for line in rivals(plan)[:MOST_RIVALS_TOLD]:
+            self.say(f"    not: {line}", "dim")
 
     def struck(self, struck: Struck) -> None:
         """Tell of a kill, and what should follow."""
@@ -95,65 +118,15 @@ class Narrator:
         if self._bar and self._task is not None:
             self._bar.update(self._task, completed=fraction)
 
-    def verdict(self, report: dict[str, Any]) -> None:
-        """Print the end in figures."""
-        lost = report["samples_total"] - report["samples_committed"] - report["samples_dead_lettered"]
-        table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2))
-        table.add_column()
-        table.add_column(overflow="fold")
-        rows: list[tuple[str, str]] = [
-            (
-                "samples",
-                f"{report['samples_committed']:,} of {report['samples_total']:,} committed, {lost:,} lost",
-            ),
-            ("witness", _witness(report)),
-            ("killed", _killed(report)),
-            (
-                "price",
-                f"{report['samples_retrained']:,} gradients computed a second time; "
-                f"updates that servers held already and ignored: {report['updates_ignored']:,}",
-            ),
-            ("take-over", _take_over(report["takeover_seconds"])),
-            ("time", f"{report['wall_seconds']:.1f} s, {report['samples_per_second']:,.0f} samples/s"),
-            ("quality", _quality(report)),
-        ]
-        for name, text in rows:
-            table.add_row(f"[bold]{name}[/bold]", text)
+    def verdict(self, report: dict[str, Any], off: dict[str, Any] | None) -> None:
+        """Print the end in figures: the control plane off and on."""
+        self.title("the same job, the same seed, the same kills")
+        self.console.print(verdict.compare(report, off))
+        self.console.print(f"[dim]{escape(verdict.source(off))}[/dim]", soft_wrap=True)
         self.console.print()
-        self.console.print(table)
+        self.console.print(verdict.details(report))
 
     def save_picture(self, path: Path) -> None:
         """Save what was told as SVG (the console must record), without the fonts that rich would fetch from the network."""
         format_without_fonts = re.sub(r"@font-face \{\{.*?\}\}\s*", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
         self.console.save_svg(str(path), title="rover demo", code_format=format_without_fonts)
-
-
-def _killed(report: dict[str, Any]) -> str:
-    counts = [(report["workers_lost"], "worker"), (report["masters_lost"], "master")]
-    counts.append((report["broker_restarts"], "broker restart"))
-    return ", ".join(f"{number} {noun}{'' if number == 1 else 's'}" for number, noun in counts)
-
-
-def _witness(report: dict[str, Any]) -> str:
-    duplicated = report["samples_duplicated"]
-    if duplicated is None:
-        return "none was kept"
-    if duplicated == 0 and report["samples_committed"] == report["samples_total"]:
-        return "every sample was applied exactly once"
-    return f"{duplicated:,} samples were applied twice"
-
-
-def _take_over(seconds: float | None) -> str:
-    return (
-        "no master was killed"
-        if seconds is None
-        else f"a new master led {seconds:.2f} s after the old one was killed"
-    )
-
-
-def _quality(report: dict[str, Any]) -> str:
-    if report["auc"] is None:
-        return "not measured"
-    reference = report["auc_reference"]
-    beside = "" if reference is None else f"; {reference:.4f} in one undisturbed process"
-    return f"AUC {report['auc']:.4f}, log loss {report['logloss']:.4f}{beside}"

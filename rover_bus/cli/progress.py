@@ -8,7 +8,7 @@ from __future__ import annotations
 from rover_bus.events import subjects
 from rover_bus.events.bus import Bus, Stored, Subscription
 from rover_bus.events.journal import Journal
-from rover_bus.events.log import LogBatch
+from rover_bus.events.log import Granted, LogBatch
 from rover_bus.events.streams import LOG
 from rover_bus.master.evolution import evolve
 from rover_bus.master.state import State
@@ -19,6 +19,7 @@ class Progress:
 
     def __init__(self, bus: Bus, job: str) -> None:
         self.state = State()
+        self.leases: dict[int, list[int]] = {}  # batches of the leases that each worker got, by its index
         self._bus = bus
         self._subject = subjects.job_log(job)
         self._journal = Journal(bus, self._subject, job, "reader", LogBatch, lambda: 0)
@@ -38,6 +39,8 @@ class Progress:
             self.state = State.load(snapshot)
         for record in records:
             evolve(self.state, record)
+            if isinstance(record, Granted):
+                self.leases.setdefault(record.worker, []).extend(record.counts)
 
     @property
     def fraction(self) -> float:

@@ -18,8 +18,17 @@ PICTURE_COLUMNS = 136
 @click.command()
 @click.option("--seed", type=int, default=1, help="Draws the data, the model and what is killed when [1].")
 @click.option("--chaos", type=click.Choice(get_args(Choice)), default="all", help="What is killed [all].")
-@click.option("--headless", is_flag=True, help="Plain lines on stderr.")
+@click.option(
+    "--headless",
+    is_flag=True,
+    help="Plain lines on stderr; kills at the seed's times instead of the story's order.",
+)
 @click.option("--json", "as_json", is_flag=True, help="The last line on stdout is one JSON object.")
+@click.option(
+    "--compare",
+    is_flag=True,
+    help="Run the off column of the verdict instead of showing a recorded run (some minutes).",
+)
 @click.option("--no-reference", is_flag=True, help="Do not train the same job in one process for comparison.")
 @click.option(
     "--keep", type=click.Path(path_type=Path, file_okay=False), help="Keep state, logs and model there."
@@ -32,21 +41,30 @@ def demo(
     chaos: Choice,
     headless: bool,
     as_json: bool,
+    compare: bool,
     no_reference: bool,
     keep: Path | None,
     picture: Path | None,
 ) -> None:
-    """Train a recommendation model under a real elastic control plane on this machine, and kill it in the middle.
+    """Train a recommendation model under a real elastic control plane on this machine: watch it find its size, and kill it.
 
-    About a minute. Leaves nothing behind, also after Ctrl-C.
+    A little more than a minute. Leaves nothing behind, also after Ctrl-C.
     """
     from rover_bus.cli.decode import to_line
-    from rover_bus.cli.demonstration import Demonstration
+    from rover_bus.cli.demonstration import Choices, Demonstration
     from rover_bus.cli.narrator import Narrator
 
     console = make_console(headless, as_json, picture is not None)
     narrator = Narrator(console, live=console.is_terminal and not headless and picture is None)
-    report = Demonstration(seed, chaos, narrator, keep=keep, reference=not no_reference).run()
+    choices = Choices(
+        seed=seed,
+        chaos=chaos,
+        story=not headless,
+        keep=keep,
+        reference=not no_reference,
+        compare=compare,
+    )
+    report = Demonstration(choices, narrator).run()
     if picture:
         narrator.save_picture(picture)
     if as_json:

@@ -14,7 +14,9 @@ import numpy as np
 import psutil
 import pytest
 
-from rover_bus.cli.job_file import find_example
+from rover_bus.cli.chaos import Strike
+from rover_bus.cli.job_file import find_example, read_job
+from rover_bus.cli.unmanaged import Unmanaged
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(600)]
 ROWS, EVAL_ROWS, EPOCHS = 6000, 1000, 2
@@ -143,8 +145,23 @@ def test_the_demo_kills_what_it_says_and_every_sample_is_applied_exactly_once(tm
     assert report["masters_lost"] >= 1
     assert report["broker_restarts"] >= 1
     assert report["takeover_seconds"] > 0
+    assert [plan["step"] for plan in report["plans"]][:2] == ["start", "probe"]
+    assert "unmanaged" in report
     assert processes_below(tmp_path) == []
     assert list(tmp_path.iterdir()) == []
+
+
+def test_without_a_control_plane_a_killed_worker_trains_its_share_again(folder: Path) -> None:
+    spec = read_job(folder / "job.toml")
+    strikes = [Strike(0.4, "worker", 0.9), Strike(0.5, "master", 0.0), Strike(0.7, "worker", 0.1)]
+    said: list[str] = []
+    figures = Unmanaged(spec, strikes, folder / "off", said.append).run()
+    assert (figures["workers"], figures["servers"], figures["workers_lost"]) == (2, 2, 2)
+    assert figures["samples_lost"] == 0
+    assert 0 < figures["samples_duplicated"] < ROWS * EPOCHS
+    assert 0.5 < figures["auc"] < 1
+    assert len(said) == 2
+    assert processes_below(folder) == []
 
 
 def test_somebody_else_kills_what_members_lists_and_nothing_is_lost(tmp_path: Path) -> None:
