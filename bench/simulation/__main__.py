@@ -8,8 +8,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import multiprocessing
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,7 @@ from bench.simulation.experiment import (
     run_cell,
 )
 from bench.simulation.gate import TARGETS, check_gate, measure_gate
+from bench.simulation.kept import Kept
 from bench.simulation.warm import measure_warm_starts
 from bench.simulation.worlds import digest
 
@@ -65,6 +68,9 @@ def gate(worlds: tuple[str, ...], seeds: int) -> None:
 @click.option(
     "--losses", type=click.Path(path_type=Path), default=None, help="Write the page of losses here."
 )
+@click.option(
+    "--keep", type=click.Path(path_type=Path), default=None, help="File of finished cells, to go on from."
+)
 @click.option("--budget", is_flag=True, help="Also print where the time of the jobs goes.")
 @click.option("--json", "as_json", is_flag=True, help="Print one last line of JSON.")
 def run(
@@ -77,6 +83,7 @@ def run(
     with_gate: bool,
     out: Path | None,
     losses: Path | None,
+    keep: Path | None,
     budget: bool,
     as_json: bool,
     **conditions: Any,
@@ -87,17 +94,35 @@ def run(
             if name in ("W1", "W2"):
                 check_gate(measure_gate(load_class(name)(), DEVELOPMENT_SEEDS))
     chosen = (DEVELOPMENT_SEEDS if develop else TEST_SEEDS)[:seeds]
-    cells: report.Cells = {}
+    names = policies or tuple(POLICIES)
+    kept, cells = Kept(keep, digest()), report.Cells()
     with multiprocessing.Pool(processes) as pool:
-        for world in worlds:
-            for load in loads:
-                work = [(world, load, seed, policies or tuple(POLICIES), conditions) for seed in chosen]
-                label = _label(world, load, conditions)
-                cells[label] = pool.map(_cell, work, chunksize=1)
-                _print(label, cells[label], budget)
+        for world, load in itertools.product(worlds, loads):
+            label = _label(world, load, conditions)
+            cells[label] = _run(pool, kept, (world, load, conditions), chosen, names)
+            _print(label, cells[label], budget)
     remarks: dict[str, Any] = {"worlds' digest": digest(), "seeds": f"{chosen[0]}..{chosen[-1]}"}
     remarks["restart of the baselines, s"] = conditions["restart_s"]
     _write(cells, remarks, out, losses, as_json)
+
+
+def _run(
+    pool: Any,
+    kept: Kept,
+    where: tuple[str, float, dict[str, Any]],
+    seeds: Sequence[int],
+    names: Sequence[str],
+) -> list[dict[str, Figures]]:
+    """The cells of all seeds: those that are kept, and the rest run now."""
+    world, load, conditions = where
+    work = [
+        (world, load, seed, conditions, missing)
+        for seed in seeds
+        if (missing := kept.missing(world, load, seed, conditions, names))
+    ]
+    for (_, _, seed, _), cell in pool.imap_unordered(_cell, work):
+        kept.add(world, load, seed, conditions, cell)
+    return [kept.cell(world, load, seed, conditions, names) for seed in seeds]
 
 
 def _label(world: str, load: float, conditions: dict[str, Any]) -> str:
@@ -139,9 +164,13 @@ def warm(families: int, runs: int, develop: bool) -> None:
         click.echo(f"{name:<44} {value:.4g}")
 
 
-def _cell(arguments: tuple[str, float, int, tuple[str, ...], dict[str, Any]]) -> dict[str, Figures]:
-    world, load, seed, policies, conditions = arguments
-    return run_cell(load_class(world)(), load, seed, policies, **conditions)
+Where = tuple[str, float, int, dict[str, Any]]
+
+
+def _cell(work: tuple[str, float, int, dict[str, Any], tuple[str, ...]]) -> tuple[Where, dict[str, Figures]]:
+    world, load, seed, conditions, policies = work
+    cell = run_cell(load_class(world)(), load, seed, policies, **conditions)
+    return (world, load, seed, conditions), cell
 
 
 def _print(label: str, cells: list[dict[str, Figures]], budget: bool) -> None:
