@@ -16,6 +16,7 @@ import numpy as np
 from bench.simulation.cluster import Cluster
 from bench.simulation.generator import Arrivals, generate
 from bench.simulation.policies.elastic import ElasticScheduler, PublicRules
+from bench.simulation.policies.live import LiveBrain
 from bench.simulation.policies.on_the_bus import OnTheBus
 from bench.simulation.policies.optimus import Optimus
 from bench.simulation.policies.oracle import Knowing, clairvoyant_bound
@@ -50,6 +51,8 @@ POLICIES: dict[str, Callable[[Setting], Policy]] = {
     "{1+2}": _stages(1, 2),
     "{1+2+3}": _stages(1, 2, 3),
     "{1+2+3}, over the bus": lambda setting: OnTheBus(setting, _stages(1, 2, 3)),
+    "live Brain": LiveBrain,
+    "live Brain, over the bus": lambda setting: OnTheBus(setting, LiveBrain),
     "perfect samples": lambda setting: Knowing(setting, free=False, fitted=True),
     "oracle, our mechanisms": lambda setting: Knowing(setting, free=False),
     "oracle": Knowing,

@@ -5,5 +5,6 @@
 `elastic`    an elastic scheduler (fair share, the user's containers), and the public Brain's rules
 
 `staged`     our stages {1} {2} {3} {1+2} {1+2+3}
+`on_the_bus` any policy behind the simulated bus; `live` the decider of the live Brain
 `oracle`     the truth is known: exact knapsack; with our mechanisms; with perfect samples; and the bound no policy can pass
 """
