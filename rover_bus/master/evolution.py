@@ -166,6 +166,7 @@ def _end_move(state: State, record: log.MoveEnded) -> None:
         raise ValueError("a move without a rollout: this log does not belong to a job")
     state.rollout.move = None
     state.rollout.moved += record.done
+    state.counts.moves += record.done
     state.rollout.failures += not record.done
 
 

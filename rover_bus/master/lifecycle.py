@@ -239,6 +239,7 @@ def summary(state: State) -> dict[str, Any]:
         "commits_refused": state.counts.commits_refused,
         "leases_speculated": state.counts.speculated,
         "rewinds": state.counts.rewinds,
+        "moves": state.counts.moves,
         "epochs": ledger.dataset.epochs if ledger is not None else 0,
         "updates_ignored": int(sum(p.statistics.get("updates_ignored", 0) for p in state.parts.values())),
         "parts": [part.path for _, part in sorted(state.parts.items())],

@@ -80,6 +80,7 @@ class Counts(msgspec.Struct):
     speculated: int = 0
     batches_dead_lettered: int = 0
     rewinds: int = 0
+    moves: int = 0  # of slots, done
 
 
 class State:

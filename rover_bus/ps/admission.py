@@ -4,7 +4,7 @@ Pure: `decide_*` answer a request from the state, `evolve` advances the state by
 tables; apart, because every exactness claim of the project rests on these hundred lines.
 
 Slots with the same applied set form a group; a server begins with one group and gets a second only when slots arrive from
-elsewhere with a set of their own. So a push costs one look into a few intervals, whatever it holds.
+elsewhere with a set of their own (`moving`). So a push costs one look into a few intervals, whatever it holds.
 """
 
 from __future__ import annotations
@@ -13,11 +13,16 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 import msgspec
+import numpy as np
 
 from rover_bus.events.requests import RoutingTable
 from rover_bus.ps.intervals import NOTHING, Intervals
+from rover_bus.ps.ranges import Ranges, common, mask_of, ranges_of
 from rover_bus.ps.routing import version
 from rover_bus.ps.store import BatchKey
+
+BEHIND_S = 0.01  # a server is told of a new routing within this time, mostly
+MOVING_S = 0.005  # a hand-over lasts a few of these
 
 
 class Fence(msgspec.Struct, frozen=True, array_like=True):
@@ -47,13 +52,20 @@ class Admission(msgspec.Struct, frozen=True, kw_only=True):
     routing: RoutingTable | None = None
     groups: tuple[SlotGroup, ...] = ()
     closed_before: int = 0  # every batch of an earlier data epoch is settled; their sets are forgotten
+    frozen: Mapping[
+        int, Ranges
+    ] = {}  # by move: slots that are being handed over, so that no push may change them
+    arrived: tuple[
+        SlotGroup, ...
+    ] = ()  # slots that are here whole and wait for the routing that gives them to us
 
 
 # --- answers ----------------------------------------------------------------------------------------------------------
 
 
 class Refusal(NamedTuple):
-    """Nothing changed. `code`: not_admitted | stale_history | stale_generation | stale_incarnation | stale_routing | behind."""
+    """Nothing changed. `code`: not_admitted | stale_history | stale_generation | stale_incarnation | stale_routing | behind |
+    moving | cannot_move."""
 
     code: str
     message: str
@@ -108,7 +120,33 @@ class EpochsClosed(NamedTuple):
     before: int
 
 
-Event = Admitted | Routed | Applied | Settled | EpochsClosed
+class Frozen(NamedTuple):
+    """A move takes the last of these slots: nothing may change them until the log has decided."""
+
+    move: int
+    slots: Ranges
+
+
+class Thawed(NamedTuple):
+    """A move is over, and these slots were not handed over after all; or they were, and have left."""
+
+    move: int
+
+
+class Arrived(NamedTuple):
+    """Slots are here whole, with the applied sets and the closed epochs of their source (P3)."""
+
+    groups: tuple[SlotGroup, ...]
+    closed_before: int
+
+
+class Left(NamedTuple):
+    """Slots that had arrived are dropped: the log decided otherwise."""
+
+    slots: Ranges
+
+
+Event = Admitted | Routed | Applied | Settled | EpochsClosed | Frozen | Thawed | Arrived | Left
 
 
 # --- decisions --------------------------------------------------------------------------------------------------------
@@ -130,9 +168,16 @@ def decide_request(state: Admission, fence: Fence) -> Refusal | None:
     return None
 
 
+def decide_peer(state: Admission, fence: Fence) -> Refusal | None:
+    """Fence of another server: it may be one routing ahead or behind, for it is about to change."""
+    if state.routing is None:
+        return decide_request(state, fence)
+    return decide_request(state, msgspec.structs.replace(fence, epoch=state.routing.epoch))
+
+
 def _other(theirs: int, ours: int, what: str) -> Refusal:
     if theirs > ours:
-        return Refusal("behind", f"{what} {theirs} has not reached this server, which is at {ours}", 0.05)
+        return Refusal("behind", f"{what} {theirs} has not reached this server, which is at {ours}", BEHIND_S)
     return Refusal(f"stale_{what}", f"{what} {theirs} is over: this server is at {ours}")
 
 
@@ -143,6 +188,8 @@ def decide_push(state: Admission, fence: Fence, batch: BatchKey) -> Refusal | Ap
         return refusal
     if batch.epoch < state.closed_before:
         return Repeat()
+    if state.frozen:
+        return Refusal("moving", "slots are being handed over to another server: ask again", MOVING_S)
     fresh = tuple(at for at, group in enumerate(state.groups) if not holds(group, batch))
     return Apply(fresh) if fresh or not state.groups else Repeat()
 
@@ -162,7 +209,34 @@ def decide_routing(state: Admission, table: RoutingTable) -> Refusal | None:
         return _other(table.generation, state.generation, "generation")
     if state.routing is not None and version(table) < version(state.routing):
         return _other(table.epoch, state.routing.epoch, "routing")
+    return _decide_slots(state, table)
+
+
+def _decide_slots(state: Admission, table: RoutingTable) -> Refusal | None:
+    """Only slots that were handed over change hands: a server never serves what it does not hold, nor drops what it alone has."""
+    if state.routing is None:
+        return None
+    before, after = mask_of(slots_of(state.routing, state.index)), mask_of(slots_of(table, state.index))
+    here = before.copy()
+    for group in state.arrived:
+        here |= mask_of(group.slots)
+    given = np.zeros_like(before)
+    for ranges in state.frozen.values():
+        given |= mask_of(ranges)
+    if np.any(after & ~here):
+        return Refusal(
+            "cannot_move", f"routing {version(table)} gives server {state.index} slots that are not here"
+        )
+    if np.any(before & ~after & ~given):
+        return Refusal(
+            "cannot_move", f"routing {version(table)} takes slots of server {state.index} that nobody fetched"
+        )
     return None
+
+
+def slots_of(table: RoutingTable, index: int) -> Ranges:
+    """Return the slots of one server."""
+    return tuple((first, end) for owner, first, end in table.owners if owner == index)
 
 
 def evolve(state: Admission, event: Event) -> Admission:
@@ -178,21 +252,55 @@ def evolve(state: Admission, event: Event) -> Admission:
                 routing=None,
                 groups=(),
                 closed_before=0,
+                frozen={},
+                arrived=(),
             )
-        case Routed(table, slots):
-            groups = state.groups or ((SlotGroup(slots, {}),) if slots else ())
+        case Routed(table, slots) if state.routing is None:
+            groups: tuple[SlotGroup, ...] = (SlotGroup(slots, {}),) if slots else ()
             return replace(state, routing=table, groups=groups)
+        case Routed(table, slots):
+            groups = _merged(_only((*state.groups, *state.arrived), slots))
+            arrived = _only(state.arrived, ranges_of(~mask_of(slots)))
+            return replace(state, routing=table, groups=groups, arrived=arrived)
         case Applied(batch, which):
-            return replace(state, groups=_with_batch(state.groups, batch, which))
+            groups = _with_batch(state.groups, batch, which)
+            return replace(state, groups=groups if len(groups) == len(which) else _merged(groups))
+        case Frozen(move, slots):
+            return replace(state, frozen={**state.frozen, move: slots})
+        case Thawed(move):
+            return replace(state, frozen={m: s for m, s in state.frozen.items() if m != move})
+        case Arrived(arriving, before):
+            closed = max(before, state.closed_before)
+            return _without_closed(replace(state, arrived=(*state.arrived, *arriving)), closed)
+        case Left(slots):
+            return replace(state, arrived=_only(state.arrived, ranges_of(~mask_of(slots))))
         case Settled(epoch, batches):
             settled = (_with_settled(group, epoch, batches) for group in state.groups)
             return replace(state, groups=_merged(settled))
         case EpochsClosed(before):
-            before = max(before, state.closed_before)
-            kept = (
-                SlotGroup(g.slots, {e: s for e, s in g.applied.items() if e >= before}) for g in state.groups
-            )
-            return replace(state, groups=_merged(kept), closed_before=before)
+            return _without_closed(state, max(before, state.closed_before))
+
+
+def _without_closed(state: Admission, before: int) -> Admission:
+    """Return the state without the sets of closed epochs."""
+
+    def kept(groups: Iterable[SlotGroup]) -> Iterable[SlotGroup]:
+        return (SlotGroup(g.slots, {e: s for e, s in g.applied.items() if e >= before}) for g in groups)
+
+    return msgspec.structs.replace(
+        state, groups=_merged(kept(state.groups)), arrived=tuple(kept(state.arrived)), closed_before=before
+    )
+
+
+def _only(groups: Iterable[SlotGroup], slots: Ranges) -> tuple[SlotGroup, ...]:
+    """Return the groups as far as they lie in these slots."""
+    some = (SlotGroup(common(group.slots, slots), group.applied) for group in groups)
+    return tuple(group for group in some if group.slots)
+
+
+def groups_in(state: Admission, slots: Ranges) -> tuple[SlotGroup, ...]:
+    """Return the applied sets of these slots: what goes with them (P3)."""
+    return _only(state.groups, slots)
 
 
 def _with_batch(

@@ -29,7 +29,7 @@ from rover_bus.ps.stream import Frame, FrameReceiver, FrameSender, connect
 Refresher = Callable[[RoutingTable, float], RoutingTable]
 
 
-class _Link:
+class Link:
     """One authenticated connection."""
 
     def __init__(self, server: ServerAddress, secret: bytes, connect_s: float, silence_s: float) -> None:
@@ -147,7 +147,7 @@ class RemoteParameters:
         self._exchange = Exchange(routing, in_flight=in_flight, patience_s=patience_s)
         self._secret, self._refresh = secret, refresh
         self._connect_s, self._silence_s = 5.0, silence_s
-        self._links: list[_Link] = []
+        self._links: list[Link] = []
 
     @property
     def routing(self) -> RoutingTable:
@@ -238,12 +238,12 @@ class RemoteParameters:
             case Reset(routing):
                 self.close()
                 for server in routing.servers:
-                    self._links.append(_Link(server, self._secret, self._connect_s, self._silence_s))
+                    self._links.append(Link(server, self._secret, self._connect_s, self._silence_s))
             case Refresh(after, wait_s):
                 return self._refresh(after, wait_s)
         return None
 
-    def _link(self, position: int) -> _Link:
+    def _link(self, position: int) -> Link:
         if position >= len(self._links):
             raise LinkLost("not connected")
         return self._links[position]

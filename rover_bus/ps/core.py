@@ -6,32 +6,55 @@ to be by `service` (orders of the master). Pure but for its own memory: no clock
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from rover_bus.events.errors import BadMessage, InputError, NotEnoughMemory, Refused
-from rover_bus.events.requests import RoutingTable
+from rover_bus.events.requests import MoveOrder, RoutingTable
 from rover_bus.ps import admission, messages
 from rover_bus.ps.admission import Admission, Applied, Apply, Refusal, Repeat
 from rover_bus.ps.catalogue import Keys
 from rover_bus.ps.frame import BodyReader, Buffer
 from rover_bus.ps.hashing import SLOTS
-from rover_bus.ps.messages import Acked, Declare, Dump, Inspect, Pull, Push, Reply, Request, Section
+from rover_bus.ps.messages import (
+    Acked,
+    Declare,
+    Dump,
+    Fetch,
+    Fetched,
+    Follow,
+    Inspect,
+    Pull,
+    Push,
+    Reply,
+    Request,
+    Section,
+)
+from rover_bus.ps.moving import Arrival, Departure, groups_of
 from rover_bus.ps.routing import owned_slots, owner_of_slots
 from rover_bus.ps.rows import Places, all_finite
 from rover_bus.ps.spec import Dense
-from rover_bus.ps.storage import Store
+from rover_bus.ps.storage import Store, only
 from rover_bus.ps.store import BatchKey
 from rover_bus.ps.tables import TableSet
+from rover_bus.ps.traffic import Traffic
 
 PAGE_BYTES = 32 << 20  # of values in one page of a dump
 REMEMBERED_PULLS = 256  # whose keys wait for their push: of some 100 KiB each
 
 Arrays = list[npt.NDArray[Any]]
 Located = tuple[Keys, Places]
-Trainable = tuple[Store, Places, npt.NDArray[Any]]  # distinct places and their gradients
+
+
+class Trainable(NamedTuple):
+    """Rows of one section of a push, ready to be trained."""
+
+    store: Store
+    keys: Keys
+    places: Places  # distinct
+    gradients: npt.NDArray[Any]
 
 
 class ServerCore:
@@ -48,11 +71,14 @@ class ServerCore:
         self._seed = 0
         self._pulls = 0
         self._remembered: dict[int, list[Located]] = {}
+        self._departing: dict[int, Departure] = {}  # moves away from here
+        self._arriving: dict[int, Arrival] = {}  # moves to here
+        self.traffic = Traffic()
         self.version = 0  # pushes applied: what staleness is measured by
         self.counters: dict[str, float] = {}
-        self._listed: tuple[tuple[str, int], tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]] | None = (
-            None
-        )
+        self._listed: (
+            tuple[tuple[str, int, int], tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]] | None
+        ) = None
 
     # --- orders of the master ---
 
@@ -67,9 +93,11 @@ class ServerCore:
         self.state = admission.evolve(self.state, admission.Admitted(history, generation, state))
         self.tables, self._listed, self._seed, self.version, self.counters = None, None, seed, 0, {}
         self._remembered.clear()
+        self._departing.clear()
+        self._arriving.clear()
 
     def route(self, table: RoutingTable) -> None:
-        """Follow a routing table. Raises Refused when it is stale, or moves slots (which this release cannot)."""
+        """Follow a routing table. Raises Refused when it is stale, or gives or takes slots that were not handed over."""
         refusal = admission.decide_routing(self.state, table)
         if refusal:
             raise Refused(refusal.message, refusal.code)
@@ -78,11 +106,97 @@ class ServerCore:
         if self.tables is None:
             self.tables = TableSet(slots, self._seed, self._memory_limit_bytes)
         elif not np.array_equal(slots, self.tables.owned):
+            self._change_slots(self.tables, slots)
+        self.state = admission.evolve(
+            self.state, admission.Routed(table, admission.slots_of(table, self.state.index))
+        )
+
+    def _change_slots(self, tables: TableSet, slots: npt.NDArray[np.int64]) -> None:
+        """Serve what was handed over to us, drop what was handed over to others."""
+        gone, new = np.setdiff1d(tables.owned, slots), np.setdiff1d(slots, tables.owned)
+        if len(new):
+            tables.own(new)
+            self._arriving = {
+                m: each for m, each in self._arriving.items() if not np.isin(each.list, new).all()
+            }
+        if len(gone):
+            tables.drop(gone)
+            for move in [m for m, each in self._departing.items() if np.isin(each.list, gone).all()]:
+                self._end_departure(move)
+        self._remembered.clear()  # places that were dropped may hold other rows soon
+        self._listed = None
+
+    # --- moves of slots ---
+
+    @property
+    def takes_part(self) -> bool:
+        """Whether slots are on their way from here or to here."""
+        return bool(self._departing or self._arriving)
+
+    def follow_moves(self, orders: list[MoveOrder]) -> None:
+        """Obey the master's orders: all moves that this server takes part in. One that is not listed is over."""
+        listed = {order.move: order for order in orders}
+        for move in [move for move in self._departing if move not in listed]:
+            self._end_departure(move)
+        for move in [move for move in self._arriving if move not in listed]:
+            arrival = self._arriving.pop(move)
+            self._open.drop(arrival.list)
+            self.state = admission.evolve(self.state, admission.Left(arrival.slots))
+        me = (self.state.index, self.state.incarnation)
+        for move, order in listed.items():
+            ours = (order.source.index, order.source.incarnation) == me and self.tables is not None
+            if ours and move not in self._departing:
+                departure = Departure(order)
+                if np.isin(departure.list, self._open.owned).all():
+                    self._departing[move] = departure
+
+    def _end_departure(self, move: int) -> None:
+        del self._departing[move]
+        self.state = admission.evolve(self.state, admission.Thawed(move))
+
+    def begin_arrival(self, order: MoveOrder) -> None:
+        """Make room for slots that come. Raises Refused, NotEnoughMemory."""
+        if order.move in self._arriving:
+            self._open.drop(self._arriving.pop(order.move).list)
+        self._arriving[order.move] = Arrival(order, self._open)
+
+    def take_in(self, move: int, fetched: Fetched, body: BodyReader, last: bool) -> Arrival:
+        """Write rows that the source sent; with the last of them the slots are whole here, and wait for their routing."""
+        arrival = self._arriving.get(move)
+        if arrival is None:
+            raise Refused(f"move {move} is over", "stale_move")
+        arrival.take_in(fetched, body, self._open)
+        if last:
+            arrived = admission.Arrived(groups_of(fetched.applied), fetched.closed_before)
+            self.state = admission.evolve(self.state, arrived)
+        return arrival
+
+    def sweep(self) -> bool:
+        """Spend a few milliseconds on the rows of slots that have left; False when none are left."""
+        return self.tables is not None and self.tables.sweep()
+
+    def _fetch(self, request: Fetch) -> tuple[Reply, Arrays]:
+        refusal = admission.decide_peer(self.state, request.fence)
+        if refusal:
+            return self._refuse(refusal), []
+        departure = self._departing.get(request.move)
+        if departure is None:
             raise Refused(
-                "slots of a running server cannot be moved yet: rewind the job instead", "cannot_move"
+                f"move {request.move} was not ordered here (yet, or any more)", messages.UNKNOWN_MOVE
             )
-        ranges = tuple((first, end) for owner, first, end in table.owners if owner == self.state.index)
-        self.state = admission.evolve(self.state, admission.Routed(table, ranges))
+        if departure.check(request):
+            departure.advance(request, self._open)
+            if request.hand_over:
+                self.state = admission.evolve(self.state, admission.Frozen(request.move, departure.slots))
+        applied = admission.groups_in(self.state, departure.slots) if request.hand_over else ()
+        return departure.answer(self._open, applied, self.state.closed_before)
+
+    def _follow(self, request: Follow) -> Reply:
+        refusal = admission.decide_peer(self.state, request.fence)
+        if refusal:
+            return self._refuse(refusal)
+        self.route(request.routing)
+        return Acked()
 
     def settle(self, epoch: int, committed: tuple[tuple[int, int], ...]) -> None:
         """Fold the master's settled batches into the applied sets (P3)."""
@@ -120,6 +234,12 @@ class ServerCore:
             return messages.Statistics(values=self.statistics()), []
         if isinstance(request, Push):
             return self._push(request, body), []
+        if isinstance(request, Fetch):
+            body.end()
+            return self._fetch(request)
+        if isinstance(request, Follow):
+            body.end()
+            return self._follow(request), []
         refusal = admission.decide_request(self.state, request.fence)
         if refusal:
             return self._refuse(refusal), []
@@ -146,11 +266,14 @@ class ServerCore:
 
     def _pull(self, request: Pull, body: BodyReader) -> tuple[Reply, Arrays]:
         arrays, located = [], []
+        counted = request.counted and self.traffic.samples()
         for section in request.sections:
             store = self._open.store(section.names)
             keys = messages.read_keys(section, self._open.catalogue.families[section.names[0]], body)
             places = store.locate(keys)
             arrays.append(store.pull(keys, places))
+            if counted:
+                self.traffic.note(store.slots(keys))
             located.append((keys, places))
         body.end()
         for names in request.dense:
@@ -178,8 +301,13 @@ class ServerCore:
         if isinstance(decision, Repeat):
             self.count("updates_ignored")
             return Acked(repeated=True)
-        for store, places, gradients in self._prepare(request, body, self._fresh(decision)):
+        trained = self._prepare(request, body, self._fresh(decision))
+        for store, _, places, gradients in trained:
             store.rows.train(places, gradients, request.rate_scale)
+        for departure in self._departing.values():
+            if departure.logs:
+                for store, keys, places, _ in trained:
+                    departure.changes.note(self._open.catalogue.families[keys.names[0]], store, keys, places)
         self.state = admission.evolve(self.state, Applied(batch, decision.groups))
         self._remembered.pop(request.pull, None)
         staleness = max(0, self.version - request.version) if request.version >= 0 else 0
@@ -210,9 +338,10 @@ class ServerCore:
             keys, places = self._located(push, section, store, body)
             gradients = body.read(family.dtype, (len(keys.keys), store.rows.width))
             if fresh is not None:
-                keys, gradients = _only(fresh[store.slots(keys)], keys, gradients)
+                kept = fresh[store.slots(keys)]
+                keys, gradients = only(kept, keys), gradients[kept]
                 places = store.locate(keys)
-            prepared.append((store, store.allocate(keys, places), gradients))
+            prepared.append(Trainable(store, keys, store.allocate(keys, places), gradients))
         for names in push.dense:
             store, keys = self._dense_store(names), _dense_keys(names)
             places = store.locate(keys)
@@ -221,11 +350,13 @@ class ServerCore:
             if fresh is not None:
                 kept = fresh[store.slots(keys)]
                 places, gradients = np.arange(store.rows.count)[places][kept], gradients[kept]
-            prepared.append((store, places, gradients))
+            prepared.append(Trainable(store, keys, places, gradients))
         body.end()
-        if not all(all_finite(gradients) for _, _, gradients in prepared):
+        if not all(all_finite(each.gradients) for each in prepared):
             raise BadMessage("gradients that are not finite")
-        return [(s, p, g if g.flags.writeable else g.copy()) for s, p, g in prepared]
+        return [
+            e if e.gradients.flags.writeable else e._replace(gradients=e.gradients.copy()) for e in prepared
+        ]
 
     def _located(self, push: Push, section: Section, store: Store, body: BodyReader) -> Located:
         if section.pulled < 0:
@@ -255,7 +386,7 @@ class ServerCore:
 
     def _listing(self, table: str, store: Store) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Sort a table once for all of its pages."""
-        asked = (table, store.rows.count)
+        asked = (table, store.rows.count, store.rows.used)
         if self._listed is None or self._listed[0] != asked:
             self._listed = asked, store.listing(table)
         return self._listed[1]
@@ -278,11 +409,3 @@ class ServerCore:
 def _dense_keys(names: tuple[str, ...]) -> Keys:
     none = np.empty(0, np.int64)
     return Keys(names, none, none)
-
-
-def _only(
-    kept: npt.NDArray[np.bool_], keys: Keys, gradients: npt.NDArray[Any]
-) -> tuple[Keys, npt.NDArray[Any]]:
-    ends = np.cumsum(keys.counts)
-    counts = np.diff(np.concatenate(([0], np.cumsum(kept)))[np.concatenate(([0], ends))])
-    return Keys(keys.names, counts, keys.keys[kept]), gradients[kept]

@@ -7,19 +7,19 @@ so lines travel without keys.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from rover_bus.events.errors import InputError
+from rover_bus.events.errors import BadMessage, InputError
 from rover_bus.ps.catalogue import Catalogue, Entry, Keys, stored_width
 from rover_bus.ps.hashing import SLOTS, chunk_slots
 from rover_bus.ps.initial import first_values, table_key
 from rover_bus.ps.rows import Budget, Places, Rows
 from rover_bus.ps.spec import CHUNK_LINES, LINE, Dense
-from rover_bus.ps.storage import Int
+from rover_bus.ps.storage import Int, Mask, Ownership, Scanned
 
 
 def owned_lines(entry: Entry, is_owned: npt.NDArray[np.bool_]) -> Int:
@@ -35,39 +35,31 @@ class DenseStore:
     def __init__(self, family: Dense, owned: Int, seed: int, budget: Budget) -> None:
         self.rows = Rows(family, stored_width(family), budget)
         self._family, self._seed = family, seed
-        self._is_owned = np.zeros(SLOTS, bool)
-        self._is_owned[owned] = True
-        self._lines: dict[str, tuple[Int, int]] = {}  # line numbers held here, first place
+        self._slots_here = Ownership(owned)
+        self._arrays: dict[str, _Lines] = {}
         self._located: dict[tuple[str, ...], Places] = {}
+        self._free = np.empty(0, np.int64)  # places that may be used again
 
     def add(self, entry: Entry) -> None:
-        name = entry.table.name
-        lines = owned_lines(entry, self._is_owned)
-        self._lines[name] = lines, self.rows.count
+        slots = np.repeat(chunk_slots(entry.table.name, entry.chunks), CHUNK_LINES)[: entry.lines]
+        array = _Lines(slots, np.full(entry.lines, -1, np.int64))
+        lines = np.flatnonzero(self._slots_here.held[slots])
         self.rows.reserve(len(lines))
+        array.places[lines] = self.rows.count + np.arange(len(lines))
         key = np.uint64(table_key(self._seed, entry.salt))
         self.rows.append(first_values(self._family.init, key, lines, self.rows.width, self._family.dtype))
+        self._arrays[entry.table.name] = array
+
+    def _owned(self, name: str) -> Int:
+        return np.flatnonzero(self._slots_here.owned[self._arrays[name].slots])
 
     def slots(self, keys: Keys) -> Int:
-        held = (
-            chunk_slots(name, -(-int(n) // CHUNK_LINES))[lines // CHUNK_LINES]
-            for name, lines, n in self._sized(keys)
-        )
-        return np.concatenate(list(held))
-
-    def _sized(self, keys: Keys) -> Iterator[tuple[str, Int, int]]:
-        for name in keys.names:
-            lines = self._lines[name][0]
-            yield name, lines, int(lines[-1]) + 1 if len(lines) else 0
+        return np.concatenate([self._arrays[name].slots[self._owned(name)] for name in keys.names])
 
     def locate(self, keys: Keys) -> Places:
         places = self._located.get(keys.names)
         if places is None:
-            runs = [
-                np.arange(first, first + len(lines))
-                for lines, first in map(self._lines.__getitem__, keys.names)
-            ]
-            every = np.concatenate(runs)
+            every = np.concatenate([self._arrays[name].places[self._owned(name)] for name in keys.names])
             straight = (
                 len(every) and every[-1] - every[0] == len(every) - 1 and bool(np.all(np.diff(every) == 1))
             )
@@ -83,8 +75,81 @@ class DenseStore:
         return places
 
     def listing(self, name: str) -> tuple[Int, Int]:
-        lines, first = self._lines[name]
-        return lines, np.arange(first, first + len(lines))
+        lines = self._owned(name)
+        return lines, self._arrays[name].places[lines]
+
+    # --- slots that come and go ---
+
+    def hold(self, slots: Int) -> None:
+        wanted = np.zeros(SLOTS, bool)
+        wanted[slots] = True
+        lines = {name: np.flatnonzero(wanted[array.slots]) for name, array in self._arrays.items()}
+        places = self._claim(sum(map(len, lines.values())))
+        for name, some in lines.items():
+            self._arrays[name].places[some], places = places[: len(some)], places[len(some) :]
+        self._slots_here.held[slots] = True
+
+    def _claim(self, count: int) -> Int:
+        used, fresh = self._free[:count], max(0, count - len(self._free))
+        self.rows.reserve(fresh)
+        self.rows.reclaim(used)
+        self._free = self._free[count:]
+        first = self.rows.count
+        self.rows.count += fresh
+        return np.concatenate((used, first + np.arange(fresh)))
+
+    def own(self, slots: Int) -> None:
+        self._slots_here.owned[slots] = True
+        self._located.clear()
+
+    def drop(self, slots: Int) -> None:
+        self._slots_here.owned[slots] = self._slots_here.held[slots] = False
+        self._located.clear()
+        for array in self._arrays.values():
+            gone = (array.places >= 0) & ~self._slots_here.held[array.slots]
+            self.rows.release(array.places[gone])
+            self._free = np.concatenate((self._free, array.places[gone]))
+            array.places[gone] = -1
+
+    def sweep(self) -> bool:
+        return False
+
+    def scan(self, slots: Int, cursor: int, most_rows: int) -> Scanned:
+        wanted = np.zeros(SLOTS, bool)
+        wanted[slots] = True
+        lines = [np.flatnonzero(wanted[array.slots]) for array in self._arrays.values()]
+        ends = np.cumsum([0, *map(len, lines)])
+        whole = np.concatenate(lines) if lines else np.empty(0, np.int64)
+        counts = np.diff(np.clip(ends, cursor, cursor + most_rows))
+        keys = Keys(tuple(self._arrays), counts, whole[cursor : cursor + most_rows])
+        done = cursor + most_rows >= len(whole)
+        return Scanned(keys, self.find(keys), -1 if done else cursor + most_rows)
+
+    def touched(self, keys: Keys, places: Places, slots: Mask) -> Keys:
+        lines = [np.flatnonzero(slots[self._arrays[name].slots]) for name in keys.names]
+        return Keys(keys.names, np.array([len(some) for some in lines], np.int64), np.concatenate(lines))
+
+    def find(self, keys: Keys) -> Int:
+        parts = np.split(keys.keys, np.cumsum(keys.counts)[:-1])
+        every = [self._arrays[name].at(part) for name, part in zip(keys.names, parts, strict=True)]
+        places = np.concatenate(every) if every else np.empty(0, np.int64)
+        if np.any(places < 0):
+            raise BadMessage("lines of dense arrays that no slot here has")
+        return places
+
+
+class _Lines(NamedTuple):
+    """A dense array, line by line: the slot, and the place here (-1: not held)."""
+
+    slots: Int
+    places: Int
+
+    def at(self, lines: Int) -> Int:
+        """Return the places of lines, -1 for lines that the array has not."""
+        known = (lines >= 0) & (lines < len(self.places))
+        places = np.full(len(lines), -1, np.int64)
+        places[known] = self.places[lines[known]]
+        return places
 
 
 class DenseLayout:

@@ -10,14 +10,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rover_bus.events.errors import BadMessage
+from rover_bus.events.errors import BadMessage, NotEnoughMemory
 from rover_bus.ps.catalogue import Entry, Keys
 from rover_bus.ps.hashing import SLOTS, growing_slots
 from rover_bus.ps.index import RowIndex
 from rover_bus.ps.initial import first_values, table_key
+from rover_bus.ps.memory import Stretch
 from rover_bus.ps.rows import Budget, Places, Rows
 from rover_bus.ps.spec import Growing
-from rover_bus.ps.storage import Columns, Int
+from rover_bus.ps.storage import Columns, Int, Mask, Ownership, Scanned, only
+
+SCAN_ROWS = 1 << 19  # looked at in one go: about a millisecond
+SWEEP_ROWS = 1 << 13  # removed in one go
 
 
 class GrowingStore:
@@ -26,20 +30,29 @@ class GrowingStore:
     def __init__(self, family: Growing, owned: Int, seed: int, budget: Budget) -> None:
         self.rows = Rows(family, family.width, budget)
         self._family, self._seed = family, seed
-        self._is_owned = np.zeros(SLOTS, bool)
-        self._is_owned[owned] = True
+        self._slots_here = Ownership(owned)
         self._index = RowIndex()
-        self._ids, self._tags = np.empty(0, np.int64), np.empty(0, np.int64)
+        self._stretches = [Stretch(1, kind) for kind in ("int64", "int64", "int16")]
+        self._read_stretches()
+        self._names: dict[int, str] = {}  # by tag
         self._columns = Columns()  # tag, salt (as int64), key of the first values (as int64)
+        self._free: list[Int] = []  # places that may be used again
+        self._dropped = np.zeros(SLOTS, bool)  # slots whose rows are still to be removed, below `_sweep_end`
+        self._swept = self._sweep_end = 0
+
+    def _read_stretches(self) -> None:
+        """By row: its id, its table's tag (-1: not in use), its slot."""
+        self._ids, self._tags, self._slot_of = (stretch.array[:, 0] for stretch in self._stretches)
 
     def add(self, entry: Entry) -> None:
         key = table_key(self._seed, entry.salt)
         signed = [int(np.uint64(number).view(np.int64)) for number in (entry.salt, key)]
         self._columns.put(entry.table.name, entry.tag, *signed)
+        self._names[entry.tag] = entry.table.name
 
     @property
     def memory_bytes(self) -> int:
-        return self.rows.memory_bytes + self._index.memory_bytes + 16 * self.rows.count
+        return self.rows.memory_bytes + self._index.memory_bytes + 18 * self.rows.count
 
     def _tags_of(self, keys: Keys) -> Int:
         tags = self._columns.spread(keys)[0]
@@ -79,22 +92,108 @@ class GrowingStore:
         places[missing] = found
         if np.any(found >= 0):
             return self.allocate(keys, places)
-        if not self._is_owned[self.slots(keys)[missing]].all():
-            raise BadMessage(f"ids of {keys.names[0]!r} whose slots are not here")
-        first, end = self.rows.count, self.rows.count + len(ids)
-        self.rows.reserve(len(ids))
-        for name, new in (("_ids", ids), ("_tags", tags)):
-            held = getattr(self, name)
-            if len(held) < end:
-                setattr(self, name, held := np.resize(held, self.rows.capacity))
-            held[first:end] = new
-        self.rows.append(self._first_values(keys, missing))
-        self._index.insert(tags, ids, first, self._tags[:end], self._ids[:end])
-        places[missing] = np.arange(first, end)
+        places[missing] = new = self._make(keys, missing, self._slots_here.owned)
+        self.rows.begin(new, self._first_values(keys, missing))
         return places
 
+    def _make(self, keys: Keys, missing: Int, allowed: Mask) -> Int:
+        """Give keys that have none a place; its contents must be written next."""
+        slots = self.slots(keys)[missing]
+        if not allowed[slots].all():
+            raise BadMessage(f"ids of {keys.names[0]!r} whose slots are not here")
+        tags, ids = self._tags_of(keys)[missing], keys.keys[missing]
+        places = self._claim(len(ids))
+        self._ids[places], self._tags[places], self._slot_of[places] = ids, tags, slots
+        count = self.rows.count
+        self._index.insert(tags, ids, places, self._tags[:count], self._ids[:count])
+        return places
+
+    def _claim(self, count: int) -> Int:
+        """Return places that nobody uses: freed ones first, then new ones."""
+        if not self._free:
+            return self._extend(count)
+        freed = np.concatenate(self._free)
+        used, kept = freed[:count], freed[count:]
+        self.rows.reclaim(used)
+        try:
+            fresh = self._extend(count - len(used))
+        except NotEnoughMemory:
+            self.rows.release(used)
+            raise
+        self._free = [kept] if len(kept) else []
+        return np.concatenate((used, fresh))
+
+    def _extend(self, count: int) -> Int:
+        first, end = self.rows.count, self.rows.count + count
+        self.rows.reserve(count)
+        if len(self._ids) < end:
+            for stretch in self._stretches:
+                stretch.grow(self.rows.capacity)
+            self._read_stretches()
+        self.rows.count = end
+        return np.arange(first, end)
+
     def listing(self, name: str) -> tuple[Int, Int]:
-        tag = self._columns[name][0]
-        rows = np.flatnonzero(self._tags[: self.rows.count] == tag)
+        tag, count = self._columns[name][0], self.rows.count
+        rows = np.flatnonzero(self._tags[:count] == tag)
+        rows = rows[self._slots_here.owned[self._slot_of[rows]]]
         rows = rows[np.argsort(self._ids[rows])]
         return self._ids[rows], rows
+
+    # --- slots that come and go ---
+
+    def hold(self, slots: Int) -> None:
+        while self._dropped[slots].any() and self.sweep():
+            pass
+        self._slots_here.held[slots] = True
+
+    def own(self, slots: Int) -> None:
+        self._slots_here.owned[slots] = True
+
+    def drop(self, slots: Int) -> None:
+        self._slots_here.owned[slots] = self._slots_here.held[slots] = False
+        self._dropped[slots] = True
+        self._swept, self._sweep_end = 0, self.rows.count
+
+    def sweep(self) -> bool:
+        if self._swept >= self._sweep_end:
+            self._dropped[:] = False
+            return False
+        end = min(self._swept + SCAN_ROWS, self._sweep_end)
+        gone = self._rows_between(self._swept, end, self._dropped)[:SWEEP_ROWS]
+        self._swept = int(gone[-1]) + 1 if len(gone) == SWEEP_ROWS else end
+        if len(gone):
+            self._index.remove(self._tags[gone], self._ids[gone])
+            self._tags[gone] = -1
+            self.rows.release(gone)
+            self._free.append(gone)
+        return True
+
+    def _rows_between(self, first: int, end: int, slots: Mask) -> Int:
+        """Return the rows of some slots among those from `first` to `end`."""
+        chosen = slots[self._slot_of[first:end]]
+        chosen &= self._tags[first:end] >= 0
+        return np.flatnonzero(chosen) + first
+
+    def scan(self, slots: Int, cursor: int, most_rows: int) -> Scanned:
+        wanted = np.zeros(SLOTS, bool)
+        wanted[slots] = True
+        end = min(cursor + SCAN_ROWS, self.rows.count)
+        rows = self._rows_between(cursor, end, wanted)[:most_rows]
+        reached = int(rows[-1]) + 1 if len(rows) == most_rows else end
+        rows = rows[np.argsort(self._tags[rows], kind="stable")]
+        tags, counts = np.unique(self._tags[rows], return_counts=True)
+        names = tuple(self._names[int(tag)] for tag in tags)
+        return Scanned(
+            Keys(names, counts, self._ids[rows]), rows, reached if reached < self.rows.count else -1
+        )
+
+    def touched(self, keys: Keys, places: Places, slots: Mask) -> Keys:
+        return only(slots[self._slot_of[places]], keys)
+
+    def find(self, keys: Keys) -> Int:
+        places = self.locate(keys)
+        missing = np.flatnonzero(places < 0)
+        if len(missing):
+            places[missing] = self._make(keys, missing, self._slots_here.held)
+        return places

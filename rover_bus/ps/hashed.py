@@ -6,62 +6,70 @@ arithmetic series, stored side by side.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from rover_bus.events.errors import BadMessage
+from rover_bus.events.errors import BadMessage, NotEnoughMemory
 from rover_bus.ps.catalogue import Entry, Keys
-from rover_bus.ps.hashing import SLOTS, hashed_slots
+from rover_bus.ps.hashing import SLOT_BITS, SLOTS, hashed_slots
 from rover_bus.ps.initial import first_values, table_key
 from rover_bus.ps.rows import Budget, Places, Rows
 from rover_bus.ps.spec import Hashed
-from rover_bus.ps.storage import Columns, Int
+from rover_bus.ps.storage import Columns, Int, Mask, Ownership, Scanned, only
 
 BUILD_ROWS = 1 << 16  # rows given their first values at a time
 
 
 class HashedStore:
-    """Fixed tables. The rows of a slot are an arithmetic series (`hashed_slots`): a place is arithmetic, without an index."""
+    """Fixed tables. The rows of a slot are an arithmetic series (`hashed_slots`), side by side from the slot's first place on."""
 
     def __init__(self, family: Hashed, owned: Int, seed: int, budget: Budget) -> None:
         self.rows = Rows(family, family.width, budget)
-        self._family, self._owned, self._seed = family, owned, seed
-        self._rank = np.full(SLOTS, -1, np.int64)
-        self._rank[owned] = np.arange(len(owned))
-        self._columns = Columns()  # rows, salt, first place, places a slot
+        self._family, self._seed = family, seed
+        self._slots_here = Ownership(owned)
+        self._columns = Columns()  # rows, salt, tables before it * SLOTS
+        self._tables: list[_Fixed] = []
+        self._served = np.empty(0, np.int64)  # (tables * SLOTS,) first place of a slot that is owned, else -1
+        self._held = np.empty((0, SLOTS), np.int64)  # the same of those that are held
+        self._free: dict[int, list[Int]] = {}  # first places of blocks that may be used again, by length
 
     def add(self, entry: Entry) -> None:
         table = entry.table
         assert isinstance(table, Hashed)
-        salt, depth = entry.salt & (SLOTS - 1), -(-table.rows // SLOTS)
-        self.rows.reserve(len(self._owned) * depth)
-        self._columns.put(table.name, table.rows, salt, self.rows.count, depth)
+        fixed = _Fixed(table.name, table.rows, entry.salt & (SLOTS - 1), -(-table.rows // SLOTS), entry.salt)
+        slots = np.flatnonzero(self._slots_here.held)
+        self.rows.reserve(len(slots) * fixed.depth)
+        self._columns.put(table.name, table.rows, fixed.salt, len(self._tables) * SLOTS)
+        self._tables.append(fixed)
+        places = np.full(SLOTS, -1, np.int64)
+        places[slots] = self.rows.count + np.arange(len(slots)) * fixed.depth
+        self._held = np.vstack((self._held, places))
         key = np.uint64(table_key(self._seed, entry.salt))
-        for start in range(0, len(self._owned) * depth, BUILD_ROWS):
-            place = np.arange(start, min(start + BUILD_ROWS, len(self._owned) * depth))
-            ids = self._row_at(place, salt, depth)
+        for start in range(0, len(slots) * fixed.depth, BUILD_ROWS):
+            rank, nth = np.divmod(
+                np.arange(start, min(start + BUILD_ROWS, len(slots) * fixed.depth)), fixed.depth
+            )
+            ids = fixed.row(slots[rank], nth)
             self.rows.append(first_values(self._family.init, key, ids, self.rows.width, table.dtype))
+        self._serve()
 
-    def _row_at(self, place: Int, salt: int, depth: int) -> Int:
-        """Return the row stored at a place of a table; some of the last lie behind its end."""
-        rank, nth = np.divmod(place, depth)
-        row: Int = ((self._owned[rank] - salt) & (SLOTS - 1)) + nth * SLOTS
-        return row
+    def _serve(self) -> None:
+        self._served = np.where(self._slots_here.owned, self._held, -1).ravel()
 
     def slots(self, keys: Keys) -> Int:
         return hashed_slots(keys.keys, self._columns.spread(keys)[1])
 
     def locate(self, keys: Keys) -> Int:
-        rows, salts, firsts, depths = self._columns.spread(keys)
-        ranks = self._rank.take(hashed_slots(keys.keys, salts))
-        if np.any(keys.keys.view(np.uint64) >= rows) or np.any(ranks < 0):
+        rows, salts, tables = self._columns.spread(keys)
+        slots = hashed_slots(keys.keys, salts)
+        slots += tables
+        places: Int = self._served.take(slots)
+        if np.any(keys.keys.view(np.uint64) >= rows) or np.any(places < 0):
             raise BadMessage(f"rows of {keys.names[0]!r} that no table or no slot here has")
-        ranks *= depths
-        ranks += firsts
-        ranks += keys.keys >> 12
-        return ranks
+        places += keys.keys >> SLOT_BITS
+        return places
 
     def pull(self, keys: Keys, places: Places) -> npt.NDArray[Any]:
         return self.rows.take(places)
@@ -70,8 +78,116 @@ class HashedStore:
         return places
 
     def listing(self, name: str) -> tuple[Int, Int]:
-        rows, salt, first, depth = self._columns[name]
-        ids = self._row_at(np.arange(len(self._owned) * depth), salt, depth)
+        at = self._columns[name][2] // SLOTS
+        ids, places = self._rows_of(at, np.flatnonzero(self._slots_here.owned), 0, None)
         order = np.argsort(ids)
-        order = order[: np.searchsorted(ids, rows, sorter=order)]
-        return ids[order], order + first
+        return ids[order], places[order]
+
+    def _rows_of(self, at: int, slots: Int, first: int, end: int | None) -> tuple[Int, Int]:
+        """Return (ids, places) of the rows first .. end of these slots in a table, counted slot by slot."""
+        table = self._tables[at]
+        most = len(slots) * table.depth
+        rank, nth = np.divmod(np.arange(first, most if end is None else min(end, most)), table.depth)
+        ids = table.row(slots[rank], nth)
+        kept = ids < table.rows  # the last rows of some slots lie behind the table's end
+        return ids[kept], (self._held[at][slots[rank]] + nth)[kept]
+
+    # --- slots that come and go ---
+
+    def hold(self, slots: Int) -> None:
+        places = np.full((len(self._tables), len(slots)), -1, np.int64)
+        try:
+            for at, table in enumerate(self._tables):
+                places[at] = self._claim(len(slots), table.depth)
+        except NotEnoughMemory:
+            for at, table in enumerate(self._tables):
+                self._release(places[at][places[at] >= 0], table.depth)
+            raise
+        self._held[:, slots] = places
+        self._slots_here.held[slots] = True
+
+    def _claim(self, blocks: int, depth: int) -> Int:
+        """Return first places of blocks that nobody uses: freed ones first, then new ones."""
+        freed = self._free.get(depth, [])
+        every = np.concatenate(freed) if freed else np.empty(0, np.int64)
+        used, kept = every[:blocks], every[blocks:]
+        fresh = blocks - len(used)
+        self.rows.reclaim(_spread(used, depth))
+        try:
+            self.rows.reserve(fresh * depth)
+        except NotEnoughMemory:
+            self.rows.release(_spread(used, depth))
+            raise
+        self._free[depth] = [kept]
+        first = self.rows.count
+        self.rows.count += fresh * depth
+        return np.concatenate((used, first + np.arange(fresh) * depth))
+
+    def _release(self, blocks: Int, depth: int) -> None:
+        self.rows.release(_spread(blocks, depth))
+        self._free.setdefault(depth, []).append(blocks)
+
+    def own(self, slots: Int) -> None:
+        self._slots_here.owned[slots] = True
+        self._serve()
+
+    def drop(self, slots: Int) -> None:
+        slots = slots[self._slots_here.held[slots]]
+        for at, table in enumerate(self._tables):
+            self._release(self._held[at][slots], table.depth)
+        self._held[:, slots] = -1
+        self._slots_here.owned[slots] = self._slots_here.held[slots] = False
+        self._serve()
+
+    def sweep(self) -> bool:
+        return False
+
+    def scan(self, slots: Int, cursor: int, most_rows: int) -> Scanned:
+        names, counts, ids, places = [], [], [], []
+        ends = np.cumsum([len(slots) * table.depth for table in self._tables])
+        left = most_rows
+        for at, table in enumerate(self._tables):
+            first = cursor - int(ends[at] - len(slots) * table.depth)
+            if cursor >= ends[at] or left <= 0:
+                continue
+            some, where = self._rows_of(at, slots, first, first + left)
+            names.append(table.name)
+            counts.append(len(some))
+            ids.append(some)
+            places.append(where)
+            step = min(left, int(ends[at]) - cursor)
+            cursor, left = cursor + step, left - step
+        none = [np.empty(0, np.int64)]
+        keys = Keys(tuple(names), np.array(counts, np.int64), np.concatenate(ids or none))
+        done = not len(ends) or cursor >= ends[-1]
+        return Scanned(keys, np.concatenate(places or none), -1 if done else cursor)
+
+    def touched(self, keys: Keys, places: Places, slots: Mask) -> Keys:
+        return only(slots[self.slots(keys)], keys)
+
+    def find(self, keys: Keys) -> Int:
+        rows, salts, tables = self._columns.spread(keys)
+        places = self._held.ravel().take(hashed_slots(keys.keys, salts) + tables)
+        if np.any(keys.keys.view(np.uint64) >= rows) or np.any(places < 0):
+            raise BadMessage(f"rows of {keys.names[0]!r} that no table or no slot here has")
+        found: Int = places + (keys.keys >> SLOT_BITS)
+        return found
+
+
+class _Fixed(NamedTuple):
+    """A table: `depth` rows a slot, some of the last behind its end."""
+
+    name: str
+    rows: int
+    salt: int
+    depth: int
+    whole_salt: int
+
+    def row(self, slots: Int, nth: Int) -> Int:
+        """Return the nth rows of slots."""
+        row: Int = ((slots - self.salt) & (SLOTS - 1)) + nth * SLOTS
+        return row
+
+
+def _spread(firsts: Int, depth: int) -> Int:
+    return (firsts[:, None] + np.arange(depth)).ravel()

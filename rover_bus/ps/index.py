@@ -2,7 +2,10 @@
 
 Fed by `growing.GrowingStore`; one index serves all tables of a family, told apart exactly by a tag. Buckets of eight keys fill
 one cache line, so that nearly every search ends after one gather and one comparison of eight, for all ids at once. Full
-buckets overflow into the next one. Nothing is ever removed: slots that leave a server are rebuilt without them.
+buckets overflow into the next one. What is removed leaves its lane empty until the index is built anew.
+
+A larger index is built beside the one in use, a little with every insertion, because building it at once would stop a server with
+millions of rows for a second.
 """
 
 from __future__ import annotations
@@ -16,7 +19,8 @@ from rover_bus.ps.hashing import mix
 
 LANES = 8  # keys a bucket: 64 bytes
 LOAD = LANES // 2  # rows a bucket at most, on average: more makes overflows common
-TAG_SHIFT = 40  # a place is tag << 40 | row
+TAG_SHIFT = 40  # a place is (tag + 1) << 40 | row: 0 is an empty lane, in memory that was never touched
+BUILD_ROWS = 1 << 14  # rows at least that one insertion copies into a larger index
 
 Rows = npt.NDArray[np.int64]
 _ROW_MASK = (1 << TAG_SHIFT) - 1
@@ -33,14 +37,17 @@ class RowIndex:
         self._mask = buckets - 1
         self._keys = np.zeros((buckets, LANES), np.int64)
         self._lines = self._keys.view(f"V{LANES * 8}").ravel()
-        self._places = np.full(buckets * LANES, -1, np.int64)
+        self._places = np.zeros(buckets * LANES, np.int64)
         self._fill = np.zeros(buckets, np.uint8)
         self._capacity = buckets * LOAD
-        self.used = 0
+        self.used, self._removed = 0, 0  # lanes; those of what was removed are not used again
+        self._larger: RowIndex | None = None
+        self._built = 0  # rows below it are in the larger one
 
     @property
     def memory_bytes(self) -> int:
-        return self._keys.nbytes + self._places.nbytes + self._fill.nbytes
+        own = self._keys.nbytes + self._places.nbytes + self._fill.nbytes
+        return own + (self._larger.memory_bytes if self._larger is not None else 0)
 
     def _home(self, tags: Rows, keys: Rows) -> Rows:
         scrambled = mix(keys.view(np.uint64) + (tags.view(np.uint64) << np.uint64(TAG_SHIFT)))
@@ -48,13 +55,21 @@ class RowIndex:
 
     def find(self, tags: Rows, keys: Rows) -> Rows:
         """Return the row of each (tag, key), -1 where there is none."""
+        lanes = self._lanes(tags, keys)
+        rows = self._places.take(lanes, mode="clip")
+        rows &= _ROW_MASK
+        rows[lanes < 0] = -1
+        return rows
+
+    def _lanes(self, tags: Rows, keys: Rows) -> Rows:
+        """Return where each (tag, key) is, -1 where it is not."""
         found = np.full(len(keys), -1, np.int64)
         buckets = self._home(tags, keys)
         pending: Any = slice(None)
         while len(buckets):
-            rows = self._search(buckets, tags[pending], keys[pending])
-            found[pending] = rows
-            further = np.flatnonzero((rows < 0) & (self._fill.take(buckets) == LANES))
+            lanes = self._search(buckets, tags[pending], keys[pending])
+            found[pending] = lanes
+            further = np.flatnonzero((lanes < 0) & (self._fill.take(buckets) == LANES))
             buckets = (buckets[further] + 1) & self._mask
             pending = further if isinstance(pending, slice) else pending[further]
         return found
@@ -66,24 +81,52 @@ class RowIndex:
             lanes == keys[:, None]
         )  # also stale zeros and equal ids of other tables: the tag decides
         which = hits >> 3
-        places = self._places.take((buckets.take(which) << 3) + (hits & 7))
-        right = (places >> TAG_SHIFT) == tags.take(which)  # an empty lane is -1: no tag
-        rows = np.full(len(keys), -1, np.int64)
-        rows[which[right]] = places[right] & _ROW_MASK
-        return rows
+        lanes = (buckets.take(which) << 3) + (hits & 7)
+        right = (self._places.take(lanes) >> TAG_SHIFT) == tags.take(which) + 1  # an empty lane is 0: no tag
+        found = np.full(len(keys), -1, np.int64)
+        found[which[right]] = lanes[right]
+        return found
 
-    def insert(self, tags: Rows, keys: Rows, first_row: int, all_tags: Rows, all_keys: Rows) -> None:
-        """Give the rows first_row, first_row + 1, ... to (tag, key) pairs that are distinct and not yet in.
+    def insert(self, tags: Rows, keys: Rows, rows: Rows, all_tags: Rows, all_keys: Rows) -> None:
+        """Give these rows to (tag, key) pairs that are distinct and not yet in.
 
-        `all_tags`, `all_keys` list what is in by row, these included: what a larger index is built from.
+        `all_tags`, `all_keys` list what is in by row, these included (tag -1: a row that is not in use): a larger index is built
+        from them, so they must be the same from call to call but for what is inserted and removed.
         """
-        if self.used + len(keys) > self._capacity:
-            self._allocate(2 * len(all_keys))
-            tags, keys, first_row = all_tags, all_keys, 0
+        wanted = self.used + len(keys)
+        if self._larger is None and wanted > self._capacity:
+            self._larger, self._built = RowIndex(2 * (wanted - self._removed)), 0
+        at_once = wanted > self._capacity + self._capacity // 2 or wanted < BUILD_ROWS
+        if self._larger is None or not at_once:
+            self._add(tags, keys, rows)
+        if self._larger is not None:
+            passed = rows < self._built
+            self._larger._add(tags[passed], keys[passed], rows[passed])
+            count = len(all_tags) if at_once else max(BUILD_ROWS, 4 * len(keys))
+            self._build(self._larger, count, all_tags, all_keys)
+
+    def _add(self, tags: Rows, keys: Rows, rows: Rows) -> None:
         self.used += len(keys)
-        self._put(
-            self._home(tags, keys), keys, (tags << TAG_SHIFT) + np.arange(first_row, first_row + len(keys))
-        )
+        self._put(self._home(tags, keys), keys, ((tags + 1) << TAG_SHIFT) + rows)
+
+    def _build(self, larger: RowIndex, count: int, all_tags: Rows, all_keys: Rows) -> None:
+        """Copy the next rows; go over to the larger index when all are in it."""
+        end = min(self._built + count, len(all_tags))
+        rows = np.arange(self._built, end)
+        rows = rows[all_tags[self._built : end] >= 0]
+        larger._add(all_tags[rows], all_keys[rows], rows)
+        self._built = end
+        if end == len(all_tags):
+            vars(self).update(vars(larger))
+
+    def remove(self, tags: Rows, keys: Rows) -> None:
+        """Take (tag, key) pairs out; those that are not in are passed over."""
+        lanes = self._lanes(tags, keys)
+        lanes = lanes[lanes >= 0]
+        self._places[lanes] = 0
+        self._removed += len(lanes)
+        if self._larger is not None:
+            self._larger.remove(tags, keys)
 
     def _put(self, buckets: Rows, keys: Rows, places: Rows) -> None:
         while len(keys):

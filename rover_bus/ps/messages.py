@@ -21,6 +21,9 @@ from rover_bus.ps.spec import Hashed, Table
 
 Number = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 Names = tuple[str, ...]
+UNKNOWN_MOVE = (
+    "unknown_move"  # the refusal of a fetch whose order has not reached the source yet, or any more
+)
 FORGOTTEN = "forgotten"  # the refusal of a push whose pull the server no longer remembers
 
 
@@ -76,6 +79,28 @@ class Dump(_Message, frozen=True, kw_only=True, tag="dump"):
     after: int | None = None
 
 
+class Fetch(_Message, frozen=True, kw_only=True, tag="fetch"):
+    """A server that slots move to asks for the next rows of them. Answer: Fetched, or a refusal.
+
+    `number` counts up from 1; a number is repeated when its answer was lost. `hand_over`: everything that is left, and from then
+    on the source takes no pushes until the log has decided.
+    """
+
+    fence: Fence
+    move: Number
+    number: Number
+    target: tuple[int, int]  # index and incarnation of who asks
+    most_bytes: Annotated[int, msgspec.Meta(ge=1, le=1 << 26)] = 1 << 20
+    hand_over: bool = False
+
+
+class Follow(_Message, frozen=True, kw_only=True, tag="follow"):
+    """The log has decided: this is the routing now. From the server that has just taken slots over. Answer: Acked."""
+
+    fence: Fence
+    routing: RoutingTable
+
+
 class Inspect(_Message, frozen=True, kw_only=True, tag="inspect"):
     """How are you? No fence: it changes nothing. Answer: Statistics."""
 
@@ -103,6 +128,28 @@ class Acked(_Message, frozen=True, kw_only=True, tag="acked"):
     staleness_batches: int = 0
 
 
+class AppliedSets(msgspec.Struct, frozen=True, array_like=True):
+    """What some slots have applied: batches by data epoch (P3)."""
+
+    slots: tuple[tuple[int, int], ...]
+    batches: dict[int, tuple[tuple[int, int], ...]]
+
+
+class Fetched(_Message, frozen=True, kw_only=True, tag="fetched"):
+    """Rows of moving slots. Body: for each section ids int64 (rows,), then every piece of the rows' state (rows, columns).
+
+    `copied`: every row was sent once; from then on only changed ones are. With the hand-over come the applied sets, and
+    `closed_before`: earlier data epochs are settled.
+    """
+
+    number: Number
+    tables: tuple[Table, ...] = ()
+    sections: tuple[Section, ...] = ()
+    copied: bool = False
+    applied: tuple[AppliedSets, ...] = ()
+    closed_before: int = 0
+
+
 class Dumped(_Message, frozen=True, kw_only=True, tag="dumped"):
     """Body: ids int64 (rows,) ascending, then values (rows, width). `more`: further pages follow."""
 
@@ -125,8 +172,8 @@ class RefusedMessage(_Message, frozen=True, kw_only=True, tag="refused"):
     routing: RoutingTable | None = None
 
 
-Request = Declare | Pull | Push | Dump | Inspect
-Reply = Declared | Values | Acked | Dumped | Statistics | RefusedMessage
+Request = Declare | Pull | Push | Dump | Inspect | Fetch | Follow
+Reply = Declared | Values | Acked | Dumped | Statistics | Fetched | RefusedMessage
 
 _encoder = msgspec.msgpack.Encoder()
 _requests = msgspec.msgpack.Decoder(Request)

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rover_bus.events.errors import NotEnoughMemory
+from rover_bus.ps.memory import Stretch
 from rover_bus.ps.optimizers import state_columns, step
 from rover_bus.ps.spec import Table
 
@@ -47,9 +48,13 @@ class Budget:
             raise NotEnoughMemory(f"{text}: use more servers, or give them more memory")
         self._used_bytes += size_bytes
 
+    def refund(self, size_bytes: int) -> None:
+        """Give some back: rows that have left."""
+        self._used_bytes -= size_bytes
+
 
 class Rows:
-    """`count` used rows out of `capacity`, each `width` values and the state of the table's optimizer."""
+    """Rows of `width` values and the state of the table's optimizer. Places below `count` are in use, or `freed` for others."""
 
     def __init__(self, table: Table, width: int, budget: Budget) -> None:
         self.width, self.dtype, self.optimizer = width, np.dtype(table.dtype), table.optimizer
@@ -57,21 +62,13 @@ class Rows:
         self._columns = ((width, table.dtype, 0.0), *state_columns(table.optimizer, width))
         self._row_bytes = sum(columns * np.dtype(dtype).itemsize for columns, dtype, _ in self._columns)
         self._block = max(256, BLOCK_BYTES // (width * self.dtype.itemsize))
-        self._budget, self.count, self.capacity = budget, 0, 0
-        self._hold([self._empty(0, columns, dtype) for columns, dtype, _ in self._columns])
+        self._budget, self.count, self.freed, self.capacity = budget, 0, 0, 0
+        self._stretches = [Stretch(columns, dtype) for columns, dtype, _ in self._columns]
+        self._hold()
 
-    def _hold(self, arrays: list[npt.NDArray[Any]]) -> None:
-        self._arrays = arrays
-        self._records = [_records(array) for array in arrays]
-
-    @staticmethod
-    def _empty(rows: int, columns: int, dtype: str) -> npt.NDArray[Any]:
-        try:
-            return np.empty((rows, columns), dtype)
-        except MemoryError:
-            size = rows * columns * np.dtype(dtype).itemsize
-            message = f"{size >> 20} MiB for a table could not be had: use fewer rows or more servers"
-            raise NotEnoughMemory(message) from None
+    def _hold(self) -> None:
+        self._arrays = [stretch.array for stretch in self._stretches]
+        self._records = [_records(array) for array in self._arrays]
 
     @property
     def values(self) -> npt.NDArray[Any]:
@@ -81,7 +78,17 @@ class Rows:
     @property
     def memory_bytes(self) -> int:
         """Bytes of the used rows with their state; reserved pages that were never touched cost nothing."""
-        return self.count * self._row_bytes
+        return self.used * self._row_bytes
+
+    @property
+    def used(self) -> int:
+        """Rows in use."""
+        return self.count - self.freed
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row with its state."""
+        return self._row_bytes
 
     def reserve(self, extra: int) -> None:
         """Make room for `extra` more rows, doubling; they must be appended next. Raises NotEnoughMemory and changes nothing."""
@@ -89,11 +96,39 @@ class Rows:
         if self.count + extra <= self.capacity:
             return
         capacity = max(1024, 2 * self.capacity, self.count + extra)
-        larger = [self._empty(capacity, columns, dtype) for columns, dtype, _ in self._columns]
-        for new, old in zip(larger, self._arrays, strict=True):
-            new[: self.count] = old[: self.count]
+        for stretch in self._stretches:
+            stretch.grow(capacity)
         self.capacity = capacity
-        self._hold(larger)
+        self._hold()
+
+    def release(self, places: npt.NDArray[np.int64]) -> None:
+        """These rows have left; whoever decides where rows lie may use their places again (`reclaim`)."""
+        self.freed += len(places)
+        self._budget.refund(len(places) * self._row_bytes)
+
+    def reclaim(self, places: npt.NDArray[np.int64]) -> None:
+        """Use released places again; their contents must be written next (`begin` or `put`). Raises NotEnoughMemory."""
+        self._budget.charge(len(places) * self._row_bytes)
+        self.freed -= len(places)
+
+    def begin(self, places: npt.NDArray[np.int64], values: npt.NDArray[Any]) -> None:
+        """Write first values and fresh state at places that are in use again."""
+        self._arrays[0][places] = values
+        for array, (_, _, first) in zip(self._arrays[1:], self._columns[1:], strict=True):
+            array[places] = first
+
+    def copy_out(self, places: npt.NDArray[np.int64]) -> list[npt.NDArray[Any]]:
+        """Return copies of rows with their whole state, one array a piece: what a moved slot consists of (P3)."""
+        return [self._gather(which, places) for which in range(len(self._arrays))]
+
+    def copy_in(self, places: npt.NDArray[np.int64], pieces: list[npt.NDArray[Any]]) -> None:
+        """Write rows with their whole state, as `copy_out` returned them."""
+        for records, piece in zip(self._records, pieces, strict=True):
+            records.put(places, _records(np.ascontiguousarray(piece)), mode="clip")
+
+    def pieces(self, rows: int) -> list[tuple[str, tuple[int, int]]]:
+        """Return dtype and shape of each piece of `rows` rows."""
+        return [(dtype, (rows, columns)) for columns, dtype, _ in self._columns]
 
     def append(self, values: npt.NDArray[Any]) -> None:
         """Add rows with these first values and fresh state. The room must have been reserved."""

@@ -24,13 +24,17 @@ from rover_bus.events.requests import (
     JoinReply,
     JoinRequest,
     RefusedReply,
+    SlotTraffic,
 )
 from rover_bus.ps.core import ServerCore
+from rover_bus.ps.moves import AskPeer, Moves, nobody
 
 log = get_logger("rover.ps")
 
 IDLE_BEAT_S = 0.5  # orders come with heartbeats: when nobody trains, the end may be near
 FIRST_BEAT_S = 0.1  # until routed
+MOVING_BEAT_S = 0.1  # while slots move from here or to here
+TRAFFIC_S = 1.0  # between two reports of which slots are hot
 BUSY_S = 0.25  # for the tables' thread to answer; then we beat without it, because busy is not dead (P19)
 Run = Callable[[Callable[[], Any]], Awaitable[Any]]
 WritePart = Callable[[ServerCore, Path], int]
@@ -51,10 +55,13 @@ class ServerLife:
         nonce: str,
         addresses: list[str],
         directory: Path,
+        ask: AskPeer = nobody,
         host: str = "",
         pid: int = 0,
     ) -> None:
         self.member, self.core = member, core
+        self._poked = asyncio.Event()
+        self._moves = Moves(core, run, ask, self._poked.set)
         self._master = Master(bus, job)
         self._run, self._write_part = run, write_part
         self._directory = directory
@@ -66,6 +73,8 @@ class ServerLife:
         self._counting: asyncio.Future[dict[str, float]] | None = None
         self._statistics: dict[str, float] = {}
         self._pushes = 0.0  # at the last heartbeat
+        self._traffic_at = asyncio.get_running_loop().time()
+        self._newest: HeartbeatReply | None = None
 
     async def live(self) -> None:
         """Serve the job until it is over for us. Raises Refused when this life was replaced or is not wanted."""
@@ -73,6 +82,7 @@ class ServerLife:
         try:
             await self._converse(heartbeat_s)
         finally:
+            self._moves.close()
             for work in (self._obeying, self._counting):
                 if work is not None:
                     work.cancel()
@@ -89,12 +99,23 @@ class ServerLife:
                     return
                 if not reply.retry_s:
                     raise Refused(f"{self.member} ends: {reply.message}", reply.code)
-            await asyncio.sleep(self._pause_s(heartbeat_s))
+            await self._pause(self._pause_s(heartbeat_s))
+
+    async def _pause(self, seconds: float) -> None:
+        """Wait, but for news that must not wait."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._poked.wait()
+        except TimeoutError:
+            return
+        self._poked.clear()
 
     def _pause_s(self, heartbeat_s: float) -> float:
         """Return how long to wait before the next heartbeat: as the job file says while workers push, less when they do not."""
         if not self._routed:
             return FIRST_BEAT_S
+        if self._moves.busy or self.core.takes_part:
+            return MOVING_BEAT_S
         pushes = self._statistics.get("pushes", 0)
         pushed, self._pushes = pushes > self._pushes, pushes
         return max(heartbeat_s - BUSY_S, heartbeat_s / 2) if pushed else min(heartbeat_s / 2, IDLE_BEAT_S)
@@ -134,19 +155,36 @@ class ServerLife:
             **self._who,
             statistics=self._statistics,
             routing_epoch=routing.epoch if routing is not None else 0,
+            moves=self._moves.statuses(),
+            traffic=self._traffic(),
         )
 
+    def _traffic(self) -> SlotTraffic | None:
+        """Return which slots are hot, now and then."""
+        now = asyncio.get_running_loop().time()
+        if now - self._traffic_at < TRAFFIC_S:
+            return None
+        passed_s, self._traffic_at = now - self._traffic_at, now
+        return self.core.traffic.report(passed_s)
+
     async def _begin_to_obey(self, reply: HeartbeatReply) -> None:
-        """Obey beside the heartbeats: a large part takes longer to write than silence is borne. Orders come again meanwhile."""
+        """Obey beside the heartbeats: a large part takes longer to write than silence is borne. The newest orders are obeyed."""
+        self._newest = reply
         if self._obeying is None:
-            self._obeying = asyncio.ensure_future(self._obey(reply))
+            self._obeying = asyncio.ensure_future(self._obey_newest())
         if await _done(self._obeying):
             obeyed, self._obeying = self._obeying, None
             obeyed.result()
 
+    async def _obey_newest(self) -> None:
+        while (reply := self._newest) is not None:
+            self._newest = None
+            await self._obey(reply)
+
     async def _obey(self, reply: HeartbeatReply) -> None:
         if reply.routing is not None:
             await self._route(reply.routing)
+        await self._moves.obey(reply.moves)
         if reply.closed_before > self._closed_before:
             self._closed_before = closed = reply.closed_before
             await self._run(lambda: self.core.close_epochs(closed))
@@ -192,9 +230,11 @@ async def serve_job(
     `directory`: where the part of the final state goes. Ends when the job is over for it; raises Refused when it was replaced.
     """
     from rover_bus.ps.parts import write_part
+    from rover_bus.ps.peers import Peers
     from rover_bus.ps.server import Server
 
     core = ServerCore(member.index, member.incarnation, memory_limit_bytes)
+    peers = Peers(secret)
     server = Server(core, secret, addresses or ())
 
     async def run(function: Callable[[], Any]) -> Any:
@@ -214,6 +254,7 @@ async def serve_job(
         nonce=nonce,
         addresses=server.addresses,
         directory=directory,
+        ask=peers.ask,
         host=host,
         pid=pid,
     )
@@ -228,3 +269,4 @@ async def serve_job(
         if not serving.done():
             server.stop()
             await serving
+        peers.close()

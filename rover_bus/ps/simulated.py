@@ -15,7 +15,7 @@ import numpy.typing as npt
 from rover_bus.events.requests import RoutingTable, ServerAddress
 from rover_bus.ps.core import ServerCore
 from rover_bus.ps.exchange import Effect, Exchange, LinkLost, Receive, Refresh, Reset, Send, Steps
-from rover_bus.ps.frame import unpack
+from rover_bus.ps.frame import Buffer, unpack
 from rover_bus.ps.gradients import Additions
 from rover_bus.ps.spec import Table
 from rover_bus.ps.store import Acknowledged, BatchKey, Exported, Pulled
@@ -62,6 +62,10 @@ class SimulatedServers:
         reply = self._deliver(server, request)
         await self._travel(server)
         return reply
+
+    async def ask(self, server: ServerAddress, frame: list[Buffer]) -> tuple[Buffer, Buffer]:
+        """Carry a frame from one server to another, and its reply back. Raises LinkLost."""
+        return unpack(bytearray(await self.call(server, b"".join(frame))))
 
     async def _travel(self, server: ServerAddress) -> None:
         await self._sleep(self._chance.random() * self._delay_s)

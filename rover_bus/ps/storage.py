@@ -1,20 +1,39 @@
 """What a store of rows is, whatever decides where a row lies; and numbers by table, spread over the keys of a request.
 
 Implemented by `hashed`, `growing` and `dense`; used by `tables`, `core` and `local`. The unit of ownership is the slot: every kind
-keeps its rows so that a slot can later be given away.
+keeps its rows so that a slot can be given away and taken in while the others are served.
 """
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from rover_bus.ps.catalogue import Entry, Keys
+from rover_bus.ps.hashing import SLOTS
 from rover_bus.ps.rows import Places, Rows
 
 Int = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]  # (4096,) some slots
+
+
+class Ownership:
+    """Which slots a store keeps rows of (`held`), and which of them it serves (`owned`): slots that arrive are held first."""
+
+    def __init__(self, owned: Int) -> None:
+        self.owned = np.zeros(SLOTS, bool)
+        self.owned[owned] = True
+        self.held = self.owned.copy()
+
+
+class Scanned(NamedTuple):
+    """Some rows of some slots, and where to go on; `cursor` is -1 at the end."""
+
+    keys: Keys
+    places: Int
+    cursor: int
 
 
 class Store(Protocol):
@@ -42,6 +61,38 @@ class Store(Protocol):
 
     def listing(self, name: str) -> tuple[Int, Int]:
         """Return (ids ascending, their places) of what is owned here; for a dense array ids are line numbers."""
+
+    # --- slots that come and go ---
+
+    def hold(self, slots: Int) -> None:
+        """Make room for slots that arrive. Raises NotEnoughMemory, and has then changed nothing."""
+
+    def own(self, slots: Int) -> None:
+        """Serve slots that are held."""
+
+    def drop(self, slots: Int) -> None:
+        """Neither serve nor hold these slots any more. Their rows may go later (`sweep`)."""
+
+    def sweep(self) -> bool:
+        """Remove some rows of dropped slots; False when none are left."""
+
+    def scan(self, slots: Int, cursor: int, most_rows: int) -> Scanned:
+        """Return some rows of these slots, from a cursor on (0: the first)."""
+
+    def touched(self, keys: Keys, places: Places, slots: Mask) -> Keys:
+        """Return those of some trained keys that lie in these slots; for dense arrays every line that does."""
+
+    def find(self, keys: Keys) -> Int:
+        """Return the places of keys in held slots; those that have none get one, whose contents must be written next.
+
+        Keys of dense arrays are line numbers. Raises BadMessage for keys of other slots, NotEnoughMemory.
+        """
+
+
+def only(kept: Mask, keys: Keys) -> Keys:
+    """Return some of the keys. `kept`: (keys,)."""
+    counts = np.diff(np.concatenate(([0], np.cumsum(kept)))[np.concatenate(([0], np.cumsum(keys.counts)))])
+    return Keys(keys.names, counts, keys.keys[kept])
 
 
 class Columns:

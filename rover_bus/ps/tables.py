@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from rover_bus.events.errors import BadMessage, NotEnoughMemory
@@ -15,6 +16,7 @@ from rover_bus.ps.catalogue import Catalogue
 from rover_bus.ps.dense import DenseStore
 from rover_bus.ps.growing import GrowingStore
 from rover_bus.ps.hashed import HashedStore
+from rover_bus.ps.hashing import SLOTS
 from rover_bus.ps.rows import Budget
 from rover_bus.ps.spec import Dense, Growing, Hashed, Table
 from rover_bus.ps.storage import Int, Store
@@ -25,6 +27,8 @@ class TableSet:
 
     def __init__(self, owned: Int, seed: int, memory_limit_bytes: int = 0) -> None:
         self.owned, self.seed = owned, seed
+        self._held = np.zeros(SLOTS, bool)  # those that arrive among them
+        self._held[owned] = True
         self._budget = Budget(memory_limit_bytes)
         self.catalogue = Catalogue()
         self._stores: dict[Table, Store] = {}
@@ -43,7 +47,11 @@ class TableSet:
     def _store(self, family: Table) -> Store:
         if family not in self._stores:
             kind: Any = {Dense: DenseStore, Hashed: HashedStore, Growing: GrowingStore}[type(family)]
-            self._stores[family] = kind(family, self.owned, self.seed, self._budget)
+            store = kind(family, self.owned, self.seed, self._budget)
+            arriving = np.setdiff1d(np.flatnonzero(self._held), self.owned)
+            if len(arriving):
+                store.hold(arriving)
+            self._stores[family] = store
         return self._stores[family]
 
     def store(self, names: tuple[str, ...]) -> Store:
@@ -54,6 +62,39 @@ class TableSet:
         if len(families) > 1:
             raise BadMessage(f"{', '.join(names)} are not stored together")
         return self._stores[families.pop()]
+
+    # --- slots that come and go ---
+
+    def hold(self, slots: Int) -> None:
+        """Make room for slots that arrive: nobody is served from them yet. Raises NotEnoughMemory, and then holds none of them."""
+        for store in self._stores.values():
+            try:
+                store.hold(slots)
+            except NotEnoughMemory:
+                self.drop(slots)
+                raise
+        self._held[slots] = True
+
+    def own(self, slots: Int) -> None:
+        """Serve slots that are held."""
+        self.owned = np.union1d(self.owned, slots)
+        for store in self._stores.values():
+            store.own(slots)
+
+    def drop(self, slots: Int) -> None:
+        """Neither serve nor hold these slots any more; `sweep` removes what is left of them."""
+        self.owned = np.setdiff1d(self.owned, slots)
+        self._held[slots] = False
+        for store in self._stores.values():
+            store.drop(slots)
+
+    def sweep(self) -> bool:
+        """Remove some rows of dropped slots, in a few milliseconds; False when none are left."""
+        return any(store.sweep() for store in self._stores.values())
+
+    def families(self) -> list[tuple[Table, Store]]:
+        """Return what is stored together, in the order of declaration."""
+        return list(self._stores.items())
 
     def export(self, name: str) -> tuple[Int, npt.NDArray[Any]]:
         """Return (ids ascending, values) of the part of a table that is held here."""
@@ -69,4 +110,4 @@ class TableSet:
     @property
     def rows(self) -> int:
         """Rows in use: what grows."""
-        return sum(store.rows.count for store in self._stores.values())
+        return sum(store.rows.used for store in self._stores.values())

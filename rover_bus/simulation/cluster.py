@@ -12,12 +12,15 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from rover_bus.brain.service import build_brain
+from rover_bus.events import subjects
 from rover_bus.events.bus import Bus
-from rover_bus.events.errors import RoverError
+from rover_bus.events.codec import encode
+from rover_bus.events.errors import BusError, RoverError
+from rover_bus.events.facts import JobFact, PlanProposed, SlotsMoveRequested
 from rover_bus.events.identity import HostCapacity
 from rover_bus.events.leadership import Deposed, read_leader
 from rover_bus.events.memory_broker import MemoryBroker
-from rover_bus.events.streams import BUCKETS, LEADERS, STREAMS
+from rover_bus.events.streams import BUCKETS, FACTS, LEADERS, STREAMS
 from rover_bus.master.planning import Commands
 from rover_bus.node.cgroup import Cgroup, Limits
 from rover_bus.node.daemon import Daemon, Host
@@ -43,6 +46,7 @@ class Cluster:
         self._names: dict[Key, str] = {}
         self._daemons = 0
         self._brains = 0
+        self._wishes = 0
         self._healing: list[asyncio.Task[None]] = []
         self.masters_killed = 0
 
@@ -164,6 +168,8 @@ class Cluster:
             case "restart_broker":
                 self.shared.say("the broker restarts")
                 self.broker.restart(blow.for_s / 4)
+            case "move_slots" | "scale":
+                self._ask(self._wish(blow))
             case "kill_server":
                 self._kill("ps", blow.who)
             case "power_cut":
@@ -171,6 +177,37 @@ class Cluster:
                 self.broker.power_cut(blow.for_s / 4)
             case "partition":
                 self._partition(blow)
+
+    def _wish(self, blow: Blow) -> JobFact:
+        """Return what a person asks for: slots elsewhere, or another number of servers."""
+        self._wishes += 1
+        if blow.act == "scale":
+            servers = 1 + int(blow.who * 3)
+            self.shared.say(f"somebody wants {servers} servers")
+            return PlanProposed(
+                job=JOB,
+                plan=1000 + self._wishes,
+                workers=self.shared.plan.workers,
+                servers=servers,
+                hosts=[HOST],
+            )
+        places = sorted(place for _, place in self._living("ps")) or ["ps-0"]
+        source = places[int(blow.who * len(places))]
+        self.shared.say(f"somebody wants {blow.for_s:.0%} of the slots of {source} elsewhere")
+        return SlotsMoveRequested(job=JOB, source=source, share=blow.for_s)
+
+    def _ask(self, fact: JobFact) -> None:
+        async def insist() -> None:
+            name = f"person-{self._wishes}"
+            bus, subject = self.broker.connect(name), subjects.job_fact(JOB, fact.kind())
+            while True:
+                try:
+                    await bus.append(FACTS, subject, encode(fact), message_id=name)
+                    return
+                except BusError:
+                    await asyncio.sleep(0.1)
+
+        self._healing.append(asyncio.create_task(insist()))
 
     def _living(self, role: str) -> list[Key]:
         return [key for key, life in self.host.members.items() if life.desired.member.role == role]

@@ -70,6 +70,7 @@ async def run_server(bus: Bus, member: Member, shared: Shared, leave: asyncio.Ev
         nonce=f"{member}",
         addresses=[f"simulated:{member}"],
         directory=Path("parts"),
+        ask=shared.network.ask,
         host="h1",
     )
     try:

@@ -21,6 +21,8 @@ Act = Literal[
     "restart_broker",
     "partition",
     "preempt",
+    "move_slots",  # somebody asks for it: a share of a server's slots, spread over the others
+    "scale",  # somebody plans another number of servers
     "kill_server",  # not drawn: until there are checkpoints it ends the job or starts it again (P24)
     "power_cut",  # not drawn: the tail of the log may be lost with it (P21)
 ]
@@ -93,7 +95,9 @@ def draw(seed: int) -> Plan:
         double=0.1 * chance.random(),
         delay_s=0.02 * chance.random(),
         in_flight=chance.choice((1, 1, 1, 3)),
-        blows=_blows(chance, expected_s),
+        blows=tuple(
+            sorted((*_blows(chance, expected_s), *_moves(seed, expected_s)), key=lambda blow: blow.at_s)
+        ),
         poison=_some(chance, batches, 0.15, 1),
         bad_rows=_some(chance, records, 0.3, 5),
     )
@@ -116,6 +120,18 @@ def _blows(chance: random.Random, expected_s: float) -> tuple[Blow, ...]:
         for _ in range(chance.randint(0, 6))
     ]
     return tuple(sorted(blows, key=lambda blow: blow.at_s))
+
+
+def _moves(seed: int, expected_s: float) -> tuple[Blow, ...]:
+    """Servers change in every other history; drawn apart, so that the rest of a seed's history is what it was without."""
+    chance = random.Random(f"{seed}/moves")
+    if chance.random() < 0.5:
+        return ()
+    acts: list[Act] = ["move_slots", "move_slots", "scale"]
+    return tuple(
+        Blow(chance.uniform(0.5, expected_s), chance.choice(acts), chance.random(), chance.random())
+        for _ in range(chance.randint(1, 4))
+    )
 
 
 def _some(chance: random.Random, count: int, probability: float, most: int) -> tuple[int, ...]:

@@ -1,0 +1,128 @@
+"""Moves of slots to and from this server: one task for each that comes here, driven by the master's orders (design/0013).
+
+Fed by `service` with what heartbeats bring; feeds the core through `run`, sources through `ask`. A shell: all decisions are in
+`transfer` and `moving`. It keeps the record of how long slots were away at their hand-over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from rover_bus.events.logs import get_logger
+from rover_bus.events.requests import MoveOrder, MoveStatus, ServerAddress
+from rover_bus.ps.core import ServerCore
+from rover_bus.ps.exchange import LinkLost
+from rover_bus.ps.frame import Buffer
+from rover_bus.ps.transfer import Apply, Ask, Effect, Rest, Transfer
+
+log = get_logger("rover.ps.moves")
+
+SWEEP_PAUSE_S = 0.01  # between two pieces of tidying up
+Run = Callable[[Callable[[], Any]], Awaitable[Any]]
+AskPeer = Callable[[ServerAddress, list[Buffer]], Awaitable[tuple[Buffer, Buffer]]]
+
+
+async def nobody(server: ServerAddress, frame: list[Buffer]) -> tuple[Buffer, Buffer]:
+    """Servers that cannot reach one another: every move fails, by the master's patience."""
+    raise LinkLost(f"server {server.index} cannot be reached from here")
+
+
+class Moves:
+    """`ask` carries a frame to another server and its reply back (raises LinkLost); `poke` makes the next heartbeat due now."""
+
+    def __init__(self, core: ServerCore, run: Run, ask: AskPeer, poke: Callable[[], None]) -> None:
+        self._core, self._run, self._ask, self._poke = core, run, ask, poke
+        self._coming: dict[int, tuple[Transfer, asyncio.Task[None]]] = {}
+        self._froze_s: dict[int, float] = {}
+        self._sweeping: asyncio.Task[None] | None = None
+
+    @property
+    def busy(self) -> bool:
+        """Whether orders are to be asked for often."""
+        return bool(self._coming)
+
+    def statuses(self) -> list[MoveStatus]:
+        """What the master is told of every move to here."""
+        return [transfer.status for transfer, _ in self._coming.values()]
+
+    async def obey(self, orders: list[MoveOrder]) -> None:
+        """Do what is listed, and end what is not."""
+        if not (orders or self._coming or self._core.takes_part):
+            return
+        await self._run(lambda: self._core.follow_moves(orders))
+        listed = {order.move for order in orders}
+        for move in [move for move in self._coming if move not in listed]:
+            transfer, task = self._coming.pop(move)
+            task.cancel()
+            await self._conclude(transfer)
+        state = self._core.state
+        for order in orders:
+            ours = (order.target.index, order.target.incarnation) == (state.index, state.incarnation)
+            if ours and order.move not in self._coming:
+                transfer = Transfer(order, self._core)
+                self._coming[order.move] = transfer, asyncio.create_task(self._carry(transfer))
+        if self._sweeping is None or self._sweeping.done():
+            self._sweeping = asyncio.create_task(self._sweep())
+
+    async def _carry(self, transfer: Transfer) -> None:
+        steps = transfer.steps()
+        result: Any = None
+        error: Exception | None = None
+        while True:
+            try:
+                effect = steps.throw(error) if error else steps.send(result)
+            except StopIteration:
+                break
+            try:
+                result, error = await self._perform(transfer, effect), None
+            except Exception as raised:  # noqa: BLE001 - the generator knows what its effects may raise, and raises the rest itself
+                error = raised
+        self._poke()
+
+    async def _perform(self, transfer: Transfer, effect: Effect) -> Any:
+        match effect:
+            case Apply(function):
+                return await self._run(function)
+            case Rest(seconds):
+                return await asyncio.sleep(seconds)
+            case Ask(server, frame, last):
+                if last:
+                    self._froze_s.setdefault(transfer.order.move, _now())
+                return await self._ask(server, frame)
+
+    async def _conclude(self, transfer: Transfer) -> None:
+        """A move is over: when the slots are ours now, note how long they were away and tell their source."""
+        move = transfer.order.move
+        froze_s = self._froze_s.pop(move, None)
+        state = self._core.state
+        if froze_s is None or state.routing is None or state.routing.epoch <= transfer.order.epoch:
+            return
+        away_s = _now() - froze_s
+        await self._run(lambda: self._note(away_s))
+        try:
+            ask = transfer.conclusion()
+            await self._ask(ask.server, ask.frame)
+        except LinkLost as lost:
+            log.info("the source was not told of a hand-over", move=move, reason=str(lost))
+
+    def _note(self, away_s: float) -> None:
+        self._core.count("hand_overs")
+        self._core.count("hand_over_s_sum", away_s)
+        self._core.counters["hand_over_s_max"] = max(away_s, self._core.counters.get("hand_over_s_max", 0))
+
+    async def _sweep(self) -> None:
+        while await self._run(self._core.sweep):  # noqa: ASYNC110 - it is time that is waited for
+            await asyncio.sleep(SWEEP_PAUSE_S)
+
+    def close(self) -> None:
+        """End every task."""
+        for _, task in self._coming.values():
+            task.cancel()
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

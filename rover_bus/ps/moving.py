@@ -1,0 +1,203 @@
+"""Slots on their way from one server to another: what the source still has to send, what the target has received (design/0013).
+
+Fed by `core`: orders of the master, requests of the target (`Fetch`), pushes that change what was copied. Pure but for the
+tables. Apart from `admission`, which decides what may be served: here are rows, there are promises.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from rover_bus.events.errors import BadMessage, Refused
+from rover_bus.events.requests import MoveOrder
+from rover_bus.ps.admission import SlotGroup
+from rover_bus.ps.catalogue import Keys
+from rover_bus.ps.frame import BodyReader
+from rover_bus.ps.intervals import Intervals
+from rover_bus.ps.messages import AppliedSets, Fetch, Fetched, Section, section_of
+from rover_bus.ps.ranges import Ranges, mask_of
+from rover_bus.ps.rows import Places
+from rover_bus.ps.spec import Growing, Table
+from rover_bus.ps.storage import Store
+from rover_bus.ps.tables import TableSet
+
+MERGE_AT = 64  # entries of a change log: then they are made one
+Arrays = list[npt.NDArray[Any]]
+
+
+class Part(NamedTuple):
+    """Rows of one family, as the last answer named them. Their values are read when it is sent, and again when it is repeated."""
+
+    family: Table
+    keys: Keys
+
+
+class ChangeLog:
+    """Which rows of some slots were trained since they were last drained."""
+
+    def __init__(self, slots: npt.NDArray[np.bool_]) -> None:
+        self._slots = slots
+        self._changed: dict[Table, list[Keys]] = {}
+
+    def note(self, family: Table, store: Store, keys: Keys, places: Places) -> None:
+        """A push has trained these rows."""
+        touched = store.touched(keys, places, self._slots)
+        if len(touched.keys):
+            entries = self._changed.setdefault(family, [])
+            entries.append(touched)
+            if len(entries) >= MERGE_AT:
+                self._changed[family] = [_merged(entries)]
+
+    def drain(self) -> list[Part]:
+        """Return every changed row once, and begin anew."""
+        parts = [Part(family, _merged(entries)) for family, entries in self._changed.items()]
+        self._changed = {}
+        return parts
+
+
+def _merged(entries: list[Keys]) -> Keys:
+    """Return each key of each table once, ascending."""
+    by_table: dict[str, Arrays] = {}
+    for keys in entries:
+        for name, some in zip(keys.names, np.split(keys.keys, np.cumsum(keys.counts)[:-1]), strict=True):
+            by_table.setdefault(name, []).append(some)
+    unique = {name: np.unique(np.concatenate(some)) for name, some in by_table.items()}
+    counts = np.array([len(some) for some in unique.values()], np.int64)
+    return Keys(tuple(unique), counts, np.concatenate(list(unique.values())))
+
+
+class Departure:
+    """A move away from here. Answers are numbered; a repeated number repeats the same rows, and never takes in new changes:
+
+    the answer that nobody reads would swallow them.
+    """
+
+    def __init__(self, order: MoveOrder) -> None:
+        self.order = order
+        self.slots: Ranges = tuple(order.slots)
+        self._mask = mask_of(self.slots)
+        self.list = np.flatnonzero(self._mask)
+        self.changes = ChangeLog(self._mask)
+        self.number = 0
+        self.copied = self.handed_over = False
+        self._at, self._cursor = 0, 0  # family, and where in it
+        self._last: list[Part] = []
+
+    @property
+    def logs(self) -> bool:
+        """Whether changes matter yet: from the first request on."""
+        return self.number > 0
+
+    def check(self, fetch: Fetch) -> bool:
+        """Return whether this is a new request, False when it is the last one again. Raises Refused for any other."""
+        target = self.order.target
+        if (
+            fetch.target != (target.index, target.incarnation)
+            or not self.number <= fetch.number <= self.number + 1
+        ):
+            raise Refused(
+                f"request {fetch.number} of move {fetch.move} is over: {self.number} is on", "stale_move"
+            )
+        if fetch.number == self.number and fetch.hand_over != self.handed_over:
+            raise Refused(f"request {fetch.number} of move {fetch.move} was another one", "stale_move")
+        return fetch.number == self.number + 1
+
+    def advance(self, fetch: Fetch, tables: TableSet) -> None:
+        """Choose the rows of the next answer."""
+        self.number, self.handed_over = fetch.number, fetch.hand_over
+        if fetch.hand_over:
+            self._last = self._rest(tables)
+        elif not self.copied:
+            self._last = self._next_copy(tables, fetch.most_bytes)
+        else:
+            self._last = self.changes.drain()
+
+    def _rest(self, tables: TableSet) -> list[Part]:
+        parts = self.changes.drain()
+        while not self.copied:
+            parts += self._next_copy(tables, 1 << 26)
+        return parts
+
+    def _next_copy(self, tables: TableSet, most_bytes: int) -> list[Part]:
+        families = tables.families()
+        parts: list[Part] = []
+        while self._at < len(families) and most_bytes > 0:
+            family, store = families[self._at]
+            keys, _, cursor = store.scan(self.list, self._cursor, max(1, most_bytes // store.rows.row_bytes))
+            if len(keys.keys):
+                parts.append(Part(family, keys))
+                most_bytes -= len(keys.keys) * store.rows.row_bytes
+            self._at, self._cursor = (self._at, cursor) if cursor >= 0 else (self._at + 1, 0)
+            if cursor >= 0:
+                break  # looked at as much as one go may
+        self.copied = self._at >= len(families)
+        return parts
+
+    def answer(
+        self, tables: TableSet, applied: tuple[SlotGroup, ...], closed_before: int
+    ) -> tuple[Fetched, Arrays]:
+        """Return the rows of the last request, with their values of now."""
+        arrays: Arrays = []
+        for _, keys in self._last:
+            store = tables.store(keys.names)
+            arrays += [keys.keys, *store.rows.copy_out(store.find(keys))]
+        reply = Fetched(
+            number=self.number,
+            tables=tuple(tables.catalogue.tables()),
+            sections=tuple(section_of(part.keys) for part in self._last),
+            copied=self.copied,
+            applied=tuple(
+                AppliedSets(group.slots, {epoch: tuple(done) for epoch, done in group.applied.items()})
+                for group in applied
+            ),
+            closed_before=closed_before,
+        )
+        return reply, arrays
+
+
+class Arrival:
+    """A move to here. What arrives is inert until a routing gives it to us."""
+
+    def __init__(self, order: MoveOrder, tables: TableSet) -> None:
+        self.order = order
+        self.slots: Ranges = tuple(order.slots)
+        self.list = np.flatnonzero(mask_of(self.slots))
+        self.rows = self.bytes = 0
+        if np.isin(self.list, tables.owned).any():
+            raise Refused(f"move {order.move} brings slots that are here already", "cannot_move")
+        tables.hold(self.list)
+        self._unwritten = {
+            table.name for table in tables.catalogue.tables() if not isinstance(table, Growing)
+        }
+
+    def take_in(self, fetched: Fetched, body: BodyReader, tables: TableSet) -> None:
+        """Write rows as they are at the source. Raises BadMessage, NotEnoughMemory."""
+        if fetched.number == 1 and (unknown := self._unwritten - {table.name for table in fetched.tables}):
+            raise Refused(f"the source does not know table {min(unknown)!r} yet: begin again", "behind")
+        tables.declare(fetched.tables)
+        for section in fetched.sections:
+            self._take_section(section, body, tables)
+        body.end()
+
+    def _take_section(self, section: Section, body: BodyReader, tables: TableSet) -> None:
+        store, count = tables.store(section.names), sum(section.counts)
+        if len(section.counts) != len(section.names):
+            raise BadMessage("a section's names and counts do not belong together")
+        ids = body.read("int64", (count,)).copy()
+        keys = Keys(section.names, np.array(section.counts, np.int64), ids)
+        pieces = [body.read(dtype, shape) for dtype, shape in store.rows.pieces(count)]
+        places = store.find(keys)
+        store.rows.copy_in(places, pieces)
+        self.rows += count
+        self.bytes += count * store.rows.row_bytes
+
+
+def groups_of(applied: tuple[AppliedSets, ...]) -> tuple[SlotGroup, ...]:
+    """Return applied sets as they came over the wire, ready for admission."""
+    return tuple(
+        SlotGroup(sets.slots, {epoch: Intervals(done) for epoch, done in sets.batches.items()})
+        for sets in applied
+    )

@@ -1,0 +1,34 @@
+"""Slots as [first, end) ranges: what tables of routing, orders and applied sets speak of. Used by `admission` and `moving`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import numpy.typing as npt
+
+from rover_bus.events.errors import BadMessage
+from rover_bus.ps.hashing import SLOTS
+
+Ranges = tuple[tuple[int, int], ...]
+
+
+def mask_of(ranges: Iterable[tuple[int, int]]) -> npt.NDArray[np.bool_]:
+    """Return (4096,) which slots lie in the ranges. Raises BadMessage for ranges that no table could have."""
+    mask = np.zeros(SLOTS, bool)
+    for first, end in ranges:
+        if not 0 <= first < end <= SLOTS:
+            raise BadMessage(f"[{first}, {end}) are no slots")
+        mask[first:end] = True
+    return mask
+
+
+def ranges_of(mask: npt.NDArray[np.bool_]) -> Ranges:
+    """Return the ranges of a mask, ascending."""
+    edges = np.flatnonzero(np.diff(np.concatenate(([False], mask, [False])).astype(np.int8)))
+    return tuple((int(first), int(end)) for first, end in edges.reshape(-1, 2))
+
+
+def common(some: Iterable[tuple[int, int]], others: Iterable[tuple[int, int]]) -> Ranges:
+    """Return the slots that lie in both."""
+    return ranges_of(mask_of(some) & mask_of(others))

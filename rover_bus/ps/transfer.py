@@ -1,0 +1,135 @@
+"""One move as its target sees it, without sockets and time: what to ask the source, what to do with the answers (design/0013).
+
+A generator of effects (`Ask`, `Apply`, `Rest`); `moves` performs them over sockets or over a simulated lossy network. Everything
+may be repeated: requests are numbered, rows are written as they are, and nothing that arrives is served before the log says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from typing import Any, NamedTuple
+
+from rover_bus.events.errors import BadMessage, RoverError
+from rover_bus.events.requests import MoveOrder, MoveStatus, ServerAddress
+from rover_bus.ps import messages
+from rover_bus.ps.admission import Fence
+from rover_bus.ps.core import ServerCore
+from rover_bus.ps.exchange import LinkLost
+from rover_bus.ps.frame import BodyReader, Buffer
+from rover_bus.ps.messages import Fetch, Fetched, RefusedMessage
+from rover_bus.ps.moving import Arrival
+
+CHUNK_BYTES = 1 << 20  # a few milliseconds of the source's loop
+RATE_BYTES = 128 << 20  # a second: what the copy may take of both servers while they serve
+FEW_ROWS = 4096  # changed since the last look: what is left after that is handed over in a few milliseconds
+MOST_ROUNDS = 8  # of catching up: a slot that changes faster than that is handed over as it is
+FIRST_REST_S, LONGEST_REST_S = (
+    0.02,
+    0.5,
+)  # after a source that did not answer, or does not know of the move yet
+
+
+class Ask(NamedTuple):
+    """Send a frame to the source. Result: its reply (header, body). `last`: from here on the source takes no pushes."""
+
+    server: ServerAddress
+    frame: list[Buffer]
+    last: bool = False
+
+
+class Apply(NamedTuple):
+    """Run a function where the tables live. Result: what it returned."""
+
+    function: Callable[[], Any]
+
+
+class Rest(NamedTuple):
+    """Wait."""
+
+    seconds: float
+
+
+Effect = Ask | Apply | Rest
+Steps = Generator[Effect, Any, None]
+
+
+class Transfer:
+    """Fetches the slots of one order. `status` is what the master is told."""
+
+    def __init__(self, order: MoveOrder, core: ServerCore) -> None:
+        self.order, self._core = order, core
+        self.status = MoveStatus(move=order.move, phase="copying")
+
+    def steps(self) -> Steps:
+        """Fetch everything, then the rest; `status` says how that ended. Goes on for as long as the move is on."""
+        try:
+            yield Apply(lambda: self._core.begin_arrival(self.order))
+            yield from self._fetch_all()
+        except LinkLost:
+            raise
+        except RoverError as error:
+            self.status = MoveStatus(move=self.order.move, phase="failed", detail=str(error))
+
+    def _fetch_all(self) -> Steps:
+        number, rounds, last = 0, 0, False
+        while not last:
+            number += 1
+            fetched, body = yield from self._fetch(number, last)
+            count = sum(sum(section.counts) for section in fetched.sections)
+            if fetched.copied:
+                rounds += 1
+            else:
+                yield Rest(len(body) / RATE_BYTES)
+            yield from self._take_in(fetched, body, last)
+            last = rounds > 1 and (count <= FEW_ROWS or rounds > MOST_ROUNDS)
+        number += 1
+        fetched, body = yield from self._fetch(number, last)
+        yield from self._take_in(fetched, body, last)
+
+    def _take_in(self, fetched: Fetched, body: Buffer, last: bool) -> Steps:
+        arrival: Arrival = yield Apply(
+            lambda: self._core.take_in(self.order.move, fetched, BodyReader(memoryview(body)), last)
+        )
+        self.status = MoveStatus(
+            move=self.order.move,
+            phase="ready" if last else "copying",
+            rows=arrival.rows,
+            bytes=arrival.bytes,
+        )
+
+    def _fetch(self, number: int, last: bool) -> Generator[Effect, Any, tuple[Fetched, Buffer]]:
+        """Ask until there is an answer: the same number again when one is lost."""
+        rest_s = FIRST_REST_S
+        while True:
+            try:
+                header, body = yield Ask(self.order.source, self._frame(number, last), last)
+                reply = messages.decode_reply(header)
+            except LinkLost:
+                reply = None
+            if isinstance(reply, Fetched) and reply.number == number:
+                return reply, body
+            if isinstance(reply, RefusedMessage) and not (
+                reply.retry_s or reply.code == messages.UNKNOWN_MOVE
+            ):
+                raise BadMessage(f"server {self.order.source.index} refused: {reply.message}")
+            yield Rest(rest_s)
+            rest_s = min(2 * rest_s, LONGEST_REST_S)
+
+    def _frame(self, number: int, last: bool) -> list[Buffer]:
+        state = self._core.state
+        fetch = Fetch(
+            fence=Fence(state.history, state.generation, 0, self.order.source.incarnation),
+            move=self.order.move,
+            number=number,
+            target=(state.index, state.incarnation),
+            most_bytes=CHUNK_BYTES,
+            hand_over=last,
+        )
+        return messages.encode(fetch)
+
+    def conclusion(self) -> Ask:
+        """Tell the source of the routing that gives the slots to us; it would learn it by a heartbeat, too."""
+        state = self._core.state
+        assert state.routing is not None
+        fence = Fence(state.history, state.generation, 0, self.order.source.incarnation)
+        return Ask(self.order.source, messages.encode(messages.Follow(fence=fence, routing=state.routing)))
