@@ -219,6 +219,10 @@ class MoveEnded(Caused, frozen=True, kw_only=True, tag="move.ended"):
 
     move: int
     done: bool
+    source: Member
+    target: Member
+    slots: list[tuple[int, int]] = []
+    epoch: int = 0  # of the routing that gives them to the target
     reason: str = ""
     rows: int = 0
     bytes: int = 0

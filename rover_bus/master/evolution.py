@@ -158,7 +158,7 @@ def _begin_move(state: State, record: log.MoveBegun) -> None:
     state.moves = record.move
     if state.rollout is None:
         raise ValueError("a move without a rollout: this log does not belong to a job")
-    state.rollout.move = state.last_move = Move(record.move, record.source, record.target, record.slots)
+    state.rollout.move = Move(record.move, record.source, record.target, record.slots)
 
 
 def _end_move(state: State, record: log.MoveEnded) -> None:

@@ -160,14 +160,19 @@ def _opened_rollout(job: str, record: log.RolloutBegun, state: State, term: int)
 
 
 def _ended_move(job: str, record: log.MoveEnded, state: State, term: int) -> list[JobFact]:
-    move = state.last_move
-    if move is None or move.number != record.move:
-        return []
-    names: dict[str, Any] = {"job": job, "move": record.move, "source": move.source, "target": move.target}
+    names: dict[str, Any] = {
+        "job": job,
+        "move": record.move,
+        "source": record.source,
+        "target": record.target,
+    }
     if not record.done:
         return [facts.MoveFailed(**names, reason=record.reason)]
-    epoch = state.routing.epoch + 1 if state.routing is not None else 0
-    return [facts.SlotsMoved(**names, slots=move.slots, epoch=epoch, rows=record.rows, bytes=record.bytes)]
+    return [
+        facts.SlotsMoved(
+            **names, slots=record.slots, epoch=record.epoch, rows=record.rows, bytes=record.bytes
+        )
+    ]
 
 
 _PUBLISHERS: dict[type[Record], Publisher] = {

@@ -270,16 +270,29 @@ def stop(state: State, reason: str, cause: str) -> Consequences:
     if state.rollout is None:
         return
     moved = state.rollout.moved
-    if state.rollout.move is not None:
-        yield MoveEnded(move=state.rollout.move.number, done=False, reason=reason, cause=cause)
+    yield from _give_up(state, reason, cause)
     yield from _end(state, "stopped" if moved else "rolled_back", reason, cause)
+
+
+def _give_up(state: State, reason: str, cause: str) -> Consequences:
+    """End the move that is on, if one is: the routing stands."""
+    move = state.rollout.move if state.rollout is not None else None
+    if move is not None:
+        yield MoveEnded(
+            move=move.number,
+            done=False,
+            source=move.source,
+            target=move.target,
+            slots=move.slots,
+            reason=reason,
+            cause=cause,
+        )
 
 
 def interrupt(state: State, reason: str, cause: str) -> Consequences:
     """The job is about to be rewound: the slots will lie as the new generation says."""
     if state.rollout is not None:
-        if state.rollout.move is not None:
-            yield MoveEnded(move=state.rollout.move.number, done=False, reason=reason, cause=cause)
+        yield from _give_up(state, reason, cause)
         yield RolloutEnded(rollout=state.rollout.number, outcome="interrupted", reason=reason, cause=cause)
 
 
@@ -300,8 +313,7 @@ def tick(state: State, patience: Patience, telemetry: Telemetry, now: float) -> 
 def _fail(state: State, reason: str, cause: str) -> Consequences:
     rollout = state.rollout
     assert rollout is not None
-    assert rollout.move is not None
-    yield MoveEnded(move=rollout.move.number, done=False, reason=reason, cause=cause)
+    yield from _give_up(state, reason, cause)
     if rollout.failures >= ATTEMPTS:
         yield from stop(state, f"{MOVES_FAIL}: {reason}", cause)
 
@@ -328,7 +340,17 @@ def _hand_over(state: State, status: MoveStatus, cause: str) -> Consequences:
     by_slot = slots.expand(routing.owners)
     for slot in slots.members_of(rollout.move.slots):
         by_slot[slot] = rollout.move.target.index
-    yield MoveEnded(move=status.move, done=True, rows=status.rows, bytes=status.bytes, cause=cause)
+    yield MoveEnded(
+        move=status.move,
+        done=True,
+        source=rollout.move.source,
+        target=rollout.move.target,
+        slots=rollout.move.slots,
+        epoch=routing.epoch + 1,
+        rows=status.rows,
+        bytes=status.bytes,
+        cause=cause,
+    )
     owning = set(by_slot)
     lives = {life.member.index: life for life in state.servers()}
     yield RoutingFixed(
@@ -363,7 +385,7 @@ def lose_idle_server(state: State, member: Member, commands: Commands, cause: st
         and rollout.move is not None
         and member in (rollout.move.source, rollout.move.target)
     ):
-        yield MoveEnded(move=rollout.move.number, done=False, reason=f"{member} is lost", cause=cause)
+        yield from _give_up(state, f"{member} is lost", cause)
     if rollout is not None and rollout.failures >= ATTEMPTS:
         yield from stop(state, f"{MOVES_FAIL}: {member.place} was lost again and again", cause)
     if member.place in state.planned:

@@ -113,7 +113,6 @@ class State:
             list[int]
         ] = []  # incarnations of every set of servers that was routed in this generation
         self.rollout: Rollout | None = None
-        self.last_move: Move | None = None  # the one that is on, or was last: facts name it when it ends
         self.rollouts = 0  # the last one's number
         self.moves = 0  # the last one's number
         self.charges = Charges()
@@ -161,7 +160,6 @@ class State:
                 "routing": plain(self.routing),
                 "acking": self.acking,
                 "rollout": plain(self.rollout),
-                "last_move": plain(self.last_move),
                 "moves": [self.rollouts, self.moves],
                 "charges": self.charges.dump(),
                 "tasks": plain(self.tasks),
@@ -204,7 +202,6 @@ class State:
             "acking", [[s.incarnation for s in state.routing.servers]] if state.routing else []
         )
         state.rollout = convert(dump.get("rollout"), Rollout | None)
-        state.last_move = convert(dump.get("last_move"), Move | None)
         state.rollouts, state.moves = dump.get("moves", (0, 0))
         state.charges = Charges.load(dump["charges"])
         state.tasks = convert(dump["tasks"], dict[str, Task])
