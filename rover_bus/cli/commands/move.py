@@ -5,7 +5,6 @@ Both only ask: the master decides, refuses in words or begins a rollout; with `-
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 from typing import TYPE_CHECKING
 
@@ -111,6 +110,7 @@ async def _plan(bus: NatsBus, job: str, servers: int, reason: str) -> PlanPropos
 async def _ask(bus: NatsBus, job: str, wish: JobFact, what: str, wait: bool) -> str:
     """Publish a wish; say what became of it. Raises Refused with the master's words."""
     from rover_bus.cli.history import read_job
+    from rover_bus.cli.rollouts import follow_wish
     from rover_bus.cli.submission import publish
     from rover_bus.events.errors import Refused
 
@@ -120,45 +120,5 @@ async def _ask(bus: NatsBus, job: str, wish: JobFact, what: str, wait: bool) -> 
     sequence = await publish(bus, wish, f"{what}.{secrets.token_hex(8)}")
     if not wait:
         return "asked"
-    return await _outcome(bus, job, sequence)
-
-
-async def _outcome(bus: NatsBus, job: str, sequence: int) -> str:
-    """Follow the facts of a job until the wish stored at `sequence` is refused, or its rollout is over."""
-    from rover_bus.cli.history import read_happened
-    from rover_bus.cli.narration import tell
-    from rover_bus.events import subjects
-    from rover_bus.events.bus import Stored
-    from rover_bus.events.errors import Refused
-    from rover_bus.events.facts import (
-        JobEnded,
-        MoveRefused,
-        PlanRefused,
-        RolloutClosed,
-        RolloutOpened,
-        SlotsMoved,
-    )
-    from rover_bus.events.streams import FACTS
-
-    stored: asyncio.Queue[Stored] = asyncio.Queue()
-    following = await bus.follow(FACTS, [subjects.job_facts(job)], stored.put_nowait, start=sequence + 1)
-    ours, size, moves = 0, 0, 0
-    try:
-        while True:
-            fact = read_happened(await stored.get()).fact
-            match fact:
-                case MoveRefused() | PlanRefused():
-                    raise Refused(fact.reason, "refused")
-                case RolloutOpened():
-                    ours = fact.rollout
-                    click.echo(tell(fact), err=True)
-                case SlotsMoved(bytes=some):
-                    size, moves = size + some, moves + 1
-                case RolloutClosed(rollout=rollout, outcome=outcome, reason=reason) if rollout == ours:
-                    if outcome != "done":
-                        raise Refused(f"{outcome.replace('_', ' ')}: {reason}", outcome)
-                    return f"done, {moves} moves, {size / 2**20:.1f} MiB"
-                case JobEnded(state=state):
-                    raise Refused(f"the job has ended meanwhile: {state}", "ended")
-    finally:
-        await following.stop()
+    moved = await follow_wish(bus, job, sequence, lambda line: click.echo(line, err=True))
+    return f"done, {moved.moves} moves, {moved.bytes / 2**20:.1f} MiB"
