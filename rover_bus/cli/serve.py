@@ -56,6 +56,8 @@ class Settings:
     orphan_s: float
     sample_s: float
     with_parent: bool
+    plan_mode: str
+    quotas: list[str]
     ready_file: str
 
 
@@ -87,6 +89,10 @@ def read_settings(arguments: list[str] | None = None) -> Settings:
     parser.add_argument("--index", type=int, default=int(environment.get("ROVER_INDEX", "0")))
     parser.add_argument("--orphan-s", type=float, default=30.0)
     parser.add_argument("--sample-s", type=float, default=5.0)
+    parser.add_argument("--plan-mode", choices=["observe", "approve", "auto"], default="auto")
+    parser.add_argument(
+        "--quota", dest="quotas", action="append", default=[], metavar="TENANT=CORES[:MEMORY]"
+    )
     parser.add_argument("--with-parent", action="store_true")
     parser.add_argument("--ready-file", default="")
     return Settings(**vars(parser.parse_args(arguments)))
@@ -181,12 +187,20 @@ def wall_ms() -> int:
 
 async def _serve_brain(bus: NatsBus, settings: Settings, stop: asyncio.Event) -> None:
     from rover_bus.brain.service import build_brain
+    from rover_bus.cli.quotas import parse_quotas
 
     holder = f"{name(settings)}.{os.getpid()}"
+    quotas = parse_quotas(settings.quotas)
 
     def build() -> Shell:
         shell, _ = build_brain(
-            bus, holder=holder, history=secrets.randbits(48), clock=time.monotonic, wall_ms=wall_ms
+            bus,
+            holder=holder,
+            history=secrets.randbits(48),
+            clock=time.monotonic,
+            wall_ms=wall_ms,
+            mode=settings.plan_mode,  # type: ignore[arg-type]
+            quotas=quotas,
         )
         return shell
 

@@ -12,7 +12,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -46,6 +46,8 @@ class RunningStack:
         orphan_s: float = ORPHAN_S,
         max_file_store_bytes: int = 0,
         disposable: bool = False,
+        plan_mode: str = "auto",
+        quotas: Sequence[str] = (),
     ) -> None:
         """`disposable`: nobody wants its state; when it ends by an exception its members are killed instead of drained."""
         self.home = home if isinstance(home, Home) else Home.find(home)
@@ -53,6 +55,7 @@ class RunningStack:
         self.secret_file = Path(secret_file) if secret_file else self.home.secret_file
         self._given_url, self._sync, self._orphan_s = url, sync, orphan_s
         self._max_file_store_bytes, self._disposable = max_file_store_bytes, disposable
+        self._brain = ["--plan-mode", plan_mode, *(word for quota in quotas for word in ("--quota", quota))]
         self._lock = -1
         self.broker: EmbeddedBroker | None = None
         self.services: dict[str, Service] = {}
@@ -166,7 +169,7 @@ class RunningStack:
         node = ["--dir", str(self.home.node), "--storage", str(self.home.checkpoints)]
         node += ["--orphan-s", str(self._orphan_s)]
         self.services = {
-            "brain": self._service("brain", common),
+            "brain": self._service("brain", [*common, *self._brain]),
             "daemon": self._service("daemon", [*common, *node]),
         }
         for service in self.services.values():

@@ -14,7 +14,7 @@ from rover_bus.events.bus import Bus, Stored
 from rover_bus.events.codec import decode, encode
 from rover_bus.events.errors import BusError, RoverError
 from rover_bus.events.facts import JobEnded, JobSubmitted
-from rover_bus.events.job import DataSpec, JobSpec, LeaseSpec, RoleSpec
+from rover_bus.events.job import DataSpec, JobSpec, LeaseSpec, PlanSpec, RoleSpec
 from rover_bus.events.standing import stand_by
 from rover_bus.events.streams import FACTS
 from rover_bus.ps.simulated import SimulatedServers
@@ -107,7 +107,8 @@ def _submission(plan: Plan, rules: Rules) -> JobSubmitted:
         name=JOB,
         program=["train"],
         data=DataSpec(train="simulated", batch_size=plan.batch_size, epochs=plan.epochs, seed=plan.seed),
-        workers=RoleSpec(count=plan.workers),
+        workers=RoleSpec(count=plan.workers, max_count=plan.most_workers),
+        plan=PlanSpec(window_s=2 * plan.sample_s or 4.0, cooldown_s=5.0),
         servers=RoleSpec(count=plan.servers),
         leases=LeaseSpec(
             target_s=plan.target_s, heartbeat_s=1.0, deterministic_failures=1000, relaunches=10_000

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from rover_bus.events.errors import Refused, RoverError
 from rover_bus.events.facts import SkippedRow
 from rover_bus.events.identity import Member
 from rover_bus.events.job import Dataset
+from rover_bus.events.profiles import WorkerProfile
 from rover_bus.events.requests import FailureRequest, RoutingTable
 from rover_bus.ps.core import ServerCore
 from rover_bus.ps.service import ServerLife
@@ -46,6 +48,7 @@ class Shared:
     say: Say
     parts: dict[str, dict[int, int]] = field(default_factory=dict)  # path -> position -> count
     rules: Rules = PRODUCT
+    trained: dict[Member, int] = field(default_factory=dict)  # samples, by life
 
 
 class Poisoned(Exception):
@@ -110,12 +113,29 @@ async def run_worker(bus: Bus, member: Member, shared: Shared, leave: asyncio.Ev
     session = Session(bus, "job", worker)
     talking = asyncio.ensure_future(session.run())
     obeying = asyncio.ensure_future(_drain_when_told(session, leave))
+    sampling = asyncio.ensure_future(_sample(session, shared))
     try:
         return await _train(session, shared)
     finally:
-        talking.cancel()
-        obeying.cancel()
-        await asyncio.gather(talking, obeying, return_exceptions=True)
+        for task in (talking, obeying, sampling):
+            task.cancel()
+        await asyncio.gather(talking, obeying, sampling, return_exceptions=True)
+
+
+async def _sample(session: Session, shared: Shared) -> None:
+    """Publish what this life trained, window by window: all of it waiting for input, as the shape of a simulated batch is."""
+    window_s = shared.plan.sample_s
+    before = 0
+    while window_s:
+        await asyncio.sleep(window_s)
+        member = session.worker.member
+        now = shared.trained.get(member, 0)
+        profile = WorkerProfile(
+            window_s=window_s, job="job", member=member, samples=now - before, batches=0, read_s=window_s / 2
+        )
+        before = now
+        with suppress(RoverError):
+            await session.publish(profile)
 
 
 async def _drain_when_told(session: Session, leave: asyncio.Event) -> None:
@@ -230,6 +250,8 @@ def _settle(
             for position in plan.bad_rows
             if first <= position < end
         )
+        member = session.worker.member
+        shared.trained[member] = shared.trained.get(member, 0) + end - first
         work = Work(skipped=skipped, samples_retrained=end - first if acked.repeated else 0)
         session.finish(assigned, work, acked.incarnations)
 

@@ -60,6 +60,8 @@ class Plan:
     bad_rows: tuple[int, ...] = ()  # positions whose rows cannot be used
     snapshot_every_batches: int = 40
     notes: dict[str, float] = field(default_factory=dict)
+    sample_s: float = 0.0  # above 0 workers publish samples, and the Brain has windows of twice that
+    most_workers: int = 64
 
 
 def draw(seed: int) -> Plan:

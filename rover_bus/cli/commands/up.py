@@ -43,6 +43,13 @@ ROOM_BYTES = 8 << 20
     help="Most that the broker may store, for example 10GiB [no limit].",
 )
 @click.option("--host", default="", help="Name of this host [its own].")
+@click.option(
+    "--plan-mode",
+    type=click.Choice(["observe", "approve", "auto"]),
+    default="auto",
+    help="What becomes of the Brain's plans for all jobs; the strictest of it and a job's own holds.",
+)
+@click.option("--quota", "quotas", multiple=True, metavar="TENANT=CORES[:MEMORY]", help="May be repeated.")
 @click.option("--detach", is_flag=True, help="Run in the background; `rover down` ends it.")
 @click.option("--quiet", "-q", is_flag=True, help="Say nothing.")
 def up(
@@ -52,6 +59,8 @@ def up(
     sync: Literal["default", "always"],
     max_store: str,
     host: str,
+    plan_mode: str,
+    quotas: tuple[str, ...],
     detach: bool,
     quiet: bool,
 ) -> None:
@@ -69,7 +78,14 @@ def up(
                 f"--max-store {max_store} is too small: the streams of a stack need at least 4MiB"
             )
         stack = RunningStack(
-            home, url=url, secret_file=secret_file, sync=sync, host=host, max_file_store_bytes=limit
+            home,
+            url=url,
+            secret_file=secret_file,
+            sync=sync,
+            host=host,
+            max_file_store_bytes=limit,
+            plan_mode=plan_mode,
+            quotas=quotas,
         )
         run_until_told(stack, quiet=quiet)
 

@@ -1,0 +1,27 @@
+"""Quotas as people write them: `ads=8:32GiB` lets the jobs of tenant `ads` use 8 cores and 32 GiB together. Read by serve.py."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rover_bus.brain.decisions.arbitration import Budget
+from rover_bus.cli.units import parse_bytes
+from rover_bus.events.errors import InputError
+
+
+def parse_quotas(words: Sequence[str]) -> dict[str, Budget]:
+    """Return the budget of each tenant. Memory left out is not limited. Raises InputError naming the word."""
+    quotas: dict[str, Budget] = {}
+    for word in words:
+        tenant, given, size = word.partition("=")
+        cores, _, memory = size.partition(":")
+        try:
+            if not tenant or not given or float(cores) < 0:
+                raise ValueError
+            bytes_ = parse_bytes(memory, f"--quota {word}") if memory else float("inf")
+            quotas[tenant] = Budget(float(cores), bytes_)
+        except ValueError:
+            raise InputError(
+                f"--quota {word}: write TENANT=CORES[:MEMORY], for example ads=8:32GiB"
+            ) from None
+    return quotas

@@ -1,0 +1,65 @@
+"""The Brain beside real processes: S16, S18, S10 and S26, each played by `bench.living` and judged by what it saw from outside.
+
+How long things take is for the bench to say; here is asked only what must hold on any machine.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(600)]
+ROOT = Path(__file__).parents[3]
+
+
+def play(name: str, *words: str) -> dict[str, Any]:
+    done = subprocess.run(
+        [sys.executable, "-m", "bench.living", name, "--json", *words],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        check=False,
+        timeout=580,
+    )
+    assert done.returncode == 0, done.stderr
+    said: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return said
+
+
+def test_s16_a_scale_up_after_which_throughput_falls_is_taken_back_within_three_windows() -> None:
+    said = play("falls")
+    assert said["rolled_back"], said
+    assert said["windows"] <= 3
+    assert said["after"] < said["predicted"]
+    assert said["sizes"][-1] < max(said["sizes"])
+
+
+def test_s18_the_slow_one_of_two_workers_is_found_and_its_share_of_the_leases_shrinks() -> None:
+    said = play("straggler")
+    assert said["found"].startswith("worker-1."), said
+    assert said["share_of_leases_after"] < 0.6 * said["share_of_leases_before"]
+
+
+def test_s10_a_growing_table_is_relieved_before_the_kill_under_one_incident() -> None:
+    said = play("memory")
+    assert not said["killed"], said
+    assert len(said["incidents"]) == 1
+    assert said["limits_mb"][-1] > said["limits_mb"][0]
+
+
+def test_s10_the_same_job_without_relief_is_killed_at_its_limit() -> None:
+    said = play("no-relief")
+    assert said["killed"], said
+    assert said["reason"] == "out_of_memory"
+    assert said["incidents"] == []
+
+
+def test_s26_training_goes_on_without_a_brain_and_the_next_plan_says_where_it_resumed() -> None:
+    said = play("away", "--seconds", "15")
+    assert said["away"]["failed_calls"] == 0
+    assert said["away"]["batches_per_s"] > 0
