@@ -158,6 +158,7 @@ class Decider:
                 self.state, member, "silent", "three heartbeats missed", "tick", self.commands
             )
         yield from rollout.tick(self.state, self.patience, self.telemetry, now)
+        yield from lifecycle.fill_gaps(self.state, self.commands)
         yield from self._report(now)
         return None
 

@@ -54,12 +54,22 @@ def _plan(state: State, record: log.MembersPlanned) -> None:
         state.settling, state.waiting = record.proposal, None
         state.heard = max(state.heard, record.proposal)
     former = {} if record.proposal else {**state.dropped, **state.planned}
+    lives = {place: desired.member for place, desired in state.planned.items()}
     state.planned = {desired.member.place: desired for desired in record.members}
+    _note_repairs(state, lives, repair=not record.proposal)
     state.dropped = {place: desired for place, desired in former.items() if place not in state.planned}
     for place, desired in state.planned.items():
         state.incarnations[place] = max(state.incarnations.get(place, 0), desired.member.incarnation)
     if state.phase == "waiting":
         state.phase = "starting"
+
+
+def _note_repairs(state: State, lives: dict[str, Member], *, repair: bool) -> None:
+    now = {place: desired.member for place, desired in state.planned.items()}
+    new = [place for place, member in now.items() if place in lives and lives[place] != member]
+    state.gaps = [place for place in state.gaps if place in now and place not in new]
+    waiting = [place for place in state.repairing if place in now and place not in new]
+    state.repairing = waiting + (new if repair else [])
 
 
 def _check_plan(state: State, record: log.PlanCheck) -> None:
@@ -89,6 +99,7 @@ def _pause(state: State, record: log.PauseSet) -> None:
 def _admit(state: State, record: log.Admitted) -> None:
     member = record.member
     place = member.place
+    state.repairing = [other for other in state.repairing if other != place]
     state.incarnations[place] = max(state.incarnations.get(place, 0), member.incarnation)
     planned = place in state.planned and state.planned[place].member == member
     state.lives[place] = Life(
@@ -125,6 +136,9 @@ def _was_planned(state: State, member: Member) -> bool:
 def _lose(state: State, record: log.Lost) -> None:
     _remove(state, record)
     if record.member.role == "worker":
+        planned = state.planned.get(record.member.place)
+        if planned is not None and planned.member == record.member:
+            state.gaps.append(record.member.place)
         state.counts.workers_lost += 1
         if record.reason in ("failed", "crashed"):
             state.charges.relaunches += 1

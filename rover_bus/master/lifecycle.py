@@ -32,6 +32,7 @@ from rover_bus.master.state import State
 Consequences = Generator[Record, None, None]
 SLOTS = 4096  # ids hash to so many slots (design §6)
 EVALUATE = "evaluate"
+MOST_STARTS_A_TICK = 64
 
 
 def lose(
@@ -72,8 +73,21 @@ def _replace_worker(
         yield from end(state, "failed", "too_many_failures", f"{state.charges.relaunches} failures", cause)
     elif state.charges.preemptions > limits.preemptions:
         yield from end(state, "failed", "too_many_preemptions", f"{state.charges.preemptions} losses", cause)
-    else:
+    elif not state.repairing:
         yield replace_members(state, [member], commands, cause, f"{member} lost: {reason}")
+    # else: others were lost with it: the next tick names one plan for all of them (S20)
+
+
+def fill_gaps(state: State, commands: Commands) -> Consequences:
+    """One plan for all workers that were lost together, so many at a time that a platform can start them (S20)."""
+    if not state.gaps or state.phase in ("finishing", "ended"):
+        return
+    if state.stop:
+        yield remove_places(state, set(state.gaps), "tick", "nothing is left to do")
+    else:
+        lost = [state.planned[place].member for place in state.gaps[:MOST_STARTS_A_TICK]]
+        yield replace_members(state, lost, commands, "tick", f"{len(lost)} workers lost together")
+    yield from consequences(state, "tick", commands)
 
 
 def _lose_server(state: State, member: Member, cause: str, commands: Commands) -> Consequences:

@@ -101,6 +101,8 @@ class State:
         self.waiting: PlanProposed | None = None  # for a person's word
         self.settling = 0  # the plan whose members are not all there yet
         self.paused = False
+        self.gaps: list[str] = []  # places of lost workers that nobody was named for yet
+        self.repairing: list[str] = []  # places whose next life was named and is not there yet
         self.hosts: list[str] = []
         self.planned: dict[str, DesiredMember] = {}  # by place
         self.dropped: dict[str, DesiredMember] = {}  # of the plan, but done: a rewind needs them again (P24)
@@ -150,6 +152,8 @@ class State:
                 "waiting": plain(self.waiting),
                 "settling": self.settling,
                 "paused": self.paused,
+                "gaps": self.gaps,
+                "repairing": self.repairing,
                 "hosts": self.hosts,
                 "planned": plain(self.planned),
                 "dropped": plain(self.dropped),
@@ -189,7 +193,15 @@ class State:
             "incarnations",
         ):
             setattr(state, field, dump[field])
-        for field in ("heard", "brain_term", "mode", "settling", "paused"):  # not in snapshots of 0.1
+        for field in (
+            "heard",
+            "brain_term",
+            "mode",
+            "settling",
+            "paused",
+            "gaps",
+            "repairing",
+        ):  # not in snapshots of 0.1
             setattr(state, field, dump.get(field, getattr(state, field)))
         state.waiting = convert(dump.get("waiting"), PlanProposed | None)
         state.planned = convert(dump["planned"], dict[str, DesiredMember])
