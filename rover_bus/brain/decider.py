@@ -178,6 +178,7 @@ class BrainDecider:
 
     def _take_turn(self, name: str, known: KnownJob) -> Steps:
         yield from remedies.note_stragglers(name, known)
+        yield from remedies.note_hot_server(name, known)
         yield from remedies.foresee(name, known)
         yield from self._relieve(name, known)
         if known.change is not None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TypeVar
 
+from rover_bus.brain.decisions.hot_servers import WINDOWS as HOT_WINDOWS
 from rover_bus.brain.decisions.reasons import Reason
 from rover_bus.brain.decisions.stragglers import evolve_paces
 from rover_bus.brain.log import (
@@ -18,6 +19,7 @@ from rover_bus.brain.log import (
     Heard,
     HostGone,
     HostSeen,
+    HotServerFound,
     IncidentNoted,
     JobGone,
     JobSeen,
@@ -89,6 +91,8 @@ def _evolve_job(state: State, record: Record) -> None:
             known.stragglers.pop(member.index, None)
             if found:
                 known.stragglers[member.index] = record.constant
+        case HotServerFound(job=job):
+            state.jobs[job].moved_s, state.jobs[job].server_loads = state.jobs[job].clock_s, []
         case IncidentNoted(job=job):
             _note_incident(state.jobs[job], record)
         case Foreseen(job=job, stop=stop):
@@ -195,6 +199,8 @@ def _measure(job: KnownJob, window: WindowClosed) -> None:
         job.cores_used[role] = cores if role not in job.cores_used else 0.5 * (job.cores_used[role] + cores)
     for place, size in window.server_bytes.items():
         job.memory[place] = _thinned([*job.memory.get(place, []), (job.samples, size)], MOST_POINTS)
+    if window.server_cores:
+        job.server_loads = [*job.server_loads, window.server_cores][-HOT_WINDOWS:]
     _learn(job, window)
     settled = job.change is None or job.change.settled
     if window.clean and settled and throughput > 0:

@@ -89,7 +89,7 @@ class WorkerWindow(msgspec.Struct, frozen=True, array_like=True):
 class WindowClosed(Caused, frozen=True, kw_only=True, tag="brain.window"):
     """What a job did for some seconds: all that is kept of its samples. `clean`: every wanted worker was heard throughout.
 
-    `server_bytes`: memory by place. `cores_used`: of one member, by role. `loss`, `auc`: means, 0 when nobody said.
+    `server_bytes`, `server_cores`: by place. `cores_used`: of one member, by role. `loss`, `auc`: means, 0 when nobody said.
     """
 
     job: str
@@ -98,6 +98,7 @@ class WindowClosed(Caused, frozen=True, kw_only=True, tag="brain.window"):
     workers: list[WorkerWindow] = []
     server_bytes: dict[str, int] = {}
     cores_used: dict[str, float] = {}
+    server_cores: dict[str, float] = {}
     loss: float = 0.0
     auc: float = 0.0
     committed: int = 0
@@ -155,6 +156,15 @@ class IncidentNoted(Caused, frozen=True, kw_only=True, tag="brain.incident"):
     plan: int = 0
 
 
+class HotServerFound(Caused, frozen=True, kw_only=True, tag="brain.server.hot"):
+    """One server is hot while the others are not: its hot slots shall move."""
+
+    job: str
+    member: Member
+    busy: float  # cores it keeps busy
+    mean: float  # of all servers
+
+
 class Foreseen(Caused, frozen=True, kw_only=True, tag="brain.forecast"):
     """When a job reaches its target; `stop`: now."""
 
@@ -187,6 +197,7 @@ BrainRecord = (
     | Withheld
     | StragglerNoted
     | IncidentNoted
+    | HotServerFound
     | Foreseen
     | Proposed
     | SnapshotChunk

@@ -8,6 +8,7 @@ from __future__ import annotations
 from rover_bus.brain.log import (
     ChangeJudged,
     Foreseen,
+    HotServerFound,
     IncidentNoted,
     Proposed,
     StragglerNoted,
@@ -42,7 +43,9 @@ def outgoing(record: Record, position: tuple[int, int], term: int) -> list[Outgo
     for number, fact in enumerate(_facts(record)):
         place = (position[0], position[1] * FACTS_A_RECORD + number)
         cause = getattr(record, "cause", "")
-        fact = fact.replace(brain_position=place, cause=cause, by="brain")
+        fact = fact.replace(cause=cause, by="brain")
+        if "brain_position" in fact.__struct_fields__:
+            fact = fact.replace(brain_position=place)
         if isinstance(fact, facts.PlanProposed | BrainFact):
             fact = fact.replace(brain_term=term)
         made.append(FactOut(fact, place))
@@ -81,6 +84,15 @@ def _facts(record: Record) -> list[JobFact]:
             ]
         case IncidentNoted():
             return [_incident(record)]
+        case HotServerFound(job=job, member=member):
+            return [
+                facts.SlotsMoveRequested(
+                    job=job,
+                    source=member.place,
+                    hot=True,
+                    reason=f"hot: {record.busy:.2f} cores busy, {record.mean:.2f} on average",
+                )
+            ]
         case Foreseen():
             return _forecast(record)
     return []

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from rover_bus.brain.decisions.hot_servers import ServerLoad, find_hot_server
 from rover_bus.brain.decisions.memory_limits import Means, MemoryState, Relief, decide_relief, needed_limit
 from rover_bus.brain.decisions.reasons import Reason
 from rover_bus.brain.decisions.stopping import StopRule, auc_target, decide_stop
 from rover_bus.brain.decisions.stragglers import decide_stragglers
-from rover_bus.brain.log import Foreseen, IncidentNoted, StragglerNoted
+from rover_bus.brain.log import Foreseen, HotServerFound, IncidentNoted, StragglerNoted
 from rover_bus.brain.models.convergence import fit_loss_curve
 from rover_bus.brain.models.memory import Growth, fit_growth
 from rover_bus.brain.models.samples import NotEnough
@@ -23,6 +24,7 @@ from rover_bus.events.log import Record
 
 REACTION_S = 10.0  # a larger limit is live within a second or two; windows are up to 5 s
 HOST_SHARE = 0.9  # of a host's memory that members may be promised
+MOVED_REST_S = 30.0  # after slots were asked to move: they must be there before their absence can be judged
 OUT_OF_DANGER = 1.15  # the limit is above all that is left to train by this: not an incident that comes back
 FORECAST_EVERY = 5  # windows
 
@@ -68,6 +70,33 @@ def lives_to_replace(job: KnownJob) -> list[Member]:
     """Lives of workers whose slowness lasted."""
     slow = {index for index, remedy in job.stragglers.items() if remedy == Reason.STRAGGLER_REPLACE}
     return [member for member in job.members if member.role == "worker" and member.index in slow]
+
+
+# -- hot servers -------------------------------------------------------------------------------------------------------
+
+
+def note_hot_server(name: str, job: KnownJob) -> Iterator[HotServerFound]:
+    """Yield the one server that is hot while the others idle (S12): the master moves its hottest slots, nobody is scaled up."""
+    if job.clock_s - job.moved_s < MOVED_REST_S:
+        return
+    lives = {member.place: member for member in job.members if member.role == "ps"}
+    cores = (job.held.server_cores if job.held else 0.0) or 1.0  # a server's tables are one thread's
+    windows = [
+        [
+            ServerLoad(server=lives[place].index, busy=busy / cores)
+            for place, busy in loads.items()
+            if place in lives
+        ]
+        for loads in job.server_loads
+    ]
+    hot = find_hot_server(windows)
+    if hot is not None:
+        last = job.server_loads[-1]
+        member = lives[f"ps-{hot}"]
+        mean = sum(last.values()) / len(last)
+        yield HotServerFound(
+            job=name, member=member, busy=last[member.place], mean=round(mean, 4), cause="window"
+        )
 
 
 # -- memory ------------------------------------------------------------------------------------------------------------

@@ -83,6 +83,8 @@ class KnownJob(msgspec.Struct):
     said: tuple[str, str] = ("", "")
     waits_for: list[str] = []
     windows: int = 0
+    server_loads: list[dict[str, float]] = []  # cores that servers kept busy, by place, newest last
+    moved_s: float = float("-inf")  # when hot slots were last asked to move
     stopping: bool = False  # its target is reached: it was asked to end
 
     @property

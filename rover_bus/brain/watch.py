@@ -42,6 +42,7 @@ class _Open:
     known: set[Member] = field(default_factory=set)
     server_bytes: dict[str, int] = field(default_factory=dict)
     cores_used: dict[str, list[float]] = field(default_factory=dict)
+    server_cores: dict[str, float] = field(default_factory=dict)
     committed: int = 0
     total: int = 0
     log_sequence: int = 0
@@ -96,6 +97,7 @@ class Watch:
             opened.cores_used.setdefault(process.member.role, []).append(process.cores_used)
             if process.member.role == "ps":
                 opened.server_bytes[process.member.place] = process.memory_bytes
+                opened.server_cores[process.member.place] = process.cores_used
 
     def close(self, job: str, known: KnownJob, now: float) -> WindowClosed | None:
         """Return the window of a job when it is full, or overdue; None while it is open. A new one begins with it."""
@@ -116,6 +118,7 @@ class Watch:
             workers=[_worker(member, opened.sums[member]) for member in heard],
             server_bytes=dict(opened.server_bytes),
             cores_used={role: round(sum(all) / len(all), 4) for role, all in opened.cores_used.items()},
+            server_cores=dict(opened.server_cores),
             loss=_mean_loss(opened),
             auc=max((total.auc for total in opened.sums.values()), default=0.0),
             committed=opened.committed,
@@ -127,6 +130,7 @@ class Watch:
         opened.sums.clear()
         opened.server_bytes.clear()
         opened.cores_used.clear()
+        opened.server_cores.clear()
         return closed
 
     def _at(self, job: str, now: float) -> _Open:

@@ -41,15 +41,11 @@ def decide_hot_servers(
     windows: Sequence[Sequence[ServerLoad]], owner: Mapping[int, int], held: Allocation, limits: Limits
 ) -> HotRemedy | None:
     """Return the first remedy that applies, or None while the last two windows are not hot. Loads by server index."""
-    recent = windows[-WINDOWS:]
-    if len(recent) < WINDOWS or any(
-        max((load.busy for load in window), default=0.0) < HOT for window in recent
-    ):
+    if not _all_hot(windows[-WINDOWS:]):
         return None
-    now = recent[-1]
-    mean = sum(load.busy for load in now) / len(now)
+    now = windows[-1]
     tried: list[Reason] = []
-    if len(now) > 1 and max(load.busy for load in now) > SKEWED * mean:
+    if _is_skewed(now):
         slots = {slot: load for server in now for slot, load in server.slot_loads.items()}
         moves = level_slots(slots, owner, [load.server for load in now])
         if moves:
@@ -67,6 +63,26 @@ def decide_hot_servers(
         fewer = held.replace(workers=max(held.workers * 3 // 4, 1))
         return HotRemedy(reason=Reason.HOT_SERVER_FEWER_WORKERS, allocation=fewer, tried=tuple(tried))
     return None
+
+
+def find_hot_server(windows: Sequence[Sequence[ServerLoad]]) -> int | None:
+    """The server that is hot while the others are not, for two windows; None otherwise. Its hot slots are to move (S12)."""
+    recent = windows[-WINDOWS:]
+    if not _all_hot(recent) or not all(_is_skewed(window) for window in recent):
+        return None
+    hottest = {max(window, key=lambda load: load.busy).server for window in recent}
+    return hottest.pop() if len(hottest) == 1 else None
+
+
+def _all_hot(recent: Sequence[Sequence[ServerLoad]]) -> bool:
+    return len(recent) == WINDOWS and all(
+        max((load.busy for load in window), default=0.0) >= HOT for window in recent
+    )
+
+
+def _is_skewed(window: Sequence[ServerLoad]) -> bool:
+    mean = sum(load.busy for load in window) / len(window)
+    return len(window) > 1 and max(load.busy for load in window) > SKEWED * mean
 
 
 def _growths(held: Allocation) -> list[tuple[Reason, Allocation]]:

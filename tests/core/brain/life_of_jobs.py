@@ -41,6 +41,7 @@ class Job:
         self.plan = 0
         self.obeys = True
         self.loss = 0.0
+        self.server_cores: dict[int, float] = {}
 
     @property
     def workers(self) -> list[Member]:
@@ -244,7 +245,7 @@ def _host(name: str, job: Job) -> HostProfile:
                 job=name,
                 member=member,
                 pid=1,
-                cores_used=0.35 if member.role == "worker" else 0.2,
+                cores_used=0.35 if member.role == "worker" else job.server_cores.get(member.index, 0.2),
                 memory_bytes=int(job.server_bytes),
             )
             for member in job.members

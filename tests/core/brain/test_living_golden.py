@@ -179,6 +179,18 @@ def is_away_for_a_minute() -> Any:
     return life
 
 
+def moves_the_hot_slots_of_one_server() -> Any:
+    """S12: one server is hot, the others idle: its slots move, nobody is scaled up; asked again only after a while."""
+    life = Life(cores=8.0)
+    job = life.submit("j", step, workers=2, servers=3)
+    life.wait(20)
+    job.server_cores = {1: 0.97}
+    life.wait(50)
+    job.server_cores = {0: 0.97, 1: 0.97, 2: 0.95}
+    life.wait(40)
+    return life
+
+
 def stops_at_its_target() -> Any:
     life = Life()
     job = life.submit("j", step, workers=2, stop=StopSpec(loss=0.4))
@@ -228,6 +240,7 @@ STORIES: tuple[Story, ...] = (
     lets_the_risk_win,
     sees_only_the_kill_without_relief,
     is_away_for_a_minute,
+    moves_the_hot_slots_of_one_server,
     stops_at_its_target,
     starts_where_a_similar_job_ended,
     waits_until_a_new_worker_is_live,
