@@ -330,15 +330,34 @@ async def away(seconds: float) -> dict[str, Any]:
             os.kill(stack.pids()["brain"], signal.SIGKILL)
             spans.append(await _span(heard, seconds))
         spans.append(await _span(heard, seconds))
-        plans = heard.all(facts.PlanProposed)
+        plan = await _plan_of_a_second_job(stack)
         around = statistics.mean([spans[0]["batches_per_s"], spans[2]["batches_per_s"]])
         return {
             "before": spans[0],
             "away": spans[1],
             "after": spans[2],
             "rate_ratio": round(spans[1]["batches_per_s"] / around, 4),
-            "resumed_from": [plan.resumed_from for plan in plans],
+            "next_plan_resumed_from": plan.resumed_from,
+            "next_plan_term": plan.brain_term,
         }
+
+
+async def _plan_of_a_second_job(stack: RunningStack) -> facts.PlanProposed:
+    """The next plan that the Brain makes is the first one of another job."""
+    other = stack.home.root.parent / "second.toml"
+    other.write_text((stack.home.root.parent / "job.toml").read_text().replace(f'"{JOB}"', '"second"', 1))
+    _rover(stack, "submit", str(other))
+    bus = await rig.connect(stack.url, stack.secret_file.read_text().strip(), "bench-second")
+    heard = Heard()
+    try:
+        await bus.follow(FACTS, [subjects.job_facts("second")], heard.fact, start="first")
+        _, plan = await heard.wait(facts.PlanProposed)
+        _rover(stack, "cancel", "second")
+        await heard.wait(facts.JobEnded)
+    finally:
+        await bus.close()
+    assert isinstance(plan, facts.PlanProposed)
+    return plan
 
 
 async def _span(heard: Heard, seconds: float) -> dict[str, float]:

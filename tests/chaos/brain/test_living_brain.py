@@ -63,3 +63,5 @@ def test_s26_training_goes_on_without_a_brain_and_the_next_plan_says_where_it_re
     said = play("away", "--seconds", "15")
     assert said["away"]["failed_calls"] == 0
     assert said["away"]["batches_per_s"] > 0
+    assert said["next_plan_resumed_from"] > 0
+    assert said["next_plan_term"] == 2
