@@ -4,8 +4,8 @@ storage, parity.
     python bench/checkpoint.py [--json] [--gib 1] [--width 64] [--rounds 7] [--threads 0] [--storage DIR]
 
 State: 26 tables with Adagrad rows of the same width, and MLPs, float32. Memcpy and saves run in turn, with the same
-number of threads; ratios are of the same round. torch.save and torch's DCP are run beside them where torch is
-installed.
+number of threads; ratios are of the same round. With --storage, torch.save and torch's DCP async run after them where
+torch is installed. What a persister costs beside training is measured by bench/persisting.py.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import shutil
 import statistics
 import tempfile
 import time
+import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -213,18 +214,34 @@ def measure_parity(mib: int) -> dict[str, float]:
     }
 
 
-def measure_torch(state: State, storage: Path) -> dict[str, float]:
-    """torch.save and torch.distributed.checkpoint to the same storage, synced; nothing where torch is missing."""
+def measure_torch(state: State, root: Path, storage: Path, memcpy_s: float, rounds: int) -> dict[str, float]:
+    """How long training waits for torch.save into shared memory, and for torch's DCP async; nothing where torch is missing.
+
+    DCP with its default stager, one process; `_total_s` is until its files are written (not synced).
+    """
     if importlib.util.find_spec("torch") is None:
         return {}
     torch = importlib.import_module("torch")
-    tensors = {name: torch.from_numpy(array) for name, array in state.items()}
-    times = {"torch_save_s": seconds(lambda: torch.save(tensors, storage / "torch"))}
     dcp = importlib.import_module("torch.distributed.checkpoint")
-    times["torch_dcp_s"] = seconds(
-        lambda: dcp.save(tensors, checkpoint_id=str(storage / "dcp"), no_dist=True)
-    )
-    return times
+    warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+    tensors = {name: torch.from_numpy(array) for name, array in state.items()}
+    saves, waits, totals = [], [], []
+    for number in range(rounds + 1):
+        saves.append(seconds(lambda: torch.save(tensors, root / "torch")))
+        began = time.perf_counter()
+        written = dcp.async_save(tensors, checkpoint_id=str(storage / f"dcp{number}"))
+        waits.append(time.perf_counter() - began)
+        written.result()
+        totals.append(time.perf_counter() - began)
+        shutil.rmtree(storage / f"dcp{number}")
+    (root / "torch").unlink()
+    return {
+        "torch_save_first_ratio": saves[0] / memcpy_s,
+        "torch_save_ratio": statistics.median(saves[1:]) / memcpy_s,
+        "torch_dcp_first_ratio": waits[0] / memcpy_s,
+        "torch_dcp_ratio": statistics.median(waits[1:]) / memcpy_s,
+        "torch_dcp_total_s": statistics.median(totals[1:]),
+    }
 
 
 def show(found: dict[str, float]) -> None:
@@ -257,7 +274,8 @@ def main() -> None:
         print(f"{size / 2**30:.2f} GiB, {TABLES} tables of width {arguments.width}, {threads} threads")
         found = measure_saves(state, root, threads, arguments.rounds)
         if storage:
-            found |= measure_storage(state, root, storage) | measure_torch(state, storage)
+            found |= measure_storage(state, root, storage)
+            found |= measure_torch(state, root, storage, found["memcpy_s"], min(3, arguments.rounds))
         if arguments.parity_mib:
             found |= measure_parity(arguments.parity_mib)
     finally:

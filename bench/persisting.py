@@ -2,7 +2,7 @@
 
     python -m bench.persisting [--json] [--gib 1] [--width 64] [--rounds 5] [--storage DIR]
 
-A persister process does what the node daemon's threads do (rover_bus/node/storing.py, lowest priority) on a state in shared memory:
+A persister process does what the node daemon's threads do (rover_bus/node/storing.py) on a state in shared memory:
 26 tables with Adagrad rows, and MLPs. Training is one process a core that gathers rows and multiplies matrices, at normal
 priority; its speed while a cut is stored is compared with its speed just before and after.
 """
@@ -32,14 +32,14 @@ from rover_bus.flash.errors import SlotsBusy
 from rover_bus.flash.files import DirectoryFiles
 from rover_bus.flash.store import FlashStore
 from rover_bus.node import storing
-from rover_bus.node.peers import be_humble
+from rover_bus.node.background import give_way
 
 JOB, PART, WINDOW_S, ASKED = "bench", "ps-0", 1.5, 20
 
 
 def persist_for_ever(pipe: Connection, root: Path, storage: Path) -> None:
     """The daemon's part: store each cut that is named, say how long it took. Whole parts, as a first cut is."""
-    be_humble()
+    give_way()
     (storage / "run").mkdir()
     files = DirectoryFiles(storage / "run")
     while (cut := pipe.recv()) is not None:

@@ -1,4 +1,4 @@
-"""Staged parts from daemon to daemon: a small server and its client, both blocking, each on a thread of the lowest priority.
+"""Staged parts from daemon to daemon: a small server and its client, both blocking, each on a thread that gives way.
 
     handshake with the stack's secret (ps/handshake.py)
     holder -> owner   length (u32), Wanted (msgpack)
@@ -10,7 +10,6 @@ restores from. Sizes are bounded before anything is read; nothing is served that
 
 from __future__ import annotations
 
-import os
 import secrets
 import socket
 import struct
@@ -27,6 +26,7 @@ from rover_bus.flash.copies import Offer, Since
 from rover_bus.flash.errors import NoCheckpoint, StorageFailed
 from rover_bus.flash.layout import Array
 from rover_bus.flash.staged import StagedCut
+from rover_bus.node.background import give_way
 from rover_bus.ps import handshake
 
 LENGTH = struct.Struct("<I")
@@ -34,7 +34,6 @@ MOST_WANTED_BYTES = 1 << 16
 MOST_OFFERED_BYTES = 1 << 28
 SILENCE_S = 30.0
 MOST_CONNECTIONS = 16
-LOWEST_PRIORITY = 19
 T = TypeVar("T")
 log = get_logger("rover.node")
 
@@ -87,7 +86,7 @@ class PartServer:
             self._free.acquire()
 
     def _accept(self) -> None:
-        be_humble()
+        give_way()
         while not self._closing:
             connection, _ = self._listener.accept()
             if self._closing or not self._free.acquire(blocking=False):
@@ -97,7 +96,7 @@ class PartServer:
             threading.Thread(target=self._serve, args=(connection,), name="rover-peer", daemon=True).start()
 
     def _serve(self, connection: socket.socket) -> None:
-        be_humble()
+        give_way()
         try:
             connection.settimeout(SILENCE_S)
             self._prove(connection)
@@ -183,11 +182,6 @@ class PeerSource:
 
     def close(self) -> None:
         self._socket.close()
-
-
-def be_humble() -> None:
-    """Linux sets the priority of a thread alone: training on this host goes first."""
-    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOWEST_PRIORITY)
 
 
 def _exactly(connection: socket.socket, size: int) -> bytes:

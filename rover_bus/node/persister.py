@@ -1,14 +1,13 @@
 """The persister of a node daemon: staged parts of this host to storage, off the training path (protocol P12, P14).
 
 Fed by the FACTS stream (staged parts, the master's orders) and by a look at the shared memory when it starts; asks the pure
-decider after each; runs its tasks on two threads at the lowest priority; posts what came of them through the daemon's outbox.
+decider after each; runs its tasks on two threads that give way to training; posts what came of them through the daemon's outbox.
 What it knows is rebuilt from the stream and the shared memory: after a SIGKILL its successor answers the newest order again.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -31,6 +30,7 @@ from rover_bus.flash.errors import NoCheckpoint
 from rover_bus.flash.places import job_directory, parts_in
 from rover_bus.flash.sweep import sweep
 from rover_bus.node import persisting
+from rover_bus.node.background import give_way
 from rover_bus.node.persisting import CallOff, Do, GiveUp, JobCheckpoints, Persisting, Task
 
 if TYPE_CHECKING:
@@ -54,7 +54,6 @@ CLOSING = (cuts.CheckpointReady, cuts.CheckpointSuperseded, cuts.CheckpointFaile
 HOSTS: dict[str, type[HostFact]] = {
     cls.kind(): cls for cls in (HostRegistered, HostLeft, cuts.HostPartDigested, cuts.HostPartMirrored)
 }
-LOWEST_PRIORITY = 19
 AGAIN_S = 0.5
 COPIES = "-copies"  # flash.copies.SUFFIX, which would load numpy
 Post = Callable[[HostFact, str, str], None]  # fact, what makes its message id, job
@@ -370,9 +369,4 @@ def _read(stored: Stored) -> Fact | None:
 
 
 def _lane(lane: str) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(1, thread_name_prefix=f"rover-{lane}", initializer=_be_humble)
-
-
-def _be_humble() -> None:
-    """Linux sets the priority of a thread alone: training on this host goes first."""
-    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOWEST_PRIORITY)
+    return ThreadPoolExecutor(1, thread_name_prefix=f"rover-{lane}", initializer=give_way)
