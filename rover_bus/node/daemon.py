@@ -77,7 +77,9 @@ class Daemon:
         self._loop = asyncio.get_running_loop()
         self._processes = processes(self._observe)
         self._persister = (
-            Persister(bus, host.name, host.daemon, places, self._post_of_cut) if places else None
+            Persister(bus, host.name, host.daemon, places, self._post_of_cut, self._register)
+            if places
+            else None
         )
         self._seen = 0
         self._caught_up = False

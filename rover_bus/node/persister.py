@@ -301,11 +301,11 @@ class Persister:
         try:
             fact = future.result()
         except RoverError as error:
-            if former is None and error.retry:
+            if former is None and error.retry and task.step != "sweep":  # members are on their way out
                 log.warning("will be tried again", job=task.job, cut=task.cut, step=task.step, why=str(error))
             self._observe(persisting.Failed(task, str(error), error.retry, self._loop.time()))
             return
-        if former is not None:
+        if former is not None and task.step != "sweep":
             log.info("goes on", job=task.job, cut=task.cut, step=task.step)
         if task.step in persisting.IN_MEMORY:
             self._begin_to_lend()

@@ -209,7 +209,13 @@ def publish_manifest(files: Files, content: ManifestContent) -> int:
 def _find_chain(files: Files, content: ManifestContent, stored: StoredPart) -> PartChain:
     found = []
     for file in stored.files:
-        footer, digest = read_footer(files, file.path)
+        try:
+            footer, digest = read_footer(files, file.path)
+        except NoCheckpoint:
+            raise NoCheckpoint(
+                f"{file.path}, stored by another host, is not in this host's storage: cut {content.cut} cannot be "
+                "published. Set `path` under [checkpoint] to one directory that every host sees"
+            ) from None
         identity = footer.identity
         if digest != file.digest or (identity.job_uid, identity.part) != (content.uid, stored.part):
             raise BrokenCheckpoint(
