@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import socket
 import sys
@@ -49,7 +50,8 @@ class RunningStack:
         plan_mode: str = "auto",
         quotas: Sequence[str] = (),
     ) -> None:
-        """`disposable`: nobody wants its state; when it ends by an exception its members are killed instead of drained."""
+        """`disposable`: nobody wants its state: at its end the memory where its jobs staged cuts is freed, whatever became of
+        them; when it ends by an exception its members are killed instead of drained."""
         self.home = home if isinstance(home, Home) else Home.find(home)
         self.host = check_name(host or _host_name(), "host")
         self.secret_file = Path(secret_file) if secret_file else self.home.secret_file
@@ -107,6 +109,10 @@ class RunningStack:
                 if at_once and name == "daemon":
                     self._kill_members()
                 service.stop(timeout_s)
+        if self._disposable:
+            from rover_bus.flash.places import host_root
+
+            shutil.rmtree(host_root(self.home.node), ignore_errors=True)
         if self.broker:
             self.broker.stop()
         if self._lock >= 0:

@@ -18,6 +18,7 @@ import pytest
 from rover_bus.cli.home import Home, NoStack
 from rover_bus.cli.stack import RunningStack
 from rover_bus.events.errors import Refused
+from rover_bus.flash.places import host_root
 
 pytestmark = pytest.mark.broker
 PATIENCE_S = 30.0
@@ -77,6 +78,14 @@ def test_a_stack_runs_its_services_apart_and_is_gone_without_a_trace(tmp_path: P
         assert probe.connect_ex(("127.0.0.1", port)) != 0
     with pytest.raises(NoStack):
         home.read_record()
+
+
+def test_a_stack_that_nobody_wants_to_keep_frees_the_memory_of_its_cuts(tmp_path: Path) -> None:
+    with RunningStack(tmp_path / "state", disposable=True) as stack:
+        staged = host_root(stack.home.node) / "u1"
+        staged.mkdir(parents=True)
+        (staged / "ps-0.0.slot").write_bytes(bytes(4096))
+    assert not staged.parent.exists()
 
 
 def test_what_dies_is_started_again(stack: RunningStack, tmp_path: Path) -> None:

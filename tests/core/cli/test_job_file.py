@@ -164,3 +164,11 @@ def test_durations(text: object, seconds: float) -> None:
 def test_what_is_no_duration_is_refused(text: object) -> None:
     with pytest.raises(InputError, match="x must be a duration"):
         parse_seconds(text, "x")
+
+
+def test_parity_that_no_job_keeps_yet_is_refused_instead_of_ignored(folder: Path) -> None:
+    with pytest.raises(InputError, match="write `copies = 1` instead"):
+        read_job(write(folder, rest="[checkpoint]\nparity = 1\n"))
+    spec = read_job(write(folder, rest='[checkpoint]\ncopies = 1\npath = "store"\n'))
+    assert spec.checkpoint is not None
+    assert (spec.checkpoint.copies, spec.checkpoint.path) == (1, str(folder / "store"))
