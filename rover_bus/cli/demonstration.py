@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rover_bus.cli.acts import Acts
+from rover_bus.cli.beside import Beside
 from rover_bus.cli.chaos import Chaos, Choice, Strike, draw_strikes, story_strikes
-from rover_bus.cli.commands.run import run_plain
 from rover_bus.cli.connection import Address, visit
 from rover_bus.cli.demo_job import as_the_user_asked, prepare_job
 from rover_bus.cli.history import Happened
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 ORPHAN_S = 5.0
 DRAW_S = 0.1
+DEMO_S = 80.0  # for all of it but a comparison: the reference is not waited for beyond
 NEXT = (
     "rover up                                          a stack of your own; then, in another terminal:",
     "rover submit JOB.toml --wait                      your click log (docs/job-file.md)",
@@ -74,6 +75,7 @@ class Demonstration:
     def run(self) -> dict[str, Any]:
         """Play it; return its report (report.py)."""
         choices, say = self.choices, self.narrator.say
+        began_s = time.monotonic()
         self.narrator.title(f"rover demo, seed {choices.seed}, chaos: {choices.chaos}")
         with ending_on_signals(), self._directory() as root:
             spec, rows = prepare_job(root, choices.seed)
@@ -89,11 +91,10 @@ class Demonstration:
                     hint = f"from another terminal, here: rover members {spec.name}; rover events {spec.name} --follow"
                     say(hint, "dim")
                 address = Address(stack.url, stack.secret_file, stack.home)
-                report = visit(address, lambda bus: self._train(bus, stack, spec))
-            if choices.reference and report["state"] == "completed":
-                say("the same job in one process, without bus, servers or storage latency, for comparison")
-                quick = spec.replace(data=spec.data.replace(read_latency_s=0.0))
-                report["auc_reference"] = run_plain(quick, quiet=True)["auc"]
+                with self._reference(spec) as reference:
+                    report = visit(address, lambda bus: self._train(bus, stack, spec))
+                    if reference is not None and report["state"] == "completed":
+                        report["auc_reference"] = reference.auc(DEMO_S - (time.monotonic() - began_s))
             off = self._without_control_plane(root, spec, rows["train"])
         self._conclude(report, off)
         return report
@@ -116,6 +117,19 @@ class Demonstration:
             yield root
         finally:
             shutil.rmtree(root, ignore_errors=True)
+
+    @contextlib.contextmanager
+    def _reference(self, spec: JobSpec) -> Iterator[Beside | None]:
+        """The same job in one process beside it, unless nobody wants to know."""
+        if not self.choices.reference:
+            yield None
+            return
+        self.narrator.say(
+            "beside it, at the lowest priority, for comparison: the same job in one process, without bus, servers or latency",
+            "dim",
+        )
+        with Beside(spec) as reference:
+            yield reference
 
     def _introduce(self, spec: JobSpec, rows: dict[str, int]) -> None:
         data, say = spec.data, self.narrator.say
