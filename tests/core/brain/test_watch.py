@@ -1,0 +1,145 @@
+"""What counts in a window, and what does not: samples from before a change, a life's warm-up, workers that say nothing."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rover_bus.brain.decisions.arbitration import Budget
+from rover_bus.brain.granting import grant
+from rover_bus.brain.log import WindowClosed
+from rover_bus.brain.state import KnownJob, State
+from rover_bus.brain.watch import Watch
+from rover_bus.brain.wishes import Wish
+from rover_bus.events.facts import Size
+from rover_bus.events.identity import HostCapacity, Member
+from rover_bus.events.job import DataSpec, JobSpec, PlanSpec, RoleSpec
+from rover_bus.events.profiles import WorkerProfile
+
+SPEC = JobSpec(name="j", program=["t"], data=DataSpec(train="t"), plan=PlanSpec(window_s=4.0))
+WORKERS = [Member("worker", 0, 1), Member("worker", 1, 1)]
+
+
+def job(members: list[Member]) -> KnownJob:
+    return KnownJob("u", SPEC, members=members)
+
+
+def sample(member: Member, samples: int, window_s: float = 2.0, wait_s: float = 0.0) -> WorkerProfile:
+    return WorkerProfile(
+        window_s=window_s, job="j", member=member, samples=samples, batches=1, wait_s=wait_s, read_s=0.5
+    )
+
+
+def heard(watch: Watch, member: Member, *at: float, samples: int = 200, wait_s: float = 0.0) -> None:
+    for second in at:
+        watch.hear(sample(member, samples, wait_s=wait_s), second)
+
+
+def closed(watch: Watch, members: list[Member], at: float) -> WindowClosed | None:
+    return watch.close("j", job(members), at)
+
+
+def test_a_window_holds_the_rates_of_every_worker_that_was_wanted() -> None:
+    watch = Watch()
+    watch.restart("j", 0.0)
+    for member in WORKERS:
+        heard(watch, member, 0.5, 2.5, 4.0)
+    window = closed(watch, WORKERS, 4.0)
+    assert window is not None
+    assert window.clean
+    assert [(worker.index, worker.rate) for worker in window.workers] == [(0, 100.0), (1, 100.0)]
+
+
+def test_the_first_sample_of_a_life_is_its_warm_up_and_does_not_count() -> None:
+    watch = Watch()
+    watch.restart("j", 0.0)
+    heard(watch, WORKERS[0], 2.0, samples=9999)
+    heard(watch, WORKERS[0], 4.0)
+    window = closed(watch, WORKERS[:1], 4.0)
+    assert window is not None
+    assert window.workers[0].rate == 100.0
+
+
+def test_a_sample_that_began_before_a_change_says_nothing_about_the_time_after_it() -> None:
+    watch = Watch()
+    watch.restart("j", 0.0)
+    heard(watch, WORKERS[0], 1.0, 3.0)
+    watch.restart("j", 4.5)
+    heard(watch, WORKERS[0], 5.0, samples=9999)  # covers 3 to 5
+    heard(watch, WORKERS[0], 7.0, 9.0)
+    window = closed(watch, WORKERS[:1], 9.0)
+    assert window is not None
+    assert window.workers[0].rate == 100.0
+
+
+def test_a_window_waits_for_the_silent_and_is_then_closed_as_unclean() -> None:
+    watch = Watch()
+    watch.restart("j", 0.0)
+    heard(watch, WORKERS[0], 0.5, 2.5, 4.5, 6.5)
+    assert closed(watch, WORKERS, 5.0) is None
+    window = closed(watch, WORKERS, 8.0)
+    assert window is not None
+    assert not window.clean
+    assert [worker.index for worker in window.workers] == [0]
+
+
+def test_who_waits_for_leases_is_not_slow() -> None:
+    watch = Watch()
+    watch.restart("j", 0.0)
+    heard(watch, WORKERS[0], 0.5, 2.5, 4.0, samples=50, wait_s=1.5)
+    window = closed(watch, WORKERS[:1], 4.0)
+    assert window is not None
+    assert (window.workers[0].rate, window.workers[0].pace) == (25.0, 100.0)
+
+
+@given(
+    cores=st.floats(1.0, 16.0),
+    sizes=st.lists(st.tuples(st.integers(1, 6), st.integers(0, 3)), min_size=1, max_size=5),
+    wanted=st.integers(1, 12),
+    priority=st.integers(0, 3),
+)
+def test_what_is_granted_never_exceeds_the_cluster_once_the_named_shrinks_are_done(
+    cores: float, sizes: list[tuple[int, int]], wanted: int, priority: int
+) -> None:
+    state = State(hosts={"h": HostCapacity(cores=cores, memory_bytes=1 << 30)})
+    for number, (workers, level) in enumerate(sizes):
+        spec = SPEC.replace(name=f"j{number}", priority=level, workers=RoleSpec(cores=1.0))
+        held = Size(workers=workers, servers=1, worker_cores=1.0)
+        state.jobs[f"j{number}"] = KnownJob("u", spec, plan=1, held=held)
+    state.jobs["new"] = KnownJob("u", SPEC.replace(name="new", priority=priority))
+    wish = Wish(size=Size(workers=wanted, servers=1, worker_cores=1.0), step="start", constant="cold_start")
+    given_ = grant("new", wish, state, {})
+    if given_.size is None:
+        return
+    used = state.jobs["new"].charge(given_.size).cores
+    for name, known in state.jobs.items():
+        if known.held is not None:
+            size = given_.shrinks[name][0] if name in given_.shrinks else known.held
+            assert known.spec.priority < priority or name not in given_.shrinks
+            assert size.servers == known.held.servers
+            used += known.charge(size).cores
+    assert given_.size.workers >= 1
+    assert used <= cores + 1e-6
+
+
+def test_a_tenants_quota_is_named_when_it_stands_in_the_way() -> None:
+    state = State(hosts={"h": HostCapacity(cores=64.0, memory_bytes=1 << 30)})
+    state.jobs["a"] = KnownJob("u", SPEC.replace(plan=PlanSpec(tenant="t")))
+    wish = Wish(size=Size(workers=4, servers=1, worker_cores=1.0), step="start", constant="cold_start")
+    small = grant("a", wish, state, {"t": Budget(0.5, 1e12)})
+    assert small.size is None
+    assert small.left is not None
+    assert small.left.constant == "quota_exceeded"
+    part = grant("a", wish, state, {"t": Budget(2.5, 1e12)})
+    assert part.size is not None
+    assert part.size.workers == 2
+
+
+@pytest.mark.parametrize("record", ["job", "state"])
+def test_what_a_job_is_survives_its_snapshot(record: str) -> None:
+    import msgspec
+
+    state = State(jobs={"j": job(WORKERS)}) if record == "state" else job(WORKERS)
+    body = msgspec.msgpack.encode(state)
+    assert msgspec.msgpack.encode(msgspec.msgpack.decode(body, type=type(state))) == body
