@@ -46,10 +46,14 @@ def tell_plan(fact: Fact) -> str:
         case facts.JobResumeRequested(by=by):
             return f"{by or 'somebody'} lets the job go on"
         case facts.JobPaused(by=by, workers=workers, reason=reason):
-            return f"paused{f' by {by}' if by else ''}: {workers} workers leave{f' ({reason})' if reason else ''}"
+            return f"paused{f' by {by}' if by else ''}: {_workers(workers)} to leave{f' ({reason})' if reason else ''}"
         case facts.JobResumed(workers=workers):
-            return f"resumed with {workers} workers"
+            return f"resumed with {_workers(workers)}"
     return ""
+
+
+def _workers(count: int) -> str:
+    return f"{count} worker{'' if count == 1 else 's'}"
 
 
 def _figures(fact: facts.PlanMeasured | facts.PlanKept | facts.PlanRolledBack) -> str:
