@@ -179,7 +179,11 @@ def _target(directory: Path, part: str) -> Iterator[Slot | None]:
             path.unlink(missing_ok=True)  # a holder died while it wrote
     slot = None
     for item in reversed(found[1:]):
-        adopted = Slot.adopt(item.path, item.number)
+        try:
+            adopted = Slot.adopt(item.path, item.number)
+        except BrokenCheckpoint:
+            item.path.unlink(missing_ok=True)
+            continue
         if adopted is not None and adopted.claim():
             slot = adopted
             break

@@ -187,7 +187,7 @@ class Persister:
             from rover_bus.flash.staged import find_staged
 
             for part in parts_in(directory):
-                with suppress(RoverError):
+                with suppress(RoverError, OSError):
                     for found in find_staged(directory, part)[:1]:
                         seal = found.seal
                         self._observe(persisting.Found(about.uid, part, seal.cut, seal.generation))
@@ -195,8 +195,11 @@ class Persister:
     def _sweep(self) -> None:
         """Take away what jobs left in shared memory that are over, or that the stream does not know."""
         alive = [about.uid for about in self._state.jobs.values() if not about.ended]
-        for uid in sweep(self._places.shm, [*alive, *(uid + COPIES for uid in alive)]):
-            log.info("shared memory of a job that is over is free again", uid=uid)
+        try:
+            for uid in sweep(self._places.shm, [*alive, *(uid + COPIES for uid in alive)]):
+                log.info("shared memory of a job that is over is free again", uid=uid)
+        except OSError as error:
+            log.warning("shared memory of jobs that are over cannot be freed", why=str(error))
 
     # -- facts and decisions -------------------------------------------------------------------------------------------
 

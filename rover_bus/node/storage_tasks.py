@@ -18,7 +18,7 @@ from rover_bus.events import checkpoint_facts as cuts
 from rover_bus.events.errors import RoverError
 from rover_bus.events.facts import HostFact
 from rover_bus.flash.copies import copies_of, hold_copy, open_exactly
-from rover_bus.flash.errors import NoCheckpoint, StorageFailed
+from rover_bus.flash.errors import BrokenCheckpoint, NoCheckpoint, StorageFailed
 from rover_bus.flash.places import job_directory
 from rover_bus.flash.staged import StagedCut
 from rover_bus.flash.storage import Run, run_path
@@ -73,6 +73,15 @@ class Tasks:
             return self._step(task, about, called_off)
         except OSError as error:
             raise StorageFailed(f"{error.filename or task.part}: {error.strerror}") from None
+        except (
+            ValueError,
+            LookupError,
+            TypeError,
+            MemoryError,
+        ) as error:  # a lane must never stand still for one task
+            raise BrokenCheckpoint(
+                f"{task.step} of {task.part or 'the cut'} cannot be done ({error!r}): the next cut will be"
+            ) from error
 
     def _step(self, task: Task, about: JobCheckpoints, called_off: threading.Event) -> HostFact | None:
         match task.step:

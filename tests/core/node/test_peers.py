@@ -129,6 +129,19 @@ def test_a_flipped_bit_on_the_way_is_found_and_the_cut_before_stays(pair):
     pair.assert_held(2)
 
 
+def test_a_copy_whose_head_was_damaged_is_made_anew(pair):
+    for cut in (1, 2):
+        pair.stage(cut)
+        pair.copy(cut)
+    older = find_staged(pair.held / "u1-copies", "ps-0")[1].path
+    raw = bytearray(older.read_bytes())
+    raw[4100] ^= 1
+    older.write_bytes(raw)
+    pair.stage(3)
+    pair.copy(3)
+    pair.assert_held(3)
+
+
 def test_an_owner_that_dies_while_it_sends_leaves_the_cut_before(pair):
     class Dying(PeerSource):
         def read_into(self, target):
