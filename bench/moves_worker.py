@@ -33,14 +33,17 @@ class Numbers:
         return Dataset(records=self._batches * batch_size, batch_size=batch_size, epochs=epochs, seed=seed)
 
     def batch(self, epoch: int, number: int, dataset: Dataset) -> Any:
-        return Number(epoch, number)
+        return Number(epoch, number, dataset.batch_size)
 
 
 class Number:
     """A batch."""
 
-    def __init__(self, epoch: int, number: int) -> None:
-        self.epoch, self.number = epoch, number
+    def __init__(self, epoch: int, number: int, samples: int) -> None:
+        self.epoch, self.number, self._samples = epoch, number, samples
+
+    def __len__(self) -> int:
+        return self._samples
 
 
 def tables(model: dict[str, Any]) -> list[Table]:

@@ -6,6 +6,7 @@ to be by `service` (orders of the master). Pure but for its own memory: no clock
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -74,6 +75,9 @@ class ServerCore:
         self._departing: dict[int, Departure] = {}  # moves away from here
         self._arriving: dict[int, Arrival] = {}  # moves to here
         self.traffic = Traffic()
+        self.need_orders: Callable[[], object] = lambda: (
+            None
+        )  # called when a move is asked for that was not ordered yet
         self.version = 0  # pushes applied: what staleness is measured by
         self.counters: dict[str, float] = {}
         self._listed: (
@@ -181,6 +185,7 @@ class ServerCore:
             return self._refuse(refusal), []
         departure = self._departing.get(request.move)
         if departure is None:
+            self.need_orders()
             raise Refused(
                 f"move {request.move} was not ordered here (yet, or any more)", messages.UNKNOWN_MOVE
             )

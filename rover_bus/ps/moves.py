@@ -36,6 +36,7 @@ class Moves:
         self._core, self._run, self._ask, self._poke = core, run, ask, poke
         self._coming: dict[int, tuple[Transfer, asyncio.Task[None]]] = {}
         self._froze_s: dict[int, float] = {}
+        self._served_s = 0.0  # when the newest routing was followed
         self._sweeping: asyncio.Task[None] | None = None
 
     @property
@@ -43,9 +44,18 @@ class Moves:
         """Whether orders are to be asked for often."""
         return bool(self._coming)
 
+    @property
+    def urgent(self) -> bool:
+        """Whether a source takes no pushes until the master has heard of it."""
+        return any(transfer.status.phase == "ready" for transfer, _ in self._coming.values())
+
     def statuses(self) -> list[MoveStatus]:
         """What the master is told of every move to here."""
         return [transfer.status for transfer, _ in self._coming.values()]
+
+    def routed(self) -> None:
+        """A routing is followed from now on."""
+        self._served_s = _now()
 
     async def obey(self, orders: list[MoveOrder]) -> None:
         """Do what is listed, and end what is not."""
@@ -99,7 +109,7 @@ class Moves:
         state = self._core.state
         if froze_s is None or state.routing is None or state.routing.epoch <= transfer.order.epoch:
             return
-        away_s = _now() - froze_s
+        away_s = self._served_s - froze_s
         await self._run(lambda: self._note(away_s))
         try:
             ask = transfer.conclusion()

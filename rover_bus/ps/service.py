@@ -78,6 +78,8 @@ class ServerLife:
 
     async def live(self) -> None:
         """Serve the job until it is over for us. Raises Refused when this life was replaced or is not wanted."""
+        loop = asyncio.get_running_loop()
+        self.core.need_orders = partial(loop.call_soon_threadsafe, self._poked.set)
         heartbeat_s = await self._join()
         try:
             await self._converse(heartbeat_s)
@@ -148,7 +150,7 @@ class ServerLife:
         """Return a heartbeat with the counters of now, or the last known ones while the tables' thread does something long."""
         if self._counting is None:
             self._counting = asyncio.ensure_future(self._run(self.core.statistics))
-        if await _done(self._counting):
+        if not self._moves.urgent and await _done(self._counting):
             self._statistics, self._counting = self._counting.result(), None
         routing = self.core.state.routing
         return HeartbeatRequest(
@@ -193,6 +195,7 @@ class ServerLife:
 
     async def _route(self, routing: Any) -> None:
         await self._run(lambda: self.core.route(routing))
+        self._moves.routed()
 
     async def _finish(self, name: str) -> None:
         """Write our part once, say so as often as it takes."""
