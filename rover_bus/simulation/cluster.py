@@ -190,6 +190,7 @@ class Cluster:
                 workers=self.shared.plan.workers,
                 servers=servers,
                 hosts=[HOST],
+                masters=[HOST, HOST],
             )
         places = sorted(place for _, place in self._living("ps")) or ["ps-0"]
         source = places[int(blow.who * len(places))]
