@@ -1,4 +1,4 @@
-"""S11 to S15 and P2, P3, P8 for slots that move: real masters, sessions, servers; workers, masters, servers die; the witness judges.
+"""S11 to S15 and P2, P3, P8 for slots that move: real masters, sessions, servers; anybody dies; the witness judges.
 
 The product gets through every history; each weaker rule loses samples, or counts them twice.
 """
