@@ -112,7 +112,7 @@ def tell_checkpoint(fact: Fact) -> str:
         case cuts.CheckpointStaged(cut=cut, parts=parts):
             return f"cut {cut} is staged: {_count(len(parts), 'part')} in memory"
         case cuts.CheckpointPersistOrdered(cut=cut, path=path):
-            return f"cut {cut} is to be stored in {path}"
+            return f"cut {cut} is to be stored{f' in {path}' if path else ''}"
         case cuts.CheckpointManifestOrdered(cut=cut, host=host):
             return f"cut {cut}: every part is stored, {host} writes the manifest"
         case cuts.CheckpointRedundant(cut=cut, holders=holders):

@@ -35,7 +35,7 @@ def on_storage(command: F) -> F:
         click.option(
             "--storage",
             type=click.Path(path_type=Path, file_okay=False),
-            help="Where checkpoints lie [checkpoints/ in the state directory].",
+            help="Where checkpoints lie [as the job file says, checkpoints/ in the state directory].",
         ),
         click.option("--dir", "directory", default="", help="State directory [$ROVER_HOME, ./.rover]."),
     ):
@@ -43,16 +43,39 @@ def on_storage(command: F) -> F:
     return command
 
 
-def _storage(storage: Path | None, directory: str) -> Path:
+def _storage(job: str, storage: Path | None, directory: str) -> Path:
+    """The directory that is named; else what a running stack knows of the job; else the state directory's own."""
     from rover_bus.cli.home import Home
 
-    return storage.absolute() if storage else Home.find(directory).of_running().checkpoints
+    if storage:
+        return storage.absolute()
+    return _path_of(job, directory) or Home.find(directory).of_running().checkpoints
+
+
+def _path_of(job: str, directory: str) -> Path | None:
+    """Where the job file puts its checkpoints; None if it does not say, or no stack runs here that could be asked."""
+    from rover_bus.cli.connection import find_stack, visit
+    from rover_bus.events.codec import decode
+    from rover_bus.events.errors import RoverError
+    from rover_bus.events.facts import JobSubmitted
+    from rover_bus.events.streams import FACTS
+    from rover_bus.events.subjects import job_fact
+
+    try:
+        stack = find_stack(directory, "", "") if job else None
+        stored = (
+            visit(stack, lambda bus: bus.last(FACTS, job_fact(job, JobSubmitted.kind()))) if stack else None
+        )
+        spec = decode(stored.body, JobSubmitted).spec if stored else None
+    except RoverError:
+        return None
+    return Path(spec.checkpoint.path) if spec and spec.checkpoint and spec.checkpoint.path else None
 
 
 def _find(job: str, uid: str, storage: Path | None, directory: str) -> Run:
     from rover_bus.flash.storage import find_run
 
-    return find_run(_storage(storage, directory), job, uid)
+    return find_run(_storage(job, storage, directory), job, uid)
 
 
 @checkpoint.command(name="list")
@@ -66,7 +89,7 @@ def list_(job: str, output: str, uid: str, storage: Path | None, directory: str)
 
     rows, found, said = [], [], ""
     try:
-        found = list_runs(_storage(storage, directory), job)
+        found = list_runs(_storage(job, storage, directory), job)
     except NoCheckpoint as error:
         if job:
             raise
