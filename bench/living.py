@@ -1,10 +1,11 @@
 """The Brain beside real jobs on this machine: a real stack, real members, and what becomes of them.
 
-    python -m bench.living growth|falls|straggler|memory|no-relief|away [--seconds N] [--json]
+    python -m bench.living growth|falls|straggler|cores|memory|no-relief|away [--seconds N] [--json]
 
 growth     an input-bound job (30 ms of storage latency a batch) starts with one worker: probes, a plan, its verdict
 falls      the same; when the scale-up is live the server is throttled: the change is taken back, in how many windows (S16)
 straggler  one of two workers is slowed five times by a SIGSTOP duty cycle: how long until it is found, and its share after (S18)
+cores      workers use up their cores: they get more, without a restart
 memory     a table grows under a memory limit: incidents, limits, kills (S10); `no-relief` is the same job with relief off
 away       the Brain is killed for a while: lease rate and waits before, meanwhile and after; where the next plan resumed (S26)
 
@@ -291,6 +292,26 @@ async def straggler(seconds: float) -> dict[str, Any]:
         }
 
 
+async def cores(seconds: float) -> dict[str, Any]:
+    """Core shares of running members: two workers on half a core each, that may have a whole one."""
+    job = job_file("count = 2\ncores = 0.5\nmax_cores = 1").replace('"30ms"', '"0ms"')
+    async with running(job) as (_, heard):
+        await heard.wait(facts.PlanSettled)
+        pids = [pid_of(heard, "worker-0"), pid_of(heard, "worker-1")]
+        before = [sorted(os.sched_getaffinity(pid)) for pid in pids]
+        _, plan = await heard.wait(facts.PlanSettled, lambda fact: fact.plan > 1)
+        await asyncio.sleep(2.0)
+        after = [sorted(os.sched_getaffinity(pid)) for pid in pids]
+        with suppress(TimeoutError):
+            await asyncio.wait_for(heard.wait(facts.PlanMeasured, lambda fact: fact.plan == plan.plan), 60.0)
+        return {
+            "cpus_before": before,
+            "cpus_after": after,
+            "same_processes": pids == [pid_of(heard, "worker-0"), pid_of(heard, "worker-1")],
+            "plans": _plans(heard),
+        }
+
+
 async def memory(seconds: float, relief: bool = True) -> dict[str, Any]:
     """S10: a growing table under a limit."""
     program = f'["{sys.executable}", "grows.py"]'
@@ -399,6 +420,7 @@ PLAYS: dict[str, tuple[Callable[[float], Awaitable[dict[str, Any]]], float]] = {
     "growth": (growth, 60.0),
     "falls": (falls, 0.0),
     "straggler": (straggler, 0.0),
+    "cores": (cores, 0.0),
     "memory": (memory, 75.0),
     "no-relief": (lambda seconds: memory(seconds, relief=False), 75.0),
     "away": (away, 60.0),

@@ -100,7 +100,9 @@ def shrink(
 def _sentence(held: Size | None, wish: Wish) -> str:
     """One line for people: from what to what, why, and what is expected."""
     change = _counts(wish.size)
-    if held is not None and held.workers != wish.size.workers:
+    if held is not None and held.worker_cores != wish.size.worker_cores:
+        change = f"{held.worker_cores:g} -> {wish.size.worker_cores:g} cores a worker"
+    elif held is not None and held.workers != wish.size.workers:
         change = f"{held.workers} -> {_counts(wish.size)}"
     why = wish.detail or wish.constant.replace("_", " ")
     expected = f"; {wish.predicted:,.0f} samples/s predicted" if wish.predicted else ""

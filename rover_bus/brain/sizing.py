@@ -50,7 +50,7 @@ def pins(spec: JobSpec) -> list[str]:
     for name, role in (("workers", spec.workers), ("servers", spec.servers)):
         if role.count:
             said.append(f"{name} are pinned to {role.count} by the user")
-        if role.cores:
+        if role.cores and role.max_cores <= role.cores:
             said.append(f"cores of {name} are fixed at {role.cores:g} by the user")
     return said
 

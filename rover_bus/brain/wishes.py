@@ -27,6 +27,7 @@ PROBE_WINDOWS = 2  # a probe is measured so long
 PROBED_SIZES = 3  # different counts of workers tell the terms apart
 DECLINED_S = 120.0  # a plan that was observed or rejected is not proposed again so soon
 WORTH_WINDOWS = 15  # a job that ends sooner is not changed any more
+CORES_FULL, CORES_IDLE = 0.85, 0.4  # shares of a worker's cores above and below which it gets others
 SCALE_S = 3.0  # what a change of workers costs a local job
 RULES = Rules(policy=ScalePolicy(scale_s=SCALE_S))
 
@@ -66,12 +67,17 @@ def wish_of(job: KnownJob, cores_left: float) -> Wish | Left:
     if held.workers == 0:
         rest = job.rest or held.replace(workers=1)
         return Wish(size=rest, step="room", constant=Reason.ROOM_AGAIN, detail="it goes on where it was")
-    if spec.workers.count:
+    vary = spec.workers.max_cores > spec.workers.cores > 0
+    if spec.workers.count and not vary:
         return Left(Reason.CONSTRAINED_BY_USER, f"workers are pinned to {spec.workers.count} by the user")
     if len(job.recent) < PROBE_WINDOWS:
         return Left(Reason.NOT_ENOUGH_SAMPLES, f"{len(job.recent)} of {PROBE_WINDOWS} windows at this size")
     if remaining_s(job) < WORTH_WINDOWS * spec.plan.window_s:
         return Left(Reason.KEEP, "it ends before a change would pay")
+    if vary and (more := _cores(job, cores_left)) is not None:
+        return more
+    if spec.workers.count:
+        return Left(Reason.CONSTRAINED_BY_USER, f"workers are pinned to {spec.workers.count} by the user")
     probe = _probe(job, cores_left)
     if probe is not None:
         return probe
@@ -143,6 +149,42 @@ def _spoken(said: Prediction, row: int) -> tuple[float, float, float]:
     columns = (said.throughput, said.low_90, said.high_90)
     middle, low, high = (round(float(column[row]), 3) for column in columns)
     return middle, low, high
+
+
+# -- cores of running workers ------------------------------------------------------------------------------------------
+
+
+def _cores(job: KnownJob, cores_left: float) -> Wish | None:
+    """More cores for workers that use up theirs, fewer for those that do not; judged by what it brings, like any change.
+
+    "Scale from used + extra + safety with a dead-band, one strategy at a time" (Primus; `algorithms.md §7`).
+    """
+    held, spec = job.held, job.spec.workers
+    assert held is not None
+    history = ChangeHistory(settled_at_s=job.settled_s, rollbacks=job.rollbacks)
+    if not held.workers or may_change(history, job.clock_s, job.spec.plan.cooldown_s):
+        return None
+    now, used = held.worker_cores, job.cores_used.get("worker", 0.0)
+    wanted = now
+    if used > CORES_FULL * now:
+        wanted = min(now * 2, spec.max_cores)
+    elif used < CORES_IDLE * now:
+        wanted = max(now / 2, spec.cores)
+    size = held.replace(worker_cores=wanted)
+    failed = any(size == other for other, _, _ in job.ceilings)
+    if wanted == now or failed or _declined(job, size) or job.charge(size).cores > cores_left:
+        return None
+    grows = wanted > now
+    return Wish(
+        size=size,
+        step="scale",
+        constant=Reason.CORES_USED_UP if grows else Reason.LESS_COST,
+        detail=f"a worker keeps {used:.2f} of {now:g} cores busy: {wanted:g} each, without a restart",
+        measured=job.throughput,
+        predicted=job.throughput * (wanted / now if grows else 1.0),
+        low_90=job.throughput,
+        high_90=job.throughput * max(wanted / now, 1.0),
+    )
 
 
 # -- scaling -----------------------------------------------------------------------------------------------------------

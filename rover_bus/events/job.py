@@ -56,6 +56,7 @@ class RoleSpec(Checked, frozen=True, kw_only=True):
     max_count: Count = 64
     cores: Cores = 0.0
     memory_bytes: Bytes = 0
+    max_cores: Cores = 0.0  # above `cores`: the Brain may give running members up to so many
 
 
 class LeaseSpec(Checked, frozen=True, kw_only=True):

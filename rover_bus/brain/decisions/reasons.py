@@ -19,6 +19,7 @@ class Reason(StrEnum):
     WARM_START = "warm_start"
     COLD_START = "cold_start"
     PROBE = "probe"
+    CORES_USED_UP = "cores_used_up"
     OPTIMUS_MARGINAL_GAIN = "optimus_marginal_gain"
     ROOM_AGAIN = "room_again"
     # left as it is

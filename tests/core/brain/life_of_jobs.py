@@ -41,6 +41,7 @@ class Job:
         self.plan = 0
         self.obeys = True
         self.loss = 0.0
+        self.needs_cores = 0.0  # of a worker, to be as fast as the truth says
         self.server_cores: dict[int, float] = {}
 
     @property
@@ -71,6 +72,7 @@ class Life:
 
     def submit(self, name: str, truth: Truth, workers: int = 0, servers: int = 1, **more: Any) -> Job:
         roles = {"max_count": more.pop("max_workers", 64), "cores": more.pop("cores", 0.0)}
+        roles["max_cores"] = more.pop("max_cores", 0.0)
         plan = {"window_s": 4.0, **more.pop("plan", {})}
         spec = JobSpec(
             name=name,
@@ -111,6 +113,8 @@ class Life:
         if not workers or job.live_at != float("inf"):
             return
         each = job.truth(len(workers)) / len(workers)
+        if job.needs_cores:
+            each *= min(job.size.worker_cores / job.needs_cores, 1.0)
         rates = {member: each * job.slow.get(member.index, 1.0) for member in workers}
         job.done += 0.5 * sum(rates.values())
         job.server_bytes += 0.5 * sum(rates.values()) * job.grows_by
@@ -245,7 +249,9 @@ def _host(name: str, job: Job) -> HostProfile:
                 job=name,
                 member=member,
                 pid=1,
-                cores_used=0.35 if member.role == "worker" else job.server_cores.get(member.index, 0.2),
+                cores_used=min(job.needs_cores or 0.35, job.size.worker_cores or 64.0)
+                if member.role == "worker"
+                else job.server_cores.get(member.index, 0.2),
                 memory_bytes=int(job.server_bytes),
             )
             for member in job.members
@@ -271,7 +277,8 @@ def tell(fact: Any) -> str:
 def plain(value: Any) -> str:
     if isinstance(value, facts.Size):
         memory = f"/{value.server_memory_bytes >> 20}MiB" if value.server_memory_bytes else ""
-        return f"{value.workers}w{value.servers}p{memory}"
+        cores = f"x{value.worker_cores:g}" if value.worker_cores else ""
+        return f"{value.workers}w{cores}{value.servers}p{memory}"
     if isinstance(value, facts.LosingPlan):
         return f"{plain(value.size)}:{value.reason}:{value.throughput:.0f}"
     if isinstance(value, Member):

@@ -179,6 +179,15 @@ def is_away_for_a_minute() -> Any:
     return life
 
 
+def gives_running_workers_the_cores_that_they_use_up() -> Any:
+    """Core shares change on running members: doubled while that pays, taken back when it does not."""
+    life = Life(cores=16.0)
+    job = life.submit("j", step, workers=2, cores=1.0, max_cores=8.0, input_share=0.0)
+    job.needs_cores = 2.6
+    life.wait(240)
+    return life
+
+
 def moves_the_hot_slots_of_one_server() -> Any:
     """S12: one server is hot, the others idle: its slots move, nobody is scaled up; asked again only after a while."""
     life = Life(cores=8.0)
@@ -240,6 +249,7 @@ STORIES: tuple[Story, ...] = (
     lets_the_risk_win,
     sees_only_the_kill_without_relief,
     is_away_for_a_minute,
+    gives_running_workers_the_cores_that_they_use_up,
     moves_the_hot_slots_of_one_server,
     stops_at_its_target,
     starts_where_a_similar_job_ended,
