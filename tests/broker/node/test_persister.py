@@ -19,7 +19,14 @@ from rover_bus.events import checkpoint_facts as cuts
 from rover_bus.events import facts
 from rover_bus.events.broker import EmbeddedBroker
 from rover_bus.events.bus import Stored
-from rover_bus.events.checkpoints import ManifestContent, PartPlace, PartReply, PartRequest, StoredPart
+from rover_bus.events.checkpoints import (
+    ManifestContent,
+    PartPlace,
+    PartReply,
+    PartRequest,
+    RestoreOrder,
+    StoredPart,
+)
 from rover_bus.events.codec import decode, decode_any, encode
 from rover_bus.events.errors import BusError
 from rover_bus.events.identity import HostCapacity
@@ -28,12 +35,12 @@ from rover_bus.events.nats_bus import NatsBus
 from rover_bus.events.streams import BUCKETS, FACTS, STREAMS
 from rover_bus.events.subjects import daemon, host_facts, job_fact
 from rover_bus.flash.persist import list_manifests, restore
-from rover_bus.flash.staged import newest_staged
 from rover_bus.flash.storage import find_run
 from rover_bus.flash.store import FlashStore
 from rover_bus.node import persisting
 from rover_bus.node.outbox import Letter, Outbox
 from rover_bus.node.persister import Persister, Places
+from rover_bus.ps.lenders import ask_daemon
 
 pytestmark = pytest.mark.broker
 PATIENCE_S = 30.0
@@ -236,7 +243,7 @@ def test_another_host_holds_a_copy_and_gives_it_to_a_server_when_the_owner_is_go
         await stage.open(copies=1, persist=False)
         owner, holder, third = [await stage.host(name) for name in ("host-a", "host-b", "host-c")]
         for cut in (1, 2, 3):
-            await owner.stage_cut(cut, None if cut == 1 else [cut])
+            place = await owner.stage_cut(cut, None if cut == 1 else [cut])
             mirrored = await stage.heard(cuts.HostPartMirrored, cut)
             assert isinstance(mirrored, cuts.HostPartMirrored)
             assert mirrored.of == "host-a"
@@ -248,25 +255,19 @@ def test_another_host_holds_a_copy_and_gives_it_to_a_server_when_the_owner_is_go
         owner.store = None
         shutil.rmtree(owner.root)  # the host is gone with its memory
         stage.hosts.remove(owner)
+        order = RestoreOrder(uid="u1", history=0, generation=0, cut=3)
         for host in (holder, third):  # the holder has it already, the other fetches it
-            directory = await fetch(stage, host.name, 3)
-            np.testing.assert_array_equal(newest_staged(directory, "ps-0", cut=3).arrays["emb"], expected)
+            found = await asyncio.to_thread(ask_daemon(stage.bus, host.name, "ads"), order, place)
+            assert found is not None
+            staged, source = found
+            assert source == "peer"
+            np.testing.assert_array_equal(staged.arrays["emb"], expected)
+            del staged, found
         await stage.say(facts.JobEnded(job="ads", state="completed"))
         for host in (holder, third):
             await stage.until(
                 lambda host=host: not host.root.exists() or not any(host.root.iterdir()), "swept"
             )
-
-    async def fetch(stage: Stage, host: str, cut: int) -> Path:
-        request = encode(PartRequest(job="ads", uid="u1", part="ps-0", generation=0, cut=cut))
-        while True:
-            answer = await stage.bus.request(daemon(host, "part"), request, timeout_s=5.0)
-            reply = decode(answer.body, PartReply)
-            assert reply.state != "absent", reply.problem
-            if reply.state == "here":
-                assert reply.source == "peer"
-                return Path(reply.directory)
-            await asyncio.sleep(0.05)
 
     live(stage, body)
 
