@@ -12,7 +12,7 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -24,20 +24,22 @@ from rover_bus.events.leadership import read_leader
 from rover_bus.events.streams import LEADERS
 from rover_bus.node.layout import MemberStatus, list_members
 
-Target = Literal["worker", "master", "broker"]
-Choice = Literal["none", "workers", "master", "broker", "all"]
+Target = Literal["worker", "master", "broker", "server"]
+Choice = Literal["none", "workers", "master", "broker", "servers", "all"]
 TARGETS: dict[Choice, tuple[Target, ...]] = {
     "none": (),
     "workers": ("worker", "worker"),
     "master": ("master",),
     "broker": ("broker",),
-    "all": ("worker", "worker", "master", "broker"),
+    "servers": ("server", "server"),
+    "all": ("worker", "worker", "master", "broker", "server"),
 }
 STORY: tuple[tuple[float, Target], ...] = (
     (0.28, "worker"),
     (0.33, "master"),
     (0.39, "broker"),
     (0.46, "worker"),
+    (0.8, "server"),
 )
 FIRST, LAST = 0.02, 0.92  # later than this a strike may find that the training is over
 LOOK_S = 0.05
@@ -114,7 +116,12 @@ class Chaos:
             pid = self.stack.pids().get("broker", 0)
             await asyncio.to_thread(self.stack.restart_broker)
             return self._done(strike, "broker", pid)
-        names = self.progress.joined("worker") if strike.target == "worker" else await self._leader()
+        if strike.target == "master":
+            names: Collection[str] = await self._leader()
+        else:
+            names = self.progress.joined("worker" if strike.target == "worker" else "ps")
+            if strike.target == "server" and not self.progress.has_cut:
+                return None  # before the first cut a lost server begins the job again: not what is shown here
         alive = [status for status in self._alive() if str(status.member) in names]
         if not alive:
             return None

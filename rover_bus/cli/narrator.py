@@ -43,6 +43,7 @@ SILENT = (
 WHY = {
     "worker": "its lease comes back, minus what it had committed; the others go on",
     "master": "workers train on what they hold; the standby takes over from the log",
+    "server": "its next life goes back to the newest cut; what was committed since is trained again",
     "broker": "SIGKILL and restart; everybody reconnects, nobody repeats what was stored",
 }
 

@@ -50,6 +50,11 @@ class Progress:
             return 0.0
         return min(sum(ledger.samples_done()) / ledger.dataset.samples_total, 1.0)
 
+    @property
+    def has_cut(self) -> bool:
+        """Whether a lost server could go back to a cut."""
+        return any(cut.state != "open" for cut in self.state.cuts.values())
+
     def joined(self, role: str) -> list[str]:
         """Return the present lives of a role that the master has admitted, as `worker-1.3`."""
         return sorted(str(life.member) for life in self.state.lives.values() if life.member.role == role)

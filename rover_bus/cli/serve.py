@@ -248,6 +248,7 @@ async def _serve_daemon(bus: NatsBus, settings: Settings, stop: asyncio.Event) -
 
 async def _serve_ps(bus: NatsBus, settings: Settings, stop: asyncio.Event) -> None:
     from rover_bus.events.identity import Member
+    from rover_bus.flash.places import host_root
     from rover_bus.ps.service import serve_job
 
     incarnation = int(os.environ.get("ROVER_INCARNATION", "0"))
@@ -258,6 +259,7 @@ async def _serve_ps(bus: NatsBus, settings: Settings, stop: asyncio.Event) -> No
             Member("ps", settings.index, incarnation),
             secret=read_secret(Path(settings.secret_file)).encode(),
             directory=parts_directory(settings.directory, settings.job),
+            shared_memory=host_root(settings.directory),
             nonce=secrets.token_hex(8),
             host=settings.host,
             pid=os.getpid(),

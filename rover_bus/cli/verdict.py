@@ -76,6 +76,7 @@ def details(report: Report) -> Table:
 
 def _killed(report: Report) -> str:
     counts = [(report["workers_lost"], "worker"), (report["masters_lost"], "master")]
+    counts.append((report["servers_lost"], "server"))
     counts.append((report["broker_restarts"], "broker restart"))
     return ", ".join(f"{number} {noun}{'' if number == 1 else 's'}" for number, noun in counts)
 

@@ -77,7 +77,7 @@ class CutOrder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PartReport(msgspec.Struct, frozen=True, kw_only=True):
-    """A server's last staged part, with every heartbeat. `problem`: why it could not be staged yet."""
+    """A server's last staged part, with every heartbeat. `problem`: why it could not be staged; `again`: it tries on."""
 
     cut: int
     round: int = 0
@@ -86,6 +86,7 @@ class PartReport(msgspec.Struct, frozen=True, kw_only=True):
     copied_bytes: int = 0
     blocked_s: float = 0.0
     problem: str = ""
+    again: bool = False
 
 
 class RestoreOrder(msgspec.Struct, frozen=True, kw_only=True):

@@ -403,13 +403,18 @@ class CutReady(Caused, frozen=True, kw_only=True, tag="cut.ready"):
 
 class CutSuperseded(Caused, frozen=True, kw_only=True, tag="cut.superseded"):
     cut: int
+    generation: int = 0
     by: int = 0
     reason: str = ""
 
 
 class CutFailed(Caused, frozen=True, kw_only=True, tag="cut.failed"):
+    """`usable`: it could not be stored, but is still in memory: until a newer cut is staged it can be gone back to."""
+
     cut: int
+    generation: int = 0
     reason: str
+    usable: bool = False
 
 
 class Restored(Caused, frozen=True, kw_only=True, tag="server.restored"):

@@ -15,7 +15,7 @@ rolled forward behind its back.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,7 +33,7 @@ from rover_bus.flash.dirty import Ids, as_ids
 from rover_bus.flash.errors import LayoutChanged, NotPrepared, PartHeld
 from rover_bus.flash.layout import Array, Layout, State, as_arrays, fit, plan_layout
 from rover_bus.flash.pool import SlotPool
-from rover_bus.flash.seal import Head
+from rover_bus.flash.seal import Head, Seal
 from rover_bus.flash.slot import Slot
 from rover_bus.flash.staged import StagedCut, newest_staged
 from rover_bus.flash.sweep import hold_job, sweep_job
@@ -232,6 +232,29 @@ class FlashStore:
                 self._pool.drop(
                     slot
                 )  # never written again: its memory now belongs to the restored state alone
+
+    def abandon(self, abandoned: Callable[[Seal], bool]) -> None:
+        """These staged cuts will never be complete: their slots may be overwritten, unless a reader holds them."""
+        with self._my_turn():
+            for slot in self._pool:
+                if slot.seal is None or not abandoned(slot.seal):
+                    continue
+                if self._pool.is_lent(slot):
+                    self._pool.drop(slot)
+                elif slot.claim():
+                    slot.invalidate()
+                    slot.release()
+
+    def tidy(self) -> int:
+        """Free slots that the state has outgrown and nobody needs; return their bytes. Slow: not while training waits."""
+        freed = 0
+        with self._my_turn():
+            for slot in sorted(self._pool, key=lambda slot: slot.save_number):
+                spare = len(self._pool.usable) > self._count and slot.save_number < self._complete
+                if spare and not self._pool.is_lent(slot) and slot.claim():
+                    freed += slot.size_bytes
+                    self._pool.drop(slot)
+        return freed
 
     def _roll_later(self) -> None:
         if self._roller and (self._rolling is None or self._rolling.done()):

@@ -10,7 +10,7 @@ from rover_bus.events.identity import Member
 from rover_bus.events.job import Dataset
 from rover_bus.events.log import Admitted, DatasetFixed, DatasetRefusal, EpochBegun, Record
 from rover_bus.events.requests import JoinReply, JoinRequest, RegisterReply, RegisterRequest, Reply
-from rover_bus.master import lifecycle
+from rover_bus.master import lifecycle, recovery
 from rover_bus.master.fences import refusal
 from rover_bus.master.planning import Commands
 from rover_bus.master.state import State
@@ -49,7 +49,7 @@ def join(state: State, request: JoinRequest, commands: Commands) -> Steps:
         host=request.host,
         pid=request.pid,
         addresses=request.addresses,
-        state=_named_state(state) if member.role == "ps" else "",
+        state=recovery.named_state(state, member) if member.role == "ps" else "",
         cause=cause,
     )
     yield from lifecycle.consequences(state, cause, commands)
@@ -83,12 +83,8 @@ def _welcome(state: State, member: Member) -> JoinReply:
         routing=state.routing,
         seed=state.spec.data.seed,
         spec=msgspec.to_builtins(state.spec),
+        restore=recovery.order_for(state, member) if member.role == "ps" else None,
     )
-
-
-def _named_state(state: State) -> str:
-    """What a server starts from (P5): one that joins while others serve holds nothing until slots are moved to it."""
-    return f"{'empty' if state.routing is None else 'without slots'} at generation {state.generation}"
 
 
 def register(state: State, request: RegisterRequest) -> Steps:

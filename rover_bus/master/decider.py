@@ -26,7 +26,18 @@ from rover_bus.events.requests import (
     Reply,
     Request,
 )
-from rover_bus.master import admitting, concluding, failing, leasing, lifecycle, noticing, publishing, rollout
+from rover_bus.master import (
+    admitting,
+    concluding,
+    cutting,
+    failing,
+    leasing,
+    lifecycle,
+    noticing,
+    publishing,
+    recovery,
+    rollout,
+)
 from rover_bus.master.evolution import evolve
 from rover_bus.master.fences import fence, refusal
 from rover_bus.master.inputs import Asked, BusLost, BusRegained, Decided, Input, Noticed, Ticked, TookOver
@@ -47,6 +58,7 @@ class Decider:
         self.state = State()
         self.watch = Watch(1.0)
         self.patience, self.telemetry = Patience(), Telemetry()
+        self.pace = cutting.Pace()
 
     @property
     def history(self) -> int:
@@ -136,6 +148,7 @@ class Decider:
                 self.telemetry.hear(request)
                 yield from rollout.report(state, request)
                 yield from rollout.advance(state, self.telemetry, str(request.member))
+                yield from self._hear_server(request)
                 return (yield from leasing.heartbeat(state, request))
             case HeartbeatRequest():
                 return (yield from leasing.heartbeat(state, request))
@@ -151,6 +164,15 @@ class Decider:
                 return (yield from concluding.finished(state, request, self.commands))
         return refusal(state, "unknown_method", f"{type(request).__name__} is not served here")
 
+    def _hear_server(self, request: HeartbeatRequest) -> Generator[Record, None, None]:
+        state, member, cause = self.state, request.member, str(request.member)
+        restored = request.restored
+        if restored is not None and restored.problem:
+            yield from lifecycle.give_up_cut(state, member, restored, cause, self.commands)
+            return
+        yield from recovery.report(state, member, restored, cause)
+        yield from cutting.report(state, member, request.staged, cause)
+
     def _tick(self, now: float) -> Steps:
         self.watch.look(now)
         for member in self.watch.silent(now):
@@ -159,6 +181,7 @@ class Decider:
             )
         yield from rollout.tick(self.state, self.patience, self.telemetry, now)
         yield from lifecycle.fill_gaps(self.state, self.commands)
+        yield from cutting.tick(self.state, self.pace, now)
         yield from self._report(now)
         return None
 
@@ -182,6 +205,7 @@ class Decider:
         yield TermBegun(term=input.term, holder=input.holder, replayed_records=input.replayed_records)
         self.watch = Watch(self.watch.interval_s)
         self.patience = Patience()
+        self.pace = cutting.Pace()
         for life in self.state.lives.values():
             self.watch.hear(life.member, now)
         if input.log_lost:

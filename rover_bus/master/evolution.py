@@ -15,6 +15,7 @@ from rover_bus.events import log
 from rover_bus.events.identity import Member
 from rover_bus.events.log import Record
 from rover_bus.events.requests import RoutingTable
+from rover_bus.master import cut_evolution
 from rover_bus.master.ledger import Ledger
 from rover_bus.master.state import Life, Move, Part, Rollout, State, Task
 
@@ -159,6 +160,7 @@ def _route(state: State, record: log.RoutingFixed) -> None:
     acking = [server.incarnation for server in record.servers]
     if acking not in state.acking:
         state.acking.append(acking)
+    state.owners = record.owners
     if state.phase == "starting":
         state.phase = "training"
 
@@ -230,6 +232,7 @@ def _rewound_ledger(dump: dict[str, Any], generation: int, state: State) -> Ledg
 
 def _rewind(state: State, record: log.Rewound) -> None:
     state.generation = record.generation
+    cut_evolution.rewind(state, record)
     dump = msgspec.msgpack.decode(record.ledger)
     state.ledger = None if dump is None else _rewound_ledger(dump, record.generation, state)
     state.routing = None
@@ -237,6 +240,7 @@ def _rewind(state: State, record: log.Rewound) -> None:
     state.rollout = None
     state.parts.clear()
     state.tasks.clear()
+    cut_evolution.keep_spans(state)
     state.phase = "starting"
     state.counts.rewinds += 1
 
@@ -316,17 +320,6 @@ _EVOLUTIONS: dict[type[Record], Callable[[State, Any], None]] = {
     log.EpochEnded: _end_epoch,
     log.Sealed: _seal,
     log.Rewound: _rewind,
-    log.CutOpened: _nothing,
-    log.PartTaken: _nothing,
-    log.PartAsked: _nothing,
-    log.CutStaged: _nothing,
-    log.CutPersistOrdered: _nothing,
-    log.PartStored: _nothing,
-    log.PartCopied: _nothing,
-    log.ManifestOrdered: _nothing,
-    log.CutReady: _nothing,
-    log.CutSuperseded: _nothing,
-    log.CutFailed: _nothing,
-    log.Restored: _nothing,
     log.SnapshotChunk: _nothing,
+    **cut_evolution.EVOLUTIONS,
 }

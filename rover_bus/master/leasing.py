@@ -14,7 +14,7 @@ from rover_bus.events.requests import (
     Reply,
     Request,
 )
-from rover_bus.master import lifecycle, rollout
+from rover_bus.master import cutting, lifecycle, rollout
 from rover_bus.master.fences import refusal
 from rover_bus.master.ledger import Holder, Ledger
 from rover_bus.master.progress import report_progress
@@ -163,6 +163,12 @@ def _leased(
     )
 
 
+def _closed_before(state: State) -> int:
+    """Epochs before this one are closed, and no cut that is still usable lies in them (P11)."""
+    epoch = max(state.ledger.epoch, 0) if state.ledger is not None else 0
+    return min((cut.epoch for cut in state.cuts.values()), default=epoch)
+
+
 def _outcome(state: State, request: LeaseRequest) -> str:
     ledger = state.ledger
     assert ledger is not None
@@ -206,6 +212,7 @@ def heartbeat(state: State, request: HeartbeatRequest) -> Steps:
         path=path,
         routing=routing if routing is not None and routing.epoch > request.routing_epoch else None,
         job_state=state.phase,
-        closed_before=max(ledger.epoch, 0) if ledger is not None else 0,
         moves=rollout.orders_for(state, member) if state.rollout is not None else [],
+        closed_before=_closed_before(state),
+        cut=cutting.order_for(state, member) if member.role == "ps" else None,
     )

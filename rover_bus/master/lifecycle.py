@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from rover_bus.events.checkpoints import RestoreReport
 from rover_bus.events.identity import Member
 from rover_bus.events.log import (
     Ended,
@@ -24,7 +25,7 @@ from rover_bus.events.log import (
     RoutingFixed,
 )
 from rover_bus.events.requests import ServerAddress
-from rover_bus.master import rollout
+from rover_bus.master import cutting, recovery, rollout
 from rover_bus.master.ledger import Ledger
 from rover_bus.master.planning import Commands, begin_again, remove_places, replace_members
 from rover_bus.master.state import State
@@ -46,6 +47,8 @@ def lose(
         return
     ledger = state.ledger
     holder = ledger.holders.get(member.index) if ledger is not None and member.role == "worker" else None
+    life = state.lives.get(member.place)
+    kept = life is not None and life.member == member and life.state.startswith("kept")
     yield Lost(
         member=member,
         reason=reason,
@@ -54,7 +57,7 @@ def lose(
         cause=cause,
     )
     if member.role == "ps":
-        yield from _lose_server(state, member, cause, commands)
+        yield from _lose_server(state, member, kept, cause, commands)
     elif member.place in state.planned:
         yield from _replace_worker(state, member, reason, cause, commands)
     yield from consequences(state, cause, commands)
@@ -90,10 +93,10 @@ def fill_gaps(state: State, commands: Commands) -> Consequences:
     yield from consequences(state, "tick", commands)
 
 
-def _lose_server(state: State, member: Member, cause: str, commands: Commands) -> Consequences:
+def _lose_server(state: State, member: Member, kept: bool, cause: str, commands: Commands) -> Consequences:
     if state.phase == "finishing" and member.index in state.parts:
         return
-    if state.routing is None and not state.stop and not _too_many_losses(state):
+    if state.routing is None and not kept and not state.stop and not _too_many_losses(state):
         # Nobody could train on it yet: nothing is lost with it.
         yield replace_members(state, [member], commands, cause, f"{member} lost before it served")
         return
@@ -101,7 +104,7 @@ def _lose_server(state: State, member: Member, cause: str, commands: Commands) -
         yield from rollout.lose_idle_server(state, member, commands, cause)
         return
     yield from lose_state(
-        state, "server_lost", f"{member} is gone with its part of the model", cause, commands
+        state, "server_lost", f"{member} is gone with its part of the model", cause, commands, member
     )
 
 
@@ -110,10 +113,13 @@ def _too_many_losses(state: State) -> bool:
     return spec is None or state.counts.servers_lost > spec.leases.relaunches
 
 
-def lose_state(state: State, reason: str, detail: str, cause: str, commands: Commands) -> Consequences:
-    """A part of the model is gone before checkpoints exist: the job ends, or starts again from nothing (P24).
+def lose_state(
+    state: State, reason: str, detail: str, cause: str, commands: Commands, lost: Member | None = None
+) -> Consequences:
+    """A part of the model is gone: the job goes back to a cut, or ends, or starts again from nothing (P11, P24).
 
-    Never a silent half model: all servers are replaced by new, empty lives under a new generation.
+    Never a silent half model: without a usable cut all servers are replaced by new, empty lives under a new generation.
+    `lost`: the one server whose state is gone; None: what any of them holds is not what the log says.
     """
     spec = state.spec
     if spec is None or state.phase == "ended":
@@ -122,16 +128,38 @@ def lose_state(state: State, reason: str, detail: str, cause: str, commands: Com
         yield from end(state, "failed", reason, detail, cause)
         return
     yield from rollout.interrupt(state, detail, cause)
+    if spec.on_server_lost == "restore" and recovery.can_go_back(state, lost):
+        yield from recovery.go_back(state, lost, detail, cause, commands)
+        return
+    yield from cutting.end_all(state, cause, "the job begins again from nothing")
     yield Rewound(
         generation=state.generation + 1,
         ledger=msgspec.Raw(msgspec.msgpack.encode(_empty_ledger(state))),
         reason=f"{detail}: all servers start empty",
+        samples_again=state.ledger.samples_done()[0] if state.ledger is not None else 0,
         cause=cause,
     )
     servers = [desired.member for desired in state.planned.values() if desired.member.role == "ps"]
     yield begin_again(state, servers, commands, cause, f"{detail}: all servers start empty")
     for life in state.servers():
         yield Left(member=life.member, reason="replaced: the job starts again from nothing", cause=cause)
+
+
+def give_up_cut(
+    state: State, member: Member, restored: RestoreReport, cause: str, commands: Commands
+) -> Consequences:
+    """A server could not restore the cut that it was admitted with: go back further, in its next life."""
+    life = state.lives.get(member.place)
+    if life is None or life.member != member or not life.state.startswith("cut:"):
+        return
+    if member.index not in state.going_back:
+        yield from end(state, "failed", "restore_failed", f"{member}: {restored.problem}", cause)
+        return
+    if restored.cut in state.cuts:
+        yield state.cuts[restored.cut].failed(f"{member} could not restore it: {restored.problem}", cause)
+    yield Lost(member=member, reason="restore_failed", detail=restored.problem, cause=cause)
+    yield from lose_state(state, "server_lost", f"{member} could not be restored", cause, commands, member)
+    yield from consequences(state, cause, commands)
 
 
 def _empty_ledger(state: State) -> dict[str, Any] | None:
@@ -176,12 +204,15 @@ def _route(state: State, cause: str) -> Consequences:
     ):
         return
     count = len(servers)
+    known = {index for index, _, _ in state.owners}
     bounds = [SLOTS * i // count for i in range(count + 1)] if count else []
     order = sorted(servers)
     yield RoutingFixed(
         generation=state.generation,
         epoch=1,
-        owners=[(index, bounds[i], bounds[i + 1]) for i, index in enumerate(order)],
+        owners=state.owners
+        if known and known <= set(servers)
+        else [(index, bounds[i], bounds[i + 1]) for i, index in enumerate(order)],
         servers=[
             ServerAddress(index, lives[index].member.incarnation, lives[index].addresses) for index in order
         ],
@@ -232,6 +263,7 @@ def close_epoch(state: State, cause: str) -> Consequences:
 
 def end(state: State, ended: str, reason: str, detail: str, cause: str) -> Consequences:
     if state.phase != "ended":
+        yield from cutting.end_all(state, cause, "the job is over")
         yield Ended(state=ended, reason=reason, detail=detail, summary=summary(state), cause=cause)
 
 
@@ -270,7 +302,8 @@ def order_for(state: State, member: Member) -> tuple[str, str]:
         if member.place not in state.planned:
             return "stop", ""
         if state.phase == "finishing" and member.index in _with_parts(state) - set(state.parts):
-            return "finish", f"part-{member.index}.{member.incarnation}"
+            again = f".{state.generation}" if state.generation else ""
+            return "finish", f"part-{member.index}.{member.incarnation}{again}"
         return "go_on", ""
     life = state.lives.get(member.place)
     dropped = life is not None and life.planned and member.place not in state.planned

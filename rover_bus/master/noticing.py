@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
+from rover_bus.events.checkpoint_facts import HostPartFact
 from rover_bus.events.facts import (
     Fact,
     HostExited,
+    HostLeft,
     JobPauseRequested,
     JobResumeRequested,
     JobStopRequested,
@@ -19,7 +21,7 @@ from rover_bus.events.facts import (
 from rover_bus.events.identity import FAULTS_OF_THE_PROGRAM, Member
 from rover_bus.events.log import JobTaken, ModeFixed, Record, StopAsked
 from rover_bus.events.requests import Reply
-from rover_bus.master import lifecycle, proposals
+from rover_bus.master import cutting, lifecycle, proposals
 from rover_bus.master.failing import charge
 from rover_bus.master.planning import Commands
 from rover_bus.master.state import State
@@ -46,6 +48,10 @@ def notice(state: State, fact: Fact, cause: str, commands: Commands) -> Steps:
             if mode == "cancel":
                 yield from lifecycle.end(state, "cancelled", "asked", fact.reason, cause)
             yield from lifecycle.consequences(state, cause, commands)
+        case HostPartFact(job=job) if state.spec is not None and job == state.spec.name:
+            yield from cutting.notice(state, fact, cause)
+        case HostLeft(host=host) if state.spec is not None and state.phase != "ended":
+            yield from cutting.lose_host(state, host, "left", cause)
         case HostExited(member=member) if state.spec is not None and fact.job == state.spec.name:
             yield from _exited(state, fact, member, cause, commands)
     return None

@@ -18,7 +18,7 @@ from rover_bus.events.log import Record
 from rover_bus.events.outbox import FactOut, Outgoing, PutValue
 from rover_bus.events.requests import RoutingTable
 from rover_bus.events.streams import ROUTING
-from rover_bus.master import slots
+from rover_bus.master import cut_publishing, slots
 from rover_bus.master.state import State
 
 FACTS_A_RECORD = 4  # at most; a fact's index in its batch is record index * 4 + its number
@@ -138,6 +138,13 @@ def _rewound(job: str, record: log.Rewound, state: State, term: int) -> list[Job
             epoch=max(ledger.epoch, 0) if ledger is not None else 0,
             committed_batches=ledger.done.total if ledger is not None else 0,
             reason=record.reason,
+            cut=record.cut,
+            servers=[
+                state.planned[f"ps-{index}"].member
+                for index in record.servers
+                if f"ps-{index}" in state.planned
+            ],
+            samples_again=record.samples_again,
         )
     ]
 
@@ -257,6 +264,7 @@ _PUBLISHERS: dict[type[Record], Publisher] = {
         facts.ResultReported(job=job, member=r.member, task=r.task, values=r.values)
     ],
     log.Rewound: _rewound,
+    **cut_publishing.PUBLISHERS,
     log.Ended: lambda job, r, state, term: [
         facts.JobEnded(job=job, state=r.state, reason=r.reason, detail=r.detail, summary=r.summary)
     ],

@@ -10,11 +10,13 @@ from typing import Any, Literal
 
 import msgspec
 
+from rover_bus.events.checkpoints import RestoreOrder
 from rover_bus.events.facts import PlanProposed
 from rover_bus.events.identity import DesiredMember, Member
 from rover_bus.events.job import Dataset, JobSpec
 from rover_bus.events.requests import RoutingTable
 from rover_bus.master.charges import Charges
+from rover_bus.master.cut import Cut
 from rover_bus.master.ledger import Ledger
 
 Phase = Literal["waiting", "starting", "training", "closed", "finishing", "ended"]
@@ -120,6 +122,14 @@ class State:
         self.charges = Charges()
         self.tasks: dict[str, Task] = {}
         self.parts: dict[int, Part] = {}
+        self.cuts: dict[int, Cut] = {}  # those that can still be used, by number
+        self.last_cut = 0
+        self.cut_cost_s = 0.0  # how long a server stands still for one, smoothed
+        self.owners: list[
+            tuple[int, int, int]
+        ] = []  # of slots, as last routed: a rewind does not change them
+        self.going_back: dict[int, int] = {}  # servers on their way back to a cut, by index
+        self.restoring: RestoreOrder | None = None  # that cut
         self.stop: str = ""
         self.stop_reason = ""
         self.end: tuple[str, str, str] = ("", "", "")  # state, reason, detail
@@ -168,6 +178,9 @@ class State:
                 "charges": self.charges.dump(),
                 "tasks": plain(self.tasks),
                 "parts": plain(self.parts),
+                "cuts": plain(self.cuts),
+                "cutting": [self.last_cut, self.cut_cost_s, self.owners, plain(self.going_back)],
+                "restoring": plain(self.restoring),
                 "stop": [self.stop, self.stop_reason],
                 "end": self.end,
                 "counts": plain(self.counts),
@@ -218,6 +231,12 @@ class State:
         state.charges = Charges.load(dump["charges"])
         state.tasks = convert(dump["tasks"], dict[str, Task])
         state.parts = convert(dump["parts"], dict[int, Part], strict=False)
+        state.cuts = convert(dump.get("cuts", {}), dict[int, Cut], strict=False)
+        if "cutting" in dump:
+            state.last_cut, state.cut_cost_s, owners, going = dump["cutting"]
+            state.owners = convert(owners, list[tuple[int, int, int]])
+            state.going_back = convert(going, dict[int, int], strict=False)
+        state.restoring = convert(dump.get("restoring"), RestoreOrder | None)
         state.stop, state.stop_reason = dump["stop"]
         state.end = tuple(dump["end"])
         state.counts = convert(dump["counts"], Counts)

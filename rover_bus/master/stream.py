@@ -33,6 +33,8 @@ class Streams:
         self.spans: list[Span] = []  # in batch order; settled ones are forgotten
         self.settled_samples = 0
         self.settled_batches = 0
+        self.archive: list[Span] = []  # settled ones that a rewind to a cut needs again, in batch order
+        self.keeps_from = -1  # the first batch that any cut may go back to, -1: there is no cut
 
     @property
     def finished(self) -> bool:
@@ -103,7 +105,22 @@ class Streams:
             self.settled_batches = high
             self.partitions[partition].watermark = stop
         if settled:
+            if self.keeps_from >= 0:
+                self.archive += spans[:settled]
             del spans[:settled]
+
+    def keep_from(self, batch: int) -> None:
+        """Keep the spans of this batch and all later ones from now on, settled or not; -1: no cut needs any."""
+        self.keeps_from = batch
+        self.archive = [span for span in self.archive if span[2] > batch] if batch >= 0 else []
+
+    def regain(self, later: Streams) -> None:
+        """Take over, into the state of a cut, what was granted and sealed since: a batch means the same records for ever (P1)."""
+        since = [span for span in later.archive if span[2] > self.settled_batches]
+        self.spans = [*since, *later.spans]
+        for name, part in later.partitions.items():
+            mark = self.partitions[name].watermark if name in self.partitions else 0
+            self.partitions[name] = Partition(part.assigned, mark, part.end)
 
     def watermarks(self) -> dict[str, int]:
         """Return for each partition the offset below which every record is committed."""
@@ -114,9 +131,12 @@ class Streams:
             "partitions": msgspec.to_builtins(self.partitions),
             "spans": self.spans,
             "settled": [self.settled_samples, self.settled_batches],
+            "archive": [self.keeps_from, self.archive],
         }
 
     def load(self, dump: dict[str, Any]) -> None:
         self.partitions = msgspec.convert(dump["partitions"], dict[str, Partition])
         self.spans = msgspec.convert(dump["spans"], list[Span])
         self.settled_samples, self.settled_batches = dump["settled"]
+        self.keeps_from, archive = dump.get("archive", (-1, []))
+        self.archive = msgspec.convert(archive, list[Span])

@@ -93,6 +93,13 @@ class Admitted(NamedTuple):
     state: str
 
 
+class Loaded(NamedTuple):
+    """The state of a cut is in the tables: these slots hold these batches."""
+
+    groups: tuple[SlotGroup, ...]
+    closed_before: int
+
+
 class Routed(NamedTuple):
     """A routing table that this server is to follow, and the slots that it owns by it."""
 
@@ -146,10 +153,15 @@ class Left(NamedTuple):
     slots: Ranges
 
 
-Event = Admitted | Routed | Applied | Settled | EpochsClosed | Frozen | Thawed | Arrived | Left
+Event = Admitted | Loaded | Routed | Applied | Settled | EpochsClosed | Frozen | Thawed | Arrived | Left
 
 
 # --- decisions --------------------------------------------------------------------------------------------------------
+
+
+def keeps(name: str) -> bool:
+    """Whether a named state is what the server holds already: a survivor of a partial recovery (P11)."""
+    return name.startswith("kept")
 
 
 def decide_request(state: Admission, fence: Fence) -> Refusal | None:
@@ -215,7 +227,7 @@ def decide_routing(state: Admission, table: RoutingTable) -> Refusal | None:
 def _decide_slots(state: Admission, table: RoutingTable) -> Refusal | None:
     """Only slots that were handed over change hands: a server never serves what it does not hold, nor drops what it alone has."""
     if state.routing is None:
-        return None
+        return _decide_kept(state, table)
     before, after = mask_of(slots_of(state.routing, state.index)), mask_of(slots_of(table, state.index))
     here = before.copy()
     for group in state.arrived:
@@ -234,6 +246,23 @@ def _decide_slots(state: Admission, table: RoutingTable) -> Refusal | None:
     return None
 
 
+def _decide_kept(state: Admission, table: RoutingTable) -> Refusal | None:
+    """The first routing of a generation: who kept its state, or loaded a cut, is given nothing that it has not (P11)."""
+    wanted, here = mask_of(slots_of(table, state.index)), mask_of(())
+    for group in (*state.groups, *state.arrived):
+        here |= mask_of(group.slots)
+    if (holds_slots(state) or keeps(state.admitted)) and np.any(wanted & ~here):
+        return Refusal(
+            "cannot_move", f"routing {version(table)} gives server {state.index} slots that it has not kept"
+        )
+    return None
+
+
+def holds_slots(state: Admission) -> bool:
+    """Whether there is a state already, before the first routing of a generation."""
+    return bool(state.groups or state.arrived)
+
+
 def slots_of(table: RoutingTable, index: int) -> Ranges:
     """Return the slots of one server."""
     return tuple((first, end) for owner, first, end in table.owners if owner == index)
@@ -243,6 +272,10 @@ def evolve(state: Admission, event: Event) -> Admission:
     """Return the state after an event."""
     replace = msgspec.structs.replace
     match event:
+        case Admitted(history, generation, name) if keeps(name) and history == state.history:
+            return replace(state, generation=generation, admitted=name, routing=None, frozen={})
+        case Loaded(groups, closed_before):
+            return replace(state, groups=_merged(groups), closed_before=closed_before)
         case Admitted(history, generation, name):
             return replace(
                 state,
@@ -255,9 +288,8 @@ def evolve(state: Admission, event: Event) -> Admission:
                 frozen={},
                 arrived=(),
             )
-        case Routed(table, slots) if state.routing is None:
-            groups: tuple[SlotGroup, ...] = (SlotGroup(slots, {}),) if slots else ()
-            return replace(state, routing=table, groups=groups)
+        case Routed(table, slots) if state.routing is None and not holds_slots(state):
+            return replace(state, routing=table, groups=(SlotGroup(slots, {}),) if slots else ())
         case Routed(table, slots):
             groups = _merged(_only((*state.groups, *state.arrived), slots))
             arrived = _only(state.arrived, ranges_of(~mask_of(slots)))

@@ -89,6 +89,12 @@ class Catalogue:
             self.families[entry.table.name] = family_of(entry.table)
         return added
 
+    def adopt(self, entries: Iterable[Entry]) -> None:
+        """Know tables as a snapshot describes them, with the tags that its rows bear."""
+        for entry in entries:
+            self.entries[entry.table.name] = Entry(check_table(entry.table), entry.tag, entry.salt)
+            self.families[entry.table.name] = family_of(entry.table)
+
     def withdraw(self, entries: Iterable[Entry]) -> None:
         """Take back declarations that could not be carried out."""
         for entry in entries:

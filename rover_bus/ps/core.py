@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from rover_bus.events.errors import BadMessage, InputError, NotEnoughMemory, Refused
 from rover_bus.events.requests import MoveOrder, RoutingTable
-from rover_bus.ps import admission, messages
+from rover_bus.ps import admission, messages, snapshots
 from rover_bus.ps.admission import Admission, Applied, Apply, Refusal, Repeat
 from rover_bus.ps.catalogue import Keys
 from rover_bus.ps.frame import BodyReader, Buffer
@@ -36,6 +36,7 @@ from rover_bus.ps.messages import (
 from rover_bus.ps.moving import Arrival, Departure, groups_of
 from rover_bus.ps.routing import owned_slots, owner_of_slots
 from rover_bus.ps.rows import Places, all_finite
+from rover_bus.ps.snapshots import OpenedPart, Snapshot
 from rover_bus.ps.spec import Dense
 from rover_bus.ps.storage import Store, only
 from rover_bus.ps.store import BatchKey
@@ -70,6 +71,7 @@ class ServerCore:
         self._memory_limit_bytes = memory_limit_bytes
         self.tables: TableSet | None = None
         self._seed = 0
+        self.follows_changes = False  # for cuts: remember which rows change
         self._pulls = 0
         self._remembered: dict[int, list[Located]] = {}
         self._departing: dict[int, Departure] = {}  # moves away from here
@@ -87,18 +89,36 @@ class ServerCore:
     # --- orders of the master ---
 
     def admit(self, *, history: int, generation: int, state: str, seed: int) -> None:
-        """Begin a generation from a named state. Idempotent; only 'empty' states exist before there are checkpoints."""
+        """Begin a generation from a named state. Idempotent. A survivor keeps what it holds (P11)."""
         if self.state.admitted and (history, generation) == (self.state.history, self.state.generation):
             return
         if history == self.state.history and generation < self.state.generation:
             raise Refused(
                 f"generation {generation} is over: {self.state.generation} is served", "stale_generation"
             )
+        kept = admission.keeps(state) and history == self.state.history
         self.state = admission.evolve(self.state, admission.Admitted(history, generation, state))
-        self.tables, self._listed, self._seed, self.version, self.counters = None, None, seed, 0, {}
+        self._listed, self._seed = None, seed
         self._remembered.clear()
         self._departing.clear()
         self._arriving.clear()
+        if not kept:
+            self.tables, self.version, self.counters = None, 0, {}
+
+    def load(self, part: OpenedPart) -> None:
+        """Take over the state of a cut, before the first routing of this generation."""
+        if self.state.routing is not None:
+            raise Refused(f"server {self.state.index} serves already", "serving")
+        self.tables, self.version = part.tables, part.version
+        if self.follows_changes:
+            self.tables.follow_changes()
+        self.state = admission.evolve(self.state, admission.Loaded(part.groups, part.closed_before))
+
+    def snapshot(self) -> Snapshot:
+        """See everything that is held, between two pushes (P3). Raises Refused while nothing is held."""
+        if self.tables is None or self.state.routing is None:
+            raise Refused(f"server {self.state.index} holds nothing yet", "not_admitted")
+        return snapshots.take(self.tables, self.state.groups, self.version, self.state.closed_before)
 
     def route(self, table: RoutingTable) -> None:
         """Follow a routing table. Raises Refused when it is stale, or gives or takes slots that were not handed over."""
@@ -109,8 +129,12 @@ class ServerCore:
         slots = owned_slots(table, self.state.index)
         if self.tables is None:
             self.tables = TableSet(slots, self._seed, self._memory_limit_bytes)
+            if self.follows_changes:
+                self.tables.follow_changes()
         elif not np.array_equal(slots, self.tables.owned):
             self._change_slots(self.tables, slots)
+        if self.state.routing is None:  # the first of a generation: no move is on
+            self.tables.drop_arriving()
         self.state = admission.evolve(
             self.state, admission.Routed(table, admission.slots_of(table, self.state.index))
         )

@@ -19,7 +19,7 @@ from rover_bus.ps.hashing import SLOTS, chunk_slots
 from rover_bus.ps.initial import first_values, table_key
 from rover_bus.ps.rows import Budget, Places, Rows
 from rover_bus.ps.spec import CHUNK_LINES, LINE, Dense
-from rover_bus.ps.storage import Int, Mask, Ownership, Scanned
+from rover_bus.ps.storage import Int, Mask, Ownership, Scanned, changed_rows, places_of, runs_of
 
 
 def owned_lines(entry: Entry, is_owned: npt.NDArray[np.bool_]) -> Int:
@@ -77,6 +77,30 @@ class DenseStore:
     def listing(self, name: str) -> tuple[Int, Int]:
         lines = self._owned(name)
         return lines, self._arrays[name].places[lines]
+
+    # --- whole states (snapshots) ---
+
+    def columns(self) -> list[npt.NDArray[Any]]:
+        return self.rows.columns()
+
+    def changed(self) -> Int | None:
+        return changed_rows(self.rows)
+
+    def layout(self) -> dict[str, list[int]]:
+        return {name: runs_of(array.places[self._owned(name)]) for name, array in self._arrays.items()}
+
+    def adopt(
+        self, entries: list[Entry], layout: dict[str, list[int]], columns: list[npt.NDArray[Any]]
+    ) -> None:
+        for entry in entries:
+            name = entry.table.name
+            slots = np.repeat(chunk_slots(name, entry.chunks), CHUNK_LINES)[: entry.lines]
+            array = self._arrays[name] = _Lines(slots, np.full(entry.lines, -1, np.int64))
+            lines, places = self._owned(name), places_of(layout[name])
+            if len(lines) != len(places) or np.any((places < 0) | (places >= len(columns[0]))):
+                raise ValueError(f"array {name!r} lies outside its lines")
+            array.places[lines] = places
+        self.rows.adopt(columns)
 
     # --- slots that come and go ---
 

@@ -18,7 +18,7 @@ from rover_bus.ps.initial import first_values, table_key
 from rover_bus.ps.memory import Stretch
 from rover_bus.ps.rows import Budget, Places, Rows
 from rover_bus.ps.spec import Growing
-from rover_bus.ps.storage import Columns, Int, Mask, Ownership, Scanned, only
+from rover_bus.ps.storage import Columns, Int, Mask, Ownership, Scanned, changed_rows, only
 
 SCAN_ROWS = 1 << 19  # looked at in one go: about a millisecond
 SWEEP_ROWS = 1 << 13  # removed in one go
@@ -140,6 +140,41 @@ class GrowingStore:
         rows = rows[np.argsort(self._ids[rows])]
         return self._ids[rows], rows
 
+    # --- whole states (snapshots) ---
+
+    def columns(self) -> list[npt.NDArray[Any]]:
+        count = self.rows.count
+        return [*self.rows.columns(), self._ids[:count], self._tags[:count], self._slot_of[:count]]
+
+    def changed(self) -> Int | None:
+        return changed_rows(self.rows)
+
+    def layout(self) -> dict[str, list[int]]:
+        return {name: [tag] for tag, name in self._names.items()}
+
+    def adopt(
+        self, entries: list[Entry], layout: dict[str, list[int]], columns: list[npt.NDArray[Any]]
+    ) -> None:
+        *columns, ids, tags, slots = columns
+        kinds = [(array.dtype.str, array.shape) for array in (ids, tags, slots)]
+        if kinds != [(kind, (len(columns[0]),)) for kind in ("<i8", "<i8", "<i2")]:
+            raise ValueError("ids of another kind of table")
+        if len(slots) and not 0 <= int(slots.min()) <= int(slots.max()) < SLOTS:
+            raise ValueError("rows of slots that there are not")
+        for entry in entries:
+            self.add(entry)
+        self.rows.adopt(columns)
+        for stretch, array in zip(self._stretches, (ids, tags, slots), strict=True):
+            stretch.adopt(array[:, None])
+        self._read_stretches()
+        known = np.isin(self._tags, list(self._names)) & self._slots_here.owned[self._slot_of]
+        self._tags[~known] = -1  # rows of slots that were arriving, or leaving
+        if len(free := np.flatnonzero(~known)):
+            self.rows.release(free)
+            self._free = [free]
+        rows = np.flatnonzero(known)
+        self._index.insert(self._tags[rows], self._ids[rows], rows, self._tags, self._ids)
+
     # --- slots that come and go ---
 
     def hold(self, slots: Int) -> None:
@@ -165,6 +200,7 @@ class GrowingStore:
         if len(gone):
             self._index.remove(self._tags[gone], self._ids[gone])
             self._tags[gone] = -1
+            self.rows.touch(gone)
             self.rows.release(gone)
             self._free.append(gone)
         return True

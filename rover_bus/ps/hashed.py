@@ -17,7 +17,17 @@ from rover_bus.ps.hashing import SLOT_BITS, SLOTS, hashed_slots
 from rover_bus.ps.initial import first_values, table_key
 from rover_bus.ps.rows import Budget, Places, Rows
 from rover_bus.ps.spec import Hashed
-from rover_bus.ps.storage import Columns, Int, Mask, Ownership, Scanned, only
+from rover_bus.ps.storage import (
+    Columns,
+    Int,
+    Mask,
+    Ownership,
+    Scanned,
+    changed_rows,
+    only,
+    places_of,
+    runs_of,
+)
 
 BUILD_ROWS = 1 << 16  # rows given their first values at a time
 
@@ -91,6 +101,45 @@ class HashedStore:
         ids = table.row(slots[rank], nth)
         kept = ids < table.rows  # the last rows of some slots lie behind the table's end
         return ids[kept], (self._held[at][slots[rank]] + nth)[kept]
+
+    # --- whole states (snapshots) ---
+
+    def columns(self) -> list[npt.NDArray[Any]]:
+        return self.rows.columns()
+
+    def changed(self) -> Int | None:
+        return changed_rows(self.rows)
+
+    def layout(self) -> dict[str, list[int]]:
+        slots = np.flatnonzero(self._slots_here.owned)
+        return {
+            table.name: runs_of(self._held[at][slots], table.depth) for at, table in enumerate(self._tables)
+        }
+
+    def adopt(
+        self, entries: list[Entry], layout: dict[str, list[int]], columns: list[npt.NDArray[Any]]
+    ) -> None:
+        slots = np.flatnonzero(self._slots_here.owned)
+        for entry in entries:
+            table = entry.table
+            assert isinstance(table, Hashed)
+            fixed = _Fixed(
+                table.name, table.rows, entry.salt & (SLOTS - 1), -(-table.rows // SLOTS), entry.salt
+            )
+            firsts = places_of(layout[table.name], fixed.depth)
+            if (
+                len(firsts) != len(slots)
+                or np.any(firsts < 0)
+                or np.any(firsts + fixed.depth > len(columns[0]))
+            ):
+                raise ValueError(f"table {table.name!r} lies outside its rows")
+            self._columns.put(table.name, table.rows, fixed.salt, len(self._tables) * SLOTS)
+            self._tables.append(fixed)
+            places = np.full(SLOTS, -1, np.int64)
+            places[slots] = firsts
+            self._held = np.vstack((self._held, places))
+        self.rows.adopt(columns)
+        self._serve()
 
     # --- slots that come and go ---
 

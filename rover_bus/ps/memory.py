@@ -37,6 +37,10 @@ class Stretch:
         larger[: len(self.array)] = self.array
         self.array = larger
 
+    def adopt(self, array: npt.NDArray[Any]) -> None:
+        """Be this very array: a state that was mapped from shared memory. It is copied when it grows."""
+        self.array, self._range = array, None
+
     def _allocate(self, rows: int, size: int) -> npt.NDArray[Any]:
         if size >= SMALL_BYTES:
             self._range = _reserve(size)

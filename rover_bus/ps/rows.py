@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rover_bus.events.errors import NotEnoughMemory
+from rover_bus.flash.dirty import DirtyRows
 from rover_bus.ps.memory import Stretch
 from rover_bus.ps.optimizers import state_columns, step
 from rover_bus.ps.spec import Table
@@ -64,6 +65,7 @@ class Rows:
         self._block = max(256, BLOCK_BYTES // (width * self.dtype.itemsize))
         self._budget, self.count, self.freed, self.capacity = budget, 0, 0, 0
         self._stretches = [Stretch(columns, dtype) for columns, dtype, _ in self._columns]
+        self.dirty: DirtyRows | None = None  # rows changed since the last cut; None: nobody asks
         self._hold()
 
     def _hold(self) -> None:
@@ -101,6 +103,40 @@ class Rows:
         self.capacity = capacity
         self._hold()
 
+    # -- whole states (snapshots) ----------------------------------------------------------------------------------------
+
+    def columns(self) -> list[npt.NDArray[Any]]:
+        """Return the used rows: values, then the optimizer's state. Views: do not keep them over a growth."""
+        return [array[: self.count] for array in self._arrays]
+
+    def adopt(self, columns: list[npt.NDArray[Any]]) -> None:
+        """Hold these very arrays as all the rows there are. Raises ValueError unless they are such columns."""
+        wanted = [((width,), np.dtype(dtype)) for width, dtype, _ in self._columns]
+        if [(column.shape[1:], column.dtype) for column in columns] != wanted:
+            raise ValueError("columns of another kind of table")
+        if len({len(column) for column in columns}) != 1:
+            raise ValueError("columns of different lengths")
+        self.count = self.capacity = len(columns[0])
+        self._budget.charge(self.count * self._row_bytes)
+        for stretch, column in zip(self._stretches, columns, strict=True):
+            stretch.adopt(column)
+        self._hold()
+
+    def zero(self, places: npt.NDArray[np.int64]) -> None:
+        """Set the values of rows to 0."""
+        self.touch(places)
+        self._arrays[0][places] = 0
+
+    def touch(self, places: Places) -> None:
+        """Note rows that change, for the next cut."""
+        if self.dirty is not None:
+            if isinstance(places, slice):
+                self.dirty.add_whole()
+            else:
+                self.dirty.add(places, self.count)
+
+    # -- rows that come and go -------------------------------------------------------------------------------------------
+
     def release(self, places: npt.NDArray[np.int64]) -> None:
         """These rows have left; whoever decides where rows lie may use their places again (`reclaim`)."""
         self.freed += len(places)
@@ -113,6 +149,7 @@ class Rows:
 
     def begin(self, places: npt.NDArray[np.int64], values: npt.NDArray[Any]) -> None:
         """Write first values and fresh state at places that are in use again."""
+        self.touch(places)
         self._arrays[0][places] = values
         for array, (_, _, first) in zip(self._arrays[1:], self._columns[1:], strict=True):
             array[places] = first
@@ -123,6 +160,7 @@ class Rows:
 
     def copy_in(self, places: npt.NDArray[np.int64], pieces: list[npt.NDArray[Any]]) -> None:
         """Write rows with their whole state, as `copy_out` returned them."""
+        self.touch(places)
         for records, piece in zip(self._records, pieces, strict=True):
             records.put(places, _records(np.ascontiguousarray(piece)), mode="clip")
 
@@ -155,6 +193,7 @@ class Rows:
             over="ignore", invalid="ignore"
         ):  # a huge gradient ruins its row; it must not stop a push half way
             self._train(places, gradients, rate_scale)
+        self.touch(places)
 
     def _train(self, places: Places, gradients: npt.NDArray[Any], rate_scale: float) -> None:
         if isinstance(places, slice):

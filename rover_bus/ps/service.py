@@ -8,6 +8,7 @@ heartbeats, absolute and safe to repeat; a refusal for good (replaced, job over,
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any
 
 from rover_bus.events.asking import Master
 from rover_bus.events.bus import Bus
+from rover_bus.events.checkpoints import CutOrder, RestoreOrder
 from rover_bus.events.errors import Refused
 from rover_bus.events.identity import Member
 from rover_bus.events.logs import get_logger
@@ -25,10 +27,13 @@ from rover_bus.events.requests import (
     JoinReply,
     JoinRequest,
     RefusedReply,
+    RoutingTable,
     SlotTraffic,
 )
 from rover_bus.ps.core import ServerCore
 from rover_bus.ps.moves import AskPeer, Moves, nobody
+from rover_bus.ps.routing import owned_slots
+from rover_bus.ps.staging import Memory, NotPrepared, Stager
 
 log = get_logger("rover.ps")
 
@@ -39,6 +44,7 @@ TRAFFIC_S = 1.0  # between two reports of which slots are hot
 BUSY_S = 0.25  # for the tables' thread to answer; then we beat without it, because busy is not dead (P19)
 Run = Callable[[Callable[[], Any]], Awaitable[Any]]
 WritePart = Callable[[ServerCore, Path], int]
+MemoryOf = Callable[[JoinReply], Memory]
 
 
 class ServerLife:
@@ -59,6 +65,8 @@ class ServerLife:
         ask: AskPeer = nobody,
         host: str = "",
         pid: int = 0,
+        memory: MemoryOf | None = None,
+        clock: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self.member, self.core = member, core
         self._poked = asyncio.Event()
@@ -76,6 +84,9 @@ class ServerLife:
         self._pushes = 0.0  # at the last heartbeat
         self._traffic_at = asyncio.get_running_loop().time()
         self._newest: HeartbeatReply | None = None
+        self._memory_of, self._clock = memory, clock
+        self._stager: Stager | None = None
+        self._restore: RestoreOrder | None = None  # to be carried out before the first routing
 
     async def live(self) -> None:
         """Serve the job until it is over for us. Raises Refused when this life was replaced or is not wanted."""
@@ -100,7 +111,9 @@ class ServerLife:
             elif isinstance(reply, RefusedReply):
                 if reply.code == "job_ended":
                     return
-                if not reply.retry_s:
+                if reply.code == "stale_generation":  # the job went back to a cut, and we are to stay (P11)
+                    await self._join()
+                elif not reply.retry_s:
                     raise Refused(f"{self.member} ends: {reply.message}", reply.code)
             await self._pause(self._pause_s(heartbeat_s))
 
@@ -133,15 +146,31 @@ class ServerLife:
             await asyncio.sleep(FIRST_BEAT_S)
         self._who = {"member": self.member, "history": reply.history, "generation": reply.generation}
         joined = reply
+        self._newest = None
+        self._prepare_memory(joined)
         await self._run(
             lambda: self.core.admit(
                 history=joined.history, generation=joined.generation, state=joined.state, seed=joined.seed
             )
         )
         log.info("admitted", member=str(self.member), state=joined.state)
-        if joined.routing is not None:
+        if (
+            joined.routing is not None and self._restore is None
+        ):  # a restore takes longer than silence is borne
             await self._route(joined.routing)
         return joined.heartbeat_s
+
+    def _prepare_memory(self, joined: JoinReply) -> None:
+        """Know what to begin with, and from now on which rows change, if this job takes cuts."""
+        takes_cuts = joined.spec.get("checkpoint") is not None
+        self._restore = joined.restore
+        if (
+            self._memory_of is not None
+            and self._stager is None
+            and (takes_cuts or joined.restore is not None)
+        ):
+            self._stager = Stager(self._memory_of(joined), self._clock)
+        self.core.follows_changes = takes_cuts and self._stager is not None
 
     @property
     def _routed(self) -> bool:
@@ -160,6 +189,8 @@ class ServerLife:
             routing_epoch=routing.epoch if routing is not None else 0,
             moves=self._moves.statuses(),
             traffic=self._traffic(),
+            staged=self._stager.staged if self._stager is not None else None,
+            restored=self._stager.restored if self._stager is not None else None,
         )
 
     def _traffic(self) -> SlotTraffic | None:
@@ -185,22 +216,54 @@ class ServerLife:
             await self._obey(reply)
 
     async def _obey(self, reply: HeartbeatReply) -> None:
+        if reply.generation != self._who["generation"]:
+            return  # of before the job went back
         if reply.routing is not None:
             await self._route(reply.routing)
         await self._moves.obey(reply.moves)
         if reply.closed_before > self._closed_before:
             self._closed_before = closed = reply.closed_before
             await self._run(lambda: self.core.close_epochs(closed))
+        if self._stager is not None and reply.cut is not None and self._stager.is_due(reply.cut):
+            await self._stage(self._stager, reply.cut)
         if reply.order == "finish":
             await self._finish(reply.path)
 
-    async def _route(self, routing: Any) -> None:
-        await self._run(lambda: self.core.route(routing))
+    async def _route(self, routing: RoutingTable) -> None:
+        if self._restore is not None and not await self._load(self._restore, routing):
+            return
+
+        def follow() -> None:
+            if routing.generation == self.core.state.generation:  # else the job went back meanwhile
+                self.core.route(routing)
+
+        await self._run(follow)
         self._moves.routed()
+
+    async def _load(self, order: RestoreOrder, routing: RoutingTable) -> bool:
+        """Become what the master admitted us as; False when that failed: the master decides what then (P5)."""
+        if self._stager is None:
+            raise Refused(f"{self.member} has no memory to restore cut {order.cut} from", "no_memory")
+        stager, slots = self._stager, owned_slots(routing, self.member.index)
+        await self._run(lambda: stager.restore(self.core, order, slots))
+        self._restore = None
+        self._poked.set()
+        return stager.restored is not None and not stager.restored.problem
+
+    async def _stage(self, stager: Stager, order: CutOrder) -> None:
+        """Take our part of a cut; room for it is made beside training."""
+        for _ in range(2):
+            try:
+                await self._run(lambda: stager.stage(self.core, order))
+                break
+            except NotPrepared:
+                await stager.prepare(order)
+        self._poked.set()
+        await stager.memory.tidy()
 
     async def _finish(self, name: str) -> None:
         """Write our part once, say so as often as it takes."""
-        if self._finished is None:
+        if self._finished is None or self._finished.generation != self._who["generation"]:
             path = self._directory / f"{name}.npz"
             size: int = await self._run(lambda: self._write_part(self.core, path))
             statistics: dict[str, float] = await self._run(self.core.statistics)
@@ -228,10 +291,12 @@ async def serve_job(
     pid: int = 0,
     memory_limit_bytes: int = 0,
     addresses: list[str] | None = None,
+    shared_memory: Path | None = None,
 ) -> None:
     """Run a parameter server in this process: sockets in a thread of their own, its life on the bus in this loop.
 
-    `directory`: where the part of the final state goes. Ends when the job is over for it; raises Refused when it was replaced.
+    `directory`: where the part of the final state goes; `shared_memory`: where parts of cuts are staged, None: nowhere.
+    Ends when the job is over for it; raises Refused when it was replaced.
     """
     from rover_bus.ps.parts import write_part
     from rover_bus.ps.peers import Peers
@@ -243,6 +308,13 @@ async def serve_job(
 
     async def run(function: Callable[[], Any]) -> Any:
         return await asyncio.wrap_future(server.call(function))
+
+    def remember(joined: JoinReply) -> Memory:
+        from rover_bus.ps.flash_memory import FlashMemory
+
+        assert shared_memory is not None
+        slots = (joined.spec.get("checkpoint") or {}).get("slots", 2)
+        return FlashMemory(shared_memory, joined.uid, member.index, joined.history, slots)
 
     def write(core: ServerCore, path: Path) -> int:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -259,6 +331,8 @@ async def serve_job(
         addresses=server.addresses,
         directory=directory,
         ask=peers.ask,
+        memory=None if shared_memory is None else remember,
+        clock=time.monotonic,
         host=host,
         pid=pid,
     )

@@ -88,6 +88,44 @@ class Store(Protocol):
         Keys of dense arrays are line numbers. Raises BadMessage for keys of other slots, NotEnoughMemory.
         """
 
+    # --- whole states (snapshots) ---
+
+    def columns(self) -> list[npt.NDArray[Any]]:
+        """Return everything that is held, as arrays: a part of a snapshot."""
+
+    def changed(self) -> Int | None:
+        """Return the rows changed since the last cut, in every column; None: any may have."""
+
+    def layout(self) -> dict[str, list[int]]:
+        """Return where each table's owned rows lie: pairs (first, count) of runs, and what else `adopt` needs to know."""
+
+    def adopt(
+        self, entries: list[Entry], layout: dict[str, list[int]], columns: list[npt.NDArray[Any]]
+    ) -> None:
+        """Hold the arrays of a snapshot as they are. Raises ValueError when they do not fit."""
+
+
+def changed_rows(rows: Rows) -> Int | None:
+    """Return the rows changed since the last cut; None: any may have."""
+    return None if rows.dirty is None or rows.dirty.whole else rows.dirty.ids
+
+
+def runs_of(places: Int, step: int = 1) -> list[int]:
+    """Return numbers as runs: first, count, first, count, ... where each run ascends by `step`."""
+    if not len(places):
+        return []
+    starts = np.flatnonzero(np.r_[True, np.diff(places) != step])
+    counts = np.diff(np.r_[starts, len(places)])
+    return np.stack((places[starts], counts), axis=1).ravel().tolist()
+
+
+def places_of(runs: list[int], step: int = 1) -> Int:
+    """Return the numbers of `runs_of`. Raises ValueError for what are no runs."""
+    if len(runs) % 2 or any(count < 0 for count in runs[1::2]) or sum(runs[1::2]) > 1 << 40:
+        raise ValueError("runs of places that cannot be")
+    parts = [first + step * np.arange(count) for first, count in zip(runs[::2], runs[1::2], strict=True)]
+    return np.concatenate(parts) if parts else np.empty(0, np.int64)
+
 
 def only(kept: Mask, keys: Keys) -> Keys:
     """Return some of the keys. `kept`: (keys,)."""

@@ -12,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from rover_bus.events.errors import BadMessage, NotEnoughMemory
-from rover_bus.ps.catalogue import Catalogue
+from rover_bus.flash.dirty import DirtyRows
+from rover_bus.ps.catalogue import Catalogue, Entry
 from rover_bus.ps.dense import DenseStore
 from rover_bus.ps.growing import GrowingStore
 from rover_bus.ps.hashed import HashedStore
@@ -31,6 +32,7 @@ class TableSet:
         self._held[owned] = True
         self._budget = Budget(memory_limit_bytes)
         self.catalogue = Catalogue()
+        self.follows_changes = False
         self._stores: dict[Table, Store] = {}
 
     def declare(self, tables: Iterable[Table]) -> None:
@@ -51,6 +53,7 @@ class TableSet:
             arriving = np.setdiff1d(np.flatnonzero(self._held), self.owned)
             if len(arriving):
                 store.hold(arriving)
+            store.rows.dirty = DirtyRows() if self.follows_changes else None
             self._stores[family] = store
         return self._stores[family]
 
@@ -62,6 +65,20 @@ class TableSet:
         if len(families) > 1:
             raise BadMessage(f"{', '.join(names)} are not stored together")
         return self._stores[families.pop()]
+
+    # --- whole states (snapshots) ---
+
+    def adopt(
+        self, entries: list[Entry], layout: dict[str, list[int]], columns: list[npt.NDArray[Any]]
+    ) -> None:
+        """Hold the arrays of one family of a snapshot. Its declarations have been adopted by the catalogue."""
+        self._store(self.catalogue.families[entries[0].table.name]).adopt(entries, layout, columns)
+
+    def follow_changes(self) -> None:
+        """From now on remember which rows change, until the next call: what was asked for before is forgotten."""
+        self.follows_changes = True
+        for store in self._stores.values():
+            store.rows.dirty = DirtyRows()
 
     # --- slots that come and go ---
 
@@ -80,6 +97,12 @@ class TableSet:
         self.owned = np.union1d(self.owned, slots)
         for store in self._stores.values():
             store.own(slots)
+
+    def drop_arriving(self) -> None:
+        """Hold nothing but what is served: moves that were on have been forgotten."""
+        stray = np.setdiff1d(np.flatnonzero(self._held), self.owned)
+        if len(stray):
+            self.drop(stray)
 
     def drop(self, slots: Int) -> None:
         """Neither serve nor hold these slots any more; `sweep` removes what is left of them."""

@@ -172,6 +172,14 @@ class Cluster:
                 self._ask(self._wish(blow))
             case "kill_server":
                 self._kill("ps", blow.who)
+            case "kill_all":
+                self.shared.say("SIGKILL to every process of the job")
+                for key in list(self.host.members):
+                    self.host.kill(key)
+            case "lose_memory":
+                part = f"ps-{int(blow.who * self.shared.plan.servers)}"
+                self.shared.say(f"what {part} had staged is gone")
+                self.shared.memory.forget(part)
             case "power_cut":
                 self.shared.say("the power fails under the broker")
                 self.broker.power_cut(blow.for_s / 4)

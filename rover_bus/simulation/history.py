@@ -14,7 +14,7 @@ from rover_bus.events.bus import Bus, Stored
 from rover_bus.events.codec import decode, encode
 from rover_bus.events.errors import BusError, RoverError
 from rover_bus.events.facts import JobEnded, JobSubmitted
-from rover_bus.events.job import DataSpec, JobSpec, LeaseSpec, PlanSpec, RoleSpec
+from rover_bus.events.job import CheckpointSpec, DataSpec, JobSpec, LeaseSpec, PlanSpec, RoleSpec
 from rover_bus.events.standing import stand_by
 from rover_bus.events.streams import FACTS
 from rover_bus.ps.simulated import SimulatedServers
@@ -113,7 +113,8 @@ def _submission(plan: Plan, rules: Rules) -> JobSubmitted:
         leases=LeaseSpec(
             target_s=plan.target_s, heartbeat_s=1.0, deterministic_failures=1000, relaunches=10_000
         ),
-        on_server_lost=rules.on_server_lost,
+        on_server_lost=rules.on_server_lost or ("restore" if plan.cut_every_s else "restart"),
+        checkpoint=CheckpointSpec(every_s=plan.cut_every_s, persist=False) if plan.cut_every_s else None,
     )
     return JobSubmitted(job=JOB, spec=spec, uid=f"{plan.seed:012x}")
 

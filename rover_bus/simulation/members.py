@@ -29,6 +29,7 @@ from rover_bus.events.requests import FailureRequest, RoutingTable
 from rover_bus.ps.core import ServerCore
 from rover_bus.ps.service import ServerLife
 from rover_bus.ps.simulated import SimulatedParameters, SimulatedServers
+from rover_bus.ps.simulated_memory import SharedMemory
 from rover_bus.ps.spec import Add, Growing
 from rover_bus.ps.store import BatchKey, GenerationChanged, ServersUnreachable
 from rover_bus.simulation.plan import Plan
@@ -49,6 +50,7 @@ class Shared:
     parts: dict[str, dict[int, int]] = field(default_factory=dict)  # path -> position -> count
     rules: Rules = PRODUCT
     trained: dict[Member, int] = field(default_factory=dict)  # samples, by life
+    memory: SharedMemory = field(default_factory=SharedMemory)
 
 
 class Poisoned(Exception):
@@ -75,6 +77,7 @@ async def run_server(bus: Bus, member: Member, shared: Shared, leave: asyncio.Ev
         directory=Path("parts"),
         ask=shared.network.ask,
         host="h1",
+        memory=lambda joined: shared.rules.memory(shared.memory, member.index),
     )
     try:
         return await _until_left(life.live(), leave)

@@ -23,7 +23,9 @@ Act = Literal[
     "preempt",
     "move_slots",  # somebody asks for it: a share of a server's slots, spread over the others
     "scale",  # somebody plans another number of servers
-    "kill_server",  # not drawn: until there are checkpoints it ends the job or starts it again (P24)
+    "kill_server",
+    "kill_all",  # every process of the job at once
+    "lose_memory",  # what a server had staged is gone
     "power_cut",  # not drawn: the tail of the log may be lost with it (P21)
 ]
 
@@ -59,6 +61,7 @@ class Plan:
     poison: tuple[int, ...] = ()  # batches on which user code raises, in every epoch
     bad_rows: tuple[int, ...] = ()  # positions whose rows cannot be used
     snapshot_every_batches: int = 40
+    cut_every_s: float = 0.0  # 0: the job takes no cuts
     notes: dict[str, float] = field(default_factory=dict)
     sample_s: float = 0.0  # above 0 workers publish samples, and the Brain has windows of twice that
     most_workers: int = 64
@@ -98,8 +101,12 @@ def draw(seed: int) -> Plan:
         delay_s=0.02 * chance.random(),
         in_flight=chance.choice((1, 1, 1, 3)),
         blows=tuple(
-            sorted((*_blows(chance, expected_s), *_moves(seed, expected_s)), key=lambda blow: blow.at_s)
+            sorted(
+                (*_blows(chance, expected_s), *_moves(seed, expected_s), *_losses(seed, expected_s)),
+                key=lambda blow: blow.at_s,
+            )
         ),
+        cut_every_s=random.Random(f"{seed}/cuts").choice((0.0, 0.2, 0.5, 2.0)),
         poison=_some(chance, batches, 0.15, 1),
         bad_rows=_some(chance, records, 0.3, 5),
     )
@@ -133,6 +140,16 @@ def _moves(seed: int, expected_s: float) -> tuple[Blow, ...]:
     return tuple(
         Blow(chance.uniform(0.5, expected_s), chance.choice(acts), chance.random(), chance.random())
         for _ in range(chance.randint(1, 4))
+    )
+
+
+def _losses(seed: int, expected_s: float) -> tuple[Blow, ...]:
+    """Draw what happens to servers, from a generator of its own: other draws stay what they were."""
+    chance = random.Random(f"{seed}/servers")
+    acts: list[Act] = ["kill_server", "kill_server", "kill_server", "kill_server", "kill_all", "lose_memory"]
+    return tuple(
+        Blow(chance.uniform(0.5, expected_s), chance.choice(acts), chance.random())
+        for _ in range(chance.choice((0, 0, 1, 1, 2, 4)))
     )
 
 

@@ -16,6 +16,7 @@ from rover_bus.master.service import build_master
 from rover_bus.node.simulated import SimulatedHost
 from rover_bus.ps.core import ServerCore
 from rover_bus.ps.simulated import SimulatedParameters
+from rover_bus.ps.simulated_memory import SimulatedMemory
 from rover_bus.ps.store import BatchKey
 
 
@@ -26,15 +27,16 @@ def push_identity(assigned: Assigned) -> BatchKey:
 
 @dataclass(frozen=True)
 class Rules:
-    """The parts of a history. `on_server_lost`: what the job asks for when a server dies (protocol P24)."""
+    """The parts of a history. `on_server_lost`: what the job asks for when a server dies (protocol P24); "": by its plan."""
 
     core: type[ServerCore] = ServerCore
+    memory: type[SimulatedMemory] = SimulatedMemory
     parameters: type[SimulatedParameters] = SimulatedParameters
     push_identity: Callable[[Assigned], BatchKey] = push_identity
     build_master: Callable[..., Any] = build_master
     broker: Callable[[int, Faults], MemoryBroker] = MemoryBroker
     host: Callable[..., SimulatedHost] = SimulatedHost
-    on_server_lost: Literal["fail", "restart"] = "restart"
+    on_server_lost: Literal["", "fail", "restart", "restore"] = ""
 
 
 PRODUCT = Rules()

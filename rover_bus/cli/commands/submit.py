@@ -41,6 +41,13 @@ EXIT_CODES = {"completed": 0, "failed": 10, "stopped": 11, "cancelled": 12}
 )
 @click.option("--seed", type=int, help="Instead of data.seed.")
 @click.option("--name", default="", help="Instead of the job file's name.")
+@click.option(
+    "--from-checkpoint",
+    "origin",
+    default="",
+    metavar="JOB[:CUT]",
+    help="Begin with the model of a ready checkpoint of another job [its newest].",
+)
 @click.option("--quiet", "-q", is_flag=True, help="Do not narrate.")
 @click.option("--dir", "directory", default="", help="State directory [$ROVER_HOME, ./.rover].")
 @click.option("--url", default="", help="Use this broker instead, nats://HOST:PORT [$ROVER_URL].")
@@ -55,6 +62,7 @@ def submit(
     predictions: Path | None,
     seed: int | None,
     name: str,
+    origin: str,
     quiet: bool,
     directory: str,
     url: str,
@@ -66,12 +74,20 @@ def submit(
     spec = read_job(job_file, name=name, seed=seed, predictions=predictions or "")
     say = _narrate(as_json, quiet)
     if embedded:
+        if origin:
+            raise click.UsageError(
+                "--from-checkpoint needs the stack that the other job ran on: leave --embedded out"
+            )
         check_data(spec)
         report = run_embedded(spec, directory, say)
     else:
         home = Home.find(directory)
         check_data(spec, home.index_cache if home.root.is_dir() else None)  # before anything needs a stack
         stack = find_stack(directory, url, secret_file)
+        if origin:
+            from rover_bus.cli.checkpoints import find_origin
+
+            spec = spec.replace(start_from=visit(stack, lambda bus: find_origin(bus, origin)))
         if not wait and not as_json:
             sequence = visit(stack, lambda bus: _submit(bus, spec))
             click.echo(

@@ -7,7 +7,8 @@ from typing import get_args
 
 import pytest
 
-from rover_bus.cli.chaos import FIRST, LAST, TARGETS, Choice, draw_strikes
+from rover_bus.cli.chaos import FIRST, LAST, TARGETS, Choice, Target, draw_strikes
+from rover_bus.cli.narrator import WHY
 
 
 @pytest.mark.parametrize("choice", get_args(Choice))
@@ -18,8 +19,8 @@ def test_a_seed_draws_the_same_strikes_again(choice: Choice) -> None:
     assert Counter(each.target for each in strikes) == Counter(TARGETS[choice])
 
 
-def test_all_kills_two_workers_a_leading_master_and_the_broker() -> None:
-    assert Counter(TARGETS["all"]) == {"worker": 2, "master": 1, "broker": 1}
+def test_all_kills_two_workers_a_leading_master_the_broker_and_a_server() -> None:
+    assert Counter(TARGETS["all"]) == {"worker": 2, "master": 1, "broker": 1, "server": 1}
 
 
 def test_strikes_are_uniform_over_the_training() -> None:
@@ -27,4 +28,8 @@ def test_strikes_are_uniform_over_the_training() -> None:
     assert FIRST <= min(points) < 0.05
     assert 0.89 < max(points) <= LAST
     tenths = Counter(int((point - FIRST) / (LAST - FIRST) * 10) for point in points)
-    assert all(150 < tenths[tenth] < 250 for tenth in range(10))
+    assert all(200 < tenths[tenth] < 300 for tenth in range(10))
+
+
+def test_every_kind_of_strike_has_its_words() -> None:
+    assert set(WHY) == set(get_args(Target))

@@ -11,6 +11,8 @@ from typing import Any
 
 import msgspec
 
+from rover_bus.events.checkpoint_facts import HostManifestWritten, HostPartFailed, HostPartPersisted
+from rover_bus.events.checkpoints import PartReport, RestoreReport, StoredFile
 from rover_bus.events.codec import decode, encode
 from rover_bus.events.facts import (
     Fact,
@@ -26,7 +28,7 @@ from rover_bus.events.facts import (
     SlotsMoveRequested,
 )
 from rover_bus.events.identity import Exit, Member
-from rover_bus.events.job import Dataset, DataSpec, JobSpec, LeaseSpec
+from rover_bus.events.job import CheckpointSpec, Dataset, DataSpec, JobSpec, LeaseSpec
 from rover_bus.events.log import LogBatch, Record
 from rover_bus.events.requests import (
     ElectRequest,
@@ -113,6 +115,9 @@ class Script:
             ),
             leases=LeaseSpec(**leases, **counts),
             on_server_lost=names.pop("on_server_lost", "fail"),  # type: ignore[arg-type]
+            checkpoint=CheckpointSpec(every_s=float(names.pop("checkpoint_s")))
+            if "checkpoint_s" in names
+            else None,
         )
         return self._notice(JobSubmitted(job="j", spec=spec, uid="0123456789ab"))
 
@@ -264,6 +269,43 @@ class Script:
         member = Member(role, index, number)  # type: ignore[arg-type]
         return self._notice(HostExited(host="h", job=job, member=member, exit=Exit(reason=reason)))  # type: ignore[arg-type]
 
+    # -- cuts ------------------------------------------------------------------------------------------------------------
+
+    def do_stage(self, who: str, cut: str, round: str = "0", slots: str = "") -> list[str]:
+        """A server says that it staged its part: by default all that it owns."""
+        _, index = place(who)
+        owners = self.decider.state.owners
+        own = [(first, end) for owner, first, end in owners if owner == index]
+        given = [tuple(map(int, pair.split(":"))) for pair in slots.split(",") if pair]
+        staged = PartReport(cut=int(cut), round=int(round), slots=given or own, size_bytes=100)  # type: ignore[arg-type]
+        return self._ask(HeartbeatRequest(**self._who(who), staged=staged))
+
+    def do_restored(self, who: str, cut: str, problem: str = "") -> list[str]:
+        report = RestoreReport(cut=int(cut), source="" if problem else "memory", rows=7, problem=problem)
+        return self._ask(HeartbeatRequest(**self._who(who), restored=report))
+
+    def _of_cut(self, number: str, part: str) -> dict[str, Any]:
+        state = self.decider.state
+        generation = state.cuts[int(number)].generation if int(number) in state.cuts else 0
+        return {
+            "host": "h",
+            "job": "j",
+            "uid": state.uid,
+            "cut": int(number),
+            "generation": generation,
+            "part": part,
+        }
+
+    def do_stored(self, part: str, cut: str) -> list[str]:
+        file = StoredFile(path=f"{part}.part", digest="d", size_bytes=100, generation=0, cut=int(cut))
+        return self._notice(HostPartPersisted(**self._of_cut(cut, part), files=[file]))
+
+    def do_manifest(self, host: str, cut: str) -> list[str]:
+        return self._notice(HostManifestWritten(**self._of_cut(cut, ""), path="/storage", size_bytes=200))
+
+    def do_lose(self, part: str, cut: str, step: str = "persist") -> list[str]:
+        return self._notice(HostPartFailed(**self._of_cut(cut, part), step=step, reason="the disk is full"))
+
     def do_stop(self, mode: str = "drain") -> list[str]:
         return self._notice(JobStopRequested(job="j", mode=mode, reason="enough", by="ann"))  # type: ignore[arg-type]
 
@@ -369,7 +411,7 @@ def show(value: Record | Reply) -> str:
             field.name in HIDDEN
             or isinstance(item, PlanProposed)
             or item == default
-            or field.name in ("ledger", "members", "dataset", "routing", "term")
+            or field.name in ("ledger", "members", "dataset", "routing", "term", "restore")
         ):
             continue
         parts.append(f"{field.name}={plain(item)}")

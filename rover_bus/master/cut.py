@@ -1,0 +1,96 @@
+"""One cut as the log tells it: where in the data it lies, which parts exist, how far it has come. Values, and looks at them.
+
+Changed by `evolution`, decided on by `cutting` and `recovery`. open -> staged (parts cover every slot, P10) -> ready; or it ends as
+superseded or failed and is forgotten here. The ledger is kept as bytes: most cuts are never restored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import Any, Literal
+
+import msgspec
+
+from rover_bus.events.checkpoints import PartPlace, SlotRange, StoredPart
+from rover_bus.events.log import CutFailed, CutSuperseded
+from rover_bus.master.ledger import Ledger
+
+SLOTS = 4096  # ids hash to so many slots (design §6)
+CutState = Literal["open", "staged", "ready"]
+
+
+class Cut(msgspec.Struct):
+    """`rounds`: which round of staging each server is asked for; `ordered`: to be persisted; `writer`: of the manifest."""
+
+    number: int
+    generation: int
+    epoch: int
+    samples: int
+    ledger: bytes
+    state: CutState = "open"
+    parts: dict[int, PartPlace] = {}
+    rounds: dict[int, int] = {}
+    taken: dict[int, int] = {}  # the round that each part belongs to
+    settled: int = 0  # batches of a stream whose spans were forgotten when it opened
+    cost_s: float = 0.0  # the longest that a server stood still for it
+    ordered: bool = False
+    over: bool = False  # it could not be stored: good for going back to until a newer one is staged
+    path: str = ""
+    stored: dict[int, StoredPart] = {}
+    copied: dict[str, list[str]] = {}  # part -> other hosts that hold it
+    writer: str = ""
+
+    @property
+    def storing(self) -> bool:
+        """Whether daemons are at it."""
+        return self.ordered and self.state == "staged" and not self.over
+
+    def failed(self, reason: str, cause: str, usable: bool = False) -> CutFailed:
+        """Return the record that ends it so."""
+        return CutFailed(
+            cut=self.number, generation=self.generation, reason=reason, usable=usable, cause=cause
+        )
+
+    def superseded(self, by: int, reason: str, cause: str) -> CutSuperseded:
+        """Return the record that ends it so; `by` 0: not by a newer one."""
+        return CutSuperseded(cut=self.number, generation=self.generation, by=by, reason=reason, cause=cause)
+
+    def wants(self, index: int) -> bool:
+        """Whether a server still has to stage its part of the round that it is asked for."""
+        return self.taken.get(index, -1) < self.rounds.get(index, 0)
+
+    def missing(self, slots: Iterable[int]) -> set[int]:
+        """Return those of the slots that no part covers."""
+        return set(slots) - covered(part.slots for part in self.parts.values())
+
+
+def covered(ranges: Iterable[Iterable[SlotRange]]) -> set[int]:
+    """Return the slots of some lists of ranges."""
+    return {slot for part in ranges for first, end in part for slot in range(first, end)}
+
+
+def slots_of(owners: Iterable[tuple[int, int, int]], servers: Collection[int]) -> set[int]:
+    """Return the slots that a routing table gives to some servers."""
+    return {slot for index, first, end in owners if index in servers for slot in range(first, end)}
+
+
+def position(ledger: Ledger) -> bytes:
+    """Return a ledger's place in the data as a cut keeps it: with every lease given back."""
+    at_rest = Ledger.load(msgspec.msgpack.decode(msgspec.msgpack.encode(ledger.dump())))
+    for worker in list(at_rest.holders):
+        at_rest.release(worker)
+    return msgspec.msgpack.encode(at_rest.dump())
+
+
+def rewound(cut: Cut, present: Ledger, generation: int) -> dict[str, Any]:
+    """Return the dump of the ledger that goes back to a cut (P8), under a new generation.
+
+    The grid of a stream is not taken back: servers may hold batches that were granted since, so these keep their records (P1).
+    """
+    ledger = Ledger.load({**msgspec.msgpack.decode(cut.ledger), "generation": generation})
+    ledger.samples_retrained = present.samples_retrained
+    if ledger.streams is not None and present.streams is not None and ledger.epoch == present.epoch:
+        ledger.streams.regain(present.streams)
+        ledger.frontier, ledger.batches = present.frontier, present.batches
+        ledger.returned = list(ledger.done.missing(0, ledger.frontier))[::-1]
+    return ledger.dump()

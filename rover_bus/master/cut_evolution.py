@@ -1,0 +1,137 @@
+"""How records of cuts change the state: the part of `evolution` that concerns them. Replay and live are this same code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from rover_bus.events import log
+from rover_bus.events.log import Record
+from rover_bus.master import recovery
+from rover_bus.master.cut import Cut, position
+from rover_bus.master.state import State
+
+READY_KEPT = 2  # in the master's memory: storage keeps more, by its own rule
+SMOOTHING = 0.5
+
+
+def _cut(state: State, number: int) -> Cut:
+    cut = state.cuts.get(number)
+    if cut is None:
+        raise ValueError(f"a record of cut {number}, which is over: this log does not belong to a job")
+    return cut
+
+
+def _open(state: State, record: log.CutOpened) -> None:
+    ledger = state.ledger
+    if ledger is None:
+        raise ValueError("a cut before the data set was fixed: this log does not belong to a job")
+    state.last_cut = record.cut
+    settled = ledger.streams.settled_batches if ledger.streams is not None else 0
+    state.cuts[record.cut] = Cut(
+        record.cut,
+        state.generation,
+        max(ledger.epoch, 0),
+        ledger.samples_done()[0],
+        position(ledger),
+        settled=settled,
+    )
+    keep_spans(state)
+
+
+def _take(state: State, record: log.PartTaken) -> None:
+    cut = _cut(state, record.cut)
+    index = record.place.index
+    cut.parts[index], cut.taken[index] = record.place, record.round
+    cut.cost_s = max(cut.cost_s, record.blocked_s)
+
+
+def _ask(state: State, record: log.PartAsked) -> None:
+    _cut(state, record.cut).rounds[record.index] = record.round
+
+
+def _stage(state: State, record: log.CutStaged) -> None:
+    cut = _cut(state, record.cut)
+    cut.state = "staged"
+    known = state.cut_cost_s or cut.cost_s
+    for older in [number for number, each in state.cuts.items() if each.over and number < record.cut]:
+        _forget(state, older)
+    state.cut_cost_s = (1 - SMOOTHING) * known + SMOOTHING * cut.cost_s
+
+
+def _order(state: State, record: log.CutPersistOrdered) -> None:
+    _cut(state, record.cut).ordered = True
+
+
+def _store(state: State, record: log.PartStored) -> None:
+    _cut(state, record.cut).stored[record.stored.index] = record.stored
+
+
+def _copy(state: State, record: log.PartCopied) -> None:
+    _cut(state, record.cut).copied.setdefault(record.part, []).append(record.holder)
+
+
+def _write(state: State, record: log.ManifestOrdered) -> None:
+    _cut(state, record.cut).writer = record.host
+
+
+def _ready(state: State, record: log.CutReady) -> None:
+    cut = _cut(state, record.cut)
+    cut.state, cut.path = "ready", record.path
+    ready = sorted(number for number, each in state.cuts.items() if each.state == "ready")
+    for number in ready[:-READY_KEPT]:
+        _forget(state, number)
+
+
+def _end(state: State, record: log.CutSuperseded | log.CutFailed) -> None:
+    if isinstance(record, log.CutFailed) and record.usable and record.cut in state.cuts:
+        state.cuts[record.cut].over = True
+    else:
+        _forget(state, record.cut)
+
+
+def _forget(state: State, number: int) -> None:
+    state.cuts.pop(number, None)
+    keep_spans(state)
+
+
+def _restore(state: State, record: log.Restored) -> None:
+    state.going_back.pop(record.member.index, None)
+    if not state.going_back:
+        state.restoring = None
+
+
+def rewind(state: State, record: log.Rewound) -> None:
+    """The ledger goes back; servers that are not named keep what they hold under the new generation (P11)."""
+    cut = state.cuts.get(record.cut)
+    state.restoring = recovery.restore_order(state, cut) if cut is not None else None
+    state.going_back = dict.fromkeys(record.servers, record.cut) if record.cut else {}
+    if not record.cut:
+        state.cuts.clear()
+        state.owners = []  # everybody begins anew, with an even share
+    for life in state.servers():
+        back = life.member.index in state.going_back
+        life.state = f"cut:{record.cut}" if back else f"kept at generation {record.generation}"
+
+
+def keep_spans(state: State) -> None:
+    """A stream keeps the spans that its oldest cut may need again."""
+    if state.ledger is None or state.ledger.streams is None:
+        return
+    state.ledger.streams.keep_from(min((cut.settled for cut in state.cuts.values()), default=-1))
+
+
+EVOLUTIONS: dict[type[Record], Callable[[State, Any], None]] = {
+    log.CutOpened: _open,
+    log.PartTaken: _take,
+    log.PartAsked: _ask,
+    log.CutStaged: _stage,
+    log.CutPersistOrdered: _order,
+    log.PartStored: _store,
+    log.PartCopied: _copy,
+    log.ManifestOrdered: _write,
+    log.CutReady: _ready,
+    log.CutSuperseded: _end,
+    log.CutFailed: _end,
+    log.Restored: _restore,
+}

@@ -1,0 +1,248 @@
+"""Decisions on cuts: when one opens, who stages what, what becomes of each (P9, P10, P12, P14; S23). Generators of records.
+
+Fed by servers' heartbeats, by daemons' facts and by ticks; feeds orders to servers on heartbeats' answers, and facts. Nobody
+waits: a cut is a note in the log, and parts arrive when they arrive. See docs/design/0014.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+
+from rover_bus.events import log
+from rover_bus.events.checkpoint_facts import (
+    HostManifestWritten,
+    HostPartFact,
+    HostPartFailed,
+    HostPartMirrored,
+    HostPartPersisted,
+)
+from rover_bus.events.checkpoints import CutOrder, PartPlace, PartReport, StoredPart, part_name
+from rover_bus.events.identity import Member
+from rover_bus.events.log import Record
+from rover_bus.master.cut import SLOTS, Cut
+from rover_bus.master.pacing import interval_s, mean_time_between_losses_s
+from rover_bus.master.state import State
+
+Consequences = Generator[Record, None, None]
+STAGE_PATIENCE_S = 120.0  # for every server to stage: after it a cut is given up, and the next one opens
+PERSIST_PATIENCE_S = 900.0
+
+
+class Pace:
+    """What a master remembers of cuts but never logs: since when. All times are seconds of one monotonic clock."""
+
+    def __init__(self) -> None:
+        self._seen: tuple[int, float] = (0, 0.0)  # the newest cut, and when we first saw it
+        self._ordered: tuple[int, float] = (0, 0.0)
+        self._looked: float | None = None
+        self.trained_s = 0.0
+
+    def look(self, state: State, now: float) -> None:
+        """Note what is new. Training time is counted between looks."""
+        if self._looked is not None and state.phase == "training":
+            self.trained_s += min(now - self._looked, 1.0)
+        self._looked = now
+        if state.last_cut != self._seen[0]:
+            self._seen = state.last_cut, now
+        ordered = max((cut.number for cut in state.cuts.values() if cut.storing), default=0)
+        if ordered != self._ordered[0]:
+            self._ordered = ordered, now
+
+    def since_opened_s(self, now: float) -> float:
+        return now - self._seen[1]
+
+    def persisting_s(self, now: float) -> float:
+        return now - self._ordered[1]
+
+
+# -- when --------------------------------------------------------------------------------------------------------------
+
+
+def tick(state: State, pace: Pace, now: float) -> Consequences:
+    """Open a cut when one is due; give up what took too long."""
+    if state.spec is None or state.spec.checkpoint is None:
+        return
+    pace.look(state, now)
+    opened = newest(state, "open")
+    if opened is not None and pace.since_opened_s(now) > STAGE_PATIENCE_S:
+        absent = sorted(life.member.place for life in state.servers() if opened.wants(life.member.index))
+        yield opened.failed(f"{', '.join(absent) or 'a part'} did not stage in time", "tick")
+    persisting = next((cut for cut in state.cuts.values() if cut.storing), None)
+    if persisting is not None and pace.persisting_s(now) > PERSIST_PATIENCE_S:
+        yield from fail(state, persisting.number, "it was not stored in time", "tick")
+    if _is_due(state, pace, now):
+        yield log.CutOpened(cut=state.last_cut + 1, cause="tick")
+
+
+def _is_due(state: State, pace: Pace, now: float) -> bool:
+    ledger, spec = state.ledger, state.spec
+    if spec is None or spec.checkpoint is None or ledger is None or state.routing is None:
+        return False
+    if state.phase != "training" or state.stop or state.going_back or newest(state, "open") is not None:
+        return False
+    committed = ledger.samples_done()[0]
+    last = newest(state)
+    if not committed or (last is not None and last.samples == committed):
+        return False
+    return last is None or pace.since_opened_s(now) >= wished_interval_s(state, pace)
+
+
+def wished_interval_s(state: State, pace: Pace) -> float:
+    """Return the time between two cuts: the user's, or what cost and losses say."""
+    assert state.spec is not None
+    assert state.spec.checkpoint is not None
+    if state.spec.checkpoint.every_s:
+        return state.spec.checkpoint.every_s
+    between_s = mean_time_between_losses_s(pace.trained_s, state.counts.servers_lost)
+    return interval_s(state.cut_cost_s, between_s, state.spec.checkpoint.overhead)
+
+
+def newest(state: State, *states: str) -> Cut | None:
+    """Return the newest cut in one of these states, or in any."""
+    found = [cut for cut in state.cuts.values() if not states or cut.state in states]
+    return max(found, key=lambda cut: cut.number, default=None)
+
+
+# -- parts -------------------------------------------------------------------------------------------------------------
+
+
+def order_for(state: State, member: Member) -> CutOrder | None:
+    """Return what a server is told with every heartbeat's answer."""
+    if state.spec is None or state.spec.checkpoint is None or state.routing is None:
+        return None
+    if all(server.index != member.index for server in state.routing.servers):
+        return None  # it holds no slots
+    opened, complete = newest(state, "open"), newest(state, "staged", "ready")
+    number = complete.number if complete is not None else 0
+    if opened is None or not opened.wants(member.index) or member.index in state.going_back:
+        return CutOrder(cut=opened.number if opened is not None else 0, complete=number, round=-1)
+    return CutOrder(
+        cut=opened.number,
+        generation=opened.generation,
+        round=opened.rounds.get(member.index, 0),
+        complete=number,
+    )
+
+
+def report(state: State, member: Member, staged: PartReport | None, cause: str) -> Consequences:
+    """A server says what it staged last; the cut is complete when its parts cover every slot (P10)."""
+    opened = newest(state, "open")
+    if opened is None or staged is None or staged.cut != opened.number:
+        return
+    if staged.problem:
+        if not staged.again:
+            yield opened.failed(f"{member}: {staged.problem}", cause)
+        return
+    if not opened.wants(member.index) or staged.round != opened.rounds.get(member.index, 0):
+        return
+    place = PartPlace(
+        part=part_name(member.index),
+        index=member.index,
+        incarnation=member.incarnation,
+        host=state.lives[member.place].host,
+        slots=staged.slots,
+        size_bytes=staged.size_bytes,
+        generation=opened.generation,
+    )
+    yield log.PartTaken(
+        cut=opened.number,
+        place=place,
+        round=staged.round,
+        copied_bytes=staged.copied_bytes,
+        blocked_s=staged.blocked_s,
+        cause=cause,
+    )
+    yield from _complete(state, opened, cause)
+
+
+def _complete(state: State, cut: Cut, cause: str) -> Consequences:
+    missing = cut.missing(range(SLOTS))
+    if missing:
+        yield from _ask_again(state, cut, missing, cause)
+        return
+    yield log.CutStaged(cut=cut.number, cause=cause)
+    for older in sorted(state.cuts):
+        waits = state.cuts[older].state == "staged" and not state.cuts[older].ordered
+        if older < cut.number and waits:
+            yield state.cuts[older].superseded(cut.number, "", cause)
+    yield from persist_next(state, cause)
+
+
+def _ask_again(state: State, cut: Cut, missing: set[int], cause: str) -> Consequences:
+    """Slots went from one that had not staged to one that had: their present owner is asked once more (P10)."""
+    routing = state.routing
+    if routing is None or any(cut.wants(server.index) for server in routing.servers):
+        return
+    for server in routing.servers:
+        mine = {slot for i, first, end in routing.owners if i == server.index for slot in range(first, end)}
+        if mine & missing:
+            yield log.PartAsked(
+                cut=cut.number, index=server.index, round=cut.rounds.get(server.index, 0) + 1, cause=cause
+            )
+
+
+# -- storage -----------------------------------------------------------------------------------------------------------
+
+
+def persist_next(state: State, cause: str) -> Consequences:
+    """Order the newest staged cut to be stored, one at a time."""
+    assert state.spec is not None
+    wanted = state.spec.checkpoint
+    cut = newest(state, "staged")
+    if wanted is None or not wanted.persist or cut is None or cut.over:
+        return
+    if any(other.storing for other in state.cuts.values()):
+        return
+    yield log.CutPersistOrdered(cut=cut.number, path=wanted.path, cause=cause)
+
+
+def notice(state: State, fact: HostPartFact, cause: str) -> Consequences:
+    """A daemon did something with a part of a cut. What concerns no cut of ours in progress changes nothing (P17)."""
+    cut = state.cuts.get(fact.cut)
+    if cut is None or fact.uid != state.uid or fact.generation != cut.generation or state.phase == "ended":
+        return
+    match fact:
+        case HostPartMirrored(host=holder, part=part) if holder not in cut.copied.get(part, []):
+            yield log.PartCopied(cut=cut.number, part=part, holder=holder, cause=cause)
+        case HostPartPersisted() if cut.storing:
+            yield from _store(state, cut, fact, cause)
+        case HostManifestWritten(host=host, path=path, size_bytes=size) if cut.writer == host and cut.storing:
+            yield log.CutReady(cut=cut.number, path=path, size_bytes=size, cause=cause)
+            yield from persist_next(state, cause)
+        case HostPartFailed(step=step, reason=reason) if step != "mirror" and cut.storing:
+            yield from fail(state, cut.number, reason, cause)
+
+
+def _store(state: State, cut: Cut, fact: HostPartPersisted, cause: str) -> Consequences:
+    place = next((place for place in cut.parts.values() if place.part == fact.part), None)
+    if place is None or place.host != fact.host or place.index in cut.stored:
+        return
+    yield log.PartStored(
+        cut=cut.number,
+        stored=StoredPart(part=fact.part, index=place.index, slots=place.slots, files=fact.files),
+        cause=cause,
+    )
+    if set(cut.stored) == set(cut.parts):
+        yield log.ManifestOrdered(cut=cut.number, host=fact.host, cause=cause)
+
+
+def fail(state: State, number: int, reason: str, cause: str) -> Consequences:
+    """End a cut, and go on with the next one that waits."""
+    yield state.cuts[number].failed(reason, cause, usable=True)
+    yield from persist_next(state, cause)
+
+
+def lose_host(state: State, host: str, reason: str, cause: str) -> Consequences:
+    """A daemon is gone: what it was persisting is over (P14). One that starts anew rescans, and serves the next order."""
+    for number in sorted(state.cuts):
+        cut = state.cuts[number]
+        waiting = {place.host for index, place in cut.parts.items() if index not in cut.stored}
+        if cut.storing and (host in waiting or cut.writer == host):
+            yield from fail(state, number, f"{host} {reason} while it was storing its parts", cause)
+
+
+def end_all(state: State, cause: str, why: str) -> Consequences:
+    """Every cut that is still on its way ends by name (S23): the job is over, or begins again."""
+    for number in sorted(state.cuts):
+        if state.cuts[number].state != "ready" and not state.cuts[number].over:
+            yield state.cuts[number].superseded(0, why, cause)

@@ -1,0 +1,141 @@
+"""Decisions on a lost part of the model: which cut to go back to, who goes back, from where (P5, P8, P11, P24). Generators.
+
+Asked by `lifecycle` when a server is lost, by `admitting` for the named state of one that joins. Partial recovery is the rule: the
+lost server goes back to a cut, the others keep what they hold and answer repeats. Only cuts that are no newer than the one
+gone back to stay usable: a newer one calls batches committed that the restored server lacks (docs/design/0014).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Generator
+
+import msgspec
+
+from rover_bus.events import log
+from rover_bus.events.checkpoints import RestoreOrder, RestoreReport
+from rover_bus.events.identity import Member
+from rover_bus.events.log import Left, Record, Rewound
+from rover_bus.master.cut import SLOTS, Cut, rewound, slots_of
+from rover_bus.master.planning import Commands, begin_again
+from rover_bus.master.state import State
+
+Consequences = Generator[Record, None, None]
+
+
+def choose_cut(state: State, servers: Collection[int] | None) -> Cut | None:
+    """Return the newest cut whose parts have every slot of these servers (None: of all); None when there is none."""
+    if state.ledger is None or not state.owners:
+        return None
+    slots = set(range(SLOTS)) if servers is None else slots_of(state.owners, servers)
+    for number in sorted(state.cuts, reverse=True):
+        if not state.cuts[number].missing(slots):
+            return state.cuts[number]
+    return None
+
+
+def _who_goes(state: State, lost: Member | None) -> set[int]:
+    """Return the servers without a state of their own: the lost one, those that are not there, those on their way to a cut."""
+    planned = {p.member.index: p.member for p in state.planned.values() if p.member.role == "ps"}
+    if lost is None:
+        return set(planned)
+    present = {life.member.index for life in state.servers() if planned.get(life.member.index) == life.member}
+    owning = {index for index, _, _ in state.owners}  # the others hold nothing that could go back
+    return ((set(planned) - present) | {lost.index} | (set(state.going_back) & set(planned))) & owning
+
+
+def can_go_back(state: State, lost: Member | None) -> bool:
+    """Whether some cut has every slot that is needed."""
+    return choose_cut(state, None if lost is None else _who_goes(state, lost)) is not None
+
+
+def go_back(state: State, lost: Member | None, detail: str, cause: str, commands: Commands) -> Consequences:
+    """Rewind to the newest usable cut. `lost`: the server whose state is gone; None: whatever they hold, all begin from the cut.
+
+    Servers that were on their way back to a cut and have not said that they arrived go back again, in the same life.
+    """
+    going = _who_goes(state, lost)
+    on_their_way = set(state.going_back) - ({lost.index} if lost is not None else going)
+    cut = choose_cut(state, None if lost is None else going)
+    assert cut is not None
+    assert state.ledger is not None
+    for number in sorted(state.cuts):
+        if number > cut.number:
+            yield state.cuts[number].failed(f"the job went back to cut {cut.number}", cause)
+    dump = rewound(cut, state.ledger, state.generation + 1)
+    again = max(0, state.ledger.samples_done()[0] - cut.samples)
+    who = "all servers" if lost is None else ", ".join(f"ps-{index}" for index in sorted(going))
+    yield Rewound(
+        generation=state.generation + 1,
+        ledger=msgspec.Raw(msgspec.msgpack.encode(dump)),
+        reason=f"{detail}: {who} back to cut {cut.number}",
+        cut=cut.number,
+        servers=sorted(going),
+        samples_again=again,
+        cause=cause,
+    )
+    gone = going - on_their_way
+    members = [p.member for p in state.planned.values() if p.member.role == "ps" and p.member.index in gone]
+    yield begin_again(state, members, commands, cause, f"{detail}: back to cut {cut.number}")
+    for life in state.servers():
+        if life.member.index in gone:
+            yield Left(
+                member=life.member, reason=f"replaced: it begins again from cut {cut.number}", cause=cause
+            )
+
+
+def named_state(state: State, member: Member) -> str:
+    """Return what a server that joins now starts from (P5): while others serve it holds nothing until slots move to it."""
+    if (cut := state.going_back.get(member.index, 0)) != 0:
+        return f"cut:{cut}"
+    start = state.spec.start_from if state.spec is not None else None
+    if start is not None and state.routing is None:
+        return f"cut:{start.cut} of {start.job}"
+    return f"{'empty' if state.routing is None else 'without slots'} at generation {state.generation}"
+
+
+def order_for(state: State, member: Member) -> RestoreOrder | None:
+    """Return what the named state of a server is made of; None when it starts empty or keeps what it has."""
+    life, spec = state.lives[member.place], state.spec
+    assert spec is not None
+    if not life.state.startswith("cut:"):
+        return None
+    if member.index in state.going_back:
+        return state.restoring
+    start = spec.start_from
+    if start is None:
+        return None
+    return RestoreOrder(
+        uid=start.uid,
+        history=start.history,
+        generation=start.generation,
+        cut=start.cut,
+        path=start.path,
+        foreign=True,
+    )
+
+
+def restore_order(state: State, cut: Cut) -> RestoreOrder:
+    """Return where a cut of this job may be found."""
+    return RestoreOrder(
+        uid=state.uid,
+        history=state.history,
+        generation=cut.generation,
+        cut=cut.number,
+        parts=[cut.parts[index] for index in sorted(cut.parts)],
+        path=cut.path,
+    )
+
+
+def report(state: State, member: Member, restored: RestoreReport | None, cause: str) -> Consequences:
+    """A server arrived at its cut. One that could not is decided on by `lifecycle`, which knows what a loss means."""
+    if restored is None or restored.problem or state.going_back.get(member.index, 0) != restored.cut:
+        return
+    if restored.cut:
+        yield log.Restored(
+            member=member,
+            cut=restored.cut,
+            source=restored.source,
+            seconds=restored.seconds,
+            rows=restored.rows,
+            cause=cause,
+        )

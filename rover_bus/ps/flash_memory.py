@@ -1,0 +1,130 @@
+"""Shared memory and storage behind a server's staging: the flash store as the port that `staging` asks for.
+
+The part of a server lies under `<root>/<job uid>` as `ps-<index>` and outlives its process; its next life adopts it. A restore
+looks there first (mapped copy-on-write: nothing is copied), then with whom `peers` names, then in storage. See docs/design/0014.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from rover_bus.events.checkpoints import CutOrder, PartPlace, RestoreOrder, part_name
+from rover_bus.events.errors import RoverError
+from rover_bus.flash import errors as flash_errors
+from rover_bus.flash import persist, places, staged
+from rover_bus.flash.files import DirectoryFiles
+from rover_bus.flash.store import FlashStore
+from rover_bus.ps.snapshots import Snapshot
+from rover_bus.ps.staging import FoundPart, NotPrepared, PartMissing
+
+HEADROOM = 0.5  # growing tables grow in place for a while
+FromPeers = Callable[[RestoreOrder, PartPlace], FoundPart | None]
+
+
+def ask_nobody(order: RestoreOrder, place: PartPlace) -> FoundPart | None:
+    return None
+
+
+class FlashMemory:
+    """One server's slots in shared memory. Opened by the first cut or restore; `close` leaves what is staged for the next life."""
+
+    def __init__(
+        self, root: Path, uid: str, index: int, history: int, slots: int = 2, peers: FromPeers = ask_nobody
+    ) -> None:
+        self._root, self._uid, self._part = root, uid, part_name(index)
+        self._history, self._slots, self._peers = history, slots, peers
+        self._store: FlashStore | None = None
+        self._waiting: Snapshot | None = None  # that found no room
+        self._made_room: tuple[int, int] = (0, 0)  # the cut and round for which it was made last
+        self._complete = 0
+
+    def _open(self) -> FlashStore:
+        if self._store is None:
+            self._store = FlashStore(
+                self._uid,
+                self._part,
+                root=self._root,
+                slots=self._slots,
+                headroom=HEADROOM,
+                alone=False,
+                regrow=False,
+                history=self._history,
+            )
+        return self._store
+
+    def close(self) -> None:
+        if self._store is not None:
+            self._store.close()
+            self._store = None
+
+    # -- staging -------------------------------------------------------------------------------------------------------
+
+    def save(self, snapshot: Snapshot, order: CutOrder) -> int:
+        store = self._open()
+        if order.complete > self._complete:
+            store.complete(order.complete)
+            self._complete = order.complete
+        store.generation = order.generation
+        store.abandon(
+            lambda seal: (
+                seal.cut > order.complete
+                and (order.round > 0 or (seal.cut, seal.generation) != (order.cut, order.generation))
+            )
+        )
+        try:
+            done = store.save(snapshot.arrays, order.cut, touched=snapshot.touched, extra=snapshot.extra)
+        except (flash_errors.NotPrepared, flash_errors.LayoutChanged, flash_errors.SlotsBusy) as error:
+            if self._made_room == (order.cut, order.round):
+                raise
+            self._waiting, self._made_room = snapshot, (order.cut, order.round)
+            raise NotPrepared(str(error)) from None
+        return done.copied_bytes
+
+    async def prepare(self) -> None:
+        snapshot, self._waiting = self._waiting, None
+        if snapshot is not None:
+            await asyncio.to_thread(self._open().prepare, snapshot.arrays, extra_bytes=len(snapshot.extra))
+
+    async def tidy(self) -> None:
+        if self._store is not None:
+            await asyncio.to_thread(self._store.tidy)
+
+    # -- restoring -----------------------------------------------------------------------------------------------------
+
+    def find(self, order: RestoreOrder, wanted: Sequence[PartPlace]) -> Sequence[FoundPart]:
+        """The parts that are wanted, from wherever they are: memory, peers; if one is in neither, all from storage."""
+        if not wanted:
+            return self._from_storage(order, "it was never in memory here")
+        found, why = [], ""
+        for place in wanted:
+            try:
+                part = self._from_memory(order, place)
+            except RoverError as error:
+                part, why = self._peers(order, place), str(error)
+            if part is None:
+                return self._from_storage(order, why)
+            found.append(part)
+        return found
+
+    def _from_memory(self, order: RestoreOrder, place: PartPlace) -> FoundPart | None:
+        if place.part == self._part and order.uid == self._uid:
+            cut = self._open().restore(order.cut)
+        else:
+            directory = places.job_directory(self._root, order.uid)
+            cut = staged.newest_staged(directory, place.part, cut=order.cut, writable=True)
+        if (cut.seal.history, cut.seal.generation) != (order.history, order.generation):
+            raise PartMissing(f"cut {order.cut} of {place.part} in memory is of another life of the job")
+        return FoundPart(cut.arrays, cut.extra, "memory")
+
+    def _from_storage(self, order: RestoreOrder, why: str) -> list[FoundPart]:
+        if not order.path:
+            raise PartMissing(
+                f"cut {order.cut} is not in memory ({why}) and was never stored: use another cut"
+            )
+        files = DirectoryFiles(Path(order.path))
+        name = f"manifests/{order.history:016x}-{order.generation:08d}-{order.cut:012d}.manifest"
+        manifest = persist.read_manifest(files, name)
+        parts = [persist.read_chain(files, chain) for chain in manifest.parts]
+        return [FoundPart(part.arrays, part.extra, "storage") for part in parts]

@@ -1,0 +1,237 @@
+"""Cuts as decisions: how often, when they are complete, what they keep alive, what ends them. See also golden/s23*, golden/p11*."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from rover_bus.events.checkpoints import PartReport
+from rover_bus.events.facts import HostLeft, JobStopRequested
+from rover_bus.events.job import CheckpointSpec
+from rover_bus.events.log import CutFailed, CutOpened, CutStaged, CutSuperseded, Ended, PartAsked, Rewound
+from rover_bus.events.requests import HeartbeatRequest
+from rover_bus.master.pacing import LEAST_S, MOST_S, interval_s, mean_time_between_losses_s
+
+HALF = [(0, 2048)], [(2048, 4096)]
+
+
+@pytest.fixture
+def it(desk):
+    return desk(
+        servers=2,
+        records=100,
+        epochs=2,
+        leases={"max_batches": 1},
+        checkpoint=CheckpointSpec(every_s=1.0),
+        on_server_lost="restore",
+    )
+
+
+def commit(it, batches, servers=(1, 1)):
+    """Worker 0 trains some batches."""
+    for _ in range(batches):
+        it.requests = getattr(it, "requests", 0) + 1
+        reply = it.lease(0, it.requests, servers=servers)
+        it.beat(0, it.requests, [(reply.tokens[0], reply.firsts[0] + reply.counts[0])], servers=servers)
+
+
+def rest(it, seconds):
+    """Time passes, and everybody is heard."""
+    for _ in range(round(seconds / 0.5)):
+        it.tick(0.5)
+        it.beat(0, getattr(it, "requests", 0))
+        for index in range(2):
+            it.beat(index, role="ps")
+
+
+def stage(it, index, slots, cut, round=0):
+    report = PartReport(cut=cut, round=round, slots=slots)
+    return it.ask(HeartbeatRequest(**it.who(index, "ps"), staged=report))
+
+
+def take(it, cut):
+    for index in range(2):
+        stage(it, index, HALF[index], cut)
+
+
+# -- how often -------------------------------------------------------------------------------------------------------------
+
+
+def test_the_interval_is_youngs_where_a_cut_is_cheap():
+    assert interval_s(0.01, 3600.0, 0.5) == pytest.approx(math.sqrt(2 * 0.01 * 3600), rel=0.01)
+
+
+def test_dalys_correction_counts_where_it_is_dear():
+    cost, between = 30.0, 300.0
+    assert interval_s(cost, between, 0.9) == pytest.approx(
+        math.sqrt(2 * cost * between) * (1 + math.sqrt(0.05) / 3 + 0.05 / 9) - cost
+    )
+
+
+def test_standing_still_never_takes_more_than_the_bound():
+    assert interval_s(2.0, 10.0, 0.02) == 100.0
+
+
+@pytest.mark.parametrize(("cost", "between", "wanted"), [(0.0, 3600.0, LEAST_S), (10.0, 1e9, MOST_S)])
+def test_it_stays_within_limits(cost, between, wanted):
+    assert interval_s(cost, between, 0.5) == wanted
+
+
+def test_losses_shorten_it_and_calm_training_lengthens_it():
+    assert mean_time_between_losses_s(0, 0) > mean_time_between_losses_s(0, 3)
+    assert mean_time_between_losses_s(1e6, 3) > mean_time_between_losses_s(0, 3)
+
+
+def test_nothing_committed_nothing_cut(it):
+    rest(it, 2)
+    assert it.records(CutOpened) == []
+    commit(it, 1)
+    rest(it, 0.5)
+    assert len(it.records(CutOpened)) == 1
+
+
+# -- P9, P10 -----------------------------------------------------------------------------------------------------------------
+
+
+def test_a_cut_is_complete_when_its_parts_cover_every_slot(it):
+    commit(it, 1)
+    rest(it, 1)
+    stage(it, 0, [(0, 2048)], 1)
+    assert it.records(CutStaged) == []
+    stage(it, 1, [(2048, 4096)], 1)
+    assert len(it.records(CutStaged)) == 1
+
+
+def test_p10_the_owner_of_a_missing_slot_is_asked_once_more(it):
+    """A slot went from ps-1, which had not staged, to ps-0, which had: neither part has it."""
+    commit(it, 1)
+    rest(it, 1)
+    stage(it, 0, [(0, 2040)], 1)
+    reply = stage(it, 1, [(2048, 4096)], 1)
+    assert it.records(CutStaged) == []
+    assert [(record.index, record.round) for record in it.records(PartAsked)] == [(0, 1)]
+    assert reply.cut.round == -1
+    assert it.beat(0, role="ps").cut.round == 1
+    stage(it, 0, [(0, 2048)], 1, round=1)
+    assert len(it.records(CutStaged)) == 1
+
+
+def test_a_part_that_cannot_be_staged_ends_its_cut_by_name_unless_it_is_tried_again(it):
+    commit(it, 1)
+    rest(it, 1)
+    for again in (True, False):
+        report = PartReport(cut=1, problem="a slot needs 9 MiB", again=again)
+        it.ask(HeartbeatRequest(**it.who(1, "ps"), staged=report))
+        assert bool(it.records(CutFailed)) != again
+    assert it.records(CutFailed)[0].reason == "ps-1.1: a slot needs 9 MiB"
+
+
+def test_a_part_of_another_cut_or_round_changes_nothing(it):
+    commit(it, 1)
+    rest(it, 1)
+    stage(it, 0, [(0, 4096)], 7)
+    stage(it, 0, [(0, 4096)], 1, round=3)
+    assert it.state.cuts[1].parts == {}
+
+
+# -- P11 ---------------------------------------------------------------------------------------------------------------------
+
+
+def test_p11_applied_sets_are_kept_for_the_epoch_of_the_oldest_usable_cut(it):
+    commit(it, 1)
+    rest(it, 1)
+    take(it, 1)
+    commit(it, 10)
+    assert it.ledger.epoch == 1
+    assert (
+        it.beat(0, role="ps").closed_before == 0
+    )  # a batch given up since the cut would else count as applied
+    rest(it, 2)
+    take(it, 2)
+    assert it.state.cuts[1].ordered  # it is still being stored
+    it.notice(HostLeft(host="h"))
+    rest(it, 2)
+    commit(it, 1)
+    rest(it, 2)
+    take(it, 3)
+    assert it.beat(0, role="ps").closed_before == 1
+
+
+def test_a_cut_newer_than_the_one_gone_back_to_is_over(it):
+    """Its ledger calls batches committed that the restored server has not seen: with it they would be lost."""
+    commit(it, 1)
+    rest(it, 1)
+    take(it, 1)
+    commit(it, 2)
+    rest(it, 2)
+    stage(it, 0, HALF[0], 2)
+    before = it.state.cuts[2].samples
+    it.exit(it.planned("ps", 1))
+    assert [(record.cut, "went back" in record.reason) for record in it.records(CutFailed)] == [(2, True)]
+    assert it.ledger.samples_done()[0] < before
+    assert list(it.state.cuts) == [1]
+
+
+def test_an_incomplete_cut_serves_when_it_has_the_slots_that_are_lost(it):
+    commit(it, 1)
+    rest(it, 1)
+    take(it, 1)
+    commit(it, 2)
+    rest(it, 2)
+    stage(it, 1, HALF[1], 2)
+    it.exit(it.planned("ps", 1))
+    assert it.records(Rewound)[-1].cut == 2
+
+
+def test_without_a_cut_the_job_begins_again_from_nothing(it):
+    commit(it, 2)
+    it.exit(it.planned("ps", 0))
+    assert it.records(Rewound)[-1].cut == 0
+    assert it.records(Rewound)[-1].samples_again == 20
+
+
+def test_two_servers_lost_one_after_the_other_go_back_together(it):
+    commit(it, 1)
+    rest(it, 1)
+    take(it, 1)
+    it.exit(it.planned("ps", 0))
+    it.exit(it.planned("ps", 1))
+    last = it.records(Rewound)[-1]
+    assert (last.cut, last.servers, last.generation) == (1, [0, 1], 2)
+    assert {str(it.planned("ps", index)) for index in range(2)} == {"ps-0.2", "ps-1.2"}
+    for index in range(2):
+        assert it.join("ps", index).restore.cut == 1
+    assert it.state.phase == "training"
+
+
+# -- ends --------------------------------------------------------------------------------------------------------------------
+
+
+def test_s23_a_cut_that_could_not_be_stored_ends_by_name_and_still_serves_from_memory(it):
+    commit(it, 1)
+    rest(it, 1)
+    take(it, 1)
+    it.notice(HostLeft(host="h"))
+    assert [record.cut for record in it.records(CutFailed)] == [1]
+    it.exit(it.planned("ps", 0))
+    assert it.records(Rewound)[-1].cut == 1
+
+
+def test_s23_at_the_end_no_cut_is_left_without_a_word(it):
+    commit(it, 1)
+    rest(it, 1)
+    take(it, 1)
+    commit(it, 2)
+    rest(it, 2)
+    it.notice(JobStopRequested(job="j", mode="cancel"))
+    assert len(it.records(Ended)) == 1
+    assert [record.cut for record in it.records(CutSuperseded)] == [1, 2]
+
+
+def test_servers_that_do_not_stage_in_time_are_named(it):
+    commit(it, 1)
+    rest(it, 1)
+    stage(it, 0, HALF[0], 1)
+    rest(it, 130)
+    assert "ps-1 did not stage in time" in it.records(CutFailed)[0].reason
