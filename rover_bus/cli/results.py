@@ -19,6 +19,7 @@ from rover_bus.client.witness import read_witness
 from rover_bus.events.errors import InputError
 from rover_bus.events.job import Dataset
 from rover_bus.ps.parts import read_parts
+from rover_bus.ps.store import Exported
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,15 +60,21 @@ def count_witness(witness: npt.NDArray[np.int32]) -> WitnessCount:
 
 def export_model(paths: Iterable[Path], out: Path) -> dict[str, tuple[int, ...]]:
     """Write a model as one .npz that numpy alone can read; return the shapes by name. A table's ids are `<name>.ids`."""
+    arrays = arrays_of(read_parts(paths))
+    write_whole(out, lambda path: np.savez(path, allow_pickle=False, **arrays))
+    return {name: array.shape for name, array in arrays.items()}
+
+
+def arrays_of(tables: Mapping[str, Exported]) -> dict[str, npt.NDArray[Any]]:
+    """Return a model's tables as arrays by name, the witness left out."""
     arrays: dict[str, npt.NDArray[Any]] = {}
-    for name, table in read_parts(paths).items():
+    for name, table in tables.items():
         if name == WITNESS:
             continue
         arrays[name] = table.values
         if table.ids is not None:
             arrays[f"{name}.ids"] = table.ids
-    write_whole(out, lambda path: np.savez(path, allow_pickle=False, **arrays))
-    return {name: array.shape for name, array in arrays.items()}
+    return arrays
 
 
 def write_whole(out: Path, write: Any) -> None:

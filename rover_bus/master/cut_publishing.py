@@ -43,6 +43,13 @@ def _taken(job: str, record: log.PartTaken, state: State, term: int) -> list[Job
     ]
 
 
+def _staged(job: str, record: log.CutStaged, state: State, term: int) -> list[JobFact]:
+    """Its parts cover every slot. Copies may have been quicker than the last part's report."""
+    cut = state.cuts.get(record.cut)
+    staged = facts.CheckpointStaged(**_names(job, record.cut, state), parts=_parts(state, record.cut))
+    return [staged, *(_redundant(job, cut, state) if cut is not None else [])]
+
+
 def _parts(state: State, number: int) -> list[Any]:
     cut = state.cuts.get(number)
     return [cut.parts[index] for index in sorted(cut.parts)] if cut is not None else []
@@ -59,12 +66,17 @@ def _ordered(job: str, record: log.CutPersistOrdered, state: State, term: int) -
 def _copied(job: str, record: log.PartCopied, state: State, term: int) -> list[JobFact]:
     """Redundant is what is held twice, all of it: said once, by the copy that makes it so (P13)."""
     cut = state.cuts.get(record.cut)
-    if cut is None or any(part.part not in cut.copied for part in cut.parts.values()):
+    if cut is None or len(cut.copied[record.part]) > 1:
         return []
-    if len(cut.copied[record.part]) > 1:
+    return _redundant(job, cut, state)
+
+
+def _redundant(job: str, cut: Cut, state: State) -> list[JobFact]:
+    """The fact, if the parts cover every slot and each of them has a copy."""
+    if cut.state != "staged" or any(part.part not in cut.copied for part in cut.parts.values()):
         return []
     holders = sorted({holder for held in cut.copied.values() for holder in held})
-    return [facts.CheckpointRedundant(**_names(job, record.cut, state), holders=holders)]
+    return [facts.CheckpointRedundant(**_names(job, cut.number, state), holders=holders)]
 
 
 def _manifest(job: str, record: log.ManifestOrdered, state: State, term: int) -> list[JobFact]:
@@ -112,9 +124,7 @@ def manifest_of(state: State, cut: Cut) -> ManifestContent:
 PUBLISHERS: dict[type[Record], Callable[[str, Any, State, int], list[JobFact]]] = {
     log.CutOpened: _opened,
     log.PartTaken: _taken,
-    log.CutStaged: lambda job, r, state, term: [
-        facts.CheckpointStaged(**_names(job, r.cut, state), parts=_parts(state, r.cut))
-    ],
+    log.CutStaged: _staged,
     log.CutPersistOrdered: _ordered,
     log.PartCopied: _copied,
     log.ManifestOrdered: _manifest,

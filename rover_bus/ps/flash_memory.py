@@ -27,6 +27,16 @@ def ask_nobody(order: RestoreOrder, place: PartPlace) -> FoundPart | None:
     return None
 
 
+def through(ask: Callable[[RestoreOrder, PartPlace], tuple[staged.StagedCut, str] | None]) -> FromPeers:
+    """Return the way to parts in other hosts' memory that `lenders.ask_daemon` knows, as found parts."""
+
+    def find(order: RestoreOrder, place: PartPlace) -> FoundPart | None:
+        found = ask(order, place)
+        return FoundPart(found[0].arrays, found[0].extra, found[1]) if found is not None else None
+
+    return find
+
+
 class FlashMemory:
     """One server's slots in shared memory. Opened by the first cut or restore; `close` leaves what is staged for the next life."""
 

@@ -310,11 +310,13 @@ async def serve_job(
         return await asyncio.wrap_future(server.call(function))
 
     def remember(joined: JoinReply) -> Memory:
-        from rover_bus.ps.flash_memory import FlashMemory
+        from rover_bus.ps.flash_memory import FlashMemory, through
+        from rover_bus.ps.lenders import ask_daemon
 
         assert shared_memory is not None
         slots = (joined.spec.get("checkpoint") or {}).get("slots", 2)
-        return FlashMemory(shared_memory, joined.uid, member.index, joined.history, slots)
+        peers = through(ask_daemon(bus, host, job))
+        return FlashMemory(shared_memory, joined.uid, member.index, joined.history, slots, peers)
 
     def write(core: ServerCore, path: Path) -> int:
         path.parent.mkdir(parents=True, exist_ok=True)

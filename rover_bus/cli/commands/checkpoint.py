@@ -165,17 +165,16 @@ def verify(job: str, cut: int | None, output: str, uid: str, storage: Path | Non
 @click.option("--cut", type=int, help="This one, or nothing [the newest that is whole].")
 @on_storage
 def restore(job: str, out: Path, cut: int | None, uid: str, storage: Path | None, directory: str) -> None:
-    """Write the arrays of a checkpoint of JOB to OUT (.npz), every byte checked; an older one is taken if the newest is damaged.
+    """Write the model of a checkpoint of JOB to OUT (.npz), every byte checked; an older one is taken if the newest is damaged.
 
+    As `rover export` does: dense arrays, and tables as rows and `<name>.ids`. Parts of other programs come as `<part>/<array>`.
     A job starts from a checkpoint with `rover submit --from-checkpoint`; this is for looking inside, and for other programs.
     """
     run = _find(job, uid, storage, directory)
     ready, parts, passed_over = read_newest(run, cut)
     _complain(passed_over)
-    _write_arrays(out, parts)
-    for name, part in sorted(parts.items()):
-        for array, values in part.arrays.items():
-            click.echo(f"{name}/{array:<40} {' x '.join(map(str, values.shape)) or '1'}")
+    for name, values in _write_arrays(out, parts).items():
+        click.echo(f"{name:<40} {' x '.join(map(str, values.shape)) or '1'}")
     click.echo(f"cut {ready.manifest.cut}, generation {ready.manifest.generation}, is in {out}", err=True)
 
 
@@ -199,13 +198,37 @@ def read_newest(run: Run, cut: int | None) -> tuple[Ready, dict[str, RestoredPar
     raise NoCheckpoint(refused[0] if refused else f"no checkpoint is ready in {run.path}")
 
 
-def _write_arrays(out: Path, parts: dict[str, RestoredPart]) -> None:
+def _write_arrays(out: Path, parts: dict[str, RestoredPart]) -> dict[str, Any]:
     import numpy as np
 
     from rover_bus.cli.results import write_whole
 
-    arrays = {f"{name}/{key}": array for name, part in parts.items() for key, array in part.arrays.items()}
+    arrays = _as_model(parts)
+    if arrays is None:
+        arrays = {
+            f"{name}/{key}": array for name, part in parts.items() for key, array in part.arrays.items()
+        }
     write_whole(out, lambda file: np.savez(file, allow_pickle=False, **arrays))
+    return arrays
+
+
+def _as_model(parts: dict[str, RestoredPart]) -> dict[str, Any] | None:
+    """The tables of a model, put together from the parts of its servers; None for parts that are not of our servers."""
+    import numpy as np
+
+    from rover_bus.cli.results import arrays_of
+    from rover_bus.events.errors import InputError
+    from rover_bus.ps.hashing import SLOTS
+    from rover_bus.ps.parts import assemble
+    from rover_bus.ps.snapshots import merge, open_part
+
+    try:
+        opened = [open_part(part.arrays, part.extra) for part in parts.values()]
+    except InputError:
+        return None
+    tables = merge(opened, np.arange(SLOTS)).tables
+    listed = tables.catalogue.tables()
+    return arrays_of({table.name: assemble(table, [tables.export(table.name)]) for table in listed})
 
 
 @checkpoint.command()
