@@ -17,9 +17,9 @@ import pytest
 
 from rover_bus.flash.places import host_root
 
-pytestmark = [pytest.mark.chaos, pytest.mark.broker, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.chaos, pytest.mark.broker, pytest.mark.timeout(900)]
 ROVER = [sys.executable, "-m", "rover_bus.cli.entry"]
-ROWS, EPOCHS, PATIENCE_S = 20_000, 6, 180.0
+ROWS, EPOCHS, PATIENCE_S = 20_000, 4, 300.0
 JOB = f"""
 name = "ads"
 [data]
