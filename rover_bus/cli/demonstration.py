@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 ORPHAN_S = 5.0
 DRAW_S = 0.1
+REFERENCE_AT = 0.3  # of the training
 DEMO_S = 80.0  # for all of it but a comparison: the reference is not waited for beyond
 NEXT = (
     "rover up                                          a stack of your own; then, in another terminal:",
@@ -71,6 +72,7 @@ class Demonstration:
     def __init__(self, choices: Choices, narrator: Narrator) -> None:
         self.choices, self.narrator = choices, narrator
         self._takeover_s: float | None = None
+        self._reference: Beside | None = None
 
     def run(self) -> dict[str, Any]:
         """Play it; return its report (report.py)."""
@@ -91,10 +93,10 @@ class Demonstration:
                     hint = f"from another terminal, here: rover members {spec.name}; rover events {spec.name} --follow"
                     say(hint, "dim")
                 address = Address(stack.url, stack.secret_file, stack.home)
-                with self._reference(spec) as reference:
-                    report = visit(address, lambda bus: self._train(bus, stack, spec))
-                    if reference is not None and report["state"] == "completed":
-                        report["auc_reference"] = reference.auc(DEMO_S - (time.monotonic() - began_s))
+                with contextlib.ExitStack() as beside:
+                    report = visit(address, lambda bus: self._train(bus, stack, spec, beside))
+                    if self._reference is not None and report["state"] == "completed":
+                        report["auc_reference"] = self._reference.auc(DEMO_S - (time.monotonic() - began_s))
             off = self._without_control_plane(root, spec, rows["train"])
         self._conclude(report, off)
         return report
@@ -118,18 +120,16 @@ class Demonstration:
         finally:
             shutil.rmtree(root, ignore_errors=True)
 
-    @contextlib.contextmanager
-    def _reference(self, spec: JobSpec) -> Iterator[Beside | None]:
-        """The same job in one process beside it, unless nobody wants to know."""
-        if not self.choices.reference:
-            yield None
-            return
-        self.narrator.say(
-            "beside it, at the lowest priority, for comparison: the same job in one process, without bus, servers or latency",
-            "dim",
-        )
-        with Beside(spec) as reference:
-            yield reference
+    async def _train_beside(self, progress: Progress, spec: JobSpec, ends: contextlib.ExitStack) -> None:
+        """Start the same job in one process, once the first sizes are measured: it would be in their way."""
+        while self.choices.reference and progress.fraction < REFERENCE_AT:  # noqa: ASYNC110 - of the training
+            await asyncio.sleep(DRAW_S)
+        if self.choices.reference:
+            self._reference = ends.enter_context(Beside(spec))
+            self.narrator.say(
+                "beside it, at the lowest priority, for comparison: the same job in one process, no bus, no servers, no latency",
+                "dim",
+            )
 
     def _introduce(self, spec: JobSpec, rows: dict[str, int]) -> None:
         data, say = spec.data, self.narrator.say
@@ -144,7 +144,9 @@ class Demonstration:
 
     # -- the managed run -----------------------------------------------------------------------------------------------
 
-    async def _train(self, bus: NatsBus, stack: RunningStack, spec: JobSpec) -> dict[str, Any]:
+    async def _train(
+        self, bus: NatsBus, stack: RunningStack, spec: JobSpec, ends: contextlib.ExitStack
+    ) -> dict[str, Any]:
         tally, outages, progress = Tally(), Outages(bus), Progress(bus, spec.name)
         chaos = Chaos(stack, bus, spec.name, progress, self.narrator.struck)
         acts = Acts(bus, chaos, progress, self.narrator, spec.name, Plans(spec.name))
@@ -161,7 +163,8 @@ class Demonstration:
         await progress.follow()
         sequence = await submit(bus, spec)
         with self.narrator.training("training"):
-            beside = [asyncio.ensure_future(work) for work in self._beside(acts, chaos, progress)]
+            works = [*self._beside(acts, chaos, progress), self._train_beside(progress, spec, ends)]
+            beside = [asyncio.ensure_future(work) for work in works]
             try:
                 ended = await follow_job(bus, spec.name, sequence, hear)
             finally:
