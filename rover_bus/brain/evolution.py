@@ -46,6 +46,7 @@ from rover_bus.events.plan_facts import TRIAL
 
 Point = TypeVar("Point")
 FORGETTING = 0.9  # of a size's older windows, a window
+ESTABLISHED = 1.5  # windows of weight from which the mean of a size is a reference
 MOST_PAST = 200
 MOST_POINTS = 64
 MOST_LOSSES = 200
@@ -216,6 +217,7 @@ def _try(job: KnownJob, size: Size, throughput: float, window: WindowClosed) -> 
     if row is None:
         row = Tried(size)
         job.tried = [*job.tried, row][-MOST_TRIED:]
+    former = row.mean if FORGETTING * row.weight >= ESTABLISHED else 0.0
     share = sum(worker.input_share for worker in window.workers) / len(window.workers)
     old = FORGETTING * row.weight
     row.weight = old + 1.0
@@ -223,6 +225,19 @@ def _try(job: KnownJob, size: Size, throughput: float, window: WindowClosed) -> 
     row.mean += step / row.weight
     row.scatter = FORGETTING * row.scatter + step * (throughput - row.mean)
     row.input_share += (share - row.input_share) / row.weight
+    if former > 0:
+        _drift(job, row, row.mean / former)
+
+
+def _drift(job: KnownJob, held: Tried, factor: float) -> None:
+    """What slows one size slows all: a host that became busier must not make the sizes of calmer times look better."""
+    for row in job.tried:
+        if row is not held:
+            row.mean *= factor
+            row.scatter *= factor * factor
+    job.ceilings = [
+        (size, speed if size == held.size else speed * factor, at_s) for size, speed, at_s in job.ceilings
+    ]
 
 
 def _learn(job: KnownJob, window: WindowClosed) -> None:

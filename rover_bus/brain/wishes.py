@@ -25,6 +25,9 @@ from rover_bus.events.plan_facts import PlanStep
 
 PROBE_WINDOWS = 2  # a probe is measured so long
 PROBED_SIZES = 3  # different counts of workers tell the terms apart
+UNREST = (
+    0.5  # windows of one size that differ by more than this share of their median tell sizes apart no more
+)
 DECLINED_S = 120.0  # a plan that was observed or rejected is not proposed again so soon
 WORTH_WINDOWS = 15  # a job that ends sooner is not changed any more
 CORES_FULL, CORES_IDLE = 0.85, 0.4  # shares of a worker's cores above and below which it gets others
@@ -193,13 +196,17 @@ def _cores(job: KnownJob, cores_left: float) -> Wish | None:
 def _scale(job: KnownJob, cores_left: float) -> Wish | Left:
     held = job.held
     assert held is not None
+    unrest = (max(job.recent) - min(job.recent)) / max(job.throughput, 1e-9)
+    if unrest > UNREST:
+        return Left(Reason.UNCERTAIN, f"its windows differ by {unrest:.0%}: something else is changing")
     model = fit_job(job)
     if isinstance(model, NotEnough):
         return Left(Reason.NOT_ENOUGH_SAMPLES, model.reason)
     decision = decide_scaling(view_of(job), model, space_of(job), RULES, limits_of(job, cores_left))
     size = size_after(held, decision.allocation)
     if size == held:
-        return Left(decision.reason)
+        same = decision.reason in (Reason.MORE_THROUGHPUT, Reason.LESS_COST)  # only its own figures moved
+        return Left(Reason.DEAD_BAND if same else decision.reason)
     if _declined(job, size):
         return Left("declined", "this plan was observed or rejected a while ago")
     said = _predicted(job, model, size)

@@ -188,6 +188,18 @@ def gives_running_workers_the_cores_that_they_use_up() -> Any:
     return life
 
 
+def blames_no_size_for_what_slows_them_all() -> Any:
+    """The host becomes busy after the probes: every size is slower, and the calm past of a smaller one does not look better."""
+    life = Life()
+    busy = [1.0]
+    life.submit("j", lambda w: step(w) * busy[0], max_workers=3)
+    life.wait(40)
+    for _ in range(40):
+        busy[0] = max(busy[0] * 0.96, 0.3)
+        life.wait(4)
+    return life
+
+
 def moves_the_hot_slots_of_one_server() -> Any:
     """S12: one server is hot, the others idle: its slots move, nobody is scaled up; asked again only after a while."""
     life = Life(cores=8.0)
@@ -250,6 +262,7 @@ STORIES: tuple[Story, ...] = (
     sees_only_the_kill_without_relief,
     is_away_for_a_minute,
     gives_running_workers_the_cores_that_they_use_up,
+    blames_no_size_for_what_slows_them_all,
     moves_the_hot_slots_of_one_server,
     stops_at_its_target,
     starts_where_a_similar_job_ended,
