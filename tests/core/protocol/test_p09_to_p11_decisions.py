@@ -8,9 +8,22 @@ import pytest
 
 from rover_bus.events.checkpoints import PartReport
 from rover_bus.events.facts import HostLeft, JobStopRequested
-from rover_bus.events.job import CheckpointSpec
-from rover_bus.events.log import CutFailed, CutOpened, CutStaged, CutSuperseded, Ended, PartAsked, Rewound
+from rover_bus.events.job import CheckpointSpec, Dataset
+from rover_bus.events.log import (
+    Committed,
+    CutFailed,
+    CutOpened,
+    CutStaged,
+    CutSuperseded,
+    Ended,
+    EpochBegun,
+    Granted,
+    PartAsked,
+    Rewound,
+)
 from rover_bus.events.requests import HeartbeatRequest
+from rover_bus.master.cut import Cut, position, rewound
+from rover_bus.master.ledger import Ledger
 from rover_bus.master.pacing import LEAST_S, MOST_S, interval_s, mean_time_between_losses_s
 
 HALF = [(0, 2048)], [(2048, 4096)]
@@ -182,6 +195,44 @@ def test_an_incomplete_cut_serves_when_it_has_the_slots_that_are_lost(it):
     stage(it, 1, HALF[1], 2)
     it.exit(it.planned("ps", 1))
     assert it.records(Rewound)[-1].cut == 2
+
+
+def test_p01_batches_of_a_stream_keep_their_records_over_a_rewind():
+    """Servers may hold batches that were granted since the cut: granted again with other records, those would be lost."""
+    ledger = Ledger(Dataset(records=0, batch_size=10, partitions=["p"]))
+    ledger.begin_epoch(EpochBegun(epoch=0))
+    ledger.admit(0, 1)
+
+    def train(first, count, offset, commits=True):
+        span = [("p", first, first + count, offset, offset + 10 * count - 3)]
+        token = ledger.next_token
+        ledger.grant(
+            Granted(
+                worker=0,
+                incarnation=1,
+                request=1,
+                first_token=token,
+                firsts=[first],
+                counts=[count],
+                spans=span,
+            )
+        )
+        if commits:
+            ledger.commit(
+                Committed(worker=0, incarnation=1, request=1, tokens=[token], uptos=[first + count])
+            )
+
+    train(0, 2, 0)
+    cut = Cut(1, 0, 0, ledger.samples_done()[0], position(ledger), settled=ledger.streams.settled_batches)
+    ledger.streams.keep_from(cut.settled)
+    train(2, 3, 17)
+    train(5, 1, 44, commits=False)
+    ledger.streams.seal("p", 90)
+    back = Ledger.load(rewound(cut, ledger, 1))
+    assert back.samples_done() == (17, 0)
+    assert back.returned == [(2, 6)]
+    assert back.streams.slices(2, 6) == [("p", 2, 5, 17, 44), ("p", 5, 6, 44, 51)]
+    assert (back.streams.partitions["p"].watermark, back.streams.partitions["p"].end) == (17, 90)
 
 
 def test_without_a_cut_the_job_begins_again_from_nothing(it):
