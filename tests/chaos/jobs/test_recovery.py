@@ -24,7 +24,7 @@ from rover_bus.cli.stack import RunningStack
 sys.path.insert(0, str(Path(__file__).parent))
 from counting import expected
 
-pytestmark = pytest.mark.chaos
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(420)]
 HISTORIES = int(os.environ.get("ROVER_CHAOS_HISTORIES", "10"))
 FIRST_SEED = int(os.environ.get("ROVER_CHAOS_SEED", "1"))
 ROWS, EPOCHS, BATCH = 16_000, 2, 64
