@@ -90,13 +90,13 @@ class Result:
             "samples_lost_share": sum(1.0 - job.done_share for job in ended),
             "refused_for_room": float(sum(job.refused for job in all_jobs)),
             "wall_s": self.wall_s,
-            # Where the mean completion time goes, item by item.
-            **{
-                f"budget_{item}": float(np.mean([getattr(job.budget, item) for job in ended]))
-                for item in ITEMS
-                if ended
-            },
-        }
+        } | _budget(ended)
+
+
+def _budget(ended: list[JobResult]) -> dict[str, float]:
+    """Where the mean completion time goes, item by item."""
+    items = ITEMS if ended else ()
+    return {f"budget_{item}": float(np.mean([getattr(job.budget, item) for job in ended])) for item in items}
 
 
 def _share(claims: list[bool]) -> float:

@@ -58,6 +58,8 @@ _WORTH_S = 240.0  # with less to go, a job is left alone
 _OWN_SERVER_GIB = 2.0
 _INHERITED = 24
 _MARGIN = 1.1
+_FORECAST_POINTS = 8  # from so many on a limit may follow the forecast down
+_WORTH_SHRINKING = 0.85
 
 
 class Staged:
@@ -370,54 +372,63 @@ class Staged:
         """Memory limits: what the forecast asks for, and relief of whoever would not outlive the reaction (stage 3)."""
         wanted = dict(wishes)
         for job in cluster.jobs:
-            name, held = job.case.name, job.held
-            memory = self.memories[name]
-            if held is None or job.state not in ("running", "stopped"):
+            memory = self.memories[job.case.name]
+            if job.held is None or job.state not in ("running", "stopped"):
                 continue
             growth = memory.growth()
             if growth is None or not memory.measured:
                 self._before_forecast(job, memory, wanted)
                 continue
-            size = wanted.get(name, held)
-            remaining_s = job.remaining / max(memory.measured, 1e-9)
-            runs = job.effective or held  # servers on their way carry nothing yet
-            limit = runs.servers * runs.server_gib * GIB
+            runs = job.effective or job.held  # servers on their way carry nothing yet
             state = MemoryState(
                 growth=growth,
-                limit_bytes=limit,
+                limit_bytes=runs.servers * runs.server_gib * GIB,
                 samples_per_s=memory.measured,
                 remaining_samples=job.remaining,
                 incident=memory.incident,
             )
-            needed = limit
-            if 3 in self.stages:
-                means = Means(
-                    largest_server_bytes=cluster.largest_gib * GIB * runs.servers,
-                    free_bytes=cluster.free_gib * GIB,
-                )
-                for relief in decide_relief({0: state}, means, f"incident-{name}"):
-                    needed, memory.incident = max(float(relief.limit_bytes), limit), relief.incident
-            if 2 in self.stages and needed <= limit and len(memory.growth_points) >= 8 and not job.changing:
-                whole = needed_limit(state, remaining_s) * _MARGIN
-                needed = whole if whole < 0.85 * limit else limit
-            if (
-                needed == limit
-                and size[:4] == held[:4]
-                and memory.worker_peak_gib * 1.3 > 0.85 * held.worker_gib
-            ):
-                continue
-            own = _OWN_SERVER_GIB
-            total = needed / GIB
-            server_gib = 1.05 * (own + max(total - runs.servers * own, 0.0) / size.servers)
-            if needed == limit and size.servers == held.servers:
-                server_gib = held.server_gib
-            elif job.changing:
-                server_gib = max(held.server_gib, total / runs.servers)
-            worker_gib = held.worker_gib
-            if 2 in self.stages:
-                worker_gib = min(worker_gib, memory.worker_peak_gib * 1.2)
-            wanted[name] = size._replace(server_gib=server_gib, worker_gib=worker_gib)
+            needed = self._needed(cluster, job, memory, state)
+            size = self._limited(job, memory, wanted.get(job.case.name, job.held), state, needed)
+            if size is not None:
+                wanted[job.case.name] = size
         return list(wanted.items())
+
+    def _needed(self, cluster: ClusterView, job: JobView, memory: Memory, state: MemoryState) -> float:
+        """Bytes that all servers together need: more where relief is due, less where the forecast is far below the limit."""
+        needed, runs = state.limit_bytes, job.effective or job.held
+        assert runs is not None
+        if 3 in self.stages:
+            largest = cluster.largest_gib * GIB * runs.servers
+            means = Means(largest_server_bytes=largest, free_bytes=cluster.free_gib * GIB)
+            for relief in decide_relief({0: state}, means, f"incident-{job.case.name}"):
+                needed, memory.incident = max(float(relief.limit_bytes), needed), relief.incident
+        enough = len(memory.growth_points) >= _FORECAST_POINTS and not job.changing
+        if 2 in self.stages and needed <= state.limit_bytes and enough:
+            whole = needed_limit(state, job.remaining / max(memory.measured, 1e-9)) * _MARGIN
+            needed = whole if whole < _WORTH_SHRINKING * state.limit_bytes else state.limit_bytes
+        return needed
+
+    def _limited(
+        self, job: JobView, memory: Memory, size: Size, state: MemoryState, needed: float
+    ) -> Size | None:
+        """A size with the limits that its members need; None where nothing changes."""
+        held, runs = job.held, job.effective or job.held
+        assert held is not None
+        assert runs is not None
+        as_it_was = needed == state.limit_bytes
+        tight = memory.worker_peak_gib * 1.3 > _WORTH_SHRINKING * held.worker_gib
+        if as_it_was and size[:4] == held[:4] and tight:
+            return None
+        own, total = _OWN_SERVER_GIB, needed / GIB
+        server_gib = 1.05 * (own + max(total - runs.servers * own, 0.0) / size.servers)
+        if as_it_was and size.servers == held.servers:
+            server_gib = held.server_gib
+        elif job.changing:
+            server_gib = max(held.server_gib, total / runs.servers)
+        worker_gib = held.worker_gib
+        if 2 in self.stages:
+            worker_gib = min(worker_gib, memory.worker_peak_gib * 1.2)
+        return size._replace(server_gib=server_gib, worker_gib=worker_gib)
 
     def _before_forecast(self, job: JobView, memory: Memory, wanted: dict[str, Size]) -> None:
         runs = job.effective or job.held
