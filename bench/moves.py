@@ -50,8 +50,10 @@ tables = 26
 rows = {rows}
 width = 16
 batch = {batch}
+compute_s = {compute_s}
+steps = {steps}
 [workers]
-count = 1
+count = {workers}
 [servers]
 count = {servers}
 [leases]
@@ -64,6 +66,7 @@ def write_job(folder: Path, job: str, **values: Any) -> Path:
     (folder / "train.tsv").write_text("\t".join(["1", *["1"] * 13, *["ab"] * 26]) + "\n")
     path = folder / f"{job}.toml"
     worker = Path(__file__).with_name("moves_worker.py")
+    values = {"workers": 1, "steps": 10**7, "compute_s": 0.0, **values}
     path.write_text(JOB_FILE.format(job=job, python=sys.executable, worker=worker, **values))
     return path
 

@@ -109,7 +109,7 @@ def main() -> None:
         }
         asked = Path("digest")
         with Path(f"steps-{os.getpid()}.bin").open("ab", buffering=0) as steps:
-            for batch in job.batches(Numbers(10**7)):
+            for batch in job.batches(Numbers(model.get("steps", 10**7))):
                 while asked.exists():
                     wanted = Path(asked.read_text().strip())
                     if not wanted.exists():

@@ -107,8 +107,11 @@ class Decider:
 
     def _with_rollout(self, steps: Steps) -> Steps:
         """Whatever happened may be what a rollout waited for."""
+        before = self.state.rollout
         reply = yield from steps
         yield from rollout.advance(self.state, self.telemetry, "rollout")
+        if before is not None and self.state.rollout is None:
+            yield from lifecycle.consequences(self.state, "rollout", self.commands)
         return reply
 
     def _steps(self, input: Input, now: float) -> Steps:

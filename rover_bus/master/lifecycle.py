@@ -44,6 +44,7 @@ def lose(
         return
     if member.role == "ps" and state.routing is not None and member.place not in state.planned:
         yield Left(member=member, reason="it gave its slots away", cause=cause)
+        yield from consequences(state, cause, commands)
         return
     ledger = state.ledger
     holder = ledger.holders.get(member.index) if ledger is not None and member.role == "worker" else None
@@ -178,7 +179,7 @@ def consequences(state: State, cause: str, commands: Commands) -> Consequences:
     """Yield what the present state implies: routing when all servers are there, the finish, the end."""
     if state.phase == "starting":
         yield from _route(state, cause)
-    if state.settling and _all_there(state):
+    if state.settling and state.rollout is None and _all_there(state):
         yield PlanLive(plan=state.settling, cause=cause)
     if state.phase in ("training", "starting", "closed") and _may_finish(state):
         yield FinishBegun(cause=cause)

@@ -273,7 +273,7 @@ def evolve(state: Admission, event: Event) -> Admission:
     replace = msgspec.structs.replace
     match event:
         case Admitted(history, generation, name) if keeps(name) and history == state.history:
-            return replace(state, generation=generation, admitted=name, routing=None, frozen={})
+            return replace(state, generation=generation, admitted=name, routing=None, frozen={}, arrived=())
         case Loaded(groups, closed_before):
             return replace(state, groups=_merged(groups), closed_before=closed_before)
         case Admitted(history, generation, name):

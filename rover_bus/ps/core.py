@@ -101,6 +101,10 @@ class ServerCore:
         self._listed, self._seed = None, seed
         self._remembered.clear()
         self._departing.clear()
+        for (
+            arrival
+        ) in self._arriving.values():  # the log never gave them to us: what they bring belongs to the past
+            self._open.drop(arrival.list)
         self._arriving.clear()
         if not kept:
             self.tables, self.version, self.counters = None, 0, {}

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from rover_bus.events.errors import Refused
 from rover_bus.events.requests import MoveOrder, RoutingTable, ServerAddress
-from rover_bus.ps import messages, moving
+from rover_bus.ps import admission, messages, moving
 from rover_bus.ps.admission import Fence
 from rover_bus.ps.core import ServerCore
 from rover_bus.ps.exchange import LinkLost, Refresh
@@ -448,6 +448,30 @@ def test_a_push_that_only_one_server_had_is_applied_to_the_moved_slots_once(move
     worker.flush()
     assert worker.export()["count"].values.tolist() == [[1]] * 2000
     assert len(cluster.cores[1].state.groups) == 1
+
+
+def test_slots_that_were_on_their_way_when_the_job_went_back_are_dropped_by_who_survives(moved):
+    """Everything had arrived, the log had not decided, and the source was lost: what came belongs to the past (P8, P11)."""
+    cluster, rollout, training = moved
+    training.step()
+    order = rollout.order(0, 1, [(0, 1000)])
+    steps, transfer = rollout.begin(order)
+    for _ in steps:
+        pass
+    assert transfer.status.phase == "ready"
+    survivor = cluster.cores[1]
+    mine = survivor.tables.owned
+    survivor.admit(history=0, generation=1, state="kept at generation 1", seed=7)
+    assert admission.keeps(survivor.state.admitted)
+    table = msgspec.structs.replace(cluster.routing, generation=1, epoch=1)
+    survivor.route(table)
+    while survivor.sweep():
+        pass
+    assert not survivor.state.arrived
+    assert survivor.tables.owned.tolist() == mine.tolist()
+    item = survivor.tables.store(("item",))
+    assert not len(item.scan(np.arange(1000), 0, 10**6).keys.keys)
+    survivor.begin_arrival(rollout.order(0, 1, [(0, 1000)]))  # and they may come again
 
 
 def test_a_table_that_the_source_does_not_know_yet_makes_the_move_begin_again(moved):
