@@ -26,6 +26,8 @@ FOLLOWED = (
     "plan.settled",
     "plan.mode_set",
 )
+LEADER_TTL_S = 3.0  # nothing waits for a Brain (S26): its successor may take this long, and renewals cost the less
+TICK_S = 1.0
 LEADER_KEY = "brain.leader"  # a dot: no job can have this name
 
 
@@ -36,7 +38,7 @@ def build_brain(
     history: int,
     clock: Callable[[], float],
     wall_ms: Callable[[], int],
-    leader_ttl_s: float = 1.0,
+    leader_ttl_s: float = LEADER_TTL_S,
     mode: PlanMode = "auto",
     quotas: Mapping[str, Budget] = NO_QUOTAS,
 ) -> tuple[Shell, BrainDecider]:
@@ -57,7 +59,7 @@ def build_brain(
         ],
         publishes=[subjects.job_facts(kind=kind) for kind in publishing.KINDS],
         samples=["rover.profile.>"],
-        tick_s=0.5,
+        tick_s=TICK_S,
     )
     shell = Shell(
         bus, decider, wiring, holder=holder, clock=clock, wall_ms=wall_ms, leader_ttl_s=leader_ttl_s

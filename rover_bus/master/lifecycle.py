@@ -97,8 +97,9 @@ def fill_gaps(state: State, commands: Commands) -> Consequences:
 def _lose_server(state: State, member: Member, kept: bool, cause: str, commands: Commands) -> Consequences:
     if state.phase == "finishing" and member.index in state.parts:
         return
-    if state.routing is None and not kept and not state.stop and not _too_many_losses(state):
-        # Nobody could train on it yet: nothing is lost with it.
+    holds = kept and any(index == member.index for index, _, _ in state.owners)
+    if state.routing is None and not holds and not state.stop and not _too_many_losses(state):
+        # Nobody could train on it yet, or no slot had come to it: nothing is lost with it.
         yield replace_members(state, [member], commands, cause, f"{member} lost before it served")
         return
     if state.routing is not None and not rollout.owns_slots(state, member) and not _too_many_losses(state):
