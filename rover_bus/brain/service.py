@@ -26,7 +26,9 @@ FOLLOWED = (
     "plan.settled",
     "plan.mode_set",
 )
-LEADER_TTL_S = 3.0  # nothing waits for a Brain (S26): its successor may take this long, and renewals cost the less
+LEADER_TTL_S = (
+    3.0  # nothing waits for a Brain (S26): its successor may take this long, and renewals cost the less
+)
 TICK_S = 1.0
 LEADER_KEY = "brain.leader"  # a dot: no job can have this name
 
