@@ -93,6 +93,9 @@ class Hand(threading.Thread):
         self.done: list[str] = []
 
     def run(self) -> None:
+        # A submission that finds no broker is refused at once, and rightly: begin when the job is known.
+        while not self.over.wait(0.1) and rover(self.stack.home.root, "members", self.job).returncode:
+            pass
         while not self.over.wait(self.chance.uniform(0.3, 2.5)):
             what = self.chance.choice(["kill", "kill", "kill", "pause", "pause", "broker"])
             if what == "broker" and self.done.count("broker") < 2:
