@@ -13,12 +13,14 @@ from collections.abc import Callable
 from typing import Any
 
 from rover_bus.ps import core, exchange, messages, outgoing, stream
+from rover_bus.ps.plan import Sums
 
 WORKER = (
     (exchange, "group_ids", "group"),
     (outgoing.SparsePart, "by", "divide"),
     (exchange, "pushed_parts", "gather"),
-    (outgoing, "sum_repeats", "sum"),
+    (Sums, "of", "sum"),
+    (outgoing.PullItem, "prepare", "prepare"),
     (outgoing.PullItem, "_frame", "encode"),
     (outgoing.PushItem, "_frame", "encode"),
     (stream.FrameSender, "put", "send"),

@@ -118,11 +118,12 @@ class Exchange:
         yield from self._complete(DeclareItem(self.catalogue))
 
     def ask(self, ids: Mapping[str, npt.NDArray[Any]]) -> Generator[Effect, Any, PullItem]:
-        """Send a pull; `collect` waits for it. Grouping overlaps with whatever the servers still have to do."""
+        """Send a pull; `collect` waits for it. What can be worked out before the replies overlaps with the servers' work."""
         item = PullItem(
             [SparsePart(group) for group in group_ids(self.catalogue, ids)], self._dense, counted=True
         )
         yield from self._submit(item)
+        item.prepare()
         return item
 
     def collect(self, item: PullItem) -> Generator[Effect, Any, Pulled]:

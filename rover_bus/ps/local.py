@@ -18,7 +18,7 @@ from rover_bus.ps.hashing import SLOTS
 from rover_bus.ps.intervals import NOTHING, Intervals
 from rover_bus.ps.outgoing import DensePart, PullItem, SparsePart
 from rover_bus.ps.parts import assemble
-from rover_bus.ps.plan import group_ids, split, sum_repeats
+from rover_bus.ps.plan import group_ids, plan_sums, split
 from rover_bus.ps.rows import Places
 from rover_bus.ps.spec import Dense, Table
 from rover_bus.ps.store import Acknowledged, BatchKey, Exported, Pulled
@@ -82,7 +82,7 @@ class LocalParameters:
         held = self._applied.get(batch.epoch, NOTHING)
         if batch.number not in held:
             for part, rows in sparse:
-                self._train_rows(part, sum_repeats(part.group, rows), rate_scale)
+                self._train_rows(part, plan_sums(part.group).of(rows), rate_scale)
             for whole, lines in dense:
                 keys = _no_keys(whole.layout.names)
                 store = self._tables.store(keys.names)

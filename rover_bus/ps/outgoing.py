@@ -21,7 +21,7 @@ from rover_bus.ps.dense import DenseLayout
 from rover_bus.ps.frame import BodyReader, Buffer
 from rover_bus.ps.messages import Acked, Declared, Dumped, Reply, Section, Statistics, Values
 from rover_bus.ps.parts import assemble
-from rover_bus.ps.plan import Group, Partition, partition, split, sum_repeats
+from rover_bus.ps.plan import Group, Partition, Sums, partition, plan_sums, split
 from rover_bus.ps.routing import owner_of_slots
 from rover_bus.ps.spec import LINE, Table
 from rover_bus.ps.store import BatchKey, Exported
@@ -72,18 +72,35 @@ def _expect(reply: Reply, kind: type[Any]) -> Any:
 
 
 class SparsePart:
-    """A group of ids, and who holds them under the routing asked for last."""
+    """A group of ids, and what follows from it and the routing asked for last: who holds them, how replies and gradients lie."""
 
     def __init__(self, group: Group) -> None:
         self.group = group
         self._route: Route | None = None
         self._partition: Partition | None = None
+        self._wanted: npt.NDArray[np.int64] | None = None
+        self._sums: dict[int, Sums] = {}
 
     def by(self, route: Route) -> Partition:
         """Divide the distinct keys over the servers of a routing."""
         if self._partition is None or self._route is not route:
             self._partition, self._route = partition(self.group, route.owner, len(route.fences)), route
+            self._wanted, self._sums = None, {}
         return self._partition
+
+    def wanted(self, route: Route) -> npt.NDArray[np.int64]:
+        """(n,) where the row of each id is when the servers' replies are laid end to end."""
+        location = self.by(route).location
+        if self._wanted is None:
+            self._wanted = location.take(self.group.inverse)
+        return self._wanted
+
+    def sums(self, route: Route, at: int) -> Sums:
+        """Return how gradients are summed for one server."""
+        members = self.by(route).members[at]
+        if at not in self._sums:
+            self._sums[at] = plan_sums(self.group, members if len(route.fences) > 1 else None)
+        return self._sums[at]
 
 
 class DensePart:
@@ -170,13 +187,20 @@ class PullItem(ToAll):
         body.end()
         self.versions[position], self.pulls[position] = values.version, values.pull
 
+    def prepare(self) -> None:
+        """Work out, while the servers work, what the replies and the push of this batch will need."""
+        assert self.route is not None
+        for part in self.sparse:
+            part.wanted(self.route)
+            for at in range(len(self.route.fences)):
+                part.sums(self.route, at)
+
     def values(self) -> dict[str, npt.NDArray[Any]]:
         """Return what was pulled, by table, once every server has answered."""
         assert self.route is not None
         result: dict[str, npt.NDArray[Any]] = {}
         for part, rows in zip(self.sparse, self.rows, strict=True):
-            wanted = part.by(self.route).location.take(part.group.inverse)
-            result |= split(part.group, rows.take(wanted, axis=0, mode="clip"))
+            result |= split(part.group, rows.take(part.wanted(self.route), axis=0, mode="clip"))
         for dense, lines in zip(self.dense, self.lines, strict=True):
             result |= dense.layout.unpack(lines)
         return result
@@ -212,13 +236,13 @@ class PushItem(ToAll):
         sections: list[Section] = []
         pulled = self._pulled if self._pulled is not None and self._pulled.route is route else None
         for part, gradients in self._sparse:
-            keys, members = part.by(route).keys[at], part.by(route).members[at]
+            keys = part.by(route).keys[at]
             if pulled is not None and keys_known and part in pulled.sparse:
                 sections.append(Section(keys.names, (), pulled.sparse.index(part)))
             else:
                 sections.append(messages.section_of(keys))
                 arrays.append(messages.wire_keys(keys, part.group.entries[0].table))
-            arrays.append(sum_repeats(part.group, gradients, members if len(route.fences) > 1 else None))
+            arrays.append(part.sums(route, at).of(gradients))
         arrays += [lines[part.by(route)[at]] for part, lines in self._dense]
         header = messages.Push(
             fence=route.fences[at],

@@ -119,21 +119,34 @@ def _sort(lengths: Int, keys: Int) -> tuple[Int, Int]:
     return order, keys[order]
 
 
-def sum_repeats(group: Group, gradients: npt.NDArray[Any], members: Int | None = None) -> npt.NDArray[Any]:
-    """Sum the gradients (n, width) of equal keys: (u, width), or (len(members), width) for some of the distinct keys."""
+class Sums(NamedTuple):
+    """How the gradients of equal keys are added up: indexes alone, so that it can be made before there are gradients."""
+
+    heads: Int  # (m,) the first id of each distinct key
+    several: Int  # which distinct keys occur more than once,
+    rest: Int  # (r,) all ids of those, key by key,
+    firsts: Int  # and where the ids of each begin in `rest`
+
+    def of(self, gradients: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Sum gradients (n, width) to (m, width)."""
+        sums = gradients.take(self.heads, axis=0, mode="clip")
+        if len(self.several):
+            repeated = gradients.take(self.rest, axis=0, mode="clip")
+            sums[self.several] = np.add.reduceat(repeated, self.firsts, axis=0)
+        return sums
+
+
+def plan_sums(group: Group, members: Int | None = None) -> Sums:
+    """Plan the sums of all distinct keys of a group, or of some, (m,) indexes into them."""
     starts, repeats = group.starts, group.repeats
     if members is not None:
         starts, repeats = starts.take(members), repeats.take(members)
-    sums = gradients.take(group.order.take(starts), axis=0, mode="clip")
     several = np.flatnonzero(repeats > 1)
-    if len(several):
-        runs = repeats.take(several)
-        firsts = np.cumsum(runs) - runs
-        positions = np.repeat(starts.take(several) - firsts, runs)
-        positions += np.arange(len(positions))
-        repeated = gradients.take(group.order.take(positions), axis=0, mode="clip")
-        sums[several] = np.add.reduceat(repeated, firsts, axis=0)
-    return sums
+    runs = repeats.take(several)
+    firsts = np.cumsum(runs) - runs
+    positions = np.repeat(starts.take(several) - firsts, runs)
+    positions += np.arange(len(positions))
+    return Sums(group.order.take(starts), several, group.order.take(positions), firsts)
 
 
 def split(group: Group, values: npt.NDArray[Any]) -> dict[str, npt.NDArray[Any]]:

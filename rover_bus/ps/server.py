@@ -15,6 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from rover_bus.events.errors import AccessDenied, BadMessage
@@ -118,6 +119,7 @@ class Server:
 
     def serve(self) -> None:
         """Answer until `stop`; then close every socket."""
+        _do_not_preempt()
         try:
             while not self._stopping:
                 for key, events in self._selector.select(timeout=1.0):
@@ -225,3 +227,12 @@ class Server:
         if self._selector.get_key(connection.socket).events != events:
             self._selector.modify(connection.socket, events, connection)
         return True
+
+
+def _do_not_preempt() -> None:
+    """Have a request wake this thread without taking the processor from the worker that sends it: it has more to send.
+
+    A worker preempted after its first request leaves the other servers idle until it runs again (docs/design/0003).
+    """
+    with suppress(AttributeError, OSError):  # a system without such a class, or that does not let us
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))

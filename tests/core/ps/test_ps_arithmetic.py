@@ -15,7 +15,7 @@ from rover_bus.ps.hashing import SLOTS, chunk_slots, growing_slots, hashed_slots
 from rover_bus.ps.index import RowIndex
 from rover_bus.ps.initial import first_values, table_key
 from rover_bus.ps.local import LocalParameters
-from rover_bus.ps.plan import gather, group_ids, narrow, partition, sum_repeats
+from rover_bus.ps.plan import gather, group_ids, narrow, partition, plan_sums
 from rover_bus.ps.store import BatchKey
 
 IDS = np.array([0, 1, 2, 4095, 4096, 10**12, -1, -(2**63), 2**63 - 1], np.int64)
@@ -155,7 +155,7 @@ def test_grouping_sums_what_belongs_together_and_parts_it_by_server(ids, servers
                 place = (name, key % 50 if hashed else key)
                 expected[place] = expected.get(place, 0) + gradient
         names = np.repeat(group.keys.names, group.keys.counts)
-        sums = sum_repeats(group, gather(group, gradients))
+        sums = plan_sums(group).of(gather(group, gradients))
         found = dict(zip(zip(names.tolist(), group.keys.keys.tolist(), strict=True), sums, strict=True))
         assert found.keys() == expected.keys()
         assert all(np.array_equal(found[place], expected[place]) for place in found)
