@@ -2,7 +2,7 @@
 
     python -m bench.living growth|falls|straggler|cores|memory|no-relief|away [--seconds N] [--json]
 
-growth     an input-bound job (30 ms of storage latency a batch) starts with one worker: probes, a plan, its verdict
+growth     an input-bound job (120 ms of storage latency a batch: four workers together need half a core) starts with one worker: probes, a plan, its verdict
 falls      the same; when the scale-up is live the server is throttled: the change is taken back, in how many windows (S16)
 straggler  one of two workers is slowed five times by a SIGSTOP duty cycle: how long until it is found, and its share after (S18)
 cores      workers use up their cores: they get more, without a restart
@@ -176,9 +176,14 @@ def _rover(stack: RunningStack, *words: str) -> None:
 
 
 def job_file(
-    workers: str, more: str = "", program: str = '"dlrm"', servers: str = "count = 1", plan: str = ""
+    workers: str,
+    more: str = "",
+    program: str = '"dlrm"',
+    servers: str = "count = 1",
+    plan: str = "",
+    latency_ms: int = 120,
 ) -> str:
-    """The input-bound job: 30 ms of storage latency a batch."""
+    """A job that waits for its storage, unless `latency_ms` is small: on two cores only such a job gains from more workers."""
     return f"""
 name = "{JOB}"
 program = {program}
@@ -187,7 +192,7 @@ program = {program}
 train = "train.tsv"
 batch_size = 128
 epochs = 200
-read_latency = "30ms"
+read_latency = "{latency_ms}ms"
 witness = false
 [data.schema]
 format = "criteo"
@@ -253,7 +258,7 @@ async def growth(seconds: float) -> dict[str, Any]:
 async def falls(seconds: float) -> dict[str, Any]:
     """S16: throughput falls after workers were added."""
     async with running(job_file("max_count = 4")) as (_, heard):
-        _, plan = await heard.wait(facts.PlanProposed, lambda fact: fact.step == "scale" and fact.workers > 1)
+        _, plan = await heard.wait(facts.PlanProposed, _scales_up)
         await heard.wait(facts.PlanApplied, lambda fact: fact.plan == plan.plan)
         async with Throttle(pid_of(heard, "ps-0"), SLOW_TO):
             _, judged = await heard.wait(facts.PlanMeasured, lambda fact: fact.plan == plan.plan)
@@ -272,9 +277,13 @@ async def falls(seconds: float) -> dict[str, Any]:
         }
 
 
+def _scales_up(plan: facts.PlanProposed) -> bool:
+    return plan.step == "scale" and plan.held is not None and plan.workers > plan.held.workers
+
+
 async def straggler(seconds: float) -> dict[str, Any]:
     """S18: one of two workers becomes five times slower."""
-    async with running(job_file("count = 2")) as (_, heard):
+    async with running(job_file("count = 2", latency_ms=30)) as (_, heard):
         await heard.wait(facts.PlanSettled)
         await asyncio.sleep(20.0)
         began = time.monotonic()
@@ -294,7 +303,7 @@ async def straggler(seconds: float) -> dict[str, Any]:
 
 async def cores(seconds: float) -> dict[str, Any]:
     """Core shares of running members: two workers on half a core each, that may have a whole one."""
-    job = job_file("count = 2\ncores = 0.5\nmax_cores = 1").replace('"30ms"', '"0ms"')
+    job = job_file("count = 2\ncores = 0.5\nmax_cores = 1", latency_ms=0)
     async with running(job) as (_, heard):
         await heard.wait(facts.PlanSettled)
         pids = [pid_of(heard, "worker-0"), pid_of(heard, "worker-1")]

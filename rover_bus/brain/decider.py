@@ -289,15 +289,7 @@ class BrainDecider:
                 smaller = self.state.jobs[other]
                 if smaller.change is None and smaller.held is not None:
                     yield Proposed(
-                        plan=shrink(
-                            other,
-                            smaller,
-                            self.state,
-                            self.mode,
-                            size,
-                            constant,
-                            f"{detail}, of higher priority",
-                        ),
+                        plan=shrink(other, smaller, self.state, self.mode, size, constant, detail),
                         cause=f"job:{known.uid}",
                     )
             return

@@ -1,7 +1,7 @@
 """Wishes meet capacity, quotas and priorities: what a job gets, who must shrink for it first, or why it gets nothing.
 
-Fed by wishes, feeds proposals. A job's growth takes only free room and that of lower priorities; among equals what runs stays.
-Growth that needs a shrink elsewhere waits until that shrink is settled (P22). Pure.
+Fed by wishes, feeds proposals. A job's growth takes only free room and that of lower priorities; among equals what runs stays,
+except that a job without workers gets the least it can live with: those who have more than that shrink for it. Growth that needs a shrink elsewhere waits until that shrink is settled (P22). Pure.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def grant(name: str, wish: Wish, state: State, quotas: Mapping[str, Budget]) -> 
     if not others and quota is None:
         return Granted(size=wish.size)  # alone on its machines: what it asks for is its own affair
     own = _claim(name, job, wish)
-    claims = [own, *(_standing(key, other) for key, other in others.items())]
+    claims = [own, *(_standing(key, other, job) for key, other in others.items())]
     grants = {each.job: each for each in arbitrate(claims, capacity_of(state), quotas)}
     return _settled(name, wish, own, grants, others)
 
@@ -83,11 +83,20 @@ def _settled(
     if own.held is not None and mine.allocation.workers <= own.held.workers < wish.size.workers:
         return Granted(size=None, left=Left(_no_room(mine.reason), mine.detail))
     shrinks = {
-        key: (size_after(held, grants[key].allocation), str(grants[key].reason), f"for {name}")
+        key: (size_after(held, grants[key].allocation), *_why(key, name, grants, others[key], own.priority))
         for key, other in others.items()
         if (held := present(other)) is not None and grants[key].allocation.workers < held.workers
     }
     return Granted(size=size, shrinks=shrinks)
+
+
+def _why(
+    key: str, name: str, grants: dict[str, Grant], other: KnownJob, priority: int
+) -> tuple[str, str]:
+    """Why a job shrinks: a constant, and words."""
+    if other.spec.priority < priority:
+        return str(grants[key].reason), f"for {name}, of higher priority"
+    return str(Reason.SHRUNK_FOR_NEWCOMER), f"for {name}, which has nothing yet"
 
 
 def _no_room(reason: Reason) -> Reason:
@@ -100,7 +109,7 @@ def _claim(name: str, job: KnownJob, wish: Wish) -> Claim:
     return Claim(
         job=name,
         wanted=wanted,
-        least=wanted.replace(workers=min(max(held.workers, 1), wanted.workers) if held else 1),
+        least=wanted.replace(workers=_least_workers(job, wanted)),
         held=held,
         priority=job.spec.priority,
         at_risk=wish.at_risk,
@@ -109,20 +118,33 @@ def _claim(name: str, job: KnownJob, wish: Wish) -> Claim:
     )
 
 
-def _standing(name: str, job: KnownJob) -> Claim:
+def _least_workers(job: KnownJob, wanted: Allocation) -> int:
+    """What runs is not shrunk by its own wish; a job that begins lives with one worker, or with as many as the user pinned."""
+    running = job.held.workers if job.held is not None else job.spec.workers.count
+    return min(max(running, 1), wanted.workers)
+
+
+def _standing(name: str, job: KnownJob, claimant: KnownJob) -> Claim:
+    """What runs. It keeps all it has, unless the claimant is of higher priority, or its equal and without a worker."""
     size = present(job)
     assert size is not None
     held: Allocation = job.charge(size)
+    newcomer = claimant.held is None or not claimant.held.workers
+    yields = (newcomer and not job.spec.workers.count) or _below(job, claimant)
     return Claim(
         job=name,
         wanted=held,
-        least=held.replace(workers=min(1, held.workers)),
+        least=held.replace(workers=min(1, held.workers)) if yields else held,
         held=held,
         priority=job.spec.priority,
         tenant=job.spec.plan.tenant,
         score=_STAYS,
         at_risk=bool(job.incidents),
     )
+
+
+def _below(job: KnownJob, claimant: KnownJob) -> bool:
+    return job.spec.priority < claimant.spec.priority
 
 
 def _goes_first(other: KnownJob, job: KnownJob) -> bool:

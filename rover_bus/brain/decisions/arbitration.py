@@ -1,4 +1,5 @@
 """Who goes first: priorities, quotas, risks. A higher job may shrink or pause a lower one, which goes on when there is room.
+Among equals everybody gets the least that it can live with before anybody gets more: a full cluster makes room for one more job.
 
 Fed by what each job wants and the least it can live with, feeds plans. P22: growth that needs a shrink elsewhere names it and is
 released only when that shrink is applied. Until checkpoints exist a pause releases workers only: servers stay.
@@ -7,6 +8,7 @@ released only when that shrink is applied. Until checkpoints exist a pause relea
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 
 import msgspec
 
@@ -53,7 +55,8 @@ def arbitrate(
 ) -> list[Grant]:
     """Give each job its wish, its least, or a pause, by (priority, risk, score); never above capacity or a quota.
 
-    The answer is in the order of the claims.
+    "Every job 1 PS + 1 worker, then greedily the best gain" (Optimus, `algorithms.md §2`): the leasts of one priority come
+    before the wishes of that priority. The answer is in the order of the claims.
     """
     order = sorted(claims, key=lambda c: (-c.priority, not c.at_risk, -c.score, c.job))
     yard = _Yard(capacity, dict(quotas or {}))
@@ -61,10 +64,12 @@ def arbitrate(
     for claim in order:
         yard.take(claim.tenant, _paused(claim))
     settled: dict[str, tuple[Allocation, Reason, str]] = {}
-    for claim in order:
-        yard.give_back(claim.tenant, _paused(claim))
-        settled[claim.job] = _settle(claim, yard)
-        yard.take(claim.tenant, settled[claim.job][0])
+    for _, equals in groupby(order, key=lambda c: c.priority):
+        promised = {claim.job: (claim, _promise(claim, yard)) for claim in equals}
+        for claim, least in promised.values():
+            yard.give_back(claim.tenant, least)
+            settled[claim.job] = _settle(claim, yard)
+            yard.take(claim.tenant, settled[claim.job][0])
     shrunk = tuple(sorted(c.job for c in claims if c.held and settled[c.job][0].cores < c.held.cores - 1e-9))
     return [_grant(claim, *settled[claim.job], shrunk, claims, capacity) for claim in claims]
 
@@ -98,6 +103,14 @@ class _Yard:
                     f"{allocation.cores:g} cores more do not fit {name}: {cores:g} of {budget.cores:g} are taken",
                 )
         return None
+
+
+def _promise(claim: Claim, yard: _Yard) -> Allocation:
+    """Set aside the least of a job where it fits, else what nobody takes from it."""
+    yard.give_back(claim.tenant, _paused(claim))
+    promised = claim.least if yard.obstacle(claim.tenant, claim.least) is None else _paused(claim)
+    yard.take(claim.tenant, promised)
+    return promised
 
 
 def _settle(claim: Claim, yard: _Yard) -> tuple[Allocation, Reason, str]:

@@ -61,6 +61,7 @@ class Reason(StrEnum):
     REPLACE_LOST = "replace_lost"
     SHRINK_AFTER_LOSS = "shrink_after_loss"
     # across jobs
+    SHRUNK_FOR_NEWCOMER = "shrunk_for_newcomer"
     SHRUNK_FOR_PRIORITY = "shrunk_for_priority"
     PAUSED_FOR_PRIORITY = "paused_for_priority"
     # the end

@@ -60,7 +60,7 @@ def test_s10_the_same_job_without_relief_is_killed_at_its_limit() -> None:
 
 
 def test_s26_training_goes_on_without_a_brain_and_the_next_plan_says_where_it_resumed() -> None:
-    said = play("away", "--seconds", "15")
+    said = play("away", "--seconds", "10")
     assert said["away"]["failed_calls"] == 0
     assert said["away"]["batches_per_s"] > 0
     assert said["next_plan_resumed_from"] > 0

@@ -117,6 +117,18 @@ def makes_room_for_a_higher_job() -> Any:
     return life
 
 
+def makes_room_for_one_more_of_the_same_priority() -> Any:
+    """A full cluster: the second job gets its least by the first one's shrinking; the third waits, and is told for what."""
+    life = Life(cores=2.3)
+    life.submit("first", step, cores=0.5)
+    life.wait(60)
+    life.submit("second", step, cores=0.5)
+    life.wait(60)
+    life.submit("third", step, workers=3, cores=0.5)
+    life.wait(20)
+    return life
+
+
 def finds_a_straggler_among_two() -> Any:
     """S18: one of two workers becomes five times slower; found within 15 s, replaced when it lasts."""
     life = Life()
@@ -256,6 +268,7 @@ STORIES: tuple[Story, ...] = (
     only_observes,
     stays_within_a_quota,
     makes_room_for_a_higher_job,
+    makes_room_for_one_more_of_the_same_priority,
     finds_a_straggler_among_two,
     relieves_memory_before_the_kill,
     lets_the_risk_win,
