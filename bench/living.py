@@ -2,7 +2,8 @@
 
     python -m bench.living growth|falls|straggler|cores|memory|no-relief|away [--seconds N] [--json]
 
-growth     an input-bound job (120 ms of storage latency a batch: four workers together need half a core) starts with one worker: probes, a plan, its verdict
+growth     an input-bound job (120 ms of storage latency a batch: four workers need half a core) starts with one worker: probes, a
+           plan, its verdict
 falls      the same; when the scale-up is live the server is throttled: the change is taken back, in how many windows (S16)
 straggler  one of two workers is slowed five times by a SIGSTOP duty cycle: how long until it is found, and its share after (S18)
 cores      workers use up their cores: they get more, without a restart

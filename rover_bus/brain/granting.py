@@ -1,7 +1,8 @@
 """Wishes meet capacity, quotas and priorities: what a job gets, who must shrink for it first, or why it gets nothing.
 
 Fed by wishes, feeds proposals. A job's growth takes only free room and that of lower priorities; among equals what runs stays,
-except that a job without workers gets the least it can live with: those who have more than that shrink for it. Growth that needs a shrink elsewhere waits until that shrink is settled (P22). Pure.
+except that a job without workers gets the least it can live with: those who have more than that shrink for it.
+Growth that needs a shrink elsewhere waits until that shrink is settled (P22). Pure.
 """
 
 from __future__ import annotations
