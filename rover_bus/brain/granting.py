@@ -91,9 +91,7 @@ def _settled(
     return Granted(size=size, shrinks=shrinks)
 
 
-def _why(
-    key: str, name: str, grants: dict[str, Grant], other: KnownJob, priority: int
-) -> tuple[str, str]:
+def _why(key: str, name: str, grants: dict[str, Grant], other: KnownJob, priority: int) -> tuple[str, str]:
     """Why a job shrinks: a constant, and words."""
     if other.spec.priority < priority:
         return str(grants[key].reason), f"for {name}, of higher priority"
