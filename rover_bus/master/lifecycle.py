@@ -27,7 +27,7 @@ from rover_bus.events.log import (
 from rover_bus.events.requests import ServerAddress
 from rover_bus.master import cutting, recovery, rollout
 from rover_bus.master.ledger import Ledger
-from rover_bus.master.planning import Commands, begin_again, remove_places, replace_members
+from rover_bus.master.planning import Commands, begin_again, is_planned, remove_places, replace_members
 from rover_bus.master.state import State
 
 Consequences = Generator[Record, None, None]
@@ -100,7 +100,8 @@ def _lose_server(state: State, member: Member, kept: bool, cause: str, commands:
     holds = kept and any(index == member.index for index, _, _ in state.owners)
     if state.routing is None and not holds and not state.stop and not _too_many_losses(state):
         # Nobody could train on it yet, or no slot had come to it: nothing is lost with it.
-        yield replace_members(state, [member], commands, cause, f"{member} lost before it served")
+        if is_planned(state, member):
+            yield replace_members(state, [member], commands, cause, f"{member} lost before it served")
         return
     if state.routing is not None and not rollout.owns_slots(state, member) and not _too_many_losses(state):
         yield from rollout.lose_idle_server(state, member, commands, cause)

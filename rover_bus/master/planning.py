@@ -96,6 +96,12 @@ def replace_members(
     return _changed(state, members, cause, reason)
 
 
+def is_planned(state: State, member: Member) -> bool:
+    """Whether this very life is wanted: not one whose successor is planned already."""
+    desired = state.planned.get(member.place)
+    return desired is not None and desired.member == member
+
+
 def begin_again(
     state: State, lost: Iterable[Member], commands: Commands, cause: str, reason: str
 ) -> MembersPlanned:
@@ -111,7 +117,12 @@ def resume_members(state: State, cause: str, reason: str) -> MembersPlanned:
 
 
 def _lives_again(state: State) -> list[DesiredMember]:
-    return [desired.replace(member=_next_life(state, desired.member)) for desired in state.dropped.values()]
+    """Workers that were done, or paused. A server that left has given its slots away: it is not missed."""
+    return [
+        desired.replace(member=_next_life(state, desired.member))
+        for desired in state.dropped.values()
+        if desired.member.role == "worker"
+    ]
 
 
 def remove_places(state: State, places: set[str], cause: str, reason: str) -> MembersPlanned:

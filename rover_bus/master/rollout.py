@@ -25,7 +25,14 @@ from rover_bus.events.log import (
 )
 from rover_bus.events.requests import HeartbeatRequest, MoveOrder, MoveStatus, ServerAddress, SlotTraffic
 from rover_bus.master import slots
-from rover_bus.master.planning import Commands, add_servers, present_servers, remove_places, replace_members
+from rover_bus.master.planning import (
+    Commands,
+    add_servers,
+    is_planned,
+    present_servers,
+    remove_places,
+    replace_members,
+)
 from rover_bus.master.state import Life, State
 
 Consequences = Generator[Record, None, None]
@@ -388,7 +395,7 @@ def lose_idle_server(state: State, member: Member, commands: Commands, cause: st
         yield from _give_up(state, f"{member} is lost", cause)
     if rollout is not None and rollout.failures >= ATTEMPTS:
         yield from stop(state, f"{MOVES_FAIL}: {member.place} was lost again and again", cause)
-    if member.place in state.planned:
+    if is_planned(state, member):
         yield replace_members(state, [member], commands, cause, f"{member} lost, without slots")
 
 

@@ -22,6 +22,7 @@ from rover_bus.events.identity import DesiredMember, Exit, Member, Resources
 from rover_bus.node.affinity import assign_cpus
 
 BACKOFF_FIRST_S, BACKOFF_MAX_S = 0.1, 5.0
+MOST_DOUBLINGS = 16  # of the backoff: far above its maximum
 HEALTHY_S = 10.0  # a life that lasted this long clears the backoff
 MASTER_GRACE_S = 5.0
 
@@ -238,7 +239,7 @@ def _evolve_ended(state: Platform, event: Ended) -> Platform:
         return state
     early = past.failures + 1 if past and same and event.exit.reason != "killed" else 1
     failures = 0 if event.ran_s >= HEALTHY_S else early
-    delay_s = min(BACKOFF_FIRST_S * 2.0 ** (failures - 1), BACKOFF_MAX_S) if failures else 0.0
+    delay_s = min(BACKOFF_FIRST_S * 2.0 ** min(failures - 1, MOST_DOUBLINGS), BACKOFF_MAX_S) if failures else 0.0
     over = Past(event.uid, event.member.incarnation, failures, event.at_s + delay_s)
     return replace(state, past=_with(state.past, key, over))
 
