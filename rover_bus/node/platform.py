@@ -239,7 +239,9 @@ def _evolve_ended(state: Platform, event: Ended) -> Platform:
         return state
     early = past.failures + 1 if past and same and event.exit.reason != "killed" else 1
     failures = 0 if event.ran_s >= HEALTHY_S else early
-    delay_s = min(BACKOFF_FIRST_S * 2.0 ** min(failures - 1, MOST_DOUBLINGS), BACKOFF_MAX_S) if failures else 0.0
+    delay_s = (
+        min(BACKOFF_FIRST_S * 2.0 ** min(failures - 1, MOST_DOUBLINGS), BACKOFF_MAX_S) if failures else 0.0
+    )
     over = Past(event.uid, event.member.incarnation, failures, event.at_s + delay_s)
     return replace(state, past=_with(state.past, key, over))
 
