@@ -1,8 +1,8 @@
 """The Bus over NATS and JetStream, hardened: what nats-py leaves to its user is done here, once.
 
 Fed by services through the port (bus.py); feeds their handlers. nats_storage.py knows streams and buckets, nats_follow.py their
-readers, nats_micro.py the service protocol. This file alone imports nats, which makes it longer than its neighbours, and
-callers import it lazily (0.1 s).
+readers, nats_micro.py the service protocol, nats_client.py a single client of nats-py, nats_questions.py
+requests. Only those two and this file import nats, and callers import them lazily (0.1 s).
 
 One way back: nats-py's own reconnection is switched off. Whatever ends a client (a broken connection, a credential that expired,
 an unknown error of the server, a read loop that died and only looks alive) ends it for good, and one supervisor dials a new
@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-import re
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from datetime import UTC, datetime
 from functools import partial
@@ -23,10 +22,8 @@ from typing import Any, Self, TypeVar
 import nats.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
-from nats.aio.subscription import Subscription as ClientSubscription
 
 from rover_bus import __version__
-from rover_bus.events import nats_jetstream as jetstream
 from rover_bus.events.bus import (
     NO_HEADERS,
     ConnectionState,
@@ -36,21 +33,28 @@ from rover_bus.events.bus import (
 )
 from rover_bus.events.errors import (
     AccessDenied,
-    BrokerUnreachable,
     BusError,
-    BusTimeout,
-    InputError,
-    NoResponders,
     NotConnected,
     RoverError,
 )
+from rover_bus.events.nats_client import (
+    BrokerAddress,
+    Interest,
+    answers_ping,
+    denial,
+    dial,
+    end,
+    flush,
+    forbidden_subject,
+    translate,
+)
 from rover_bus.events.nats_follow import SILENT_TICKS, Follower, Raw
 from rover_bus.events.nats_micro import ERROR, ERROR_CODE, QUEUE, Service, name_endpoints
+from rover_bus.events.nats_questions import Questions
 from rover_bus.events.nats_storage import NatsStorage
 
 T = TypeVar("T")
 
-CALL_TIMEOUT_S = 5.0
 TICK_S = 1.0  # of the watchdog
 DEAF_TICKS = 5  # ticks without an answer to a ping: the broker hangs, or our read loop died
 PAUSES_S = (0.02, 0.05, 0.1, 0.2, 0.25)  # between dials; the last one for ever
@@ -58,33 +62,22 @@ DENIED_PAUSE_S = 1.0
 RESTORE_TIMEOUT_S = 2.0
 READ_BATCH = 256
 LEAST_BYTES = 1 << 20
-PENDING_BYTES = 16 << 20  # written but not yet sent, before publish waits
-_NO_RESPONDERS = "503"
-_DENIED = re.compile(r'permissions violation for (publish|subscription) (?:to )?"([^"]+)"', re.IGNORECASE)
 
 
 class NatsBus(NatsStorage):
     """One connection. Made by `await NatsBus.connect(...)`."""
 
-    def __init__(
-        self, url: str, secret: str, secret_source: str, name: str, inbox_prefix: str, timeout_s: float
-    ):
+    def __init__(self, broker: BrokerAddress) -> None:
         super().__init__()
-        self.url = url
-        self._secret = secret
-        self._secret_source = secret_source
-        self._name = name
-        self._inbox_prefix = inbox_prefix
-        self._timeout_s = timeout_s
+        self._broker, self.url = broker, broker.url
         self._client: Client | None = None
         self._state: ConnectionState = "disconnected"
         self._refusal: RoverError | None = None  # why we are not connected, when it is not just the network
         self._listeners: list[Callable[[ConnectionState], None]] = []
-        self._inbox = ""
         self._number = 0
-        self._asked: dict[str, tuple[asyncio.Future[Msg], str]] = {}
+        self._questions = Questions()
         self._denied: set[str] = set()  # subjects, in the server's lower case
-        self._interests: dict[int, _Interest] = {}
+        self._interests: dict[int, Interest] = {}
         self._readers: dict[int, Follower] = {}
         self._mending: dict[Follower, asyncio.Task[None]] = {}
         self._outbox: list[tuple[str, bytes, dict[str, str] | None]] = []
@@ -107,7 +100,7 @@ class NatsBus(NatsStorage):
         `secret_source` is what AccessDenied tells the user to check, for example the path of the secret's file. Later losses
         are mended for ever; calls raise NotConnected meanwhile.
         """
-        bus = cls(url, secret, secret_source, name, inbox_prefix, timeout_s)
+        bus = cls(BrokerAddress(url, secret, secret_source, name, inbox_prefix, timeout_s))
         await bus._open()
         bus._spawn(bus._watch_over())
         return bus
@@ -126,7 +119,7 @@ class NatsBus(NatsStorage):
         try:
             await client.publish(subject, body, headers=dict(headers) if headers else None)
         except nats.errors.Error as error:
-            raise _translate(error, subject, len(body)) from error
+            raise translate(error, subject, len(body)) from error
 
     async def subscribe(
         self, subject: str, handler: Callable[[Message], None], *, queue: str = ""
@@ -134,7 +127,7 @@ class NatsBus(NatsStorage):
         async def deliver(msg: Msg) -> None:
             handler(Message(msg.subject, msg.data, msg.headers or {}, self._responder(msg)))
 
-        return await self._keep([_Interest(subject, queue, deliver)])
+        return await self._keep([Interest(subject, queue, deliver)])
 
     async def request(
         self, subject: str, body: bytes, *, timeout_s: float, headers: Headers = NO_HEADERS
@@ -163,11 +156,11 @@ class NatsBus(NatsStorage):
             endpoints=named,
         )
         served = [
-            _Interest(endpoint.subject, QUEUE, endpoint.serving(endpoints[endpoint.subject], self.send))
+            Interest(endpoint.subject, QUEUE, endpoint.serving(endpoints[endpoint.subject], self.send))
             for endpoint in named
         ]
         asked = [
-            _Interest(subject, "", description.describing(verb, self.send))
+            Interest(subject, "", description.describing(verb, self.send))
             for subject, verb in description.questions()
         ]
         return await self._keep(served + asked)
@@ -185,7 +178,7 @@ class NatsBus(NatsStorage):
         await _cancel([*self._tasks, *self._mending.values()])
         self._fail_waiting("this connection was closed while it waited for an answer")
         if client is not None:
-            await _end(client)
+            await end(client)
         self._tell("closed")
 
     # What readers need of the connection (nats_follow.Wire)
@@ -198,7 +191,7 @@ class NatsBus(NatsStorage):
             callback(msg)
 
         client = self._require()
-        interest = _Interest(subject, "", deliver)
+        interest = Interest(subject, "", deliver)
         await self._subscribe(client, interest)
         return partial(self._unsubscribe, interest)
 
@@ -217,41 +210,14 @@ class NatsBus(NatsStorage):
     async def ask(
         self, subject: str, body: bytes, timeout_s: float, headers: dict[str, str] | None = None
     ) -> Msg:
-        """Request and wait on our own inbox: nats-py's request outlives a lost connection until its timeout."""
-        client = self._require(subject)
-        loop = asyncio.get_running_loop()
-        self._number += 1
-        token = f"{self._inbox}{self._number}"
-        answer: asyncio.Future[Msg] = loop.create_future()
-        self._asked[token] = (answer, subject)
-        alarm = loop.call_later(timeout_s, _expire, answer, subject, timeout_s)
-        try:
-            await client.publish(subject, body, reply=token, headers=headers)
-            return await answer
-        except nats.errors.Error as error:
-            raise _translate(error, subject, len(body)) from error
-        finally:
-            alarm.cancel()
-            self._asked.pop(token, None)
-
-    async def _on_answer(self, msg: Msg) -> None:
-        waiting = self._asked.get(msg.subject)
-        if waiting is None or waiting[0].done():
-            return
-        answer, subject = waiting
-        if msg.headers and not msg.data and msg.headers.get(jetstream.STATUS) == _NO_RESPONDERS:
-            answer.set_exception(
-                NoResponders(f"nobody answers on {subject} now: its service is gone or not yet there")
-            )
-        else:
-            answer.set_result(msg)
+        return await self._questions.ask(self._require(subject), subject, body, timeout_s, headers)
 
     async def post(self, subject: str, body: bytes, reply: str) -> None:
         client = self._require(subject)
         try:
             await client.publish(subject, body, reply=reply)
         except nats.errors.Error as error:
-            raise _translate(error, subject, len(body)) from error
+            raise translate(error, subject, len(body)) from error
 
     # Answering
 
@@ -271,11 +237,11 @@ class NatsBus(NatsStorage):
             try:
                 await client.publish(subject, body, headers=headers)
             except nats.errors.Error as error:
-                self._report(_translate(error, subject, len(body)))
+                self._report(translate(error, subject, len(body)))
 
     # Keeping
 
-    async def _keep(self, interests: list[_Interest]) -> Subscription:
+    async def _keep(self, interests: list[Interest]) -> Subscription:
         client = self._require()
         kept = _Kept(self)
         for interest in interests:
@@ -313,16 +279,16 @@ class NatsBus(NatsStorage):
             await _cancel([mending])
         await reader.stop()
 
-    async def _subscribe(self, client: Client, interest: _Interest) -> None:
+    async def _subscribe(self, client: Client, interest: Interest) -> None:
         try:
             interest.subscription = await client.subscribe(
                 interest.subject, queue=interest.queue, cb=interest.deliver
             )
         except nats.errors.Error as error:
-            raise _translate(error, interest.subject, 0) from error
+            raise translate(error, interest.subject, 0) from error
         interest.client = client
 
-    async def _unsubscribe(self, interest: _Interest) -> None:
+    async def _unsubscribe(self, interest: Interest) -> None:
         client, subscription = interest.client, interest.subscription
         interest.client = interest.subscription = None
         if client is not None and subscription is not None and not client.is_closed:
@@ -334,81 +300,32 @@ class NatsBus(NatsStorage):
 
         In a task of its own: nats-py's read loop dies of a pong whose waiter was cancelled.
         """
-        await asyncio.shield(self._spawn(self._flush(client)))
-
-    async def _flush(self, client: Client) -> None:
-        with contextlib.suppress(nats.errors.Error, TimeoutError, OSError):
-            await client.flush(timeout=int(CALL_TIMEOUT_S))
+        await asyncio.shield(self._spawn(flush(client)))
 
     # The connection
 
     async def _open(self) -> None:
-        client = await self._dial()
+        client = await dial(self._broker, self._on_error, self._lost)
         self._client = client
-        self._inbox = client.new_inbox() + "."
         self._denied.clear()
         try:
-            await client.subscribe(self._inbox + "*", cb=self._on_answer)
+            answers = await self._questions.begin(client)
             for interest in list(self._interests.values()):
                 await self._subscribe(client, interest)
             await self._settle(client)
-            self._refuse_denied(self._inbox + "*")
+            self._refuse_denied(answers)
         except BaseException as error:
             self._lost(client)
-            await _end(client)
+            await end(client)
             if isinstance(error, nats.errors.Error | BusError):
-                raise NotConnected(f"the broker at {self.url} left again at once") from error
+                raise NotConnected(f"the broker at {self._broker.url} left again at once") from error
             raise
         await self._restore_streams()
         await self._attach_readers()
         if self._client is not client:
-            raise NotConnected(f"the broker at {self.url} left again at once")
+            raise NotConnected(f"the broker at {self._broker.url} left again at once")
         self._state, self._refusal = "connected", None
         self._tell("connected")
-
-    async def _dial(self) -> Client:
-        client = Client()
-        errors: list[Exception] = []
-
-        async def on_error(error: Exception) -> None:
-            errors.append(error)
-            self._on_error(error)
-
-        async def on_closed() -> None:
-            self._lost(client)
-
-        try:
-            async with asyncio.timeout(self._timeout_s):
-                await client.connect(
-                    [self.url],
-                    error_cb=on_error,
-                    closed_cb=on_closed,
-                    name=self._name,
-                    token=self._secret or None,
-                    inbox_prefix=self._inbox_prefix,
-                    allow_reconnect=False,
-                    max_reconnect_attempts=1,
-                    reconnect_time_wait=0,
-                    connect_timeout=max(1, round(self._timeout_s)),
-                    ping_interval=15,
-                    pending_size=PENDING_BYTES,
-                    flush_timeout=CALL_TIMEOUT_S,
-                )
-        except (nats.errors.Error, OSError, TimeoutError) as error:
-            await _end(client)
-            # The server tells a refused secret in words only, before nats-py has a type for it.
-            if "authorization" in str(error).lower() or "authentication" in str(error).lower():
-                raise AccessDenied(
-                    f"the broker at {self.url} refuses our secret: check {self._secret_source}"
-                ) from error
-            cause = errors[-1] if errors else error
-            raise BrokerUnreachable(
-                f"no broker answers at {self.url} ({cause or type(cause).__name__}): start one (`rover up`), or check the URL"
-            ) from error
-        except BaseException:
-            await _end(client)
-            raise
-        return client
 
     def _lost(self, client: Client) -> None:
         """A client has ended. Fail what waits at once, and dial again."""
@@ -454,10 +371,10 @@ class NatsBus(NatsStorage):
             client = self._client
             if client is not None and not await self._answers(client):
                 self._lost(client)
-                await _end(client)
+                await end(client)
 
     async def _answers(self, client: Client) -> bool:
-        ping = self._spawn(self._ping(client))
+        ping = self._spawn(answers_ping(client, DEAF_TICKS * TICK_S + 60))
         for _ in range(DEAF_TICKS):
             await asyncio.wait({ping}, timeout=TICK_S)
             if ping.done():
@@ -465,13 +382,6 @@ class NatsBus(NatsStorage):
             if self._client is not client:
                 return True  # it has ended otherwise
         return False
-
-    async def _ping(self, client: Client) -> bool:
-        try:
-            await client.rtt(timeout=int(DEAF_TICKS * TICK_S) + 60)
-        except (nats.errors.Error, OSError, TimeoutError, AttributeError, RuntimeError):
-            return client.is_closed  # its own end is told by closed_cb
-        return True
 
     async def _restore_streams(self) -> None:
         """Create anew what was in memory. A store that refuses must not keep us from being connected."""
@@ -515,7 +425,7 @@ class NatsBus(NatsStorage):
             raise NotConnected(
                 "this connection was closed"
                 if closed
-                else f"the broker at {self.url} is away: wait for on_connection"
+                else f"the broker at {self._broker.url} is away: wait for on_connection"
             )
         if self._denied:
             self._refuse_denied(subject)
@@ -523,28 +433,23 @@ class NatsBus(NatsStorage):
 
     def _refuse_denied(self, subject: str) -> None:
         if subject.lower() in self._denied:
-            raise _denial(subject)
+            raise denial(subject)
 
     def _on_error(self, error: Exception) -> None:
         """Asynchronous errors of the client: forbidden subjects (told in words only), broken handlers, lost connections."""
-        found = _DENIED.search(str(error))
-        if found:
-            self._denied.add(found[2])
-            for answer, subject in self._asked.values():
-                if subject.lower() == found[2] and not answer.done():
-                    answer.set_exception(_denial(subject))
+        if forbidden := forbidden_subject(error):
+            self._denied.add(forbidden)
+            self._questions.forbid(forbidden)
         elif not isinstance(error, nats.errors.Error | OSError | TimeoutError):
             self._report(error)
 
     def _report(self, error: Exception) -> None:
         asyncio.get_running_loop().call_exception_handler(
-            {"message": f"on the bus as {self._name}: {error}", "exception": error}
+            {"message": f"on the bus as {self._broker.name}: {error}", "exception": error}
         )
 
     def _fail_waiting(self, why: str) -> None:
-        for answer, subject in self._asked.values():
-            if not answer.done():
-                answer.set_exception(NotConnected(f"{subject}: {why}"))
+        self._questions.fail(why)
         for batch in self._readings.values():
             batch.put_nowait(None)
 
@@ -561,19 +466,6 @@ class NatsBus(NatsStorage):
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
-
-
-class _Interest:
-    """A core subscription as it is to be restored on every new client."""
-
-    __slots__ = ("client", "deliver", "queue", "subject", "subscription")
-
-    def __init__(self, subject: str, queue: str, deliver: Callable[[Msg], Awaitable[None]]) -> None:
-        self.subject = subject
-        self.queue = queue
-        self.deliver = deliver
-        self.client: Client | None = None
-        self.subscription: ClientSubscription | None = None
 
 
 class _Kept:
@@ -598,52 +490,9 @@ class _KeptReader:
         await self._bus.drop_reader(self._number, self._reader)
 
 
-def _expire(answer: asyncio.Future[Msg], subject: str, timeout_s: float) -> None:
-    if not answer.done():
-        answer.set_exception(
-            BusTimeout(
-                f"no answer on {subject} within {timeout_s:g} s: whether it took effect is unknown, repeat it"
-            )
-        )
-
-
-def _denial(subject: str) -> AccessDenied:
-    return AccessDenied(
-        f"the broker forbids us the subject {subject}: ask for rights to it, or use other credentials"
-    )
-
-
-def _translate(error: nats.errors.Error, subject: str, size: int) -> RoverError:
-    match error:
-        case nats.errors.MaxPayloadError():
-            return InputError(
-                f"{subject}: {size} bytes are more than the broker takes in one message: pack less"
-            )
-        case nats.errors.BadSubjectError() | nats.errors.BadHeaderError():
-            return InputError(f"{subject!r} or its headers cannot be sent: build subjects with subjects.py")
-        case _:
-            return NotConnected(
-                f"{subject}: the connection to the broker is down ({error}): wait for on_connection"
-            )
-
-
 async def _cancel(tasks: list[asyncio.Task[Any]]) -> None:
     current = asyncio.current_task()
     others = [task for task in tasks if task is not current]
     for task in others:
         task.cancel()
     await asyncio.gather(*others, return_exceptions=True)
-
-
-async def _end(client: Client) -> None:
-    """Close a client, also one whose peer has stopped reading and whose close would wait for ever."""
-    try:
-        async with asyncio.timeout(1.0):
-            await client.close()
-    except (TimeoutError, nats.errors.Error, OSError):
-        pass
-    # Private, because there is no other way to drop a connection with unsent bytes; guarded by
-    # test_a_broker_that_hangs_is_noticed_and_left.
-    writer = getattr(getattr(client, "_transport", None), "_io_writer", None)
-    if writer is not None:
-        writer.transport.abort()

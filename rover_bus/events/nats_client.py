@@ -1,0 +1,153 @@
+"""One client of nats-py: how it is dialled, asked whether it lives, and ended; its errors in our words.
+
+Used by nats_bus.py alone, which decides when; apart, because what nats-py says in strings and private attributes is known here and
+nowhere else. A client is used for one connection and never reconnects by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple
+
+import nats.errors
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription as ClientSubscription
+
+from rover_bus.events.errors import AccessDenied, BrokerUnreachable, InputError, NotConnected, RoverError
+
+CALL_TIMEOUT_S = 5.0
+PENDING_BYTES = 16 << 20  # written but not yet sent, before publish waits
+_DENIED = re.compile(r'permissions violation for (publish|subscription) (?:to )?"([^"]+)"', re.IGNORECASE)
+
+
+class BrokerAddress(NamedTuple):
+    """Where a broker is, and who we are to it. `secret_source`: what AccessDenied tells the user to check."""
+
+    url: str
+    secret: str
+    secret_source: str
+    name: str
+    inbox_prefix: str
+    timeout_s: float  # for the first answer
+
+
+class Interest:
+    """A core subscription as it is to be restored on every new client."""
+
+    __slots__ = ("client", "deliver", "queue", "subject", "subscription")
+
+    def __init__(self, subject: str, queue: str, deliver: Callable[[Msg], Awaitable[None]]) -> None:
+        self.subject = subject
+        self.queue = queue
+        self.deliver = deliver
+        self.client: Client | None = None
+        self.subscription: ClientSubscription | None = None
+
+
+async def dial(
+    broker: BrokerAddress, on_error: Callable[[Exception], None], on_closed: Callable[[Client], None]
+) -> Client:
+    """Return a connected client. Raises BrokerUnreachable within about `timeout_s`, or AccessDenied."""
+    client = Client()
+    errors: list[Exception] = []
+
+    async def hear_error(error: Exception) -> None:
+        errors.append(error)
+        on_error(error)
+
+    async def hear_end() -> None:
+        on_closed(client)
+
+    try:
+        async with asyncio.timeout(broker.timeout_s):
+            await client.connect(
+                [broker.url],
+                error_cb=hear_error,
+                closed_cb=hear_end,
+                name=broker.name,
+                token=broker.secret or None,
+                inbox_prefix=broker.inbox_prefix,
+                allow_reconnect=False,
+                max_reconnect_attempts=1,
+                reconnect_time_wait=0,
+                connect_timeout=max(1, round(broker.timeout_s)),
+                ping_interval=15,
+                pending_size=PENDING_BYTES,
+                flush_timeout=CALL_TIMEOUT_S,
+            )
+    except (nats.errors.Error, OSError, TimeoutError) as error:
+        await end(client)
+        # The server tells a refused secret in words only, before nats-py has a type for it.
+        if "authorization" in str(error).lower() or "authentication" in str(error).lower():
+            raise AccessDenied(
+                f"the broker at {broker.url} refuses our secret: check {broker.secret_source}"
+            ) from error
+        cause = errors[-1] if errors else error
+        raise BrokerUnreachable(
+            f"no broker answers at {broker.url} ({cause or type(cause).__name__}): start one (`rover up`), or check the URL"
+        ) from error
+    except BaseException:
+        await end(client)
+        raise
+    return client
+
+
+async def answers_ping(client: Client, timeout_s: float) -> bool:
+    """Whether a client lives; also True for one that has ended and said so."""
+    try:
+        await client.rtt(timeout=int(timeout_s))
+    except (nats.errors.Error, OSError, TimeoutError, AttributeError, RuntimeError):
+        return client.is_closed  # its own end is told by closed_cb
+    return True
+
+
+async def flush(client: Client) -> None:
+    """Wait until the broker has seen all that was sent, or cannot be asked."""
+    with contextlib.suppress(nats.errors.Error, TimeoutError, OSError):
+        await client.flush(timeout=int(CALL_TIMEOUT_S))
+
+
+async def end(client: Client) -> None:
+    """Close a client, also one whose peer has stopped reading and whose close would wait for ever."""
+    try:
+        async with asyncio.timeout(1.0):
+            await client.close()
+    except (TimeoutError, nats.errors.Error, OSError):
+        pass
+    # Private, because there is no other way to drop a connection with unsent bytes; guarded by
+    # test_a_broker_that_hangs_is_noticed_and_left.
+    writer = getattr(getattr(client, "_transport", None), "_io_writer", None)
+    if writer is not None:
+        writer.transport.abort()
+
+
+def denial(subject: str) -> AccessDenied:
+    """Return the error of a subject that the broker forbids us."""
+    return AccessDenied(
+        f"the broker forbids us the subject {subject}: ask for rights to it, or use other credentials"
+    )
+
+
+def forbidden_subject(error: Exception) -> str:
+    """Return the subject that an asynchronous error says is forbidden, in the server's lower case; "" for any other error."""
+    found = _DENIED.search(str(error))
+    return found[2] if found else ""
+
+
+def translate(error: nats.errors.Error, subject: str, size: int) -> RoverError:
+    """Return our error for a client's, about a message of `size` bytes."""
+    match error:
+        case nats.errors.MaxPayloadError():
+            return InputError(
+                f"{subject}: {size} bytes are more than the broker takes in one message: pack less"
+            )
+        case nats.errors.BadSubjectError() | nats.errors.BadHeaderError():
+            return InputError(f"{subject!r} or its headers cannot be sent: build subjects with subjects.py")
+        case _:
+            return NotConnected(
+                f"{subject}: the connection to the broker is down ({error}): wait for on_connection"
+            )
