@@ -15,15 +15,16 @@ from rover_bus.events.errors import InputError
 from rover_bus.events.job import JobSpec
 
 ROWS, EVAL_ROWS = 48_000, 12_000
+SERVERS_ROWS, SERVERS_EVAL_ROWS = 24_000, 4_000
 USER_WORKERS = 1  # what the demo's user would have asked for: the wrong configuration of the story
 
 
-def make_clicks(root: Path, seed: int) -> None:
+def make_clicks(root: Path, seed: int, rows: int = ROWS, evaluated: int = EVAL_ROWS) -> None:
     """Write the demo's click logs into a directory. Raises InputError."""
     made = subprocess.run(
         [
             *(sys.executable, str(find_example("clicks.py")), "clicks_train.tsv", "clicks_eval.tsv"),
-            *("--rows", str(ROWS), "--eval-rows", str(EVAL_ROWS), "--seed", str(seed)),
+            *("--rows", str(rows), "--eval-rows", str(evaluated), "--seed", str(seed)),
         ],
         cwd=root,
         capture_output=True,
@@ -37,8 +38,18 @@ def make_clicks(root: Path, seed: int) -> None:
 def prepare_job(root: Path, seed: int) -> tuple[JobSpec, dict[str, int]]:
     """Make the data and read the job file; return the job and the rows of `train` and `evaluate`."""
     make_clicks(root, seed)
-    job_file = root / "demo.toml"
-    shutil.copyfile(find_example("jobs/demo.toml"), job_file)
+    return _take(root, "demo.toml", seed)
+
+
+def prepare_servers_job(root: Path, seed: int) -> tuple[JobSpec, dict[str, int]]:
+    """The same for the act of the servers: examples/jobs/servers.toml."""
+    make_clicks(root, seed, SERVERS_ROWS, SERVERS_EVAL_ROWS)
+    return _take(root, "servers.toml", seed)
+
+
+def _take(root: Path, example: str, seed: int) -> tuple[JobSpec, dict[str, int]]:
+    job_file = root / example
+    shutil.copyfile(find_example(f"jobs/{example}"), job_file)
     spec = read_job(job_file, seed=seed)
     return spec, check_data(spec)
 

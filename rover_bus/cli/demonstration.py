@@ -11,7 +11,7 @@ import contextlib
 import shutil
 import tempfile
 import time
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,7 +31,7 @@ from rover_bus.cli.stack import RunningStack, ending_on_signals
 from rover_bus.cli.submission import Outages, follow_job, submit
 from rover_bus.cli.unmanaged import Unmanaged
 from rover_bus.cli.unmanaged_runs import key_of, recall
-from rover_bus.events.facts import HostRegistered, MasterElected
+from rover_bus.events.facts import HostRegistered, JobEnded, MasterElected
 from rover_bus.events.job import JobSpec
 
 if TYPE_CHECKING:
@@ -66,6 +66,46 @@ class Choices:
         return draw_strikes(self.seed, self.chaos)
 
 
+@contextlib.contextmanager
+def demo_directory(keep: Path | None) -> Iterator[Path]:
+    """Make the directory of a demo, and remove it whatever happens; one that is to be kept stays."""
+    if keep:
+        keep.mkdir(parents=True, exist_ok=True)
+        yield keep.absolute()
+        return
+    root = Path(tempfile.mkdtemp(prefix="rover-demo-"))
+    try:
+        yield root
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+
+
+async def train(
+    bus: NatsBus,
+    spec: JobSpec,
+    progress: Progress,
+    hear: Callable[[Happened], None],
+    beside: Sequence[Coroutine[Any, Any, None]],
+) -> JobEnded:
+    """Submit a job and follow it to its end, while what is `beside` goes on; `hear` is told every fact."""
+    await progress.follow()
+    sequence = await submit(bus, spec)
+    tasks = [asyncio.ensure_future(work) for work in beside]
+    try:
+        return await follow_job(bus, spec.name, sequence, hear)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def draw_bar(narrator: Narrator, progress: Progress) -> None:
+    """Move the bar for ever."""
+    while True:
+        narrator.progress(progress.fraction)
+        await asyncio.sleep(DRAW_S)
+
+
 class Demonstration:
     """One demo."""
 
@@ -79,7 +119,7 @@ class Demonstration:
         choices, say = self.choices, self.narrator.say
         began_s = time.monotonic()
         self.narrator.title(f"rover demo, seed {choices.seed}, chaos: {choices.chaos}")
-        with ending_on_signals(), self._directory() as root:
+        with ending_on_signals(), demo_directory(choices.keep) as root:
             spec, rows = prepare_job(root, choices.seed)
             self._introduce(spec, rows)
             with (
@@ -104,21 +144,7 @@ class Demonstration:
     def _conclude(self, report: dict[str, Any], off: dict[str, Any] | None) -> None:
         report["unmanaged"] = off
         self.narrator.verdict(report, off)
-        self.narrator.title("next")
-        for line in NEXT:
-            self.narrator.console.print(f"  {line}", soft_wrap=True)
-
-    @contextlib.contextmanager
-    def _directory(self) -> Iterator[Path]:
-        if self.choices.keep:
-            self.choices.keep.mkdir(parents=True, exist_ok=True)
-            yield self.choices.keep.absolute()
-            return
-        root = Path(tempfile.mkdtemp(prefix="rover-demo-"))
-        try:
-            yield root
-        finally:
-            shutil.rmtree(root, ignore_errors=True)
+        self.narrator.next(NEXT)
 
     async def _train_beside(self, progress: Progress, spec: JobSpec, ends: contextlib.ExitStack) -> None:
         """Start the same job in one process, once the first sizes are measured: it would be in their way."""
@@ -160,17 +186,9 @@ class Demonstration:
                 self.narrator.fact(happened.fact)
 
         await self._tell_wrong_size(bus, spec)
-        await progress.follow()
-        sequence = await submit(bus, spec)
+        works = [*self._beside(acts, chaos, progress), self._train_beside(progress, spec, ends)]
         with self.narrator.training("training"):
-            works = [*self._beside(acts, chaos, progress), self._train_beside(progress, spec, ends)]
-            beside = [asyncio.ensure_future(work) for work in works]
-            try:
-                ended = await follow_job(bus, spec.name, sequence, hear)
-            finally:
-                for task in beside:
-                    task.cancel()
-                await asyncio.gather(*beside, return_exceptions=True)
+            ended = await train(bus, spec, progress, hear, works)
         wall_s = time.monotonic() - began_s
         report = sum_up(
             spec.name, ended, tally, wall_s=wall_s, broker_restarts=max(outages.count, chaos.count("broker"))
@@ -185,7 +203,7 @@ class Demonstration:
 
     def _beside(self, acts: Acts, chaos: Chaos, progress: Progress) -> Sequence[Coroutine[Any, Any, None]]:
         """Return what goes on beside the training."""
-        strikes, draw = self.choices.strikes(), self._draw(progress)
+        strikes, draw = self.choices.strikes(), draw_bar(self.narrator, progress)
         if self.choices.chaos != "all":
             return [chaos.run(strikes), draw]
         if self.choices.story:
@@ -207,11 +225,6 @@ class Demonstration:
                     "The job file leaves the workers to the Brain",
                     "bold",
                 )
-
-    async def _draw(self, progress: Progress) -> None:
-        while True:
-            self.narrator.progress(progress.fraction)
-            await asyncio.sleep(DRAW_S)
 
     def _note_takeover(self, chaos: Chaos, happened: Happened) -> None:
         """Measure from the kill of a leading master to its successor's first word."""

@@ -41,6 +41,8 @@ def tell(fact: Fact) -> str:
         case facts.MemberLost(member=member, reason=reason, leases_returned=leases):
             returned = f"; {_count(leases, 'lease')} returned" if leases else ""
             return f"{member} lost: {_spoken(reason)}{returned}"
+        case facts.MembersDisplaced(host=host, reason=reason, members=members):
+            return f"host {host} is gone ({_spoken(reason)}): {_names(members)} to be started elsewhere"
         case facts.MemberLeft(member=member, reason=reason):
             return f"{member} left{_because(reason)}"
         case facts.DatasetRegistered(dataset=dataset):
@@ -145,7 +147,13 @@ def mood(fact: Fact) -> str:
             return GOOD
         case facts.PlanRolledBack() | facts.StragglerFound() | facts.IncidentOpened():
             return BAD
-        case facts.MemberLost() | facts.WorkerFailed() | facts.BatchDeadLettered() | facts.PlanRefused():
+        case (
+            facts.MemberLost()
+            | facts.MembersDisplaced()
+            | facts.WorkerFailed()
+            | facts.BatchDeadLettered()
+            | facts.PlanRefused()
+        ):
             return BAD
         case facts.CommitRefused() | facts.DatasetRefused() | facts.LedgerRewound() | facts.RowsSkipped():
             return BAD

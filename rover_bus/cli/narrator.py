@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from rover_bus.cli import verdict
 from rover_bus.cli.chaos import Struck
 from rover_bus.cli.explanation import headline, judgement, rivals
 from rover_bus.cli.narration import BAD, GOOD, mood, tell
+from rover_bus.events import checkpoint_facts as cuts
 from rover_bus.events import facts
 from rover_bus.events.facts import Fact
 
@@ -39,7 +40,18 @@ SILENT = (
     facts.HostStarted,
     facts.JobReported,
     facts.LeaseSpeculated,
+    cuts.CheckpointOpened,
+    cuts.PartStaged,
+    cuts.CheckpointStaged,
+    cuts.CheckpointPersistOrdered,
+    cuts.CheckpointManifestOrdered,
+    cuts.CheckpointSuperseded,
+    cuts.HostPartDigested,
+    cuts.HostPartMirrored,
+    cuts.HostPartPersisted,
+    cuts.HostManifestWritten,
 )
+ONCE = (cuts.CheckpointRedundant, cuts.CheckpointReady)  # then every second or two, and no news
 WHY = {
     "worker": "its lease comes back, minus what it had committed; the others go on",
     "master": "workers train on what they hold; the standby takes over from the log",
@@ -57,6 +69,7 @@ class Narrator:
         self._began_s = time.monotonic()
         self._bar: Progress | None = None
         self._task: TaskID | None = None
+        self._told: set[str] = set()
 
     def title(self, text: str) -> None:
         self.console.print(f"\n[bold]{escape(text)}[/bold]")
@@ -69,8 +82,10 @@ class Narrator:
 
     def fact(self, fact: Fact) -> None:
         """Tell what happened, unless it only prepares what will be told."""
-        if isinstance(fact, SILENT):
+        if isinstance(fact, SILENT) or fact.kind() in self._told:
             return
+        if isinstance(fact, ONCE):
+            self._told.add(fact.kind())
         if isinstance(fact, facts.PlanProposed):
             self._plan(fact)
             return
@@ -126,6 +141,17 @@ class Narrator:
         self.console.print(f"[dim]{escape(verdict.source(off))}[/dim]", soft_wrap=True)
         self.console.print()
         self.console.print(verdict.details(report))
+
+    def servers_verdict(self, report: dict[str, Any]) -> None:
+        """Print what became of the servers and of the samples."""
+        self.title("what it came to")
+        self.console.print(verdict.server_details(report))
+
+    def next(self, lines: Iterable[str]) -> None:
+        """Say what to try next."""
+        self.title("next")
+        for line in lines:
+            self.console.print(f"  {line}", soft_wrap=True)
 
     def save_picture(self, path: Path) -> None:
         """Save what was told as SVG (the console must record), without the fonts that rich would fetch from the network."""

@@ -49,14 +49,17 @@ class RunningStack:
         disposable: bool = False,
         plan_mode: str = "auto",
         quotas: Sequence[str] = (),
+        brain: bool = True,
     ) -> None:
         """`disposable`: nobody wants its state: at its end the memory where its jobs staged cuts is freed, whatever became of
-        them; when it ends by an exception its members are killed instead of drained."""
+        them; when it ends by an exception its members are killed instead of drained. `brain` False: one more host of a cluster
+        that has its Brain elsewhere."""
         self.home = home if isinstance(home, Home) else Home.find(home)
         self.host = check_name(host or _host_name(), "host")
         self.secret_file = Path(secret_file) if secret_file else self.home.secret_file
         self._given_url, self._sync, self._orphan_s = url, sync, orphan_s
         self._max_file_store_bytes, self._disposable = max_file_store_bytes, disposable
+        self._with_brain = brain
         self._brain = ["--plan-mode", plan_mode, *(word for quota in quotas for word in ("--quota", quota))]
         self._lock = -1
         self.broker: EmbeddedBroker | None = None
@@ -119,6 +122,22 @@ class RunningStack:
             os.close(self._lock)
             self._lock = -1
 
+    def lose_host(self) -> None:
+        """Take this host away as a power cut does: everything that runs on it, and its memory; nobody starts it again."""
+        from rover_bus.flash.places import host_root
+        from rover_bus.node.proctree import bearing
+
+        if self._supervisor:
+            self._supervisor.stop()
+            self._supervisor = None
+        for service in self.services.values():
+            service.kill()
+        while left := bearing(f"ROVER_LIFE={self.home.node}".encode()):
+            for pid in left:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        shutil.rmtree(host_root(self.home.node), ignore_errors=True)
+
     def restart_broker(self) -> None:
         """SIGKILL the broker and start it again: what `--chaos broker` does."""
         if self.broker is None or self._supervisor is None:
@@ -174,10 +193,9 @@ class RunningStack:
         common = ["--url", self.url, "--secret-file", str(self.secret_file), "--host", self.host]
         node = ["--dir", str(self.home.node), "--storage", str(self.home.checkpoints)]
         node += ["--orphan-s", str(self._orphan_s)]
-        self.services = {
-            "brain": self._service("brain", [*common, *self._brain]),
-            "daemon": self._service("daemon", [*common, *node]),
-        }
+        if self._with_brain:
+            self.services["brain"] = self._service("brain", [*common, *self._brain])
+        self.services["daemon"] = self._service("daemon", [*common, *node])
         for service in self.services.values():
             service.start()
         deadline_s = time.monotonic() + START_TIMEOUT_S

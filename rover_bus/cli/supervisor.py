@@ -125,6 +125,12 @@ class Service:
             process.kill()
             process.wait()
 
+    def kill(self) -> None:
+        """End it by SIGKILL, as a machine that loses its power does."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
     def last_words(self) -> str:
         """Return the end of its log in one line."""
         try:

@@ -54,24 +54,67 @@ def source(off: Report | None) -> str:
 
 def details(report: Report) -> Table:
     """Return what else is to be said of the managed run."""
-    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2))
-    table.add_column()
-    table.add_column(overflow="fold")
-    rows = [
+    return _listed(
         ("witness", _witness(report)),
         ("killed", _killed(report)),
-        (
-            "price",
-            f"{report['samples_retrained']:,} gradients computed a second time; "
-            f"updates that servers held already and ignored: {report['updates_ignored']:,}",
-        ),
+        ("price", _price(report)),
         ("take-over", _take_over(report["takeover_seconds"])),
         ("speed", _speed(report)),
         ("quality", _quality(report)),
-    ]
+    )
+
+
+def server_details(report: Report) -> Table:
+    """Return what is to be said of the act of the servers."""
+    lost = f"{report['servers_lost']} servers, {report['hosts_lost']} host with its memory, {report['workers_lost']} workers"
+    return _listed(
+        ("witness", _witness(report)),
+        ("lost", lost),
+        ("restored", _restored(report["restores"])),
+        ("relief", _relief(report["relief"])),
+        ("price", _price(report)),
+        ("quality", _quality(report)),
+    )
+
+
+def _listed(*rows: tuple[str, str]) -> Table:
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2))
+    table.add_column()
+    table.add_column(overflow="fold")
     for name, text in rows:
         table.add_row(f"[bold]{name}[/bold]", text)
     return table
+
+
+def _price(report: Report) -> str:
+    ignored = f"updates that servers held already and ignored: {report['updates_ignored']:,}"
+    return f"{report['samples_retrained']:,} gradients computed a second time; {ignored}"
+
+
+WHERE = {
+    "memory": "its host's shared memory",
+    "peer": "the other host's memory",
+    "parity": "a parity group",
+    "storage": "storage",
+}
+
+
+def _restored(restores: list[dict[str, Any]]) -> str:
+    told = [
+        f"{each['member']} from {WHERE.get(each['source'], each['source'])} in {each['seconds']:.2f} s"
+        for each in restores
+    ]
+    return "; ".join(told) or "none"
+
+
+def _relief(relief: Report | None) -> str:
+    if relief is None:
+        return "none was shown"
+    before, hot, after = relief["samples_per_second"]
+    moved = f"{relief['moved_bytes'] / 2**20:.1f} MiB moved"
+    return (
+        f"{before:,.0f} samples/s, {hot:,.0f} with a hot server, {after:,.0f} after its slots moved ({moved})"
+    )
 
 
 def _killed(report: Report) -> str:

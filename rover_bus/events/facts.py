@@ -113,6 +113,14 @@ class MemberLost(JobFact, frozen=True, kw_only=True, tag="member.lost.v1"):
     detail: str = ""
 
 
+class MembersDisplaced(JobFact, frozen=True, kw_only=True, tag="members.displaced.v1"):
+    """A host is taken for lost, or its daemon left: its members go elsewhere; nobody is started there until it is heard again."""
+
+    host: str
+    reason: str = ""
+    members: list[Member] = []
+
+
 class MemberLeft(JobFact, frozen=True, kw_only=True, tag="member.left.v1"):
     """A member said goodbye: it holds nothing any more."""
 
@@ -370,6 +378,7 @@ FACTS: tuple[type[Fact], ...] = (
     MembersDesired,
     MemberAdmitted,
     MemberLost,
+    MembersDisplaced,
     MemberLeft,
     DatasetRegistered,
     DatasetRefused,

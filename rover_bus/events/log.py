@@ -183,6 +183,20 @@ class Left(Caused, frozen=True, kw_only=True, tag="member.left"):
     reason: str = ""
 
 
+class HostLost(Caused, frozen=True, kw_only=True, tag="host.lost"):
+    """A host is gone, with its memory: nobody is started there until its daemon is heard again (S19)."""
+
+    host: str
+    reason: str = ""
+    members: list[Member] = []  # who was to run there
+
+
+class HostReturned(Caused, frozen=True, kw_only=True, tag="host.returned"):
+    """The daemon of a lost host is heard again."""
+
+    host: str
+
+
 class RoutingFixed(Caused, frozen=True, kw_only=True, tag="routing.fixed"):
     generation: int
     epoch: int
@@ -402,10 +416,13 @@ class CutReady(Caused, frozen=True, kw_only=True, tag="cut.ready"):
 
 
 class CutSuperseded(Caused, frozen=True, kw_only=True, tag="cut.superseded"):
+    """`usable`: its copies are the newest that there are: until a newer cut is redundant it can be gone back to."""
+
     cut: int
     generation: int = 0
     by: int = 0
     reason: str = ""
+    usable: bool = False
 
 
 class CutFailed(Caused, frozen=True, kw_only=True, tag="cut.failed"):
@@ -458,6 +475,8 @@ RECORDS: tuple[type[Record], ...] = (
     Admitted,
     Lost,
     Left,
+    HostLost,
+    HostReturned,
     RoutingFixed,
     RolloutBegun,
     MoveBegun,
@@ -510,6 +529,8 @@ AnyRecord = (
     | Admitted
     | Lost
     | Left
+    | HostLost
+    | HostReturned
     | RoutingFixed
     | RolloutBegun
     | MoveBegun

@@ -34,7 +34,7 @@ class Cut(msgspec.Struct):
     settled: int = 0  # batches of a stream whose spans were forgotten when it opened
     cost_s: float = 0.0  # the longest that a server stood still for it
     ordered: bool = False
-    over: bool = False  # it could not be stored: good for going back to until a newer one is staged
+    over: bool = False  # it ended by name, and is good for going back to until a newer one is as safe
     path: str = ""
     stored: dict[int, StoredPart] = {}
     copied: dict[str, list[str]] = {}  # part -> other hosts that hold it
@@ -51,17 +51,28 @@ class Cut(msgspec.Struct):
             cut=self.number, generation=self.generation, reason=reason, usable=usable, cause=cause
         )
 
-    def superseded(self, by: int, reason: str, cause: str) -> CutSuperseded:
+    def superseded(self, by: int, reason: str, cause: str, usable: bool = False) -> CutSuperseded:
         """Return the record that ends it so; `by` 0: not by a newer one."""
-        return CutSuperseded(cut=self.number, generation=self.generation, by=by, reason=reason, cause=cause)
+        return CutSuperseded(
+            cut=self.number, generation=self.generation, by=by, reason=reason, usable=usable, cause=cause
+        )
 
     def wants(self, index: int) -> bool:
         """Whether a server still has to stage its part of the round that it is asked for."""
         return self.taken.get(index, -1) < self.rounds.get(index, 0)
 
-    def missing(self, slots: Iterable[int]) -> set[int]:
-        """Return those of the slots that no part covers."""
-        return set(slots) - covered(part.slots for part in self.parts.values())
+    @property
+    def redundant(self) -> bool:
+        """Whether each of its parts is also in the memory of another host."""
+        return bool(self.parts) and all(part.part in self.copied for part in self.parts.values())
+
+    def missing(self, slots: Iterable[int], away: Collection[str] = ()) -> set[int]:
+        """Return those of the slots that no part covers, or only parts that were lost with their hosts (`away`)."""
+        return set(slots) - covered(part.slots for part in self.parts.values() if self._is_there(part, away))
+
+    def _is_there(self, part: PartPlace, away: Collection[str]) -> bool:
+        hosts = {part.host, *self.copied.get(part.part, [])}
+        return self.state == "ready" or not hosts <= set(away)
 
 
 def covered(ranges: Iterable[Iterable[SlotRange]]) -> set[int]:

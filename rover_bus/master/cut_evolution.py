@@ -54,8 +54,7 @@ def _stage(state: State, record: log.CutStaged) -> None:
     cut = _cut(state, record.cut)
     cut.state = "staged"
     known = state.cut_cost_s or cut.cost_s
-    for older in [number for number, each in state.cuts.items() if each.over and number < record.cut]:
-        _forget(state, older)
+    _forget_over(state, record.cut)
     state.cut_cost_s = (1 - SMOOTHING) * known + SMOOTHING * cut.cost_s
 
 
@@ -69,6 +68,15 @@ def _store(state: State, record: log.PartStored) -> None:
 
 def _copy(state: State, record: log.PartCopied) -> None:
     _cut(state, record.cut).copied.setdefault(record.part, []).append(record.holder)
+    _forget_over(state, record.cut)
+
+
+def _forget_over(state: State, number: int) -> None:
+    """A cut that had ended by name goes when a newer one is as safe: redundant if it was (P13), else staged."""
+    newer = _cut(state, number)
+    for older in [each for each in state.cuts.values() if each.over and each.number < number]:
+        if newer.state != "open" and (newer.redundant or not older.redundant):
+            _forget(state, older.number)
 
 
 def _write(state: State, record: log.ManifestOrdered) -> None:
@@ -84,7 +92,7 @@ def _ready(state: State, record: log.CutReady) -> None:
 
 
 def _end(state: State, record: log.CutSuperseded | log.CutFailed) -> None:
-    if isinstance(record, log.CutFailed) and record.usable and record.cut in state.cuts:
+    if record.usable and record.cut in state.cuts:
         state.cuts[record.cut].over = True
     else:
         _forget(state, record.cut)

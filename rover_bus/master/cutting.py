@@ -163,8 +163,8 @@ def _complete(state: State, cut: Cut, cause: str) -> Consequences:
     yield log.CutStaged(cut=cut.number, cause=cause)
     for older in sorted(state.cuts):
         waits = state.cuts[older].state == "staged" and not state.cuts[older].ordered
-        if older < cut.number and waits:
-            yield state.cuts[older].superseded(cut.number, "", cause)
+        if older < cut.number and waits and not state.cuts[older].over:
+            yield state.cuts[older].superseded(cut.number, "", cause, usable=state.cuts[older].redundant)
     yield from persist_next(state, cause)
 
 

@@ -31,6 +31,7 @@ from rover_bus.master import (
     concluding,
     cutting,
     failing,
+    hosts,
     leasing,
     lifecycle,
     noticing,
@@ -178,6 +179,8 @@ class Decider:
 
     def _tick(self, now: float) -> Steps:
         self.watch.look(now)
+        for host in hosts.lost_with(self.state, self.watch.silent(now)):
+            yield from hosts.lose(self.state, host, "silent", "tick", self.commands)
         for member in self.watch.silent(now):
             yield from lifecycle.lose(
                 self.state, member, "silent", "three heartbeats missed", "tick", self.commands

@@ -149,6 +149,15 @@ def _lose(state: State, record: log.Lost) -> None:
         state.counts.servers_lost += 1
 
 
+def _lose_host(state: State, record: log.HostLost) -> None:
+    if record.host not in state.away:
+        state.away.append(record.host)
+
+
+def _regain_host(state: State, record: log.HostReturned) -> None:
+    state.away = [host for host in state.away if host != record.host]
+
+
 def _route(state: State, record: log.RoutingFixed) -> None:
     state.routing = RoutingTable(
         history=state.history,
@@ -304,6 +313,8 @@ _EVOLUTIONS: dict[type[Record], Callable[[State, Any], None]] = {
     log.Admitted: _admit,
     log.Lost: _lose,
     log.Left: _leave,
+    log.HostLost: _lose_host,
+    log.HostReturned: _regain_host,
     log.RoutingFixed: _route,
     log.RolloutBegun: _begin_rollout,
     log.MoveBegun: _begin_move,

@@ -9,6 +9,7 @@ from rover_bus.events.facts import (
     Fact,
     HostExited,
     HostLeft,
+    HostRegistered,
     JobPauseRequested,
     JobResumeRequested,
     JobStopRequested,
@@ -19,9 +20,9 @@ from rover_bus.events.facts import (
     PlanRejected,
 )
 from rover_bus.events.identity import FAULTS_OF_THE_PROGRAM, Member
-from rover_bus.events.log import JobTaken, ModeFixed, Record, StopAsked
+from rover_bus.events.log import HostReturned, JobTaken, ModeFixed, Record, StopAsked
 from rover_bus.events.requests import Reply
-from rover_bus.master import cutting, lifecycle, proposals
+from rover_bus.master import cutting, hosts, lifecycle, proposals
 from rover_bus.master.failing import charge
 from rover_bus.master.planning import Commands
 from rover_bus.master.state import State
@@ -52,6 +53,9 @@ def notice(state: State, fact: Fact, cause: str, commands: Commands) -> Steps:
             yield from cutting.notice(state, fact, cause)
         case HostLeft(host=host) if state.spec is not None and state.phase != "ended":
             yield from cutting.lose_host(state, host, "left", cause)
+            yield from hosts.leave(state, host, cause, commands)
+        case HostRegistered(host=host) if host in state.away:
+            yield HostReturned(host=host, cause=cause)
         case HostExited(member=member) if state.spec is not None and fact.job == state.spec.name:
             yield from _exited(state, fact, member, cause, commands)
     return None
@@ -64,6 +68,8 @@ def _history(uid: str) -> int:
 
 def _exited(state: State, fact: HostExited, member: Member, cause: str, commands: Commands) -> Consequences:
     """A process ended: the proof of death of that incarnation (P19)."""
+    if fact.host in state.away:
+        yield HostReturned(host=fact.host, cause=cause)
     if state.incarnations.get(member.place) != member.incarnation or member.role == "master":
         return
     admitted = member.place in state.lives and state.lives[member.place].member == member

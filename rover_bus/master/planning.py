@@ -6,6 +6,7 @@ replaced in its place by the next incarnation, on its host if that lives, else o
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -30,7 +31,7 @@ def plan_members(
     A life that the plan names in `replaces` is followed by the next incarnation of its place. Servers that serve are never
     dropped here: first their slots move away (`rollout`).
     """
-    hosts = proposal.hosts or state.hosts or ["local"]
+    hosts = _living(state, proposal.hosts or state.hosts or ["local"])
     members: list[DesiredMember] = []
     places: list[tuple[Role, int]] = [("ps", index) for index in server_indexes(state, proposal.servers)]
     for role, index in [*places, *(("worker", index) for index in range(proposal.workers))]:
@@ -49,7 +50,7 @@ def plan_members(
         members=members,
         reason=proposal.reason,
         proposal=proposal.plan,
-        hosts=list(hosts),
+        hosts=list(proposal.hosts or state.hosts or ["local"]),
         constant=proposal.constant,
         approved_by=approved_by,
         cause=cause,
@@ -85,12 +86,11 @@ def add_servers(
 def replace_members(
     state: State, lost: Iterable[Member], commands: Commands, cause: str, reason: str
 ) -> MembersPlanned:
-    """Give each lost place its next incarnation; the others stay as they are."""
+    """Give each lost place its next incarnation; the others stay as they are. Who was on a lost host goes elsewhere."""
     places = {member.place: member for member in lost}
+    load = Counter(desired.host for desired in state.planned.values())
     members = [
-        desired
-        if desired.member.place not in places
-        else desired.replace(member=_next_life(state, desired.member))
+        desired if desired.member.place not in places else _next(state, desired, load)
         for desired in state.planned.values()
     ]
     return _changed(state, members, cause, reason)
@@ -118,11 +118,24 @@ def resume_members(state: State, cause: str, reason: str) -> MembersPlanned:
 
 def _lives_again(state: State) -> list[DesiredMember]:
     """Workers that were done, or paused. A server that left has given its slots away: it is not missed."""
-    return [
-        desired.replace(member=_next_life(state, desired.member))
-        for desired in state.dropped.values()
-        if desired.member.role == "worker"
-    ]
+    load = Counter(desired.host for desired in state.planned.values())
+    again = [desired for desired in state.dropped.values() if desired.member.role == "worker"]
+    return [_next(state, desired, load) for desired in again]
+
+
+def _next(state: State, desired: DesiredMember, load: Counter[str]) -> DesiredMember:
+    """The next life of a place, on its host, or on the living host with the fewest members."""
+    host = desired.host
+    if host in state.away:
+        alive = _living(state, state.hosts)
+        host = min(alive, key=lambda each: (load[each], alive.index(each)), default=host)
+        load[host] += 1
+    return desired.replace(member=_next_life(state, desired.member), host=host)
+
+
+def _living(state: State, hosts: list[str]) -> list[str]:
+    """Return those hosts that are not lost; all of them where none is left."""
+    return [host for host in hosts if host not in state.away] or hosts
 
 
 def remove_places(state: State, places: set[str], cause: str, reason: str) -> MembersPlanned:

@@ -212,6 +212,9 @@ _PUBLISHERS: dict[type[Record], Publisher] = {
             job=job, member=r.member, reason=r.reason, detail=r.detail, leases_returned=r.leases_returned
         )
     ],
+    log.HostLost: lambda job, r, state, term: [
+        facts.MembersDisplaced(job=job, host=r.host, reason=r.reason, members=r.members)
+    ],
     log.Left: lambda job, r, state, term: [facts.MemberLeft(job=job, member=r.member, reason=r.reason)],
     log.RoutingFixed: lambda job, r, state, term: [
         facts.RoutingChanged(

@@ -23,12 +23,12 @@ Consequences = Generator[Record, None, None]
 
 
 def choose_cut(state: State, servers: Collection[int] | None) -> Cut | None:
-    """Return the newest cut whose parts have every slot of these servers (None: of all); None when there is none."""
+    """Return the newest cut whose parts have every slot of these servers (None: of all) in storage or on a living host."""
     if state.ledger is None or not state.owners:
         return None
     slots = set(range(SLOTS)) if servers is None else slots_of(state.owners, servers)
     for number in sorted(state.cuts, reverse=True):
-        if not state.cuts[number].missing(slots):
+        if not state.cuts[number].missing(slots, state.away):
             return state.cuts[number]
     return None
 

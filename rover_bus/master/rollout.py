@@ -159,7 +159,7 @@ def _leave_host(state: State, fact: SlotsMoveRequested, commands: Commands, caus
     """Every server of a host is replaced by a new one elsewhere, with its slots."""
     assert state.routing is not None
     there = [d for d in state.planned.values() if d.member.role == "ps" and d.host == fact.host]
-    hosts = [host for host in state.hosts if host != fact.host]
+    hosts = [host for host in state.hosts if host != fact.host and host not in state.away]
     if not there or not hosts:
         where = "no server runs there" if not there else "the plan names no other host"
         yield MoveRefusal(reason=f"nothing to move off host {fact.host!r}: {where}", cause=cause)

@@ -106,6 +106,7 @@ class State:
         self.gaps: list[str] = []  # places of lost workers that nobody was named for yet
         self.repairing: list[str] = []  # places whose next life was named and is not there yet
         self.hosts: list[str] = []
+        self.away: list[str] = []  # hosts that are lost: nobody is started there
         self.planned: dict[str, DesiredMember] = {}  # by place
         self.dropped: dict[str, DesiredMember] = {}  # of the plan, but done: a rewind needs them again (P24)
         self.lives: dict[str, Life] = {}  # by place
@@ -165,6 +166,7 @@ class State:
                 "gaps": self.gaps,
                 "repairing": self.repairing,
                 "hosts": self.hosts,
+                "away": self.away,
                 "planned": plain(self.planned),
                 "dropped": plain(self.dropped),
                 "lives": plain(self.lives),
@@ -214,6 +216,7 @@ class State:
             "paused",
             "gaps",
             "repairing",
+            "away",
         ):  # not in snapshots of 0.1
             setattr(state, field, dump.get(field, getattr(state, field)))
         state.waiting = convert(dump.get("waiting"), PlanProposed | None)

@@ -17,6 +17,12 @@ PICTURE_COLUMNS = 136
 
 @click.command()
 @click.option("--seed", type=int, default=1, help="Draws the data, the model and what is killed when [1].")
+@click.option(
+    "--act",
+    type=click.Choice(["whole", "servers"]),
+    default="whole",
+    help="servers: a second act; a killed parameter server, a hot one, a lost host [whole].",
+)
 @click.option("--chaos", type=click.Choice(get_args(Choice)), default="all", help="What is killed [all].")
 @click.option(
     "--headless",
@@ -38,6 +44,7 @@ PICTURE_COLUMNS = 136
 )
 def demo(
     seed: int,
+    act: str,
     chaos: Choice,
     headless: bool,
     as_json: bool,
@@ -48,7 +55,7 @@ def demo(
 ) -> None:
     """Train a recommendation model under a real elastic control plane on this machine: watch it find its size, and kill it.
 
-    A little more than a minute. Leaves nothing behind, also after Ctrl-C.
+    A little more than a minute; the act of the servers less than one. Leaves nothing behind, also after Ctrl-C.
     """
     from rover_bus.cli.decode import to_line
     from rover_bus.cli.demonstration import Choices, Demonstration
@@ -64,7 +71,12 @@ def demo(
         reference=not no_reference,
         compare=compare,
     )
-    report = Demonstration(choices, narrator).run()
+    if act == "servers":
+        from rover_bus.cli.demo_servers import ServersDemonstration
+
+        report = ServersDemonstration(choices, narrator).run()
+    else:
+        report = Demonstration(choices, narrator).run()
     if picture:
         narrator.save_picture(picture)
     if as_json:

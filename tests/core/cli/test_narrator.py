@@ -7,8 +7,10 @@ import io
 from rich.console import Console
 
 from rover_bus.cli.narrator import Narrator
+from rover_bus.events import checkpoint_facts as cuts
 from rover_bus.events import facts
 from rover_bus.events.facts import Fact, LosingPlan, Size
+from rover_bus.events.identity import Member
 
 ONE = Size(workers=1, servers=1)
 PROPOSED = facts.PlanProposed(
@@ -67,3 +69,14 @@ def test_what_only_prepares_a_plan_is_not_told() -> None:
         )
         == []
     )
+
+
+def test_cuts_are_told_once_and_what_becomes_of_servers_always() -> None:
+    names = {"job": "demo", "cut": 1, "generation": 0}
+    opened = cuts.CheckpointOpened(**names)  # type: ignore[arg-type]
+    ready = cuts.CheckpointReady(path="/s", **names)  # type: ignore[arg-type]
+    restored = cuts.ServerRestored(member=Member("ps", 0, 2), source="memory", **names)  # type: ignore[arg-type]
+    assert told(opened, ready, opened, ready, restored, restored) == [
+        "cut 1 is ready: /s",
+        *["ps-0.2 restored from cut 1 in memory: 0 rows in 0.00 s"] * 2,
+    ]

@@ -11,12 +11,19 @@ from typing import Any
 
 import msgspec
 
-from rover_bus.events.checkpoint_facts import HostManifestWritten, HostPartFailed, HostPartPersisted
+from rover_bus.events.checkpoint_facts import (
+    HostManifestWritten,
+    HostPartFailed,
+    HostPartMirrored,
+    HostPartPersisted,
+)
 from rover_bus.events.checkpoints import PartReport, RestoreReport, StoredFile
 from rover_bus.events.codec import decode, encode
 from rover_bus.events.facts import (
     Fact,
     HostExited,
+    HostLeft,
+    HostRegistered,
     JobPauseRequested,
     JobResumeRequested,
     JobStopRequested,
@@ -27,7 +34,7 @@ from rover_bus.events.facts import (
     PlanRejected,
     SlotsMoveRequested,
 )
-from rover_bus.events.identity import Exit, Member
+from rover_bus.events.identity import DesiredMember, Exit, HostCapacity, Member
 from rover_bus.events.job import CheckpointSpec, Dataset, DataSpec, JobSpec, LeaseSpec
 from rover_bus.events.log import LogBatch, Record
 from rover_bus.events.requests import (
@@ -115,7 +122,11 @@ class Script:
             ),
             leases=LeaseSpec(**leases, **counts),
             on_server_lost=names.pop("on_server_lost", "fail"),  # type: ignore[arg-type]
-            checkpoint=CheckpointSpec(every_s=float(names.pop("checkpoint_s")))
+            checkpoint=CheckpointSpec(
+                every_s=float(names.pop("checkpoint_s")),
+                persist=names.pop("persist", "true") == "true",
+                copies=int(names.pop("copies", 0)),
+            )
             if "checkpoint_s" in names
             else None,
         )
@@ -130,6 +141,7 @@ class Script:
         term: str = "0",
         mode: str = "auto",
         members_plan: str = "0",
+        hosts: str = "h",
     ) -> list[str]:
         return self._notice(
             PlanProposed(
@@ -137,7 +149,7 @@ class Script:
                 plan=int(plan),
                 workers=int(workers),
                 servers=int(servers),
-                hosts=["h"],
+                hosts=hosts.split(","),
                 reason=reason,
                 brain_term=int(term),
                 mode=mode,  # type: ignore[arg-type]
@@ -163,7 +175,8 @@ class Script:
         planned = self.decider.state.planned.get(who)
         number = int(incarnation) if incarnation else planned.member.incarnation if planned else 0
         member = Member(role, index, number)  # type: ignore[arg-type]
-        return self._ask(JoinRequest(member=member, nonce=nonce or f"n-{member}", host="h"))
+        host = planned.host if planned else "h"
+        return self._ask(JoinRequest(member=member, nonce=nonce or f"n-{member}", host=host))
 
     def do_register(
         self, who: str, records: str, batch: str = "100", epochs: str = "1", partitions: str = ""
@@ -303,6 +316,18 @@ class Script:
     def do_manifest(self, host: str, cut: str) -> list[str]:
         return self._notice(HostManifestWritten(**self._of_cut(cut, ""), path="/storage", size_bytes=200))
 
+    def do_mirrored(self, part: str, cut: str, host: str) -> list[str]:
+        """A daemon holds a copy of a part."""
+        return self._notice(HostPartMirrored(**{**self._of_cut(cut, part), "host": host}, of="h"))
+
+    def do_host(self, host: str, what: str) -> list[str]:
+        """A daemon says that its host is there, or that it leaves."""
+        capacity = HostCapacity(cores=2, memory_bytes=1 << 30)
+        left = HostLeft(host=host, reason="stopped")
+        return self._notice(
+            left if what == "left" else HostRegistered(host=host, capacity=capacity, daemon="d")
+        )
+
     def do_lose(self, part: str, cut: str, step: str = "persist") -> list[str]:
         return self._notice(HostPartFailed(**self._of_cut(cut, part), step=step, reason="the disk is full"))
 
@@ -417,10 +442,15 @@ def show(value: Record | Reply) -> str:
         parts.append(f"{field.name}={plain(item)}")
     members = getattr(value, "members", None)
     if members and hasattr(members[0], "member"):
-        parts.append("members=" + " ".join(str(desired.member) for desired in members))
+        parts.append("members=" + " ".join(map(show_place, members)))
     elif members:
         parts.append("members=" + " ".join(map(str, members)))
     return " ".join([tag, *parts])
+
+
+def show_place(desired: DesiredMember) -> str:
+    """A life and its host, where that is not the usual one."""
+    return str(desired.member) + (f"@{desired.host}" if desired.host != "h" else "")
 
 
 def plain(item: Any) -> str:

@@ -1,0 +1,61 @@
+"""Decisions on hosts that are gone: their members go elsewhere, and nobody is started there until they are heard again (S19, S29).
+
+Asked by the decider on ticks and by `noticing` when a daemon says that it leaves. A master hears members, not hosts: a host whose
+members are all silent at a time when others are heard is taken for lost. Should it live after all, its daemon reads the next
+desired set and ends what belongs to others now, and the fences refuse what it says meanwhile (P5).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Generator
+
+from rover_bus.events.identity import Member
+from rover_bus.events.log import HostLost, Record
+from rover_bus.master import lifecycle
+from rover_bus.master.planning import Commands, replace_members
+from rover_bus.master.state import State
+
+Consequences = Generator[Record, None, None]
+
+
+def lost_with(state: State, silent: Collection[Member]) -> list[str]:
+    """Return the hosts whose admitted members are all silent, where somebody elsewhere is not."""
+    heard = {life.host for life in state.lives.values() if life.planned and life.member not in silent}
+    quiet = {life.host for life in state.lives.values() if life.planned and life.member in silent}
+    return sorted(host for host in quiet - heard if heard and host not in state.away and _others(state, host))
+
+
+def lose(state: State, host: str, reason: str, cause: str, commands: Commands) -> Consequences:
+    """A host is gone without a word: all its members are dead."""
+    dead = [life.member for life in state.lives.values() if life.host == host and life.planned]
+    yield HostLost(host=host, reason=reason, members=_planned_on(state, host), cause=cause)
+    for member in dead:
+        if member.place not in state.lives or state.lives[member.place].member != member:
+            continue  # replaced with another one of them
+        yield from lifecycle.lose(state, member, reason, f"with its host {host}", cause, commands)
+    yield from _start_elsewhere(state, host, f"host {host} lost: {reason}", cause, commands)
+
+
+def leave(state: State, host: str, cause: str, commands: Commands) -> Consequences:
+    """A daemon ended on purpose. Members that it left alone still speak for themselves; those to come are started elsewhere."""
+    if host in state.away or not _others(state, host):
+        return
+    yield HostLost(host=host, reason="left", members=_planned_on(state, host), cause=cause)
+    yield from _start_elsewhere(state, host, f"host {host} left", cause, commands)
+
+
+def _start_elsewhere(state: State, host: str, reason: str, cause: str, commands: Commands) -> Consequences:
+    """Lives that were named for this host and never came there get successors on others."""
+    admitted = {life.member for life in state.lives.values()}
+    waiting = [member for member in _planned_on(state, host) if member not in admitted]
+    if waiting and state.phase not in ("finishing", "ended"):
+        yield replace_members(state, waiting, commands, cause, reason)
+
+
+def _planned_on(state: State, host: str) -> list[Member]:
+    return [desired.member for desired in state.planned.values() if desired.host == host]
+
+
+def _others(state: State, host: str) -> list[str]:
+    """The hosts that the plan names and that are not lost either."""
+    return [each for each in state.hosts if each != host and each not in state.away]
