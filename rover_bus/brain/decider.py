@@ -13,12 +13,13 @@ from typing import Any, get_args
 import msgspec
 
 from rover_bus.brain import publishing, remedies
+from rover_bus.brain.choosing import choose_sizes
 from rover_bus.brain.decisions.arbitration import Budget
 from rover_bus.brain.decisions.lifecycle import judge_change
 from rover_bus.brain.decisions.reasons import Reason
 from rover_bus.brain.decisions.warm_start import PastJob
 from rover_bus.brain.evolution import evolve
-from rover_bus.brain.granting import cores_left_for, grant
+from rover_bus.brain.granting import grant
 from rover_bus.brain.history import traits_of
 from rover_bus.brain.log import (
     BrainTermBegun,
@@ -35,10 +36,11 @@ from rover_bus.brain.log import (
     Withheld,
 )
 from rover_bus.brain.proposing import propose, propose_first, roll_back, shrink
+from rover_bus.brain.rules import RULES
 from rover_bus.brain.sizing import BETWEEN_JOBS_S, first_size
-from rover_bus.brain.state import KnownJob, State
+from rover_bus.brain.state import Change, KnownJob, State
 from rover_bus.brain.watch import Watch
-from rover_bus.brain.wishes import PROBE_WINDOWS, Left, Wish, wish_of
+from rover_bus.brain.wishes import PROBE_WINDOWS, Left, Wish
 from rover_bus.events.facts import (
     BrainFact,
     Fact,
@@ -166,14 +168,21 @@ class BrainDecider:
 
     def _look(self, now: float) -> Steps:
         order = sorted(self.state.jobs, key=lambda name: -self.state.jobs[name].spec.priority)
+        turns: list[str] = []
         for name in order:
             known = self.state.jobs[name]
             window = self.watch.close(name, known, now)
             if window is not None:
                 yield window
                 yield from self._take_turn(name, known)
+                turns.append(name)
             elif known.held is not None and known.held.workers == 0 and not known.paused:
-                yield from self._wish(name, known)
+                turns.append(name)
+        for name, answer in choose_sizes(turns, self.state, self.quotas).items():
+            if isinstance(answer, Left):
+                yield from self._withhold(name, self.state.jobs[name], answer)
+            else:
+                yield from self._settle(name, self.state.jobs[name], answer)
         yield from self._start_waiting_jobs()
 
     def _take_turn(self, name: str, known: KnownJob) -> Steps:
@@ -185,7 +194,6 @@ class BrainDecider:
             yield from self._judge(name, known)
         if known.change is None:
             yield from self._replace(name, known)
-        yield from self._wish(name, known)
 
     def _relieve(self, name: str, known: KnownJob) -> Steps:
         yield from remedies.note_ends(name, known, self.state)
@@ -239,6 +247,13 @@ class BrainDecider:
         base = change.base or change.windows[:1]
         windows = change.windows if len(change.windows) >= 3 else [*change.windows, change.windows[-1]]
         verdict = judge_change(base, windows, change.predicted, scaled_up, known.spec.plan.least_gain)
+        if probing and _tries_cores(change) and base:
+            # Nothing was promised, but more cores that bring nothing are not kept.
+            hoped = sorted(base)[len(base) // 2] * (1 + 2 * RULES.restraint.dead_band)
+            verdict = judge_change(base, windows, hoped, True)
+            if verdict is not None and not verdict.keep:
+                yield from self._take_back(name, known, verdict.reason, verdict.after)
+                return
         if probing:
             median = sorted(change.windows)[len(change.windows) // 2]
             yield _judged(name, known, True, "measured", median)
@@ -266,13 +281,6 @@ class BrainDecider:
             measured=known.throughput,
         )
         yield self._proposed(name, known, wish, replaces=lives)
-
-    def _wish(self, name: str, known: KnownJob) -> Steps:
-        wish = wish_of(known, cores_left_for(name, self.state, self.quotas))
-        if isinstance(wish, Left):
-            yield from self._withhold(name, known, wish)
-            return
-        yield from self._settle(name, known, wish)
 
     def _settle(self, name: str, known: KnownJob, wish: Wish) -> Steps:
         granted = grant(name, wish, self.state, self.quotas)
@@ -370,6 +378,13 @@ class BrainDecider:
 
     def refuse(self, code: str, text: str) -> Any:
         raise NotImplementedError("the Brain serves no requests yet")
+
+
+def _tries_cores(change: Change) -> bool:
+    """A probe that gave the same members more cores."""
+    before, after = change.before, change.after
+    same = (before.workers, before.servers) == (after.workers, after.servers)
+    return change.step == "probe" and same and before != after
 
 
 def _judged(name: str, known: KnownJob, keep: bool, constant: str, after: float) -> ChangeJudged:

@@ -112,6 +112,7 @@ def _see_members(job: KnownJob, record: MembersSeen) -> None:
 
 def _propose(job: KnownJob, plan: PlanProposed) -> None:
     job.plan = plan.plan
+    job.probes += plan.step == "probe"
     job.waits_for, job.said = [], ("", "")
     if not job.hosts:
         job.hosts, job.masters = plan.hosts, plan.masters
@@ -225,6 +226,9 @@ def _try(job: KnownJob, size: Size, throughput: float, window: WindowClosed) -> 
     row.mean += step / row.weight
     row.scatter = FORGETTING * row.scatter + step * (throughput - row.mean)
     row.input_share += (share - row.input_share) / row.weight
+    used = window.cores_used
+    row.worker_cores += (used.get("worker", row.worker_cores) - row.worker_cores) / row.weight
+    row.server_cores += (used.get("ps", row.server_cores) - row.server_cores) / row.weight
     if former > 0:
         _drift(job, row, row.mean / former)
 

@@ -43,12 +43,16 @@ def cores_left_for(name: str, state: State, quotas: Mapping[str, Budget]) -> flo
     left = capacity_of(state).cores - _used(
         other for key, other in state.jobs.items() if key != name and _goes_first(other, job)
     )
-    quota = quotas.get(job.spec.plan.tenant)
-    if quota is not None:
-        tenant = job.spec.plan.tenant
-        others = (o for k, o in state.jobs.items() if k != name and o.spec.plan.tenant == tenant)
-        left = min(left, quota.cores - _used(others))
-    return left
+    return min(left, quota_left(name, state, quotas))
+
+
+def quota_left(name: str, state: State, quotas: Mapping[str, Budget]) -> float:
+    """Cores of its tenant's quota that other jobs leave to this one; inf without a quota."""
+    tenant = state.jobs[name].spec.plan.tenant
+    if tenant not in quotas:
+        return float("inf")
+    others = (o for key, o in state.jobs.items() if key != name and o.spec.plan.tenant == tenant)
+    return quotas[tenant].cores - _used(others)
 
 
 def grant(name: str, wish: Wish, state: State, quotas: Mapping[str, Budget]) -> Granted:

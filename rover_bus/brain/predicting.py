@@ -12,6 +12,7 @@ import numpy as np
 
 from rover_bus.brain.decisions.plans import Allocation
 from rover_bus.brain.decisions.scaling import Predictor
+from rover_bus.brain.models.core_use import measure_core_use
 from rover_bus.brain.models.forms import ASYNCHRONOUS
 from rover_bus.brain.models.ingest import BoundedModel, fit_bounded
 from rover_bus.brain.models.samples import Configuration, Configurations, FloatArray, NotEnough, Observations
@@ -66,10 +67,20 @@ def fit_job(job: KnownJob) -> OverruledModel | NotEnough:
 
 
 def fit_rows(job: KnownJob, rows: list[Tried]) -> BoundedModel | NotEnough:
-    """Fit both halves to rows of one job."""
+    """Fit both halves to rows of one job, bounded by the cores that its members were seen to use."""
+    seen = observations_of(job, rows)
+    # A member without a limit is held back by nobody's container: its use says nothing of what a limit would do.
+    workers = [row.worker_cores if row.size.worker_cores else 0.0 for row in rows]
+    servers = [row.server_cores if row.size.server_cores else 0.0 for row in rows]
+    uses = measure_core_use(seen, workers, servers)
+    return fit_bounded(seen, [row.input_share for row in rows], ASYNCHRONOUS, uses)
+
+
+def observations_of(job: KnownJob, rows: list[Tried]) -> Observations:
+    """What was measured of a job, a row a size."""
     at = Configurations.from_list([place_of(job, row.size) for row in rows])
     speed: FloatArray = np.array([row.mean for row in rows])
-    return fit_bounded(Observations.of(at, speed), [row.input_share for row in rows], ASYNCHRONOUS)
+    return Observations.of(at, speed)
 
 
 def place_of(job: KnownJob, size: Size) -> Configuration:

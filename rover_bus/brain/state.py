@@ -28,6 +28,8 @@ class Tried(msgspec.Struct):
     mean: float = 0.0
     scatter: float = 0.0  # weighted sum of squared deviations
     input_share: float = 0.0
+    worker_cores: float = 0.0  # that one worker and one server used, 0 not measured
+    server_cores: float = 0.0
 
 
 class Change(msgspec.Struct):
@@ -64,6 +66,7 @@ class KnownJob(msgspec.Struct):
     clock_s: float = 0.0
     settled_s: float = float("-inf")
     rollbacks: int = 0
+    probes: int = 0  # sizes that were tried to learn from
     recent: list[float] = []  # clean windows at the present size, newest last
     change: Change | None = None
     tried: list[Tried] = []

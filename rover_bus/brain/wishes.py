@@ -1,38 +1,40 @@
-"""What one job should be next, if it were alone: a wish with its reason, prediction and losers; or why it is left as it is.
+"""What one job asks for by itself: a wish with its reason and prediction, or why it is left as it is, or that it may be changed.
 
-Fed by a job's state, feeds the round, where wishes meet capacity and quotas. The order: pins and pauses, one change at a time,
-cooldown, probes until the model can tell sizes apart, then the plan space. Pure.
+Fed by a job's state, feeds the round (`choosing`), where those that may be changed compete. The order: pins and pauses, one change
+at a time, probes until the model can tell sizes apart, cooldown, unrest; then its size is open. Pure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import msgspec
-import numpy as np
 
 from rover_bus.brain.decisions.lifecycle import ChangeHistory, may_change
-from rover_bus.brain.decisions.plans import Allocation, Decision, Loser, PlanSpace
+from rover_bus.brain.decisions.plans import Allocation, PlanSpace
+from rover_bus.brain.decisions.probes import ProbeView, decide_probe, relieved_anchor
 from rover_bus.brain.decisions.reasons import Reason
-from rover_bus.brain.decisions.scaling import JobView, Limits, Rules, decide_scaling
-from rover_bus.brain.decisions.scoring import ScalePolicy
+from rover_bus.brain.decisions.scaling import JobView, Limits
+from rover_bus.brain.models.core_use import HELD_BACK
+from rover_bus.brain.models.forms import ASYNCHRONOUS
+from rover_bus.brain.models.ingest import INPUT_BOUND_SHARE
 from rover_bus.brain.models.samples import Configurations, NotEnough
 from rover_bus.brain.models.throughput import Prediction
-from rover_bus.brain.predicting import OverruledModel, fit_job, place_of
+from rover_bus.brain.predicting import OverruledModel, fit_job, observations_of, place_of
 from rover_bus.brain.state import KnownJob
 from rover_bus.events.facts import LosingPlan, Size
+from rover_bus.events.job import RoleSpec
 from rover_bus.events.plan_facts import PlanStep
 
 PROBE_WINDOWS = 2  # a probe is measured so long
-PROBED_SIZES = 3  # different counts of workers tell the terms apart
+PROBED_SIZES = 3  # different sizes tell the terms apart
+MOST_PROBES = 8
 UNREST = (
     0.5  # windows of one size that differ by more than this share of their median tell sizes apart no more
 )
 DECLINED_S = 120.0  # a plan that was observed or rejected is not proposed again so soon
 WORTH_WINDOWS = 15  # a job that ends sooner is not changed any more
-CORES_FULL, CORES_IDLE = 0.85, 0.4  # shares of a worker's cores above and below which it gets others
-SCALE_S = 3.0  # what a change of workers costs a local job
-RULES = Rules(policy=ScalePolicy(scale_s=SCALE_S))
+CORES_IDLE = 0.4  # share of a worker's cores below which it gives half of them back
+MOST_WORKERS, MOST_SERVERS = 256, 16
+SERVERS_BUSY = 0.5  # of a core, or of its cores: below this a server holds nobody back
 
 
 class Wish(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,8 +62,8 @@ class Left(msgspec.Struct, frozen=True):
     detail: str = ""
 
 
-def wish_of(job: KnownJob, cores_left: float) -> Wish | Left:
-    """Say what a running job wants. `cores_left`: what it may use of the cluster, its own included."""
+def before_choice(job: KnownJob, cores_left: float) -> Wish | Left | None:
+    """Say what a job asks for by itself, or why it is left; None when its size is open. `cores_left`: its own and what is free."""
     held, spec = job.held, job.spec
     if held is None or job.paused or not spec:
         return Left("paused" if job.paused else Reason.CHANGE_IN_FLIGHT)
@@ -70,24 +72,25 @@ def wish_of(job: KnownJob, cores_left: float) -> Wish | Left:
     if held.workers == 0:
         rest = job.rest or held.replace(workers=1)
         return Wish(size=rest, step="room", constant=Reason.ROOM_AGAIN, detail="it goes on where it was")
-    vary = spec.workers.max_cores > spec.workers.cores > 0
-    if spec.workers.count and not vary:
+    space = space_of(job)
+    if len(space) == 1 and spec.workers.count:
         return Left(Reason.CONSTRAINED_BY_USER, f"workers are pinned to {spec.workers.count} by the user")
     if len(job.recent) < PROBE_WINDOWS:
         return Left(Reason.NOT_ENOUGH_SAMPLES, f"{len(job.recent)} of {PROBE_WINDOWS} windows at this size")
     if remaining_s(job) < WORTH_WINDOWS * spec.plan.window_s:
         return Left(Reason.KEEP, "it ends before a change would pay")
-    if vary and (more := _cores(job, cores_left)) is not None:
-        return more
-    if spec.workers.count:
-        return Left(Reason.CONSTRAINED_BY_USER, f"workers are pinned to {spec.workers.count} by the user")
-    probe = _probe(job, cores_left)
+    probe = _probe(job, cores_left, space)
     if probe is not None:
         return probe
     history = ChangeHistory(settled_at_s=job.settled_s, rollbacks=job.rollbacks)
     if not _probing_ended_now(job) and (waits := may_change(history, job.clock_s, spec.plan.cooldown_s)):
         return Left(waits)
-    return _scale(job, cores_left)
+    if (less := _idle_cores(job)) is not None:
+        return less
+    unrest = (max(job.recent) - min(job.recent)) / max(job.throughput, 1e-9)
+    if unrest > UNREST:
+        return Left(Reason.UNCERTAIN, f"its windows differ by {unrest:.0%}: something else is changing")
+    return None
 
 
 def remaining_s(job: KnownJob) -> float:
@@ -100,38 +103,74 @@ def remaining_s(job: KnownJob) -> float:
 # -- probes ------------------------------------------------------------------------------------------------------------
 
 
-def _probe(job: KnownJob, cores_left: float) -> Wish | None:
-    """The next probe around the first size, until three counts of workers were measured."""
-    tried = {row.size.workers for row in job.tried}
-    if len(tried) >= PROBED_SIZES or not job.tried:
-        return None
-    if not job.cold and not isinstance(fit_job(job), NotEnough):
-        return None
+def _probe(job: KnownJob, cores_left: float, space: PlanSpace) -> Wish | None:
+    """The next size to measure: more cores for members that use all of theirs; else, while too little is known, what teaches most.
+
+    One step at most doubles what is held (S17).
+    """
     held = job.held
     assert held is not None
-    for workers in _around(job.tried[0].size.workers, job.spec.workers.max_count):
-        size = held.replace(workers=workers)
-        if workers in tried or job.charge(size).cores > cores_left or _declined(job, size):
-            continue
-        said = _predicted(job, fit_job(job), size)
-        return Wish(
-            size=size,
-            step="probe",
-            constant=Reason.PROBE,
-            detail=f"{len(tried)} of {PROBED_SIZES} sizes are measured: the model must tell them apart",
-            measured=job.throughput,
-            predicted=said[0],
-            low_90=said[1],
-            high_90=said[2],
-        )
-    return None
+    known = [row for row in job.tried if row.mean > 0 and row.size.workers]
+    if not known or job.probes >= MOST_PROBES:
+        return None
+    view = probe_view(job, cores_left)
+    relief = relieved_anchor(view, space) != view.anchor
+    knows_enough = len(known) >= PROBED_SIZES or not job.cold
+    if not relief and knows_enough and not isinstance(fit_job(job), NotEnough):
+        return None
+    near = PlanSpace(
+        tuple(w for w in space.workers if w <= 2 * held.workers) or (held.workers,),
+        tuple(p for p in space.servers if p <= 2 * held.servers) or (held.servers,),
+        space.worker_cores,
+        space.server_cores,
+    )
+    decision = decide_probe(view, near, ASYNCHRONOUS, observations_of(job, known))
+    if decision is None:
+        return None
+    size = size_after(held, decision.allocation)
+    if size == held or declined(job, size) or any(size == other for other, _, _ in job.ceilings):
+        return None
+    said = predicted(job, fit_job(job), size)
+    cores = size.replace(workers=held.workers, servers=held.servers) != held and relief
+    detail = f"{len(known)} of {PROBED_SIZES} sizes are measured: the model must tell them apart"
+    return Wish(
+        size=size,
+        step="probe",
+        constant=Reason.CORES_USED_UP if cores else Reason.PROBE,
+        detail=_cores_full(job, size) if cores else detail,
+        measured=job.throughput,
+        predicted=said[0],
+        low_90=said[1],
+        high_90=said[2],
+    )
 
 
-def _around(first: int, most: int) -> Iterator[int]:
-    step = max(1, round(first / 4))
-    for workers in (first + step, first + 2 * step if first == 1 else first - step, first + 2 * step):
-        if 1 <= workers <= most:
-            yield workers
+def probe_view(job: KnownJob, cores_left: float) -> ProbeView:
+    """The job as probes see it: around its first size. A single worker has no fewer: its double and its treble are tried."""
+    held, first = job.held, job.tried[0].size
+    assert held is not None
+    charged = job.charge(held)
+    used = job.cores_used
+    return ProbeView(
+        held=charged,
+        anchor=charged.replace(workers=max(first.workers, 1), servers=max(first.servers, 1)),
+        batch_size=float(job.spec.data.batch_size),
+        free_cores=cores_left - charged.cores,
+        workers_held_back=0 < held.worker_cores * HELD_BACK <= used.get("worker", 0.0),
+        servers_held_back=0 < held.server_cores * HELD_BACK <= used.get("ps", 0.0),
+        limits=limits_of(job, cores_left),
+        factors=(2.0, 3.0) if first.workers == 1 else (3 / 4, 2.0),
+    )
+
+
+def _cores_full(job: KnownJob, size: Size) -> str:
+    held, used = job.held, job.cores_used
+    assert held is not None
+    if size.worker_cores != held.worker_cores:
+        now, then, busy, noun = held.worker_cores, size.worker_cores, used.get("worker", 0.0), "worker"
+    else:
+        now, then, busy, noun = held.server_cores, size.server_cores, used.get("ps", 0.0), "server"
+    return f"a {noun} keeps {busy:.2f} of {now:g} cores busy: {then:g} each, without a restart"
 
 
 def _probing_ended_now(job: KnownJob) -> bool:
@@ -139,90 +178,50 @@ def _probing_ended_now(job: KnownJob) -> bool:
     return job.cold and len(job.tried) == PROBED_SIZES and not job.ceilings and job.rollbacks == 0
 
 
-def _predicted(job: KnownJob, model: OverruledModel | NotEnough, size: Size) -> tuple[float, float, float]:
+def predicted(job: KnownJob, model: OverruledModel | NotEnough, size: Size) -> tuple[float, float, float]:
     """Prediction of a size with its interval; before there is a model, perfect scaling until tried (`algorithms.md §7`)."""
     if isinstance(model, NotEnough):
         assert job.held is not None
-        speed = job.throughput * size.workers / max(job.held.workers, 1)
+        held = job.held
+        speed = job.throughput * size.workers / max(held.workers, 1)
+        if size.workers == held.workers and held.worker_cores and size.worker_cores:
+            speed *= size.worker_cores / held.worker_cores
         return speed, speed / 2, speed
-    return _spoken(model.predict(Configurations.from_list([place_of(job, size)])), 0)
+    return _spoken(model.predict(Configurations.from_list([place_of(job, size)])))
 
 
-def _spoken(said: Prediction, row: int) -> tuple[float, float, float]:
+def _spoken(said: Prediction) -> tuple[float, float, float]:
     columns = (said.throughput, said.low_90, said.high_90)
-    middle, low, high = (round(float(column[row]), 3) for column in columns)
+    middle, low, high = (round(float(column[0]), 3) for column in columns)
     return middle, low, high
 
 
-# -- cores of running workers ------------------------------------------------------------------------------------------
-
-
-def _cores(job: KnownJob, cores_left: float) -> Wish | None:
-    """More cores for workers that use up theirs, fewer for those that do not; judged by what it brings, like any change.
+def _idle_cores(job: KnownJob) -> Wish | None:
+    """Half the cores for workers that do not use them; judged by what it costs, like any change.
 
     "Scale from used + extra + safety with a dead-band, one strategy at a time" (Primus; `algorithms.md §7`).
     """
     held, spec = job.held, job.spec.workers
     assert held is not None
-    history = ChangeHistory(settled_at_s=job.settled_s, rollbacks=job.rollbacks)
-    if not held.workers or may_change(history, job.clock_s, job.spec.plan.cooldown_s):
-        return None
     now, used = held.worker_cores, job.cores_used.get("worker", 0.0)
-    wanted = now
-    if used > CORES_FULL * now:
-        wanted = min(now * 2, spec.max_cores)
-    elif used < CORES_IDLE * now:
-        wanted = max(now / 2, spec.cores)
-    size = held.replace(worker_cores=wanted)
-    failed = any(size == other for other, _, _ in job.ceilings)
-    if wanted == now or failed or _declined(job, size) or job.charge(size).cores > cores_left:
+    size = held.replace(worker_cores=max(now / 2, spec.cores))
+    if not spec.max_cores > spec.cores > 0 or used >= CORES_IDLE * now or size == held or declined(job, size):
         return None
-    grows = wanted > now
+    if any(size == other for other, _, _ in job.ceilings):
+        return None
     return Wish(
         size=size,
         step="scale",
-        constant=Reason.CORES_USED_UP if grows else Reason.LESS_COST,
-        detail=f"a worker keeps {used:.2f} of {now:g} cores busy: {wanted:g} each, without a restart",
+        constant=Reason.LESS_COST,
+        detail=f"a worker keeps {used:.2f} of {now:g} cores busy: {size.worker_cores:g} each, without a restart",
         measured=job.throughput,
-        predicted=job.throughput * (wanted / now if grows else 1.0),
+        predicted=job.throughput,
         low_90=job.throughput,
-        high_90=job.throughput * max(wanted / now, 1.0),
+        high_90=job.throughput,
     )
 
 
-# -- scaling -----------------------------------------------------------------------------------------------------------
-
-
-def _scale(job: KnownJob, cores_left: float) -> Wish | Left:
-    held = job.held
-    assert held is not None
-    unrest = (max(job.recent) - min(job.recent)) / max(job.throughput, 1e-9)
-    if unrest > UNREST:
-        return Left(Reason.UNCERTAIN, f"its windows differ by {unrest:.0%}: something else is changing")
-    model = fit_job(job)
-    if isinstance(model, NotEnough):
-        return Left(Reason.NOT_ENOUGH_SAMPLES, model.reason)
-    decision = decide_scaling(view_of(job), model, space_of(job), RULES, limits_of(job, cores_left))
-    size = size_after(held, decision.allocation)
-    if size == held:
-        same = decision.reason in (Reason.MORE_THROUGHPUT, Reason.LESS_COST)  # only its own figures moved
-        return Left(Reason.DEAD_BAND if same else decision.reason)
-    if _declined(job, size):
-        return Left("declined", "this plan was observed or rejected a while ago")
-    said = _predicted(job, model, size)
-    return Wish(
-        size=size,
-        step="scale",
-        constant=decision.reason,
-        detail=decision.detail,
-        measured=job.throughput,
-        scores={name: round(value, 6) for name, value in decision.scores.items() if np.isfinite(value)},
-        losers=losers_of(job, decision, model),
-        score=min(decision.scores.get("score", 0.0), 1e6),
-        predicted=said[0],
-        low_90=said[1],
-        high_90=said[2],
-    )
+# -- what is open ------------------------------------------------------------------------------------------------------
 
 
 def view_of(job: KnownJob) -> JobView:
@@ -238,52 +237,75 @@ def view_of(job: KnownJob) -> JobView:
 
 
 def space_of(job: KnownJob) -> PlanSpace:
-    """Every count of workers; servers and cores as they are (servers change by rollouts)."""
+    """Every size that this job may have: what the user fixed has one value; servers vary once they hold workers back."""
     assert job.held is not None
-    charged = job.charge(job.held)
+    charged, workers, servers = job.charge(job.held), job.spec.workers, job.spec.servers
     return PlanSpace(
-        workers=tuple(range(1, min(job.spec.workers.max_count, 256) + 1)),
-        servers=(job.held.servers,),
-        worker_cores=(charged.worker_cores,),
-        server_cores=(charged.server_cores,),
+        workers=(workers.count,)
+        if workers.count
+        else tuple(range(1, min(workers.max_count, MOST_WORKERS) + 1)),
+        servers=tuple(range(1, min(servers.max_count, MOST_SERVERS) + 1))
+        if _servers_matter(job)
+        else (job.held.servers,),
+        worker_cores=_steps(workers, charged.worker_cores),
+        server_cores=_steps(servers, charged.server_cores),
     )
 
 
-def limits_of(job: KnownJob, cores_left: float) -> Limits:
-    """What a plan of this job may not pass."""
+def _servers_matter(job: KnownJob) -> bool:
+    """Whether another number of servers could make this job faster: not fixed, not waiting for input, and one of them is busy.
+
+    A rollout moves every second slot: it is not tried out of curiosity.
+    """
+    held, last = job.held, job.server_loads[-1] if job.server_loads else {}
+    assert held is not None
+    if job.spec.servers.count or not held.servers or not last or not job.tried:
+        return False
+    present = next((row for row in job.tried if row.size == held), job.tried[-1])
+    busiest = max(last.values()) / (held.server_cores or 1.0)  # a server's tables are one thread's
+    varied = len({row.size.servers for row in job.tried}) > 1
+    return present.input_share < INPUT_BOUND_SHARE and (varied or busiest >= SERVERS_BUSY)
+
+
+def _steps(role: RoleSpec, now: float) -> tuple[float, ...]:
+    """The cores that a member may have: by doubling, from what the user asked for to what he allows."""
+    if not role.max_cores > role.cores > 0:
+        return (now,)
+    steps = [role.cores]
+    while steps[-1] * 2 < role.max_cores:
+        steps.append(steps[-1] * 2)
+    return (*steps, role.max_cores)
+
+
+def limits_of(job: KnownJob, cores: float) -> Limits:
+    """What a plan of this job may not pass. `cores`: of all its members together."""
     assert job.held is not None
     return Limits(
         workers=job.spec.workers.count,
-        servers=job.held.servers,
+        servers=job.spec.servers.count,
         max_workers=job.spec.workers.max_count,
         max_servers=max(job.spec.servers.max_count, job.held.servers),
-        cores=max(cores_left, job.charge(job.held).cores),
+        cores=max(cores, job.charge(job.held).cores),
     )
 
 
 def size_after(held: Size, allocation: Allocation) -> Size:
-    """A size with the counts of an allocation: limits of members stay what they are."""
-    return held.replace(workers=allocation.workers, servers=allocation.servers)
+    """A size with the counts and cores of an allocation; where there is no limit there stays none.
+
+    Fewer servers share the same tables: the limit of each grows with its share.
+    """
+    memory = held.server_memory_bytes
+    if memory and 0 < allocation.servers < held.servers:
+        memory = -(-memory * held.servers // allocation.servers)
+    return held.replace(
+        workers=allocation.workers,
+        servers=allocation.servers,
+        worker_cores=allocation.worker_cores if held.worker_cores else 0.0,
+        server_cores=allocation.server_cores if held.server_cores else 0.0,
+        server_memory_bytes=memory,
+    )
 
 
-def losers_of(job: KnownJob, decision: Decision, model: OverruledModel) -> list[LosingPlan]:
-    """The alternatives as a plan carries them, each with what it was believed to reach."""
-    assert job.held is not None
-    losers: list[Loser] = [loser for loser in decision.losers if np.isfinite(loser.score)]
-    if not losers:
-        return []
-    sizes = [size_after(job.held, loser.allocation) for loser in losers]
-    said = model.predict(Configurations.from_list([place_of(job, size) for size in sizes]))
-    return [
-        LosingPlan(
-            size=size,
-            reason=loser.reason,
-            score=round(loser.score, 6),
-            throughput=round(float(said.throughput[row]), 3),
-        )
-        for row, (size, loser) in enumerate(zip(sizes, losers, strict=True))
-    ]
-
-
-def _declined(job: KnownJob, size: Size) -> bool:
+def declined(job: KnownJob, size: Size) -> bool:
+    """Whether this size was observed, rejected or refused a while ago."""
     return any(size == other and job.clock_s - at_s < DECLINED_S for other, at_s in job.declined)

@@ -11,14 +11,16 @@ from typing import Any
 
 import numpy as np
 
+from rover_bus.brain.choosing import choose_sizes
 from rover_bus.brain.decisions.lifecycle import check_plan
 from rover_bus.brain.decisions.scaling import plan_front, what_if
 from rover_bus.brain.granting import capacity_of, cores_left_for
 from rover_bus.brain.models.ingest import BoundedModel
 from rover_bus.brain.models.samples import Configurations, NotEnough
 from rover_bus.brain.predicting import OverruledModel, fit_job, place_of
+from rover_bus.brain.rules import RULES
 from rover_bus.brain.state import KnownJob, State
-from rover_bus.brain.wishes import RULES, Left, limits_of, remaining_s, space_of, view_of, wish_of
+from rover_bus.brain.wishes import Left, limits_of, remaining_s, space_of, view_of
 from rover_bus.cli.explanation import outcome, rivals
 from rover_bus.cli.plans import PlanView
 from rover_bus.events.errors import Refused
@@ -95,8 +97,8 @@ def _fit(model: OverruledModel, tried: list[Row]) -> Row:
         ingest, compute = fitted.ingest, fitted.compute
         said["ingest_a_worker"] = ingest.samples_per_worker_s if ingest else None
         said["ingest_spread"] = ingest.spread if ingest else None
-        said["compute"] = None if compute is None else compute.form.name
-        said["warnings"] = [] if compute is None else list(compute.warnings)
+        said["compute"] = None if compute is None else compute.compute.form.name
+        said["warnings"] = [] if compute is None else list(compute.compute.warnings)
     said["taken_back"] = [
         {"workers": int(place.workers), "reached": speed} for place, speed in model.ceilings
     ]
@@ -135,7 +137,8 @@ def suppose(known: KnownJob, state: State, wanted: Size) -> Row:
         raise Refused(f"not enough is measured for an answer: {why}", "not_enough_samples")
     cores = cores_of(known, state)
     broken = check_plan(known.charge(wanted), limits_of(known, cores))
-    wish = wish_of(known, cores)
+    name = next((name for name, job in state.jobs.items() if job.uid == known.uid), "")
+    wish = choose_sizes([name], state, {})[name] if name else Left("job_is_over")
     return {
         "held": _believed(known, model, held),
         "wanted": _believed(known, model, wanted),

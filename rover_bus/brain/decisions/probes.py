@@ -25,7 +25,8 @@ _GROWTH = 2.0
 class ProbeView(msgspec.Struct, frozen=True, kw_only=True):
     """A job that may be probed. `anchor`: the size around which it is; `free_cores`: what a probe may hold more than it holds now.
 
-    `workers_held_back`, `servers_held_back`: whether these members use all the cores that they have.
+    `workers_held_back`, `servers_held_back`: whether these members use all the cores that they have. `factors`: which counts of
+    workers are tried beside the anchor's.
     """
 
     held: Allocation
@@ -35,6 +36,7 @@ class ProbeView(msgspec.Struct, frozen=True, kw_only=True):
     workers_held_back: bool = False
     servers_held_back: bool = False
     limits: Limits = NO_LIMITS
+    factors: tuple[float, ...] = (3 / 4, _GROWTH)
 
 
 def decide_probe(job: ProbeView, space: PlanSpace, form: Form, seen: Observations) -> Decision | None:
@@ -81,8 +83,7 @@ def _relief(job: ProbeView, space: PlanSpace) -> Allocation | None:
 def _around(job: ProbeView, space: PlanSpace) -> list[Allocation]:
     """Sizes around the anchor: counts up to doubled or three quarters, cores one step up or down."""
     anchor, limits = job.anchor, job.limits
-    fewer = max([w for w in space.workers if w <= anchor.workers * 3 / 4] or [anchor.workers])
-    workers = {anchor.workers, fewer, _up(space.workers, anchor.workers)}
+    workers = {anchor.workers} | {_times(space.workers, anchor.workers, factor) for factor in job.factors}
     servers = {anchor.servers, _up(space.servers, anchor.servers)}
     return [
         job.held.replace(workers=int(w), servers=int(p), worker_cores=lw, server_cores=lp)
@@ -110,8 +111,15 @@ def _key(at: Configuration) -> tuple[int, int, float, float]:
 
 def _up(axis: Sequence[float], value: float) -> float:
     """The largest step up that is no more than doubling; the next one where even that is more."""
+    return _times(axis, value, _GROWTH)
+
+
+def _times(axis: Sequence[float], value: float, factor: float) -> float:
+    """The point of an axis nearest below a multiple of a value; above it at least the next one, below it the value itself."""
+    if factor < 1:
+        return max([v for v in axis if v <= value * factor] or [value])
     above = [v for v in axis if v > value]
-    return max([v for v in above if v <= value * _GROWTH] or above[:1] or [value])
+    return max([v for v in above if v <= value * factor] or above[:1] or [value])
 
 
 def _near(axis: Sequence[float], value: float) -> list[float]:

@@ -96,6 +96,9 @@ class CoreUses:
         return share
 
 
+UNKNOWN_USE = CoreUses()
+
+
 @dataclass(frozen=True, eq=False)
 class CoreBoundModel:
     """A fitted form under the bound of the cores. `saturates`: the form is of counts alone, and containers hold back or do not."""

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from rover_bus.brain.models.core_use import UNKNOWN_USE, CoreBoundModel, CoreUses, fit_core_bound
 from rover_bus.brain.models.forms import Form
 from rover_bus.brain.models.samples import Configurations, FloatArray, NotEnough, Observations
-from rover_bus.brain.models.throughput import Prediction, ThroughputModel, fit_throughput, student_95
+from rover_bus.brain.models.throughput import Prediction, student_95
 
 # Workers that wait for input this share of their time are limited by it: the measurement is of ingest.
 INPUT_BOUND_SHARE = 0.3
@@ -35,13 +36,22 @@ class Ingest:
 
 @dataclass(frozen=True, eq=False)
 class BoundedModel:
-    """Both halves. A half that was never the limit is unknown (None): it was never slower than what was measured."""
+    """Both halves. A half that was never the limit is unknown (None): it was never slower than what was measured.
 
-    compute: ThroughputModel | None
+    `uses`: what members use of their cores bounds the whole, where cores are limited and their use was measured.
+    """
+
+    compute: CoreBoundModel | None
     ingest: Ingest | None
+    uses: CoreUses = UNKNOWN_USE
 
     def predict(self, at: Configurations) -> Prediction:
         """Predict min(compute, ingest) with the interval of the half that limits."""
+        said, most = self._halves(at), self.uses.limit(at)
+        middle, low, high = (np.minimum(x, most) for x in (said.throughput, said.low_90, said.high_90))
+        return Prediction(middle, low, high, said.guess)
+
+    def _halves(self, at: Configurations) -> Prediction:
         if self.compute is None:
             return self._read(at)
         computed = self.compute.predict(at)
@@ -69,21 +79,21 @@ class BoundedModel:
 
 
 def fit_bounded(
-    observations: Observations, input_wait_share: ArrayLike, form: Form
+    observations: Observations, input_wait_share: ArrayLike, form: Form, uses: CoreUses = UNKNOWN_USE
 ) -> BoundedModel | NotEnough:
-    """Fit both halves: rows whose workers waited for input tell ingest, the others compute.
+    """Fit both halves: rows whose workers waited for input tell ingest, the others compute (`fit_core_bound`).
 
     `input_wait_share` (n,) in 0..1: the share of workers' time that went into waiting for input.
     """
     bound = np.asarray(input_wait_share, dtype=np.float64) >= INPUT_BOUND_SHARE
     ingest = fit_ingest(observations.take(bound)) if bound.any() else None
     if bound.all() and ingest is not None:
-        return BoundedModel(None, ingest)
-    compute = fit_throughput(observations.take(~bound), form)
+        return BoundedModel(None, ingest, uses)
+    compute = fit_core_bound(observations.take(~bound), uses, form)
     if isinstance(compute, NotEnough):
         # Compute was at least as fast as what reading let through: all rows together err on the safe side.
-        compute = fit_throughput(observations, form)
-    return compute if isinstance(compute, NotEnough) else BoundedModel(compute, ingest)
+        compute = fit_core_bound(observations, uses, form)
+    return compute if isinstance(compute, NotEnough) else BoundedModel(compute, ingest, uses)
 
 
 def fit_ingest(input_bound: Observations) -> Ingest:

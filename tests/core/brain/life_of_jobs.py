@@ -42,6 +42,7 @@ class Job:
         self.obeys = True
         self.loss = 0.0
         self.needs_cores = 0.0  # of a worker, to be as fast as the truth says
+        self.spins = False  # workers use all cores that they are given, for nothing
         self.server_cores: dict[int, float] = {}
 
     @property
@@ -249,7 +250,11 @@ def _host(name: str, job: Job) -> HostProfile:
                 job=name,
                 member=member,
                 pid=1,
-                cores_used=min(job.needs_cores or 0.35, job.size.worker_cores or 64.0)
+                cores_used=(
+                    job.size.worker_cores
+                    if job.spins
+                    else min(job.needs_cores or 0.35, job.size.worker_cores or 64.0)
+                )
                 if member.role == "worker"
                 else job.server_cores.get(member.index, 0.2),
                 memory_bytes=int(job.server_bytes),

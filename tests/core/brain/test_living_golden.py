@@ -200,6 +200,15 @@ def gives_running_workers_the_cores_that_they_use_up() -> Any:
     return life
 
 
+def takes_back_cores_that_bring_nothing() -> Any:
+    """Workers that keep every core busy and are not faster for it (they spin): one try, taken back, not tried again."""
+    life = Life(cores=16.0)
+    job = life.submit("j", step, workers=2, cores=1.0, max_cores=8.0, input_share=0.0)
+    job.spins = True
+    life.wait(120)
+    return life
+
+
 def blames_no_size_for_what_slows_them_all() -> Any:
     """The host becomes busy after the probes: every size is slower, and the calm past of a smaller one does not look better."""
     life = Life()
@@ -275,6 +284,7 @@ STORIES: tuple[Story, ...] = (
     sees_only_the_kill_without_relief,
     is_away_for_a_minute,
     gives_running_workers_the_cores_that_they_use_up,
+    takes_back_cores_that_bring_nothing,
     blames_no_size_for_what_slows_them_all,
     moves_the_hot_slots_of_one_server,
     stops_at_its_target,

@@ -1,0 +1,25 @@
+"""What the Brain is told once for all jobs: prices, weights, restraint. The simulator's benchmark runs under the same figures.
+
+Fed by nobody, used by wishes, rounds and `rover explain`. Frozen on the development seeds of `bench/simulation` (design 0011); only
+what a change costs differs: a local member starts in seconds, a pod in a minute.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from rover_bus.brain.decisions.scaling import Restraint, Rules
+from rover_bus.brain.decisions.scoring import Hazard, ScalePolicy
+
+CLUSTER = Rules(
+    policy=ScalePolicy(
+        scale_s=30.0,
+        reference_s=2000.0,
+        short_jobs_first=1.0,
+        hazard=Hazard(failures_per_member_s=2e-6, recovery_s=120.0),
+    ),
+    restraint=Restraint(growth=2.0, dead_band=0.08, least_return=0.1, tries=True),
+)
+SCALE_S = 3.0  # what a change of workers costs a local job
+RULES = msgspec.structs.replace(CLUSTER, policy=msgspec.structs.replace(CLUSTER.policy, scale_s=SCALE_S))
+HEADROOM = 0.01  # of the cluster that a round leaves free
