@@ -105,44 +105,43 @@ async def replayed(bus: NatsBus, job: str) -> int:
     return sum(state.ledger.samples_done()) // BATCH
 
 
+def start_clients(
+    url: str, secret: str, job: str, shards: int, seconds: float
+) -> list[subprocess.Popen[bytes]]:
+    command = [sys.executable, "-m", "bench.leases", "--shards", str(shards), "--seconds", str(seconds)]
+    share, environment = CLIENTS // PROCESSES, {**os.environ, "BENCH_SECRET": secret}
+    return [
+        subprocess.Popen(
+            [*command, "--client", url, job, str(number * share)], env=environment, stdout=subprocess.PIPE
+        )
+        for number in range(PROCESSES)
+    ]
+
+
 def measure(sync: rig.SyncMode, shards: int, seconds: float) -> dict[str, Any]:
+    job = f"leases-{shards}"
     with rig.broker(sync) as broker:
-        secret = broker.secret
-        job = f"leases-{shards}"
 
         async def prepare() -> None:
-            bus = await rig.connect(broker.url, secret, "bench")
+            bus = await rig.connect(broker.url, broker.secret, "bench")
             await rig.open_job(bus, job, workers=CLIENTS)
             await bus.close()
 
+        async def count() -> int:
+            bus = await rig.connect(broker.url, broker.secret, "bench")
+            try:
+                return await replayed(bus, job)
+            finally:
+                await bus.close()
+
         rig.run(prepare())
-        master = rig.start_master(broker.url, secret, job, 0)
+        master = rig.start_master(broker.url, broker.secret, job, 0)
         try:
-            environment = {**os.environ, "BENCH_SECRET": secret}
-            share = CLIENTS // PROCESSES
-            command = [
-                sys.executable,
-                "-m",
-                "bench.leases",
-                "--shards",
-                str(shards),
-                "--seconds",
-                str(seconds),
-            ]
-            commands = [[*command, "--client", broker.url, job, str(n * share)] for n in range(PROCESSES)]
             time.sleep(1.5)  # the master starts and takes the job up
             before = rig.cpu_seconds(master.pid)
-            running = [subprocess.Popen(c, env=environment, stdout=subprocess.PIPE) for c in commands]
+            running = start_clients(broker.url, broker.secret, job, shards, seconds)
             outputs = [json.loads(process.communicate()[0].splitlines()[-1]) for process in running]
             spent = rig.cpu_seconds(master.pid) - before
-
-            async def count() -> int:
-                bus = await rig.connect(broker.url, secret, "bench")
-                try:
-                    return await replayed(bus, job)
-                finally:
-                    await bus.close()
-
             in_log = rig.run(count())
         finally:
             master.terminate()

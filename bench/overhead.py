@@ -54,46 +54,55 @@ REPORT = "BENCH_REPORT_DIRECTORY"
 # -- in each worker ------------------------------------------------------------------------------------------------------------
 
 
-def work() -> None:
-    """Run the example's program with clocks around the library's parts; write what they say when it ends."""
-    import rover_bus.client as rover
-    from rover_bus.client.data import ClickLog
-    from rover_bus.client.job import Job
+class Clocks:
+    """Clocks around the library's parts, in a worker's process: its methods stand in place of the library's own."""
 
-    threads: dict[str, float] = defaultdict(float)
-    found = {
-        "first_s": 0.0,
-        "parse_s": 0.0,
-        "inside_s": 0.0,
-        "inside_cpu_s": 0.0,
-        "join_s": 0.0,
-        "wait_s": 0.0,
-        "read_s": 0.0,
-        "samples": 0.0,
-    }
-    run_thread, read_batch, hand_out, join = threading.Thread.run, ClickLog.batch, Job.batches, rover.join
+    def __init__(self) -> None:
+        import rover_bus.client as rover
+        from rover_bus.client.data import ClickLog
+        from rover_bus.client.job import Job
 
-    def timed_run(self: threading.Thread) -> None:
+        self.threads: dict[str, float] = defaultdict(float)
+        self.found: dict[str, float] = defaultdict(float)
+        self._run_thread, self._read_batch = threading.Thread.run, ClickLog.batch
+        self._hand_out, self._join = Job.batches, rover.join
+        for owner, name, timed in (
+            (threading.Thread, "run", lambda *given: self.run(*given)),
+            (ClickLog, "batch", lambda *given: self.batch(*given)),
+            (Job, "batches", lambda *given, **options: self.batches(*given, **options)),
+            (rover, "join", self.join),
+        ):
+            setattr(owner, name, timed)
+
+    def run(self, thread: threading.Thread) -> None:
         try:
-            run_thread(self)
+            self._run_thread(thread)
         finally:
-            threads[self.name] += time.thread_time()
+            self.threads[thread.name] += time.thread_time()
 
-    def timed_batch(self: ClickLog, *arguments: Any) -> Any:
+    def batch(self, log: Any, *arguments: Any) -> Any:
         began_s = time.thread_time()
-        batch = read_batch(self, *arguments)
-        found["parse_s"] += time.thread_time() - began_s
+        batch = self._read_batch(log, *arguments)
+        self.found["parse_s"] += time.thread_time() - began_s
         return batch
 
-    def timed_batches(self: Job, source: Any, **options: Any) -> Iterator[Any]:
-        batches, figures = hand_out(self, source, **options), self.figures
+    def join(self) -> Any:
+        began_s = time.perf_counter()
+        job = self._join()
+        self.found["join_s"] = time.perf_counter() - began_s
+        return job
+
+    def batches(self, job: Any, source: Any, **options: Any) -> Iterator[Any]:
+        batches, figures, found = self._hand_out(job, source, **options), job.figures, self.found
         before = figures.copy()
         while True:
-            began_s, cpu_s = time.perf_counter(), time.thread_time()
-            server_s = figures.pull_s + figures.push_s
+            began_s, cpu_s, server_s = (
+                time.perf_counter(),
+                time.thread_time(),
+                figures.pull_s + figures.push_s,
+            )
             batch = next(batches, None)
-            server_s = figures.pull_s + figures.push_s - server_s
-            spent_s = time.perf_counter() - began_s - server_s
+            spent_s = time.perf_counter() - began_s - (figures.pull_s + figures.push_s - server_s)
             found["inside_s"] += spent_s
             found["inside_cpu_s"] += time.thread_time() - cpu_s
             if not found["first_s"]:
@@ -105,21 +114,15 @@ def work() -> None:
         later = figures.since(before)
         found.update(wait_s=later.wait_s, read_s=later.read_s, samples=figures.samples)
 
-    def timed_join() -> Job:
-        began_s = time.perf_counter()
-        job = join()
-        found["join_s"] = time.perf_counter() - began_s
-        return job
 
-    setattr(threading.Thread, "run", timed_run)  # noqa: B010 - a clock in place of a method, as mypy cannot follow
-    setattr(ClickLog, "batch", timed_batch)  # noqa: B010
-    setattr(Job, "batches", timed_batches)  # noqa: B010
-    setattr(rover, "join", timed_join)  # noqa: B010
+def work() -> None:
+    """Run the example's program with clocks around the library's parts; write what they say when it ends."""
+    clocks = Clocks()
     signal.signal(signal.SIGTERM, lambda *_: None)  # it comes again while we write what we measured
     program = find_example("dlrm/train.py")
     sys.path.insert(0, str(program.parent))
     runpy.run_path(str(program), run_name="__main__")
-    report = {**found, "threads": threads, "cpu_s": time.process_time()}
+    report = {**clocks.found, "threads": clocks.threads, "cpu_s": time.process_time()}
     Path(os.environ[REPORT], f"{os.getpid()}.json").write_text(json.dumps(report))
 
 

@@ -8,7 +8,7 @@ not logged (P19). Hot records hold columns. Each record names its cause: the inp
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 
@@ -454,60 +454,6 @@ class SnapshotChunk(Record, frozen=True, kw_only=True, tag="snapshot.chunk"):
     digest: int = 0  # xxh3_64 of the whole, on the last piece
 
 
-RECORDS: tuple[type[Record], ...] = (
-    TermBegun,
-    JobTaken,
-    DatasetFixed,
-    DatasetRefusal,
-    StopAsked,
-    TaskGiven,
-    TaskDone,
-    Reported,
-    FinishBegun,
-    ServerFinished,
-    Ended,
-    MembersPlanned,
-    PlanRefusal,
-    PlanCheck,
-    PlanLive,
-    ModeFixed,
-    PauseSet,
-    Admitted,
-    Lost,
-    Left,
-    HostLost,
-    HostReturned,
-    RoutingFixed,
-    RolloutBegun,
-    MoveBegun,
-    MoveEnded,
-    MoveRefusal,
-    RolloutEnded,
-    Granted,
-    Committed,
-    Returned,
-    Refusal,
-    Charged,
-    DeadLettered,
-    EpochBegun,
-    EpochEnded,
-    Sealed,
-    Rewound,
-    CutOpened,
-    PartTaken,
-    PartAsked,
-    CutStaged,
-    CutPersistOrdered,
-    PartStored,
-    PartCopied,
-    ManifestOrdered,
-    CutReady,
-    CutSuperseded,
-    CutFailed,
-    Restored,
-    SnapshotChunk,
-)
-
 AnyRecord = (
     TermBegun
     | JobTaken
@@ -561,6 +507,7 @@ AnyRecord = (
     | Restored
     | SnapshotChunk
 )
+RECORDS: tuple[type[Record], ...] = get_args(AnyRecord)
 
 
 class LogBatch(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="log.batch.v1"):

@@ -193,54 +193,51 @@ class State:
     def load(cls, body: bytes) -> State:
         """Rebuild a state from `dump`."""
         dump = msgspec.msgpack.decode(body, strict=False)
-        convert = msgspec.convert
         state = cls()
-        state.spec = convert(dump["spec"], JobSpec | None)
-        for field in (
-            "uid",
-            "history",
-            "generation",
-            "phase",
-            "term",
-            "plan",
-            "proposal",
-            "hosts",
-            "incarnations",
-        ):
+        for field in _PLAIN:
             setattr(state, field, dump[field])
-        for field in (
-            "heard",
-            "brain_term",
-            "mode",
-            "settling",
-            "paused",
-            "gaps",
-            "repairing",
-            "away",
-        ):  # not in snapshots of 0.1
+        for field in _LATER:
             setattr(state, field, dump.get(field, getattr(state, field)))
-        state.waiting = convert(dump.get("waiting"), PlanProposed | None)
-        state.planned = convert(dump["planned"], dict[str, DesiredMember])
-        state.dropped = convert(dump.get("dropped", {}), dict[str, DesiredMember])
-        state.lives = convert(dump["lives"], dict[str, Life])
-        state.dataset = convert(dump["dataset"], Dataset | None)
+        for field, kind in _TYPED.items():
+            if field in dump:
+                setattr(state, field, msgspec.convert(dump[field], kind, strict=False))
         state.ledger = None if dump["ledger"] is None else Ledger.load(dump["ledger"])
-        state.routing = convert(dump["routing"], RoutingTable | None)
-        state.acking = dump.get(
-            "acking", [[s.incarnation for s in state.routing.servers]] if state.routing else []
-        )
-        state.rollout = convert(dump.get("rollout"), Rollout | None)
+        served = [[s.incarnation for s in state.routing.servers]] if state.routing else []
+        state.acking = dump.get("acking", served)
         state.rollouts, state.moves = dump.get("moves", (0, 0))
         state.charges = Charges.load(dump["charges"])
-        state.tasks = convert(dump["tasks"], dict[str, Task])
-        state.parts = convert(dump["parts"], dict[int, Part], strict=False)
-        state.cuts = convert(dump.get("cuts", {}), dict[int, Cut], strict=False)
         if "cutting" in dump:
             state.last_cut, state.cut_cost_s, owners, going = dump["cutting"]
-            state.owners = convert(owners, list[tuple[int, int, int]])
-            state.going_back = convert(going, dict[int, int], strict=False)
-        state.restoring = convert(dump.get("restoring"), RestoreOrder | None)
+            state.owners = msgspec.convert(owners, list[tuple[int, int, int]])
+            state.going_back = msgspec.convert(going, dict[int, int], strict=False)
         state.stop, state.stop_reason = dump["stop"]
         state.end = tuple(dump["end"])
-        state.counts = convert(dump["counts"], Counts)
         return state
+
+
+_PLAIN = ("uid", "history", "generation", "phase", "term", "plan", "proposal", "hosts", "incarnations")
+_LATER = (
+    "heard",
+    "brain_term",
+    "mode",
+    "settling",
+    "paused",
+    "gaps",
+    "repairing",
+    "away",
+)  # not in snapshots of 0.1
+_TYPED: dict[str, Any] = {
+    "spec": JobSpec | None,
+    "waiting": PlanProposed | None,
+    "planned": dict[str, DesiredMember],
+    "dropped": dict[str, DesiredMember],
+    "lives": dict[str, Life],
+    "dataset": Dataset | None,
+    "routing": RoutingTable | None,
+    "rollout": Rollout | None,
+    "tasks": dict[str, Task],
+    "parts": dict[int, Part],
+    "cuts": dict[int, Cut],
+    "restoring": RestoreOrder | None,
+    "counts": Counts,
+}
