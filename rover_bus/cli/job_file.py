@@ -61,10 +61,8 @@ def read_job(
         data["seed"] = seed
     if (checkpoint := fields.get("checkpoint")) is not None:
         fields.setdefault("on_server_lost", "restore")
-        if checkpoint.get("parity"):
-            raise InputError(
-                f"{path.name}: checkpoint.parity: jobs keep copies, not parity groups yet: write `copies = 1` instead"
-            )
+        if checkpoint.get("parity") and checkpoint.get("copies"):
+            raise InputError(f"{path.name}: checkpoint: parity and copies say the same: choose one of them")
         if checkpoint.get("path"):
             checkpoint["path"] = str(directory / str(checkpoint["path"]))
     if predictions or fields.get("predictions"):

@@ -122,7 +122,7 @@ class CheckpointSpec(Checked, frozen=True, kw_only=True):
     rate_bytes: Bytes = 0  # a second, that a host may write; 0: as fast as it goes
     codec: Literal["raw", "int8"] = "raw"
     copies: Count = 0  # of each part on other hosts
-    parity: Count = 0  # parity blocks a group, in place of copies
+    parity: Annotated[int, msgspec.Meta(ge=0, le=2)] = 0  # parity blocks a group, in place of copies
     slots: Annotated[int, msgspec.Meta(ge=2, le=8)] = 2  # cuts that a server's memory holds
 
 

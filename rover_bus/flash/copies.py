@@ -97,17 +97,27 @@ def open_exactly(directory: Path, part: str, generation: int, cut: int) -> Stage
     )
 
 
-def lend(directory: Path, staged: StagedCut, part: str, since: Since) -> tuple[Offer, Iterator[Array]]:
-    """The offer for a holder that has `since`, and the bytes to send after it. Raises BrokenCheckpoint without digests."""
+def lend(
+    directory: Path, staged: StagedCut, part: str, since: Since, *, differences: bool = False
+) -> tuple[Offer, Iterator[Array]]:
+    """The offer for a holder that has `since`, and the bytes to send after it. Raises BrokenCheckpoint without digests.
+
+    `differences`: old XOR new, for a holder of parity, as long as the cut that it has lies here, too, and has the same arrays.
+    """
     digests = read_digests(staged)
     if digests is None:
         raise BrokenCheckpoint(
             f"cut {staged.cut} of {part} has no digests yet: nothing is served before (P12)"
         )
     seal, touched = staged.seal, None
+    arrays = staged.arrays
     if (since.history, since.generation) == (seal.history, seal.generation) and since.save_number:
         touched = read_touched(directory, part, seal.save_number, since.save_number)
-    arrays = staged.arrays
+    former = _former(directory, part, since, staged) if differences else {}
+    if former:
+        touched = touched or {}
+    elif differences:
+        touched = None
     offer = Offer(
         history=seal.history,
         generation=seal.generation,
@@ -119,7 +129,22 @@ def lend(directory: Path, staged: StagedCut, part: str, since: Since) -> tuple[O
         arrays=tuple(_sent(name, array, touched or {}) for name, array in arrays.items()),
         digests=digests.arrays,
     )
-    return offer, _bytes_of(arrays, touched or {})
+    return offer, _bytes_of(arrays, touched or {}, former)
+
+
+def _former(directory: Path, part: str, since: Since, staged: StagedCut) -> Mapping[str, Array]:
+    """The arrays of the cut that a holder has, if it lies here and nothing changed its shape since; else nothing."""
+    for found in find_staged(directory, part):
+        wanted = since.history, since.generation, since.save_number
+        if (found.seal.history, found.seal.generation, found.seal.save_number) != wanted:
+            continue
+        opened = open_staged(found.path)
+        if opened is None or opened.seal != found.seal or opened.head.model != staged.head.model:
+            return {}
+        old, new = opened.arrays, staged.arrays
+        same = {name: (each.dtype, each.shape) for name, each in old.items()}
+        return old if same == {name: (each.dtype, each.shape) for name, each in new.items()} else {}
+    return {}
 
 
 def _sent(name: str, array: Array, touched: Mapping[str, Array]) -> Sent:
@@ -127,18 +152,25 @@ def _sent(name: str, array: Array, touched: Mapping[str, Array]) -> Sent:
     return Sent(name=name, dtype=array.dtype.str, shape=array.shape, rows=rows)
 
 
-def _bytes_of(arrays: Mapping[str, Array], touched: Mapping[str, Array]) -> Iterator[Array]:
+def _bytes_of(
+    arrays: Mapping[str, Array], touched: Mapping[str, Array], former: Mapping[str, Array]
+) -> Iterator[Array]:
     for name, array in arrays.items():
+        old = former.get(name)
         ids = touched.get(name) if array.ndim else None
         if ids is None:
             raw = as_bytes(np.ascontiguousarray(array))
+            before = None if old is None else as_bytes(np.ascontiguousarray(old))
             for start in range(0, len(raw), BLOCK_BYTES):
-                yield raw[start : start + BLOCK_BYTES]
+                end = start + BLOCK_BYTES
+                yield raw[start:end] if before is None else raw[start:end] ^ before[start:end]
             continue
         yield as_bytes(ids.astype("<u8"))
         step = _rows_a_block(array)
         for start in range(0, len(ids) if array.nbytes else 0, step):
-            yield as_bytes(take_rows(array, ids[start : start + step]))
+            some = ids[start : start + step]
+            rows = as_bytes(take_rows(array, some))
+            yield rows if old is None else rows ^ as_bytes(take_rows(old, some))
 
 
 def _rows_a_block(array: Array) -> int:

@@ -209,7 +209,7 @@ def notice(state: State, fact: HostPartFact, cause: str) -> Consequences:
         case HostManifestWritten(host=host, path=path, size_bytes=size) if cut.writer == host and cut.storing:
             yield log.CutReady(cut=cut.number, path=path, size_bytes=size, cause=cause)
             yield from persist_next(state, cause)
-        case HostPartFailed(step=step, reason=reason) if step != "mirror" and cut.storing:
+        case HostPartFailed(step=step, reason=reason) if step not in ("mirror", "parity") and cut.storing:
             yield from fail(state, cut.number, reason, cause)
 
 

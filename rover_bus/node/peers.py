@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import msgspec
+import numpy as np
 
 from rover_bus.events.errors import AccessDenied, BadMessage, RoverError
 from rover_bus.events.logs import get_logger
@@ -27,12 +28,14 @@ from rover_bus.flash.errors import NoCheckpoint, StorageFailed
 from rover_bus.flash.layout import Array
 from rover_bus.flash.staged import StagedCut
 from rover_bus.node.background import give_way
+from rover_bus.node.parities import Lent, Parities
 from rover_bus.ps import handshake
 
 LENGTH = struct.Struct("<I")
 MOST_WANTED_BYTES = 1 << 16
 MOST_OFFERED_BYTES = 1 << 28
 SILENCE_S = 30.0
+CONNECT_S = 3.0  # a host that is gone does not refuse: others are asked then
 MOST_CONNECTIONS = 16
 T = TypeVar("T")
 log = get_logger("rover.node")
@@ -46,20 +49,25 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     generation: int
     cut: int
     since: Since = Since()
+    differences: bool = False  # old XOR new, for a holder of parity
+    parity: bool = False  # not the part itself: the parity block that stands for it
 
 
 class Offered(msgspec.Struct, frozen=True, kw_only=True):
     """An offer, or why there is none."""
 
     offer: Offer | None = None
+    lent: Lent | None = None
     problem: str = ""
 
 
 class PartServer:
     """Lends what is staged below `root`, and the copies held there, to whoever knows the secret. Its `address` is `host:port`."""
 
-    def __init__(self, root: Path, secret: bytes, bind: str = "127.0.0.1") -> None:
-        self._root, self._secret = root, secret
+    def __init__(
+        self, root: Path, secret: bytes, bind: str = "127.0.0.1", parities: Parities | None = None
+    ) -> None:
+        self._root, self._secret, self._parities = root, secret, parities or Parities()
         self._listener = socket.create_server((bind, 0), backlog=MOST_CONNECTIONS)
         self._free = threading.BoundedSemaphore(MOST_CONNECTIONS)
         self._open: set[socket.socket] = set()
@@ -116,8 +124,15 @@ class PartServer:
 
     def _lend(self, connection: socket.socket, wanted: Wanted) -> None:
         try:
+            if wanted.parity:
+                lent, block = self._parities.lend(wanted.uid, wanted.part, wanted.generation, wanted.cut)
+                _send_struct(connection, Offered(lent=lent))
+                connection.sendall(block.data)
+                return
             directory, staged = self._find(wanted)
-            offer, blocks = copies.lend(directory, staged, wanted.part, wanted.since)
+            offer, blocks = copies.lend(
+                directory, staged, wanted.part, wanted.since, differences=wanted.differences
+            )
         except RoverError as error:
             _send_struct(connection, Offered(problem=str(error)))
             return
@@ -139,11 +154,22 @@ class PartServer:
 class PeerSource:
     """One connection to the daemon at `address`, as `copies.Source`."""
 
-    def __init__(self, address: str, secret: bytes, uid: str, part: str, generation: int, cut: int) -> None:
-        self._wanted = Wanted(uid=uid, part=part, generation=generation, cut=cut)
+    def __init__(
+        self,
+        address: str,
+        secret: bytes,
+        uid: str,
+        part: str,
+        generation: int,
+        cut: int,
+        *,
+        differences: bool = False,
+    ) -> None:
+        self._wanted = Wanted(uid=uid, part=part, generation=generation, cut=cut, differences=differences)
         host, _, port = address.rpartition(":")
         try:
-            self._socket = socket.create_connection((host, int(port)), timeout=SILENCE_S)
+            self._socket = socket.create_connection((host, int(port)), timeout=CONNECT_S)
+            self._socket.settimeout(SILENCE_S)
         except (OSError, ValueError) as error:
             raise StorageFailed(f"the daemon at {address} cannot be reached: {error}", delay_s=1.0) from None
         try:
@@ -168,6 +194,16 @@ class PeerSource:
         if offered.offer is None:
             raise NoCheckpoint(offered.problem or "the daemon has no such part")
         return offered.offer
+
+    def read_parity(self) -> tuple[Lent, Array]:
+        """The parity block that stands for the part. Raises NoCheckpoint if this daemon has none."""
+        _send_struct(self._socket, msgspec.structs.replace(self._wanted, parity=True))
+        offered = _read_struct(self._socket, MOST_OFFERED_BYTES, Offered)
+        if offered.lent is None:
+            raise NoCheckpoint(offered.problem or "the daemon has no such parity")
+        block = np.empty(offered.lent.size_bytes, np.uint8)
+        self.read_into(block)
+        return offered.lent, block
 
     def read_into(self, target: Array) -> None:
         view = target.data

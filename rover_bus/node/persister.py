@@ -31,6 +31,7 @@ from rover_bus.flash.places import job_directory, parts_in
 from rover_bus.flash.sweep import sweep
 from rover_bus.node import persisting
 from rover_bus.node.background import give_way
+from rover_bus.node.groups import Group
 from rover_bus.node.persisting import CallOff, Do, GiveUp, JobCheckpoints, Persisting, Task
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ FOLLOWED: dict[str, type[JobFact]] = {
         JobSubmitted,
         JobEnded,
         cuts.PartStaged,
+        cuts.CheckpointStaged,
         cuts.CheckpointPersistOrdered,
         cuts.CheckpointManifestOrdered,
         cuts.CheckpointReady,
@@ -240,6 +242,9 @@ class Persister:
             directory = job_directory(self._places.shm, uid)
             with suppress(NoCheckpoint):
                 open_exactly(directory, wanted.part, wanted.generation, wanted.cut)
+                which = wanted.uid, wanted.part, wanted.generation, wanted.cut
+                if self._loaded and which in self._loaded.rebuilt:
+                    source = "parity"
                 return PartReply(state="here", directory=str(directory), source=source)
         if not self._places.secret:
             return PartReply(state="absent", problem="this daemon has no secret to ask others with")
@@ -287,13 +292,17 @@ class Persister:
         about = self._state.jobs[task.job]
         self._called_off[task] = threading.Event()
         self._observe(persisting.Begun(task))
-        addresses = persisting.sources(self._state, task.job, task.part, task.of)
+        parts = {task.part, *about.complete} if task.step in ("fetch", "parity") else {task.part}
+        addresses = {part: persisting.sources(self._state, task.job, part, task.of) for part in parts}
+        group = None
+        if task.step == "parity":
+            group = next(g for g in persisting.groups(self._state, about) if g.name == task.part)
         running = self._loop.run_in_executor(
-            self._lanes[task.lane], self._carry_out, task, about, self._called_off[task], addresses
+            self._lanes[task.lane], self._carry_out, task, about, self._called_off[task], addresses, group
         )
         running.add_done_callback(lambda future: self._ended(task, future))
 
-    def _ended(self, task: Task, future: asyncio.Future[HostFact | None]) -> None:
+    def _ended(self, task: Task, future: asyncio.Future[list[HostFact]]) -> None:
         called_off = self._called_off.pop(task).is_set()
         if self._closing or future.cancelled():
             return
@@ -302,7 +311,7 @@ class Persister:
             return
         former = self._state.troubles.get(task)
         try:
-            fact = future.result()
+            facts = future.result()
         except RoverError as error:
             if former is None and error.retry and task.step != "sweep":  # members are on their way out
                 log.warning("will be tried again", job=task.job, cut=task.cut, step=task.step, why=str(error))
@@ -314,7 +323,7 @@ class Persister:
             self._begin_to_lend()
         if task.step == "fetch":
             self._fetches.pop((task.uid, task.part, task.generation, task.cut), None)
-        if fact is not None:
+        for fact in facts:
             self._say(task.step, task, fact)
         self._observe(persisting.Done(task))
         if task.step == "sweep":
@@ -325,18 +334,25 @@ class Persister:
         if self._lender is None and self._places.secret:
             from rover_bus.node.peers import PartServer
 
-            self._lender = PartServer(self._places.shm, self._places.secret, self._places.bind)
+            self._lender = PartServer(
+                self._places.shm, self._places.secret, self._places.bind, self._tasks.parities
+            )
             self._on_lending()
 
     def _carry_out(
-        self, task: Task, about: JobCheckpoints, called_off: threading.Event, addresses: list[str]
-    ) -> HostFact | None:
-        return self._tasks.carry_out(task, about, called_off, addresses)
+        self,
+        task: Task,
+        about: JobCheckpoints,
+        called_off: threading.Event,
+        addresses: dict[str, list[str]],
+        group: Group | None,
+    ) -> list[HostFact]:
+        return self._tasks.carry_out(task, about, called_off, addresses, group)
 
     def _say_failed(self, task: Task, reason: str) -> None:
         if task.step == "fetch":
             self._fetches[task.uid, task.part, task.generation, task.cut] = reason
-        if task.step in ("pin", "digest", "mirror", "persist", "manifest"):
+        if task.step in ("pin", "digest", "mirror", "parity", "persist", "manifest"):
             if task.step in ("pin", "persist"):
                 self._tasks.unpin(task.uid, task.part)
             fact = cuts.HostPartFailed(step=task.step, reason=reason, **self._tasks.stamp(task))
@@ -344,7 +360,7 @@ class Persister:
 
     def _say(self, what: str, task: Task, fact: HostFact) -> None:
         """Post a fact. A later life of the daemon says it again, under an id of its own."""
-        which = f"{task.uid}.{task.generation}.{task.cut}.{task.part}"
+        which = f"{task.uid}.{task.generation}.{task.cut}.{getattr(fact, 'part', task.part)}"
         self._post(fact, f"{what}.{self._daemon}.{which}", task.job)
 
 

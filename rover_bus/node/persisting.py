@@ -25,6 +25,7 @@ from rover_bus.events.checkpoint_facts import (
     CheckpointManifestOrdered,
     CheckpointPersistOrdered,
     CheckpointReady,
+    CheckpointStaged,
     CheckpointSuperseded,
     HostPartDigested,
     HostPartMirrored,
@@ -32,14 +33,15 @@ from rover_bus.events.checkpoint_facts import (
 )
 from rover_bus.events.facts import Fact, HostLeft, HostRegistered, JobEnded, JobSubmitted
 from rover_bus.events.job import CheckpointSpec
+from rover_bus.node.groups import Group, choose_groups
 from rover_bus.node.holders import choose_holders
 
 RETRY_FIRST_S, RETRY_MAX_S = 1.0, 10.0
 PATIENCE_S = 60.0  # a storage that fails for so long fails the cut
 CLOSED_KEPT = 64
 
-Step = Literal["pin", "digest", "mirror", "fetch", "persist", "manifest", "prune", "sweep"]
-IN_MEMORY = ("pin", "digest", "mirror", "fetch")
+Step = Literal["pin", "digest", "mirror", "parity", "fetch", "persist", "manifest", "prune", "sweep"]
+IN_MEMORY = ("pin", "digest", "mirror", "parity", "fetch")
 Cut = tuple[int, int]  # generation, cut
 K = TypeVar("K")
 V = TypeVar("V")
@@ -165,6 +167,10 @@ class JobCheckpoints:
     order: CheckpointPersistOrdered | None = None
     manifest: CheckpointManifestOrdered | None = None
     held: Mapping[str, Held] = field(default_factory=dict)  # by part, of every host
+    complete: Mapping[str, str] = field(
+        default_factory=dict
+    )  # the parts of the newest complete cut, and their hosts
+    complete_cut: Cut = (-1, 0)
     asked: frozenset[tuple[str, Cut]] = frozenset()  # parts that servers here restore from
     ready: Cut = (-1, 0)
     closed: tuple[Cut, ...] = ()
@@ -211,6 +217,11 @@ def evolve(state: Persisting, event: Fact | Observation) -> Persisting:
             return replace(state, peers=MappingProxyType(left))
         case HostPartDigested() | HostPartMirrored():
             return _hold(state, event)
+        case CheckpointStaged(job=job, uid=uid, parts=parts):
+            about = _known(state, job, uid)
+            where = {place.part: place.host for place in parts}
+            complete = event.generation, event.cut
+            return _with_job(state, job, replace(about, complete=where, complete_cut=complete))
         case Asked():
             return _ask(state, event)
         case CheckpointPersistOrdered() | CheckpointManifestOrdered():
@@ -387,6 +398,10 @@ def _wanted(state: Persisting, job: str, about: JobCheckpoints) -> Iterator[Task
     for part, held in about.held.items():
         if _holds_a_copy(state, about, part, held):
             yield Task(job, about.uid, "mirror", held.cut[1], held.cut[0], part)
+    for group in groups(state, about):
+        if state.host in group.holders and _is_digested(about, group):
+            generation, cut = about.complete_cut
+            yield Task(job, about.uid, "parity", cut, generation, group.name)
     order = about.manifest
     if order and order.host == state.host and about.ready == (order.generation, order.cut):
         yield Task(job, about.uid, "prune", order.cut, order.generation)
@@ -395,6 +410,16 @@ def _wanted(state: Persisting, job: str, about: JobCheckpoints) -> Iterator[Task
 def _holds_a_copy(state: Persisting, about: JobCheckpoints, part: str, held: Held) -> bool:
     domains = {host: peer.domain for host, peer in state.peers.items()}
     return state.host in choose_holders(part, held.owner, domains, about.spec.copies)
+
+
+def groups(state: Persisting, about: JobCheckpoints) -> list[Group]:
+    """The parity groups of the newest complete cut."""
+    domains = {host: peer.domain for host, peer in state.peers.items()}
+    return choose_groups(about.complete, domains, about.spec.parity)
+
+
+def _is_digested(about: JobCheckpoints, group: Group) -> bool:
+    return all(part in about.held and about.held[part].cut == about.complete_cut for part in group.parts)
 
 
 def sources(state: Persisting, job: str, part: str, cut: Cut) -> list[str]:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -24,9 +24,12 @@ from rover_bus.flash.staged import StagedCut
 from rover_bus.flash.storage import Run, run_path
 from rover_bus.flash.sweep import sweep_job
 from rover_bus.node import storing
+from rover_bus.node.groups import Group
 from rover_bus.node.pacing import Pacing
+from rover_bus.node.parities import Parities
 from rover_bus.node.peers import PeerSource
 from rover_bus.node.persisting import JobCheckpoints, Task
+from rover_bus.node.rebuilding import rebuild_part
 
 
 class CalledOff(Exception):
@@ -44,6 +47,10 @@ class Tasks:
     secret: bytes = b""
     chains: dict[tuple[str, str], storing.Chain] = field(default_factory=dict)  # by (uid, part)
     pins: dict[tuple[str, str], StagedCut] = field(default_factory=dict)  # ordered, not stored yet
+    parities: Parities = field(default_factory=Parities)
+    rebuilt: set[tuple[str, str, int, int]] = field(
+        default_factory=set
+    )  # from parity, by (uid, part, generation, cut)
     devices: dict[Path, int] = field(
         default_factory=dict
     )  # where this life has written: the file system of each run
@@ -61,16 +68,25 @@ class Tasks:
             self.chains.pop(key, None)
 
     def carry_out(
-        self, task: Task, about: JobCheckpoints, called_off: threading.Event, addresses: list[str]
-    ) -> HostFact | None:
-        """Do one task; return the fact that it leads to. `addresses`: of daemons that may have the part in memory.
+        self,
+        task: Task,
+        about: JobCheckpoints,
+        called_off: threading.Event,
+        addresses: Mapping[str, list[str]],
+        group: Group | None = None,
+    ) -> list[HostFact]:
+        """Do one task; return the facts that it leads to. `addresses`: of daemons that may have a part in memory.
 
         Raises CalledOff, and RoverErrors of which some may pass.
         """
         try:
+            if task.step == "parity" and group is not None:
+                return self._keep_parity(task, about, group, addresses)
             if task.step in ("mirror", "fetch"):
-                return self._hold(task, about, addresses)
-            return self._step(task, about, called_off)
+                fact = self._hold(task, about, addresses)
+            else:
+                fact = self._step(task, about, called_off)
+            return [fact] if fact is not None else []
         except OSError as error:
             raise StorageFailed(f"{error.filename or task.part}: {error.strerror}") from None
         except (
@@ -102,7 +118,36 @@ class Tasks:
                 self._sweep(task)
         return None
 
-    def _hold(self, task: Task, about: JobCheckpoints, addresses: list[str]) -> HostFact | None:
+    def _keep_parity(
+        self, task: Task, about: JobCheckpoints, group: Group, addresses: Mapping[str, list[str]]
+    ) -> list[HostFact]:
+        """Bring our parity block of a group up to the cut; its parts are rebuildable from here on."""
+        with ExitStack() as ends:
+
+            def connect(part: str, differences: bool) -> PeerSource:
+                source = self._connect(task, part, addresses.get(part, []), differences)
+                ends.callback(source.close)
+                return source
+
+            self.parities.keep_up(task.uid, group.parts, group.holders.index(self.host), task.of, connect)
+        return [
+            cuts.HostPartMirrored(of=about.complete[part], parity=True, **{**self.stamp(task), "part": part})
+            for part in group.parts
+        ]
+
+    def _connect(self, task: Task, part: str, addresses: list[str], differences: bool = False) -> PeerSource:
+        """A connection to the first of these daemons that can be reached."""
+        problem: RoverError = NoCheckpoint(f"no daemon is known that has {part} of cut {task.cut} in memory")
+        for address in addresses:
+            try:
+                return PeerSource(
+                    address, self.secret, task.uid, part, task.generation, task.cut, differences=differences
+                )
+            except RoverError as error:
+                problem = error
+        raise problem
+
+    def _hold(self, task: Task, about: JobCheckpoints, addresses: Mapping[str, list[str]]) -> HostFact | None:
         """Bring a part of another host into our memory, from the first daemon that has it."""
         if task.step == "fetch":  # a copy may have come meanwhile
             with suppress(NoCheckpoint):
@@ -111,7 +156,7 @@ class Tasks:
         problem: RoverError = NoCheckpoint(
             f"no daemon is known that has {task.part} of cut {task.cut} in memory"
         )
-        for address in addresses:
+        for address in addresses.get(task.part, []):
             try:
                 source = PeerSource(address, self.secret, task.uid, task.part, task.generation, task.cut)
                 try:
@@ -125,7 +170,13 @@ class Tasks:
             if task.step == "fetch" or held is None:
                 return None
             return cuts.HostPartMirrored(of=held.owner, **self.stamp(task))
-        raise problem if task.step == "mirror" else NoCheckpoint(str(problem))
+        if task.step == "mirror":
+            raise problem
+        if not about.spec.parity:
+            raise NoCheckpoint(str(problem))
+        rebuild_part(self.shm, self.secret, self.parities, task, addresses)
+        self.rebuilt.add((task.uid, task.part, task.generation, task.cut))
+        return None
 
     def stamp(self, task: Task) -> dict[str, Any]:
         """What every fact about a part says."""
@@ -164,6 +215,7 @@ class Tasks:
         storing.prune_run(run, about.spec.keep, about.spec.keep_every)
 
     def _sweep(self, task: Task) -> None:
+        self.parities.forget(task.uid)
         for directory in (self._directory(task), job_directory(self.shm, copies_of(task.uid))):
             if directory.is_dir() and not sweep_job(directory, even_if_staged=True):
                 raise StorageFailed(f"{directory} is still held by a process of its job", delay_s=1.0)

@@ -166,9 +166,14 @@ def test_what_is_no_duration_is_refused(text: object) -> None:
         parse_seconds(text, "x")
 
 
-def test_parity_that_no_job_keeps_yet_is_refused_instead_of_ignored(folder: Path) -> None:
-    with pytest.raises(InputError, match="write `copies = 1` instead"):
-        read_job(write(folder, rest="[checkpoint]\nparity = 1\n"))
+def test_parity_is_for_one_or_two_lost_hosts_and_in_place_of_copies(folder: Path) -> None:
+    spec = read_job(write(folder, rest="[checkpoint]\nparity = 2\n"))
+    assert spec.checkpoint is not None
+    assert (spec.checkpoint.parity, spec.on_server_lost) == (2, "restore")
+    with pytest.raises(InputError, match="choose one of them"):
+        read_job(write(folder, rest="[checkpoint]\nparity = 1\ncopies = 1\n"))
+    with pytest.raises(InputError, match="parity"):
+        read_job(write(folder, rest="[checkpoint]\nparity = 3\n"))
     spec = read_job(write(folder, rest='[checkpoint]\ncopies = 1\npath = "store"\n'))
     assert spec.checkpoint is not None
     assert (spec.checkpoint.copies, spec.checkpoint.path) == (1, str(folder / "store"))

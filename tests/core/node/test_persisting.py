@@ -300,3 +300,23 @@ def test_a_server_that_asks_gets_its_part_fetched_before_anything_else(state):
     state = after(state, Done(fetch))
     assert doing(state) == [task("digest", 3)]
     assert doing(after(state, Asked("ads", "u1", "ps-1", 2, 0))) == [fetch]
+
+
+# -- parity ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_holder_of_a_group_keeps_its_parity_up_once_every_part_of_the_cut_is_digested():
+    third = "host-c"
+    capacity = HostCapacity(cores=2, memory_bytes=1)
+    spec = JobSpec(name="ads", program=["x"], data=DataSpec(train="x"), checkpoint=CheckpointSpec(parity=1))
+    places = [place(0, OTHER), place(1, third)]
+    state = evolve(Persisting(ME), JobSubmitted(job="ads", uid="u1", spec=spec))
+    for host in (ME, OTHER, third):
+        state = evolve(state, HostRegistered(host=host, daemon="d", capacity=capacity, lends=f"{host}:1"))
+    state = evolve(state, cuts.CheckpointStaged(parts=places, **about(4)))
+    assert decide(state, 0.0) == []
+    for each in places:
+        stamp = {"host": each.host, "job": "ads", "uid": "u1", "cut": 4, "generation": 0, "part": each.part}
+        assert decide(state, 0.0) == []
+        state = evolve(state, cuts.HostPartDigested(**stamp))
+    assert decide(state, 0.0) == [Do(Task("ads", "u1", "parity", 4, 0, "ps-0"))]

@@ -44,7 +44,8 @@ class Host:
     def do(self, step, cut, **order):
         task = Task("ads", "u1", step, cut, 0, "ps-0" if step in ("pin", "digest", "persist") else "")
         about = JobCheckpoints("u1", self.spec, **order)
-        return self.tasks.carry_out(task, about, self.called_off, [])
+        facts = self.tasks.carry_out(task, about, self.called_off, {})
+        return facts[0] if facts else None
 
     def persist(self, cut):
         self.do("digest", cut)

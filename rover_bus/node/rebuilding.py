@@ -1,0 +1,88 @@
+"""A lost part from its parity group: parity blocks and the other parts from their hosts, added up, checked, kept as a copy (P13).
+
+Fed by the persister's task when no daemon has the part in memory. What it writes is a slot like any other copy, so that a server
+here restores from it as from its own memory. The hosts that are read go on serving: nothing is asked of them but bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from rover_bus.events.errors import RoverError
+from rover_bus.flash.copies import hold_copy, open_exactly
+from rover_bus.flash.errors import NoCheckpoint
+from rover_bus.flash.images import ImageSource, image_bytes, image_of, read_image
+from rover_bus.flash.layout import Array
+from rover_bus.flash.parity import rebuild
+from rover_bus.flash.places import job_directory
+from rover_bus.node.parities import Lent, Parities
+from rover_bus.node.peers import PeerSource
+from rover_bus.node.persisting import Task
+
+
+def rebuild_part(
+    shm: Path, secret: bytes, own: Parities, task: Task, addresses: Mapping[str, list[str]]
+) -> None:
+    """Rebuild the part of a task into this host's copies. Raises NoCheckpoint where too much is lost, BrokenCheckpoint."""
+    everybody = list(dict.fromkeys(address for some in addresses.values() for address in some))
+    blocks = dict(_find_blocks(secret, own, task, everybody))
+    if not blocks:
+        raise NoCheckpoint(
+            f"no daemon has {task.part} of cut {task.cut}, nor parity of it: an older cut, or storage, is needed"
+        )
+    lent = next(iter(blocks.values()))[0]
+    images: dict[int, Array] = {}
+    for number, part in enumerate(lent.parts):
+        if part != task.part:
+            image = _own_image(shm, task, part)
+            if image is None:
+                image = _find_image(secret, task, part, [*addresses.get(part, []), *everybody])
+            if image is not None:
+                images[number] = image
+    parities = {parity: block for parity, (_, block) in blocks.items()}
+    found = rebuild(len(lent.parts), images, parities)[lent.parts.index(task.part)]
+    source = ImageSource(lent.offer, found[: image_bytes(lent.offer)])
+    hold_copy(shm, task.uid, task.part, source)
+
+
+def _find_blocks(
+    secret: bytes, own: Parities, task: Task, addresses: list[str]
+) -> list[tuple[int, tuple[Lent, Array]]]:
+    blocks = []
+    try:
+        mine = own.lend(task.uid, task.part, task.generation, task.cut)
+        blocks.append((mine[0].parity, mine))
+    except NoCheckpoint:
+        pass
+    for address in addresses:
+        try:
+            source = PeerSource(address, secret, task.uid, task.part, task.generation, task.cut)
+            try:
+                theirs = source.read_parity()
+            finally:
+                source.close()
+        except RoverError:
+            continue
+        blocks.append((theirs[0].parity, theirs))
+    return blocks
+
+
+def _own_image(shm: Path, task: Task, part: str) -> Array | None:
+    try:
+        return image_of(open_exactly(job_directory(shm, task.uid), part, task.generation, task.cut))
+    except NoCheckpoint:
+        return None
+
+
+def _find_image(secret: bytes, task: Task, part: str, addresses: list[str]) -> Array | None:
+    for address in dict.fromkeys(addresses):
+        try:
+            source = PeerSource(address, secret, task.uid, part, task.generation, task.cut)
+            try:
+                return read_image(source)[1]
+            finally:
+                source.close()
+        except RoverError:
+            continue
+    return None

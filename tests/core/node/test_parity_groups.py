@@ -1,0 +1,218 @@
+"""Parity groups of staged parts, over real sockets: chosen alike everywhere, kept up by differences; what is lost comes back."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rover_bus.events.errors import RoverError
+from rover_bus.flash.digests import digest_staged
+from rover_bus.flash.errors import NoCheckpoint
+from rover_bus.flash.staged import newest_staged
+from rover_bus.flash.store import FlashStore
+from rover_bus.node.groups import choose_groups
+from rover_bus.node.parities import Parities
+from rover_bus.node.peers import PartServer, PeerSource
+from rover_bus.node.persisting import Task
+from rover_bus.node.rebuilding import rebuild_part
+
+SECRET = b"s" * 32
+UID = "u1"
+
+
+# -- who is in which group ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("hosts", [2, 3, 4, 5, 8])
+@pytest.mark.parametrize("parities", [1, 2])
+@pytest.mark.parametrize("parts", [1, 3, 7, 20])
+def test_no_host_s_loss_takes_two_of_a_group_and_its_parity(hosts, parities, parts):
+    names = [f"h{number}" for number in range(hosts)]
+    owners = {f"ps-{number}": names[number % hosts] for number in range(parts)}
+    groups = choose_groups(owners, {name: name for name in names}, parities)
+    assert sorted(part for group in groups for part in group.parts) == sorted(owners)
+    for group in groups:
+        places = [owners[part] for part in group.parts] + list(group.holders)
+        assert len(set(places)) == len(places)
+        assert len(group.holders) == min(parities, hosts - len(group.parts))
+
+
+def test_hosts_of_one_domain_count_as_one():
+    domains = {"a": "r1", "b": "r1", "c": "r2", "d": "r3"}
+    for group in choose_groups({"ps-0": "a", "ps-1": "b", "ps-2": "c"}, domains, 1):
+        taken = [domains[host] for host in group.holders]
+        assert len(taken) == 1
+        owners = {"ps-0": "a", "ps-1": "b", "ps-2": "c"}
+        assert not {domains[owners[part]] for part in group.parts} & set(taken)
+
+
+def test_alone_there_is_nobody_to_hold_parity_and_without_parity_there_are_no_groups():
+    assert choose_groups({"ps-0": "a"}, {"a": "a"}, 1)[0].holders == ()
+    assert choose_groups({"ps-0": "a"}, {"a": "a", "b": "b"}, 0) == []
+
+
+# -- parts, parity, what comes back ------------------------------------------------------------------------------------
+
+
+class Owner:
+    """A host with one server's part and a daemon that lends."""
+
+    def __init__(self, root, number):
+        self.root, self.part = root / f"host-{number}", f"ps-{number}"
+        self.store = FlashStore(UID, self.part, root=self.root, threads=1, background=False, model="m")
+        dice = np.random.default_rng(number)
+        self.state = {
+            "emb": dice.random((2000 + 100 * number, 8), np.float32),
+            "step": np.array(0),
+            "none": np.zeros((0, 4)),
+        }
+        self.store.prepare(self.state)
+        self.parities = Parities()
+        self.server = PartServer(self.root, SECRET, parities=self.parities)
+
+    def stage(self, cut, ids=None):
+        self.state["emb"][slice(None) if ids is None else ids] += np.float32(cut)
+        self.state["step"] = np.array(cut)
+        touched = None if ids is None else {"emb": np.array(ids), "none": np.array([], np.int64)}
+        self.store.save(self.state, cut, touched=touched, extra=b"applied %d" % cut)
+        digest_staged(newest_staged(self.root / UID, self.part, model="m"))
+
+    def close(self):
+        self.server.close()
+        self.store.close()
+
+
+class Counting(PeerSource):
+    received = 0
+
+    def read_into(self, target):
+        super().read_into(target)
+        Counting.received += len(target)
+
+
+class Cluster:
+    """Three owners, and `holders` further hosts with one parity block each."""
+
+    def __init__(self, root, holders=1):
+        self.root = root
+        self.owners = [Owner(root, number) for number in range(3)]
+        self.names = [owner.part for owner in self.owners]
+        self.blocks = [Parities() for _ in range(holders)]
+        self.lenders = [PartServer(root / "none", SECRET, parities=block) for block in self.blocks]
+
+    def keep_up(self, cut):
+        Counting.received = 0
+        opened = []
+
+        def connect(part, differences):
+            owner = self.owners[self.names.index(part)]
+            source = Counting(owner.server.address, SECRET, UID, part, 0, cut, differences=differences)
+            opened.append(source)
+            return source
+
+        try:
+            for parity, block in enumerate(self.blocks):
+                block.keep_up(UID, self.names, parity, (0, cut), connect)
+        finally:
+            for source in opened:
+                source.close()
+        return Counting.received
+
+    def rebuild(self, lost, cut, gone=()):
+        """Rebuild a part while the hosts of `gone` do not answer."""
+        alive = [owner for owner in self.owners if owner.part not in (lost, *gone)]
+        addresses = {owner.part: [owner.server.address] for owner in alive}
+        addresses[lost] = [lender.address for lender in self.lenders]
+        shutil.rmtree(self.root / "fresh", ignore_errors=True)
+        task = Task("ads", UID, "fetch", cut, 0, lost)
+        rebuild_part(self.root / "fresh", SECRET, Parities(), task, addresses)
+        return newest_staged(self.root / "fresh" / f"{UID}-copies", lost, model="m")
+
+    def assert_rebuilt(self, lost, cut, gone=()):
+        staged = self.rebuild(lost, cut, gone)
+        owner = self.owners[self.names.index(lost)]
+        assert (staged.cut, staged.extra) == (cut, b"applied %d" % cut)
+        for name, array in owner.state.items():
+            np.testing.assert_array_equal(staged.arrays[name], array)
+
+    def close(self):
+        for each in (*self.owners, *self.lenders):
+            each.close()
+
+
+@pytest.fixture
+def cluster(request):
+    root = Path(tempfile.mkdtemp(prefix="rover-test-", dir="/dev/shm"))
+    made = Cluster(root, getattr(request, "param", 1))
+    yield made
+    made.close()
+    shutil.rmtree(root, ignore_errors=True)
+
+
+@pytest.mark.parametrize("lost", ["ps-0", "ps-1", "ps-2"])
+def test_a_lost_part_is_rebuilt_from_the_others_to_the_byte(cluster, lost):
+    for owner in cluster.owners:
+        owner.stage(1)
+    cluster.keep_up(1)
+    cluster.assert_rebuilt(lost, 1)
+
+
+def test_parity_is_kept_up_by_the_rows_touched_since(cluster):
+    sizes = []
+    for cut in range(1, 6):
+        for number, owner in enumerate(cluster.owners):
+            owner.stage(cut, None if cut == 1 else [cut + number, 1500 - cut])
+        sizes.append(cluster.keep_up(cut))
+        cluster.assert_rebuilt(f"ps-{cut % 3}", cut)
+    assert max(sizes[1:]) < sizes[0] / 50
+
+
+def test_a_part_that_grew_or_a_missed_cut_costs_whole_images_and_nothing_else(cluster):
+    for cut in (1, 2, 3, 4):
+        for owner in cluster.owners:
+            if cut == 2:
+                owner.state["emb"] = np.concatenate([owner.state["emb"], np.ones((500, 8), np.float32)])
+            owner.stage(cut, None if cut == 2 else [cut])
+        if cut != 3:
+            cluster.keep_up(cut)
+            cluster.assert_rebuilt("ps-1", cut)
+
+
+def test_the_version_before_rebuilds_while_the_next_one_is_not_complete(cluster):
+    for owner in cluster.owners:
+        owner.stage(1)
+    cluster.keep_up(1)
+    before = {name: array.copy() for name, array in cluster.owners[2].state.items()}
+    for owner in cluster.owners[:2]:
+        owner.stage(2, [3])
+    with pytest.raises(RoverError):
+        cluster.keep_up(2)  # ps-2 has not staged it
+    staged = cluster.rebuild("ps-2", 1)
+    np.testing.assert_array_equal(staged.arrays["emb"], before["emb"])
+    cluster.owners[2].stage(2, [4])
+    cluster.keep_up(2)
+    cluster.assert_rebuilt("ps-2", 2)
+
+
+@pytest.mark.parametrize("cluster", [2], indirect=True)
+def test_two_blocks_make_up_for_two_lost_parts(cluster):
+    for cut in (1, 2):
+        for owner in cluster.owners:
+            owner.stage(cut, None if cut == 1 else [7])
+        cluster.keep_up(cut)
+    cluster.assert_rebuilt("ps-0", 2, gone=("ps-2",))
+    cluster.assert_rebuilt("ps-2", 2, gone=("ps-0",))
+
+
+def test_more_lost_parts_than_parity_is_said_in_words(cluster):
+    for owner in cluster.owners:
+        owner.stage(1)
+    cluster.keep_up(1)
+    with pytest.raises(NoCheckpoint, match="restore from storage"):
+        cluster.rebuild("ps-0", 1, gone=("ps-1",))
+    with pytest.raises(NoCheckpoint, match="nor parity of it"):
+        cluster.rebuild("ps-0", 9)
