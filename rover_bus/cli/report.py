@@ -12,7 +12,14 @@ from typing import Any
 
 from rover_bus.cli.history import Happened
 from rover_bus.events.errors import InputError
-from rover_bus.events.facts import DatasetRegistered, HostExited, JobEnded, MasterElected
+from rover_bus.events.facts import (
+    DatasetRegistered,
+    HostExited,
+    JobEnded,
+    MasterElected,
+    MembersDisplaced,
+    PlanProposed,
+)
 from rover_bus.events.job import Dataset
 from rover_bus.events.leadership import LeaderEntry
 
@@ -26,6 +33,7 @@ class Tally:
     dataset: Dataset | None = None
     masters_lost: int = 0
     leader: LeaderEntry | None = None
+    master_hosts: list[str] = field(default_factory=list)
     takeovers_s: list[float] = field(default_factory=list)
     ended: JobEnded | None = None
     first_ms: int = 0
@@ -47,6 +55,10 @@ class Tally:
                     self.masters_lost += 1
                     if self.leader and self.leader.holder == str(member):
                         self._leader_died_ms = time_ms
+            case PlanProposed(masters=hosts) if hosts:
+                self.master_hosts = hosts
+            case MembersDisplaced(host=host, reason=reason) if reason != "left" and self.ended is None:
+                self.masters_lost += self.master_hosts.count(host)  # no daemon is left there to say so
             case MasterElected(term=term, holder=holder):
                 self.leader = LeaderEntry(holder=holder, term=term)
                 if self._leader_died_ms:
