@@ -237,7 +237,10 @@ class BrainDecider:
         assert change is not None
         late = known.clock_s - change.since_s > NEVER_SETTLED_WINDOWS * known.spec.plan.window_s
         if not change.settled:
-            if late and change.applied and change.step != "rollback" and not change.by_person:
+            moving = (
+                change.before.servers != change.after.servers
+            )  # a rollout has deadlines of its own, in the master
+            if late and not moving and change.applied and change.step != "rollback" and not change.by_person:
                 yield from self._take_back(name, known, Reason.NEVER_LIVE, 0.0)
             return
         probing = change.step in ("probe", "rollback", "asked")

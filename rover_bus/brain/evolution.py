@@ -137,11 +137,12 @@ def _hear(job: KnownJob, fact: Heard) -> None:
         case PlanRefused(plan=plan, constant=constant):
             job.plan = max(job.plan, plan)
             if job.change and job.change.plan == plan:
-                if constant == "rejected":
+                if constant in ("rejected", "servers_fixed"):
                     _decline(job)
                 job.change = None
         case PlanSettled(plan=plan):
             job.settled_s = job.clock_s
+            _count_servers(job, plan)
             if job.change and job.change.plan == plan:
                 job.change.settled = True
                 job.change.windows = []
@@ -153,6 +154,16 @@ def _hear(job: KnownJob, fact: Heard) -> None:
             job.paused, job.change, job.recent = True, None, []
         case JobResumed():
             job.paused = False
+
+
+def _count_servers(job: KnownJob, plan: int) -> None:
+    """A rollout may have been given up (S14): what the members are now is held, whatever the plan said."""
+    present = sum(member.role == "ps" for member in job.members)
+    if job.held is None or not present or present == job.held.servers:
+        return
+    if job.change is not None and job.change.plan == plan:
+        _decline(job)
+    job.held, job.recent = job.held.replace(servers=present), []
 
 
 def _decline(job: KnownJob) -> None:

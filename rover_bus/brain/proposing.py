@@ -99,15 +99,33 @@ def shrink(
 
 def _sentence(held: Size | None, wish: Wish) -> str:
     """One line for people: from what to what, why, and what is expected."""
-    change = _counts(wish.size)
-    if held is not None and held.worker_cores != wish.size.worker_cores:
-        change = f"{held.worker_cores:g} -> {wish.size.worker_cores:g} cores a worker"
-    elif held is not None and held.workers != wish.size.workers:
-        change = f"{held.workers} -> {_counts(wish.size)}"
+    change = _counts(wish.size) if held is None else _change(held, wish.size)
     why = wish.detail or wish.constant.replace("_", " ")
     expected = f"; {wish.predicted:,.0f} samples/s predicted" if wish.predicted else ""
     return f"{change}: {why}{expected}"
 
 
+def _change(held: Size, size: Size) -> str:
+    """What differs: counts, then cores; all that is held where nothing of these does."""
+    said = []
+    if held.workers != size.workers:
+        said.append(f"{held.workers} -> {_counted(size.workers, 'worker')}")
+    if held.servers != size.servers:
+        said.append(f"{held.servers} -> {_counted(size.servers, 'server')}")
+    elif said:
+        said.append(_counted(size.servers, "server"))
+    for now, then, noun in (
+        (held.worker_cores, size.worker_cores, "worker"),
+        (held.server_cores, size.server_cores, "server"),
+    ):
+        if now != then:
+            said.append(f"{now:g} -> {then:g} cores a {noun}")
+    return " and ".join(said) or _counts(size)
+
+
 def _counts(size: Size) -> str:
-    return f"{size.workers} worker{'s' * (size.workers != 1)} and {size.servers} server{'s' * (size.servers != 1)}"
+    return f"{_counted(size.workers, 'worker')} and {_counted(size.servers, 'server')}"
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'s' * (count != 1)}"

@@ -19,7 +19,7 @@ from rover_bus.brain.models.ingest import INPUT_BOUND_SHARE
 from rover_bus.brain.models.samples import Configurations, NotEnough
 from rover_bus.brain.models.throughput import Prediction
 from rover_bus.brain.predicting import OverruledModel, fit_job, observations_of, place_of
-from rover_bus.brain.state import KnownJob
+from rover_bus.brain.state import KnownJob, Tried
 from rover_bus.events.facts import LosingPlan, Size
 from rover_bus.events.job import RoleSpec
 from rover_bus.events.plan_facts import PlanStep
@@ -118,17 +118,8 @@ def _probe(job: KnownJob, cores_left: float, space: PlanSpace) -> Wish | None:
     knows_enough = len(known) >= PROBED_SIZES or not job.cold
     if not relief and knows_enough and not isinstance(fit_job(job), NotEnough):
         return None
-    near = PlanSpace(
-        tuple(w for w in space.workers if w <= 2 * held.workers) or (held.workers,),
-        tuple(p for p in space.servers if p <= 2 * held.servers) or (held.servers,),
-        space.worker_cores,
-        space.server_cores,
-    )
-    decision = decide_probe(view, near, ASYNCHRONOUS, observations_of(job, known))
-    if decision is None:
-        return None
-    size = size_after(held, decision.allocation)
-    if size == held or declined(job, size) or any(size == other for other, _, _ in job.ceilings):
+    size = _most_telling(job, view, space, known)
+    if size is None:
         return None
     said = predicted(job, fit_job(job), size)
     cores = size.replace(workers=held.workers, servers=held.servers) != held and relief
@@ -143,6 +134,25 @@ def _probe(job: KnownJob, cores_left: float, space: PlanSpace) -> Wish | None:
         low_90=said[1],
         high_90=said[2],
     )
+
+
+def _most_telling(job: KnownJob, view: ProbeView, space: PlanSpace, known: list[Tried]) -> Size | None:
+    """The size to measure next, of those that nobody said no to: with other servers, or where these will not come, without."""
+    held = job.held
+    assert held is not None
+    for servers in dict.fromkeys((space.servers, (held.servers,))):
+        near = PlanSpace(
+            tuple(w for w in space.workers if w <= 2 * held.workers) or (held.workers,),
+            tuple(p for p in servers if p <= 2 * held.servers) or (held.servers,),
+            space.worker_cores,
+            space.server_cores,
+        )
+        decision = decide_probe(view, near, ASYNCHRONOUS, observations_of(job, known))
+        size = held if decision is None else size_after(held, decision.allocation)
+        taken_back = any(size == other for other, _, _ in job.ceilings)
+        if size != held and not declined(job, size) and not taken_back:
+            return size
+    return None
 
 
 def probe_view(job: KnownJob, cores_left: float) -> ProbeView:
@@ -244,27 +254,31 @@ def space_of(job: KnownJob) -> PlanSpace:
         workers=(workers.count,)
         if workers.count
         else tuple(range(1, min(workers.max_count, MOST_WORKERS) + 1)),
-        servers=tuple(range(1, min(servers.max_count, MOST_SERVERS) + 1))
-        if _servers_matter(job)
-        else (job.held.servers,),
+        servers=_counts_of_servers(job),
         worker_cores=_steps(workers, charged.worker_cores),
         server_cores=_steps(servers, charged.server_cores),
     )
 
 
-def _servers_matter(job: KnownJob) -> bool:
-    """Whether another number of servers could make this job faster: not fixed, not waiting for input, and one of them is busy.
+def _counts_of_servers(job: KnownJob) -> tuple[int, ...]:
+    """The counts of servers that a job may have: its own, unless another number could make it faster.
 
-    A rollout moves every second slot: it is not tried out of curiosity.
+    It could when it is not fixed, does not wait for input, and a server is busy; a rollout moves every second slot: it is not begun
+    out of curiosity. Before any other number was measured one half more is as far as it goes.
     """
     held, last = job.held, job.server_loads[-1] if job.server_loads else {}
     assert held is not None
     if job.spec.servers.count or not held.servers or not last or not job.tried:
-        return False
+        return (held.servers,)
     present = next((row for row in job.tried if row.size == held), job.tried[-1])
     busiest = max(last.values()) / (held.server_cores or 1.0)  # a server's tables are one thread's
     varied = len({row.size.servers for row in job.tried}) > 1
-    return present.input_share < INPUT_BOUND_SHARE and (varied or busiest >= SERVERS_BUSY)
+    if present.input_share >= INPUT_BOUND_SHARE or not (varied or busiest >= SERVERS_BUSY):
+        return (held.servers,)
+    most = min(max(job.spec.servers.max_count, held.servers), MOST_SERVERS)
+    if varied:
+        return tuple(range(1, most + 1))
+    return tuple(range(held.servers, min(held.servers + max(held.servers // 2, 1), most) + 1))
 
 
 def _steps(role: RoleSpec, now: float) -> tuple[float, ...]:

@@ -42,6 +42,9 @@ class Job:
         self.obeys = True
         self.loss = 0.0
         self.needs_cores = 0.0  # of a worker, to be as fast as the truth says
+        self.a_server = 0.0  # samples a second that one server can take; 0: any number
+        self.rollouts_fail = False
+        self.servers_before = 0
         self.spins = False  # workers use all cores that they are given, for nothing
         self.server_cores: dict[int, float] = {}
 
@@ -107,13 +110,21 @@ class Life:
             return
         if self.now >= job.live_at:
             job.live_at = float("inf")
+            servers = sum(member.role == "ps" for member in job.members)
+            if job.rollouts_fail and 0 < job.servers_before < servers:
+                self._give_up(name, job)
             self.notice(
                 self._placed(facts.PlanSettled(job=name, plan=job.plan, members_plan=job.members_plan))
             )
         workers = job.workers
         if not workers or job.live_at != float("inf"):
             return
-        each = job.truth(len(workers)) / len(workers)
+        total = job.truth(len(workers))
+        if job.a_server:
+            servers = len(job.members) - len(workers)
+            total = min(total, job.a_server * servers)
+            job.server_cores = {index: min(total / (job.a_server * servers), 1.0) for index in range(servers)}
+        each = total / len(workers)
         if job.needs_cores:
             each *= min(job.size.worker_cores / job.needs_cores, 1.0)
         rates = {member: each * job.slow.get(member.index, 1.0) for member in workers}
@@ -133,6 +144,12 @@ class Life:
                     )
                 )
             )
+
+    def _give_up(self, name: str, job: Job) -> None:
+        """S14: the new server never starts; the old routing stands."""
+        job.members = [m for m in job.members if m.role == "worker" or m.index < job.servers_before]
+        job.members_plan += 1
+        self.notice(self._placed(_desired(name, job)))
 
     def _placed(self, fact: Any) -> Any:
         self.sequence += 1
@@ -155,6 +172,7 @@ class Life:
         lives = {member.place: member for member in job.members}
         wanted = [("ps", index) for index in range(plan.servers)]
         wanted += [("worker", index) for index in range(plan.workers)]
+        job.servers_before = sum(member.role == "ps" for member in job.members)
         job.members = []
         for role, index in wanted:
             life = lives.get(f"{role}-{index}", Member(role, index, 1))
@@ -162,9 +180,6 @@ class Life:
                 life = Member(role, index, life.incarnation + 1)
                 job.slow.pop(index, None)
             job.members.append(life)
-        desired = [
-            DesiredMember(member=m, host="h", command=["x"], resources=Resources()) for m in job.members
-        ]
         self.notice(
             self._placed(
                 facts.PlanApplied(
@@ -178,9 +193,7 @@ class Life:
                 )
             )
         )
-        self.notice(
-            self._placed(facts.MembersDesired(job=plan.job, term=1, plan=job.members_plan, members=desired))
-        )
+        self.notice(self._placed(_desired(plan.job, job)))
         job.live_at = self.now + 1.5
 
     # -- the Brain -----------------------------------------------------------------------------------------------------
@@ -221,6 +234,11 @@ class Life:
 
     def found(self, kind: type[Any]) -> Iterator[Any]:
         return (fact for fact in self.facts if isinstance(fact, kind))
+
+
+def _desired(name: str, job: Job) -> facts.MembersDesired:
+    desired = [DesiredMember(member=m, host="h", command=["x"], resources=Resources()) for m in job.members]
+    return facts.MembersDesired(job=name, term=1, plan=job.members_plan, members=desired)
 
 
 def _profile(name: str, member: Member, rate: float, job: Job) -> WorkerProfile:

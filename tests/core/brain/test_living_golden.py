@@ -209,6 +209,24 @@ def takes_back_cores_that_bring_nothing() -> Any:
     return life
 
 
+def adds_a_server_when_the_only_one_is_busy() -> Any:
+    """Servers are varied once they hold the workers back; what does not pay is taken back."""
+    life = Life(cores=4.0)
+    job = life.submit("j", lambda w: 4000.0 * w, servers=0, max_workers=8, input_share=0.0)
+    job.a_server = 9000.0
+    life.wait(300)
+    return life
+
+
+def keeps_the_servers_whose_rollout_failed() -> Any:
+    """S14: the new server never starts: what is there is held, and it is not asked for again at once."""
+    life = Life(cores=4.0)
+    job = life.submit("j", lambda w: 4000.0 * w, servers=0, max_workers=4, input_share=0.0)
+    job.a_server, job.rollouts_fail = 9000.0, True
+    life.wait(120)
+    return life
+
+
 def blames_no_size_for_what_slows_them_all() -> Any:
     """The host becomes busy after the probes: every size is slower, and the calm past of a smaller one does not look better."""
     life = Life()
@@ -285,6 +303,8 @@ STORIES: tuple[Story, ...] = (
     is_away_for_a_minute,
     gives_running_workers_the_cores_that_they_use_up,
     takes_back_cores_that_bring_nothing,
+    adds_a_server_when_the_only_one_is_busy,
+    keeps_the_servers_whose_rollout_failed,
     blames_no_size_for_what_slows_them_all,
     moves_the_hot_slots_of_one_server,
     stops_at_its_target,
