@@ -1,12 +1,13 @@
 """The Brain beside real jobs on this machine: a real stack, real members, and what becomes of them.
 
-    python -m bench.living growth|falls|straggler|cores|memory|no-relief|away [--seconds N] [--json]
+    python -m bench.living growth|falls|straggler|cores|servers|memory|no-relief|away [--seconds N] [--json]
 
 growth     an input-bound job (120 ms of storage latency a batch: four workers need half a core) starts with one worker: probes, a
            plan, its verdict
 falls      the same; when the scale-up is live the server is throttled: the change is taken back, in how many windows (S16)
 straggler  one of two workers is slowed five times by a SIGSTOP duty cycle: how long until it is found, and its share after (S18)
 cores      workers use up their cores: they get more, without a restart
+servers    a program keeps its only server busy, and nobody said how many there are to be: two are tried and judged
 memory     a table grows under a memory limit: incidents, limits, kills (S10); `no-relief` is the same job with relief off
 away       the Brain is killed for a while: lease rate and waits before, meanwhile and after; where the next plan resumed (S26)
 
@@ -62,6 +63,26 @@ with rover.join() as job:
         ids = np.arange(first, first + IDS)
         key = BatchKey(batch.epoch, batch.number)
         parameters.push(key, {{"grows": np.ones((IDS, 32), np.float32)}}, pulled=parameters.pull({{"grows": ids}}))
+"""
+
+BUSY_SERVER = """
+import time
+import numpy as np
+import rover_bus.client as rover
+from rover_bus.client.data import Schema, open_log
+from rover_bus.ps.spec import Adagrad, Hashed
+from rover_bus.ps.store import BatchKey
+IDS = {ids}
+with rover.join() as job:
+    log = open_log(job.data.train, Schema.parse(job.data.schema))
+    parameters = job.parameters
+    parameters.declare(Hashed(name="table", rows=1 << 18, width=64, optimizer=Adagrad(0.1)))
+    chance = np.random.default_rng(job.member.index)
+    for batch in job.batches(log):
+        ids = chance.integers(0, 1 << 30, IDS)
+        pulled = parameters.pull({{"table": ids}})
+        time.sleep({compute_s})  # an accelerator computes: no processor of this machine does
+        parameters.push(BatchKey(batch.epoch, batch.number), {{"table": np.ones((IDS, 64), np.float32)}}, pulled=pulled)
 """
 
 
@@ -322,6 +343,28 @@ async def cores(seconds: float) -> dict[str, Any]:
         }
 
 
+async def servers(seconds: float) -> dict[str, Any]:
+    """Nobody said how many servers: the only one is busy, so the Brain tries two; slots move meanwhile, and it is judged."""
+    program = f'["{sys.executable}", "grows.py"]'
+    job = job_file("max_count = 4", program=program, servers="max_count = 2", latency_ms=0)
+    async with running(job, BUSY_SERVER.format(ids=6000, compute_s=0.02)) as (_, heard):
+        await heard.wait(facts.PlanSettled)
+        began = time.monotonic()
+        with suppress(TimeoutError):
+            _, more = await heard.wait(facts.PlanProposed, lambda fact: fact.servers > 1)
+            await heard.wait(facts.PlanMeasured, lambda fact: fact.plan == more.plan)
+        await asyncio.sleep(max(began + seconds - time.monotonic(), 0.0))
+        return {
+            "plans": _plans(heard),
+            "rollouts": [(fact.outcome, at_s) for at_s, fact in _timed(heard, began, facts.RolloutClosed)],
+            "servers": [fact.servers for fact in heard.all(facts.PlanApplied)],
+        }
+
+
+def _timed(heard: Heard, began: float, kind: type[Any]) -> list[tuple[float, Any]]:
+    return [(round(at - began, 1), fact) for at, fact in heard.facts if isinstance(fact, kind)]
+
+
 async def memory(seconds: float, relief: bool = True) -> dict[str, Any]:
     """S10: a growing table under a limit."""
     program = f'["{sys.executable}", "grows.py"]'
@@ -418,6 +461,7 @@ def _plans(heard: Heard) -> list[dict[str, Any]]:
                 "step": plan.step,
                 "constant": plan.constant,
                 "workers": plan.workers,
+                "servers": plan.servers,
                 "predicted": round(plan.predicted),
                 "measured": round(verdict.after) if verdict else None,
                 "end": ends.get(plan.plan, ""),
@@ -431,6 +475,7 @@ PLAYS: dict[str, tuple[Callable[[float], Awaitable[dict[str, Any]]], float]] = {
     "falls": (falls, 0.0),
     "straggler": (straggler, 0.0),
     "cores": (cores, 0.0),
+    "servers": (servers, 60.0),
     "memory": (memory, 75.0),
     "no-relief": (lambda seconds: memory(seconds, relief=False), 75.0),
     "away": (away, 60.0),
