@@ -66,6 +66,7 @@ with rover.join() as job:
 """
 
 BUSY_SERVER = """
+import os
 import time
 import numpy as np
 import rover_bus.client as rover
@@ -77,7 +78,7 @@ with rover.join() as job:
     log = open_log(job.data.train, Schema.parse(job.data.schema))
     parameters = job.parameters
     parameters.declare(Hashed(name="table", rows=1 << 18, width=64, optimizer=Adagrad(0.1)))
-    chance = np.random.default_rng(job.member.index)
+    chance = np.random.default_rng(os.getpid())
     for batch in job.batches(log):
         ids = chance.integers(0, 1 << 30, IDS)
         pulled = parameters.pull({{"table": ids}})

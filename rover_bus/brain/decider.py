@@ -24,6 +24,7 @@ from rover_bus.brain.history import traits_of
 from rover_bus.brain.log import (
     BrainTermBegun,
     ChangeJudged,
+    ClusterHeard,
     FactHeard,
     Heard,
     HostGone,
@@ -43,6 +44,7 @@ from rover_bus.brain.watch import Watch
 from rover_bus.brain.wishes import PROBE_WINDOWS, Left, Wish
 from rover_bus.events.facts import (
     BrainFact,
+    ClusterModeSet,
     Fact,
     HostLeft,
     HostRegistered,
@@ -53,6 +55,7 @@ from rover_bus.events.facts import (
     JobSubmitted,
     MembersDesired,
     PlanProposed,
+    QuotaSet,
 )
 from rover_bus.events.job import PlanMode
 from rover_bus.events.log import Record
@@ -71,7 +74,7 @@ class Ticked(msgspec.Struct, frozen=True):
 class BrainDecider:
     """One cluster's deciding, and the state it decides on. `history` is drawn once by the shell's owner.
 
-    `mode` is the cluster's, the strictest holds; `quotas` are by tenant.
+    `mode` is the cluster's, the strictest holds; `quotas` are by tenant: both until a person says otherwise.
     """
 
     def __init__(
@@ -79,8 +82,8 @@ class BrainDecider:
     ) -> None:
         self.state = State()
         self.watch = Watch()
-        self.mode: PlanMode = mode
-        self.quotas = quotas
+        budgets = {tenant: Budget(float(b.cores), float(b.memory_bytes)) for tenant, b in quotas.items()}
+        self._started_with: tuple[PlanMode, dict[str, Budget]] = mode, budgets
         self._new_history = history
 
     @property
@@ -135,6 +138,8 @@ class BrainDecider:
             case HostLeft(host=host):
                 if host in state.hosts:
                     yield HostGone(host=host, cause=cause)
+            case ClusterModeSet() | QuotaSet():
+                yield ClusterHeard(fact=fact, cause=cause)
             case JobSubmitted(job=job, uid=uid, spec=spec):
                 known = state.jobs.get(job)
                 if known is None or known.uid != uid:
@@ -178,7 +183,7 @@ class BrainDecider:
                 turns.append(name)
             elif known.held is not None and known.held.workers == 0 and not known.paused:
                 turns.append(name)
-        for name, answer in choose_sizes(turns, self.state, self.quotas).items():
+        for name, answer in choose_sizes(turns, self.state, self.state.quotas).items():
             if isinstance(answer, Left):
                 yield from self._withhold(name, self.state.jobs[name], answer)
             else:
@@ -286,7 +291,7 @@ class BrainDecider:
         yield self._proposed(name, known, wish, replaces=lives)
 
     def _settle(self, name: str, known: KnownJob, wish: Wish) -> Steps:
-        granted = grant(name, wish, self.state, self.quotas)
+        granted = grant(name, wish, self.state, self.state.quotas)
         if granted.size is None:
             assert granted.left is not None
             yield from self._withhold(name, known, granted.left, wish)
@@ -300,20 +305,20 @@ class BrainDecider:
                 smaller = self.state.jobs[other]
                 if smaller.change is None and smaller.held is not None:
                     yield Proposed(
-                        plan=shrink(other, smaller, self.state, self.mode, size, constant, detail),
+                        plan=shrink(other, smaller, self.state, self.state.mode, size, constant, detail),
                         cause=f"job:{known.uid}",
                     )
             return
         wish = msgspec.structs.replace(wish, size=granted.size)
         if known.held is None:
             yield Proposed(
-                plan=propose_first(name, known, self.state, self.mode, wish), cause=f"job:{known.uid}"
+                plan=propose_first(name, known, self.state, self.state.mode, wish), cause=f"job:{known.uid}"
             )
         else:
             yield self._proposed(name, known, wish)
 
     def _proposed(self, name: str, known: KnownJob, wish: Wish, **more: Any) -> Proposed:
-        return Proposed(plan=propose(name, known, self.state, self.mode, wish, **more), cause="window")
+        return Proposed(plan=propose(name, known, self.state, self.state.mode, wish, **more), cause="window")
 
     def _withhold(
         self, name: str, known: KnownJob, left: Left, wish: Wish | None = None, waits: list[str] | None = None
@@ -359,7 +364,15 @@ class BrainDecider:
         self, holder: str, term: int, replayed_records: int, log_lost: bool, log_sequence: int
     ) -> BrainTermBegun:
         history = self.state.history if self.state.history and not log_lost else self._new_history
-        return BrainTermBegun(term=term, holder=holder, history=history, resumed_from=log_sequence)
+        mode, quotas = self._started_with
+        return BrainTermBegun(
+            term=term,
+            holder=holder,
+            history=history,
+            resumed_from=log_sequence,
+            mode=mode,
+            quotas=quotas,
+        )
 
     def noticed(self, fact: Fact, cause: str) -> tuple[Fact, str]:
         return fact, cause

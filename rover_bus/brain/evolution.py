@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from typing import TypeVar
 
+from rover_bus.brain.decisions.arbitration import Budget
 from rover_bus.brain.decisions.hot_servers import WINDOWS as HOT_WINDOWS
 from rover_bus.brain.decisions.reasons import Reason
 from rover_bus.brain.decisions.stragglers import evolve_paces
 from rover_bus.brain.log import (
     BrainTermBegun,
     ChangeJudged,
+    ClusterHeard,
     FactHeard,
     Foreseen,
     Heard,
@@ -31,6 +33,7 @@ from rover_bus.brain.log import (
 )
 from rover_bus.brain.state import WINDOWS_KEPT, Change, KnownJob, State, Tried
 from rover_bus.events.facts import (
+    ClusterModeSet,
     JobPaused,
     JobResumed,
     PlanApplied,
@@ -39,6 +42,7 @@ from rover_bus.events.facts import (
     PlanProposed,
     PlanRefused,
     PlanSettled,
+    QuotaSet,
     Size,
 )
 from rover_bus.events.log import Record
@@ -58,6 +62,11 @@ def evolve(state: State, record: Record) -> None:
     match record:
         case BrainTermBegun(term=term, history=history, resumed_from=sequence):
             state.term, state.history, state.resumed_from = term, history, sequence
+            state.started_mode, state.started_quotas = record.mode, record.quotas
+        case ClusterHeard(fact=ClusterModeSet(mode=mode)):
+            state.said_mode = mode
+        case ClusterHeard(fact=QuotaSet() as quota):
+            state.said_quotas = {**state.said_quotas, quota.tenant: _budget(quota)}
         case HostSeen(host=host, capacity=capacity):
             state.hosts[host] = capacity
         case HostGone(host=host):
@@ -73,6 +82,16 @@ def evolve(state: State, record: Record) -> None:
             _propose(state.jobs[plan.job], plan)
         case _:
             _evolve_job(state, record)
+
+
+def _budget(quota: QuotaSet) -> Budget | None:
+    if quota.cores < 0 and quota.memory_bytes < 0:
+        return None
+    unlimited = float("inf")
+    return Budget(
+        quota.cores if quota.cores >= 0 else unlimited,
+        float(quota.memory_bytes) if quota.memory_bytes >= 0 else unlimited,
+    )
 
 
 def _evolve_job(state: State, record: Record) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
+from rover_bus.brain.decisions.arbitration import Budget
 from rover_bus.brain.decisions.warm_start import PastJob
 from rover_bus.events.facts import (
+    ClusterModeSet,
     JobPaused,
     JobResumed,
     PlanApplied,
@@ -14,10 +16,11 @@ from rover_bus.events.facts import (
     PlanProposed,
     PlanRefused,
     PlanSettled,
+    QuotaSet,
     Size,
 )
 from rover_bus.events.identity import HostCapacity, Member
-from rover_bus.events.job import JobSpec
+from rover_bus.events.job import JobSpec, PlanMode
 from rover_bus.events.log import Caused, SnapshotChunk
 
 # What the Brain takes in as it was said; all else it keeps in a form of its own.
@@ -31,6 +34,8 @@ class BrainTermBegun(Caused, frozen=True, kw_only=True, tag="brain.term.begun"):
     holder: str
     history: int
     resumed_from: int = 0
+    mode: PlanMode = "auto"  # what it was started with; what people said since then comes first
+    quotas: dict[str, Budget] = {}
 
 
 class HostSeen(Caused, frozen=True, kw_only=True, tag="brain.host.seen"):
@@ -57,6 +62,12 @@ class JobGone(Caused, frozen=True, kw_only=True, tag="brain.job.gone"):
 
     job: str
     past: PastJob | None = None
+
+
+class ClusterHeard(Caused, frozen=True, kw_only=True, tag="brain.cluster.heard"):
+    """A person said what holds for the whole cluster."""
+
+    fact: ClusterModeSet | QuotaSet
 
 
 class FactHeard(Caused, frozen=True, kw_only=True, tag="brain.fact.heard"):
@@ -191,6 +202,7 @@ BrainRecord = (
     | JobSeen
     | JobGone
     | FactHeard
+    | ClusterHeard
     | MembersSeen
     | WindowClosed
     | ChangeJudged

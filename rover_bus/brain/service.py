@@ -58,6 +58,7 @@ def build_brain(
             *(subjects.job_facts(kind=kind) for kind in FOLLOWED),
             subjects.host_facts(fact="registered"),
             subjects.host_facts(fact="left"),
+            subjects.cluster_facts(),
         ],
         publishes=[subjects.job_facts(kind=kind) for kind in publishing.KINDS],
         samples=["rover.profile.>"],

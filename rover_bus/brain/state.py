@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import msgspec
 
+from rover_bus.brain.decisions.arbitration import Budget
 from rover_bus.brain.decisions.plans import Allocation
 from rover_bus.brain.decisions.stragglers import WorkerPace
 from rover_bus.brain.decisions.warm_start import PastJob
 from rover_bus.events.facts import Size
 from rover_bus.events.identity import HostCapacity, Member
-from rover_bus.events.job import JobSpec
+from rover_bus.events.job import JobSpec, PlanMode
 
 # What a member without a limit is charged with before its use is known: enough to count, too little to stand in the way.
 UNKNOWN_CORES = 0.1
@@ -118,3 +119,18 @@ class State(msgspec.Struct):
     hosts: dict[str, HostCapacity] = {}
     jobs: dict[str, KnownJob] = {}
     past: list[PastJob] = []
+    started_mode: PlanMode = "auto"  # what the service was started with
+    started_quotas: dict[str, Budget] = {}
+    said_mode: PlanMode | None = None  # what a person said since then
+    said_quotas: dict[str, Budget | None] = {}  # None: as much as they like
+
+    @property
+    def mode(self) -> PlanMode:
+        """What becomes of plans cluster-wide: a person's word, else how the service was started."""
+        return self.said_mode or self.started_mode
+
+    @property
+    def quotas(self) -> dict[str, Budget]:
+        """What each tenant's jobs may use together."""
+        both: dict[str, Budget | None] = {**self.started_quotas, **self.said_quotas}
+        return {tenant: budget for tenant, budget in both.items() if budget is not None}

@@ -121,7 +121,7 @@ def cores_of(known: KnownJob, state: State) -> float:
     """Cores that a job may use; for one that is over, all that there are."""
     for name, job in state.jobs.items():
         if job.uid == known.uid:
-            return cores_left_for(name, state, {})
+            return cores_left_for(name, state, state.quotas)
     return capacity_of(state).cores
 
 
@@ -138,7 +138,7 @@ def suppose(known: KnownJob, state: State, wanted: Size) -> Row:
     cores = cores_of(known, state)
     broken = check_plan(known.charge(wanted), limits_of(known, cores))
     name = next((name for name, job in state.jobs.items() if job.uid == known.uid), "")
-    wish = choose_sizes([name], state, {})[name] if name else Left("job_is_over")
+    wish = choose_sizes([name], state, state.quotas)[name] if name else Left("job_is_over")
     return {
         "held": _believed(known, model, held),
         "wanted": _believed(known, model, wanted),

@@ -26,7 +26,7 @@ from rover_bus.cli.samples import sample
 from rover_bus.events.checkpoints import PartReply, PartRequest
 from rover_bus.events.codec import EVENTS
 from rover_bus.events.envelope import CONTENT_TYPE
-from rover_bus.events.facts import HostFact, JobFact
+from rover_bus.events.facts import ClusterFact, HostFact, JobFact
 from rover_bus.events.log import LogBatch
 from rover_bus.events.profiles import HostProfile, Profile
 from rover_bus.events.requests import METHODS, REPLIES
@@ -139,6 +139,8 @@ def address_of(tag: str, cls: type[msgspec.Struct]) -> str:
     kind = tag.rsplit(".", 1)[0]
     if issubclass(cls, HostFact):
         return f"rover.host.{{host}}.{cls.kind().split('.')[-1]}"
+    if issubclass(cls, ClusterFact):
+        return f"rover.cluster.{cls.kind()}"
     if issubclass(cls, JobFact):
         return f"rover.job.{{job}}.{kind}"
     if issubclass(cls, HostProfile):

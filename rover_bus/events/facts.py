@@ -14,7 +14,7 @@ import msgspec
 from rover_bus.events.fact import Fact, JobFact, Position
 from rover_bus.events.identity import DesiredMember, Exit, HostCapacity, Member, Process
 from rover_bus.events.invariants import Bytes, Count, Fraction, Seconds
-from rover_bus.events.job import Dataset, JobSpec
+from rover_bus.events.job import Dataset, JobSpec, PlanMode
 from rover_bus.events.plan_facts import (
     PLAN_FACTS,
     BrainFact,
@@ -367,6 +367,31 @@ class HostLeft(HostFact, frozen=True, kw_only=True, tag="host.left.v1"):
     reason: str = ""
 
 
+class ClusterFact(Fact, frozen=True, kw_only=True):
+    """What a person (`by`) decided for the whole cluster. It holds until somebody says otherwise, over restarts of everything."""
+
+    @classmethod
+    def kind(cls) -> str:
+        """Return `<fact>`: the last token of its subject."""
+        return super().kind().removeprefix("cluster.")
+
+
+class ClusterModeSet(ClusterFact, frozen=True, kw_only=True, tag="cluster.mode_set.v1"):
+    """What becomes of every job's plans from now on; a job's own mode can only be stricter."""
+
+    mode: PlanMode
+    reason: str = ""
+
+
+class QuotaSet(ClusterFact, frozen=True, kw_only=True, tag="cluster.quota_set.v1"):
+    """What the jobs of a tenant may use together from now on; -1: as much as they like."""
+
+    tenant: str
+    cores: float = -1.0
+    memory_bytes: int = -1
+    reason: str = ""
+
+
 FACTS: tuple[type[Fact], ...] = (
     JobSubmitted,
     JobOpened,
@@ -402,6 +427,8 @@ FACTS: tuple[type[Fact], ...] = (
     HostStarted,
     HostExited,
     HostLeft,
+    ClusterModeSet,
+    QuotaSet,
 )
 
 # What other modules define and this one hands on.

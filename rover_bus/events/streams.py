@@ -52,9 +52,9 @@ STREAMS: tuple[StreamSpec, ...] = (
     ),
     StreamSpec(
         name=FACTS,
-        subjects=["rover.job.*.*.*", "rover.host.*.*"],
+        subjects=["rover.job.*.*.*", "rover.host.*.*", "rover.cluster.*"],
         discard="new",
-        description="readable facts of jobs and hosts",
+        description="readable facts of jobs, hosts and the cluster",
     ),
     StreamSpec(
         name=PROFILES,

@@ -4,6 +4,7 @@
     rover.job.<job>.<noun>.<verb>               its readable facts
     rover.brain.log                             the Brain's own chained log
     rover.host.<host>.<fact>                    what a daemon says of its host
+    rover.cluster.<fact>                        what people say of the whole cluster
     rover.profile.<job>.<role>.<index>          samples of a member
     rover.profile.host.<host>                   samples of a host
     rover.rpc.<job>.<term>.<method>             requests to the master of that term (protocol P15)
@@ -64,6 +65,15 @@ def host_fact(host: str, fact: str) -> str:
 def host_facts(host: str = "*", fact: str = "*") -> str:
     """Filter for the facts of one host or of all (`*`)."""
     return f"rover.host.{host if host == '*' else name(host, 'host')}.{fact}"
+
+
+def cluster_fact(fact: str) -> str:
+    return f"rover.cluster.{name(fact)}"
+
+
+def cluster_facts(fact: str = "*") -> str:
+    """Filter for what people say of the whole cluster."""
+    return f"rover.cluster.{fact}"
 
 
 def member_profile(job: str, role: str, index: int) -> str:
