@@ -29,9 +29,9 @@ from bench.simulation.experiment import (
     run_cell,
 )
 from bench.simulation.gate import TARGETS, check_gate, measure_gate
-from bench.simulation.kept import Kept
+from bench.simulation.kept import Kept, frozen, frozen_key
+from bench.simulation.pieces import collect, label_of
 from bench.simulation.warm import measure_warm_starts
-from bench.simulation.worlds import digest
 
 
 @click.group(help=__doc__)
@@ -57,6 +57,7 @@ def gate(worlds: tuple[str, ...], seeds: int) -> None:
 @click.option("--load", "loads", multiple=True, type=float, default=(1.0,))
 @click.option("--arrivals", type=click.Choice(["uniform", "poisson", "bursty"]), default="uniform")
 @click.option("--seeds", default=20, show_default=True)
+@click.option("--seed", "only", multiple=True, type=int, help="These seeds instead, one by one.")
 @click.option("--develop", is_flag=True, help="Development seeds.")
 @click.option("--calm", is_flag=True, help="No failures, stragglers, hot servers or drift.")
 @click.option("--restart-s", default=660.0, show_default=True, help="What a restart costs the baselines.")
@@ -78,6 +79,7 @@ def run(
     policies: tuple[str, ...],
     loads: tuple[float, ...],
     seeds: int,
+    only: tuple[int, ...],
     develop: bool,
     processes: int,
     with_gate: bool,
@@ -93,17 +95,31 @@ def run(
         for name in worlds:
             if name in ("W1", "W2"):
                 check_gate(measure_gate(load_class(name)(), DEVELOPMENT_SEEDS))
-    chosen = (DEVELOPMENT_SEEDS if develop else TEST_SEEDS)[:seeds]
+    chosen = only or (DEVELOPMENT_SEEDS if develop else TEST_SEEDS)[:seeds]
     names = policies or tuple(POLICIES)
-    kept, cells = Kept(keep, digest()), report.Cells()
+    kept, cells = Kept(keep, frozen_key()), report.Cells()
     with multiprocessing.Pool(processes) as pool:
         for world, load in itertools.product(worlds, loads):
-            label = _label(world, load, conditions)
+            label = label_of(world, load, conditions)
             cells[label] = _run(pool, kept, (world, load, conditions), chosen, names)
             _print(label, cells[label], budget)
-    remarks: dict[str, Any] = {"worlds' digest": digest(), "seeds": f"{chosen[0]}..{chosen[-1]}"}
+    remarks: dict[str, Any] = {**frozen(), "seeds": f"{chosen[0]}..{chosen[-1]}"}
     remarks["restart of the baselines, s"] = conditions["restart_s"]
     _write(cells, remarks, out, losses, as_json)
+
+
+@main.command("report")
+@click.option("--keep", type=click.Path(path_type=Path, exists=True), required=True)
+@click.option("--out", type=click.Path(path_type=Path), default=None)
+@click.option("--losses", type=click.Path(path_type=Path), default=None)
+@click.option("--budget", is_flag=True)
+@click.option("--json", "as_json", is_flag=True)
+def from_pieces(keep: Path, out: Path | None, losses: Path | None, budget: bool, as_json: bool) -> None:
+    """Report what `run --keep` has finished so far, every policy on the seeds that it was run on."""
+    cells = collect(Kept(keep, frozen_key()))
+    for label, seeds in cells.items():
+        _print(label, seeds, budget)
+    _write(cells, dict(frozen()), out, losses, as_json)
 
 
 def _run(
@@ -123,14 +139,6 @@ def _run(
     for (_, _, seed, _), cell in pool.imap_unordered(_cell, work):
         kept.add(world, load, seed, conditions, cell)
     return [kept.cell(world, load, seed, conditions, names) for seed in seeds]
-
-
-def _label(world: str, load: float, conditions: dict[str, Any]) -> str:
-    said = [f"{world} load {load:g}"]
-    said += ["calm"] * conditions["calm"]
-    said += [conditions["arrivals"]] * (conditions["arrivals"] != "uniform")
-    said += [f"restart {conditions['restart_s']:g} s"] * (conditions["restart_s"] != 660)
-    return " ".join(said)
 
 
 def _write(
@@ -174,7 +182,7 @@ def _cell(work: tuple[str, float, int, dict[str, Any], tuple[str, ...]]) -> tupl
 
 
 def _print(label: str, cells: list[dict[str, Figures]], budget: bool) -> None:
-    click.echo(f"\n{label}, {len(cells)} seeds")
+    click.echo(f"\n{label}" + ("" if label.endswith("seeds") else f", {len(cells)} seeds"))
     for row in report.table(cells):
         click.echo(f"{row[0]:<44} " + " ".join(f"{value:>11}" for value in row[1:]))
     for row in report.budget_table(cells) if budget else []:

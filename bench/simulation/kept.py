@@ -1,17 +1,35 @@
 """Finished cells in a file of JSON lines, so that a run that was broken off goes on where it was.
 
-Fed by the command as cells finish, feeds the same command the next time. A line is believed only if its worlds' digest and
-conditions are those of the run that asks.
+Fed by the command as cells finish, feeds the same command the next time, and reports made from pieces. A line is believed only
+if its digest (`frozen`: worlds and policies) and conditions are those of the run that asks.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from bench.simulation import policies
 from bench.simulation.experiment import BOUND, Figures
+from bench.simulation.worlds import digest
+from rover_bus.brain import decisions, models
+
+Group = tuple[str, float, str]  # world, load, conditions as JSON
+
+
+def frozen() -> dict[str, str]:
+    """Digests of what a figure depends on: the worlds; our policies with the production deciders and models that they call."""
+    folders = [Path(str(package.__file__)).parent for package in (policies, decisions, models)]
+    text = b"".join(file.read_bytes() for folder in folders for file in sorted(folder.glob("*.py")))
+    return {"worlds' digest": digest(), "policies' digest": hashlib.sha256(text).hexdigest()[:16]}
+
+
+def frozen_key() -> str:
+    """Both digests in one."""
+    return "-".join(frozen().values())
 
 
 class Kept:
@@ -51,6 +69,15 @@ class Kept:
         """A whole cell, its policies in the order asked for."""
         known = self.cells[self._key(world, load, seed, conditions)]
         return {name: known[name] for name in (*policies, BOUND)}
+
+    def groups(self) -> dict[Group, dict[int, dict[str, Figures]]]:
+        """All that is kept under this digest: by world, load and conditions, the policies of every seed."""
+        found: dict[Group, dict[int, dict[str, Figures]]] = {}
+        for key, cell in self.cells.items():
+            digest_, world, load, seed, conditions = json.loads(key)
+            if digest_ == self.digest:
+                found.setdefault((world, load, json.dumps(conditions)), {})[seed] = cell
+        return found
 
     def _key(self, world: str, load: float, seed: int, conditions: dict[str, Any]) -> str:
         return json.dumps([self.digest, world, load, seed, sorted(conditions.items())])

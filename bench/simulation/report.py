@@ -131,7 +131,7 @@ def write_report(directory: Path, all_cells: Cells, remarks: dict[str, Any]) -> 
     parts += ['<img src="jct.png" width=900>', '<img src="use.png" width=900>']
     for cell, seeds in all_cells.items():
         head, *body = table(seeds)
-        parts.append(f"<h2>{html.escape(cell)}, {len(seeds)} seeds</h2><table border=1 cellpadding=3><tr>")
+        parts.append(f"<h2>{html.escape(cell)} ({len(seeds)})</h2><table border=1 cellpadding=3><tr>")
         parts.append("".join(f"<th>{html.escape(name)}" for name in head))
         parts += ["<tr>" + "".join(f"<td>{html.escape(value)}" for value in row) for row in body]
         parts.append("</table>")

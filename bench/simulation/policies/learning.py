@@ -50,7 +50,7 @@ class Memory:
     measured_at: tuple[float, ...] = ()
     windows_here: int = 0
     model: Predictor | None = None
-    fitted: tuple[int, int] = (0, 0)
+    fitted: tuple[int, int, int] = (0, 0, 0)
     front: tuple[object, PlanFront] | None = None
     growth_points: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=_MEMORY_POINTS))
     worker_peak_gib: float = 0.0
@@ -100,7 +100,7 @@ class Memory:
 
     def refit(self) -> None:
         """Fit anew when a configuration was added, or some more windows of the same came in."""
-        state = (len(self.speeds), self.windows_here // 6)
+        state = (len(self.speeds), self.windows_here // 6, len(self.inherited))
         if state == self.fitted or not (self.speeds or self.inherited):
             return
         self.fitted = state

@@ -23,6 +23,8 @@ from rover_bus.brain.decisions.memory_limits import (
     Means,
     MemoryState,
     decide_relief,
+    least_at_start,
+    limit_at_start,
     limit_before_forecast,
     needed_limit,
 )
@@ -43,7 +45,7 @@ RULES = Rules(
     policy=ScalePolicy(
         scale_s=30.0,
         reference_s=2000.0,
-        short_jobs_first=1.0,
+        short_jobs_first=0.6,
         hazard=Hazard(failures_per_member_s=2e-6, recovery_s=120.0),
     ),
     restraint=Restraint(growth=2.0, dead_band=0.08, least_return=0.1, tries=True),
@@ -56,10 +58,12 @@ ENOUGH_SAMPLES = 4
 LONG_S = 2400.0
 _WORTH_S = 240.0  # with less to go, a job is left alone
 _OWN_SERVER_GIB = 2.0
+_OWN_BYTES = _OWN_SERVER_GIB * GIB
 _INHERITED = 24
 _MARGIN = 1.1
 _FORECAST_POINTS = 8  # from so many on a limit may follow the forecast down
 _WORTH_SHRINKING = 0.85
+_LARGEST_SHARE = 0.25  # of a node's memory: what a server may start with beyond what was asked for it
 
 
 class Staged:
@@ -81,17 +85,33 @@ class Staged:
         self.starts: dict[str, Allocation] = {}
         self.refused: set[str] = set()
         self.now = 0.0
+        self.largest_gib = 0.0
         self.select = choose_greedily
+
+    def _share(self, cluster: ClusterView) -> None:
+        """What a job's family has shown so far: runs that ended, and those that run beside it."""
+        families: dict[str, list[tuple[str, list[Sample]]]] = {}
+        for job in cluster.jobs:
+            families.setdefault(job.case.family, []).append(
+                (job.case.name, self.memories[job.case.name].samples())
+            )
+        for job in cluster.jobs:
+            beside = [
+                s for name, samples in families[job.case.family] if name != job.case.name for s in samples
+            ]
+            ended = self.pools.get(job.case.family, [])
+            self.memories[job.case.name].inherited = [*ended, *beside][-_INHERITED:]
 
     # -- rounds --------------------------------------------------------------------------------------------------------
 
     def plan(self, cluster: ClusterView, now_s: float, regular: bool) -> list[tuple[str, Size]]:
         """One round: wishes of all jobs, shrinks first."""
-        self.now = now_s
+        self.now, self.largest_gib = now_s, cluster.largest_gib * _LARGEST_SHARE
         for job in cluster.jobs:
             if job.case.name not in self.memories:
-                inherited = self.pools.get(job.case.family, []) if 1 in self.stages else []
-                self.memories[job.case.name] = Memory(job.case, list(inherited[-_INHERITED:]))
+                self.memories[job.case.name] = Memory(job.case)
+        if 1 in self.stages:
+            self._share(cluster)
         if 2 in self.stages:
             wishes = self._round(cluster)
         else:
@@ -121,7 +141,9 @@ class Staged:
             self.know(job, memory)
             if job.case.name in self.refused and job.held is None:
                 limits = Limits(max_workers=job.case.max_workers, max_servers=job.case.max_servers)
-                self.starts[job.case.name] = narrowed(self.first(job), self.space, limits)
+                start = self.first(job)
+                least = self._least_bytes(job, 2 * start.servers)
+                self.starts[job.case.name] = narrowed(start, self.space, limits, least)
             self.refused.discard(job.case.name)
             probe = self._probe(job, memory, free_cores)
             if probe is not None:
@@ -138,11 +160,15 @@ class Staged:
             self.rules,
             self.select,
         )
-        for name, contender, decision in zip(names, contenders, decisions, strict=True):
+        for job, name, contender, decision in zip(cluster.jobs, names, contenders, decisions, strict=True):
             if contender.waiting and decision.allocation.workers:
                 self.refused.add(name)  # until it is seen to hold something
             if decision.reason is Reason.BEST_VALUE_UNDER_CAPACITY:
-                wishes.append((name, size_of(decision.allocation)))
+                size = size_of(decision.allocation)
+                if contender.waiting:
+                    least = self._least_bytes(job, size.servers) / GIB
+                    size = size._replace(server_gib=max(size.server_gib, least))
+                wishes.append((name, size))
                 self._expect(name, contender, decision.scores["throughput"])
         return wishes
 
@@ -220,7 +246,11 @@ class Staged:
             asked = allocation_of(case.asked)
             if 1 in self.stages:
                 traits = JobTraits(user=case.user, family=case.family, dataset=case.family, sizes={})
-                asked = decide_start(traits, self.history, self.now, asked).allocation
+                start = decide_start(traits, self.history, self.now, asked)
+                asked = start.allocation
+                if start.reason is Reason.COLD_START and 3 in self.stages:
+                    limit = limit_at_start(asked.server_memory_bytes, self.largest_gib * GIB)
+                    asked = asked.replace(server_memory_bytes=limit)
             if 2 in self.stages or 1 in self.stages:
                 asked = asked.replace(
                     workers=min(asked.workers, case.max_workers),
@@ -232,6 +262,21 @@ class Staged:
                 return asked
             self.starts[name] = asked
         return self.starts[name]
+
+    def _least_bytes(self, job: JobView, servers: int) -> float:
+        """What one of so many servers must start with: what its family needed, or a part of the wish."""
+        known = max(
+            (a.servers * (a.server_memory_bytes - _OWN_BYTES) for a in self._finals(job)), default=0.0
+        )
+        if known > 0:
+            return _OWN_BYTES + known / min(servers, job.case.max_servers)
+        return least_at_start(job.case.asked.server_gib * GIB) if 3 in self.stages else _OWN_BYTES
+
+    def _finals(self, job: JobView) -> list[Allocation]:
+        """What runs of the same family held at their end."""
+        if 1 not in self.stages:
+            return []
+        return [old.final for old in self.history if old.traits.family == job.case.family and old.completed]
 
     def ended(self, job: JobView, now_s: float, completed: bool) -> None:
         """A line of history, and its samples for the jobs that come after it."""

@@ -33,6 +33,8 @@ from rover_bus.brain.models.samples import Configurations
 NOTHING = Allocation(workers=0, servers=0)
 # A job of which nothing is known: what a part of its first plan is worth (concave, as all measured jobs are).
 _CONCAVITY = 0.7
+# What a start as asked is worth of the best, and with half the cores: most users ask for too many cores and too few members.
+_ASKED_SHARE, _NARROW = 0.6, 0.85
 # A server's limit below which memory is not why a job finds no node.
 _SMALL_BYTES = 4 * GIB
 
@@ -96,16 +98,21 @@ def decide_round(
     ]
 
 
-def narrowed(start: Allocation, space: PlanSpace, limits: Limits = NO_LIMITS) -> Allocation:
+def narrowed(
+    start: Allocation,
+    space: PlanSpace,
+    limits: Limits = NO_LIMITS,
+    least_server_bytes: float = _SMALL_BYTES,
+) -> Allocation:
     """A start of the same kind that is easier to place, for a job that no node had room for: its tables on twice the servers, or
     (where there may be no more) under half the limit; half the cores a member. Limits follow the forecast once it runs, but what
-    is small already is left alone: a server that does not live through its first minutes forecasts nothing.
+    is small already (`least_server_bytes`) is left alone: a server that does not live through its first minutes forecasts nothing.
     """
     servers = min(start.servers * 2, limits.max_servers, max(space.servers))
     memory = start.server_memory_bytes
     return start.replace(
         servers=max(servers, start.servers),
-        server_memory_bytes=max(memory // 2, min(memory, _SMALL_BYTES)),
+        server_memory_bytes=max(memory // 2, min(memory, int(least_server_bytes))),
         worker_cores=_half(space.worker_cores, start.worker_cores),
         server_cores=_half(space.server_cores, start.server_cores),
     )
@@ -124,7 +131,7 @@ def _options(contender: Contender, space: PlanSpace, rules: Rules) -> list[_Opti
     if front is not None and len(front.allocations):
         offered = _from_front(contender, front, rules)
     else:
-        offered = _by_parts(contender, rules) if contender.waiting else [_Option(held, 0.0, 0.0)]
+        offered = _by_parts(contender, space, rules) if contender.waiting else [_Option(held, 0.0, 0.0)]
     if contender.waiting:
         return [_Option(NOTHING, 0.0, 0.0), *offered]
     return offered
@@ -154,17 +161,28 @@ def _from_front(contender: Contender, front: PlanFront, rules: Rules) -> list[_O
     return sorted(options, key=lambda o: (o.allocation.cores, o.allocation.memory_bytes))
 
 
-def _by_parts(contender: Contender, rules: Rules) -> list[_Option]:
+def _by_parts(contender: Contender, space: PlanSpace, rules: Rules) -> list[_Option]:
     """A job of which nothing is known yet: its first plan, or with half or a quarter of the workers."""
     start = contender.view.held
     usual = contender.usual_throughput
     remaining_s = contender.view.remaining_samples / usual if usual > 0 else rules.policy.reference_s
     weight = contender.weight * _weight(remaining_s, rules)
-    counts = sorted({max(start.workers // part, 1) for part in (4, 2, 1)})
-    return [
-        _Option(start.replace(workers=workers), weight * (workers / start.workers) ** _CONCAVITY, usual)
+    counts = {max(start.workers // part, 1) for part in (4, 2, 1)}
+    counts.add(min(start.workers * 2, max(contender.limits.max_workers, start.workers)))
+    narrow = start.replace(
+        worker_cores=_half(space.worker_cores, start.worker_cores),
+        server_cores=_half(space.server_cores, start.server_cores),
+    )
+    options = [
+        _Option(
+            plan.replace(workers=workers),
+            weight * _ASKED_SHARE * worth * (workers / start.workers) ** _CONCAVITY,
+            usual,
+        )
         for workers in counts
+        for plan, worth in ((narrow, _NARROW), (start, 1.0))
     ]
+    return sorted(options, key=lambda o: (o.allocation.cores, o.allocation.memory_bytes))
 
 
 def _weight(remaining_s: float, rules: Rules) -> float:

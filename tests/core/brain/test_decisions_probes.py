@@ -110,3 +110,10 @@ def test_a_small_memory_limit_is_never_why_a_start_is_narrowed() -> None:
     for _ in range(5):
         start = narrowed(start, SPACE)
     assert start.server_memory_bytes == 3 * GIB
+
+
+def test_a_start_is_never_narrowed_below_what_its_servers_need_at_once() -> None:
+    start = HELD.replace(server_memory_bytes=200 * GIB)
+    for _ in range(8):
+        start = narrowed(start, SPACE, least_server_bytes=20 * GIB)
+    assert start.server_memory_bytes == 20 * GIB

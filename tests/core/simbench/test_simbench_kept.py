@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bench.simulation.experiment import BOUND
+from bench.simulation.experiment import BOUND, OURS
 from bench.simulation.kept import Kept
+from bench.simulation.pieces import collect
 
 CONDITIONS = {"calm": False, "restart_s": 660.0, "arrivals": "uniform"}
 
@@ -31,3 +32,17 @@ def test_cells_of_other_worlds_or_conditions_are_not_believed(tmp_path: Path) ->
     assert Kept(path, "another").missing("W1", 1.0, 7, CONDITIONS, ["ours"]) == ("ours",)
     assert Kept(path, "digest").missing("W1", 1.0, 7, {**CONDITIONS, "calm": True}, ["ours"]) == ("ours",)
     assert Kept(path, "digest").missing("W1", 1.0, 7, CONDITIONS, ["ours"]) == ()
+
+
+def test_a_report_from_pieces_compares_every_policy_on_the_seeds_that_it_was_run_on(tmp_path: Path) -> None:
+    kept = Kept(tmp_path / "cells.jsonl", "digest")
+    for seed in (1, 2, 3):
+        kept.add("W1", 1.0, seed, CONDITIONS, {OURS: {"jct_mean_s": seed}, "a": {}, BOUND: {}})
+    kept.add("W1", 1.0, 2, CONDITIONS, {"b": {}})
+    kept.add("W1", 1.0, 4, CONDITIONS, {"a": {}, BOUND: {}})
+    kept.add("W1", 1.0, 1, {**CONDITIONS, "calm": True}, {OURS: {}, "a": {}, BOUND: {}})
+    cells = collect(Kept(tmp_path / "cells.jsonl", "digest"))
+    assert list(cells) == ["W1 load 1, 3 seeds", "W1 load 1, 1 seeds", "W1 load 1 calm, 1 seeds"]
+    assert [list(cell) for cell in cells["W1 load 1, 3 seeds"]] == [["a", OURS, BOUND]] * 3
+    assert cells["W1 load 1, 1 seeds"] == [{"b": {}, OURS: {"jct_mean_s": 2}, BOUND: {}}]
+    assert collect(Kept(tmp_path / "cells.jsonl", "another")) == {}

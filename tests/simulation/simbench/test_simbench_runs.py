@@ -171,3 +171,28 @@ def test_a_policy_behind_the_bus_cannot_look_at_the_truth(workload: Workload) ->
             Cluster(workload, behind).run()
     finally:
         behind.close()
+
+
+def test_what_one_run_of_a_family_shows_is_known_to_the_runs_beside_it(workload: Workload) -> None:
+    first = workload.cases[0]
+    twin = replace(first, name="twin", arrive_s=first.arrive_s + 60.0)
+    beside = replace(
+        workload,
+        cases=(first, twin),
+        references=workload.references | {"twin": workload.references[first.name]},
+    )
+    policy = load_class("{1+2+3}")(Setting(worlds.W1.menu, SEED))
+    cluster = Cluster(beside, policy, CALM)
+    inherited = list[int]()
+    plan = policy.plan
+
+    def watched(*asked: object) -> object:
+        wishes = plan(*asked)
+        memory = policy.memories.get("twin")
+        if memory is not None and not policy.history:  # nobody has ended yet
+            inherited.append(len(memory.inherited))
+        return wishes
+
+    policy.plan = watched
+    cluster.run()
+    assert max(inherited) > 0
