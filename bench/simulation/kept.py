@@ -15,7 +15,7 @@ from typing import Any
 from bench.simulation import policies
 from bench.simulation.experiment import BOUND, Figures
 from bench.simulation.worlds import digest
-from rover_bus.brain import decisions, models
+from rover_bus.brain import decisions, models, rules
 
 Group = tuple[str, float, str]  # world, load, conditions as JSON
 
@@ -23,7 +23,8 @@ Group = tuple[str, float, str]  # world, load, conditions as JSON
 def frozen() -> dict[str, str]:
     """Digests of what a figure depends on: the worlds; our policies with the production deciders and models that they call."""
     folders = [Path(str(package.__file__)).parent for package in (policies, decisions, models)]
-    text = b"".join(file.read_bytes() for folder in folders for file in sorted(folder.glob("*.py")))
+    files = [file for folder in folders for file in sorted(folder.glob("*.py"))] + [Path(rules.__file__)]
+    text = b"".join(file.read_bytes() for file in files)
     return {"worlds' digest": digest(), "policies' digest": hashlib.sha256(text).hexdigest()[:16]}
 
 

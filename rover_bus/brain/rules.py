@@ -15,7 +15,7 @@ CLUSTER = Rules(
     policy=ScalePolicy(
         scale_s=30.0,
         reference_s=2000.0,
-        short_jobs_first=1.0,
+        short_jobs_first=0.6,
         hazard=Hazard(failures_per_member_s=2e-6, recovery_s=120.0),
     ),
     restraint=Restraint(growth=2.0, dead_band=0.08, least_return=0.1, tries=True),

@@ -15,6 +15,7 @@ import numpy as np
 from bench.simulation.nodes import allocation_of, size_of
 from bench.simulation.policies.learning import Memory, Sample, server_loads, slot_owners
 from bench.simulation.port import ClusterView, JobView, Mechanisms, Remedy, Setting, Size, Window
+from rover_bus.brain import rules
 from rover_bus.brain.decisions.failures import Losses, decide_failures
 from rover_bus.brain.decisions.hot_servers import HOT, decide_hot_servers
 from rover_bus.brain.decisions.knapsack import choose_greedily
@@ -33,24 +34,14 @@ from rover_bus.brain.decisions.probes import ProbeView, decide_probe, relieved_a
 from rover_bus.brain.decisions.reasons import Reason
 from rover_bus.brain.decisions.rounds import Contender, decide_round, narrowed
 from rover_bus.brain.decisions.scaling import JobView as ScalingView
-from rover_bus.brain.decisions.scaling import Limits, Restraint, Rules, member_loss_plans, plan_front
-from rover_bus.brain.decisions.scoring import Hazard, ScalePolicy
+from rover_bus.brain.decisions.scaling import Limits, Rules, member_loss_plans, plan_front
 from rover_bus.brain.decisions.stragglers import SLOW_SHARE, decide_stragglers, evolve_paces
 from rover_bus.brain.decisions.warm_start import JobTraits, PastJob, decide_start
 from rover_bus.brain.models.core_use import HELD_BACK
 from rover_bus.brain.models.forms import ASYNCHRONOUS, SYNCHRONOUS
 
-# Frozen on the development seeds (0..19), before any test seed was run.
-RULES = Rules(
-    policy=ScalePolicy(
-        scale_s=30.0,
-        reference_s=2000.0,
-        short_jobs_first=0.6,
-        hazard=Hazard(failures_per_member_s=2e-6, recovery_s=120.0),
-    ),
-    restraint=Restraint(growth=2.0, dead_band=0.08, least_return=0.1, tries=True),
-)
-HEADROOM = 0.01
+# Frozen on the development seeds (0..19), before any test seed was run; the live Brain's as well.
+RULES, HEADROOM = rules.CLUSTER, rules.HEADROOM
 COOLDOWN_S = 60.0
 _PROBE_WINDOWS = 2
 _MOST_PROBES = 8
@@ -71,8 +62,8 @@ class Staged:
 
     round_s = 60.0
 
-    def __init__(self, setting: Setting, stages: frozenset[int], rules: Rules = RULES) -> None:
-        self.setting, self.stages, self.rules = setting, stages, rules
+    def __init__(self, setting: Setting, stages: frozenset[int], weights: Rules = RULES) -> None:
+        self.setting, self.stages, self.rules = setting, stages, weights
         self.name = "{" + "+".join(str(stage) for stage in sorted(stages)) + "}"
         self.mechanisms = Mechanisms(
             elastic=bool(stages & {2, 3}), failures_restart=3 not in stages, restart_s=setting.restart_s
