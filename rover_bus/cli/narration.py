@@ -98,6 +98,8 @@ def tell(fact: Fact) -> str:
             return f"process of {member} ended after {ran_s:.1f} s: {_spoken(exit.reason)}{detail}"
         case cuts.CheckpointFact() | cuts.HostPartFact():
             return tell_checkpoint(fact)
+        case facts.HostLeaving(host=host, within_s=within):
+            return f"host {host} will be gone soon: its workers leave, its servers after a last cut, within {within:g} s"
         case facts.HostLeft(host=host, reason=reason):
             return f"host {host} leaves{_because(reason)}"
     return tell_plan(fact) or f"{fact.kind()}"

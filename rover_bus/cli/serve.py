@@ -54,6 +54,7 @@ class Settings:
     domain: str
     bind: str
     orphan_s: float
+    notice_s: float
     sample_s: float
     with_parent: bool
     plan_mode: str
@@ -88,6 +89,7 @@ def read_settings(arguments: list[str] | None = None) -> Settings:
     parser.add_argument("--job", default=environment.get("ROVER_JOB", ""))
     parser.add_argument("--index", type=int, default=int(environment.get("ROVER_INDEX", "0")))
     parser.add_argument("--orphan-s", type=float, default=30.0)
+    parser.add_argument("--notice-s", type=float, default=10.0)
     parser.add_argument("--sample-s", type=float, default=5.0)
     parser.add_argument("--plan-mode", choices=["observe", "approve", "auto"], default="auto")
     parser.add_argument(
@@ -241,6 +243,7 @@ async def _serve_daemon(bus: NatsBus, settings: Settings, stop: asyncio.Event) -
         storage=settings.storage,
         domain=settings.domain,
         bind=settings.bind,
+        notice_s=settings.notice_s,
         stop=stop,
         ready=partial(_tell_ready, settings),
     )

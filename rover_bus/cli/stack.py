@@ -27,7 +27,7 @@ from rover_bus.events.subjects import name as check_name
 
 START_TIMEOUT_S = 30.0
 BRAIN_STOP_S = 5.0
-DAEMON_STOP_S = 40.0  # it drains its members first, each within its grace
+DAEMON_STOP_S = 50.0  # it drains its members first, each within its grace, and waits for a last cut
 ORPHAN_S = 30.0
 
 Sync = Literal["default", "always"]

@@ -361,6 +361,13 @@ class HostExited(HostFact, frozen=True, kw_only=True, tag="host.exited.v1"):
     peak_memory_bytes: Bytes = 0  # the largest resident set of one process of the group
 
 
+class HostLeaving(HostFact, frozen=True, kw_only=True, tag="host.leaving.v1"):
+    """The host will be gone soon, its daemon was told to stop: its workers drain now, its servers after a last cut (S29)."""
+
+    within_s: Seconds = 0.0
+    reason: str = ""
+
+
 class HostLeft(HostFact, frozen=True, kw_only=True, tag="host.left.v1"):
     """The daemon goes away on purpose."""
 
@@ -426,6 +433,7 @@ FACTS: tuple[type[Fact], ...] = (
     HostRegistered,
     HostStarted,
     HostExited,
+    HostLeaving,
     HostLeft,
     ClusterModeSet,
     QuotaSet,

@@ -183,6 +183,12 @@ class Left(Caused, frozen=True, kw_only=True, tag="member.left"):
     reason: str = ""
 
 
+class HostNoticed(Caused, frozen=True, kw_only=True, tag="host.noticed"):
+    """A host will be gone soon: one more cut is taken as soon as its workers have left (S29)."""
+
+    host: str
+
+
 class HostLost(Caused, frozen=True, kw_only=True, tag="host.lost"):
     """A host is gone, with its memory: nobody is started there until its daemon is heard again (S19)."""
 
@@ -475,6 +481,7 @@ AnyRecord = (
     | Admitted
     | Lost
     | Left
+    | HostNoticed
     | HostLost
     | HostReturned
     | RoutingFixed

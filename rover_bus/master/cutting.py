@@ -82,9 +82,17 @@ def _is_due(state: State, pace: Pace, now: float) -> bool:
         return False
     committed = ledger.samples_done()[0]
     last = newest(state)
+    if committed and _is_left_soon(state):
+        return True
     if not committed or (last is not None and last.samples == committed):
         return False
     return last is None or pace.since_opened_s(now) >= wished_interval_s(state, pace)
+
+
+def _is_left_soon(state: State) -> bool:
+    """Whether a host that gave notice has no worker of ours left, and no cut was opened since (S29)."""
+    working = {life.host for life in state.workers()}
+    return any(state.last_cut == cut and host not in working for host, cut in state.leaving.items())
 
 
 def wished_interval_s(state: State, pace: Pace) -> float:

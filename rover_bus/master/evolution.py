@@ -149,6 +149,10 @@ def _lose(state: State, record: log.Lost) -> None:
         state.counts.servers_lost += 1
 
 
+def _notice_host(state: State, record: log.HostNoticed) -> None:
+    state.leaving[record.host] = state.last_cut
+
+
 def _lose_host(state: State, record: log.HostLost) -> None:
     if record.host not in state.away:
         state.away.append(record.host)
@@ -156,6 +160,7 @@ def _lose_host(state: State, record: log.HostLost) -> None:
 
 def _regain_host(state: State, record: log.HostReturned) -> None:
     state.away = [host for host in state.away if host != record.host]
+    state.leaving.pop(record.host, None)
 
 
 def _route(state: State, record: log.RoutingFixed) -> None:
@@ -313,6 +318,7 @@ _EVOLUTIONS: dict[type[Record], Callable[[State, Any], None]] = {
     log.Admitted: _admit,
     log.Lost: _lose,
     log.Left: _leave,
+    log.HostNoticed: _notice_host,
     log.HostLost: _lose_host,
     log.HostReturned: _regain_host,
     log.RoutingFixed: _route,

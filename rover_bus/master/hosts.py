@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Generator
 
 from rover_bus.events.identity import Member
-from rover_bus.events.log import HostLost, Record
+from rover_bus.events.log import HostLost, HostNoticed, Record
 from rover_bus.master import lifecycle
 from rover_bus.master.planning import Commands, replace_members
 from rover_bus.master.state import State
@@ -34,6 +34,16 @@ def lose(state: State, host: str, reason: str, cause: str, commands: Commands) -
             continue  # replaced with another one of them
         yield from lifecycle.lose(state, member, reason, f"with its host {host}", cause, commands)
     yield from _start_elsewhere(state, host, f"host {host} lost: {reason}", cause, commands)
+
+
+def take_notice(state: State, host: str, cause: str, commands: Commands) -> Consequences:
+    """A host will be gone soon: next lives are named for others from now on, and a last cut is due (`cutting`)."""
+    if host in state.leaving or not _planned_on(state, host):
+        return
+    yield HostNoticed(host=host, cause=cause)
+    if host not in state.away and _others(state, host):
+        yield HostLost(host=host, reason="leaving", members=_planned_on(state, host), cause=cause)
+        yield from _start_elsewhere(state, host, f"host {host} is leaving", cause, commands)
 
 
 def leave(state: State, host: str, cause: str, commands: Commands) -> Consequences:

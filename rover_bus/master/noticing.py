@@ -8,6 +8,7 @@ from rover_bus.events.checkpoint_facts import HostPartFact
 from rover_bus.events.facts import (
     Fact,
     HostExited,
+    HostLeaving,
     HostLeft,
     HostRegistered,
     JobPauseRequested,
@@ -54,7 +55,9 @@ def notice(state: State, fact: Fact, cause: str, commands: Commands) -> Steps:
         case HostLeft(host=host) if state.spec is not None and state.phase != "ended":
             yield from cutting.lose_host(state, host, "left", cause)
             yield from hosts.leave(state, host, cause, commands)
-        case HostRegistered(host=host) if host in state.away:
+        case HostLeaving(host=host) if state.spec is not None and state.phase != "ended":
+            yield from hosts.take_notice(state, host, cause, commands)
+        case HostRegistered(host=host) if host in state.away or host in state.leaving:
             yield HostReturned(host=host, cause=cause)
         case HostExited(member=member) if state.spec is not None and fact.job == state.spec.name:
             yield from _exited(state, fact, member, cause, commands)
@@ -68,7 +71,7 @@ def _history(uid: str) -> int:
 
 def _exited(state: State, fact: HostExited, member: Member, cause: str, commands: Commands) -> Consequences:
     """A process ended: the proof of death of that incarnation (P19)."""
-    if fact.host in state.away:
+    if fact.host in state.away and fact.host not in state.leaving:
         yield HostReturned(host=fact.host, cause=cause)
     if state.incarnations.get(member.place) != member.incarnation or member.role == "master":
         return

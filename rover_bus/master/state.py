@@ -107,6 +107,9 @@ class State:
         self.repairing: list[str] = []  # places whose next life was named and is not there yet
         self.hosts: list[str] = []
         self.away: list[str] = []  # hosts that are lost: nobody is started there
+        self.leaving: dict[
+            str, int
+        ] = {}  # hosts that will be gone soon, and the newest cut when they said so
         self.planned: dict[str, DesiredMember] = {}  # by place
         self.dropped: dict[str, DesiredMember] = {}  # of the plan, but done: a rewind needs them again (P24)
         self.lives: dict[str, Life] = {}  # by place
@@ -167,6 +170,7 @@ class State:
                 "repairing": self.repairing,
                 "hosts": self.hosts,
                 "away": self.away,
+                "leaving": self.leaving,
                 "planned": plain(self.planned),
                 "dropped": plain(self.dropped),
                 "lives": plain(self.lives),
@@ -225,6 +229,7 @@ _LATER = (
     "gaps",
     "repairing",
     "away",
+    "leaving",
 )  # not in snapshots of 0.1
 _TYPED: dict[str, Any] = {
     "spec": JobSpec | None,

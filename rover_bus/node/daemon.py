@@ -26,6 +26,7 @@ from rover_bus.node import platform, sampling
 from rover_bus.node.cgroup import Cgroup, Limits
 from rover_bus.node.outbox import Letter, Outbox
 from rover_bus.node.persister import Persister, Places
+from rover_bus.node.persisting import Cut
 from rover_bus.node.platform import Adjust, Ended, Forget, Observation, Platform, Running, Start, Stop
 from rover_bus.node.presence import Presence
 from rover_bus.node.processes import STUCK_SHIM_S, MemberProcesses
@@ -52,6 +53,7 @@ class Host:
     allowed: tuple[int, ...]
     sample_s: float = 5.0
     domain: str = ""  # what fails together with this host; empty: the host alone
+    notice_s: float = 10.0  # at the end: how long a last cut may take to become safe
 
 
 class Daemon:
@@ -134,7 +136,7 @@ class Daemon:
             self._wake.cancel()
         try:
             if not leave_members:
-                await self._drain()
+                await self._leave_in_order()
             if self._persister:
                 await self._persister.close()
             self._post(facts.HostLeft(host=self._host.name, reason="stopped"), f"left.{self._host.daemon}")
@@ -146,15 +148,37 @@ class Daemon:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _drain(self) -> None:
-        """Workers first: to commit what they hold they need their servers and a master."""
-        for roles in (("worker",), ("ps", "master")):
-            lives = [life for life in self._state.lives.values() if life.desired.member.role in roles]
-            for life in lives:
-                if not life.stopping:
-                    self._processes.stop(life)
-            if lives:
-                await self._outlive(roles, max(life.desired.grace_s for life in lives) + 2 * STUCK_SHIM_S)
+    async def _leave_in_order(self) -> None:
+        """Workers first: to commit what they hold they need servers and a master. Then a last cut becomes safe (S29)."""
+        jobs = {
+            life.job for life in self._state.lives.values() if life.pid and life.desired.member.role == "ps"
+        }
+        waiting = self._persister.unsafe_jobs(jobs) if self._persister else {}
+        if self._state.lives:
+            said = facts.HostLeaving(host=self._host.name, within_s=self._host.notice_s, reason="stopped")
+            self._post(said, f"leaving.{self._host.daemon}")
+        await self._drain("worker")
+        if self._persister and waiting:
+            await self._wait_for_cuts(self._persister, waiting)
+        await self._drain("ps", "master")
+
+    async def _drain(self, *roles: str) -> None:
+        lives = [life for life in self._state.lives.values() if life.desired.member.role in roles]
+        for life in lives:
+            if not life.stopping:
+                self._processes.stop(life)
+        if lives:
+            await self._outlive(roles, max(life.desired.grace_s for life in lives) + 2 * STUCK_SHIM_S)
+
+    async def _wait_for_cuts(self, persister: Persister, waiting: dict[str, Cut]) -> None:
+        """Until a newer cut of each job is ready or redundant, its servers here are gone, or the time is over."""
+        end_s = self._loop.time() + self._host.notice_s
+        while self._loop.time() < end_s:
+            serving = {life.job for life in self._state.lives.values() if life.desired.member.role == "ps"}
+            if not any(job in serving and not persister.is_safe(job, cut) for job, cut in waiting.items()):
+                return
+            await asyncio.sleep(DRAIN_LOOK_S)
+        log.warning("leaves before the last cut is safe", jobs=sorted(waiting))
 
     async def _outlive(self, roles: tuple[str, ...], patience_s: float) -> None:
         end_s = self._loop.time() + patience_s
@@ -306,6 +330,8 @@ class Daemon:
         self._post(fact, f"exited.{ended.job}.{ended.uid}.{ended.member}", ended.job, stored)
 
     def _register(self) -> None:
+        if self._closing:
+            return  # it would take back that this host leaves
         self._registrations += 1
         lives = [life for life in self._state.lives.values() if life.pid]
         fact = facts.HostRegistered(

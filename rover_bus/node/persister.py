@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ from rover_bus.flash.sweep import sweep
 from rover_bus.node import persisting
 from rover_bus.node.background import give_way
 from rover_bus.node.groups import Group
-from rover_bus.node.persisting import CallOff, Do, GiveUp, JobCheckpoints, Persisting, Task
+from rover_bus.node.persisting import CallOff, Cut, Do, GiveUp, JobCheckpoints, Persisting, Task
 
 if TYPE_CHECKING:
     from rover_bus.node.peers import PartServer
@@ -45,6 +45,7 @@ FOLLOWED: dict[str, type[JobFact]] = {
         JobEnded,
         cuts.PartStaged,
         cuts.CheckpointStaged,
+        cuts.CheckpointRedundant,
         cuts.CheckpointPersistOrdered,
         cuts.CheckpointManifestOrdered,
         cuts.CheckpointReady,
@@ -109,6 +110,20 @@ class Persister:
     @property
     def state(self) -> Persisting:
         return self._state
+
+    def unsafe_jobs(self, jobs: Iterable[str]) -> dict[str, Cut]:
+        """Of these jobs those that take cuts somebody may still want to be safe, each with its newest: a safe one is newer."""
+        known = {job: self._state.jobs[job] for job in jobs if job in self._state.jobs}
+        return {
+            job: max([about.complete_cut, *about.staged.values()])
+            for job, about in known.items()
+            if about.can_be_safe and not about.ended
+        }
+
+    def is_safe(self, job: str, cut: Cut) -> bool:
+        """Whether a newer cut of the job is ready, or redundant; a job that is over needs none."""
+        about = self._state.jobs.get(job)
+        return about is None or about.ended or about.safe > cut
 
     # -- its life ------------------------------------------------------------------------------------------------------
 

@@ -25,6 +25,7 @@ from rover_bus.events.checkpoint_facts import (
     CheckpointManifestOrdered,
     CheckpointPersistOrdered,
     CheckpointReady,
+    CheckpointRedundant,
     CheckpointStaged,
     CheckpointSuperseded,
     HostPartDigested,
@@ -173,8 +174,15 @@ class JobCheckpoints:
     complete_cut: Cut = (-1, 0)
     asked: frozenset[tuple[str, Cut]] = frozenset()  # parts that servers here restore from
     ready: Cut = (-1, 0)
+    safe: Cut = (-1, 0)  # the newest that is ready or redundant
     closed: tuple[Cut, ...] = ()
     ended: bool = False
+
+    @property
+    def can_be_safe(self) -> bool:
+        """Whether cuts are taken, and get any further than this host's memory."""
+        spec = self.spec
+        return self.complete_cut > (-1, 0) and bool(spec.persist or spec.copies or spec.parity)
 
     def is_closed(self, cut: Cut) -> bool:
         return cut in self.closed
@@ -222,6 +230,9 @@ def evolve(state: Persisting, event: Fact | Observation) -> Persisting:
             where = {place.part: place.host for place in parts}
             complete = event.generation, event.cut
             return _with_job(state, job, replace(about, complete=where, complete_cut=complete))
+        case CheckpointRedundant(job=job, uid=uid):
+            about = _known(state, job, uid)
+            return _with_job(state, job, replace(about, safe=max(about.safe, (event.generation, event.cut))))
         case Asked():
             return _ask(state, event)
         case CheckpointPersistOrdered() | CheckpointManifestOrdered():
@@ -296,7 +307,8 @@ def _close(state: Persisting, fact: CheckpointReady | CheckpointSuperseded | Che
     about, cut = _known(state, fact.job, fact.uid), (fact.generation, fact.cut)
     ready = max(about.ready, cut) if isinstance(fact, CheckpointReady) else about.ready
     closed = (*about.closed, cut)[-CLOSED_KEPT:]
-    state = _with_job(state, fact.job, replace(about, ready=ready, closed=closed))
+    safe = max(about.safe, ready)
+    state = _with_job(state, fact.job, replace(about, ready=ready, safe=safe, closed=closed))
     over = {task for task in state.done if task.job == fact.job and _is_older(task, cut)}
     return replace(state, done=state.done - over)
 

@@ -58,6 +58,7 @@ async def run_daemon(
     storage: str | os.PathLike[str] = "",
     domain: str = "",
     bind: str = "127.0.0.1",
+    notice_s: float = 10.0,
     stop: asyncio.Event | None = None,
     ready: Callable[[], None] = lambda: None,
 ) -> None:
@@ -69,6 +70,7 @@ async def run_daemon(
     capacity: what to offer instead of what is measured. orphan_s: after this long without a daemon the shims drain their groups
     (P23; demo 5, 0: never). leave_members: at the end leave the members to their shims, for a daemon that is about to come back.
     storage: where checkpoints of jobs go that name no path; empty: `checkpoints` in the state directory.
+    notice_s: when it is told to stop, how long a last cut of its servers may take to become ready or redundant (S29).
     domain: what fails together with this host (a rack, a machine). bind: where staged parts are lent to other daemons.
     Raises Refused when another daemon holds the state directory or the host name, AccessDenied when the broker refuses us.
     """
@@ -87,6 +89,7 @@ async def run_daemon(
             allowed=allowed,
             sample_s=sample_s,
             domain=domain,
+            notice_s=notice_s,
         )
         settings = Settings(
             environment=_shared(environment, host, home.root, url, secret_file),

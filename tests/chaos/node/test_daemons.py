@@ -32,7 +32,8 @@ HOST = "host-a"
 ORPHAN_S = 2.0
 PATIENCE_S = 40.0
 KINDS: dict[str, type[facts.HostFact]] = {
-    cls.kind(): cls for cls in (facts.HostRegistered, facts.HostStarted, facts.HostExited, facts.HostLeft)
+    cls.kind(): cls
+    for cls in (facts.HostRegistered, facts.HostStarted, facts.HostExited, facts.HostLeaving, facts.HostLeft)
 }
 SERVE = """
 import asyncio, signal, sys

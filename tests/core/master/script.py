@@ -22,6 +22,7 @@ from rover_bus.events.codec import decode, encode
 from rover_bus.events.facts import (
     Fact,
     HostExited,
+    HostLeaving,
     HostLeft,
     HostRegistered,
     JobPauseRequested,
@@ -310,11 +311,15 @@ class Script:
         }
 
     def do_stored(self, part: str, cut: str) -> list[str]:
+        cuts = self.decider.state.cuts
+        parts = cuts[int(cut)].parts.values() if int(cut) in cuts else []
+        host = next((place.host for place in parts if place.part == part), "h")
         file = StoredFile(path=f"{part}.part", digest="d", size_bytes=100, generation=0, cut=int(cut))
-        return self._notice(HostPartPersisted(**self._of_cut(cut, part), files=[file]))
+        return self._notice(HostPartPersisted(**{**self._of_cut(cut, part), "host": host}, files=[file]))
 
     def do_manifest(self, host: str, cut: str) -> list[str]:
-        return self._notice(HostManifestWritten(**self._of_cut(cut, ""), path="/storage", size_bytes=200))
+        said = {**self._of_cut(cut, ""), "host": host}
+        return self._notice(HostManifestWritten(**said, path="/storage", size_bytes=200))
 
     def do_mirrored(self, part: str, cut: str, host: str) -> list[str]:
         """A daemon holds a copy of a part."""
@@ -323,10 +328,12 @@ class Script:
     def do_host(self, host: str, what: str) -> list[str]:
         """A daemon says that its host is there, or that it leaves."""
         capacity = HostCapacity(cores=2, memory_bytes=1 << 30)
-        left = HostLeft(host=host, reason="stopped")
-        return self._notice(
-            left if what == "left" else HostRegistered(host=host, capacity=capacity, daemon="d")
-        )
+        facts: dict[str, Fact] = {
+            "registered": HostRegistered(host=host, capacity=capacity, daemon="d"),
+            "leaving": HostLeaving(host=host, within_s=10.0),
+            "left": HostLeft(host=host, reason="stopped"),
+        }
+        return self._notice(facts[what])
 
     def do_lose(self, part: str, cut: str, step: str = "persist") -> list[str]:
         return self._notice(HostPartFailed(**self._of_cut(cut, part), step=step, reason="the disk is full"))

@@ -28,7 +28,8 @@ from rover_bus.node.simulated import SimulatedHost
 HOST = "host-a"
 SEEDS = int(os.environ.get("ROVER_SEEDS", "20"))
 KINDS: dict[str, type[facts.HostFact]] = {
-    cls.kind(): cls for cls in (facts.HostRegistered, facts.HostStarted, facts.HostExited, facts.HostLeft)
+    cls.kind(): cls
+    for cls in (facts.HostRegistered, facts.HostStarted, facts.HostExited, facts.HostLeaving, facts.HostLeft)
 }
 
 
