@@ -33,6 +33,7 @@ class Link:
     """One authenticated connection."""
 
     def __init__(self, server: ServerAddress, secret: bytes, connect_s: float, silence_s: float) -> None:
+        self.server = server
         self.name = f"server {server.index} ({', '.join(server.addresses)})"
         self._socket = self._connect(server, connect_s)
         try:
@@ -109,6 +110,10 @@ class Link:
         self._socket.close()
 
 
+def _identity(server: ServerAddress) -> tuple[int, int]:
+    return server.index, server.incarnation
+
+
 def _share(descriptors: list[int]) -> SharedBodies | None:
     """Map the memory that came with a server's proof. None without it, or without room: then bodies travel on the socket."""
     if not descriptors:
@@ -147,7 +152,7 @@ class RemoteParameters:
         self._exchange = Exchange(routing, in_flight=in_flight, patience_s=patience_s)
         self._secret, self._refresh = secret, refresh
         self._connect_s, self._silence_s = 5.0, silence_s
-        self._links: list[Link] = []
+        self._links: list[Link] = []  # by position in the routing table
 
     @property
     def routing(self) -> RoutingTable:
@@ -235,13 +240,24 @@ class RemoteParameters:
                 self._link(position).send(frame)
             case Receive(position):
                 return self._link(position).receive()
-            case Reset(routing):
-                self.close()
-                for server in routing.servers:
-                    self._links.append(Link(server, self._secret, self._connect_s, self._silence_s))
+            case Reset(routing, afresh):
+                self._reset(routing, afresh)
             case Refresh(after, wait_s):
                 return self._refresh(after, wait_s)
         return None
+
+    def _reset(self, routing: RoutingTable, afresh: bool) -> None:
+        if afresh:
+            self.close()
+        links = {_identity(link.server): link for link in self._links}
+        staying = {_identity(server) for server in routing.servers}
+        for identity in [identity for identity in links if identity not in staying]:
+            links.pop(identity).close()
+        for server in routing.servers:
+            if _identity(server) not in links:
+                links[_identity(server)] = Link(server, self._secret, self._connect_s, self._silence_s)
+                self._links.append(links[_identity(server)])  # `close` finds it even if the next one fails
+        self._links = [links[_identity(server)] for server in routing.servers]
 
     def _link(self, position: int) -> Link:
         if position >= len(self._links):

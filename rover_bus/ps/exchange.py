@@ -6,7 +6,8 @@ transports.
 
 Requests go to all servers at once and replies come back in order, so everything sent and not yet answered stands in one queue.
 Any trouble (a lost connection, stale routing) ends in the same place: connect to all servers again, declare, send the queue
-again. That is safe because a server applies a batch once (protocol P2).
+again. That is safe because a server applies a batch once (protocol P2). Connections that are whole are kept for it: every move of
+slots is a new routing, and must not cost a worker more than the replies that it waits for anyway.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy.typing as npt
 
 from rover_bus.events.errors import AccessDenied, BadMessage, InputError, NotEnoughMemory, Refused, RoverError
-from rover_bus.events.requests import RoutingTable
+from rover_bus.events.requests import RoutingTable, ServerAddress
 from rover_bus.ps import messages
 from rover_bus.ps.catalogue import Catalogue, stored_width
 from rover_bus.ps.frame import BodyReader, Buffer
@@ -56,9 +57,14 @@ class Receive(NamedTuple):
 
 
 class Reset(NamedTuple):
-    """Drop every connection, with whatever is on its way, and connect to these servers. Result: None."""
+    """Connect to these servers and to no others. Result: None.
+
+    `afresh`: drop every connection first, with whatever is on its way; else those to servers that stay are kept, and nothing is
+    on its way on them.
+    """
 
     routing: RoutingTable
+    afresh: bool
 
 
 class Refresh(NamedTuple):
@@ -104,6 +110,8 @@ class Exchange:
         self._in_flight, self._patience_s = in_flight, patience_s
         self._queue: deque[Item] = deque()
         self._linked = False
+        self._whole = False  # every reply that is owed will come, on connections to the servers of `_owing`
+        self._owing: list[tuple[ServerAddress, int]] = []  # by position: server, replies on their way
         self._dense: list[DensePart] = []
         self._acknowledged: list[Acknowledged] = []
         self._latest: PullItem | None = None
@@ -204,8 +212,8 @@ class Exchange:
         return done
 
     def interrupt(self) -> None:
-        """An operation was left half way: connections hold replies that nobody waits for, so begin again next time."""
-        self._linked = False
+        """An operation was left half way: nobody knows what is on its way, so begin again next time."""
+        self._linked = self._whole = False
 
     # --- items ---
 
@@ -249,7 +257,8 @@ class Exchange:
             try:
                 yield Send(position, frame)
             except LinkLost as lost:
-                raise _Trouble(str(lost), FIRST_WAIT_S) from None
+                raise self._lost(lost) from None
+            self._owe(position, 1)
 
     def _settle(self, item: Item) -> Steps:
         """Receive replies, oldest first, until this item is answered."""
@@ -265,11 +274,24 @@ class Exchange:
 
     def _receive(self, item: Item) -> Steps:
         for position in item.awaited(self.route):
-            try:
-                header, body = yield Receive(position)
-            except LinkLost as lost:
-                raise _Trouble(str(lost), FIRST_WAIT_S) from None
+            header, body = yield from self._reply(position)
             self._absorb(item, position, header, body)
+
+    def _reply(self, position: int) -> Generator[Effect, Any, Frame]:
+        try:
+            frame: Frame = yield Receive(position)
+        except LinkLost as lost:
+            raise self._lost(lost) from None
+        self._owe(position, -1)
+        return frame
+
+    def _owe(self, position: int, replies: int) -> None:
+        server, owed = self._owing[position]
+        self._owing[position] = server, owed + replies
+
+    def _lost(self, lost: LinkLost) -> _Trouble:
+        self._whole = False
+        return _Trouble(str(lost), FIRST_WAIT_S)
 
     def _absorb(self, item: Item, position: int, header: Buffer, body: Buffer) -> None:
         try:
@@ -277,7 +299,7 @@ class Exchange:
             if not isinstance(reply, RefusedMessage):
                 item.absorb(position, reply, BodyReader(memoryview(body)))
         except BadMessage:
-            self._linked = False  # whatever follows on this connection cannot be trusted either
+            self._linked = self._whole = False  # what follows on this connection cannot be trusted either
             raise
         if isinstance(reply, RefusedMessage):
             self._refused(item, reply)
@@ -345,16 +367,21 @@ class Exchange:
         before, self.route, self._linked = self.route.table, Route.of(table), False
         if (before.history, before.generation) != (table.history, table.generation):
             self._queue.clear()
+            self._whole = False
             raise GenerationChanged(
                 f"the job was rewound to generation {table.generation}: drop the batch in hand, ask for a new lease"
             )
 
     def _connect(self) -> Steps:
         self._linked = False
+        if self._whole:
+            yield from self._drain()
+        afresh, self._whole = not self._whole, False
         try:
-            yield Reset(self.route.table)
+            yield Reset(self.route.table, afresh)
         except LinkLost as lost:
-            raise _Trouble(str(lost), FIRST_WAIT_S) from None
+            raise self._lost(lost) from None
+        self._whole, self._owing = True, [(server, 0) for server in self.route.table.servers]
         if self.catalogue.entries:
             declaration = DeclareItem(self.catalogue)
             yield from self._send(declaration)
@@ -362,3 +389,10 @@ class Exchange:
         self._linked = True
         for item in self._queue:
             yield from self._send(item)
+
+    def _drain(self) -> Steps:
+        """Take in, unread, what servers that stay have still to answer. Those that leave are not waited for."""
+        staying = {(server.index, server.incarnation) for server in self.route.table.servers}
+        for position, (server, owed) in enumerate(self._owing):
+            for _ in range(owed if (server.index, server.incarnation) in staying else 0):
+                yield from self._reply(position)

@@ -21,7 +21,7 @@ from rover_bus.ps.messages import AppliedSets, Fetch, Fetched, Section, section_
 from rover_bus.ps.ranges import Ranges, mask_of
 from rover_bus.ps.rows import Places
 from rover_bus.ps.spec import Growing, Table
-from rover_bus.ps.storage import Store
+from rover_bus.ps.storage import Int, Store
 from rover_bus.ps.tables import TableSet
 
 MERGE_AT = 64  # entries of a change log: then they are made one
@@ -33,6 +33,7 @@ class Part(NamedTuple):
 
     family: Table
     keys: Keys
+    places: Int | None = None  # where known: they stay while the slots are here
 
 
 class ChangeLog:
@@ -126,9 +127,11 @@ class Departure:
         parts: list[Part] = []
         while self._at < len(families) and most_bytes > 0:
             family, store = families[self._at]
-            keys, _, cursor = store.scan(self.list, self._cursor, max(1, most_bytes // store.rows.row_bytes))
+            keys, places, cursor = store.scan(
+                self.list, self._cursor, max(1, most_bytes // store.rows.row_bytes)
+            )
             if len(keys.keys):
-                parts.append(Part(family, keys))
+                parts.append(Part(family, keys, places))
                 most_bytes -= len(keys.keys) * store.rows.row_bytes
             self._at, self._cursor = (self._at, cursor) if cursor >= 0 else (self._at + 1, 0)
             if cursor >= 0:
@@ -141,9 +144,9 @@ class Departure:
     ) -> tuple[Fetched, Arrays]:
         """Return the rows of the last request, with their values of now."""
         arrays: Arrays = []
-        for _, keys in self._last:
+        for _, keys, places in self._last:
             store = tables.store(keys.names)
-            arrays += [keys.keys, *store.rows.copy_out(store.find(keys))]
+            arrays += [keys.keys, *store.rows.copy_out(store.find(keys) if places is None else places)]
         reply = Fetched(
             number=self.number,
             tables=tuple(tables.catalogue.tables()),

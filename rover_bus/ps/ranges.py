@@ -10,6 +10,7 @@ import numpy.typing as npt
 from rover_bus.events.errors import BadMessage
 from rover_bus.ps.hashing import SLOTS
 
+FEW_RANGES = 8  # that many comparisons of all slots cost less than looking each slot up
 Ranges = tuple[tuple[int, int], ...]
 
 
@@ -32,3 +33,15 @@ def ranges_of(mask: npt.NDArray[np.bool_]) -> Ranges:
 def common(some: Iterable[tuple[int, int]], others: Iterable[tuple[int, int]]) -> Ranges:
     """Return the slots that lie in both."""
     return ranges_of(mask_of(some) & mask_of(others))
+
+
+def members_of(slots: npt.NDArray[np.int16], mask: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    """Return which of many slots are in a mask: by comparison while the mask is a few ranges."""
+    ranges = ranges_of(mask)
+    if not 0 < len(ranges) <= FEW_RANGES:
+        return mask[slots]
+    first, end = ranges[0]
+    chosen = (slots - np.int16(first)).view(np.uint16) < np.uint16(end - first)
+    for first, end in ranges[1:]:
+        chosen |= (slots - np.int16(first)).view(np.uint16) < np.uint16(end - first)
+    return chosen

@@ -19,7 +19,7 @@ class Direct:
     def __init__(self, cluster, **options):
         self.cluster, self.exchange = cluster, Exchange(cluster.routing, **options)
         self.lose = lambda effect: False
-        self.sent = []
+        self.connected, self.made = [], 0  # servers, and connections made in all
 
     def __getattr__(self, name):
         operation = getattr(self.exchange, name)
@@ -58,11 +58,25 @@ class Direct:
                 self.replies[position].append(bytearray(b"".join(reply)))
             case Receive(position):
                 return unpack(self.replies[position].popleft())
-            case Reset(routing):
-                self.routing, self.replies = routing, [deque() for _ in routing.servers]
+            case Reset(routing, afresh):
+                self.reset(routing, afresh)
             case Refresh():
                 return self.cluster.routing
         return None
+
+    def reset(self, routing, afresh):
+        """Keep what a driver would keep; nothing may be on its way there, or replies would be taken for others."""
+        kept = {}
+        if not afresh:
+            kept = {server: at for at, server in enumerate(self.connected) if server in named(routing)}
+            assert not any(self.replies[at] for at in kept.values())
+        self.made += len(set(named(routing)) - set(kept))
+        self.routing, self.connected = routing, named(routing)
+        self.replies = [deque() for _ in routing.servers]
+
+
+def named(routing):
+    return [(server.index, server.incarnation) for server in routing.servers]
 
 
 class Cluster:

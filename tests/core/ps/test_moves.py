@@ -15,11 +15,12 @@ from rover_bus.events.requests import MoveOrder, RoutingTable, ServerAddress
 from rover_bus.ps import admission, messages, moving
 from rover_bus.ps.admission import Fence
 from rover_bus.ps.core import ServerCore
-from rover_bus.ps.exchange import LinkLost, Refresh
+from rover_bus.ps.exchange import LinkLost, Receive, Refresh
 from rover_bus.ps.frame import BodyReader, unpack
 from rover_bus.ps.local import LocalParameters
 from rover_bus.ps.messages import Fetch, Fetched
 from rover_bus.ps.moving import Departure
+from rover_bus.ps.ranges import mask_of, members_of
 from rover_bus.ps.routing import owner_of_slots
 from rover_bus.ps.spec import Adagrad, Adam, Add, Dense, Growing, Hashed, Normal
 from rover_bus.ps.store import BatchKey, ServersUnreachable
@@ -525,3 +526,46 @@ def test_the_change_log_names_each_row_once(make_cluster):
     [part] = log.drain()
     assert part.keys.keys.tolist() == store.listing("item")[0].tolist()
     assert log.drain() == []
+
+
+def test_a_worker_keeps_its_connections_when_slots_move(moved):
+    _, rollout, training = moved
+    training.step()
+    assert training.servers.made == 3
+    for source, target in ((0, 1), (1, 2), (2, 0)):
+        rollout.move(source, target, [(0, 1000)])
+        training.step()
+    assert training.servers.made == 3
+    training.check()
+
+
+def test_a_worker_connects_only_to_the_server_that_joins(moved):
+    cluster, rollout, training = moved
+    mine = [(first, end) for owner, first, end in cluster.routing.owners if owner == 2]
+    rollout.move(2, 0, mine)
+    training.step()
+    rollout.move(0, 2, mine)
+    training.step()
+    assert training.servers.made == 4
+    training.check()
+
+
+def test_a_connection_that_broke_is_made_again_with_all_others(moved):
+    _, rollout, training = moved
+    training.step()
+    rollout.move(0, 1, [(0, 1000)])
+    lost = iter([True])
+    training.servers.lose = lambda effect: isinstance(effect, Receive) and next(lost, False)
+    training.step()
+    assert training.servers.made == 6
+    training.check()
+
+
+@given(
+    wanted=st.lists(st.tuples(st.integers(0, 4095), st.integers(1, 4096)), max_size=12),
+    slots=st.lists(st.integers(0, 4095), max_size=50),
+)
+def test_slots_are_found_by_comparison_as_by_looking_each_up(wanted, slots):
+    mask = mask_of((first, max(first + 1, end)) for first, end in wanted)
+    some = np.array(slots, np.int16)
+    assert np.array_equal(members_of(some, mask), mask[some])
