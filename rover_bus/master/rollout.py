@@ -38,7 +38,7 @@ from rover_bus.master.state import Life, State
 Consequences = Generator[Record, None, None]
 
 MOVE_BYTES = (
-    32 << 20
+    64 << 20
 )  # about what one move carries: large enough to be few, small enough for a short last delta
 MOVE_SLOTS = 256  # while nobody knows how large a slot is
 JOIN_S = 60.0  # for new servers to be admitted

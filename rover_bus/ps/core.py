@@ -257,6 +257,10 @@ class ServerCore:
             self.count(f"refused_{error.code}")
             return messages.encode(messages.RefusedMessage(code=error.code, message=str(error)))
 
+    def can_wait(self, header: Buffer) -> bool:
+        """Whether a request keeps nobody waiting but a server that fetches rows at its leisure."""
+        return bool(self._departing) and messages.is_leisurely(header)
+
     def count(self, name: str, by: float = 1) -> None:
         """Add to a counter of `statistics`."""
         self.counters[name] = self.counters.get(name, 0) + by
@@ -338,9 +342,8 @@ class ServerCore:
         for store, _, places, gradients in trained:
             store.rows.train(places, gradients, request.rate_scale)
         for departure in self._departing.values():
-            if departure.logs:
-                for store, keys, places, _ in trained:
-                    departure.changes.note(self._open.catalogue.families[keys.names[0]], store, keys, places)
+            for store, keys, places, _ in trained:
+                departure.note(self._open.catalogue.families[keys.names[0]], store, keys, places)
         self.state = admission.evolve(self.state, Applied(batch, decision.groups))
         self._remembered.pop(request.pull, None)
         staleness = max(0, self.version - request.version) if request.version >= 0 else 0

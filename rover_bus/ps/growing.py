@@ -28,6 +28,8 @@ SWEEP_ROWS = 1 << 13  # removed in one go
 class GrowingStore:
     """Tables that grow by the first push of an id. One index and one block of rows for the family."""
 
+    scans_places = True
+
     def __init__(self, family: Growing, owned: Int, seed: int, budget: Budget) -> None:
         self.rows = Rows(family, family.width, budget)
         self._family, self._seed = family, seed

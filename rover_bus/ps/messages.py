@@ -138,8 +138,8 @@ class AppliedSets(msgspec.Struct, frozen=True, array_like=True):
 class Fetched(_Message, frozen=True, kw_only=True, tag="fetched"):
     """Rows of moving slots. Body: for each section ids int64 (rows,), then every piece of the rows' state (rows, columns).
 
-    `copied`: every row was sent once; from then on only changed ones are. With the hand-over come the applied sets, and
-    `closed_before`: earlier data epochs are settled.
+    `copied`: every row was sent once; from then on only changed ones are, and `left` of them are still to be sent, after so many
+    `rounds` of looking for them. With the hand-over come the applied sets, and `closed_before`: earlier data epochs are settled.
     """
 
     number: Number
@@ -148,6 +148,8 @@ class Fetched(_Message, frozen=True, kw_only=True, tag="fetched"):
     copied: bool = False
     applied: tuple[AppliedSets, ...] = ()
     closed_before: int = 0
+    left: Number = 0
+    rounds: Number = 0
 
 
 class Dumped(_Message, frozen=True, kw_only=True, tag="dumped"):
@@ -178,6 +180,8 @@ Reply = Declared | Values | Acked | Dumped | Statistics | Fetched | RefusedMessa
 _encoder = msgspec.msgpack.Encoder()
 _requests = msgspec.msgpack.Decoder(Request)
 _replies = msgspec.msgpack.Decoder(Reply)
+_fetches = msgspec.msgpack.Decoder(Fetch)
+_FETCH = _encoder.encode("fetch")  # what follows the first byte of a Fetch: an array that begins with its tag
 
 
 def encode(message: Request | Reply, arrays: list[npt.NDArray[Any]] | None = None) -> list[Buffer]:
@@ -188,6 +192,16 @@ def encode(message: Request | Reply, arrays: list[npt.NDArray[Any]] | None = Non
 def decode_request(header: Buffer) -> Request:
     """Return a worker's message. Raises BadMessage."""
     return _decode(_requests, header)  # type: ignore[no-any-return]
+
+
+def is_leisurely(header: Buffer) -> bool:
+    """Whether a request fetches rows of moving slots before their hand-over."""
+    if bytes(header[1 : 1 + len(_FETCH)]) != _FETCH:
+        return False
+    try:
+        return not _fetches.decode(header).hand_over
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
 
 
 def decode_reply(header: Buffer) -> Reply:

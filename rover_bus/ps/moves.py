@@ -30,10 +30,21 @@ async def nobody(server: ServerAddress, frame: list[Buffer]) -> tuple[Buffer, Bu
 
 
 class Moves:
-    """`ask` carries a frame to another server and its reply back (raises LinkLost); `poke` makes the next heartbeat due now."""
+    """`ask` carries a frame to another server and its reply back (raises LinkLost); `poke` makes the next heartbeat due now.
 
-    def __init__(self, core: ServerCore, run: Run, ask: AskPeer, poke: Callable[[], None]) -> None:
+    `run_patiently`: as `run`, at a moment when it keeps no worker waiting.
+    """
+
+    def __init__(
+        self,
+        core: ServerCore,
+        run: Run,
+        ask: AskPeer,
+        poke: Callable[[], None],
+        run_patiently: Run | None = None,
+    ) -> None:
         self._core, self._run, self._ask, self._poke = core, run, ask, poke
+        self._run_patiently = run_patiently or run
         self._coming: dict[int, tuple[Transfer, asyncio.Task[None]]] = {}
         self._froze_s: dict[int, float] = {}
         self._served_s = 0.0  # when the newest routing was followed
@@ -93,8 +104,8 @@ class Moves:
 
     async def _perform(self, transfer: Transfer, effect: Effect) -> Any:
         match effect:
-            case Apply(function):
-                return await self._run(function)
+            case Apply(function, patient):
+                return await (self._run_patiently if patient else self._run)(function)
             case Rest(seconds):
                 return await asyncio.sleep(seconds)
             case Ask(server, frame, last):
@@ -123,7 +134,7 @@ class Moves:
         self._core.counters["hand_over_s_max"] = max(away_s, self._core.counters.get("hand_over_s_max", 0))
 
     async def _sweep(self) -> None:
-        while await self._run(self._core.sweep):  # noqa: ASYNC110 - it is time that is waited for
+        while await self._run_patiently(self._core.sweep):  # noqa: ASYNC110 - it is time that is waited for
             await asyncio.sleep(SWEEP_PAUSE_S)
 
     def close(self) -> None:

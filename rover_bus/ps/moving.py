@@ -21,9 +21,10 @@ from rover_bus.ps.messages import AppliedSets, Fetch, Fetched, Section, section_
 from rover_bus.ps.ranges import Ranges, mask_of
 from rover_bus.ps.rows import Places
 from rover_bus.ps.spec import Growing, Table
-from rover_bus.ps.storage import Int, Store
+from rover_bus.ps.storage import Int, Store, only
 from rover_bus.ps.tables import TableSet
 
+END = -1  # the cursor of a family that was copied to its end
 MERGE_AT = 64  # entries of a change log: then they are made one
 Arrays = list[npt.NDArray[Any]]
 
@@ -51,6 +52,11 @@ class ChangeLog:
             entries.append(touched)
             if len(entries) >= MERGE_AT:
                 self._changed[family] = [_merged(entries)]
+
+    def count(self) -> int:
+        """Return how many rows have changed."""
+        self._changed = {family: [_merged(entries)] for family, entries in self._changed.items()}
+        return sum(len(keys.keys) for entries in self._changed.values() for keys in entries)
 
     def drain(self) -> list[Part]:
         """Return every changed row once, and begin anew."""
@@ -85,12 +91,20 @@ class Departure:
         self.number = 0
         self.copied = self.handed_over = False
         self._at, self._cursor = 0, 0  # family, and where in it
+        self._reached: dict[Table, int] = {}  # families that are being copied or were, and the cursor in them
         self._last: list[Part] = []
+        self._changed: list[Part] = []  # rows of the present round that are still to be sent
+        self._rounds = 0
 
-    @property
-    def logs(self) -> bool:
-        """Whether changes matter yet: from the first request on."""
-        return self.number > 0
+    def note(self, family: Table, store: Store, keys: Keys, places: Places) -> None:
+        """A push has trained these rows. Those that the copy has not reached are sent by it as they are then."""
+        reached = END if self.copied else self._reached.get(family)
+        if reached is None:
+            return
+        if reached != END and store.scans_places:
+            copied = np.asarray(places) < reached
+            keys, places = only(copied, keys), np.asarray(places)[copied]
+        self.changes.note(family, store, keys, places)
 
     def check(self, fetch: Fetch) -> bool:
         """Return whether this is a new request, False when it is the last one again. Raises Refused for any other."""
@@ -114,10 +128,30 @@ class Departure:
         elif not self.copied:
             self._last = self._next_copy(tables, fetch.most_bytes)
         else:
-            self._last = self.changes.drain()
+            self._last = self._next_changed(tables, fetch.most_bytes)
+
+    def _next_changed(self, tables: TableSet, most_bytes: int) -> list[Part]:
+        if not self._changed:
+            self._changed = self.changes.drain()
+            self._rounds += 1
+        parts: list[Part] = []
+        while self._changed and most_bytes > 0:
+            part = self._changed.pop()
+            row_bytes = tables.store(part.keys.names).rows.row_bytes
+            which = np.arange(len(part.keys.keys))
+            now = which < max(1, most_bytes // row_bytes)
+            parts.append(Part(part.family, only(now, part.keys)))
+            if not now.all():
+                self._changed.append(Part(part.family, only(~now, part.keys)))
+            most_bytes -= int(np.count_nonzero(now)) * row_bytes
+        return parts
+
+    def _left(self) -> int:
+        """Return how many rows are to be sent again, as far as that is known."""
+        return sum(len(part.keys.keys) for part in self._changed) + self.changes.count()
 
     def _rest(self, tables: TableSet) -> list[Part]:
-        parts = self.changes.drain()
+        parts, self._changed = [*self._changed, *self.changes.drain()], []
         while not self.copied:
             parts += self._next_copy(tables, 1 << 26)
         return parts
@@ -134,6 +168,7 @@ class Departure:
                 parts.append(Part(family, keys, places))
                 most_bytes -= len(keys.keys) * store.rows.row_bytes
             self._at, self._cursor = (self._at, cursor) if cursor >= 0 else (self._at + 1, 0)
+            self._reached[family] = cursor if cursor >= 0 else END
             if cursor >= 0:
                 break  # looked at as much as one go may
         self.copied = self._at >= len(families)
@@ -157,6 +192,8 @@ class Departure:
                 for group in applied
             ),
             closed_before=closed_before,
+            left=self._left() if self.copied and not self.handed_over else 0,
+            rounds=self._rounds,
         )
         return reply, arrays
 

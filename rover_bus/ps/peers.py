@@ -8,6 +8,8 @@ from __future__ import annotations
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
+
 from rover_bus.events.errors import RoverError
 from rover_bus.events.requests import ServerAddress
 from rover_bus.ps.client import Link
@@ -37,7 +39,7 @@ class Peers:
                 self._links[key] = Link(server, self._secret, CONNECT_S, SILENCE_S)
             self._links[key].send(frame)
             header, body = self._links[key].receive()
-            return bytes(header), bytes(body)
+            return bytes(header), _copied(body)
         except RoverError as error:
             link = self._links.pop(key, None)
             if link is not None:
@@ -49,3 +51,9 @@ class Peers:
         self._thread.shutdown(wait=True, cancel_futures=True)
         for link in self._links.values():
             link.close()
+
+
+def _copied(body: Buffer) -> Buffer:
+    """Return a copy, made without holding up the thread that serves workers."""
+    copy: Buffer = np.frombuffer(body, np.uint8).copy().data
+    return copy

@@ -16,11 +16,13 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar
 
 from rover_bus.events.errors import AccessDenied, BadMessage
 from rover_bus.ps import handshake
 from rover_bus.ps.core import ServerCore
+from rover_bus.ps.patience import Patience
 from rover_bus.ps.shared import SharedBodies, create_memory, map_memory
 from rover_bus.ps.stream import FrameReceiver, FrameSender, address_of, listen, shares_memory, tune
 
@@ -52,6 +54,7 @@ class _Connection:
         self.nonce = secrets.token_bytes(handshake.NONCE_BYTES)
         self.response = b""
         self.receiver: FrameReceiver | None = None  # once the worker has proved itself
+        self.waiting: tuple[bytes, bytes] | None = None  # a frame that can wait for its answer
         self.sender = FrameSender(sock)
         self.sender.put([handshake.challenge(self.nonce)])
 
@@ -78,7 +81,8 @@ class Server:
     def __init__(self, core: ServerCore, secret: bytes, addresses: Sequence[str] = ()) -> None:
         self.core, self._secret = core, secret
         self._selector = selectors.DefaultSelector()
-        self._calls: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
+        self._calls: deque[tuple[Callable[[], Any], Future[Any], bool]] = deque()
+        self._patience = Patience()
         self._wake, self._woken = socket.socketpair()
         self._woken.setblocking(False)
         self._selector.register(self._woken, selectors.EVENT_READ, self._take_calls)
@@ -101,10 +105,13 @@ class Server:
 
     # --- from other threads ---
 
-    def call(self, function: Callable[[], Result]) -> Future[Result]:
-        """Run a function on the thread that owns the tables: `admit`, `route`, `write_part`, `statistics`."""
+    def call(self, function: Callable[[], Result], patient: bool = False) -> Future[Result]:
+        """Run a function on the thread that owns the tables: `admit`, `route`, `write_part`, `statistics`.
+
+        `patient`: at a moment when it keeps no worker waiting.
+        """
         future: Future[Result] = Future()
-        self._calls.append((function, future))
+        self._calls.append((function, future, patient))
         self._wake.send(b"\0")
         return future
 
@@ -122,8 +129,11 @@ class Server:
         _do_not_preempt()
         try:
             while not self._stopping:
-                for key, events in self._selector.select(timeout=1.0):
+                pause_s = self._patience.pause_s(time.monotonic(), 1.0)
+                for key, events in self._selector.select(pause_s):
                     self._attend(key, events)
+                if work := self._patience.take(time.monotonic()):
+                    work.do()
                 self._drop_silent(time.monotonic())
         finally:
             self.close()
@@ -136,7 +146,8 @@ class Server:
 
     def close(self) -> None:
         """Close everything; calls that were not run are cancelled."""
-        for _, future in self._calls:
+        self._patience.drop()
+        for _, future, _ in self._calls:
             future.cancel()
         for sock in [*self._connections, *self._listeners, self._wake, self._woken]:
             sock.close()
@@ -146,13 +157,11 @@ class Server:
     def _take_calls(self, woken: socket.socket) -> None:
         woken.recv(4096)
         while self._calls:
-            function, future = self._calls.popleft()
-            if not future.set_running_or_notify_cancel():
-                continue
-            try:
-                future.set_result(function())
-            except Exception as error:  # noqa: BLE001 - it is the caller's, who waits for the future
-                future.set_exception(error)
+            function, future, patient = self._calls.popleft()
+            if patient:
+                self._patience.put(partial(_carry_out, function, future), future.cancel, time.monotonic())
+            else:
+                _carry_out(function, future)
 
     def _accept(self, listener: socket.socket) -> None:
         try:
@@ -200,10 +209,24 @@ class Server:
         if not connection.receiver.receive():
             return False
         while frame := connection.receiver.next_frame():
+            self._answer_waiting(connection)
+            if self.core.can_wait(frame[0]):
+                connection.waiting = bytes(frame[0]), bytes(frame[1])  # the frame is gone with the next one
+                answer = partial(self._answer_waiting, connection)
+                self._patience.put(answer, lambda: None, time.monotonic())
+                continue
             connection.sender.put(self.core.answer(*frame))
             if not self._send(connection):
                 break
+            self._patience.note_answer(time.monotonic())
         return True
+
+    def _answer_waiting(self, connection: _Connection) -> None:
+        """Answer a request that could wait, if there is one still and somebody to answer to."""
+        frame, connection.waiting = connection.waiting, None
+        if frame is not None and connection.socket in self._connections:
+            connection.sender.put(self.core.answer(*frame))
+            self._send(connection)
 
     def _prove(self, connection: _Connection) -> bool:
         received = connection.socket.recv(handshake.RESPONSE_BYTES - len(connection.response))
@@ -227,6 +250,15 @@ class Server:
         if self._selector.get_key(connection.socket).events != events:
             self._selector.modify(connection.socket, events, connection)
         return True
+
+
+def _carry_out(function: Callable[[], Any], future: Future[Any]) -> None:
+    if not future.set_running_or_notify_cancel():
+        return
+    try:
+        future.set_result(function())
+    except Exception as error:  # noqa: BLE001 - it is the caller's, who waits for the future
+        future.set_exception(error)
 
 
 def _do_not_preempt() -> None:

@@ -63,6 +63,7 @@ class ServerLife:
         addresses: list[str],
         directory: Path,
         ask: AskPeer = nobody,
+        run_patiently: Run | None = None,
         host: str = "",
         pid: int = 0,
         memory: MemoryOf | None = None,
@@ -70,7 +71,7 @@ class ServerLife:
     ) -> None:
         self.member, self.core = member, core
         self._poked = asyncio.Event()
-        self._moves = Moves(core, run, ask, self._poked.set)
+        self._moves = Moves(core, run, ask, self._poked.set, run_patiently)
         self._master = Master(bus, job)
         self._run, self._write_part = run, write_part
         self._directory = directory
@@ -309,6 +310,9 @@ async def serve_job(
     async def run(function: Callable[[], Any]) -> Any:
         return await asyncio.wrap_future(server.call(function))
 
+    async def run_patiently(function: Callable[[], Any]) -> Any:
+        return await asyncio.wrap_future(server.call(function, patient=True))
+
     def remember(joined: JoinReply) -> Memory:
         from rover_bus.ps.flash_memory import FlashMemory, through
         from rover_bus.ps.lenders import ask_daemon
@@ -333,6 +337,7 @@ async def serve_job(
         addresses=server.addresses,
         directory=directory,
         ask=peers.ask,
+        run_patiently=run_patiently,
         memory=None if shared_memory is None else remember,
         clock=time.monotonic,
         host=host,

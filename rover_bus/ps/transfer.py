@@ -41,6 +41,7 @@ class Apply(NamedTuple):
     """Run a function where the tables live. Result: what it returned."""
 
     function: Callable[[], Any]
+    patient: bool = False  # workers first
 
 
 class Rest(NamedTuple):
@@ -71,24 +72,21 @@ class Transfer:
             self.status = MoveStatus(move=self.order.move, phase="failed", detail=str(error))
 
     def _fetch_all(self) -> Steps:
-        number, rounds, last = 0, 0, False
+        number, last = 0, False
         while not last:
             number += 1
             fetched, body = yield from self._fetch(number, last)
-            count = sum(sum(section.counts) for section in fetched.sections)
-            if fetched.copied:
-                rounds += 1
-            else:
-                yield Rest(len(body) / RATE_BYTES)
+            yield Rest(len(body) / RATE_BYTES)
             yield from self._take_in(fetched, body, last)
-            last = rounds > 1 and (count <= FEW_ROWS or rounds > MOST_ROUNDS)
+            last = fetched.rounds > 0 and (fetched.left <= FEW_ROWS or fetched.rounds > MOST_ROUNDS)
         number += 1
         fetched, body = yield from self._fetch(number, last)
         yield from self._take_in(fetched, body, last)
 
     def _take_in(self, fetched: Fetched, body: Buffer, last: bool) -> Steps:
         arrival: Arrival = yield Apply(
-            lambda: self._core.take_in(self.order.move, fetched, BodyReader(memoryview(body)), last)
+            lambda: self._core.take_in(self.order.move, fetched, BodyReader(memoryview(body)), last),
+            patient=not last,
         )
         self.status = MoveStatus(
             move=self.order.move,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from functools import partial
 
 import msgspec
 import numpy as np
@@ -20,6 +21,7 @@ from rover_bus.ps.frame import BodyReader, unpack
 from rover_bus.ps.local import LocalParameters
 from rover_bus.ps.messages import Fetch, Fetched
 from rover_bus.ps.moving import Departure
+from rover_bus.ps.patience import MOST_S, Patience
 from rover_bus.ps.ranges import mask_of, members_of
 from rover_bus.ps.routing import owner_of_slots
 from rover_bus.ps.spec import Adagrad, Adam, Add, Dense, Growing, Hashed, Normal
@@ -317,7 +319,8 @@ def test_a_repeated_answer_takes_in_no_new_changes_or_they_are_lost(moved, monke
 class Deaf(Departure):
     """Logs no changes."""
 
-    logs = False
+    def note(self, family, store, keys, places):
+        pass
 
 
 def test_without_the_change_log_updates_are_lost(moved, monkeypatch):
@@ -569,3 +572,55 @@ def test_slots_are_found_by_comparison_as_by_looking_each_up(wanted, slots):
     mask = mask_of((first, max(first + 1, end)) for first, end in wanted)
     some = np.array(slots, np.int16)
     assert np.array_equal(members_of(some, mask), mask[some])
+
+
+def test_rows_that_changed_are_sent_again_in_pieces_and_not_before_the_copy_has_reached_them(
+    moved, monkeypatch
+):
+    monkeypatch.setattr("rover_bus.ps.transfer.FEW_ROWS", 10)
+    monkeypatch.setattr("rover_bus.ps.transfer.CHUNK_BYTES", 2048)
+    cluster, rollout, training = moved
+    for _ in range(5):
+        training.step()
+    order = rollout.order(0, 1, [(0, 1000)])
+    steps, transfer = rollout.begin(order)
+    for asked in steps:
+        if asked < 40 and not cluster.cores[0].state.frozen:
+            training.step()
+    assert transfer.status.phase == "ready"
+    assert asked > 40
+    rollout.decide(order)
+    training.step()
+    training.check()
+
+
+def test_a_worker_goes_before_rows_that_move_but_they_are_not_forgotten():
+    patience, done = Patience(), []
+    patience.note_answer(0.0)
+    for name in ("first", "second", "third"):
+        patience.put(partial(done.append, name), lambda: None, 0.001)
+    assert patience.pause_s(0.001, 1.0) == pytest.approx(MOST_S)
+    patience.take(0.001).do()  # a worker was just answered
+    assert patience.take(0.002) is None  # its next request may come any moment
+    patience.note_answer(0.003)
+    patience.take(0.003).do()
+    assert patience.take(0.004) is None
+    patience.take(0.001 + MOST_S).do()  # it has waited long enough
+    assert done == ["first", "second", "third"]
+
+
+def test_without_workers_nothing_waits():
+    patience, done = Patience(), []
+    patience.put(lambda: done.append("at once"), lambda: None, 5.0)
+    assert patience.pause_s(5.0, 1.0) == 0.0
+    patience.take(5.0).do()
+    assert done == ["at once"]
+    assert patience.pause_s(5.0, 1.0) == 1.0
+
+
+def test_what_waits_when_a_server_ends_is_dropped():
+    patience, dropped = Patience(), []
+    patience.put(lambda: None, lambda: dropped.append(1), 0.0)
+    patience.drop()
+    assert dropped == [1]
+    assert patience.take(9.0) is None
