@@ -1,0 +1,63 @@
+"""Work of a server that can wait a few milliseconds: rows on their way to another server, while workers train.
+
+Fed and driven by `server`, with its time. A worker's request that arrives while a chunk of rows is being copied waits for it, and
+all servers of the step with it. So a chunk is taken up right after a worker was answered, when the worker is the one to be busy;
+or at once, while no worker asks for anything. Apart, because it is a decision, and `server` is a shell.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple
+
+MOST_S = 0.01  # that work waits for a worker's request to be answered
+QUIET_S = 0.1  # without a request: no worker is training
+
+
+class Work(NamedTuple):
+    """Something to do; `drop` instead, when the server ends before."""
+
+    do: Callable[[], None]
+    drop: Callable[[], object]
+    until_s: float
+
+
+class Patience:
+    """What waits, in order."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[Work] = deque()
+        self._answered_s = float("-inf")
+        self._opportune = False
+
+    def put(self, do: Callable[[], None], drop: Callable[[], object], now_s: float) -> None:
+        """Let something wait."""
+        self._waiting.append(Work(do, drop, now_s + MOST_S))
+
+    def note_answer(self, now_s: float) -> None:
+        """A worker was answered: the next moments are the best."""
+        self._answered_s, self._opportune = now_s, True
+
+    def take(self, now_s: float) -> Work | None:
+        """Return one piece of work if this is the time for it."""
+        opportune, self._opportune = self._opportune, False
+        if not self._waiting:
+            return None
+        quiet = now_s - self._answered_s > QUIET_S
+        if opportune or quiet or now_s >= self._waiting[0].until_s:
+            return self._waiting.popleft()
+        return None
+
+    def pause_s(self, now_s: float, longest_s: float) -> float:
+        """Return how long the server may wait for requests."""
+        if not self._waiting:
+            return longest_s
+        if now_s - self._answered_s > QUIET_S:
+            return 0.0
+        return max(0.0, self._waiting[0].until_s - now_s)
+
+    def drop(self) -> None:
+        """The server ends."""
+        while self._waiting:
+            self._waiting.popleft().drop()
