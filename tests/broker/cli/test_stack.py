@@ -14,6 +14,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from outside import rover
 
 from rover_bus.cli.home import Home, NoStack
 from rover_bus.cli.stack import RunningStack
@@ -22,14 +23,6 @@ from rover_bus.flash.places import host_root
 
 pytestmark = pytest.mark.broker
 PATIENCE_S = 30.0
-
-
-def rover(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "rover_bus.cli.entry", *arguments]
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("ROVER_")}
-    return subprocess.run(
-        command, capture_output=True, text=True, cwd=cwd, check=False, timeout=60, env=environment
-    )
 
 
 def until(condition: Callable[[], object], what: str) -> None:

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import outside
 import psutil
 import pytest
 
 from rover_bus.cli.chaos import Strike
-from rover_bus.cli.job_file import find_example, read_job
+from rover_bus.cli.job_file import read_job
 from rover_bus.cli.unmanaged import Unmanaged
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(600)]
@@ -44,16 +45,8 @@ heartbeat = "300ms"
 
 
 def rover(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("ROVER_")}
-    return subprocess.run(
-        [sys.executable, "-m", "rover_bus.cli.entry", *arguments],
-        capture_output=True,
-        text=True,
-        cwd=cwd,
-        check=False,
-        timeout=580,
-        env=environment | {"TMPDIR": str(cwd)},
-    )
+    """Whatever it makes for a while, it makes below `cwd`."""
+    return outside.rover(*arguments, cwd=cwd, timeout_s=580, TMPDIR=str(cwd))
 
 
 def last_line(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
@@ -72,9 +65,7 @@ def processes_below(directory: Path) -> list[str]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    make = [sys.executable, str(find_example("clicks.py")), "train.tsv", "eval.tsv"]
-    sizes = ["--rows", str(ROWS), "--eval-rows", str(EVAL_ROWS), "--seed", "3"]
-    subprocess.run([*make, *sizes], cwd=tmp_path, check=True, capture_output=True)
+    outside.make_clicks(tmp_path, ROWS, EVAL_ROWS, seed=3)
     (tmp_path / "job.toml").write_text(JOB)
     return tmp_path
 

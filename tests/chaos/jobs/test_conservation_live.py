@@ -11,9 +11,6 @@ import json
 import os
 import random
 import signal
-import subprocess
-import sys
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from outside import Hand, make_clicks, name_of, rover
 
 from rover_bus.cli.stack import RunningStack
 
@@ -52,29 +50,9 @@ heartbeat = "500ms"
 """
 
 
-def rover(home: Path, *arguments: str, timeout_s: float = 120) -> subprocess.CompletedProcess[str]:
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("ROVER_")}
-    return subprocess.run(
-        [sys.executable, "-m", "rover_bus.cli.entry", *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=timeout_s,
-        env={**environment, "ROVER_HOME": str(home)},
-    )
-
-
 @pytest.fixture(scope="module")
 def clicks(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("clicks")
-    generator = Path(__file__).parents[3] / "examples" / "clicks.py"
-    subprocess.run(
-        [sys.executable, str(generator), "train.tsv", "eval.tsv", "--rows", str(ROWS), "--eval-rows", "500"],
-        cwd=folder,
-        check=True,
-        capture_output=True,
-    )
-    return folder
+    return make_clicks(tmp_path_factory.mktemp("clicks"), ROWS, 500)
 
 
 @pytest.fixture(scope="module")
@@ -83,45 +61,30 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningStack]:
         yield running
 
 
-class Hand(threading.Thread):
-    """Somebody who breaks things at random moments until he is told to stop."""
+class Breaker(Hand):
+    """Kills and pauses workers and masters, and restarts the broker."""
 
     def __init__(self, stack: RunningStack, job: str, seed: int) -> None:
-        super().__init__(daemon=True)
-        self.stack, self.job, self.chance = stack, job, random.Random(seed)
-        self.over = threading.Event()
-        self.done: list[str] = []
+        super().__init__(stack.home.root, job, seed)
+        self.stack = stack
 
-    def run(self) -> None:
-        # A submission that finds no broker is refused at once, and rightly: begin when the job is known.
-        while not self.over.wait(0.1) and rover(self.stack.home.root, "members", self.job).returncode:
-            pass
-        while not self.over.wait(self.chance.uniform(0.3, 2.5)):
-            what = self.chance.choice(["kill", "kill", "kill", "pause", "pause", "broker"])
-            if what == "broker" and self.done.count("broker") < 2:
+    def strike(self) -> None:
+        what = self.chance.choice(["kill", "kill", "kill", "pause", "pause", "broker"])
+        if what == "broker":
+            if self.done.count("broker") < 2:
                 self.stack.restart_broker()
                 self.done.append("broker")
-            elif what != "broker":
-                self._strike(what)
-
-    def _strike(self, what: str) -> None:
-        listed = rover(self.stack.home.root, "members", self.job, "-o", "json")
-        if listed.returncode:
             return
-        rows = [
-            row for row in json.loads(listed.stdout) if row["pid"] and row["role"] in ("worker", "master")
-        ]
+        rows = self.living("worker", "master")
         if not rows or len(self.done) > 12:
             return
         row = self.chance.choice(rows)
-        try:
-            os.kill(row["pid"], signal.SIGKILL if what == "kill" else signal.SIGSTOP)
-            self.done.append(f"{what} {row['role']}-{row['index']}.{row['incarnation']}")
-            if what == "pause":
-                time.sleep(self.chance.uniform(0.2, 4.0))
-                os.kill(row["pid"], signal.SIGCONT)
-        except ProcessLookupError:
-            return
+        name = f"{what} {name_of(row)}"
+        if what == "kill":
+            self.send(row["pid"], name)
+        elif self.send(row["pid"], name, signal.SIGSTOP):
+            time.sleep(self.chance.uniform(0.2, 4.0))
+            self.send(row["pid"], f"on {name_of(row)}", signal.SIGCONT)
 
 
 @pytest.mark.parametrize("seed", range(FIRST_SEED, FIRST_SEED + RUNS))
@@ -141,20 +104,15 @@ def test_every_sample_is_applied_once_whatever_is_killed(
             servers=chance.randint(1, 2),
         )
     )
-    hand = Hand(stack, name, seed)
-    hand.start()
-    try:
-        ran = rover(stack.home.root, "submit", str(job), "--wait", "--json", timeout_s=150)
-    finally:
-        hand.over.set()
-        hand.join()
+    with Breaker(stack, name, seed) as hand:
+        ran = rover("submit", str(job), "--wait", "--json", home=stack.home.root, timeout_s=150)
     assert ran.returncode == 0, f"{hand.done}\n{ran.stdout[-3000:]}\n{ran.stderr[-3000:]}"
     result: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
     assert result["state"] == "completed", (hand.done, result)
     assert result["samples_total"] == ROWS * EPOCHS
     assert result["samples_committed"] == ROWS * EPOCHS
     assert result["samples_dead_lettered"] == 0
-    written = rover(stack.home.root, "witness", name, "--out", str(tmp_path / "w.npy"))
+    written = rover("witness", name, "--out", str(tmp_path / "w.npy"), home=stack.home.root)
     assert written.returncode == 0, written.stderr
     witness = np.load(tmp_path / "w.npy")
     assert witness.size == ROWS * EPOCHS

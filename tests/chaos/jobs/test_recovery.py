@@ -9,20 +9,16 @@ from __future__ import annotations
 import json
 import os
 import random
-import signal
-import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import counting
 import numpy as np
 import pytest
+from outside import Hand, make_clicks, name_of, rover
 
 from rover_bus.cli.stack import RunningStack
-
-sys.path.insert(0, str(Path(__file__).parent))
-from counting import expected
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(420)]
 HISTORIES = int(os.environ.get("ROVER_CHAOS_HISTORIES", "10"))
@@ -53,29 +49,9 @@ persist = {persist}
 """
 
 
-def rover(home: Path, *arguments: str, timeout_s: float = 200) -> subprocess.CompletedProcess[str]:
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("ROVER_")}
-    return subprocess.run(
-        [sys.executable, "-m", "rover_bus.cli.entry", *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=timeout_s,
-        env={**environment, "ROVER_HOME": str(home)},
-    )
-
-
 @pytest.fixture(scope="module")
 def clicks(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("clicks")
-    generator = Path(__file__).parents[3] / "examples" / "clicks.py"
-    subprocess.run(
-        [sys.executable, str(generator), "train.tsv", "eval.tsv", "--rows", str(ROWS), "--eval-rows", "10"],
-        cwd=folder,
-        check=True,
-        capture_output=True,
-    )
-    return folder
+    return make_clicks(tmp_path_factory.mktemp("clicks"), ROWS)
 
 
 @pytest.fixture(scope="module")
@@ -84,41 +60,25 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningStack]:
         yield running
 
 
-class Hand(threading.Thread):
-    """Somebody who kills what a seed says until he is told to stop."""
+class Killer(Hand):
+    """Kills one of a role, the daemon, or everybody at once."""
+
+    pauses_s = (0.3, 3.0)
 
     def __init__(self, stack: RunningStack, job: str, seed: int) -> None:
-        super().__init__(daemon=True)
-        self.stack, self.job, self.chance = stack, job, random.Random(seed)
-        self.over = threading.Event()
-        self.done: list[str] = []
+        super().__init__(stack.home.root, job, seed)
+        self.stack = stack
 
-    def run(self) -> None:
-        while not self.over.wait(self.chance.uniform(0.3, 3.0)) and len(self.done) < MOST_BLOWS:
-            what = self.chance.choice(["worker", "ps", "ps", "ps", "master", "daemon", "all"])
-            if what == "daemon":
-                self._kill(self.stack.pids().get("daemon", 0), "daemon")
-            else:
-                self._strike(what)
-
-    def _strike(self, what: str) -> None:
-        listed = rover(self.stack.home.root, "members", self.job, "-o", "json")
-        rows = (
-            [row for row in json.loads(listed.stdout or "[]") if row["pid"]] if not listed.returncode else []
-        )
-        if what != "all":
-            rows = [row for row in rows if row["role"] == what]
-            rows = [self.chance.choice(rows)] if rows else []
-        for row in rows:
-            self._kill(row["pid"], f"{row['role']}-{row['index']}.{row['incarnation']}")
-
-    def _kill(self, pid: int, name: str) -> None:
-        try:
-            if pid:
-                os.kill(pid, signal.SIGKILL)
-                self.done.append(name)
-        except ProcessLookupError:
+    def strike(self) -> None:
+        if len(self.done) >= MOST_BLOWS:
             return
+        what = self.chance.choice(["worker", "ps", "ps", "ps", "master", "daemon", "all"])
+        if what == "daemon":
+            self.send(self.stack.pids().get("daemon", 0), "daemon")
+            return
+        rows = self.living() if what == "all" else self.living(what)
+        for row in rows if what == "all" else rows and [self.chance.choice(rows)]:
+            self.send(row["pid"], name_of(row))
 
 
 @pytest.mark.parametrize("seed", range(FIRST_SEED, FIRST_SEED + HISTORIES))
@@ -132,7 +92,7 @@ def test_the_tables_hold_every_sample_once_whatever_is_killed(
         JOB.format(
             name=name,
             python=sys.executable,
-            program=Path(__file__).with_name("counting.py"),
+            program=counting.__file__,
             batch=BATCH,
             epochs=EPOCHS,
             seed=seed,
@@ -142,20 +102,15 @@ def test_the_tables_hold_every_sample_once_whatever_is_killed(
             persist="false",
         )
     )
-    hand = Hand(stack, name, seed)
-    hand.start()
-    try:
-        ran = rover(stack.home.root, "submit", str(job), "--wait", "--json", timeout_s=300)
-    finally:
-        hand.over.set()
-        hand.join()
+    with Killer(stack, name, seed) as hand:
+        ran = rover("submit", str(job), "--wait", "--json", home=stack.home.root, timeout_s=300)
     assert ran.returncode == 0, f"{hand.done}\n{ran.stdout[-3000:]}\n{ran.stderr[-3000:]}"
     result = json.loads(ran.stdout.splitlines()[-1])
     assert result["samples_committed"] == ROWS * EPOCHS
-    exported = rover(stack.home.root, "export", name, str(tmp_path / "model.npz"))
+    exported = rover("export", name, str(tmp_path / "model.npz"), home=stack.home.root)
     assert exported.returncode == 0, exported.stderr
     with np.load(tmp_path / "model.npz") as model:
-        for table, wanted in expected(ROWS, EPOCHS).items():
+        for table, wanted in counting.expected(ROWS, EPOCHS).items():
             held = np.zeros_like(wanted)
             held[model[f"{table}.ids"]] = model[table]
             assert np.array_equal(held, wanted), (

@@ -11,15 +11,13 @@ import os
 import random
 import secrets
 import signal
-import subprocess
-import sys
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+from outside import Hand, living, make_clicks, name_of, rover
 
 from rover_bus.cli.connection import connect, find_stack
 from rover_bus.cli.rollouts import follow_wish
@@ -55,18 +53,6 @@ heartbeat = "500ms"
 """
 
 
-def rover(home: Path, *arguments: str, timeout_s: float = 120) -> subprocess.CompletedProcess[str]:
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("ROVER_")}
-    return subprocess.run(
-        [sys.executable, "-m", "rover_bus.cli.entry", *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=timeout_s,
-        env={**environment, "ROVER_HOME": str(home)},
-    )
-
-
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningStack]:
     with RunningStack(tmp_path_factory.mktemp("stack") / "state", orphan_s=5.0) as running:
@@ -76,25 +62,13 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningStack]:
 @pytest.fixture
 def job(stack: RunningStack, tmp_path: Path) -> str:
     """A job that trains on made-up clicks: its name."""
-    generator = Path(__file__).parents[3] / "examples" / "clicks.py"
-    subprocess.run(
-        [sys.executable, str(generator), "train.tsv", "--rows", str(ROWS)],
-        cwd=tmp_path,
-        check=True,
-        capture_output=True,
-    )
+    make_clicks(tmp_path, ROWS)
     name = f"moves-{secrets.token_hex(3)}"
     path = tmp_path / "job.toml"
     path.write_text(JOB.format(name=name, seed=SEED))
-    submitted = rover(stack.home.root, "submit", str(path))
+    submitted = rover("submit", str(path), home=stack.home.root)
     assert submitted.returncode == 0, submitted.stderr
     return name
-
-
-def living(stack: RunningStack, job: str, *roles: str) -> list[dict]:
-    listed = rover(stack.home.root, "members", job, "-o", "json")
-    rows = json.loads(listed.stdout) if listed.returncode == 0 else []
-    return [row for row in rows if row["pid"] and row["role"] in roles]
 
 
 def come_true(true, within_s=60.0):
@@ -104,25 +78,15 @@ def come_true(true, within_s=60.0):
         time.sleep(0.2)
 
 
-class Killer(threading.Thread):
-    """Kills a worker or a master every second or two until told to stop."""
+class Killer(Hand):
+    """Kills a worker or a master every second or two."""
 
-    def __init__(self, stack: RunningStack, job: str) -> None:
-        super().__init__(daemon=True)
-        self.stack, self.job, self.chance = stack, job, random.Random(SEED)
-        self.over = threading.Event()
-        self.killed: list[str] = []
+    pauses_s = (1.0, 3.0)
 
-    def run(self) -> None:
-        while not self.over.wait(self.chance.uniform(1.0, 3.0)):
-            rows = living(self.stack, self.job, "worker", "master")
-            if rows:
-                row = self.chance.choice(rows)
-                try:
-                    os.kill(row["pid"], signal.SIGKILL)
-                except ProcessLookupError:
-                    continue
-                self.killed.append(f"{row['role']}-{row['index']}.{row['incarnation']}")
+    def strike(self) -> None:
+        if rows := self.living("worker", "master"):
+            row = self.chance.choice(rows)
+            self.send(row["pid"], name_of(row))
 
 
 async def move_back_and_forth(stack: RunningStack, job: str, count: int) -> tuple[int, list[str]]:
@@ -150,32 +114,27 @@ async def move_back_and_forth(stack: RunningStack, job: str, count: int) -> tupl
 
 
 def witness_of(stack: RunningStack, job: str, folder: Path) -> np.ndarray:
-    written = rover(stack.home.root, "witness", job, "--out", str(folder / "w.npy"))
+    written = rover("witness", job, "--out", str(folder / "w.npy"), home=stack.home.root)
     assert written.returncode == 0, written.stderr
     return np.load(folder / "w.npy")
 
 
 def ended(stack: RunningStack, job: str) -> bool:
-    rows = rover(stack.home.root, "jobs", "-o", "json")
+    rows = rover("jobs", "-o", "json", home=stack.home.root)
     return any(row["job"] == job and row["state"] == "completed" for row in json.loads(rows.stdout or "[]"))
 
 
 @pytest.mark.timeout(600)
 def test_moves_back_to_back_with_kills_lose_no_update(stack: RunningStack, job: str, tmp_path: Path) -> None:
-    come_true(lambda: rover(stack.home.root, "events", job, "-k", "epoch.opened").stdout)
-    killer = Killer(stack, job)
-    killer.start()
-    try:
+    come_true(lambda: rover("events", job, "-k", "epoch.opened", home=stack.home.root).stdout)
+    with Killer(stack.home.root, job, SEED) as killer:
         done, reasons = asyncio.run(move_back_and_forth(stack, job, MOVES))
-    finally:
-        killer.over.set()
-        killer.join()
     come_true(lambda: ended(stack, job), 300.0)
     witness = witness_of(stack, job, tmp_path)
     assert witness.size == 2 * ROWS
-    assert np.array_equal(witness, np.ones_like(witness)), (SEED, killer.killed, reasons)
-    assert done >= MOVES // 2, (done, reasons, killer.killed)
-    print(SEED, done, killer.killed, reasons)
+    assert np.array_equal(witness, np.ones_like(witness)), (SEED, killer.done, reasons)
+    assert done >= MOVES // 2, (done, reasons, killer.done)
+    print(SEED, done, killer.done, reasons)
 
 
 @pytest.mark.timeout(300)
@@ -183,19 +142,19 @@ def test_servers_come_and_go_by_hand_and_one_that_holds_nothing_may_be_killed(
     stack: RunningStack, job: str, tmp_path: Path
 ) -> None:
     home = stack.home.root
-    come_true(lambda: rover(stack.home.root, "events", job, "-k", "epoch.opened").stdout)
-    grown = rover(home, "scale", job, "--servers", "3")
+    come_true(lambda: rover("events", job, "-k", "epoch.opened", home=stack.home.root).stdout)
+    grown = rover("scale", job, "--servers", "3", home=home)
     assert grown.returncode == 0, grown.stderr
-    assert len(living(stack, job, "ps")) == 3
-    moved = rover(home, "move", job, "--from", "ps-2")
+    assert len(living(home, job, "ps")) == 3
+    moved = rover("move", job, "--from", "ps-2", home=home)
     assert moved.returncode == 0, moved.stderr
-    [idle] = [row for row in living(stack, job, "ps") if row["index"] == 2]
+    [idle] = [row for row in living(home, job, "ps") if row["index"] == 2]
     os.kill(idle["pid"], signal.SIGKILL)
-    come_true(lambda: any(r["index"] == 2 and r["incarnation"] == 2 for r in living(stack, job, "ps")))
-    shrunk = rover(home, "scale", job, "--servers", "1")
+    come_true(lambda: any(r["index"] == 2 and r["incarnation"] == 2 for r in living(home, job, "ps")))
+    shrunk = rover("scale", job, "--servers", "1", home=home)
     assert shrunk.returncode == 0, shrunk.stderr
-    come_true(lambda: len(living(stack, job, "ps")) == 1)
-    refused = rover(home, "move", job, "--from", "ps-0")
+    come_true(lambda: len(living(home, job, "ps")) == 1)
+    refused = rover("move", job, "--from", "ps-0", home=home)
     assert refused.returncode == 3
     assert "another server" in refused.stderr
     come_true(lambda: ended(stack, job), 200.0)
