@@ -178,6 +178,12 @@ def _kept(contender: Contender) -> Left:
         float(front.speed[best]) / max(contender.view.measured_throughput, 1e-12) - 1,
     )
     if other == contender.view.held or gain <= 0:
+        full = contender.view.held.cores + contender.view.held.worker_cores > contender.limits.cores
+        if full:
+            said = (
+                f"{contender.limits.cores:g} cores of the quota are left to it: too few for one worker more"
+            )
+            return Left(Reason.QUOTA_EXCEEDED, said)
         return Left(Reason.DEAD_BAND, "no size within one step is faster")
     held = contender.view.held
     said = f"{_members(other.workers, 'worker', other.worker_cores, held.worker_cores)} and "
@@ -195,6 +201,13 @@ def _members(count: int, noun: str, cores: float, now: float) -> str:
     return f"{count} {noun}{'s' * (count != 1)}{each}"
 
 
+def _why_not(loser: Loser, decision: Decision, taken: float) -> Reason:
+    """Beside what the round chose, whatever the job would have chosen alone: what is better and dearer found no room."""
+    if RULES.prices.cost(loser.allocation) < RULES.prices.cost(decision.allocation):
+        return Reason.LESS_GAIN
+    return Reason.NO_CAPACITY if loser.score > taken else Reason.TOO_DEAR
+
+
 def losers_of(job: KnownJob, decision: Decision, alone: Decision, model: OverruledModel) -> list[LosingPlan]:
     """The alternatives as a plan carries them, each with what it was believed to reach."""
     held = job.held
@@ -202,7 +215,12 @@ def losers_of(job: KnownJob, decision: Decision, alone: Decision, model: Overrul
     losers: list[Loser] = [loser for loser in alone.losers if np.isfinite(loser.score)]
     if alone.allocation not in (decision.allocation, job.charge(held)):
         losers.insert(0, Loser(alone.allocation, Reason.NO_CAPACITY, alone.scores.get("value", 0.0)))
-    losers = [loser for loser in losers if loser.allocation != decision.allocation]
+    taken = next((loser.score for loser in losers if loser.allocation == decision.allocation), float("inf"))
+    losers = [
+        Loser(loser.allocation, _why_not(loser, decision, taken), loser.score)
+        for loser in losers
+        if loser.allocation != decision.allocation
+    ]
     if not losers:
         return []
     sizes = [size_after(held, loser.allocation) for loser in losers]

@@ -291,6 +291,9 @@ class BrainDecider:
         yield self._proposed(name, known, wish, replaces=lives)
 
     def _settle(self, name: str, known: KnownJob, wish: Wish) -> Steps:
+        change = known.change
+        if change is not None and change.waits and not _is_news(known, wish):
+            return
         granted = grant(name, wish, self.state, self.state.quotas)
         if granted.size is None:
             assert granted.left is not None
@@ -394,6 +397,16 @@ class BrainDecider:
 
     def refuse(self, code: str, text: str) -> Any:
         raise NotImplementedError("the Brain serves no requests yet")
+
+
+def _is_news(known: KnownJob, wish: Wish) -> bool:
+    """Whether a wish says something that the plan which waits for a person does not: another size, or another snapshot."""
+    change = known.change
+    assert change is not None
+    promised = abs(wish.predicted - change.predicted) > RULES.restraint.dead_band * max(
+        change.predicted, 1e-9
+    )
+    return wish.size != change.after or change.members_plan != known.members_plan or promised
 
 
 def _tries_cores(change: Change) -> bool:

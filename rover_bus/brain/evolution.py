@@ -144,6 +144,7 @@ def _propose(job: KnownJob, plan: PlanProposed) -> None:
         predicted=plan.predicted,
         since_s=job.clock_s,
         base=list(job.recent),
+        members_plan=plan.members_plan,
     )
 
 
@@ -151,6 +152,8 @@ def _hear(job: KnownJob, fact: Heard) -> None:
     match fact:
         case PlanApplied(size=Size() as size):
             _apply(job, fact, size)
+        case PlanChecked(plan=plan, outcome="waits") if job.change and job.change.plan == plan:
+            job.change.waits = True
         case PlanChecked(plan=plan, outcome="observed") if job.change and job.change.plan == plan:
             _decline(job)
         case PlanRefused(plan=plan, constant=constant):
@@ -197,7 +200,9 @@ def _apply(job: KnownJob, fact: PlanApplied, size: Size) -> None:
         job.change = _asked(job, fact, size)
     if size.workers == 0 and job.held is not None:
         job.rest = job.held
-    job.change.applied = True
+    if job.change.waits:
+        job.change.base = list(job.recent)
+    job.change.applied, job.change.waits = True, False
     job.plan = max(job.plan, plan)
     if job.held is None or job.held != size:
         job.recent = []
@@ -234,10 +239,11 @@ def _measure(job: KnownJob, window: WindowClosed) -> None:
     if window.server_cores:
         job.server_loads = [*job.server_loads, window.server_cores][-HOT_WINDOWS:]
     _learn(job, window)
-    settled = job.change is None or job.change.settled
+    waits = job.change is not None and job.change.waits  # for a person: the job goes on as it was
+    settled = job.change is None or job.change.settled or waits
     if window.clean and settled and throughput > 0:
         job.recent = [*job.recent, throughput][-WINDOWS_KEPT:]
-        if job.change is not None:
+        if job.change is not None and not waits:
             job.change.windows.append(throughput)
         if job.held is not None:
             _try(job, job.held, throughput, window)

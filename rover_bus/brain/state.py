@@ -47,6 +47,8 @@ class Change(msgspec.Struct):
     applied: bool = False
     settled: bool = False
     by_person: bool = False
+    waits: bool = False  # for a person's word
+    members_plan: int = 0  # the member set that it was computed from
 
 
 class KnownJob(msgspec.Struct):

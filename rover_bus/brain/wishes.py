@@ -30,6 +30,7 @@ MOST_PROBES = 8
 UNREST = (
     0.5  # windows of one size that differ by more than this share of their median tell sizes apart no more
 )
+SUPERSEDE_S = 60.0  # a plan that waits so long for a person is computed anew
 DECLINED_S = 120.0  # a plan that was observed or rejected is not proposed again so soon
 WORTH_WINDOWS = 15  # a job that ends sooner is not changed any more
 CORES_IDLE = 0.4  # share of a worker's cores below which it gives half of them back
@@ -67,7 +68,7 @@ def before_choice(job: KnownJob, cores_left: float) -> Wish | Left | None:
     held, spec = job.held, job.spec
     if held is None or job.paused or not spec:
         return Left("paused" if job.paused else Reason.CHANGE_IN_FLIGHT)
-    if job.change is not None:
+    if job.change is not None and not may_supersede(job):
         return Left(Reason.CHANGE_IN_FLIGHT)
     if held.workers == 0:
         rest = job.rest or held.replace(workers=1)
@@ -91,6 +92,17 @@ def before_choice(job: KnownJob, cores_left: float) -> Wish | Left | None:
     if unrest > UNREST:
         return Left(Reason.UNCERTAIN, f"its windows differ by {unrest:.0%}: something else is changing")
     return None
+
+
+def may_supersede(job: KnownJob) -> bool:
+    """Whether the change under way waits for a person and is not what would be asked for now: its members changed, or it is old.
+
+    A person who looks at night shall find one plan that is true, not the first of a row that are not.
+    """
+    change = job.change
+    if change is None or not change.waits:
+        return False
+    return change.members_plan != job.members_plan or job.clock_s - change.since_s >= SUPERSEDE_S
 
 
 def remaining_s(job: KnownJob) -> float:

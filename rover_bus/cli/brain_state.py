@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass, field
 
 from rover_bus.brain.decider import BrainDecider
-from rover_bus.brain.log import BrainBatch, Proposed, WindowClosed, Withheld
+from rover_bus.brain.log import BrainBatch, ClusterHeard, Proposed, WindowClosed, Withheld
 from rover_bus.brain.state import KnownJob, State
 from rover_bus.events import subjects
 from rover_bus.events.bus import Bus
@@ -28,6 +28,7 @@ class BrainCopy:
     before_plan: dict[tuple[str, int], bytes] = field(default_factory=dict)
     withheld: dict[str, Withheld] = field(default_factory=dict)
     windows: dict[str, int] = field(default_factory=dict)
+    said: int = 0  # words of people for the whole cluster
 
     def job_at(self, job: str, plan: int | None) -> KnownJob | None:
         """Return what the Brain knew of a job when it made a plan; None: of its present, or of a job that is over: nothing."""
@@ -56,6 +57,8 @@ async def read_brain(bus: Bus, job: str = "") -> BrainCopy:
                 copy.withheld.pop(job, None)
             case Withheld(job=held):
                 copy.withheld[held] = record
+            case ClusterHeard():
+                copy.said += 1
             case WindowClosed(job=measured):
                 copy.windows[measured] = copy.windows.get(measured, 0) + 1
 

@@ -21,6 +21,10 @@ def tell_plan(fact: Fact) -> str:
             return f"{by or 'somebody'} rejects plan {plan}{f': {reason}' if reason else ''}"
         case facts.PlanModeSet(mode=mode, by=by):
             return f"{by or 'somebody'} sets the mode of plans to {mode}"
+        case facts.ClusterModeSet(mode=mode, by=by, reason=reason):
+            return f"{by or 'somebody'} sets the mode of all jobs' plans to {mode}{f': {reason}' if reason else ''}"
+        case facts.QuotaSet():
+            return _tell_quota(fact)
         case facts.PlanWithheld(constant=constant, reason=reason):
             return f"left as it is ({constant}){f': {reason}' if reason else ''}"
         case facts.PlanSettled(plan=plan):
@@ -69,3 +73,10 @@ def _tell_incident(fact: facts.IncidentOpened | facts.IncidentClosed) -> str:
 
 def _until(seconds: float) -> str:
     return f"{seconds:.0f}" if seconds >= 0 else "never"
+
+
+def _tell_quota(fact: facts.QuotaSet) -> str:
+    limits = [f"{fact.cores:g} cores"] if fact.cores >= 0 else []
+    limits += [f"{fact.memory_bytes / (1 << 30):.1f} GiB"] if fact.memory_bytes >= 0 else []
+    said = " and ".join(limits) if limits else "as much as there is"
+    return f"{fact.by or 'somebody'} lets the jobs of tenant {fact.tenant} use {said}{f': {fact.reason}' if fact.reason else ''}"

@@ -9,7 +9,7 @@ from rover_bus.cli.units import parse_bytes
 from rover_bus.events.errors import InputError
 
 
-def parse_quotas(words: Sequence[str]) -> dict[str, Budget]:
+def parse_quotas(words: Sequence[str], option: str = "--quota ") -> dict[str, Budget]:
     """Return the budget of each tenant. Memory left out is not limited. Raises InputError naming the word."""
     quotas: dict[str, Budget] = {}
     for word in words:
@@ -18,10 +18,10 @@ def parse_quotas(words: Sequence[str]) -> dict[str, Budget]:
         try:
             if not tenant or not given or float(cores) < 0:
                 raise ValueError
-            bytes_ = parse_bytes(memory, f"--quota {word}") if memory else float("inf")
+            bytes_ = parse_bytes(memory, f"{option}{word}") if memory else float("inf")
             quotas[tenant] = Budget(float(cores), bytes_)
         except ValueError:
             raise InputError(
-                f"--quota {word}: write TENANT=CORES[:MEMORY], for example ads=8:32GiB"
+                f"{option}{word}: write TENANT=CORES[:MEMORY], for example ads=8:32GiB"
             ) from None
     return quotas

@@ -20,7 +20,15 @@ from rover_bus.events.bus import Bus, ConnectionState
 from rover_bus.events.codec import decode, encode
 from rover_bus.events.envelope import Envelope
 from rover_bus.events.errors import BusTimeout, NotConnected, Refused, WrongSequence
-from rover_bus.events.facts import HostFact, JobEnded, JobFact, JobStopRequested, JobSubmitted
+from rover_bus.events.facts import (
+    ClusterFact,
+    Fact,
+    HostFact,
+    JobEnded,
+    JobFact,
+    JobStopRequested,
+    JobSubmitted,
+)
 from rover_bus.events.job import JobSpec
 from rover_bus.events.standing import stand_by
 from rover_bus.events.streams import FACTS
@@ -89,10 +97,20 @@ async def ask_to_stop(bus: Bus, job: str, mode: str, reason: str) -> int:
 async def publish(bus: Bus, fact: JobFact, what: str, *, expected_last: int | None = None) -> int:
     """Store a fact of a person. Repeats the same bytes when it is unknown whether they were stored (the id dedupes)."""
     subject = subjects.job_fact(fact.job, fact.kind())
-    event_id = f"{fact.job}/{what}"
+    return await _store(bus, subject, fact, fact.job, f"{fact.job}/{what}", expected_last)
+
+
+async def publish_cluster(bus: Bus, fact: ClusterFact, what: str) -> int:
+    """Store what a person said for the whole cluster, like `publish`."""
+    return await _store(bus, subjects.cluster_fact(fact.kind()), fact, "", f"cluster/{what}", None)
+
+
+async def _store(
+    bus: Bus, subject: str, fact: Fact, job: str, event_id: str, expected_last: int | None
+) -> int:
     time_text = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     headers = Envelope(
-        id=event_id, type=fact.tag(), source="rover-cli", time=time_text, job=fact.job, cause=fact.cause
+        id=event_id, type=fact.tag(), source="rover-cli", time=time_text, job=job, cause=fact.cause
     ).headers()
     deadline_s = time.monotonic() + PATIENCE_S
     while True:

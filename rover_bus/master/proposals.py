@@ -34,6 +34,14 @@ def adopt(state: State, proposal: PlanProposed, cause: str, commands: Commands) 
     if obstacle is not None:
         yield PlanRefusal(plan=proposal.plan, constant=obstacle[0], reason=obstacle[1], cause=cause)
         return
+    if state.waiting is not None:
+        old = state.waiting.plan
+        yield PlanRefusal(
+            plan=old,
+            constant="superseded",
+            reason=f"nobody answered; plan {proposal.plan} is newer",
+            cause=cause,
+        )
     mode = mode_for(state, proposal)
     outcome = {"auto": "passed", "approve": "waits", "observe": "observed"}[mode]
     yield PlanCheck(

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 COLUMNS = ("plan", "step", "change", "state", "why", "measured", "predicted", "after")
 ANSWER_S = 10.0
+MODES = ("observe", "approve", "auto")
 
 
 @click.group()
@@ -82,13 +83,30 @@ def reject(stack: Address, job: str, number: int | None, reason: str) -> None:
 
 
 @plan.command()
-@click.argument("job")
-@click.argument("mode", type=click.Choice(["observe", "approve", "auto"]))
+@click.argument("words", nargs=-1, required=True, metavar="[JOB] observe|approve|auto")
+@click.option(
+    "--cluster", is_flag=True, help="For all jobs, those to come included; a job's own can be stricter."
+)
+@click.option("--reason", default="", help="Why: it stands among the events (with --cluster).")
 @with_stack
-def mode(stack: Address, job: str, mode: Any) -> None:
-    """Say what becomes of the Brain's next plans for JOB: only said, held for a person, carried out."""
-    from rover_bus.events.facts import PlanModeSet
+def mode(stack: Address, words: tuple[str, ...], cluster: bool, reason: str) -> None:
+    """Say what becomes of the Brain's next plans, for JOB or with --cluster for all: only said, held for a person, carried out."""
+    from rover_bus.events.facts import ClusterModeSet, PlanModeSet
 
+    *jobs, last = words
+    if len(jobs) != (0 if cluster else 1) or last not in MODES:
+        raise click.UsageError(
+            f"say `rover plan mode JOB {'|'.join(MODES)}`, or `rover plan mode --cluster` and the mode"
+        )
+    mode: Any = last
+    if cluster:
+        from rover_bus.cli.commands.quota import say as say_to_all
+
+        fact = ClusterModeSet(mode=mode, reason=reason, by=_asker())
+        done = f"all jobs: plans are in mode {mode} from now on; a job's own mode can only be stricter"
+        click.echo(visit(stack, lambda bus: say_to_all(bus, fact, done)))
+        return
+    [job] = jobs
     visit(stack, lambda bus: say(bus, job, PlanModeSet(job=job, mode=mode, by=_asker())))
     click.echo(f"{job}: plans are in mode {mode} from now on")
 

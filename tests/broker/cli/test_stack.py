@@ -139,6 +139,13 @@ def test_a_job_is_submitted_seen_and_cancelled(stack: RunningStack, tmp_path: Pa
     none = rover("plan", "approve", "tiny", *where, cwd=tmp_path)
     assert (none.returncode, "waits" in none.stderr) == (3, True)
 
+    assert rover("quota", "set", "ads=2:1GiB", *where, cwd=tmp_path).stdout == "ads: 2:1GiB from now on\n"
+    quotas = json.loads(rover("quota", "list", "-o", "json", *where, cwd=tmp_path).stdout)
+    assert [(row["tenant"], row["cores"], row["memory_bytes"]) for row in quotas] == [("ads", 2.0, 1 << 30)]
+    said = rover("plan", "mode", "--cluster", "approve", *where, cwd=tmp_path).stdout
+    assert "all jobs: plans are in mode approve from now on" in said
+    assert rover("plan", "mode", "approve", *where, cwd=tmp_path).returncode == 2
+
     assert rover("cancel", "tiny", *where, cwd=tmp_path).stdout == "tiny: cancelled\n"
     until(lambda: members() == [], "the end of all members")
     assert "cancelled" in rover("jobs", *where, cwd=tmp_path).stdout

@@ -145,6 +145,12 @@ class Life:
                 )
             )
 
+    def replace_members(self, name: str) -> None:
+        """The master replaced lives by itself."""
+        job = self.jobs[name]
+        job.members_plan += 1
+        self.notice(self._placed(_desired(name, job)))
+
     def _give_up(self, name: str, job: Job) -> None:
         """S14: the new server never starts; the old routing stands."""
         job.members = [m for m in job.members if m.role == "worker" or m.index < job.servers_before]

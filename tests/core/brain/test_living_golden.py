@@ -16,6 +16,7 @@ import pytest
 
 from rover_bus.brain.decisions.arbitration import Budget
 from rover_bus.events import facts
+from rover_bus.events.identity import Member
 from rover_bus.events.job import StopSpec
 from rover_bus.events.plan_facts import TRIAL
 
@@ -86,6 +87,34 @@ def waits_for_a_person() -> Any:
     life.wait(14)
     life.notice(facts.PlanRefused(job="j", plan=3, constant="rejected", reason="bob said no"))
     life.wait(60)
+    return life
+
+
+def asks_again_when_nobody_answers() -> Any:
+    """A plan that waits is computed anew when its members changed, or when it is old and what it promises is not true any more."""
+    life = Life()
+    busy = [1.0]
+    job = life.submit("j", lambda w: step(w) * busy[0], plan={"mode": "approve"})
+    life.wait(20)
+    job.members = [m if m.role == "ps" else Member("worker", m.index, 2) for m in job.members]
+    life.replace_members("j")
+    life.wait(30)
+    busy[0] = 0.6
+    life.wait(120)
+    return life
+
+
+def heeds_what_people_say_of_the_cluster() -> Any:
+    """Quotas and the cluster's mode are facts: they come before what the Brain was started with, and a new one knows them."""
+    life = Life(cores=8.0, quotas={"t": Budget(1.0, GIB)})
+    life.submit("j", step, plan={"tenant": "t"})
+    life.notice(facts.QuotaSet(tenant="t", cores=0.8, by="ann"))
+    life.wait(60)
+    life.notice(facts.QuotaSet(tenant="t", by="ann"))
+    life.notice(facts.ClusterModeSet(mode="observe", by="bob"))
+    life.take_over()
+    life.wait(60)
+    life.said.append(f"mode {life.brain.state.mode}, quotas {life.brain.state.quotas}")
     return life
 
 
@@ -292,6 +321,8 @@ STORIES: tuple[Story, ...] = (
     judges_a_persons_trial,
     keeps_what_the_user_fixed,
     waits_for_a_person,
+    asks_again_when_nobody_answers,
+    heeds_what_people_say_of_the_cluster,
     only_observes,
     stays_within_a_quota,
     makes_room_for_a_higher_job,

@@ -1,0 +1,112 @@
+"""`rover quota`: what the jobs of a tenant may use together, said while everything runs and kept over restarts."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rover_bus.cli.connection import Address, visit, with_stack
+from rover_bus.cli.tables import output_option, show
+
+if TYPE_CHECKING:
+    from rover_bus.brain.state import State
+    from rover_bus.events.facts import ClusterFact
+    from rover_bus.events.nats_bus import NatsBus
+
+COLUMNS = ("tenant", "cores", "cores_used", "memory_bytes", "jobs")
+ANSWER_S = 5.0
+
+
+@click.group()
+def quota() -> None:
+    """See and set what the jobs of a tenant ([plan] tenant of a job file) may use together.
+
+    A plan that would pass a quota is withheld and names it. What is said here holds until somebody says otherwise.
+    """
+
+
+@quota.command("list")
+@output_option
+@with_stack
+def list_quotas(stack: Address, output: str) -> None:
+    """List tenants: their quotas, what their jobs hold of them, and how many there are."""
+    from rover_bus.cli.brain_state import read_brain
+
+    state = visit(stack, read_brain).state
+    show(
+        rows_of(state),
+        COLUMNS,
+        output,
+        empty="no tenant has a quota: `rover quota set TENANT=CORES[:MEMORY]`",
+    )
+
+
+@quota.command("set")
+@click.argument("word", metavar="TENANT=CORES[:MEMORY]")
+@click.option("--reason", default="", help="Why: it stands among the events.")
+@with_stack
+def set_quota(stack: Address, word: str, reason: str) -> None:
+    """Let the jobs of TENANT use so many cores, and so much memory, together: `rover quota set ads=8:32GiB`."""
+    from rover_bus.cli.quotas import parse_quotas
+    from rover_bus.cli.submission import asker
+    from rover_bus.events.facts import QuotaSet
+
+    [(tenant, budget)] = parse_quotas([word], "").items()
+    memory = -1 if budget.memory_bytes == float("inf") else int(budget.memory_bytes)
+    fact = QuotaSet(tenant=tenant, cores=budget.cores, memory_bytes=memory, reason=reason, by=asker())
+    click.echo(visit(stack, lambda bus: say(bus, fact, f"{tenant}: {word.partition('=')[2]} from now on")))
+
+
+@quota.command()
+@click.argument("tenant")
+@click.option("--reason", default="", help="Why: it stands among the events.")
+@with_stack
+def remove(stack: Address, tenant: str, reason: str) -> None:
+    """Let the jobs of TENANT use as much as there is."""
+    from rover_bus.cli.submission import asker
+    from rover_bus.events.facts import QuotaSet
+
+    fact = QuotaSet(tenant=tenant, reason=reason, by=asker())
+    click.echo(visit(stack, lambda bus: say(bus, fact, f"{tenant}: no quota from now on")))
+
+
+def rows_of(state: State) -> list[dict[str, Any]]:
+    """Return a record a tenant that has a quota or a job."""
+    from rover_bus.brain.granting import present
+
+    named = {job.spec.plan.tenant for job in state.jobs.values()} - {""}
+    rows = []
+    for tenant in sorted(named | set(state.quotas)):
+        jobs = [job for job in state.jobs.values() if job.spec.plan.tenant == tenant]
+        held = [job.charge(size) for job in jobs if (size := present(job)) is not None]
+        budget = state.quotas.get(tenant)
+        limited = budget is not None and budget.memory_bytes != float("inf")
+        rows.append(
+            {
+                "tenant": tenant,
+                "cores": budget.cores if budget else None,
+                "cores_used": round(sum(each.cores for each in held), 2),
+                "memory_bytes": int(budget.memory_bytes) if budget and limited else None,
+                "jobs": len(jobs),
+            }
+        )
+    return rows
+
+
+async def say(bus: NatsBus, fact: ClusterFact, done: str) -> str:
+    """Store a person's word for the whole cluster; return it, and whether the Brain has heard it already."""
+    import secrets
+
+    from rover_bus.cli.brain_state import read_brain
+    from rover_bus.cli.submission import publish_cluster
+
+    before = await read_brain(bus)
+    await publish_cluster(bus, fact, f"{fact.kind()}.{secrets.token_hex(8)}")
+    for _ in range(round(ANSWER_S / 0.25)):
+        now = await read_brain(bus)
+        if now.said > before.said:
+            return done
+        await asyncio.sleep(0.25)
+    return f"{done}; said, but no Brain has heard it yet: it will, when it is there"
