@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bench.simulation.port import Case, ClusterView, JobView, Mechanisms, Remedy, Setting, Size, Window
+from bench.simulation.port import Case, ClusterView, JobView, Mechanisms, Menu, Remedy, Setting, Size, Window
 from bench.simulation.weather import WINDOW_S
 from rover_bus.brain.decider import BrainDecider
 from rover_bus.brain.decisions.plans import GIB
@@ -43,7 +43,7 @@ class LiveBrain:
     round_s = 60.0
 
     def __init__(self, setting: Setting) -> None:
-        self.mechanisms = Mechanisms(elastic=True)
+        self.mechanisms, self.menu = Mechanisms(elastic=True), setting.menu
         self.brain = BrainDecider(1)
         self.jobs: dict[str, _Known] = {}
         self.remedies: list[Remedy] = []
@@ -63,7 +63,7 @@ class LiveBrain:
             if job.case.name not in self.jobs:
                 self.jobs[job.case.name] = _Known(job.case)
                 uid = f"{len(self.jobs):012x}"
-                self._notice(facts.JobSubmitted(job=job.case.name, spec=_spec(job.case), uid=uid))
+                self._notice(facts.JobSubmitted(job=job.case.name, spec=_spec(job.case, self.menu), uid=uid))
             self._follow(job, self.jobs[job.case.name])
         held = {job.case.name: job.held for job in cluster.jobs}
         wishes = [(name, known.wanted) for name, known in self.jobs.items() if name in held]
@@ -108,7 +108,13 @@ class LiveBrain:
         for member in plan.replaces:
             self.remedies.append(Remedy("replace_worker", plan.job, member.index))
         limit = plan.server_memory_bytes / GIB or asked.server_gib
-        known.wanted = asked._replace(workers=plan.workers, servers=plan.servers, server_gib=limit)
+        known.wanted = asked._replace(
+            workers=plan.workers,
+            servers=plan.servers,
+            worker_cores=plan.size.worker_cores or asked.worker_cores,
+            server_cores=plan.size.server_cores or asked.server_cores,
+            server_gib=limit,
+        )
         known.plan, known.settled = plan.plan, False
         known.members_plan += 1
         self._say(known, facts.PlanChecked(job=plan.job, plan=plan.plan, outcome="passed"))
@@ -155,8 +161,8 @@ class LiveBrain:
                     self._carry_out(item.fact)
 
 
-def _spec(case: Case) -> JobSpec:
-    """A job file: counts are the Brain's to choose, members are as large as the user asked."""
+def _spec(case: Case, menu: Menu) -> JobSpec:
+    """A job file: counts are the Brain's to choose; members start as large as the user asked and may get what the menu has."""
     asked = case.asked
     return JobSpec(
         name=case.name,
@@ -165,12 +171,14 @@ def _spec(case: Case) -> JobSpec:
         workers=RoleSpec(
             max_count=case.max_workers,
             cores=asked.worker_cores,
+            max_cores=max(*menu.worker_cores, asked.worker_cores),
             memory_bytes=int(asked.worker_gib * GIB),
         ),
         servers=RoleSpec(
             count=asked.servers,
             max_count=case.max_servers,
             cores=asked.server_cores,
+            max_cores=max(*menu.server_cores, asked.server_cores),
             memory_bytes=int(asked.server_gib * GIB),
         ),
         plan=PlanSpec(window_s=5.0),
