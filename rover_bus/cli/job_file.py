@@ -22,6 +22,7 @@ from rover_bus.cli.units import parse_bytes, parse_seconds
 from rover_bus.events.errors import InputError
 from rover_bus.events.job import CheckpointSpec, DataSpec, JobSpec, LeaseSpec, PlanSpec, RoleSpec, StopSpec
 from rover_bus.events.subjects import name as check_name
+from rover_bus.flash.location import is_address, parse_location
 
 BUILT_IN = {"dlrm": "dlrm/train.py"}
 TABLES: dict[str, type[msgspec.Struct]] = {
@@ -64,7 +65,7 @@ def read_job(
         if checkpoint.get("parity") and checkpoint.get("copies"):
             raise InputError(f"{path.name}: checkpoint: parity and copies say the same: choose one of them")
         if checkpoint.get("path"):
-            checkpoint["path"] = str(directory / str(checkpoint["path"]))
+            checkpoint["path"] = _place_checkpoints(str(checkpoint["path"]), directory, path)
     if predictions or fields.get("predictions"):
         fields["predictions"] = str(
             Path(predictions).absolute() if predictions else directory / fields["predictions"]
@@ -98,6 +99,16 @@ def check_data(spec: JobSpec, index_cache: Path | None = None) -> dict[str, int]
                 f"predictions cannot be written: there is no directory {Path(spec.predictions).parent}"
             )
     return rows
+
+
+def _place_checkpoints(text: str, directory: Path, path: Path) -> str:
+    """An address of an object store as it is, a directory made absolute."""
+    if not is_address(text):
+        return str(directory / text)
+    try:
+        return str(parse_location(text))
+    except InputError as error:
+        raise InputError(f"{path.name}: checkpoint.path: {error}") from None
 
 
 def find_program(program: object, directory: Path, path: Path) -> list[str]:

@@ -40,6 +40,10 @@ class Files(Protocol):
         ...
 
     def rename(self, old: str, new: str) -> None: ...
+    def place(self, old: str, new: str) -> str:
+        """Give a finished file its final name, `new` where names can be changed; return the one that it has."""
+        ...
+
     def remove(self, path: str) -> None: ...
     def list(self, folder: str) -> list[str]:
         """All files below a folder, as paths, sorted."""
@@ -85,6 +89,10 @@ class DirectoryFiles:
     def rename(self, old: str, new: str) -> None:
         with self._explained(new):
             os.rename(self._root / old, self._root / new)
+
+    def place(self, old: str, new: str) -> str:
+        self.rename(old, new)
+        return new
 
     def remove(self, path: str) -> None:
         with self._explained(path):

@@ -56,10 +56,9 @@ def persist_part(files: Files, identity: Identity, contents: Iterable[Content], 
     kind = "delta" if identity.base else "whole"
     stem = f"{folder}/{identity.history:016x}-{identity.generation:08d}-{identity.cut:012d}-{kind}"
     file = yield from write_part(files, stem + PARTIAL, identity, contents, extra)
-    final = msgspec.structs.replace(file, path=f"{stem}-{file.digest}.part")
-    files.rename(file.path, final.path)
+    final = files.place(file.path, f"{stem}-{file.digest}.part")
     files.sync_folder(folder)
-    return final
+    return msgspec.structs.replace(file, path=final)
 
 
 def publish(files: Files, manifest: Manifest) -> None:

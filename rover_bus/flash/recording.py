@@ -60,6 +60,10 @@ class RecordingFiles:
         self._names[new] = self._names.pop(old)
         self.operations.append(("rename", old, new))
 
+    def place(self, old: str, new: str) -> str:
+        self.rename(old, new)
+        return new
+
     def remove(self, path: str) -> None:
         if self._names.pop(path, None) is not None:
             self.operations.append(("remove", path, None))

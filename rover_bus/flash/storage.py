@@ -2,7 +2,7 @@
 
     <storage>/<job>.<uid>/manifests/     one small file a ready checkpoint (`manifest`)
     <storage>/<job>.<uid>/parts/         what they name (`part`)
-    <storage>/<job>.<uid>/work.lock      held by whoever compacts or prunes there
+    <storage>/<job>.<uid>/work.lock      held by whoever compacts or prunes there (not in an object store)
 
 Fed by node daemons, by restores and by `rover checkpoint`. It is apart from `persist`, which knows one run and no
 names, so that people find their checkpoints when everything else is gone.
@@ -12,15 +12,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
 
 from rover_bus.flash import locks
 from rover_bus.flash.errors import BrokenCheckpoint, NoCheckpoint, PartHeld
-from rover_bus.flash.files import DirectoryFiles, Files
+from rover_bus.flash.files import Files
+from rover_bus.flash.location import Location, below, last_name, open_files
 from rover_bus.flash.manifest import Manifest
+from rover_bus.flash.objects import ObjectFiles
 from rover_bus.flash.persist import list_manifests
 from rover_bus.flash.places import checked
 
@@ -32,11 +34,11 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
     job: str
     uid: str
-    path: Path
+    path: Location
 
     @property
-    def files(self) -> DirectoryFiles:
-        return DirectoryFiles(self.path)
+    def files(self) -> Files:
+        return open_files(self.path)
 
 
 class Ready(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,19 +59,20 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True):
         return max((len(part.files) for part in self.manifest.parts), default=0)
 
 
-def run_path(storage: Path, job: str, uid: str) -> Path:
+def run_path(storage: Location, job: str, uid: str) -> Location:
     """Where the checkpoints of one run are. Raises InputError for names that cannot be a directory's."""
-    return storage / f"{checked(job, 'job')}.{checked(uid, 'uid')}"
+    return below(storage, f"{checked(job, 'job')}.{checked(uid, 'uid')}")
 
 
-def list_runs(storage: Path, job: str = "") -> list[Run]:
-    """The runs below a storage directory, or the directory itself if it is one; those written last come first.
+def list_runs(storage: Location, job: str = "") -> list[Run]:
+    """The runs below a storage, or the place itself if it is one; those written last come first.
 
-    Raises NoCheckpoint when there is none.
+    Raises NoCheckpoint when there is none, StorageFailed for an object store that does not answer.
     """
-    if (storage / "manifests").is_dir():
+    names = _names_below(storage)
+    if "manifests" in names:
         return [_named(storage)]
-    found = [_named(path.parent) for path in storage.glob("*/manifests") if path.is_dir()]
+    found = [_named(below(storage, name)) for name in names if _is_run(below(storage, name))]
     runs = [run for run in found if job in ("", run.job)]
     if not runs:
         what = f"no checkpoint of {job!r}" if job else "no checkpoint"
@@ -78,25 +81,38 @@ def list_runs(storage: Path, job: str = "") -> list[Run]:
     return sorted(runs, key=_last_written, reverse=True)
 
 
-def _named(path: Path) -> Run:
-    job, _, uid = path.name.partition(".")
-    return Run(job=job, uid=uid, path=path)
+def _names_below(storage: Location) -> list[str]:
+    if isinstance(storage, Path):
+        return [path.name for path in storage.glob("*") if path.is_dir()]
+    return ObjectFiles(storage).folders()
+
+
+def _is_run(location: Location) -> bool:
+    return "manifests" in _names_below(location)
+
+
+def _named(location: Location) -> Run:
+    job, _, uid = last_name(location).partition(".")
+    return Run(job=job, uid=uid, path=location)
 
 
 def _last_written(run: Run) -> float:
     """When its newest checkpoint became ready: a folder's time would change with every look of a pruner."""
-    times = [_written_at_s(path) for path in (run.path / "manifests").glob("*.manifest")]
-    return max(times, default=0.0)
+    return max(_written_at_s(run).values(), default=0.0)
 
 
-def _written_at_s(path: Path) -> float:
-    try:
-        return path.stat().st_mtime
-    except OSError:
-        return 0.0
+def _written_at_s(run: Run) -> dict[str, float]:
+    """When each manifest was written, by its path."""
+    if not isinstance(run.path, Path):
+        return ObjectFiles(run.path).written_at_s("manifests")
+    times = {}
+    for path in (run.path / "manifests").glob("*.manifest"):
+        with suppress(OSError):
+            times[f"manifests/{path.name}"] = path.stat().st_mtime
+    return times
 
 
-def find_run(storage: Path, job: str, uid: str = "") -> Run:
+def find_run(storage: Location, job: str, uid: str = "") -> Run:
     """The run of a job that was written last, or the one of that uid (its beginning is enough). Raises NoCheckpoint."""
     runs = [run for run in list_runs(storage, job) if run.uid.startswith(uid)]
     if not runs:
@@ -109,9 +125,8 @@ def find_run(storage: Path, job: str, uid: str = "") -> Run:
 def survey(run: Run) -> tuple[list[Ready], list[str]]:
     """The ready checkpoints of a run, newest first, and a line for every manifest that cannot be read."""
     manifests, refused = list_manifests(run.files)
-    ready = [
-        Ready(run=run, manifest=item, written_at_s=_written_at_s(run.path / item.path)) for item in manifests
-    ]
+    times = _written_at_s(run)
+    ready = [Ready(run=run, manifest=item, written_at_s=times.get(item.path, 0.0)) for item in manifests]
     return ready, refused
 
 
@@ -141,7 +156,13 @@ def _age(path: str) -> tuple[int, int]:
 
 @contextmanager
 def hold_for_work(run: Run) -> Iterator[None]:
-    """Be the only one who compacts or prunes a run while the body runs. Raises PartHeld, BrokenCheckpoint."""
+    """Be the only one who compacts or prunes a run while the body runs. Raises PartHeld, BrokenCheckpoint.
+
+    An object store has no locks: nothing is compacted there, and two who prune remove the same.
+    """
+    if not isinstance(run.path, Path):
+        yield
+        return
     try:
         lock = locks.open_locked(run.path / LOCK, exclusive=True)
     except OSError as error:

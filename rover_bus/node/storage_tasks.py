@@ -19,6 +19,7 @@ from rover_bus.events.errors import RoverError
 from rover_bus.events.facts import HostFact
 from rover_bus.flash.copies import copies_of, hold_copy, open_exactly
 from rover_bus.flash.errors import BrokenCheckpoint, NoCheckpoint, StorageFailed
+from rover_bus.flash.location import last_name, parse_location
 from rover_bus.flash.places import job_directory
 from rover_bus.flash.staged import StagedCut
 from rover_bus.flash.storage import Run, run_path
@@ -225,11 +226,13 @@ class Tasks:
 
     def _run(self, task: Task, ordered: str, about: JobCheckpoints) -> Run:
         """The run's directory: below the path that the order names, below the job's own, or below the stack's."""
-        storage = Path(ordered or about.spec.path or self.storage)
+        storage = parse_location(ordered or about.spec.path or self.storage)
         path = run_path(storage, task.job, task.uid)
-        run = Run(job=task.job, uid=task.uid, path=storage if storage.name == path.name else path)
-        self._check_mounted(run.path)
-        return run
+        if last_name(storage) == last_name(path):
+            path = storage
+        if isinstance(path, Path):
+            self._check_mounted(path)
+        return Run(job=task.job, uid=task.uid, path=path)
 
     def _check_mounted(self, path: Path) -> None:
         """A mount point without its mount is an empty directory: nothing may be written below it in silence."""

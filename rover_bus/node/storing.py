@@ -240,6 +240,8 @@ def compact_run(run: Run, chains: Collection[Chain], wait: Wait) -> Manifest | N
 
     Returns the manifest that replaced it, None if nothing was due. Raises PartHeld, StorageFailed, BrokenCheckpoint.
     """
+    if not isinstance(run.path, Path):
+        return None  # without a lock nobody may fold what others build on; a chain that is too long is written whole
     with hold_for_work(run):
         ready, _ = survey(run)
         ours = {chain.files[-1].digest for chain in chains}

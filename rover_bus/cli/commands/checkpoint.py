@@ -15,6 +15,7 @@ import click
 from rover_bus.cli.tables import output_option, show
 
 if TYPE_CHECKING:
+    from rover_bus.flash.location import Location
     from rover_bus.flash.persist import RestoredPart
     from rover_bus.flash.storage import Ready, Run
 
@@ -34,8 +35,9 @@ def on_storage(command: F) -> F:
         click.option("--uid", default="", help="The run, where a name was used more than once [the last]."),
         click.option(
             "--storage",
-            type=click.Path(path_type=Path, file_okay=False),
-            help="Where checkpoints lie [as the job file says, checkpoints/ in the state directory].",
+            default="",
+            metavar="DIR|URL",
+            help="Where checkpoints lie, a directory or s3://bucket/prefix [as the job file says, else the stack's own].",
         ),
         click.option("--dir", "directory", default="", help="State directory [$ROVER_HOME, ./.rover]."),
     ):
@@ -43,16 +45,18 @@ def on_storage(command: F) -> F:
     return command
 
 
-def _storage(job: str, storage: Path | None, directory: str) -> Path:
-    """The directory that is named; else what a running stack knows of the job; else the state directory's own."""
+def _storage(job: str, storage: str, directory: str) -> Location:
+    """The place that is named; else what a running stack knows of the job; else the state directory's own."""
     from rover_bus.cli.home import Home
+    from rover_bus.flash.location import parse_location
 
     if storage:
-        return storage.absolute()
+        named = parse_location(storage)
+        return named.absolute() if isinstance(named, Path) else named
     return _path_of(job, directory) or Home.find(directory).of_running().checkpoints
 
 
-def _path_of(job: str, directory: str) -> Path | None:
+def _path_of(job: str, directory: str) -> Location | None:
     """Where the job file puts its checkpoints; None if it does not say, or no stack runs here that could be asked."""
     from rover_bus.cli.connection import find_stack, visit
     from rover_bus.events.codec import decode
@@ -60,6 +64,7 @@ def _path_of(job: str, directory: str) -> Path | None:
     from rover_bus.events.facts import JobSubmitted
     from rover_bus.events.streams import FACTS
     from rover_bus.events.subjects import job_fact
+    from rover_bus.flash.location import parse_location
 
     try:
         stack = find_stack(directory, "", "") if job else None
@@ -69,10 +74,10 @@ def _path_of(job: str, directory: str) -> Path | None:
         spec = decode(stored.body, JobSubmitted).spec if stored else None
     except RoverError:
         return None
-    return Path(spec.checkpoint.path) if spec and spec.checkpoint and spec.checkpoint.path else None
+    return parse_location(spec.checkpoint.path) if spec and spec.checkpoint and spec.checkpoint.path else None
 
 
-def _find(job: str, uid: str, storage: Path | None, directory: str) -> Run:
+def _find(job: str, uid: str, storage: str, directory: str) -> Run:
     from rover_bus.flash.storage import find_run
 
     return find_run(_storage(job, storage, directory), job, uid)
@@ -82,7 +87,7 @@ def _find(job: str, uid: str, storage: Path | None, directory: str) -> Run:
 @click.argument("job", default="")
 @output_option
 @on_storage
-def list_(job: str, output: str, uid: str, storage: Path | None, directory: str) -> None:
+def list_(job: str, output: str, uid: str, storage: str, directory: str) -> None:
     """List the ready checkpoints of JOB, or of all jobs, newest first."""
     from rover_bus.flash.errors import NoCheckpoint
     from rover_bus.flash.storage import list_runs, survey
@@ -106,6 +111,8 @@ def describe(ready: Ready) -> dict[str, Any]:
     """One row of the list. `files`: how many a restore of the longest part reads."""
     from datetime import datetime
 
+    from rover_bus.flash.location import below
+
     manifest = ready.manifest
     return {
         "job": ready.run.job,
@@ -118,7 +125,7 @@ def describe(ready: Ready) -> dict[str, Any]:
         "size": _mib(ready.size_bytes),
         "size_bytes": ready.size_bytes,
         "model": manifest.model,
-        "path": str(ready.run.path / manifest.path),
+        "path": str(below(ready.run.path, manifest.path)),
         **({"about": manifest.about} if manifest.about else {}),
     }
 
@@ -137,7 +144,7 @@ def _complain(lines: list[str]) -> None:
 @click.option("--cut", type=int, help="Only this one [all].")
 @output_option
 @on_storage
-def verify(job: str, cut: int | None, output: str, uid: str, storage: Path | None, directory: str) -> None:
+def verify(job: str, cut: int | None, output: str, uid: str, storage: str, directory: str) -> None:
     """Read every byte of the checkpoints of JOB and compare digests. Exit code 1 if one is damaged; the line says where."""
     from rover_bus.flash.errors import NoCheckpoint
     from rover_bus.flash.persist import verify as verify_cut
@@ -164,7 +171,7 @@ def verify(job: str, cut: int | None, output: str, uid: str, storage: Path | Non
 @click.argument("out", type=click.Path(path_type=Path, dir_okay=False))
 @click.option("--cut", type=int, help="This one, or nothing [the newest that is whole].")
 @on_storage
-def restore(job: str, out: Path, cut: int | None, uid: str, storage: Path | None, directory: str) -> None:
+def restore(job: str, out: Path, cut: int | None, uid: str, storage: str, directory: str) -> None:
     """Write the model of a checkpoint of JOB to OUT (.npz), every byte checked; an older one is taken if the newest is damaged.
 
     As `rover export` does: dense arrays, and tables as rows and `<name>.ids`. Parts of other programs come as `<part>/<array>`.
@@ -237,9 +244,7 @@ def _as_model(parts: dict[str, RestoredPart]) -> dict[str, Any] | None:
 @click.option("--every", default=0, type=click.IntRange(0), help="Also keep cuts divisible by this [none].")
 @click.option("--dry-run", is_flag=True, help="Say what would go, and leave it.")
 @on_storage
-def prune(
-    job: str, last: int, every: int, dry_run: bool, uid: str, storage: Path | None, directory: str
-) -> None:
+def prune(job: str, last: int, every: int, dry_run: bool, uid: str, storage: str, directory: str) -> None:
     """Remove older checkpoints of JOB, and files that none of the others needs. The newest ready one always stays."""
     from rover_bus.flash.chain import choose_kept
     from rover_bus.flash.errors import NoCheckpoint
