@@ -152,7 +152,7 @@ def _forecast(record: Foreseen) -> list[JobFact]:
         return [
             facts.JobStopRequested(
                 job=record.job,
-                mode="drain",
+                mode="finish",  # whoever named a target wants to know what the model is worth
                 reason=f"{record.constant}: {record.value:.4f} of {record.target:.4f}",
             )
         ]

@@ -59,9 +59,11 @@ class JobOpened(JobFact, frozen=True, kw_only=True, tag="job.opened.v1"):
 
 
 class JobStopRequested(JobFact, frozen=True, kw_only=True, tag="job.stop_requested.v1"):
-    """Somebody wants the job to end: `drain` lets workers finish or part-commit, `cancel` ends at once."""
+    """Somebody wants the job to end: `drain` lets workers part-commit and leave, `cancel` ends at once; `finish` trains what is
+    leased, evaluates as at the end of the data, and ends.
+    """
 
-    mode: Literal["drain", "cancel"]
+    mode: Literal["drain", "cancel", "finish"]
     reason: str = ""
     brain_position: Position | None = None  # when the Brain asks: its target is reached
 

@@ -172,6 +172,8 @@ def _closed_before(state: State) -> int:
 def _outcome(state: State, request: LeaseRequest) -> str:
     ledger = state.ledger
     assert ledger is not None
+    if state.stop == "finish":
+        return "wait" if ledger.outstanding else "closed"
     if state.stop or (request.member.place not in state.planned and _was_planned(state, request)):
         return "drain"
     if state.phase in ("closed", "finishing"):

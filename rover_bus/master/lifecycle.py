@@ -70,8 +70,8 @@ def _replace_worker(
     spec = state.spec
     assert spec is not None
     limits = spec.leases
-    done = state.phase in ("closed", "finishing") and (state.workers() or not result_needs_a_worker(state))
-    if state.stop or done:
+    over = state.phase in ("closed", "finishing") or bool(state.stop)
+    if over and (state.workers() or not result_needs_a_worker(state)):
         yield remove_places(state, {member.place}, cause, f"{member} {reason}; nothing is left to do")
     elif state.charges.relaunches > limits.relaunches:
         yield from end(state, "failed", "too_many_failures", f"{state.charges.relaunches} failures", cause)
@@ -86,7 +86,7 @@ def fill_gaps(state: State, commands: Commands) -> Consequences:
     """One plan for all workers that were lost together, so many at a time that a platform can start them (S20)."""
     if not state.gaps or state.phase in ("finishing", "ended"):
         return
-    if state.stop:
+    if state.stop and not (result_needs_a_worker(state) and not state.workers()):
         yield remove_places(state, set(state.gaps), "tick", "nothing is left to do")
     else:
         lost = [state.planned[place].member for place in state.gaps[:MOST_STARTS_A_TICK]]
@@ -229,11 +229,11 @@ def _may_finish(state: State) -> bool:
         return False
     if state.stop == "drain":
         return True
-    return state.phase == "closed" and not result_needs_a_worker(state)
+    return (state.phase == "closed" or state.stop == "finish") and not result_needs_a_worker(state)
 
 
 def result_needs_a_worker(state: State) -> bool:
-    if state.stop or state.spec is None or not state.spec.data.evaluate:
+    if state.stop in ("drain", "cancel") or state.spec is None or not state.spec.data.evaluate:
         return False
     task = state.tasks.get(EVALUATE)
     return task is None or not task.done
@@ -241,7 +241,8 @@ def result_needs_a_worker(state: State) -> bool:
 
 def _end_when_finished(state: State, cause: str) -> Consequences:
     if _with_parts(state) <= set(state.parts):
-        ended = ("stopped", "asked", state.stop_reason) if state.stop else ("completed", "", "")
+        why = "target_reached" if state.stop == "finish" else "asked"
+        ended = ("stopped", why, state.stop_reason) if state.stop else ("completed", "", "")
         yield from end(state, *ended, cause)
 
 
@@ -310,4 +311,4 @@ def order_for(state: State, member: Member) -> tuple[str, str]:
         return "go_on", ""
     life = state.lives.get(member.place)
     dropped = life is not None and life.planned and member.place not in state.planned
-    return ("drain", "") if state.stop or dropped else ("go_on", "")
+    return ("drain", "") if state.stop == "drain" or dropped else ("go_on", "")

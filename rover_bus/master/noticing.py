@@ -45,6 +45,8 @@ def notice(state: State, fact: Fact, cause: str, commands: Commands) -> Steps:
             yield ModeFixed(mode=mode, by=fact.by, cause=cause)
         case JobPauseRequested() | JobResumeRequested():
             yield from proposals.pause(state, fact, cause, commands)
+        case JobStopRequested(mode="finish") if state.stop:
+            pass  # it ends already, as somebody wants
         case JobStopRequested(mode=mode) if state.phase != "ended" and state.stop != mode:
             yield StopAsked(mode=mode, reason=fact.reason, by=fact.by, cause=cause)
             if mode == "cancel":
