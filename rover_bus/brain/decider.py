@@ -19,7 +19,7 @@ from rover_bus.brain.decisions.lifecycle import judge_change
 from rover_bus.brain.decisions.reasons import Reason
 from rover_bus.brain.decisions.warm_start import PastJob
 from rover_bus.brain.evolution import evolve
-from rover_bus.brain.granting import grant
+from rover_bus.brain.granting import cores_left_for, grant
 from rover_bus.brain.history import traits_of
 from rover_bus.brain.log import (
     BrainTermBegun,
@@ -60,7 +60,7 @@ from rover_bus.events.facts import (
 from rover_bus.events.job import PlanMode
 from rover_bus.events.log import Record
 from rover_bus.events.outbox import Outgoing
-from rover_bus.events.profiles import HostProfile, Profile, WorkerProfile
+from rover_bus.events.profiles import HostProfile, Profile, ServerProfile, WorkerProfile
 
 Steps = Generator[Record, None, None]
 NEVER_SETTLED_WINDOWS = 15.0  # a change that is not live after so long is taken back
@@ -126,6 +126,8 @@ class BrainDecider:
     def _hear(self, sample: Profile, now: float) -> None:
         if isinstance(sample, WorkerProfile) and sample.job in self.state.jobs:
             self.watch.hear(sample, now)
+        elif isinstance(sample, ServerProfile):
+            self.watch.hear_server(sample)
         elif isinstance(sample, HostProfile):
             self.watch.hear_host(sample, now)
 
@@ -199,6 +201,10 @@ class BrainDecider:
             yield from self._judge(name, known)
         if known.change is None:
             yield from self._replace(name, known)
+        if known.change is None:
+            wish = remedies.cool_servers(known, cores_left_for(name, self.state, self.state.quotas))
+            if wish is not None:
+                yield from self._settle(name, known, wish)
 
     def _relieve(self, name: str, known: KnownJob) -> Steps:
         yield from remedies.note_ends(name, known, self.state)

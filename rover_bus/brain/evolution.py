@@ -238,6 +238,7 @@ def _measure(job: KnownJob, window: WindowClosed) -> None:
         job.memory[place] = _thinned([*job.memory.get(place, []), (job.samples, size)], MOST_POINTS)
     if window.server_cores:
         job.server_loads = [*job.server_loads, window.server_cores][-HOT_WINDOWS:]
+        job.server_slots = window.server_slots
     _learn(job, window)
     waits = job.change is not None and job.change.waits  # for a person: the job goes on as it was
     settled = job.change is None or job.change.settled or waits

@@ -110,6 +110,7 @@ class WindowClosed(Caused, frozen=True, kw_only=True, tag="brain.window"):
     server_bytes: dict[str, int] = {}
     cores_used: dict[str, float] = {}
     server_cores: dict[str, float] = {}
+    server_slots: dict[str, list[tuple[int, float]]] = {}  # by place: its hottest slots, keys a second each
     loss: float = 0.0
     auc: float = 0.0
     committed: int = 0

@@ -7,9 +7,15 @@ that lasts. Memory: a larger limit where the host has room, one incident id unti
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
-from rover_bus.brain.decisions.hot_servers import ServerLoad, find_hot_server
+from rover_bus.brain.decisions.hot_servers import (
+    WINDOWS,
+    ServerLoad,
+    decide_hot_servers,
+    find_hot_server,
+)
+from rover_bus.brain.decisions.lifecycle import ChangeHistory, may_change
 from rover_bus.brain.decisions.memory_limits import Means, MemoryState, Relief, decide_relief, needed_limit
 from rover_bus.brain.decisions.reasons import Reason
 from rover_bus.brain.decisions.stopping import StopRule, auc_target, decide_stop
@@ -18,7 +24,10 @@ from rover_bus.brain.log import Foreseen, HotServerFound, IncidentNoted, Straggl
 from rover_bus.brain.models.convergence import fit_loss_curve
 from rover_bus.brain.models.memory import Growth, fit_growth
 from rover_bus.brain.models.samples import NotEnough
+from rover_bus.brain.predicting import fit_job
+from rover_bus.brain.rules import RULES
 from rover_bus.brain.state import KnownJob, State
+from rover_bus.brain.wishes import Wish, declined, limits_of, predicted, size_after
 from rover_bus.events.identity import Member
 from rover_bus.events.log import Record
 
@@ -80,15 +89,7 @@ def note_hot_server(name: str, job: KnownJob) -> Iterator[HotServerFound]:
     if job.clock_s - job.moved_s < MOVED_REST_S:
         return
     lives = {member.place: member for member in job.members if member.role == "ps"}
-    cores = (job.held.server_cores if job.held else 0.0) or 1.0  # a server's tables are one thread's
-    windows = [
-        [
-            ServerLoad(server=lives[place].index, busy=busy / cores)
-            for place, busy in loads.items()
-            if place in lives
-        ]
-        for loads in job.server_loads
-    ]
+    windows = _server_windows(job, lives)
     hot = find_hot_server(windows)
     if hot is not None:
         last = job.server_loads[-1]
@@ -97,6 +98,61 @@ def note_hot_server(name: str, job: KnownJob) -> Iterator[HotServerFound]:
         yield HotServerFound(
             job=name, member=member, busy=last[member.place], mean=round(mean, 4), cause="window"
         )
+
+
+def _server_windows(job: KnownJob, lives: Mapping[str, Member]) -> list[list[ServerLoad]]:
+    cores = (job.held.server_cores if job.held else 0.0) or 1.0  # a server's tables are one thread's
+    return [
+        [
+            ServerLoad(
+                server=lives[place].index,
+                busy=busy / cores,
+                slot_loads=dict(job.server_slots.get(place, ())),
+            )
+            for place, busy in loads.items()
+            if place in lives
+        ]
+        for loads in job.server_loads
+    ]
+
+
+def cool_servers(job: KnownJob, cores_left: float) -> Wish | None:
+    """What servers need that are all hot, or stayed so after their hot slots were asked to move: cores, one more, fewer workers.
+
+    In this order (`algorithms.md §6`). Judged like any change, and not tried again when it did not pay.
+    """
+    held, history = job.held, ChangeHistory(settled_at_s=job.settled_s, rollbacks=job.rollbacks)
+    lives = {member.place: member for member in job.members if member.role == "ps"}
+    windows = _server_windows(job, lives)
+    asked_to_move = job.clock_s - job.moved_s < MOVED_REST_S
+    if held is None or not held.workers or job.paused or asked_to_move or not all(windows):
+        return None
+    if may_change(history, job.clock_s, job.spec.plan.cooldown_s) or len(job.recent) < WINDOWS:
+        return None
+    spec = job.spec.servers
+    most = spec.max_cores if spec.max_cores > spec.cores > 0 else 0.0
+    limits = limits_of(job, cores_left)
+    remedy = decide_hot_servers(windows, {}, job.charge(held), limits, most)
+    if remedy is None or remedy.allocation is None or find_hot_server(windows) is not None:
+        return None
+    size = size_after(held, remedy.allocation)
+    if size == held or declined(job, size) or any(size == other for other, _, _ in job.ceilings):
+        return None
+    busiest = max(load.busy for load in windows[-1])
+    said = predicted(job, fit_job(job), size)
+    grows = remedy.allocation.cores > job.charge(held).cores
+    # More servers are not kept for their own sake: twice the dead-band is hoped for, half of what is hoped must come.
+    hoped = job.throughput * (1 + 2 * RULES.restraint.dead_band) if grows else 0.0
+    return Wish(
+        size=size,
+        step="scale",
+        constant=remedy.reason,
+        detail=f"servers are busy {busiest:.0%} of their time",
+        measured=job.throughput,
+        predicted=max(said[0], hoped),
+        low_90=said[1],
+        high_90=said[2],
+    )
 
 
 # -- memory ------------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from rover_bus.brain.log import WindowClosed, WorkerWindow
 from rover_bus.brain.state import KnownJob
 from rover_bus.events.facts import JobReported
 from rover_bus.events.identity import Member
-from rover_bus.events.profiles import HostProfile, WorkerProfile
+from rover_bus.events.profiles import HostProfile, ServerProfile, WorkerProfile
 
 SLACK_S = 0.3  # a sample may have begun this much before its window
 COVERED = 0.45  # share of a window that a worker's samples must cover
@@ -43,6 +43,8 @@ class _Open:
     server_bytes: dict[str, int] = field(default_factory=dict)
     cores_used: dict[str, list[float]] = field(default_factory=dict)
     server_cores: dict[str, float] = field(default_factory=dict)
+    server_busy: dict[str, float] = field(default_factory=dict)  # of their tables' threads, by their own word
+    server_slots: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
     committed: int = 0
     total: int = 0
     log_sequence: int = 0
@@ -88,6 +90,14 @@ class Watch:
         total.loss += profile.loss * profile.samples
         total.auc = profile.metrics.get("auc", total.auc)
 
+    def hear_server(self, profile: ServerProfile) -> None:
+        """Take in a server's sample: its own word on how busy its tables are comes before what its host sees of the process."""
+        opened = self._open.get(profile.job)
+        if opened is None or profile.window_s <= 0:
+            return
+        opened.server_busy[profile.member.place] = round(profile.busy_s / profile.window_s, 4)
+        opened.server_slots[profile.member.place] = profile.hottest
+
     def hear_host(self, profile: HostProfile, now: float) -> None:
         """Take in what members of a host use."""
         for process in profile.processes:
@@ -118,7 +128,8 @@ class Watch:
             workers=[_worker(member, opened.sums[member]) for member in heard],
             server_bytes=dict(opened.server_bytes),
             cores_used={role: round(sum(all) / len(all), 4) for role, all in opened.cores_used.items()},
-            server_cores=dict(opened.server_cores),
+            server_cores={**opened.server_cores, **opened.server_busy},
+            server_slots=dict(opened.server_slots),
             loss=_mean_loss(opened),
             auc=max((total.auc for total in opened.sums.values()), default=0.0),
             committed=opened.committed,
@@ -131,6 +142,8 @@ class Watch:
         opened.server_bytes.clear()
         opened.cores_used.clear()
         opened.server_cores.clear()
+        opened.server_busy.clear()
+        opened.server_slots.clear()
         return closed
 
     def _at(self, job: str, now: float) -> _Open:

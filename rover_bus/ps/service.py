@@ -10,16 +10,20 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from rover_bus.events import subjects
 from rover_bus.events.asking import Master
 from rover_bus.events.bus import Bus
 from rover_bus.events.checkpoints import CutOrder, RestoreOrder
-from rover_bus.events.errors import Refused
+from rover_bus.events.codec import encode
+from rover_bus.events.errors import BusError, Refused
 from rover_bus.events.identity import Member
 from rover_bus.events.logs import get_logger
+from rover_bus.events.profiles import ServerProfile
 from rover_bus.events.requests import (
     FinishedRequest,
     HeartbeatReply,
@@ -41,6 +45,9 @@ IDLE_BEAT_S = 0.5  # orders come with heartbeats: when nobody trains, the end ma
 FIRST_BEAT_S = 0.1  # until routed
 MOVING_BEAT_S = 0.1  # while slots move from here or to here
 TRAFFIC_S = 1.0  # between two reports of which slots are hot
+SAMPLE_S = 2.0  # between two samples of how this server fares
+NAMED_SLOTS = 8
+COUNTED = ("pulls", "pushes", "updates_ignored")
 BUSY_S = 0.25  # for the tables' thread to answer; then we beat without it, because busy is not dead (P19)
 Run = Callable[[Callable[[], Any]], Awaitable[Any]]
 WritePart = Callable[[ServerCore, Path], int]
@@ -68,11 +75,15 @@ class ServerLife:
         pid: int = 0,
         memory: MemoryOf | None = None,
         clock: Callable[[], float] = lambda: 0.0,
+        busy_s: Callable[[], float] | None = None,
     ) -> None:
         self.member, self.core = member, core
         self._poked = asyncio.Event()
         self._moves = Moves(core, run, ask, self._poked.set, run_patiently)
         self._master = Master(bus, job)
+        self._bus, self._job, self._busy_s = bus, job, busy_s
+        self._sampled = (0.0, 0.0, {"pulls": 0.0})  # when, busy until then, the counters
+        self._hottest = SlotTraffic()
         self._run, self._write_part = run, write_part
         self._directory = directory
         self._hello = JoinRequest(member=member, nonce=nonce, host=host, pid=pid, addresses=addresses)
@@ -116,6 +127,7 @@ class ServerLife:
                     await self._join()
                 elif not reply.retry_s:
                     raise Refused(f"{self.member} ends: {reply.message}", reply.code)
+            await self._sample()
             await self._pause(self._pause_s(heartbeat_s))
 
     async def _pause(self, seconds: float) -> None:
@@ -194,13 +206,45 @@ class ServerLife:
             restored=self._stager.restored if self._stager is not None else None,
         )
 
+    async def _sample(self) -> None:
+        """Say how this server fares, now and then: lost when the broker is away, because nothing exact may rest on it."""
+        now = asyncio.get_running_loop().time()
+        since, busy_before, counted = self._sampled
+        if self._busy_s is None or now - since < SAMPLE_S or not self._routed:
+            return
+        measuring = asyncio.ensure_future(self._run(self._busy_s))
+        if not await _done(measuring):
+            return  # the tables' thread does something long: the next sample will cover it
+        busy, values = measuring.result(), self._statistics
+        self._sampled = (now, busy, values)
+        if not since:
+            return
+        made = {name: int(max(values.get(name, 0) - counted.get(name, 0), 0)) for name in COUNTED}
+        profile = ServerProfile(
+            window_s=now - since,
+            job=self._job,
+            member=self.member,
+            pulls=made["pulls"],
+            pushes=made["pushes"],
+            ignored=made["updates_ignored"],
+            busy_s=max(busy - busy_before, 0.0),
+            table_bytes=int(values.get("memory_bytes", 0)),
+            rows=int(values.get("rows", 0)),
+            keys_per_s=self._hottest.keys_per_s,
+            hottest=self._hottest.hottest[:NAMED_SLOTS],
+        )
+        with suppress(BusError):
+            subject = subjects.member_profile(self._job, "ps", self.member.index)
+            await self._bus.publish(subject, encode(profile))
+
     def _traffic(self) -> SlotTraffic | None:
         """Return which slots are hot, now and then."""
         now = asyncio.get_running_loop().time()
         if now - self._traffic_at < TRAFFIC_S:
             return None
         passed_s, self._traffic_at = now - self._traffic_at, now
-        return self.core.traffic.report(passed_s)
+        self._hottest = self.core.traffic.report(passed_s)
+        return self._hottest
 
     async def _begin_to_obey(self, reply: HeartbeatReply) -> None:
         """Obey beside the heartbeats: a large part takes longer to write than silence is borne. The newest orders are obeyed."""
@@ -342,6 +386,7 @@ async def serve_job(
         clock=time.monotonic,
         host=host,
         pid=pid,
+        busy_s=time.thread_time,
     )
     serving = asyncio.get_running_loop().run_in_executor(None, server.serve)
     try:

@@ -38,9 +38,16 @@ class HotRemedy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def decide_hot_servers(
-    windows: Sequence[Sequence[ServerLoad]], owner: Mapping[int, int], held: Allocation, limits: Limits
+    windows: Sequence[Sequence[ServerLoad]],
+    owner: Mapping[int, int],
+    held: Allocation,
+    limits: Limits,
+    most_server_cores: float = float("inf"),
 ) -> HotRemedy | None:
-    """Return the first remedy that applies, or None while the last two windows are not hot. Loads by server index."""
+    """Return the first remedy that applies, or None while the last two windows are not hot. Loads by server index.
+
+    `most_server_cores`: that one server may have.
+    """
     if not _all_hot(windows[-WINDOWS:]):
         return None
     now = windows[-1]
@@ -53,6 +60,7 @@ def decide_hot_servers(
     tried.append(Reason.HOT_SERVER_MOVE_SLOTS)
     for reason, wanted in _growths(held):
         within = wanted.cores <= limits.cores and wanted.memory_bytes <= limits.memory_bytes
+        within &= wanted.server_cores <= max(most_server_cores, held.server_cores)
         pinned = wanted.servers != held.servers and (
             limits.servers > 0 or wanted.servers > limits.max_servers
         )

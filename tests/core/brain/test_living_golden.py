@@ -280,6 +280,16 @@ def moves_the_hot_slots_of_one_server() -> Any:
     return life
 
 
+def cools_servers_that_are_all_hot() -> Any:
+    """Every server is hot, so no slot has a better place: one server more, then fewer workers; what does not pay is taken back."""
+    life = Life(cores=8.0)
+    job = life.submit("j", lambda w: 4000.0 * w, workers=4, servers=0, total=4_000_000)
+    job.a_server = 8500.0
+    job.input_share = 0.5
+    life.wait(200)
+    return life
+
+
 def stops_at_its_target() -> Any:
     life = Life()
     job = life.submit("j", step, workers=2, stop=StopSpec(loss=0.4))
@@ -338,6 +348,7 @@ STORIES: tuple[Story, ...] = (
     keeps_the_servers_whose_rollout_failed,
     blames_no_size_for_what_slows_them_all,
     moves_the_hot_slots_of_one_server,
+    cools_servers_that_are_all_hot,
     stops_at_its_target,
     starts_where_a_similar_job_ended,
     waits_until_a_new_worker_is_live,
