@@ -142,7 +142,9 @@ def cool_servers(job: KnownJob, cores_left: float) -> Wish | None:
     said = predicted(job, fit_job(job), size)
     grows = remedy.allocation.cores > job.charge(held).cores
     # More servers are not kept for their own sake: twice the dead-band is hoped for, half of what is hoped must come.
-    hoped = job.throughput * (1 + 2 * RULES.restraint.dead_band) if grows else 0.0
+    hoped = job.throughput * (1 + 2 * RULES.restraint.dead_band if grows else 1.0)
+    if not grows and said[0] < RULES.restraint.keep_throughput * job.throughput:
+        return None  # the servers are full, not overrun: fewer workers would only train less
     return Wish(
         size=size,
         step="scale",
