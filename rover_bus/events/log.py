@@ -223,6 +223,7 @@ class RolloutBegun(Caused, frozen=True, kw_only=True, tag="rollout.begun"):
     reason: str = ""
     by: str = ""
     proposal: int = 0  # the plan that asked for it, 0: a request to move slots
+    again: int = 0  # how often it was begun before, and interrupted
 
 
 class MoveBegun(Caused, frozen=True, kw_only=True, tag="move.begun"):

@@ -181,7 +181,17 @@ def _route(state: State, record: log.RoutingFixed) -> None:
 
 def _begin_rollout(state: State, record: log.RolloutBegun) -> None:
     state.rollouts = record.rollout
-    state.rollout = Rollout(record.rollout, record.goal, record.joins, record.drops)
+    state.interrupted = None
+    state.rollout = Rollout(
+        record.rollout,
+        record.goal,
+        record.joins,
+        record.drops,
+        reason=record.reason,
+        by=record.by,
+        proposal=record.proposal,
+        again=record.again,
+    )
 
 
 def _begin_move(state: State, record: log.MoveBegun) -> None:
@@ -201,6 +211,7 @@ def _end_move(state: State, record: log.MoveEnded) -> None:
 
 
 def _end_rollout(state: State, record: log.RolloutEnded) -> None:
+    state.interrupted = state.rollout if record.outcome == "interrupted" else None
     state.rollout = None
 
 
@@ -289,7 +300,7 @@ def _begin_finish(state: State, record: log.FinishBegun) -> None:
 
 def _end(state: State, record: log.Ended) -> None:
     state.phase = "ended"
-    state.rollout = None
+    state.rollout = state.interrupted = None
     state.end = (record.state, record.reason, record.detail)
 
 

@@ -181,7 +181,7 @@ def consequences(state: State, cause: str, commands: Commands) -> Consequences:
     """Yield what the present state implies: routing when all servers are there, the finish, the end."""
     if state.phase == "starting":
         yield from _route(state, cause)
-    if state.settling and state.rollout is None and _all_there(state):
+    if state.settling and state.rollout is None and not rollout.is_wanted_again(state) and _all_there(state):
         yield PlanLive(plan=state.settling, cause=cause)
     if state.phase in ("training", "starting", "closed") and _may_finish(state):
         yield FinishBegun(cause=cause)

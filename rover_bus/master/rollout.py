@@ -218,6 +218,7 @@ def advance(state: State, telemetry: Telemetry, cause: str) -> Consequences:
     """Yield the next step of the rollout that is on, if it is due. Asked after every input, because anything may make it due."""
     rollout = state.rollout
     if rollout is None:
+        yield from _begin_again(state, cause)
         return
     if state.phase != "training" or state.stop:
         yield from stop(
@@ -243,6 +244,33 @@ def advance(state: State, telemetry: Telemetry, cause: str) -> Consequences:
         slots=slots.ranges(moving),
         cause=cause,
     )
+
+
+def _begin_again(state: State, cause: str) -> Consequences:
+    """A rollout that a rewind interrupted is still wanted: nobody else would use, or end, the servers that it brought."""
+    wish = state.interrupted
+    if wish is None or not is_wanted_again(state) or state.going_back or _unfit(state):
+        return
+    present = present_servers(state)
+    yield RolloutBegun(
+        rollout=state.rollouts + 1,
+        goal=wish.goal,
+        joins=wish.joins,
+        drops=[index for index in wish.drops if index in present],
+        reason=wish.reason,
+        by=wish.by,
+        proposal=wish.proposal,
+        again=wish.again + 1,
+        cause=cause,
+    )
+
+
+def is_wanted_again(state: State) -> bool:
+    """Whether an interrupted rollout is to be begun again: everybody in it is still planned, and it was not tried too often."""
+    wish = state.interrupted
+    if wish is None or wish.again >= ATTEMPTS:
+        return False
+    return {*wish.joins, *(index for index, _, _ in wish.goal)} <= set(present_servers(state))
 
 
 def _next_move(state: State, telemetry: Telemetry) -> tuple[int, int, list[int]] | None:

@@ -70,6 +70,10 @@ class Rollout(msgspec.Struct):
     move: Move | None = None
     moved: int = 0  # moves that are done
     failures: int = 0
+    reason: str = ""
+    by: str = ""
+    proposal: int = 0
+    again: int = 0  # how often it was begun before
 
 
 class Counts(msgspec.Struct):
@@ -121,6 +125,7 @@ class State:
             list[int]
         ] = []  # incarnations of every set of servers that was routed in this generation
         self.rollout: Rollout | None = None
+        self.interrupted: Rollout | None = None  # by a rewind, to be begun again when everybody is back
         self.rollouts = 0  # the last one's number
         self.moves = 0  # the last one's number
         self.charges = Charges()
@@ -180,6 +185,7 @@ class State:
                 "routing": plain(self.routing),
                 "acking": self.acking,
                 "rollout": plain(self.rollout),
+                "interrupted": plain(self.interrupted),
                 "moves": [self.rollouts, self.moves],
                 "charges": self.charges.dump(),
                 "tasks": plain(self.tasks),
@@ -240,6 +246,7 @@ _TYPED: dict[str, Any] = {
     "dataset": Dataset | None,
     "routing": RoutingTable | None,
     "rollout": Rollout | None,
+    "interrupted": Rollout | None,
     "tasks": dict[str, Task],
     "parts": dict[int, Part],
     "cuts": dict[int, Cut],
