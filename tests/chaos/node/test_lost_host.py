@@ -84,6 +84,12 @@ class Hosts:
             )
             time.sleep(0.5)
 
+    def servers(self, host: str) -> list[int]:
+        """Return the indexes of the servers that run on a host."""
+        listed = self.rover("members", "ads", "-o", "json", "--dir", str(self.homes[host]))
+        rows = json.loads(listed.stdout)
+        return [row["index"] for row in rows if row["role"] == "ps" and row["pid"]]
+
     def last(self) -> str:
         return self.rover("events", "ads", "-n", "15", "--dir", str(self.homes["h1"])).stdout
 
@@ -112,7 +118,8 @@ def hosts(tmp_path: Path) -> Iterator[Hosts]:
     made.down()
 
 
-def test_a_server_comes_back_from_the_other_host_s_memory(hosts: Hosts) -> None:
+def submit(hosts: Hosts) -> None:
+    """Bring up two hosts and submit the job."""
     rows = "".join(f"{n % 2},u{n % 97},i{n % 1013}\n" for n in range(ROWS))
     (hosts.directory / "t.csv").write_text("label,user,item\n" + rows)
     (hosts.directory / "job.toml").write_text(JOB)
@@ -120,18 +127,42 @@ def test_a_server_comes_back_from_the_other_host_s_memory(hosts: Hosts) -> None:
     hosts.up("h2")
     submitted = hosts.rover("submit", "job.toml", "--dir", str(hosts.homes["h1"]))
     assert submitted.returncode == 0, submitted.stderr
-    hosts.until(lambda: hosts.facts("checkpoint.redundant"), "a redundant cut")
-    hosts.lose("h2")
-    hosts.up("h2")
-    hosts.until(lambda: hosts.facts("server.restored"), "a server is restored")
-    restored = hosts.facts("server.restored")[0]
-    assert restored["source"] == "peer", hosts.facts("host.part_mirrored")
+
+
+def complete(hosts: Hosts) -> None:
+    """See the job end with every sample applied once."""
     hosts.until(lambda: hosts.facts("job.ended"), "the end")
     (ended,) = hosts.facts("job.ended")
     assert ended["state"] == "completed", ended
     witness = hosts.rover("witness", "ads", "--json", "--dir", str(hosts.homes["h1"]))
     counted = json.loads(witness.stdout)
     assert (counted["applied"], counted["missing"], counted["duplicated"]) == (ROWS * EPOCHS, 0, 0)
+
+
+def test_servers_move_off_a_host_while_training_goes_on(hosts: Hosts) -> None:
+    submit(hosts)
+    hosts.until(lambda: hosts.facts("plan.settled"), "everybody is there")
+    assert sorted(hosts.servers("h1") + hosts.servers("h2")) == [0, 1]
+    assert hosts.servers("h2")
+    off = ("move", "ads", "--off", "h2", "--dir", str(hosts.homes["h1"]))
+    moved = hosts.rover(*off)
+    assert moved.returncode == 0, moved.stderr
+    hosts.until(lambda: not hosts.servers("h2"), "no server is left there")
+    assert len(hosts.servers("h1")) == 2
+    assert "no server runs there" in hosts.rover(*off).stderr
+    complete(hosts)
+    assert not hosts.facts("ledger.rewound"), "nobody was lost, and nothing trained twice"
+
+
+def test_a_server_comes_back_from_the_other_host_s_memory(hosts: Hosts) -> None:
+    submit(hosts)
+    hosts.until(lambda: hosts.facts("checkpoint.redundant"), "a redundant cut")
+    hosts.lose("h2")
+    hosts.up("h2")
+    hosts.until(lambda: hosts.facts("server.restored"), "a server is restored")
+    restored = hosts.facts("server.restored")[0]
+    assert restored["source"] == "peer", hosts.facts("host.part_mirrored")
+    complete(hosts)
     stored = ("ads", "--dir", str(hosts.homes["h1"]))
     verified = hosts.rover("checkpoint", "verify", *stored)
     assert (verified.returncode, "whole" in verified.stdout) == (0, True), verified.stderr
