@@ -107,8 +107,7 @@ class GrowingStore:
         tags, ids = self._tags_of(keys)[missing], keys.keys[missing]
         places = self._claim(len(ids))
         self._ids[places], self._tags[places], self._slot_of[places] = ids, tags, slots
-        count = self.rows.count
-        self._index.insert(tags, ids, places, self._tags[:count], self._ids[:count])
+        self._index.insert(tags, ids, places)
         return places
 
     def _claim(self, count: int) -> Int:
@@ -176,7 +175,7 @@ class GrowingStore:
             self.rows.release(free)
             self._free = [free]
         rows = np.flatnonzero(known)
-        self._index.insert(self._tags[rows], self._ids[rows], rows, self._tags, self._ids)
+        self._index.insert(self._tags[rows], self._ids[rows], rows)
 
     # --- slots that come and go ---
 

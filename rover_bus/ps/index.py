@@ -36,13 +36,14 @@ class RowIndex:
         buckets = 1 << max(4, (rows // LOAD).bit_length())
         self._mask = buckets - 1
         self._keys = np.zeros((buckets, LANES), np.int64)
+        self._flat_keys = self._keys.reshape(-1)
         self._lines = self._keys.view(f"V{LANES * 8}").ravel()
         self._places = np.zeros(buckets * LANES, np.int64)
         self._fill = np.zeros(buckets, np.uint8)
         self._capacity = buckets * LOAD
         self.used, self._removed = 0, 0  # lanes; those of what was removed are not used again
         self._larger: RowIndex | None = None
-        self._built = 0  # rows below it are in the larger one
+        self._built = 0  # buckets below it are in the larger one
 
     @property
     def memory_bytes(self) -> int:
@@ -87,36 +88,38 @@ class RowIndex:
         found[which[right]] = lanes[right]
         return found
 
-    def insert(self, tags: Rows, keys: Rows, rows: Rows, all_tags: Rows, all_keys: Rows) -> None:
-        """Give these rows to (tag, key) pairs that are distinct and not yet in.
-
-        `all_tags`, `all_keys` list what is in by row, these included (tag -1: a row that is not in use): a larger index is built
-        from them, so they must be the same from call to call but for what is inserted and removed.
-        """
+    def insert(self, tags: Rows, keys: Rows, rows: Rows) -> None:
+        """Give these rows to (tag, key) pairs that are distinct and not yet in."""
         wanted = self.used + len(keys)
         if self._larger is None and wanted > self._capacity:
             self._larger, self._built = RowIndex(2 * (wanted - self._removed)), 0
-        at_once = wanted > self._capacity + self._capacity // 2 or wanted < BUILD_ROWS
-        if self._larger is None or not at_once:
+        if self._larger is None:
             self._add(tags, keys, rows)
-        if self._larger is not None:
-            passed = rows < self._built
+        elif wanted > self._capacity + self._capacity // 2 or wanted < BUILD_ROWS:
+            self._build(self._larger, self._mask + 1)
+            self._add(tags, keys, rows)  # to the larger one: it is in use now
+        else:
+            self._add(tags, keys, rows)
+            passed = self._lanes(tags, keys) < self._built * LANES
             self._larger._add(tags[passed], keys[passed], rows[passed])
-            count = len(all_tags) if at_once else max(BUILD_ROWS, 4 * len(keys))
-            self._build(self._larger, count, all_tags, all_keys)
+            self._build(self._larger, max(BUILD_ROWS, 4 * len(keys)) // LOAD)
 
     def _add(self, tags: Rows, keys: Rows, rows: Rows) -> None:
         self.used += len(keys)
         self._put(self._home(tags, keys), keys, ((tags + 1) << TAG_SHIFT) + rows)
 
-    def _build(self, larger: RowIndex, count: int, all_tags: Rows, all_keys: Rows) -> None:
-        """Copy the next rows; go over to the larger index when all are in it."""
-        end = min(self._built + count, len(all_tags))
-        rows = np.arange(self._built, end)
-        rows = rows[all_tags[self._built : end] >= 0]
-        larger._add(all_tags[rows], all_keys[rows], rows)
+    def _build(self, larger: RowIndex, buckets: int) -> None:
+        """Copy the next buckets; go over to the larger index when all are in it. Neighbours here are neighbours there: it reads and
+        writes memory in order, which is several times as fast as row by row."""
+        end = min(self._built + buckets, self._mask + 1)
+        for start in range(self._built, end, BUILD_ROWS):
+            lanes = slice(start * LANES, min(start + BUILD_ROWS, end) * LANES)
+            places = self._places[lanes]
+            kept = np.flatnonzero(places)
+            places = places.take(kept)
+            larger._add((places >> TAG_SHIFT) - 1, self._flat_keys[lanes].take(kept), places & _ROW_MASK)
         self._built = end
-        if end == len(all_tags):
+        if end > self._mask:
             vars(self).update(vars(larger))
 
     def remove(self, tags: Rows, keys: Rows) -> None:
@@ -131,13 +134,22 @@ class RowIndex:
     def _put(self, buckets: Rows, keys: Rows, places: Rows) -> None:
         while len(keys):
             order = np.argsort(buckets)
-            buckets, keys, places = buckets[order], keys[order], places[order]
-            firsts = np.flatnonzero(np.r_[True, buckets[1:] != buckets[:-1]])
-            counts = np.diff(np.r_[firsts, len(keys)])
-            lanes = np.arange(len(keys)) - np.repeat(firsts, counts) + self._fill[buckets]
-            fits = lanes < LANES
-            self._keys[buckets[fits], lanes[fits]] = keys[fits]
-            self._places[(buckets[fits] << 3) + lanes[fits]] = places[fits]
-            heads = buckets[firsts]
-            self._fill[heads] = np.minimum(self._fill[heads] + counts, LANES)
-            buckets, keys, places = (buckets[~fits] + 1) & self._mask, keys[~fits], places[~fits]
+            buckets, keys, places = buckets.take(order), keys.take(order), places.take(order)
+            firsts = np.flatnonzero(np.concatenate(([True], buckets[1:] != buckets[:-1])))
+            counts = np.diff(firsts, append=len(keys))
+            lanes = np.arange(len(keys)) - np.repeat(firsts, counts)
+            lanes += self._fill.take(buckets)
+            heads = buckets.take(firsts)
+            self._fill[heads] = np.minimum(self._fill.take(heads) + counts, LANES)
+            over = np.flatnonzero(lanes >= LANES)
+            at = (buckets << 3) + lanes
+            if not len(over):
+                self._write(at, keys, places)
+                return
+            fits = np.flatnonzero(lanes < LANES)
+            self._write(at.take(fits), keys.take(fits), places.take(fits))
+            buckets, keys, places = (buckets.take(over) + 1) & self._mask, keys.take(over), places.take(over)
+
+    def _write(self, lanes: Rows, keys: Rows, places: Rows) -> None:
+        self._flat_keys.put(lanes, keys, mode="clip")
+        self._places.put(lanes, places, mode="clip")

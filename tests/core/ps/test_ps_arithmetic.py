@@ -102,7 +102,7 @@ def test_the_row_index_answers_as_a_dictionary_does(data):
         added = np.array(new, np.int64).reshape(-1, 2)
         first = len(ids)
         tags, ids = np.r_[tags, added[:, 0]], np.r_[ids, added[:, 1]]
-        index.insert(added[:, 0].copy(), added[:, 1].copy(), np.arange(first, len(ids)), tags, ids)
+        index.insert(added[:, 0].copy(), added[:, 1].copy(), np.arange(first, len(ids)))
         known |= {pair: first + at for at, pair in enumerate(new)}
     assert index.find(tags, ids).tolist() == list(range(len(ids)))
 
@@ -113,10 +113,27 @@ def test_the_row_index_finds_a_hundred_thousand_rows_after_many_growths():
     index, tags = RowIndex(), np.zeros(len(ids), np.int64)
     for start in range(0, len(ids), 7_000):
         end = min(len(ids), start + 7_000)
-        index.insert(tags[start:end], ids[start:end], np.arange(start, end), tags[:end], ids[:end])
+        index.insert(tags[start:end], ids[start:end], np.arange(start, end))
     assert np.array_equal(index.find(tags, ids), np.arange(len(ids)))
     assert np.all(index.find(tags, ids + 1) == -1)
     assert np.all(index.find(tags + 1, ids) == -1)
+
+
+def test_what_is_removed_while_a_larger_index_is_built_stays_removed():
+    rng = np.random.default_rng(2)
+    ids = rng.permutation(2_000_000).astype(np.int64)[:400_000]
+    index, tags, here = RowIndex(), np.ones(len(ids), np.int64), np.zeros(len(ids), bool)
+    for start in range(0, len(ids), 5_000):
+        end = start + 5_000
+        index.insert(tags[start:end], ids[start:end], np.arange(start, end))
+        here[start:end] = True
+        gone = rng.integers(0, end, 1_500)
+        gone = np.unique(gone[here[gone]])
+        index.remove(tags[gone], ids[gone])
+        here[gone] = False
+        some = rng.integers(0, len(ids), 2_000)
+        assert np.array_equal(index.find(tags[some], ids[some]), np.where(here[some], some, -1))
+    assert np.array_equal(index.find(tags, ids), np.where(here, np.arange(len(ids)), -1))
 
 
 # --- grouping ---------------------------------------------------------------------------------------------------------
