@@ -188,6 +188,7 @@ class Foreseen(Caused, frozen=True, kw_only=True, tag="brain.forecast"):
     high_90_s: float = -1.0
     value: float = 0.0
     target: float = 0.0
+    metric: str = "loss"
 
 
 class Proposed(Caused, frozen=True, kw_only=True, tag="brain.plan.proposed"):

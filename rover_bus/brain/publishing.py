@@ -147,13 +147,18 @@ def _incident(record: IncidentNoted) -> JobFact:
     )
 
 
+def _reached(record: Foreseen) -> str:
+    wanted = f", {record.target:.4g} was wanted" if record.target else ", and no further step would pay"
+    return f"{record.metric} {record.value:.4g}{wanted}"
+
+
 def _forecast(record: Foreseen) -> list[JobFact]:
     if record.stop:
         return [
             facts.JobStopRequested(
                 job=record.job,
                 mode="finish",  # whoever named a target wants to know what the model is worth
-                reason=f"{record.constant}: {record.value:.4f} of {record.target:.4f}",
+                reason=_reached(record),
             )
         ]
     return [
@@ -165,5 +170,6 @@ def _forecast(record: Foreseen) -> list[JobFact]:
             high_90_s=record.high_90_s,
             value=record.value,
             target=record.target,
+            metric=record.metric,
         )
     ]

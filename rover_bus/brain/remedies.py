@@ -280,7 +280,8 @@ def foresee(name: str, job: KnownJob) -> Iterator[Record]:
         eta_s=eta,
         low_90_s=low,
         high_90_s=high,
-        value=values[-1],
-        target=target,
+        value=1.0 - values[-1] if stop.auc else values[-1],
+        target=stop.auc or target,
+        metric="AUC" if stop.auc else "loss",
         cause="window",
     )

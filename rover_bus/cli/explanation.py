@@ -73,7 +73,11 @@ def outcome(view: PlanView) -> str:
 
 def tell_forecast(forecast: facts.JobForecast) -> str:
     """Return when a job will have reached what its `stop` asks for, with the interval; or that it will not."""
-    now = f"{forecast.value:.4g} now, {forecast.target:.4g} wanted" if forecast.target else forecast.constant
+    now = (
+        f"{forecast.metric} {forecast.value:.4g} now, {forecast.target:.4g} wanted"
+        if forecast.target
+        else forecast.constant
+    )
     if forecast.eta_s < 0:
         return f"{now}: out of reach by what is known ({forecast.constant})"
     high = f"{forecast.high_90_s:,.0f} s" if forecast.high_90_s >= 0 else "never"

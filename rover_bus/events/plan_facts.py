@@ -242,8 +242,9 @@ class JobForecast(BrainFact, frozen=True, kw_only=True, tag="job.forecast.v1"):
     eta_s: float
     low_90_s: float
     high_90_s: float
-    value: float = 0.0  # the loss (or 1 - AUC) now
+    value: float = 0.0  # of the metric, now
     target: float = 0.0
+    metric: str = "loss"
 
 
 class JobPauseRequested(JobFact, frozen=True, kw_only=True, tag="job.pause_requested.v1"):
