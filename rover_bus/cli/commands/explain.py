@@ -155,7 +155,8 @@ def _inputs(explained: Row) -> list[str]:
             f"           {row['workers']} workers were taken back at {row['reached']:,.0f} samples/s"
         )
     if explained["front"]:
-        lines += ["front      (cost in cores and GiB, samples/s)", *_indented(explained["front"])]
+        front = [row | {"cost": f"{row['cost']:.2f}"} for row in explained["front"]]
+        lines += ["front      (cost in cores and GiB, samples/s)", *_indented(front)]
     return lines
 
 
@@ -185,7 +186,7 @@ def tell_supposed(supposed: Row) -> list[str]:
                 "servers": row["servers"],
                 "samples/s": f"{row['throughput']:,.0f}" + ("?" if row["guess"] else ""),
                 "90 %": f"{row['low_90']:,.0f} to {row['high_90']:,.0f}",
-                "cost": row["cost"],
+                "cost": f"{row['cost']:.2f}",
                 "ends in": "-" if row["remaining_s"] is None else f"{row['remaining_s']:,.0f} s",
             }
         )
