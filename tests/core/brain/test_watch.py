@@ -15,7 +15,7 @@ from rover_bus.brain.wishes import Wish
 from rover_bus.events.facts import Size
 from rover_bus.events.identity import HostCapacity, Member
 from rover_bus.events.job import DataSpec, JobSpec, PlanSpec, RoleSpec
-from rover_bus.events.profiles import WorkerProfile
+from rover_bus.events.profiles import HostProfile, ProcessSample, ServerProfile, WorkerProfile
 
 SPEC = JobSpec(name="j", program=["t"], data=DataSpec(train="t"), plan=PlanSpec(window_s=4.0))
 WORKERS = [Member("worker", 0, 1), Member("worker", 1, 1)]
@@ -91,6 +91,35 @@ def test_who_waits_for_leases_is_not_slow() -> None:
     window = closed(watch, WORKERS[:1], 4.0)
     assert window is not None
     assert (window.workers[0].rate, window.workers[0].pace) == (25.0, 100.0)
+
+
+def test_a_servers_own_word_on_its_tables_comes_before_what_its_host_sees_of_the_process() -> None:
+    watch = Watch()
+    watch.restart("j", 0.0)
+    heard(watch, WORKERS[0], 0.5, 2.5, 4.5)
+    server = Member("ps", 0, 1)
+    watch.hear_host(
+        HostProfile(
+            window_s=2.0,
+            host="h",
+            cores=2.0,
+            cores_used=1.0,
+            memory_bytes=1,
+            memory_used_bytes=1,
+            processes=[ProcessSample(job="j", member=server, pid=1, cores_used=1.4, memory_bytes=9)],
+        ),
+        4.5,
+    )
+    watch.hear_server(
+        ServerProfile(
+            window_s=2.0, job="j", member=server, pulls=1, pushes=1, ignored=0, busy_s=1.8, hottest=[(7, 3.0)]
+        )
+    )
+    window = closed(watch, WORKERS[:1], 5.0)
+    assert window is not None
+    assert window.server_cores == {"ps-0": 0.9}
+    assert window.server_slots == {"ps-0": [(7, 3.0)]}
+    assert window.server_bytes == {"ps-0": 9}
 
 
 @given(

@@ -114,7 +114,9 @@ def test_a_stop_is_foreseen_with_its_interval_or_said_to_be_out_of_reach() -> No
     def said(**figures: float) -> str:
         return tell_forecast(facts.JobForecast(job="a", constant="keep", value=0.5, target=0.4, **figures))
 
-    assert said(eta_s=90.0, low_90_s=60.0, high_90_s=-1.0) == "loss 0.5 now, 0.4 wanted: in 90 s (60 s to never)"
+    assert (
+        said(eta_s=90.0, low_90_s=60.0, high_90_s=-1.0) == "loss 0.5 now, 0.4 wanted: in 90 s (60 s to never)"
+    )
     assert said(eta_s=-1.0, low_90_s=-1.0, high_90_s=-1.0) == (
         "loss 0.5 now, 0.4 wanted: out of reach by what is known (keep)"
     )
