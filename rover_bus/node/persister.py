@@ -43,6 +43,7 @@ FOLLOWED: dict[str, type[JobFact]] = {
     for cls in (
         JobSubmitted,
         JobEnded,
+        cuts.CheckpointOpened,
         cuts.PartStaged,
         cuts.CheckpointStaged,
         cuts.CheckpointRedundant,
@@ -112,13 +113,9 @@ class Persister:
         return self._state
 
     def unsafe_jobs(self, jobs: Iterable[str]) -> dict[str, Cut]:
-        """Of these jobs those that take cuts somebody may still want to be safe, each with its newest: a safe one is newer."""
+        """Of these jobs those whose cuts become safe anywhere, each with its newest: one that opens from now on is newer."""
         known = {job: self._state.jobs[job] for job in jobs if job in self._state.jobs}
-        return {
-            job: max([about.complete_cut, *about.staged.values()])
-            for job, about in known.items()
-            if about.can_be_safe and not about.ended
-        }
+        return {job: about.opened for job, about in known.items() if about.can_be_safe and not about.ended}
 
     def is_safe(self, job: str, cut: Cut) -> bool:
         """Whether a newer cut of the job is ready, or redundant; a job that is over needs none."""

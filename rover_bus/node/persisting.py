@@ -23,6 +23,7 @@ from typing import Literal, TypeVar
 from rover_bus.events.checkpoint_facts import (
     CheckpointFailed,
     CheckpointManifestOrdered,
+    CheckpointOpened,
     CheckpointPersistOrdered,
     CheckpointReady,
     CheckpointRedundant,
@@ -174,6 +175,7 @@ class JobCheckpoints:
     complete_cut: Cut = (-1, 0)
     asked: frozenset[tuple[str, Cut]] = frozenset()  # parts that servers here restore from
     ready: Cut = (-1, 0)
+    opened: Cut = (-1, 0)  # the newest of all
     safe: Cut = (-1, 0)  # the newest that is ready or redundant
     closed: tuple[Cut, ...] = ()
     ended: bool = False
@@ -182,7 +184,7 @@ class JobCheckpoints:
     def can_be_safe(self) -> bool:
         """Whether cuts are taken, and get any further than this host's memory."""
         spec = self.spec
-        return self.complete_cut > (-1, 0) and bool(spec.persist or spec.copies or spec.parity)
+        return self.opened > (-1, 0) and bool(spec.persist or spec.copies or spec.parity)
 
     def is_closed(self, cut: Cut) -> bool:
         return cut in self.closed
@@ -225,6 +227,9 @@ def evolve(state: Persisting, event: Fact | Observation) -> Persisting:
             return replace(state, peers=MappingProxyType(left))
         case HostPartDigested() | HostPartMirrored():
             return _hold(state, event)
+        case CheckpointOpened(job=job, uid=uid):
+            about = _known(state, job, uid)
+            return _with_job(state, job, replace(about, opened=(event.generation, event.cut)))
         case CheckpointStaged(job=job, uid=uid, parts=parts):
             about = _known(state, job, uid)
             where = {place.part: place.host for place in parts}

@@ -78,7 +78,10 @@ class Catalogue:
                 new[table.name] = table
             elif known != table:
                 text = f"table {table.name!r} is declared differently: {difference(known, table)}"
-                raise Refused(f"{text}. All workers of a job must declare the same tables.", "differs")
+                raise Refused(
+                    f"{text}. All workers of a job declare the same tables, and those of a checkpoint that it starts from.",
+                    "differs",
+                )
         if len(self.entries) + len(new) > MAX_TABLES:
             raise Refused(f"more than {MAX_TABLES} tables", "too_many")
         added = [

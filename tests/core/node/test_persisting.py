@@ -320,3 +320,30 @@ def test_the_holder_of_a_group_keeps_its_parity_up_once_every_part_of_the_cut_is
         assert decide(state, 0.0) == []
         state = evolve(state, cuts.HostPartDigested(**stamp))
     assert decide(state, 0.0) == [Do(Task("ads", "u1", "parity", 4, 0, "ps-0"))]
+
+
+# -- the last cut before a host leaves -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("spec", "waits"),
+    [
+        (CheckpointSpec(), True),
+        (CheckpointSpec(persist=False, copies=1), True),
+        (CheckpointSpec(persist=False), False),
+    ],
+)
+def test_a_cut_is_safe_when_it_is_ready_or_redundant_and_not_before(spec, waits):
+    job = JobSpec(name="ads", program=["x"], data=DataSpec(train="x"), checkpoint=spec)
+    state = evolve(Persisting(ME), JobSubmitted(job="ads", uid="u1", spec=job))
+    assert not state.jobs["ads"].can_be_safe  # no cut was ever opened
+    for cut in (1, 2):
+        state = evolve(state, cuts.CheckpointOpened(**about(cut)))
+    known = state.jobs["ads"]
+    assert (known.can_be_safe, known.opened, known.safe) == (waits, (0, 2), (-1, 0))
+    state = evolve(state, cuts.CheckpointStaged(parts=[place()], **about(2)))
+    assert state.jobs["ads"].safe == (-1, 0)
+    state = evolve(state, cuts.CheckpointReady(path="/s", **about(1)))
+    assert state.jobs["ads"].safe == (0, 1)
+    state = evolve(state, cuts.CheckpointRedundant(**about(2)))
+    assert state.jobs["ads"].safe == (0, 2)
