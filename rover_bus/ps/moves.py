@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any
 
 from rover_bus.events.logs import get_logger
@@ -15,7 +16,7 @@ from rover_bus.events.requests import MoveOrder, MoveStatus, ServerAddress
 from rover_bus.ps.core import ServerCore
 from rover_bus.ps.exchange import LinkLost
 from rover_bus.ps.frame import Buffer
-from rover_bus.ps.transfer import Apply, Ask, Effect, Rest, Transfer
+from rover_bus.ps.transfer import Answer, Apply, Ask, Both, Effect, Rest, Transfer
 
 log = get_logger("rover.ps.moves")
 
@@ -106,12 +107,27 @@ class Moves:
         match effect:
             case Apply(function, patient):
                 return await (self._run_patiently if patient else self._run)(function)
+            case Both(ask, apply):
+                return await self._perform_both(transfer, ask, apply)
             case Rest(seconds):
                 return await asyncio.sleep(seconds)
             case Ask(server, frame, last):
                 if last:
                     self._froze_s.setdefault(transfer.order.move, _now())
                 return await self._ask(server, frame)
+
+    async def _perform_both(self, transfer: Transfer, ask: Ask, apply: Apply) -> Answer:
+        async def try_to_ask() -> Answer:
+            with suppress(LinkLost):
+                return await self._ask(ask.server, ask.frame)
+            return None
+
+        asking = asyncio.ensure_future(try_to_ask())
+        try:
+            await self._perform(transfer, apply)
+            return await asking
+        finally:
+            asking.cancel()
 
     async def _conclude(self, transfer: Transfer) -> None:
         """A move is over: when the slots are ours now, note how long they were away and tell their source."""

@@ -7,6 +7,7 @@ may be repeated: requests are numbered, rows are written as they are, and nothin
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from rover_bus.events.errors import BadMessage, RoverError
@@ -17,9 +18,8 @@ from rover_bus.ps.core import ServerCore
 from rover_bus.ps.exchange import LinkLost
 from rover_bus.ps.frame import BodyReader, Buffer
 from rover_bus.ps.messages import Fetch, Fetched, RefusedMessage
-from rover_bus.ps.moving import Arrival
 
-CHUNK_BYTES = 1 << 20  # a few milliseconds of the source's loop
+CHUNK_BYTES = 1 << 19  # a millisecond or two of either server
 RATE_BYTES = 128 << 20  # a second: what the copy may take of both servers while they serve
 FEW_ROWS = 4096  # changed since the last look: what is left after that is handed over in a few milliseconds
 MOST_ROUNDS = 8  # of catching up: a slot that changes faster than that is handed over as it is
@@ -44,13 +44,21 @@ class Apply(NamedTuple):
     patient: bool = False  # workers first
 
 
+class Both(NamedTuple):
+    """Ask, and apply meanwhile. Result: the reply, or None when it was lost."""
+
+    ask: Ask
+    apply: Apply
+
+
 class Rest(NamedTuple):
     """Wait."""
 
     seconds: float
 
 
-Effect = Ask | Apply | Rest
+Effect = Ask | Apply | Both | Rest
+Answer = tuple[Buffer, Buffer] | None
 Steps = Generator[Effect, Any, None]
 
 
@@ -72,46 +80,53 @@ class Transfer:
             self.status = MoveStatus(move=self.order.move, phase="failed", detail=str(error))
 
     def _fetch_all(self) -> Steps:
-        number, last = 0, False
-        while not last:
+        number = 1
+        fetched, body = yield from self._fetch(number, False)
+        while not (fetched.rounds and (fetched.left <= FEW_ROWS or fetched.rounds > MOST_ROUNDS)):
             number += 1
-            fetched, body = yield from self._fetch(number, last)
+            ahead = yield Both(self._ask(number, False), self._writing(fetched, body, False))
             yield Rest(len(body) / RATE_BYTES)
-            yield from self._take_in(fetched, body, last)
-            last = fetched.rounds > 0 and (fetched.left <= FEW_ROWS or fetched.rounds > MOST_ROUNDS)
-        number += 1
-        fetched, body = yield from self._fetch(number, last)
-        yield from self._take_in(fetched, body, last)
+            fetched, body = yield from self._fetch(number, False, ahead)
+        yield self._writing(fetched, body, False)
+        fetched, body = yield from self._fetch(number + 1, True)
+        yield self._writing(fetched, body, True)
 
-    def _take_in(self, fetched: Fetched, body: Buffer, last: bool) -> Steps:
-        arrival: Arrival = yield Apply(
-            lambda: self._core.take_in(self.order.move, fetched, BodyReader(memoryview(body)), last),
-            patient=not last,
-        )
-        self.status = MoveStatus(
-            move=self.order.move,
-            phase="ready" if last else "copying",
-            rows=arrival.rows,
-            bytes=arrival.bytes,
-        )
+    def _writing(self, fetched: Fetched, body: Buffer, last: bool) -> Apply:
+        """Write what was fetched. With the last of it the slots are whole here."""
 
-    def _fetch(self, number: int, last: bool) -> Generator[Effect, Any, tuple[Fetched, Buffer]]:
-        """Ask until there is an answer: the same number again when one is lost."""
-        rest_s = FIRST_REST_S
+        def write() -> None:
+            arrival = self._core.take_in(self.order.move, fetched, BodyReader(memoryview(body)), last)
+            self.status = MoveStatus(
+                move=self.order.move,
+                phase="ready" if last else "copying",
+                rows=arrival.rows,
+                bytes=arrival.bytes,
+            )
+
+        return Apply(write, patient=not last)
+
+    def _fetch(
+        self, number: int, last: bool, ahead: Answer = None
+    ) -> Generator[Effect, Any, tuple[Fetched, Buffer]]:
+        """Return the answer that came `ahead`, or ask until there is one: the same number again when one is lost."""
+        rest_s, frame = FIRST_REST_S, ahead
         while True:
-            try:
-                header, body = yield Ask(self.order.source, self._frame(number, last), last)
-                reply = messages.decode_reply(header)
-            except LinkLost:
-                reply = None
-            if isinstance(reply, Fetched) and reply.number == number:
-                return reply, body
+            if frame is None:
+                with suppress(LinkLost):
+                    frame = yield self._ask(number, last)
+            reply = messages.decode_reply(frame[0]) if frame is not None else None
+            if frame is not None and isinstance(reply, Fetched) and reply.number == number:
+                return reply, frame[1]
             if isinstance(reply, RefusedMessage) and not (
                 reply.retry_s or reply.code == messages.UNKNOWN_MOVE
             ):
                 raise BadMessage(f"server {self.order.source.index} refused: {reply.message}")
+            frame = None
             yield Rest(rest_s)
             rest_s = min(2 * rest_s, LONGEST_REST_S)
+
+    def _ask(self, number: int, last: bool) -> Ask:
+        return Ask(self.order.source, self._frame(number, last), last)
 
     def _frame(self, number: int, last: bool) -> list[Buffer]:
         state = self._core.state
