@@ -24,6 +24,7 @@ from rover_bus.events.job import Dataset
 from rover_bus.events.leadership import LeaderEntry
 
 NOT_LOST = frozenset({"completed", "drained"})
+ORDERLY = frozenset({"left", "leaving"})  # why a host has no members: its daemon ended its masters, and says so
 
 
 @dataclass(slots=True)
@@ -57,7 +58,7 @@ class Tally:
                         self._leader_died_ms = time_ms
             case PlanProposed(masters=hosts) if hosts:
                 self.master_hosts = hosts
-            case MembersDisplaced(host=host, reason=reason) if reason != "left" and self.ended is None:
+            case MembersDisplaced(host=host, reason=reason) if reason not in ORDERLY and self.ended is None:
                 self.masters_lost += self.master_hosts.count(host)  # no daemon is left there to say so
             case MasterElected(term=term, holder=holder):
                 self.leader = LeaderEntry(holder=holder, term=term)

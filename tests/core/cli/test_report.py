@@ -26,3 +26,4 @@ def test_a_master_on_a_lost_host_is_counted_though_nobody_is_left_there_to_repor
 
 def test_masters_of_a_host_that_left_in_order_are_not_lost() -> None:
     assert _counted("left") == 0
+    assert _counted("leaving") == 0
