@@ -24,7 +24,9 @@ from rover_bus.events.job import Dataset
 from rover_bus.events.leadership import LeaderEntry
 
 NOT_LOST = frozenset({"completed", "drained"})
-ORDERLY = frozenset({"left", "leaving"})  # why a host has no members: its daemon ended its masters, and says so
+ORDERLY = frozenset(
+    {"left", "leaving"}
+)  # why a host has no members: its daemon ended its masters, and says so
 
 
 @dataclass(slots=True)

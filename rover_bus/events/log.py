@@ -12,22 +12,26 @@ from typing import Any, get_args
 
 import msgspec
 
-from rover_bus.events.checkpoints import PartPlace, StoredPart
+from rover_bus.events.cut_log import (
+    CutFailed,
+    CutOpened,
+    CutPersistOrdered,
+    CutReady,
+    CutStaged,
+    CutSuperseded,
+    ManifestOrdered,
+    PartAsked,
+    PartCopied,
+    PartStored,
+    PartTaken,
+    Restored,
+)
 from rover_bus.events.facts import PlanProposed, SkippedRow
 from rover_bus.events.identity import DesiredMember, Member
 from rover_bus.events.job import Dataset, JobSpec
+from rover_bus.events.record import Caused as Caused
+from rover_bus.events.record import Record as Record
 from rover_bus.events.requests import ServerAddress
-
-
-class Record(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", gc=False):
-    """Base of everything a master decides. Trees without cycles, made by the million: the collector need not look."""
-
-
-class Caused(Record, frozen=True, kw_only=True):
-    """A record that is not the answer to a lease call: `cause` is the id of the input that led to it."""
-
-    cause: str = ""
-
 
 # -- the job -----------------------------------------------------------------------------------------------------------
 
@@ -358,97 +362,6 @@ class Rewound(Caused, frozen=True, kw_only=True, tag="ledger.rewound"):
     cut: int = 0  # 0: from nothing
     servers: list[int] = []  # indexes of those that go back to the cut; the others keep what they hold (P11)
     samples_again: int = 0
-
-
-# -- checkpoints -------------------------------------------------------------------------------------------------------
-
-
-class CutOpened(Caused, frozen=True, kw_only=True, tag="cut.opened"):
-    """The ledger as it is here is the cut's place in the data (P9)."""
-
-    cut: int
-
-
-class PartTaken(Caused, frozen=True, kw_only=True, tag="part.taken"):
-    """A server staged its part; a later round of the same server replaces the earlier."""
-
-    cut: int
-    place: PartPlace
-    round: int = 0
-    copied_bytes: int = 0
-    blocked_s: float = 0.0
-
-
-class PartAsked(Caused, frozen=True, kw_only=True, tag="part.asked"):
-    """Slots were missing: their present owner is asked once more (P10)."""
-
-    cut: int
-    index: int
-    round: int
-
-
-class CutStaged(Caused, frozen=True, kw_only=True, tag="cut.staged"):
-    """The parts cover every slot: the cut is complete in memory."""
-
-    cut: int
-
-
-class CutPersistOrdered(Caused, frozen=True, kw_only=True, tag="cut.persist_ordered"):
-    cut: int
-    path: str
-
-
-class PartStored(Caused, frozen=True, kw_only=True, tag="part.stored"):
-    cut: int
-    stored: StoredPart
-
-
-class PartCopied(Caused, frozen=True, kw_only=True, tag="part.copied"):
-    """Another host holds the part too, or parity over it."""
-
-    cut: int
-    part: str
-    holder: str
-
-
-class ManifestOrdered(Caused, frozen=True, kw_only=True, tag="manifest.ordered"):
-    cut: int
-    host: str
-
-
-class CutReady(Caused, frozen=True, kw_only=True, tag="cut.ready"):
-    cut: int
-    path: str
-    size_bytes: int = 0
-
-
-class CutSuperseded(Caused, frozen=True, kw_only=True, tag="cut.superseded"):
-    """`usable`: its copies are the newest that there are: until a newer cut is redundant it can be gone back to."""
-
-    cut: int
-    generation: int = 0
-    by: int = 0
-    reason: str = ""
-    usable: bool = False
-
-
-class CutFailed(Caused, frozen=True, kw_only=True, tag="cut.failed"):
-    """`usable`: it could not be stored, but is still in memory: until a newer cut is staged it can be gone back to."""
-
-    cut: int
-    generation: int = 0
-    reason: str
-    usable: bool = False
-
-
-class Restored(Caused, frozen=True, kw_only=True, tag="server.restored"):
-    """A server serves from the cut that it was admitted with."""
-
-    member: Member
-    cut: int
-    source: str
-    seconds: float = 0.0
-    rows: int = 0
 
 
 class SnapshotChunk(Record, frozen=True, kw_only=True, tag="snapshot.chunk"):

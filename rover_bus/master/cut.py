@@ -12,7 +12,7 @@ from typing import Any, Literal
 import msgspec
 
 from rover_bus.events.checkpoints import PartPlace, SlotRange, StoredPart
-from rover_bus.events.log import CutFailed, CutSuperseded
+from rover_bus.events.cut_log import CutFailed, CutSuperseded
 from rover_bus.master.ledger import Ledger
 
 SLOTS = 4096  # ids hash to so many slots (design §6)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from rover_bus.events import log
+from rover_bus.events import cut_log, log
 from rover_bus.events.log import Record
 from rover_bus.master import recovery
 from rover_bus.master.cut import Cut, position
@@ -22,7 +22,7 @@ def _cut(state: State, number: int) -> Cut:
     return cut
 
 
-def _open(state: State, record: log.CutOpened) -> None:
+def _open(state: State, record: cut_log.CutOpened) -> None:
     ledger = state.ledger
     if ledger is None:
         raise ValueError("a cut before the data set was fixed: this log does not belong to a job")
@@ -39,18 +39,18 @@ def _open(state: State, record: log.CutOpened) -> None:
     keep_spans(state)
 
 
-def _take(state: State, record: log.PartTaken) -> None:
+def _take(state: State, record: cut_log.PartTaken) -> None:
     cut = _cut(state, record.cut)
     index = record.place.index
     cut.parts[index], cut.taken[index] = record.place, record.round
     cut.cost_s = max(cut.cost_s, record.blocked_s)
 
 
-def _ask(state: State, record: log.PartAsked) -> None:
+def _ask(state: State, record: cut_log.PartAsked) -> None:
     _cut(state, record.cut).rounds[record.index] = record.round
 
 
-def _stage(state: State, record: log.CutStaged) -> None:
+def _stage(state: State, record: cut_log.CutStaged) -> None:
     cut = _cut(state, record.cut)
     cut.state = "staged"
     known = state.cut_cost_s or cut.cost_s
@@ -58,15 +58,15 @@ def _stage(state: State, record: log.CutStaged) -> None:
     state.cut_cost_s = (1 - SMOOTHING) * known + SMOOTHING * cut.cost_s
 
 
-def _order(state: State, record: log.CutPersistOrdered) -> None:
+def _order(state: State, record: cut_log.CutPersistOrdered) -> None:
     _cut(state, record.cut).ordered = True
 
 
-def _store(state: State, record: log.PartStored) -> None:
+def _store(state: State, record: cut_log.PartStored) -> None:
     _cut(state, record.cut).stored[record.stored.index] = record.stored
 
 
-def _copy(state: State, record: log.PartCopied) -> None:
+def _copy(state: State, record: cut_log.PartCopied) -> None:
     _cut(state, record.cut).copied.setdefault(record.part, []).append(record.holder)
     _forget_over(state, record.cut)
 
@@ -79,11 +79,11 @@ def _forget_over(state: State, number: int) -> None:
             _forget(state, older.number)
 
 
-def _write(state: State, record: log.ManifestOrdered) -> None:
+def _write(state: State, record: cut_log.ManifestOrdered) -> None:
     _cut(state, record.cut).writer = record.host
 
 
-def _ready(state: State, record: log.CutReady) -> None:
+def _ready(state: State, record: cut_log.CutReady) -> None:
     cut = _cut(state, record.cut)
     cut.state, cut.path = "ready", record.path
     ready = sorted(number for number, each in state.cuts.items() if each.state == "ready")
@@ -91,7 +91,7 @@ def _ready(state: State, record: log.CutReady) -> None:
         _forget(state, number)
 
 
-def _end(state: State, record: log.CutSuperseded | log.CutFailed) -> None:
+def _end(state: State, record: cut_log.CutSuperseded | cut_log.CutFailed) -> None:
     if record.usable and record.cut in state.cuts:
         state.cuts[record.cut].over = True
     else:
@@ -103,7 +103,7 @@ def _forget(state: State, number: int) -> None:
     keep_spans(state)
 
 
-def _restore(state: State, record: log.Restored) -> None:
+def _restore(state: State, record: cut_log.Restored) -> None:
     state.going_back.pop(record.member.index, None)
     if not state.going_back:
         state.restoring = None
@@ -130,16 +130,16 @@ def keep_spans(state: State) -> None:
 
 
 EVOLUTIONS: dict[type[Record], Callable[[State, Any], None]] = {
-    log.CutOpened: _open,
-    log.PartTaken: _take,
-    log.PartAsked: _ask,
-    log.CutStaged: _stage,
-    log.CutPersistOrdered: _order,
-    log.PartStored: _store,
-    log.PartCopied: _copy,
-    log.ManifestOrdered: _write,
-    log.CutReady: _ready,
-    log.CutSuperseded: _end,
-    log.CutFailed: _end,
-    log.Restored: _restore,
+    cut_log.CutOpened: _open,
+    cut_log.PartTaken: _take,
+    cut_log.PartAsked: _ask,
+    cut_log.CutStaged: _stage,
+    cut_log.CutPersistOrdered: _order,
+    cut_log.PartStored: _store,
+    cut_log.PartCopied: _copy,
+    cut_log.ManifestOrdered: _write,
+    cut_log.CutReady: _ready,
+    cut_log.CutSuperseded: _end,
+    cut_log.CutFailed: _end,
+    cut_log.Restored: _restore,
 }

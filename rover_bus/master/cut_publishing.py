@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rover_bus.events import checkpoint_facts as facts
-from rover_bus.events import log
+from rover_bus.events import cut_log
 from rover_bus.events.checkpoints import ManifestContent
 from rover_bus.events.facts import JobFact
 from rover_bus.events.log import Record
@@ -21,7 +21,7 @@ def _names(job: str, number: int, state: State) -> dict[str, Any]:
     return {"job": job, "cut": number, "generation": generation, "uid": state.uid, "history": state.history}
 
 
-def _opened(job: str, record: log.CutOpened, state: State, term: int) -> list[JobFact]:
+def _opened(job: str, record: cut_log.CutOpened, state: State, term: int) -> list[JobFact]:
     cut = state.cuts.get(record.cut)
     return [
         facts.CheckpointOpened(
@@ -32,7 +32,7 @@ def _opened(job: str, record: log.CutOpened, state: State, term: int) -> list[Jo
     ]
 
 
-def _taken(job: str, record: log.PartTaken, state: State, term: int) -> list[JobFact]:
+def _taken(job: str, record: cut_log.PartTaken, state: State, term: int) -> list[JobFact]:
     return [
         facts.PartStaged(
             **_names(job, record.cut, state),
@@ -43,7 +43,7 @@ def _taken(job: str, record: log.PartTaken, state: State, term: int) -> list[Job
     ]
 
 
-def _staged(job: str, record: log.CutStaged, state: State, term: int) -> list[JobFact]:
+def _staged(job: str, record: cut_log.CutStaged, state: State, term: int) -> list[JobFact]:
     """Its parts cover every slot. Copies may have been quicker than the last part's report."""
     cut = state.cuts.get(record.cut)
     staged = facts.CheckpointStaged(**_names(job, record.cut, state), parts=_parts(state, record.cut))
@@ -55,7 +55,7 @@ def _parts(state: State, number: int) -> list[Any]:
     return [cut.parts[index] for index in sorted(cut.parts)] if cut is not None else []
 
 
-def _ordered(job: str, record: log.CutPersistOrdered, state: State, term: int) -> list[JobFact]:
+def _ordered(job: str, record: cut_log.CutPersistOrdered, state: State, term: int) -> list[JobFact]:
     return [
         facts.CheckpointPersistOrdered(
             **_names(job, record.cut, state), term=term, parts=_parts(state, record.cut), path=record.path
@@ -63,7 +63,7 @@ def _ordered(job: str, record: log.CutPersistOrdered, state: State, term: int) -
     ]
 
 
-def _copied(job: str, record: log.PartCopied, state: State, term: int) -> list[JobFact]:
+def _copied(job: str, record: cut_log.PartCopied, state: State, term: int) -> list[JobFact]:
     """Redundant is what is held twice, all of it: said once, by the copy that makes it so (P13)."""
     cut = state.cuts.get(record.cut)
     if cut is None or len(cut.copied[record.part]) > 1:
@@ -79,7 +79,7 @@ def _redundant(job: str, cut: Cut, state: State) -> list[JobFact]:
     return [facts.CheckpointRedundant(**_names(job, cut.number, state), holders=holders)]
 
 
-def _manifest(job: str, record: log.ManifestOrdered, state: State, term: int) -> list[JobFact]:
+def _manifest(job: str, record: cut_log.ManifestOrdered, state: State, term: int) -> list[JobFact]:
     cut = state.cuts.get(record.cut)
     if cut is None:
         return []
@@ -122,24 +122,24 @@ def manifest_of(state: State, cut: Cut) -> ManifestContent:
 
 
 PUBLISHERS: dict[type[Record], Callable[[str, Any, State, int], list[JobFact]]] = {
-    log.CutOpened: _opened,
-    log.PartTaken: _taken,
-    log.CutStaged: _staged,
-    log.CutPersistOrdered: _ordered,
-    log.PartCopied: _copied,
-    log.ManifestOrdered: _manifest,
-    log.CutReady: lambda job, r, state, term: [
+    cut_log.CutOpened: _opened,
+    cut_log.PartTaken: _taken,
+    cut_log.CutStaged: _staged,
+    cut_log.CutPersistOrdered: _ordered,
+    cut_log.PartCopied: _copied,
+    cut_log.ManifestOrdered: _manifest,
+    cut_log.CutReady: lambda job, r, state, term: [
         facts.CheckpointReady(**_names(job, r.cut, state), path=r.path, size_bytes=r.size_bytes)
     ],
-    log.CutSuperseded: lambda job, r, state, term: [
+    cut_log.CutSuperseded: lambda job, r, state, term: [
         facts.CheckpointSuperseded(
             **{**_names(job, r.cut, state), "generation": r.generation}, newer=r.by, reason=r.reason
         )
     ],
-    log.CutFailed: lambda job, r, state, term: [
+    cut_log.CutFailed: lambda job, r, state, term: [
         facts.CheckpointFailed(**{**_names(job, r.cut, state), "generation": r.generation}, reason=r.reason)
     ],
-    log.Restored: lambda job, r, state, term: [
+    cut_log.Restored: lambda job, r, state, term: [
         facts.ServerRestored(
             **_names(job, r.cut, state), member=r.member, source=r.source, seconds=r.seconds, rows=r.rows
         )

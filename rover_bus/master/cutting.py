@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
-from rover_bus.events import log
+from rover_bus.events import cut_log
 from rover_bus.events.checkpoint_facts import (
     HostManifestWritten,
     HostPartFact,
@@ -71,7 +71,7 @@ def tick(state: State, pace: Pace, now: float) -> Consequences:
     if persisting is not None and pace.persisting_s(now) > PERSIST_PATIENCE_S:
         yield from fail(state, persisting.number, "it was not stored in time", "tick")
     if _is_due(state, pace, now):
-        yield log.CutOpened(cut=state.last_cut + 1, cause="tick")
+        yield cut_log.CutOpened(cut=state.last_cut + 1, cause="tick")
 
 
 def _is_due(state: State, pace: Pace, now: float) -> bool:
@@ -152,7 +152,7 @@ def report(state: State, member: Member, staged: PartReport | None, cause: str) 
         size_bytes=staged.size_bytes,
         generation=opened.generation,
     )
-    yield log.PartTaken(
+    yield cut_log.PartTaken(
         cut=opened.number,
         place=place,
         round=staged.round,
@@ -168,7 +168,7 @@ def _complete(state: State, cut: Cut, cause: str) -> Consequences:
     if missing:
         yield from _ask_again(state, cut, missing, cause)
         return
-    yield log.CutStaged(cut=cut.number, cause=cause)
+    yield cut_log.CutStaged(cut=cut.number, cause=cause)
     for older in sorted(state.cuts):
         waits = state.cuts[older].state == "staged" and not state.cuts[older].ordered
         if older < cut.number and waits and not state.cuts[older].over:
@@ -184,7 +184,7 @@ def _ask_again(state: State, cut: Cut, missing: set[int], cause: str) -> Consequ
     for server in routing.servers:
         mine = {slot for i, first, end in routing.owners if i == server.index for slot in range(first, end)}
         if mine & missing:
-            yield log.PartAsked(
+            yield cut_log.PartAsked(
                 cut=cut.number, index=server.index, round=cut.rounds.get(server.index, 0) + 1, cause=cause
             )
 
@@ -201,7 +201,7 @@ def persist_next(state: State, cause: str) -> Consequences:
         return
     if any(other.storing for other in state.cuts.values()):
         return
-    yield log.CutPersistOrdered(cut=cut.number, path=wanted.path, cause=cause)
+    yield cut_log.CutPersistOrdered(cut=cut.number, path=wanted.path, cause=cause)
 
 
 def notice(state: State, fact: HostPartFact, cause: str) -> Consequences:
@@ -211,11 +211,11 @@ def notice(state: State, fact: HostPartFact, cause: str) -> Consequences:
         return
     match fact:
         case HostPartMirrored(host=holder, part=part) if holder not in cut.copied.get(part, []):
-            yield log.PartCopied(cut=cut.number, part=part, holder=holder, cause=cause)
+            yield cut_log.PartCopied(cut=cut.number, part=part, holder=holder, cause=cause)
         case HostPartPersisted() if cut.storing:
             yield from _store(state, cut, fact, cause)
         case HostManifestWritten(host=host, path=path, size_bytes=size) if cut.writer == host and cut.storing:
-            yield log.CutReady(cut=cut.number, path=path, size_bytes=size, cause=cause)
+            yield cut_log.CutReady(cut=cut.number, path=path, size_bytes=size, cause=cause)
             yield from persist_next(state, cause)
         case HostPartFailed(step=step, reason=reason) if step not in ("mirror", "parity") and cut.storing:
             yield from fail(state, cut.number, reason, cause)
@@ -225,13 +225,13 @@ def _store(state: State, cut: Cut, fact: HostPartPersisted, cause: str) -> Conse
     place = next((place for place in cut.parts.values() if place.part == fact.part), None)
     if place is None or place.host != fact.host or place.index in cut.stored:
         return
-    yield log.PartStored(
+    yield cut_log.PartStored(
         cut=cut.number,
         stored=StoredPart(part=fact.part, index=place.index, slots=place.slots, files=fact.files),
         cause=cause,
     )
     if set(cut.stored) == set(cut.parts):
-        yield log.ManifestOrdered(cut=cut.number, host=fact.host, cause=cause)
+        yield cut_log.ManifestOrdered(cut=cut.number, host=fact.host, cause=cause)
 
 
 def fail(state: State, number: int, reason: str, cause: str) -> Consequences:

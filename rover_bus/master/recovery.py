@@ -11,7 +11,7 @@ from collections.abc import Collection, Generator
 
 import msgspec
 
-from rover_bus.events import log
+from rover_bus.events import cut_log
 from rover_bus.events.checkpoints import RestoreOrder, RestoreReport
 from rover_bus.events.identity import Member
 from rover_bus.events.log import Left, Record, Rewound
@@ -131,7 +131,7 @@ def report(state: State, member: Member, restored: RestoreReport | None, cause: 
     if restored is None or restored.problem or state.going_back.get(member.index, 0) != restored.cut:
         return
     if restored.cut:
-        yield log.Restored(
+        yield cut_log.Restored(
             member=member,
             cut=restored.cut,
             source=restored.source,

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from rover_bus.events import checkpoint_facts as facts
-from rover_bus.events import log
+from rover_bus.events import cut_log
 from rover_bus.events.checkpoints import PartPlace
 from rover_bus.master.cut import Cut
 from rover_bus.master.cut_publishing import PUBLISHERS
 from rover_bus.master.state import State
 
-STAGED = log.CutStaged(cut=3)
+STAGED = cut_log.CutStaged(cut=3)
 
 
 def live(*events):
@@ -28,7 +28,7 @@ def live(*events):
             part = f"ps-{event}"
             cut.parts.setdefault(event, place(event))
             cut.copied.setdefault(part, []).append(f"host-{len(cut.copied.get(part, []))}")
-            record = log.PartCopied(cut=3, part=part, holder="x")
+            record = cut_log.PartCopied(cut=3, part=part, holder="x")
         said.append(
             sum(
                 isinstance(fact, facts.CheckpointRedundant)

@@ -7,18 +7,14 @@ import math
 import pytest
 
 from rover_bus.events.checkpoints import PartReport
+from rover_bus.events.cut_log import CutFailed, CutOpened, CutStaged, CutSuperseded, PartAsked
 from rover_bus.events.facts import HostLeft, JobStopRequested
 from rover_bus.events.job import CheckpointSpec, Dataset
 from rover_bus.events.log import (
     Committed,
-    CutFailed,
-    CutOpened,
-    CutStaged,
-    CutSuperseded,
     Ended,
     EpochBegun,
     Granted,
-    PartAsked,
     Rewound,
 )
 from rover_bus.events.requests import HeartbeatRequest
