@@ -127,8 +127,7 @@ def _probe(job: KnownJob, cores_left: float, space: PlanSpace) -> Wish | None:
         return None
     view = probe_view(job, cores_left)
     relief = relieved_anchor(view, space) != view.anchor
-    knows_enough = len(known) >= PROBED_SIZES or not job.cold
-    if not relief and knows_enough and not isinstance(fit_job(job), NotEnough):
+    if not relief and (len(known) >= PROBED_SIZES if job.cold else not isinstance(fit_job(job), NotEnough)):
         return None
     size = _most_telling(job, view, space, known)
     if size is None:
