@@ -2,8 +2,8 @@
 
 Fed through `port`; behind `on_the_bus` each call crosses the simulated bus as well. The shell here plays the master and the
 platform of every job: it says what was submitted, applied, settled and ended, and turns windows into profiles of members and
-hosts. Apart from `staged`, which composes deciders that the live Brain does not use yet: it changes workers and memory limits only,
-and it starts a job without history with one worker, in containers of the user's size.
+hosts. Apart from `staged`, which composes the same decisions without a plan's life: the live Brain begins with one worker where
+there is no history, measures each change before the next one, and takes back what does not pay.
 """
 
 from __future__ import annotations
