@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
 from rover_bus.flash.errors import NoCheckpoint, StorageFailed
 from rover_bus.flash.layout import Array
+
+SYNC_BYTES = 16 << 20  # written before the disk is asked to begin
 
 
 def as_view(data: Array | bytes) -> memoryview:
@@ -122,24 +125,49 @@ class DirectoryFiles:
 
 
 class _FileSink:
+    """A file whose first bytes go to the disk while the later ones are still being made (`SYNC_BYTES` at a time, on a thread)."""
+
     def __init__(self, fd: int, path: str) -> None:
         self._fd, self._path = fd, path
+        self._unsynced = 0
+        self._syncing: threading.Thread | None = None
+        self._error: OSError | None = None
 
     def write(self, data: Array | bytes) -> None:
         view = as_view(data)
+        self._unsynced += len(view)
         try:
             while len(view):
                 view = view[os.write(self._fd, view) :]
         except OSError as error:
             raise _failed(error, self._path) from None
+        if self._unsynced >= SYNC_BYTES and not (self._syncing and self._syncing.is_alive()):
+            self._unsynced = 0
+            self._syncing = threading.Thread(target=self._begin_to_sync, name="rover-sync", daemon=True)
+            self._syncing.start()
+
+    def _begin_to_sync(self) -> None:
+        try:
+            os.fdatasync(self._fd)
+        except OSError as error:
+            self._error = self._error or error  # the kernel says it once: `sync` would hear nothing of it
 
     def sync(self) -> None:
+        self._settle()
         try:
+            if self._error:
+                raise self._error
             os.fsync(self._fd)
         except OSError as error:
             raise _failed(error, self._path) from None
 
+    def _settle(self) -> None:
+        if self._syncing:
+            self._syncing.join()
+            self._syncing = None
+
     def close(self) -> None:
+        self._settle()
         os.close(self._fd)
 
 
