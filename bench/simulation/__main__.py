@@ -117,6 +117,10 @@ def run(
 def from_pieces(keep: Path, out: Path | None, losses: Path | None, budget: bool, as_json: bool) -> None:
     """Report what `run --keep` has finished so far, every policy on the seeds that it was run on."""
     cells = collect(Kept(keep, frozen_key()))
+    if not cells:
+        raise click.ClickException(
+            f"{keep} holds no seed with {OURS} and a rival under this code's digests: run cells with --keep"
+        )
     for label, seeds in cells.items():
         _print(label, seeds, budget)
     _write(cells, dict(frozen()), out, losses, as_json)
