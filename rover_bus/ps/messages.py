@@ -182,6 +182,7 @@ _requests = msgspec.msgpack.Decoder(Request)
 _replies = msgspec.msgpack.Decoder(Reply)
 _fetches = msgspec.msgpack.Decoder(Fetch)
 _FETCH = _encoder.encode("fetch")  # what follows the first byte of a Fetch: an array that begins with its tag
+_PULL = _encoder.encode("pull")
 
 
 def encode(message: Request | Reply, arrays: list[npt.NDArray[Any]] | None = None) -> list[Buffer]:
@@ -192,6 +193,11 @@ def encode(message: Request | Reply, arrays: list[npt.NDArray[Any]] | None = Non
 def decode_request(header: Buffer) -> Request:
     """Return a worker's message. Raises BadMessage."""
     return _decode(_requests, header)  # type: ignore[no-any-return]
+
+
+def asks_for_values(header: Buffer) -> bool:
+    """Whether a request is a pull."""
+    return bytes(header[1 : 1 + len(_PULL)]) == _PULL
 
 
 def is_leisurely(header: Buffer) -> bool:

@@ -1,8 +1,9 @@
 """Work of a server that can wait a few milliseconds: rows on their way to another server, while workers train.
 
 Fed and driven by `server`, with its time. A worker's request that arrives while a chunk of rows is being copied waits for it, and
-all servers of the step with it. So a chunk is taken up right after a worker was answered, when the worker is the one to be busy;
-or at once, while no worker asks for anything. Apart, because it is a decision, and `server` is a shell.
+all servers of the step with it. So a chunk is taken up right after a worker was given values, when the worker is the one to be busy
+(after a push its next pull is on its way already); or at once, while no worker asks for anything. Apart, because it is a decision,
+and `server` is a shell.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ class Patience:
         """Let something wait."""
         self._waiting.append(Work(do, drop, now_s + MOST_S))
 
-    def note_answer(self, now_s: float) -> None:
-        """A worker was answered: the next moments are the best."""
-        self._answered_s, self._opportune = now_s, True
+    def note_answer(self, now_s: float, gave_values: bool) -> None:
+        """A worker was answered. With values it has something to do: the next moments are the best."""
+        self._answered_s, self._opportune = now_s, gave_values
 
     def take(self, now_s: float) -> Work | None:
         """Return one piece of work if this is the time for it."""

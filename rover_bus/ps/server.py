@@ -20,7 +20,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from rover_bus.events.errors import AccessDenied, BadMessage
-from rover_bus.ps import handshake
+from rover_bus.ps import handshake, messages
 from rover_bus.ps.core import ServerCore
 from rover_bus.ps.patience import Patience
 from rover_bus.ps.shared import SharedBodies, create_memory, map_memory
@@ -215,10 +215,11 @@ class Server:
                 answer = partial(self._answer_waiting, connection)
                 self._patience.put(answer, lambda: None, time.monotonic())
                 continue
+            gives_values = messages.asks_for_values(frame[0])
             connection.sender.put(self.core.answer(*frame))
             if not self._send(connection):
                 break
-            self._patience.note_answer(time.monotonic())
+            self._patience.note_answer(time.monotonic(), gives_values)
         return True
 
     def _answer_waiting(self, connection: _Connection) -> None:

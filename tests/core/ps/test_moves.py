@@ -606,13 +606,15 @@ def test_rows_that_changed_are_sent_again_in_pieces_and_not_before_the_copy_has_
 
 def test_a_worker_goes_before_rows_that_move_but_they_are_not_forgotten():
     patience, done = Patience(), []
-    patience.note_answer(0.0)
+    patience.note_answer(0.0, gave_values=True)
     for name in ("first", "second", "third"):
         patience.put(partial(done.append, name), lambda: None, 0.001)
     assert patience.pause_s(0.001, 1.0) == pytest.approx(MOST_S)
-    patience.take(0.001).do()  # a worker was just answered
-    assert patience.take(0.002) is None  # its next request may come any moment
-    patience.note_answer(0.003)
+    patience.take(0.001).do()  # a worker was just given values
+    assert patience.take(0.002) is None  # its push may come any moment
+    patience.note_answer(0.0025, gave_values=False)
+    assert patience.take(0.0025) is None  # its next pull is on its way
+    patience.note_answer(0.003, gave_values=True)
     patience.take(0.003).do()
     assert patience.take(0.004) is None
     patience.take(0.001 + MOST_S).do()  # it has waited long enough
@@ -634,3 +636,19 @@ def test_what_waits_when_a_server_ends_is_dropped():
     patience.drop()
     assert dropped == [1]
     assert patience.take(9.0) is None
+
+
+def test_the_kind_of_a_request_is_seen_without_reading_it():
+    fence = Fence(0, 0, 0, 1)
+    fetch = Fetch(fence=fence, move=1, number=1, target=(1, 1))
+    kinds = {
+        "values": messages.Pull(fence=fence),
+        "leisurely": fetch,
+        "hand-over": msgspec.structs.replace(fetch, hand_over=True),
+        "push": messages.Push(fence=fence, epoch=0, number=1),
+    }
+    headers = {name: unpack(bytearray(b"".join(messages.encode(kind))))[0] for name, kind in kinds.items()}
+    assert [name for name, header in headers.items() if messages.asks_for_values(header)] == ["values"]
+    assert [name for name, header in headers.items() if messages.is_leisurely(header)] == ["leisurely"]
+    assert not messages.is_leisurely(b"")
+    assert not messages.is_leisurely(bytes(headers["leisurely"])[:8])
