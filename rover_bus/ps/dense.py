@@ -32,8 +32,6 @@ def owned_lines(entry: Entry, is_owned: npt.NDArray[np.bool_]) -> Int:
 class DenseStore:
     """Dense arrays as lines of 64 elements, in chunks: a chunk lives in one slot. Keys are not sent: an array goes whole."""
 
-    scans_places = False
-
     def __init__(self, family: Dense, owned: Int, seed: int, budget: Budget) -> None:
         self.rows = Rows(family, stored_width(family), budget)
         self._family, self._seed = family, seed

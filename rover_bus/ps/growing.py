@@ -28,11 +28,9 @@ SWEEP_ROWS = 1 << 13  # removed in one go
 class GrowingStore:
     """Tables that grow by the first push of an id. One index and one block of rows for the family."""
 
-    scans_places = True
-
     def __init__(self, family: Growing, owned: Int, seed: int, budget: Budget) -> None:
         self.rows = Rows(family, family.width, budget)
-        self._family, self._seed = family, seed
+        self.family, self._seed = family, seed
         self._slots_here = Ownership(owned)
         self._index = RowIndex()
         self._stretches = [Stretch(1, kind) for kind in ("int64", "int64", "int16")]
@@ -71,7 +69,7 @@ class GrowingStore:
     def _first_values(self, keys: Keys, which: Int) -> npt.NDArray[Any]:
         _, _, seeds = self._columns.spread(keys)
         seeds = np.broadcast_to(seeds, keys.keys.shape)[which].view(np.uint64)
-        return first_values(self._family.init, seeds, keys.keys[which], self.rows.width, self._family.dtype)
+        return first_values(self.family.init, seeds, keys.keys[which], self.rows.width, self.family.dtype)
 
     def pull(self, keys: Keys, places: Places) -> npt.NDArray[Any]:
         assert not isinstance(places, slice)
@@ -223,12 +221,23 @@ class GrowingStore:
         end = min(cursor + self._outlook(wanted, most_rows), self.rows.count)
         rows = self._rows_between(cursor, end, wanted)[:most_rows]
         reached = int(rows[-1]) + 1 if len(rows) == most_rows else end
+        return self._named(rows)._replace(cursor=reached if reached < self.rows.count else -1)
+
+    def _named(self, rows: Int) -> Scanned:
         rows = rows[np.argsort(self._tags[rows], kind="stable")]
         tags, counts = np.unique(self._tags[rows], return_counts=True)
         names = tuple(self._names[int(tag)] for tag in tags)
-        return Scanned(
-            Keys(names, counts, self._ids[rows]), rows, reached if reached < self.rows.count else -1
-        )
+        return Scanned(Keys(names, counts, self._ids[rows]), rows, -1)
+
+    def among(self, rows: Int, slots: Mask) -> Int:
+        """Return those of some rows that are in use and lie in these slots."""
+        rows = rows[members_of(self._slot_of[rows], slots)]
+        return rows[self._tags[rows] >= 0]
+
+    def named(self, rows: Int) -> tuple[Keys, Int]:
+        """Return the keys of rows, and the rows in the same order."""
+        found = self._named(rows)
+        return found.keys, found.places
 
     def touched(self, keys: Keys, places: Places, slots: Mask) -> Keys:
         return only(slots[self._slot_of[places]], keys)

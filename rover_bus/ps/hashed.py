@@ -35,8 +35,6 @@ BUILD_ROWS = 1 << 16  # rows given their first values at a time
 class HashedStore:
     """Fixed tables. The rows of a slot are an arithmetic series (`hashed_slots`), side by side from the slot's first place on."""
 
-    scans_places = False
-
     def __init__(self, family: Hashed, owned: Int, seed: int, budget: Budget) -> None:
         self.rows = Rows(family, family.width, budget)
         self._family, self._seed = family, seed

@@ -16,6 +16,7 @@ from rover_bus.events.requests import MoveOrder
 from rover_bus.ps.admission import SlotGroup
 from rover_bus.ps.catalogue import Keys
 from rover_bus.ps.frame import BodyReader
+from rover_bus.ps.growing import GrowingStore
 from rover_bus.ps.intervals import Intervals
 from rover_bus.ps.messages import AppliedSets, Fetch, Fetched, Section, section_of
 from rover_bus.ps.ranges import Ranges, mask_of
@@ -24,7 +25,6 @@ from rover_bus.ps.spec import Growing, Table
 from rover_bus.ps.storage import Int, Store, only
 from rover_bus.ps.tables import TableSet
 
-END = -1  # the cursor of a family that was copied to its end
 MERGE_AT = 64  # entries of a change log: then they are made one
 Arrays = list[npt.NDArray[Any]]
 
@@ -35,6 +35,12 @@ class Part(NamedTuple):
     family: Table
     keys: Keys
     places: Int | None = None  # where known: they stay while the slots are here
+
+    def some(self, which: slice) -> Part:
+        """Return some of the rows."""
+        mask = np.zeros(len(self.keys.keys), bool)
+        mask[which] = True
+        return Part(self.family, only(mask, self.keys), None if self.places is None else self.places[which])
 
 
 class ChangeLog:
@@ -65,6 +71,36 @@ class ChangeLog:
         return parts
 
 
+class RowLog:
+    """The same for tables that grow: a byte a row, so that a push costs next to nothing however many rows change."""
+
+    def __init__(self, store: GrowingStore, slots: npt.NDArray[np.bool_]) -> None:
+        self._store, self._slots = store, slots
+        self._changed = np.zeros(store.rows.capacity, bool)
+
+    def note(self, places: Int) -> None:
+        """A push has trained these rows, of whatever slots."""
+        if self._store.rows.capacity > len(self._changed):
+            grown = np.zeros(self._store.rows.capacity, bool)
+            grown[: len(self._changed)] = self._changed
+            self._changed = grown
+        self._changed[places] = True
+
+    def forget(self, first: int, end: int) -> None:
+        """Rows from `first` to `end` are copied as they are now."""
+        self._changed[first:end] = False
+
+    def rows(self) -> Int:
+        """Return the changed rows of our slots."""
+        return self._store.among(np.flatnonzero(self._changed[: self._store.rows.count]), self._slots)
+
+    def drain(self) -> Part | None:
+        """Return every changed row once, and begin anew."""
+        rows = self.rows()
+        self._changed[:] = False
+        return Part(self._store.family, *self._store.named(rows)) if len(rows) else None
+
+
 def _merged(entries: list[Keys]) -> Keys:
     """Return each key of each table once, ascending."""
     by_table: dict[str, Arrays] = {}
@@ -91,20 +127,26 @@ class Departure:
         self.number = 0
         self.copied = self.handed_over = False
         self._at, self._cursor = 0, 0  # family, and where in it
-        self._reached: dict[Table, int] = {}  # families that are being copied or were, and the cursor in them
+        self._copying: set[Table] = set()  # families that the copy has reached
+        self._row_logs: dict[Table, RowLog] = {}
         self._last: list[Part] = []
         self._changed: list[Part] = []  # rows of the present round that are still to be sent
         self._rounds = 0
 
     def note(self, family: Table, store: Store, keys: Keys, places: Places) -> None:
-        """A push has trained these rows. Those that the copy has not reached are sent by it as they are then."""
-        reached = END if self.copied else self._reached.get(family)
-        if reached is None:
+        """A push has trained these rows. Families that the copy has not reached are copied as they are then."""
+        if not (self.copied or family in self._copying):
             return
-        if reached != END and store.scans_places:
-            copied = np.asarray(places) < reached
-            keys, places = only(copied, keys), np.asarray(places)[copied]
-        self.changes.note(family, store, keys, places)
+        if isinstance(store, GrowingStore):
+            assert not isinstance(places, slice)
+            self._row_log(family, store).note(places)
+        else:
+            self.changes.note(family, store, keys, places)
+
+    def _row_log(self, family: Table, store: GrowingStore) -> RowLog:
+        if family not in self._row_logs:
+            self._row_logs[family] = RowLog(store, self._mask)
+        return self._row_logs[family]
 
     def check(self, fetch: Fetch) -> bool:
         """Return whether this is a new request, False when it is the last one again. Raises Refused for any other."""
@@ -132,26 +174,31 @@ class Departure:
 
     def _next_changed(self, tables: TableSet, most_bytes: int) -> list[Part]:
         if not self._changed:
-            self._changed = self.changes.drain()
+            self._changed = self._drain()
             self._rounds += 1
         parts: list[Part] = []
         while self._changed and most_bytes > 0:
             part = self._changed.pop()
             row_bytes = tables.store(part.keys.names).rows.row_bytes
-            which = np.arange(len(part.keys.keys))
-            now = which < max(1, most_bytes // row_bytes)
-            parts.append(Part(part.family, only(now, part.keys)))
-            if not now.all():
-                self._changed.append(Part(part.family, only(~now, part.keys)))
-            most_bytes -= int(np.count_nonzero(now)) * row_bytes
+            count, most = len(part.keys.keys), max(1, most_bytes // row_bytes)
+            parts.append(part.some(slice(None, most)))
+            if count > most:
+                self._changed.append(part.some(slice(most, None)))
+            most_bytes -= min(count, most) * row_bytes
         return parts
 
     def _left(self) -> int:
         """Return how many rows are to be sent again, as far as that is known."""
-        return sum(len(part.keys.keys) for part in self._changed) + self.changes.count()
+        waiting = sum(len(part.keys.keys) for part in self._changed)
+        return waiting + self.changes.count() + sum(len(each.rows()) for each in self._row_logs.values())
+
+    def _drain(self) -> list[Part]:
+        """Return what has changed since it was copied, and begin anew."""
+        grown = [part for each in self._row_logs.values() if (part := each.drain()) is not None]
+        return [*self.changes.drain(), *grown]
 
     def _rest(self, tables: TableSet) -> list[Part]:
-        parts, self._changed = [*self._changed, *self.changes.drain()], []
+        parts, self._changed = [*self._changed, *self._drain()], []
         while not self.copied:
             parts += self._next_copy(tables, 1 << 26)
         return parts
@@ -167,8 +214,10 @@ class Departure:
             if len(keys.keys):
                 parts.append(Part(family, keys, places))
                 most_bytes -= len(keys.keys) * store.rows.row_bytes
+            self._copying.add(family)
+            if isinstance(store, GrowingStore):  # scanned in the order of its places
+                self._row_log(family, store).forget(self._cursor, cursor if cursor >= 0 else store.rows.count)
             self._at, self._cursor = (self._at, cursor) if cursor >= 0 else (self._at + 1, 0)
-            self._reached[family] = cursor if cursor >= 0 else END
             if cursor >= 0:
                 break  # looked at as much as one go may
         self.copied = self._at >= len(families)

@@ -40,7 +40,6 @@ class Store(Protocol):
     """All tables of one family, as far as their slots are owned here."""
 
     rows: Rows
-    scans_places: bool  # whether `scan` goes through the places in order, and its cursor is the next one
 
     def add(self, entry: Entry) -> None:
         """Begin to hold a table."""
