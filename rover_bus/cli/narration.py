@@ -15,6 +15,16 @@ GOOD, BAD, PLAIN, DIM = "green", "red", "", "dim"
 
 def tell(fact: Fact) -> str:
     """Return what happened in one line, without the job's name."""
+    if isinstance(fact, cuts.CheckpointFact | cuts.HostPartFact):
+        return tell_checkpoint(fact)
+    for tell_some in (_tell_job, _tell_members, _tell_slots, _tell_data, tell_plan):
+        if line := tell_some(fact):
+            return line
+    return f"{fact.kind()}"
+
+
+def _tell_job(fact: Fact) -> str:
+    """The job as a whole, its masters and plans."""
     match fact:
         case facts.JobSubmitted(spec=spec, by=by):
             return f"submitted{f' by {by}' if by else ''}: {spec.data.epochs} epochs of {spec.data.train}"
@@ -34,6 +44,16 @@ def tell(fact: Fact) -> str:
             return f"plan {plan} is carried out: {_count(workers, 'worker')}, {_count(servers, 'server')}"
         case facts.PlanRefused(plan=plan, reason=reason):
             return f"plan {plan} refused: {reason}"
+        case facts.ResultReported(task=task, values=values):
+            return f"{task}: " + ", ".join(f"{key} {_figure(value)}" for key, value in values.items())
+        case facts.JobReported(epoch=epoch, committed=committed, total=total, samples_per_second=rate):
+            return f"epoch {epoch}: {committed:,} of {total:,} samples, {rate:,.0f}/s"
+    return ""
+
+
+def _tell_members(fact: Fact) -> str:
+    """Members, the hosts that they run on, and their processes."""
+    match fact:
         case facts.MembersDesired(members=members):
             return f"wanted: {_names(each.member for each in members)}"
         case facts.MemberAdmitted(member=member, host=host, pid=pid):
@@ -45,10 +65,25 @@ def tell(fact: Fact) -> str:
             return f"host {host} is gone ({_spoken(reason)}): {_names(members)} to be started elsewhere"
         case facts.MemberLeft(member=member, reason=reason):
             return f"{member} left{_because(reason)}"
-        case facts.DatasetRegistered(dataset=dataset):
-            return f"data set of {dataset.records:,} records in batches of {dataset.batch_size}, {dataset.epochs} epochs"
-        case facts.DatasetRefused(member=member, difference=difference):
-            return f"{member} registered other data: {difference}"
+        case facts.WorkerFailed(member=member, exception=exception, message=message):
+            return f"{member} raised {exception}: {message}"
+        case facts.HostRegistered(host=host, capacity=capacity):
+            return f"host {host}: {capacity.cores:g} cores, {capacity.memory_bytes / 2**30:.1f} GiB"
+        case facts.HostStarted(process=process, adopted=adopted):
+            return f"{process.member} {'adopted' if adopted else 'started'}, pid {process.pid}"
+        case facts.HostExited(member=member, exit=exit, ran_s=ran_s):
+            detail = f" ({exit.detail})" if exit.detail else ""
+            return f"process of {member} ended after {ran_s:.1f} s: {_spoken(exit.reason)}{detail}"
+        case facts.HostLeaving(host=host, within_s=within):
+            return f"host {host} will be gone soon: its workers leave, its servers after a last cut, within {within:g} s"
+        case facts.HostLeft(host=host, reason=reason):
+            return f"host {host} leaves{_because(reason)}"
+    return ""
+
+
+def _tell_slots(fact: Fact) -> str:
+    """Routing, and slots that move."""
+    match fact:
         case facts.RoutingChanged(generation=generation, epoch=epoch, servers=servers):
             return f"routing ({generation}, {epoch}): {_names(servers)}"
         case facts.SlotsMoveRequested(source=source, target=target, host=host, by=by, hot=hot):
@@ -67,6 +102,16 @@ def tell(fact: Fact) -> str:
             return f"slots stay on {source}, not moved to {target}: {reason}"
         case facts.RolloutClosed(rollout=rollout, outcome=outcome, reason=reason):
             return f"rollout {rollout} {_spoken(outcome)}{_because(reason)}"
+    return ""
+
+
+def _tell_data(fact: Fact) -> str:
+    """Records, batches, leases and epochs."""
+    match fact:
+        case facts.DatasetRegistered(dataset=dataset):
+            return f"data set of {dataset.records:,} records in batches of {dataset.batch_size}, {dataset.epochs} epochs"
+        case facts.DatasetRefused(member=member, difference=difference):
+            return f"{member} registered other data: {difference}"
         case facts.EpochOpened(epoch=epoch):
             return f"epoch {epoch} begins"
         case facts.EpochClosed(epoch=epoch, committed=committed, dead_lettered=dead):
@@ -83,26 +128,7 @@ def tell(fact: Fact) -> str:
             return f"batches {first} to {first + batches - 1} leased a second time, to {second}"
         case facts.LedgerRewound(generation=generation, reason=reason):
             return f"ledger rewound, generation {generation}: {reason}"
-        case facts.WorkerFailed(member=member, exception=exception, message=message):
-            return f"{member} raised {exception}: {message}"
-        case facts.ResultReported(task=task, values=values):
-            return f"{task}: " + ", ".join(f"{key} {_figure(value)}" for key, value in values.items())
-        case facts.JobReported(epoch=epoch, committed=committed, total=total, samples_per_second=rate):
-            return f"epoch {epoch}: {committed:,} of {total:,} samples, {rate:,.0f}/s"
-        case facts.HostRegistered(host=host, capacity=capacity):
-            return f"host {host}: {capacity.cores:g} cores, {capacity.memory_bytes / 2**30:.1f} GiB"
-        case facts.HostStarted(process=process, adopted=adopted):
-            return f"{process.member} {'adopted' if adopted else 'started'}, pid {process.pid}"
-        case facts.HostExited(member=member, exit=exit, ran_s=ran_s):
-            detail = f" ({exit.detail})" if exit.detail else ""
-            return f"process of {member} ended after {ran_s:.1f} s: {_spoken(exit.reason)}{detail}"
-        case cuts.CheckpointFact() | cuts.HostPartFact():
-            return tell_checkpoint(fact)
-        case facts.HostLeaving(host=host, within_s=within):
-            return f"host {host} will be gone soon: its workers leave, its servers after a last cut, within {within:g} s"
-        case facts.HostLeft(host=host, reason=reason):
-            return f"host {host} leaves{_because(reason)}"
-    return tell_plan(fact) or f"{fact.kind()}"
+    return ""
 
 
 def tell_checkpoint(fact: Fact) -> str:
