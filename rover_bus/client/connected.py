@@ -191,29 +191,21 @@ class Connected:
         return read_secret(self._environment.secret_file)
 
     def _refresh(self, after: RoutingTable, wait_s: float) -> RoutingTable:
-        """Wait for other routing than `after` (the servers' client calls this). Raises when there will be none."""
+        """Wait for routing that replaces `after` (the servers' client calls this). Raises when there will be none."""
         self._soon(self._ask_for_routing)
         with self._condition:
-            self._condition.wait_for(lambda: self._newer(after) or self.worker.over, wait_s)
+            self._condition.wait_for(lambda: self.worker.newer_routing(after) or self.worker.over, wait_s)
             if self.worker.over:
                 raise self._why()
             if self.worker.draining and time.monotonic() >= self._begin_grace():
                 raise JobOver("this worker was asked to leave, and no servers answer: what they lack returns")
-            return self.worker.routing if self._newer(after) and self.worker.routing else after
+            return self.worker.newer_routing(after) or after
 
     def _begin_grace(self) -> float:
         """Return until when a drain looks for servers; it begins when somebody first asks for it."""
         if self._leave_by is None:
             self._leave_by = time.monotonic() + self._environment.grace_s
         return self._leave_by
-
-    def _newer(self, after: RoutingTable) -> bool:
-        known = self.worker.routing
-        return known is not None and (known.history, known.generation, known.epoch) != (
-            after.history,
-            after.generation,
-            after.epoch,
-        )
 
     def _ask_for_routing(self) -> None:
         with self._condition:

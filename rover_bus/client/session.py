@@ -166,12 +166,12 @@ class Session:
             self.poke()
 
     async def routing(self, after: RoutingTable | None = None) -> RoutingTable | None:
-        """Return a routing table other than `after`, waiting for one; None when this life ends first."""
-        while self.worker.routing in (None, after) and not self.worker.over:
+        """Return a routing table that replaces `after`, waiting for one; None when this life ends first."""
+        while not (newer := self.worker.newer_routing(after)) and not self.worker.over:
             self.worker.want_routing()
             self.poke()
             await self._news.wait()
-        return self.worker.routing
+        return newer
 
     # -- what one worker does for all ------------------------------------------------------------------------------------------
 

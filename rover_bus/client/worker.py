@@ -40,6 +40,7 @@ from rover_bus.events.requests import (
     Request,
     RoutingTable,
 )
+from rover_bus.ps.routing import is_newer
 
 LEAST_PAUSE_S = 0.05
 FIRST_WAIT_S = (
@@ -196,6 +197,10 @@ class Worker:
     def hurry(self) -> None:
         """There is work again: ask for it without waiting any longer."""
         self._lease_not_before = 0.0
+
+    def newer_routing(self, than: RoutingTable | None) -> RoutingTable | None:
+        """Return the routing table that the master gave us, if it replaces another one: a server may have told of a later one."""
+        return self.routing if self.routing is not None and is_newer(self.routing, than) else None
 
     def want_routing(self) -> None:
         """Ask for a newer routing table with the next heartbeat, soon."""

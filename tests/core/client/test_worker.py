@@ -259,6 +259,18 @@ def test_orders_on_heartbeats_are_obeyed() -> None:
     assert worker.take() is None
 
 
+def test_routing_that_a_server_has_overtaken_is_not_news() -> None:
+    """Taken for news it is handed out again and again without a wait, until the patience of whoever asks is used up."""
+    tables = [RoutingTable(history=7, generation=0, epoch=n, owners=[], servers=[]) for n in range(4)]
+    worker = joined()
+    grant(worker, 11, 0, 4)
+    worker.receive(expect(worker, HeartbeatRequest, 5.0), HeartbeatReply(term=1, routing=tables[2]), 5.0)
+    assert worker.newer_routing(None) == tables[2]
+    assert worker.newer_routing(tables[1]) == tables[2]
+    assert worker.newer_routing(tables[2]) is None
+    assert worker.newer_routing(tables[3]) is None
+
+
 @settings(max_examples=50, deadline=None)
 @given(st.permutations(range(12)), st.integers(0, 12), st.sampled_from([0, 1, REPORTED_ROWS]))
 def test_whatever_the_order_of_acks_every_remark_is_reported_once_and_only_with_its_batch(
