@@ -130,7 +130,7 @@ class ServerActs:
         await self._restored(seen)
 
     async def _relieve_a_hot_server(self) -> None:
-        """One server gets a third of its time; its slots move to the others, and nobody stops."""
+        """One server runs a small share of the time; its slots move to the others, and nobody stops."""
         chosen = self._hot_server()
         if chosen is None or self._late:
             return
