@@ -161,17 +161,22 @@ class ServerLife:
         joined = reply
         self._newest = None
         self._prepare_memory(joined)
-        await self._run(
-            lambda: self.core.admit(
-                history=joined.history, generation=joined.generation, state=joined.state, seed=joined.seed
-            )
-        )
+        await self._run(lambda: self._admit(joined))
         log.info("admitted", member=str(self.member), state=joined.state)
         if (
             joined.routing is not None and self._restore is None
         ):  # a restore takes longer than silence is borne
             await self._route(joined.routing)
         return joined.heartbeat_s
+
+    def _admit(self, joined: JoinReply) -> None:
+        """Begin a generation, on the thread of the tables: what became of a former one's restore is nothing to report in it."""
+        before = self.core.state.history, self.core.state.generation
+        self.core.admit(
+            history=joined.history, generation=joined.generation, state=joined.state, seed=joined.seed
+        )
+        if self._stager is not None and before != (joined.history, joined.generation):
+            self._stager.restored = None
 
     def _prepare_memory(self, joined: JoinReply) -> None:
         """Know what to begin with, and from now on which rows change, if this job takes cuts."""
@@ -291,7 +296,8 @@ class ServerLife:
             raise Refused(f"{self.member} has no memory to restore cut {order.cut} from", "no_memory")
         stager, slots = self._stager, owned_slots(routing, self.member.index)
         await self._run(lambda: stager.restore(self.core, order, slots))
-        self._restore = None
+        if self._restore is order:  # else the job went back again meanwhile, and there is another one
+            self._restore = None
         self._poked.set()
         return stager.restored is not None and not stager.restored.problem
 
