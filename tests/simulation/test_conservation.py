@@ -103,14 +103,14 @@ def test_a_history_does_not_depend_on_the_hash_seed(hash_seed):
     assert done.stdout.splitlines() == [fingerprint(seed) for seed in REPLAYED]
 
 
+@pytest.mark.parametrize("seed", ONCE_WRONG, ids=str)
+def test_histories_that_were_wrong_once_are_good(seed: int) -> None:
+    assert not wrongs(seed), f"once: {ONCE_WRONG[seed]}"
+
+
 if __name__ == "__main__":
     import logging
 
     logging.getLogger("rover").setLevel(logging.CRITICAL)
     for argument in sys.argv[1:]:
         print(fingerprint(int(argument)))
-
-
-@pytest.mark.parametrize("seed", ONCE_WRONG, ids=str)
-def test_histories_that_were_wrong_once_are_good(seed: int) -> None:
-    assert not wrongs(seed), f"once: {ONCE_WRONG[seed]}"
