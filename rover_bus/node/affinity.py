@@ -20,6 +20,10 @@ THREAD_VARIABLES = (
     "VECLIB_MAXIMUM_THREADS",
 )
 
+# A helper thread of such a library that waits for its next share sleeps. As they come, OpenBLAS's spin: two workers that wait for
+# their input 94 % of the time then use up two cores (docs/design/0007), which nobody else gets and which the Brain counts as needed.
+PATIENT = {"OPENBLAS_THREAD_TIMEOUT": "4", "OMP_WAIT_POLICY": "PASSIVE"}
+
 
 def assign_cpus(allowed: Sequence[int], loads: Mapping[int, float], cores: float) -> dict[int, float]:
     """Return the share of each CPU that a member asking for `cores` (0: no limit) gets; empty: it is not pinned.
@@ -44,8 +48,8 @@ def assign_cpus(allowed: Sequence[int], loads: Mapping[int, float], cores: float
 
 
 def threads(cores: float, role: str) -> dict[str, str]:
-    """Return the thread counts for a member's environment: its cores rounded up, one for a master, nothing without a limit."""
+    """Return how threads are for a member's environment: as many as its cores rounded up, one for a master, any without a limit."""
     if cores <= 0 and role != "master":
-        return {}
+        return dict(PATIENT)
     count = str(max(1, math.ceil(cores - 1e-9)))
-    return dict.fromkeys(THREAD_VARIABLES, count)
+    return {**dict.fromkeys(THREAD_VARIABLES, count), **PATIENT}

@@ -45,4 +45,8 @@ def test_threads_are_cores_rounded_up_and_one_for_a_master() -> None:
     assert threads(1.5, "worker")["OMP_NUM_THREADS"] == "2"
     assert threads(0.5, "ps")["OPENBLAS_NUM_THREADS"] == "1"
     assert threads(0.0, "master")["MKL_NUM_THREADS"] == "1"
-    assert threads(0.0, "worker") == {}
+    assert not [name for name in threads(0.0, "worker") if name.endswith("THREADS")]
+
+
+def test_threads_that_wait_for_work_sleep() -> None:
+    assert all(threads(cores, "worker")["OPENBLAS_THREAD_TIMEOUT"] == "4" for cores in (0.0, 1.0, 2.5))
