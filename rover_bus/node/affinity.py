@@ -21,7 +21,7 @@ THREAD_VARIABLES = (
 )
 
 # A helper thread of such a library that waits for its next share sleeps. As they come, OpenBLAS's spin: two workers that wait for
-# their input 94 % of the time then use up two cores (docs/design/0007), which nobody else gets and which the Brain counts as needed.
+# their input 94 % of the time then use up two cores (docs/design/0007), which nobody else gets and the Brain counts as needed.
 PATIENT = {"OPENBLAS_THREAD_TIMEOUT": "4", "OMP_WAIT_POLICY": "PASSIVE"}
 
 
