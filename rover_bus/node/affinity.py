@@ -20,8 +20,8 @@ THREAD_VARIABLES = (
     "VECLIB_MAXIMUM_THREADS",
 )
 
-# A helper thread of such a library that waits for its next share sleeps. As they come, OpenBLAS's spin: two workers that wait for
-# their input 94 % of the time then use up two cores (docs/design/0007), which nobody else gets and the Brain counts as needed.
+# A helper thread of such a library that waits for its next share sleeps. As they come, OpenBLAS's spin: a worker that waits for its
+# input then uses up a core, which nobody else gets and which the Brain counts as needed (docs/design/0007).
 PATIENT = {"OPENBLAS_THREAD_TIMEOUT": "4", "OMP_WAIT_POLICY": "PASSIVE"}
 
 
