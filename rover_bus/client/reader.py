@@ -1,7 +1,7 @@
 """Batches parsed ahead: one thread between the leases and the training loop.
 
 Fed with assigned batches by an `Assignments` (connected or standalone) and with arrays by the program's source; feeds `job`. One
-thread, because a click log parses a window of many batches at once; a few batches deep, so that a cancelled lease wastes little.
+thread, because a click log parses a window of many batches at once; how far ahead is `ahead`'s to say.
 """
 
 from __future__ import annotations
@@ -9,15 +9,14 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from queue import Empty, Queue
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+from rover_bus.client.ahead import Ahead
 from rover_bus.client.lease import Assigned, Work
 from rover_bus.client.spans import HighWater, Records
 from rover_bus.events.errors import InputError, TemporaryError
 from rover_bus.events.job import Dataset
 
-AHEAD = 4  # parsed batches that may wait
 LAG_S = 10.0  # a shared file system may show rows that another host has seen as much later
 LAG_PAUSE_S = 0.1
 
@@ -73,6 +72,9 @@ class Read(NamedTuple):
     error: BaseException | None = None
 
 
+END = Read(None, None)
+
+
 class Reader:
     """Reads ahead from its start until training is over, or `stop`."""
 
@@ -89,34 +91,30 @@ class Reader:
         self._stopped = False
         self.ended = False
         self.idle_s = 0.0  # how long no lease was there
-        self._ready: Queue[Read | None] = Queue(AHEAD)
+        self._ready: Ahead[Read] = Ahead()
         self._thread = threading.Thread(target=self._read, name="rover-reader", daemon=True)
         self._thread.start()
 
     def poll(self) -> Read | None:
         """Return a batch that is ready, None when none is."""
-        try:
-            return self._note(self._ready.get_nowait())
-        except Empty:
-            return None
+        return self._note(self._ready.poll())
 
     def get(self) -> Read | None:
         """Return the next batch, waiting for it; None when there will be none (`ended`)."""
         return None if self.ended else self._note(self._ready.get())
 
     def _note(self, item: Read | None) -> Read | None:
-        self.ended = self.ended or item is None
+        if item is END:
+            self.ended = True
+            return None
         return item
 
     def stop(self) -> None:
         """End the thread; what was read is dropped."""
         self._stopped = True
+        self._ready.drop()
         self._assignments.wake()
-        while self._thread.is_alive():
-            try:
-                self._ready.get(timeout=0.05)
-            except Empty:
-                continue
+        self._thread.join()
 
     def _take(self) -> Assigned | None:
         began = time.monotonic()
@@ -132,7 +130,7 @@ class Reader:
         except Exception as error:  # noqa: BLE001 - it is raised again, in the training loop
             self._ready.put(Read(None, None, error))
         if not self._stopped:
-            self._ready.put(None)
+            self._ready.put(END)
 
     def _load(self, assigned: Assigned) -> Read:
         if self._pause is not None:

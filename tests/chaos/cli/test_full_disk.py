@@ -24,6 +24,7 @@ name = "tight"
 train = "t.csv"
 batch_size = 16
 epochs = 3
+read_latency = "5ms"  # bound by its input, so that it lasts until the disk is full on any machine
 schema = { label = "label", categorical = ["user"] }
 [workers]
 count = 2

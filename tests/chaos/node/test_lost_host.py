@@ -26,6 +26,7 @@ name = "ads"
 train = "t.csv"
 batch_size = 32
 epochs = {EPOCHS}
+read_latency = "25ms"  # bound by its input, so that it lasts beyond the second cut on any machine
 schema = {{ label = "label", categorical = ["user", "item"] }}
 [workers]
 count = 2
