@@ -350,7 +350,7 @@ async def servers(seconds: float) -> dict[str, Any]:
     """Nobody said how many servers: the only one is busy, so the Brain tries two; slots move meanwhile, and it is judged."""
     program = f'["{sys.executable}", "grows.py"]'
     job = job_file("max_count = 4", program=program, servers="max_count = 2", latency_ms=0)
-    async with running(job, BUSY_SERVER.format(ids=6000, compute_s=0.02)) as (_, heard):
+    async with running(job, BUSY_SERVER.format(ids=24000, compute_s=0.02)) as (_, heard):
         await heard.wait(facts.PlanSettled)
         began = time.monotonic()
         with suppress(TimeoutError):
