@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import json
-import socket
-import subprocess
 import sys
-import time
-import urllib.error
-import urllib.request
 
 import numpy as np
+import object_store
 import pytest
 
 from rover_bus.cli.entry import main
@@ -32,42 +28,15 @@ ROWS = 300_000  # 9.6 MB: an upload of two pieces
 
 @pytest.fixture(scope="module")
 def server():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-        try:
-            deadline = time.monotonic() + 60
-            while not _asked(f"http://127.0.0.1:{port}/moto-api/"):
-                assert time.monotonic() < deadline
-                assert process.poll() is None
-                time.sleep(0.05)
-            yield f"http://127.0.0.1:{port}"
-        finally:
-            process.kill()
-
-
-def _asked(url, method="GET"):
-    try:
-        with urllib.request.urlopen(urllib.request.Request(url, method=method)):
-            return True
-    except (urllib.error.URLError, ConnectionError):
-        return False
+    with object_store.serving() as url:
+        yield url
 
 
 @pytest.fixture
 def bucket(server, monkeypatch):
-    for name, value in {
-        "AWS_ACCESS_KEY_ID": "k",
-        "AWS_SECRET_ACCESS_KEY": "s",
-        "AWS_REGION": "us-east-1",
-        "AWS_ENDPOINT_URL": server,
-        "AWS_ALLOW_HTTP": "true",
-    }.items():
+    for name, value in object_store.variables(server).items():
         monkeypatch.setenv(name, value)
-    assert _asked(f"{server}/moto-api/reset", "POST")
-    assert _asked(f"{server}/checkpoints", "PUT")
+    object_store.empty_bucket(server, "checkpoints")
     return BUCKET
 
 
