@@ -6,8 +6,6 @@ act ends when the log says so, or when its patience ends, so that it tells the t
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
@@ -18,13 +16,13 @@ from rover_bus.cli.plans import Plans
 from rover_bus.cli.progress import Progress
 from rover_bus.cli.slowing import slowed
 from rover_bus.cli.trials import try_size
+from rover_bus.cli.waiting import until, within
 from rover_bus.events import facts
 from rover_bus.events.bus import Bus
 from rover_bus.events.errors import BusError, Refused
 from rover_bus.events.facts import Fact
 from rover_bus.node.layout import list_members
 
-LOOK_S = 0.05
 GROWN_BY = 0.30  # of the training: kills no longer wait for the plan to be judged
 RECOVERY_S = 8.0
 SHRUNK = 0.6
@@ -57,35 +55,24 @@ class Acts:
 
     async def play_story(self, strikes: list[Strike]) -> None:
         """The narrated order: the plan first, then the kills one after another, then the rest."""
-        await self._until(lambda: self._grown or self.progress.fraction >= GROWN_BY)
+        await until(lambda: self._grown or self.progress.fraction >= GROWN_BY)
         for strike in strikes:
             await self._strike(strike)
         await self.play_rest()
 
     async def _strike(self, strike: Strike) -> None:
-        await self._until(lambda: self.progress.fraction >= strike.at)
+        await until(lambda: self.progress.fraction >= strike.at)
         seen = len(self._heard)
         await self.chaos.strike(strike)
-        await self._within(RECOVERY_S, lambda: self._recovered(strike, seen))
+        await within(RECOVERY_S, lambda: self._recovered(strike, seen))
 
     async def play_rest(self) -> None:
         """A straggler, then a worker on trial; both wait for their point of the training."""
-        await self._until(lambda: self.progress.fraction >= STRAGGLER_AT)
+        await until(lambda: self.progress.fraction >= STRAGGLER_AT)
         await self._straggle()
         await self._try_one_more()
 
     # -- waiting -------------------------------------------------------------------------------------------------------
-
-    async def _until(self, holds: Callable[[], bool]) -> None:
-        while not holds():  # noqa: ASYNC110 - what the log tells is waited for
-            await asyncio.sleep(LOOK_S)
-
-    async def _within(self, seconds: float, holds: Callable[[], bool]) -> bool:
-        try:
-            await asyncio.wait_for(self._until(holds), seconds)
-        except TimeoutError:
-            return False
-        return True
 
     @property
     def _grown(self) -> bool:
@@ -126,7 +113,7 @@ class Acts:
             return found() and bool(leases) and leases[-1] < before * SHRUNK
 
         async with slowed(pid, STRAGGLER_SHARE):
-            await self._within(STRAGGLER_S, shrunk)
+            await within(STRAGGLER_S, shrunk)
         was_found, leases = found(), self.progress.leases.get(index, [])[granted:]
         self.straggler = {
             "member": str(member),
@@ -160,15 +147,15 @@ class Acts:
         """Ask for one more worker than the storage can serve; the Brain measures it, and takes it back."""
         if self.progress.fraction > TRIAL_UNTIL or self.plans.carried_out is None:
             return
-        await self._within(SETTLED_S, lambda: not self._changing)
-        await self._within(AFTER_STRAGGLER_S, lambda: False)
+        await within(SETTLED_S, lambda: not self._changing)
+        await within(AFTER_STRAGGLER_S, lambda: False)
         wanted = self.plans.carried_out.proposed.workers + 1
         try:
             plan = await try_size(self.bus, self.plans, workers=wanted, reason="the demo wants to know")
         except (BusError, Refused):
             return
         self.trial = plan.plan
-        await self._within(TRIAL_S, lambda: self._judged(plan.plan))
+        await within(TRIAL_S, lambda: self._judged(plan.plan))
 
     @property
     def _changing(self) -> bool:

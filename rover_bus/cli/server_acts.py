@@ -21,6 +21,7 @@ from rover_bus.cli.rollouts import Moved, follow_wish
 from rover_bus.cli.slowing import slowed
 from rover_bus.cli.stack import RunningStack
 from rover_bus.cli.submission import publish
+from rover_bus.cli.waiting import LOOK_S, until, within
 from rover_bus.events import checkpoint_facts as cuts
 from rover_bus.events import facts
 from rover_bus.events.bus import Bus
@@ -28,7 +29,6 @@ from rover_bus.events.errors import BusError, Refused
 from rover_bus.events.facts import Fact
 from rover_bus.node.layout import list_members
 
-LOOK_S = 0.05
 WARM_S = 1.0  # before the first act: a speed to compare with
 RESTORED_S = 12.0
 REDUNDANT_S = 10.0
@@ -88,24 +88,13 @@ class ServerActs:
 
     async def play(self) -> None:
         """Play the three acts in order."""
-        await self._until(lambda: self.progress.has_cut)
+        await until(lambda: self.progress.has_cut)
         await asyncio.sleep(WARM_S)
         await self._kill_a_server()
         await self._relieve_a_hot_server()
         await self._lose_a_host()
 
     # -- waiting -------------------------------------------------------------------------------------------------------
-
-    async def _until(self, holds: Callable[[], bool]) -> None:
-        while not holds():  # noqa: ASYNC110 - what the log tells is waited for
-            await asyncio.sleep(LOOK_S)
-
-    async def _within(self, seconds: float, holds: Callable[[], bool]) -> bool:
-        try:
-            await asyncio.wait_for(self._until(holds), seconds)
-        except TimeoutError:
-            return False
-        return True
 
     @property
     def _late(self) -> bool:
@@ -119,7 +108,7 @@ class ServerActs:
                 isinstance(fact, cuts.ServerRestored) for fact in self._heard[seen:]
             )
 
-        await self._within(RESTORED_S, back)
+        await within(RESTORED_S, back)
 
     # -- the acts ------------------------------------------------------------------------------------------------------
 
@@ -191,7 +180,7 @@ class ServerActs:
 
     async def _lose_a_host(self) -> None:
         """Everything on the second host and its memory at once; the parts of its servers are held by the first one, too."""
-        if not await self._within(REDUNDANT_S, self._newest_is_redundant) or self._late:
+        if not await within(REDUNDANT_S, self._newest_is_redundant) or self._late:
             return
         seen, host = len(self._heard), self.second.host
         there = sorted(
