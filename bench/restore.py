@@ -16,7 +16,6 @@ import json
 import os
 import signal
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -102,45 +101,34 @@ def last_answer(notes: Path, after: float = 0.0) -> tuple[float, bool]:
 
 
 def measure(root: Path, options: argparse.Namespace) -> dict[str, Any]:
+    from bench import rig
     from rover_bus.cli.connection import Address, visit
-    from rover_bus.cli.job_file import find_example, read_job
+    from rover_bus.cli.job_file import read_job
     from rover_bus.cli.stack import RunningStack
 
-    subprocess.run(
-        [
-            sys.executable,
-            str(find_example("clicks.py")),
-            "train.tsv",
-            "eval.tsv",
-            "--rows",
-            str(ROWS),
-            "--eval-rows",
-            "10",
-        ],
-        cwd=root,
-        check=True,
-        capture_output=True,
-    )
+    rig.make_clicks(root, ROWS, 10)
     notes, job_file = root / "notes", root / "job.toml"
-    program = [
-        sys.executable,
-        str(Path(__file__).resolve()),
-        "--program",
-        str(notes),
-        "--mib",
-        str(options.mib),
-    ]
+    job_file.write_text(_describe_job(notes, options))
+    with RunningStack(root / "stack", disposable=True) as stack:
+        address = Address(stack.url, stack.secret_file, stack.home)
+        rounds = visit(address, lambda bus: _kill_and_wait(bus, stack, read_job(job_file), notes, options))
+    return _sum_up(rounds, memcpy(options.mib), options)
+
+
+def _describe_job(notes: Path, options: argparse.Namespace) -> str:
+    """The job file: this file is its program."""
+    program = [sys.executable, str(Path(__file__).resolve())]
+    program += ["--program", str(notes), "--mib", str(options.mib)]
     program += ["--growing"] if options.growing else []
-    job_file.write_text(
+    return (
         f'name = "restore"\nprogram = {json.dumps(program)}\n'
         '[data]\ntrain = "train.tsv"\nbatch_size = 16\nepochs = 9\nwitness = false\n[data.schema]\nformat = "criteo"\n'
         '[workers]\ncount = 1\n[servers]\ncount = 1\n[leases]\nheartbeat = "1s"\n'
         '[checkpoint]\nevery = "2s"\npersist = false\n'
     )
-    with RunningStack(root / "stack", disposable=True) as stack:
-        address = Address(stack.url, stack.secret_file, stack.home)
-        rounds = visit(address, lambda bus: _kill_and_wait(bus, stack, read_job(job_file), notes, options))
-    memcpy_s = memcpy(options.mib)
+
+
+def _sum_up(rounds: list[dict[str, float]], memcpy_s: float, options: argparse.Namespace) -> dict[str, Any]:
     medians = {key: round(statistics.median(each[key] for each in rounds), 3) for key in rounds[0]}
     return {
         "mib": options.mib,
@@ -155,63 +143,78 @@ def measure(root: Path, options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
+class Ear:
+    """The facts of a job from its submission on, each with the monotonic second at which it came."""
+
+    def __init__(self, bus: Any, job: str, sequence: int) -> None:
+        from rover_bus.cli.submission import follow_job
+
+        self.heard: list[tuple[float, Any]] = []
+        self.following = asyncio.ensure_future(
+            follow_job(bus, job, sequence, lambda each: self.heard.append((time.monotonic(), each.fact)))
+        )
+
+    async def first(self, kind: type, after: float, good: Any = lambda fact: True) -> tuple[float, Any]:
+        """Wait for the first good fact of a kind after a moment."""
+        while True:
+            for at, fact in list(self.heard):
+                if at > after and isinstance(fact, kind) and good(fact):
+                    return at, fact
+            if self.following.done():
+                raise SystemExit(f"the job ended: {self.following.result()}")
+            await asyncio.sleep(0.005)
+
+
 async def _kill_and_wait(
     bus: Any, stack: Any, spec: Any, notes: Path, options: argparse.Namespace
 ) -> list[dict[str, float]]:
-    from rover_bus.cli.submission import ask_to_stop, follow_job, submit
-    from rover_bus.events import checkpoint_facts as cuts
-    from rover_bus.events import facts
-    from rover_bus.node.layout import list_members
+    from rover_bus.cli.submission import ask_to_stop, submit
 
-    heard: list[tuple[float, Any]] = []
-    sequence = await submit(bus, spec)
-    following = asyncio.ensure_future(
-        follow_job(bus, spec.name, sequence, lambda each: heard.append((time.monotonic(), each.fact)))
-    )
-
-    async def first(kind: type, after: float, good: Any = lambda fact: True) -> tuple[float, Any]:
-        while True:
-            for at, fact in list(heard):
-                if at > after and isinstance(fact, kind) and good(fact):
-                    return at, fact
-            if following.done():
-                raise SystemExit(f"the job ended: {following.result()}")
-            await asyncio.sleep(0.005)
-
+    ear = Ear(bus, spec.name, await submit(bus, spec))
     while not last_answer(notes)[1]:  # noqa: ASYNC110 - a file of another process is waited for
         await asyncio.sleep(0.1)
-    rounds = []
-    is_server = lambda fact: fact.member.role == "ps"  # noqa: E731
-    for _ in range(options.kills):
-        _, staged = await first(cuts.PartStaged, time.monotonic())
-        await first(cuts.CheckpointStaged, time.monotonic() - 1.0)
-        await asyncio.sleep(1.0)
-        [server] = [
-            m
-            for m in list_members(stack.home.node, spec.name)
-            if m.member.role == "ps" and m.state == "running"
-        ]
-        killed = time.monotonic()
-        os.kill(server.pid, signal.SIGKILL)
-        _, told = await first(cuts.ServerRestored, killed)
-        while not last_answer(notes, killed + 0.05)[0]:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
-        ended, _ = await first(facts.HostExited, killed, is_server)
-        started, _ = await first(facts.HostStarted, killed, lambda fact: fact.process.member.role == "ps")
-        admitted, _ = await first(facts.MemberAdmitted, killed, is_server)
-        rounds.append(
-            {
-                "serving_again_s": last_answer(notes, killed + 0.05)[0] - killed,
-                "ended_s": ended - killed,
-                "started_s": started - ended,
-                "admitted_s": admitted - started,
-                "restored_s": told.seconds,
-                "staging_blocked_s": staged.blocked_s,
-            }
-        )
+    rounds = [await _kill_once(ear, stack, spec.name, notes) for _ in range(options.kills)]
     await ask_to_stop(bus, spec.name, "cancel", "measured")
-    await following
+    await ear.following
     return rounds
+
+
+async def _kill_once(ear: Ear, stack: Any, job: str, notes: Path) -> dict[str, float]:
+    """Kill the server when a cut is complete; return what the way back took, step by step."""
+    from rover_bus.events import checkpoint_facts as cuts
+    from rover_bus.events import facts
+
+    _, staged = await ear.first(cuts.PartStaged, time.monotonic())
+    await ear.first(cuts.CheckpointStaged, time.monotonic() - 1.0)
+    await asyncio.sleep(1.0)
+    server_pid = _server_pid(stack, job)
+    killed = time.monotonic()
+    os.kill(server_pid, signal.SIGKILL)
+    _, told = await ear.first(cuts.ServerRestored, killed)
+    while not last_answer(notes, killed + 0.05)[0]:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    ended, _ = await ear.first(facts.HostExited, killed, lambda fact: fact.member.role == "ps")
+    started, _ = await ear.first(facts.HostStarted, killed, lambda fact: fact.process.member.role == "ps")
+    admitted, _ = await ear.first(facts.MemberAdmitted, killed, lambda fact: fact.member.role == "ps")
+    return {
+        "serving_again_s": last_answer(notes, killed + 0.05)[0] - killed,
+        "ended_s": ended - killed,
+        "started_s": started - ended,
+        "admitted_s": admitted - started,
+        "restored_s": told.seconds,
+        "staging_blocked_s": staged.blocked_s,
+    }
+
+
+def _server_pid(stack: Any, job: str) -> int:
+    from rover_bus.node.layout import list_members
+
+    [server] = [
+        each
+        for each in list_members(stack.home.node, job)
+        if each.member.role == "ps" and each.state == "running"
+    ]
+    return server.pid
 
 
 def memcpy(mib: int) -> float:

@@ -1,4 +1,4 @@
-"""What the benches of the master share: a broker, masters as processes, a job that is opened by hand, CPU seconds of a process."""
+"""What several benches share: clicks, a broker, masters as processes, a job that is opened by hand, CPU seconds of a process."""
 
 from __future__ import annotations
 
@@ -33,6 +33,15 @@ def run(program: Coroutine[Any, Any, T]) -> T:
     except ImportError:
         return asyncio.run(program)
     return uvloop.run(program)
+
+
+def make_clicks(folder: Path, rows: int, eval_rows: int) -> None:
+    """Write train.tsv and eval.tsv, clicks in Criteo's shape."""
+    from rover_bus.cli.job_file import find_example
+
+    sizes = ["--rows", str(rows), "--eval-rows", str(eval_rows)]
+    command = [sys.executable, str(find_example("clicks.py")), "train.tsv", "eval.tsv", *sizes]
+    subprocess.run(command, cwd=folder, check=True, capture_output=True)
 
 
 @contextlib.contextmanager
