@@ -216,7 +216,7 @@ program = {program}
 [data]
 train = "train.tsv"
 batch_size = 128
-epochs = 200
+epochs = 4000
 read_latency = "{latency_ms}ms"
 witness = false
 [data.schema]

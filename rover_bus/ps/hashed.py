@@ -214,6 +214,38 @@ class HashedStore:
     def touched(self, keys: Keys, places: Places, slots: Mask) -> Keys:
         return only(slots[self.slots(keys)], keys)
 
+    def among(self, rows: Int, slots: Mask) -> Int:
+        """Return those of some places (ascending) that hold rows of these slots."""
+        return self._named(rows, slots)[1]
+
+    def named(self, rows: Int) -> tuple[Keys, Int]:
+        """Return the keys of places (ascending) that are in use, and the places in the same order."""
+        return self._named(rows, self._slots_here.held)
+
+    def _named(self, rows: Int, slots: Mask) -> tuple[Keys, Int]:
+        """What `locate` computes, backwards: a place lies in the last block that begins before it, if that is long enough."""
+        firsts, blocks = self._blocks()
+        rows = rows if len(firsts) else rows[:0]
+        block = blocks[np.maximum(np.searchsorted(firsts, rows, side="right") - 1, 0)]
+        at, slot = np.divmod(block, SLOTS)
+        nth = rows - self._held[at, slot]
+        depths, salts, lengths = (
+            np.array([getattr(table, name) for table in self._tables], np.int64)
+            for name in ("depth", "salt", "rows")
+        )
+        ids = ((slot - salts[at]) & (SLOTS - 1)) + nth * SLOTS
+        kept = np.flatnonzero((nth >= 0) & (nth < depths[at]) & (ids < lengths[at]) & slots[slot])
+        kept = kept[np.argsort(at[kept], kind="stable")]
+        counts = np.bincount(at[kept], minlength=len(self._tables))
+        return Keys(tuple(table.name for table in self._tables), counts, ids[kept]), rows[kept]
+
+    def _blocks(self) -> tuple[Int, Int]:
+        """Return where blocks of rows begin, ascending, and whose they are: table * SLOTS + slot."""
+        held = self._held.ravel()
+        blocks = np.flatnonzero(held >= 0)
+        order = np.argsort(held[blocks])
+        return held[blocks][order], blocks[order]
+
     def find(self, keys: Keys) -> Int:
         rows, salts, tables = self._columns.spread(keys)
         places = self._held.ravel().take(hashed_slots(keys.keys, salts) + tables)

@@ -138,8 +138,9 @@ class AppliedSets(msgspec.Struct, frozen=True, array_like=True):
 class Fetched(_Message, frozen=True, kw_only=True, tag="fetched"):
     """Rows of moving slots. Body: for each section ids int64 (rows,), then every piece of the rows' state (rows, columns).
 
-    `copied`: every row was sent once; from then on only changed ones are, and `left` of them are still to be sent, after so many
-    `rounds` of looking for them. With the hand-over come the applied sets, and `closed_before`: earlier data epochs are settled.
+    `tables`: declared since the answer before, the first time all. `copied`: every row was sent once; from then on only changed
+    ones are, and `left` of them are still to be sent (at least), after so many `rounds` of looking for them. With the hand-over
+    come the applied sets, and `closed_before`: earlier data epochs are settled.
     """
 
     number: Number

@@ -17,6 +17,7 @@ from rover_bus.ps.admission import SlotGroup
 from rover_bus.ps.catalogue import Keys
 from rover_bus.ps.frame import BodyReader
 from rover_bus.ps.growing import GrowingStore
+from rover_bus.ps.hashed import HashedStore
 from rover_bus.ps.intervals import Intervals
 from rover_bus.ps.messages import AppliedSets, Fetch, Fetched, Section, section_of
 from rover_bus.ps.ranges import Ranges, mask_of
@@ -25,6 +26,7 @@ from rover_bus.ps.spec import Growing, Table
 from rover_bus.ps.storage import Int, Store, only
 from rover_bus.ps.tables import TableSet
 
+MANY_ROWS = 4096  # more than are handed over at once
 MERGE_AT = 64  # entries of a change log: then they are made one
 Arrays = list[npt.NDArray[Any]]
 
@@ -44,7 +46,7 @@ class Part(NamedTuple):
 
 
 class ChangeLog:
-    """Which rows of some slots were trained since they were last drained."""
+    """Which rows of some slots were trained since they were last drained: of dense arrays, by their keys."""
 
     def __init__(self, slots: npt.NDArray[np.bool_]) -> None:
         self._slots = slots
@@ -71,11 +73,14 @@ class ChangeLog:
         return parts
 
 
-class RowLog:
-    """The same for tables that grow: a byte a row, so that a push costs next to nothing however many rows change."""
+RowStore = GrowingStore | HashedStore
 
-    def __init__(self, store: GrowingStore, slots: npt.NDArray[np.bool_]) -> None:
-        self._store, self._slots = store, slots
+
+class RowLog:
+    """The same for tables of rows: a byte a row, so that a push costs next to nothing however many rows change."""
+
+    def __init__(self, family: Table, store: RowStore, slots: npt.NDArray[np.bool_]) -> None:
+        self._family, self._store, self._slots = family, store, slots
         self._changed = np.zeros(store.rows.capacity, bool)
 
     def note(self, places: Int) -> None:
@@ -86,9 +91,9 @@ class RowLog:
             self._changed = grown
         self._changed[places] = True
 
-    def forget(self, first: int, end: int) -> None:
-        """Rows from `first` to `end` are copied as they are now."""
-        self._changed[first:end] = False
+    def forget(self, places: Int) -> None:
+        """These rows are copied as they are now."""
+        self._changed[places[places < len(self._changed)]] = False
 
     def rows(self) -> Int:
         """Return the changed rows of our slots."""
@@ -98,7 +103,7 @@ class RowLog:
         """Return every changed row once, and begin anew."""
         rows = self.rows()
         self._changed[:] = False
-        return Part(self._store.family, *self._store.named(rows)) if len(rows) else None
+        return Part(self._family, *self._store.named(rows)) if len(rows) else None
 
 
 def _merged(entries: list[Keys]) -> Keys:
@@ -132,20 +137,21 @@ class Departure:
         self._last: list[Part] = []
         self._changed: list[Part] = []  # rows of the present round that are still to be sent
         self._rounds = 0
+        self._told = self._telling = 0  # declared tables: of how many the former answer told, and this one
 
     def note(self, family: Table, store: Store, keys: Keys, places: Places) -> None:
         """A push has trained these rows. Families that the copy has not reached are copied as they are then."""
         if not (self.copied or family in self._copying):
             return
-        if isinstance(store, GrowingStore):
+        if isinstance(store, RowStore):
             assert not isinstance(places, slice)
             self._row_log(family, store).note(places)
         else:
             self.changes.note(family, store, keys, places)
 
-    def _row_log(self, family: Table, store: GrowingStore) -> RowLog:
+    def _row_log(self, family: Table, store: RowStore) -> RowLog:
         if family not in self._row_logs:
-            self._row_logs[family] = RowLog(store, self._mask)
+            self._row_logs[family] = RowLog(family, store, self._mask)
         return self._row_logs[family]
 
     def check(self, fetch: Fetch) -> bool:
@@ -165,6 +171,7 @@ class Departure:
     def advance(self, fetch: Fetch, tables: TableSet) -> None:
         """Choose the rows of the next answer."""
         self.number, self.handed_over = fetch.number, fetch.hand_over
+        self._told, self._telling = self._telling, len(tables.catalogue.entries)
         if fetch.hand_over:
             self._last = self._rest(tables)
         elif not self.copied:
@@ -188,8 +195,10 @@ class Departure:
         return parts
 
     def _left(self) -> int:
-        """Return how many rows are to be sent again, as far as that is known."""
+        """Return how many rows are to be sent again; while many wait, only these: to count the others costs a look at every row."""
         waiting = sum(len(part.keys.keys) for part in self._changed)
+        if waiting > MANY_ROWS:
+            return waiting
         return waiting + self.changes.count() + sum(len(each.rows()) for each in self._row_logs.values())
 
     def _drain(self) -> list[Part]:
@@ -215,8 +224,8 @@ class Departure:
                 parts.append(Part(family, keys, places))
                 most_bytes -= len(keys.keys) * store.rows.row_bytes
             self._copying.add(family)
-            if isinstance(store, GrowingStore):  # scanned in the order of its places
-                self._row_log(family, store).forget(self._cursor, cursor if cursor >= 0 else store.rows.count)
+            if isinstance(store, RowStore):
+                self._row_log(family, store).forget(places)
             self._at, self._cursor = (self._at, cursor) if cursor >= 0 else (self._at + 1, 0)
             if cursor >= 0:
                 break  # looked at as much as one go may
@@ -233,7 +242,7 @@ class Departure:
             arrays += [keys.keys, *store.rows.copy_out(store.find(keys) if places is None else places)]
         reply = Fetched(
             number=self.number,
-            tables=tuple(tables.catalogue.tables()),
+            tables=tuple(tables.catalogue.tables()[self._told : self._telling]),
             sections=tuple(section_of(part.keys) for part in self._last),
             copied=self.copied,
             applied=tuple(

@@ -18,10 +18,13 @@ from rover_bus.ps.core import ServerCore
 from rover_bus.ps.exchange import LinkLost
 from rover_bus.ps.frame import BodyReader, Buffer
 from rover_bus.ps.messages import Fetch, Fetched, RefusedMessage
+from rover_bus.ps.moving import MANY_ROWS
 
 CHUNK_BYTES = 1 << 19  # a millisecond or two of either server
 RATE_BYTES = 256 << 20  # a second: what the copy may take of both servers while they serve
-FEW_ROWS = 4096  # changed since the last look: what is left after that is handed over in a few milliseconds
+FEW_ROWS = (
+    MANY_ROWS  # changed since the last look: what is left after that is handed over in a few milliseconds
+)
 MOST_ROUNDS = 8  # of catching up: a slot that changes faster than that is handed over as it is
 FIRST_REST_S, LONGEST_REST_S = (
     0.02,

@@ -7,10 +7,14 @@ import pytest
 
 from rover_bus.events.errors import InputError, NotEnoughMemory, Refused
 from rover_bus.ps import spec
+from rover_bus.ps.catalogue import Entry
 from rover_bus.ps.core import ServerCore
 from rover_bus.ps.exchange import Receive, Send
+from rover_bus.ps.hashed import HashedStore
+from rover_bus.ps.hashing import SLOTS, salt_of
 from rover_bus.ps.local import LocalParameters
 from rover_bus.ps.parts import read_header, read_parts, write_part
+from rover_bus.ps.rows import Budget
 from rover_bus.ps.store import BatchKey
 
 TABLES = (
@@ -282,3 +286,29 @@ def test_a_damaged_part_is_named(make_cluster, tmp_path):
         path.write_bytes(damaged)
         with pytest.raises(InputError, match=r"part\.npz"):
             read_parts([path], only="w")
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_places_of_hashed_rows_are_named_as_the_rows_that_lie_there(seed):
+    rng = np.random.default_rng(seed)
+    slots = rng.permutation(SLOTS)
+    store = HashedStore(
+        spec.Hashed(name="-", rows=1, width=2, optimizer=spec.Sgd()), np.sort(slots[:2000]), seed, Budget()
+    )
+    lengths = {"long": 30_000, "short": 50, "one": 1, "deep": 12_289}
+    for tag, (name, rows) in enumerate(lengths.items()):
+        store.add(Entry(spec.Hashed(name=name, rows=rows, width=2, optimizer=spec.Sgd()), tag, salt_of(name)))
+        if name == "short":  # some leave, others come into their places
+            store.drop(slots[:900])
+            store.hold(slots[3000:3500])
+            store.own(slots[3000:3500])
+    keys, places = store.named(np.arange(store.rows.count))
+    assert keys.names == tuple(lengths)
+    by_name = zip(np.split(keys.keys, np.cumsum(keys.counts)[:-1]), keys.names, strict=True)
+    for (ids, name), some in zip(by_name, np.split(places, np.cumsum(keys.counts)[:-1]), strict=True):
+        order = np.argsort(ids)
+        assert np.array_equal(np.stack((ids, some))[:, order], np.stack(store.listing(name))), name
+    wanted = np.zeros(SLOTS, bool)
+    wanted[slots[1000:1500]] = True
+    among = store.among(np.arange(store.rows.count), wanted)
+    assert set(among) == set(places[wanted[store.slots(keys)]])
