@@ -143,7 +143,9 @@ class Script:
         mode: str = "auto",
         members_plan: str = "0",
         hosts: str = "h",
+        replaces: str = "",
     ) -> list[str]:
+        lives = [self.decider.state.planned[who].member for who in replaces.split(",") if who]
         return self._notice(
             PlanProposed(
                 job="j",
@@ -155,6 +157,7 @@ class Script:
                 brain_term=int(term),
                 mode=mode,  # type: ignore[arg-type]
                 members_plan=int(members_plan),
+                replaces=lives,
             )
         )
 
