@@ -1,6 +1,7 @@
 """A straggler on demand: a process that is stopped for most of the time, as if somebody else had its cores.
 
-Used by the demo's acts; apart from chaos.py, which kills. SIGSTOP and SIGCONT in a duty cycle; it always runs on in the end.
+Used by the demo's acts and by bench.living; apart from chaos.py, which kills. SIGSTOP and SIGCONT in a duty cycle; it always
+runs on in the end.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ CYCLE_S = 0.3
 
 
 @asynccontextmanager
-async def slowed(pid: int, share: float) -> AsyncIterator[None]:
+async def slowed(pid: int, share: float, cycle_s: float = CYCLE_S) -> AsyncIterator[None]:
     """Let a process run only `share` of the time, in (0, 1], while the body runs. One that ends meanwhile is not missed."""
-    task = asyncio.ensure_future(_stop_and_go(pid, share))
+    task = asyncio.ensure_future(_stop_and_go(pid, share, cycle_s))
     try:
         yield
     finally:
@@ -25,13 +26,13 @@ async def slowed(pid: int, share: float) -> AsyncIterator[None]:
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def _stop_and_go(pid: int, share: float) -> None:
+async def _stop_and_go(pid: int, share: float, cycle_s: float) -> None:
     try:
         while True:
             os.kill(pid, signal.SIGSTOP)
-            await asyncio.sleep((1 - share) * CYCLE_S)
+            await asyncio.sleep((1 - share) * cycle_s)
             os.kill(pid, signal.SIGCONT)
-            await asyncio.sleep(share * CYCLE_S)
+            await asyncio.sleep(share * cycle_s)
     except ProcessLookupError:
         return
     finally:

@@ -1,0 +1,1 @@
+"""The Brain beside real jobs on this machine. `python -m bench.living --help`."""

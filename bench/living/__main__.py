@@ -1,0 +1,50 @@
+"""The Brain beside real jobs on this machine: a real stack, real members, and what becomes of them.
+
+    python -m bench.living growth|falls|straggler|cores|servers|memory|no-relief|away [--seconds N] [--json]
+
+growth     an input-bound job (120 ms of storage latency a batch: four workers need half a core) starts with one worker: probes, a
+           plan, its verdict
+falls      the same; when the scale-up is live the server is throttled: the change is taken back, in how many windows (S16)
+straggler  one of two workers is slowed five times by a SIGSTOP duty cycle: how long until it is found, and its share after (S18)
+cores      workers use up their cores: they get more, without a restart
+servers    a program keeps its only server busy, and nobody said how many there are to be: two are tried and judged
+memory     a table grows under a memory limit: incidents, limits, kills (S10); `no-relief` is the same job with relief off
+away       the Brain is killed for a while: lease rate and waits before, meanwhile and after; where the next plan resumed (S26)
+
+Prints what happened, and with --json one last line. Everything is seen from outside: facts, samples, the job's log.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+from typing import Any
+
+from bench.living.plays import PLAYS, Play
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="bench.living", description=__doc__)
+    parser.add_argument("play", choices=list(PLAYS))
+    parser.add_argument("--seconds", type=float, default=0.0)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    play, usual = PLAYS[options.play]
+    result = asyncio.run(_run(play, options.seconds or usual))
+    for key, value in result.items():
+        rows = value if isinstance(value, list) and value and isinstance(value[0], dict) else None
+        for row in rows or []:
+            print("  ".join(f"{name} {item}" for name, item in row.items()))
+        if rows is None:
+            print(f"{key:24} {value}")
+    if options.json:
+        print(json.dumps({"play": options.play, **result}))
+
+
+async def _run(play: Play, seconds: float) -> dict[str, Any]:
+    return await play(seconds)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,220 @@
+"""The plays: each starts a job on a stage, does something to it or lets it be, and returns what was heard.
+
+Fed by heard.py; called by the command (__main__.py) by the names in PLAYS.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import statistics
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any
+
+from bench import rig
+from bench.living.heard import Heard, pid_of, plans_of
+from bench.living.jobs import BUSY_SERVER, GROWING, JOB, OWN_PROGRAM, job_file
+from bench.living.stage import run_rover, running
+from rover_bus.cli.slowing import slowed
+from rover_bus.cli.stack import RunningStack
+from rover_bus.events import facts, subjects
+from rover_bus.events.streams import FACTS
+
+CYCLE_S = 0.5
+SLOW_TO = 0.2
+STALLED_TO = 0.07  # readers run ahead: a fifth of the time is enough for all that storage gives
+SHARE_OVER_S = 20.0  # two epochs: large leases at the begin of one, of single batches at its end
+
+
+async def growth(seconds: float) -> dict[str, Any]:
+    """Start with one worker, and let the Brain find the size."""
+    async with running(job_file("max_count = 6")) as (_, heard):
+        await heard.wait(facts.PlanSettled)
+        began = time.monotonic()
+        await asyncio.sleep(began + seconds - time.monotonic())
+        return {"plans": plans_of(heard), "sizes": [fact.workers for fact in heard.all(facts.PlanApplied)]}
+
+
+async def falls(seconds: float) -> dict[str, Any]:
+    """S16: throughput falls after workers were added."""
+    async with running(job_file("max_count = 4")) as (_, heard):
+        _, plan = await heard.wait(facts.PlanProposed, _scales_up)
+        await heard.wait(facts.PlanApplied, lambda fact: fact.plan == plan.plan)
+        async with slowed(pid_of(heard, "ps-0"), STALLED_TO, CYCLE_S):
+            _, judged = await heard.wait(facts.PlanMeasured, lambda fact: fact.plan == plan.plan)
+            with suppress(TimeoutError):
+                _, back = await heard.wait(facts.PlanRolledBack)
+                await heard.wait(facts.PlanApplied, lambda fact: fact.plan == back.by_plan)
+        backs = heard.all(facts.PlanRolledBack)
+        return {
+            "rolled_back": bool(backs),
+            "constant": backs[0].constant if backs else "",
+            "windows": judged.windows,
+            "before": judged.before,
+            "after": judged.after,
+            "predicted": judged.predicted,
+            "sizes": [fact.workers for fact in heard.all(facts.PlanApplied)],
+        }
+
+
+def _scales_up(plan: facts.PlanProposed) -> bool:
+    return plan.step == "scale" and plan.held is not None and plan.workers > plan.held.workers
+
+
+async def straggler(seconds: float) -> dict[str, Any]:
+    """S18: one of two workers becomes five times slower."""
+    async with running(job_file("count = 2", latency_ms=30)) as (_, heard):
+        await heard.wait(facts.PlanSettled)
+        await asyncio.sleep(SHARE_OVER_S + 5.0)
+        began = time.monotonic()
+        before = heard.granted(1, began - SHARE_OVER_S, began)
+        async with slowed(pid_of(heard, "worker-1"), SLOW_TO, CYCLE_S):
+            at, found = await heard.wait(facts.StragglerFound)
+            await asyncio.sleep(2.0 + SHARE_OVER_S)
+            after = heard.granted(1, at + 2.0, at + 2.0 + SHARE_OVER_S)
+        return {
+            "found": str(found.member),
+            "seconds_to_find": round(at - began, 2),
+            "share_seen": found.share,
+            "share_of_leases_before": round(before, 3),
+            "share_of_leases_after": round(after, 3),
+        }
+
+
+async def cores(seconds: float) -> dict[str, Any]:
+    """Core shares of running members: two workers on half a core each, that may have a whole one."""
+    job = job_file("count = 2\ncores = 0.5\nmax_cores = 1", latency_ms=0)
+    async with running(job) as (_, heard):
+        await heard.wait(facts.PlanSettled)
+        pids = [pid_of(heard, "worker-0"), pid_of(heard, "worker-1")]
+        before = [sorted(os.sched_getaffinity(pid)) for pid in pids]
+        _, plan = await heard.wait(facts.PlanSettled, lambda fact: fact.plan > 1)
+        await asyncio.sleep(2.0)
+        after = [sorted(os.sched_getaffinity(pid)) for pid in pids]
+        with suppress(TimeoutError):
+            await asyncio.wait_for(heard.wait(facts.PlanMeasured, lambda fact: fact.plan == plan.plan), 60.0)
+        return {
+            "cpus_before": before,
+            "cpus_after": after,
+            "same_processes": pids == [pid_of(heard, "worker-0"), pid_of(heard, "worker-1")],
+            "plans": plans_of(heard),
+        }
+
+
+async def servers(seconds: float) -> dict[str, Any]:
+    """Nobody said how many servers: the only one is busy, so the Brain tries two; slots move meanwhile, and it is judged."""
+    job = job_file("max_count = 4", program=OWN_PROGRAM, servers="max_count = 2", latency_ms=0)
+    async with running(job, BUSY_SERVER.format(ids=24000, compute_s=0.02)) as (_, heard):
+        await heard.wait(facts.PlanSettled)
+        began = time.monotonic()
+        with suppress(TimeoutError):
+            _, more = await heard.wait(facts.PlanProposed, lambda fact: fact.servers > 1)
+            await heard.wait(facts.PlanMeasured, lambda fact: fact.plan == more.plan)
+        await asyncio.sleep(max(began + seconds - time.monotonic(), 0.0))
+        return {
+            "plans": plans_of(heard),
+            "rollouts": [(fact.outcome, at_s) for at_s, fact in _timed(heard, began, facts.RolloutClosed)],
+            "servers": [fact.servers for fact in heard.all(facts.PlanApplied)],
+        }
+
+
+def _timed(heard: Heard, began: float, kind: type[Any]) -> list[tuple[float, Any]]:
+    return [(round(at - began, 1), fact) for at, fact in heard.facts if isinstance(fact, kind)]
+
+
+async def memory(seconds: float, relief: bool = True) -> dict[str, Any]:
+    """S10: a growing table under a limit."""
+    job = job_file(
+        "count = 2",
+        program=OWN_PROGRAM,
+        servers='count = 1\nmemory = "220MB"',
+        plan=f"relief = {str(relief).lower()}",
+    )
+    async with running(job, GROWING.format(ids=500)) as (_, heard):
+        await heard.wait(facts.PlanSettled)
+        began = time.monotonic()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(heard.wait(facts.MemberLost), seconds)
+        lost = [fact for fact in heard.all(facts.MemberLost) if fact.member.role == "ps"]
+        applied = [fact for fact in heard.all(facts.PlanApplied) if fact.size is not None]
+        return {
+            "killed": bool(lost),
+            "reason": lost[0].reason if lost else "",
+            "incidents": sorted({fact.incident for fact in heard.all(facts.IncidentOpened)}),
+            "limits_mb": [round(fact.size.server_memory_bytes / 1e6) for fact in applied],
+            "used_mb": [round(fact.used_bytes / 1e6) for fact in heard.all(facts.IncidentOpened)],
+            "seconds": round(time.monotonic() - began, 1),
+        }
+
+
+async def away(seconds: float) -> dict[str, Any]:
+    """S26: the Brain is killed for `seconds`; equal spans before and after are compared with it."""
+    async with running(job_file("max_count = 3", plan="")) as (stack, heard):
+        await heard.wait(facts.PlanProposed, lambda fact: fact.step == "probe")
+        with suppress(TimeoutError):
+            await asyncio.wait_for(heard.wait(facts.PlanWithheld), 60.0)
+        spans = [await _span(heard, seconds)]
+        supervisor = stack._supervisor
+        assert supervisor is not None
+        with supervisor.pause:
+            os.kill(stack.pids()["brain"], signal.SIGKILL)
+            spans.append(await _span(heard, seconds))
+        spans.append(await _span(heard, seconds))
+        plan = await _plan_of_a_second_job(stack)
+        around = statistics.mean([spans[0]["batches_per_s"], spans[2]["batches_per_s"]])
+        return {
+            "before": spans[0],
+            "away": spans[1],
+            "after": spans[2],
+            "rate_ratio": round(spans[1]["batches_per_s"] / around, 4),
+            "next_plan_resumed_from": plan.resumed_from,
+            "next_plan_term": plan.brain_term,
+        }
+
+
+async def _plan_of_a_second_job(stack: RunningStack) -> facts.PlanProposed:
+    """The next plan that the Brain makes is the first one of another job."""
+    other = stack.home.root.parent / "second.toml"
+    other.write_text((stack.home.root.parent / "job.toml").read_text().replace(f'"{JOB}"', '"second"', 1))
+    run_rover(stack, "submit", str(other))
+    bus = await rig.connect(stack.url, stack.secret_file.read_text().strip(), "bench-second")
+    heard = Heard()
+    try:
+        await bus.follow(FACTS, [subjects.job_facts("second")], heard.fact, start="first")
+        _, plan = await heard.wait(facts.PlanProposed)
+        run_rover(stack, "cancel", "second")
+        await heard.wait(facts.JobEnded)
+    finally:
+        await bus.close()
+    assert isinstance(plan, facts.PlanProposed)
+    return plan
+
+
+async def _span(heard: Heard, seconds: float) -> dict[str, float]:
+    began = time.monotonic()
+    await asyncio.sleep(seconds)
+    samples = [sample for at, sample in heard.samples if at >= began]
+    waited = sum(sample.wait_s for sample in samples) / max(sum(sample.window_s for sample in samples), 1e-9)
+    return {
+        "batches_per_s": round(heard.commits(began, began + seconds) / seconds, 2),
+        "waited_share": round(waited, 4),
+        "failed_calls": float(
+            len([1 for at, fact in heard.facts if at >= began and isinstance(fact, facts.WorkerFailed)])
+        ),
+    }
+
+
+Play = Callable[[float], Awaitable[dict[str, Any]]]
+PLAYS: dict[str, tuple[Play, float]] = {
+    "growth": (growth, 60.0),
+    "falls": (falls, 0.0),
+    "straggler": (straggler, 0.0),
+    "cores": (cores, 0.0),
+    "servers": (servers, 60.0),
+    "memory": (memory, 75.0),
+    "no-relief": (lambda seconds: memory(seconds, relief=False), 75.0),
+    "away": (away, 60.0),
+}
