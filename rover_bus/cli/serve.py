@@ -229,12 +229,9 @@ async def _serve_master(bus: NatsBus, settings: Settings, stop: asyncio.Event) -
 
 
 async def _serve_daemon(bus: NatsBus, settings: Settings, stop: asyncio.Event) -> None:
-    from rover_bus.node.service import run_daemon
+    from rover_bus.node.service import Options, run_daemon
 
-    await run_daemon(
-        bus,
-        settings.host,
-        settings.directory,
+    options = Options(
         master_command=lambda job, index: service_command("master", "--job", job, "--index", str(index)),
         url=settings.url,
         secret_file=settings.secret_file,
@@ -244,9 +241,9 @@ async def _serve_daemon(bus: NatsBus, settings: Settings, stop: asyncio.Event) -
         domain=settings.domain,
         bind=settings.bind,
         notice_s=settings.notice_s,
-        stop=stop,
-        ready=partial(_tell_ready, settings),
     )
+    ready = partial(_tell_ready, settings)
+    await run_daemon(bus, settings.host, settings.directory, options, stop=stop, ready=ready)
 
 
 async def _serve_ps(bus: NatsBus, settings: Settings, stop: asyncio.Event) -> None:

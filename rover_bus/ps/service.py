@@ -10,10 +10,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rover_bus.events import subjects
 from rover_bus.events.asking import Master
@@ -38,6 +38,10 @@ from rover_bus.ps.core import ServerCore
 from rover_bus.ps.moves import AskPeer, Moves, nobody
 from rover_bus.ps.routing import owned_slots
 from rover_bus.ps.staging import Memory, NotPrepared, Stager
+
+if TYPE_CHECKING:
+    from rover_bus.ps.peers import Peers
+    from rover_bus.ps.server import Server
 
 log = get_logger("rover.ps")
 
@@ -340,8 +344,6 @@ async def serve_job(
     nonce: str,
     host: str = "",
     pid: int = 0,
-    memory_limit_bytes: int = 0,
-    addresses: list[str] | None = None,
     shared_memory: Path | None = None,
 ) -> None:
     """Run a parameter server in this process: sockets in a thread of their own, its life on the bus in this loop.
@@ -349,51 +351,40 @@ async def serve_job(
     `directory`: where the part of the final state goes; `shared_memory`: where parts of cuts are staged, None: nowhere.
     Ends when the job is over for it; raises Refused when it was replaced.
     """
-    from rover_bus.ps.parts import write_part
-    from rover_bus.ps.peers import Peers
-    from rover_bus.ps.server import Server
-
-    core = ServerCore(member.index, member.incarnation, memory_limit_bytes)
-    peers = Peers(secret)
-    server = Server(core, secret, addresses or ())
-
-    async def run(function: Callable[[], Any]) -> Any:
-        return await asyncio.wrap_future(server.call(function))
-
-    async def run_patiently(function: Callable[[], Any]) -> Any:
-        return await asyncio.wrap_future(server.call(function, patient=True))
-
-    def remember(joined: JoinReply) -> Memory:
-        from rover_bus.ps.flash_memory import FlashMemory, through
-        from rover_bus.ps.lenders import ask_daemon
-
-        assert shared_memory is not None
-        slots = (joined.spec.get("checkpoint") or {}).get("slots", 2)
-        peers = through(ask_daemon(bus, host, job))
-        return FlashMemory(shared_memory, joined.uid, member.index, joined.history, slots, peers)
-
-    def write(core: ServerCore, path: Path) -> int:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return write_part(core, path)
-
+    core = ServerCore(member.index, member.incarnation)
+    server, peers = _open_sockets(core, secret)
     life = ServerLife(
         bus,
         job,
         member,
         core,
-        run,
-        write,
+        partial(_run_on, server),
+        _write_part,
         nonce=nonce,
         addresses=server.addresses,
         directory=directory,
         ask=peers.ask,
-        run_patiently=run_patiently,
-        memory=None if shared_memory is None else remember,
+        run_patiently=partial(_run_on, server, patient=True),
+        memory=None if shared_memory is None else _memory_in(shared_memory, bus, host, job, member.index),
         clock=time.monotonic,
         host=host,
         pid=pid,
         busy_s=time.thread_time,
     )
+    with closing(peers):
+        await _serve_while_alive(server, life)
+
+
+def _open_sockets(core: ServerCore, secret: bytes) -> tuple[Server, Peers]:
+    """Return who answers workers and other servers, and who asks other servers."""
+    from rover_bus.ps.peers import Peers
+    from rover_bus.ps.server import Server
+
+    return Server(core, secret), Peers(secret)
+
+
+async def _serve_while_alive(server: Server, life: ServerLife) -> None:
+    """Answer sockets in a thread until the life on the bus ends. Raises what ended it, or the thread."""
     serving = asyncio.get_running_loop().run_in_executor(None, server.serve)
     try:
         living = asyncio.ensure_future(life.live())
@@ -405,4 +396,29 @@ async def serve_job(
         if not serving.done():
             server.stop()
             await serving
-        peers.close()
+
+
+async def _run_on(server: Server, function: Callable[[], Any], *, patient: bool = False) -> Any:
+    """Run a function on the thread that owns the tables; `patient`: when it keeps no worker waiting."""
+    return await asyncio.wrap_future(server.call(function, patient=patient))
+
+
+def _memory_in(shared_memory: Path, bus: Bus, host: str, job: str, index: int) -> MemoryOf:
+    """Return how a server finds its memory below `shared_memory` once it is admitted."""
+
+    def remember(joined: JoinReply) -> Memory:
+        from rover_bus.ps.flash_memory import FlashMemory, through
+        from rover_bus.ps.lenders import ask_daemon
+
+        slots = (joined.spec.get("checkpoint") or {}).get("slots", 2)
+        peers = through(ask_daemon(bus, host, job))
+        return FlashMemory(shared_memory, joined.uid, index, joined.history, slots, peers)
+
+    return remember
+
+
+def _write_part(core: ServerCore, path: Path) -> int:
+    from rover_bus.ps.parts import write_part
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return write_part(core, path)

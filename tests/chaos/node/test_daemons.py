@@ -39,7 +39,7 @@ SERVE = """
 import asyncio, signal, sys
 from rover_bus.events.nats_bus import NatsBus
 from rover_bus.events.streams import BUCKETS, STREAMS
-from rover_bus.node.service import run_daemon
+from rover_bus.node.service import Options, run_daemon
 
 async def main(url, secret, state_dir, orphan_s):
     async def connect():
@@ -49,8 +49,8 @@ async def main(url, secret, state_dir, orphan_s):
 
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-    await run_daemon(connect, "host-a", state_dir, master_command=lambda job, index: ["sleep", "600"], url=url,
-                     orphan_s=float(orphan_s), sample_s=0.5, stop=stop)
+    options = Options(master_command=lambda job, index: ["sleep", "600"], url=url, orphan_s=float(orphan_s), sample_s=0.5)
+    await run_daemon(connect, "host-a", state_dir, options, stop=stop)
 
 asyncio.run(main(*sys.argv[1:]))
 """
