@@ -96,44 +96,24 @@ async def clients(url: str, first: int) -> None:
     await asyncio.gather(*(client(bus, first + i) for i in range(CLIENTS // PROCESSES)))
 
 
+Replies = list[tuple[float, int]]  # when each came, and the term that it named
+
+
 async def drive(url: str, secret: str, kills: int) -> list[float]:
     """Kill the leader again and again; the clients' output says when the next reply came."""
     bus = await rig.connect(url, secret, "bench")
     await rig.open_job(bus, JOB, workers=CLIENTS)
     masters = {index: rig.start_master(url, secret, JOB, index) for index in range(2)}
-    environment = {**os.environ, "BENCH_SECRET": secret}
-    processes = [
-        await asyncio.create_subprocess_exec(
-            *[sys.executable, "-m", "bench.takeover", "--client", url, str(n * CLIENTS // PROCESSES)],
-            env=environment,
-            stdout=subprocess.PIPE,
-        )
-        for n in range(PROCESSES)
-    ]
-    replies: list[tuple[float, int]] = []
-
-    async def read(process: asyncio.subprocess.Process) -> None:
-        assert process.stdout is not None
-        async for line in process.stdout:
-            at, term = line.split()
-            replies.append((float(at), int(term)))
-
-    readers = [asyncio.create_task(read(process)) for process in processes]
+    processes = [await start_clients(url, secret, n * CLIENTS // PROCESSES) for n in range(PROCESSES)]
+    replies: Replies = []
+    readers = [asyncio.create_task(read(process, replies)) for process in processes]
     term, times, chance = 0, [], random.Random(1)
     try:
         for _ in range(kills):
             term = await rig.leader_term(bus, JOB, above=term)
             await asyncio.sleep(1.5 + chance.random())
-            entry = await bus.get(LEADERS, JOB)
-            leader = read_leader(entry.value) if entry is not None else None
-            assert leader is not None
-            index = int(leader.holder.split("-")[1].split(".")[0])
-            killed = time.monotonic()
-            masters[index].send_signal(signal.SIGKILL)
-            masters[index].wait()
-            while not any(t > term and at > killed for at, t in replies[-2000:]):  # noqa: ASYNC110
-                await asyncio.sleep(0.005)
-            times.append(min(at for at, t in replies if t > term) - killed)
+            index = await leading(bus)
+            times.append(await kill_and_wait(masters[index], term, replies))
             masters[index] = rig.start_master(url, secret, JOB, index)
     finally:
         for process in processes:
@@ -144,6 +124,39 @@ async def drive(url: str, secret: str, kills: int) -> list[float]:
         await asyncio.gather(*readers, *(process.wait() for process in processes))
         await bus.close()
     return times
+
+
+async def start_clients(url: str, secret: str, first: int) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(
+        *[sys.executable, "-m", "bench.takeover", "--client", url, str(first)],
+        env={**os.environ, "BENCH_SECRET": secret},
+        stdout=subprocess.PIPE,
+    )
+
+
+async def read(process: asyncio.subprocess.Process, replies: Replies) -> None:
+    assert process.stdout is not None
+    async for line in process.stdout:
+        at, term = line.split()
+        replies.append((float(at), int(term)))
+
+
+async def leading(bus: NatsBus) -> int:
+    """Return which of the masters leads."""
+    entry = await bus.get(LEADERS, JOB)
+    leader = read_leader(entry.value) if entry is not None else None
+    assert leader is not None
+    return int(leader.holder.split("-")[1].split(".")[0])
+
+
+async def kill_and_wait(master: subprocess.Popen[bytes], term: int, replies: Replies) -> float:
+    """Kill the leader of a term; return the seconds until a reply names a later one."""
+    killed = time.monotonic()
+    master.send_signal(signal.SIGKILL)
+    master.wait()
+    while not any(t > term and at > killed for at, t in replies[-2000:]):  # noqa: ASYNC110
+        await asyncio.sleep(0.005)
+    return min(at for at, t in replies if t > term) - killed
 
 
 def main() -> None:

@@ -97,74 +97,89 @@ def test_one_directory_holds_one_stack(stack: RunningStack) -> None:
         RunningStack(stack.home).start()
 
 
-def test_a_job_is_submitted_seen_and_cancelled(stack: RunningStack, tmp_path: Path) -> None:
-    job, where = write_job(tmp_path), ("--dir", str(stack.home.root))
-    done = rover("submit", str(job), *where, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "submitted tiny" in done.stdout
+class Tiny:
+    """The job `tiny`, as its user asks about it."""
 
-    def members() -> list[dict[str, object]]:
-        listed = rover("members", "tiny", "-o", "json", *where, cwd=tmp_path)
+    def __init__(self, stack: RunningStack, folder: Path) -> None:
+        self.file, self._home, self._folder = write_job(folder), stack.home.root, folder
+
+    def rover(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return rover(*words, "--dir", str(self._home), cwd=self._folder)
+
+    def refused(self, *words: str, because: str, exit_code: int = 3) -> None:
+        done = self.rover(*words)
+        assert (done.returncode, because in done.stderr) == (exit_code, True), done.stderr
+
+    def members(self) -> list[dict[str, object]]:
+        listed = self.rover("members", "tiny", "-o", "json")
         found: list[dict[str, object]] = json.loads(listed.stdout) if listed.returncode == 0 else []
         return found
 
-    until(lambda: {"worker", "ps"} <= {row["role"] for row in members() if row["pid"]}, "members")
-    until(lambda: [row for row in members() if row["leads"]], "a master that leads")
-    assert sum(row["role"] == "master" for row in members()) == 2
-    assert all(psutil.pid_exists(int(str(row["pid"]))) for row in members() if row["pid"])
+    def workers(self) -> list[object]:
+        return [row["incarnation"] for row in self.members() if row["role"] == "worker" and row["pid"]]
 
-    again = rover("submit", str(job), *where, cwd=tmp_path)
-    assert again.returncode == 3
-    assert "a job 'tiny' exists already" in again.stderr
-
-    told = rover("events", "tiny", *where, cwd=tmp_path)
-    assert "submitted by" in told.stdout
-    assert "leads, term 1" in told.stdout
-    story = rover("story", "tiny/worker-0", *where, cwd=tmp_path)
-    assert "worker-0.1 started" in story.stdout
-
-    def workers() -> list[object]:
-        return [row["incarnation"] for row in members() if row["role"] == "worker" and row["pid"]]
-
-    paused = rover("pause", "tiny", "--reason", "lunch", *where, cwd=tmp_path)
-    assert paused.stdout == "tiny: paused\n"
-    until(lambda: workers() == [], "the workers' leaving")
-    assert " paused " in rover("jobs", *where, cwd=tmp_path).stdout
-    twice = rover("pause", "tiny", *where, cwd=tmp_path)
-    assert (twice.returncode, "paused already" in twice.stderr) == (3, True)
-    assert rover("resume", "tiny", *where, cwd=tmp_path).stdout == "tiny: goes on\n"
-    until(lambda: workers() == [2], "the next life of the worker")
-    listed = json.loads(rover("plan", "list", "tiny", "-o", "json", *where, cwd=tmp_path).stdout)
-    assert [(row["plan"], row["change"]) for row in listed] == [(1, "1 worker, 1 server")]
-    none = rover("plan", "approve", "tiny", *where, cwd=tmp_path)
-    assert (none.returncode, "waits" in none.stderr) == (3, True)
-
-    assert rover("quota", "set", "ads=2:1GiB", *where, cwd=tmp_path).stdout == "ads: 2:1GiB from now on\n"
-    quotas = json.loads(rover("quota", "list", "-o", "json", *where, cwd=tmp_path).stdout)
-    assert [(row["tenant"], row["cores"], row["memory_bytes"]) for row in quotas] == [("ads", 2.0, 1 << 30)]
-    said = rover("plan", "mode", "--cluster", "approve", *where, cwd=tmp_path).stdout
-    assert "all jobs: plans are in mode approve from now on" in said
-    assert rover("plan", "mode", "approve", *where, cwd=tmp_path).returncode == 2
-
-    assert rover("cancel", "tiny", *where, cwd=tmp_path).stdout == "tiny: cancelled\n"
-    until(lambda: members() == [], "the end of all members")
-    assert "cancelled" in rover("jobs", *where, cwd=tmp_path).stdout
-
-    def exited() -> list[dict[str, object]]:
-        told = rover("history", "-o", "json", *where, cwd=tmp_path)
-        records: list[dict[str, object]] = json.loads(told.stdout)
+    def ended_lives(self) -> list[dict[str, object]]:
+        """Return the job's record once its members' ends are in it."""
+        records: list[dict[str, object]] = json.loads(self.rover("history", "-o", "json").stdout)
         return [record for record in records if record["worker_lives"] and record["ps_lives"]]
 
-    until(exited, "what its members used")
-    [record] = exited()
+
+def test_a_job_is_submitted_seen_and_cancelled(stack: RunningStack, tmp_path: Path) -> None:
+    job = Tiny(stack, tmp_path)
+    done = job.rover("submit", str(job.file))
+    assert done.returncode == 0, done.stderr
+    assert "submitted tiny" in done.stdout
+    see_it_live(job)
+    pause_and_resume(job)
+    say_what_plans_may(job)
+    assert job.rover("cancel", "tiny").stdout == "tiny: cancelled\n"
+    until(lambda: job.members() == [], "the end of all members")
+    assert "cancelled" in job.rover("jobs").stdout
+    see_what_it_was(job)
+    assert (tmp_path / "h.csv").read_text().splitlines()[1].startswith("tiny,")
+
+
+def see_it_live(job: Tiny) -> None:
+    until(lambda: {"worker", "ps"} <= {row["role"] for row in job.members() if row["pid"]}, "members")
+    until(lambda: [row for row in job.members() if row["leads"]], "a master that leads")
+    assert sum(row["role"] == "master" for row in job.members()) == 2
+    assert all(psutil.pid_exists(int(str(row["pid"]))) for row in job.members() if row["pid"])
+    job.refused("submit", str(job.file), because="a job 'tiny' exists already")
+    told = job.rover("events", "tiny")
+    assert "submitted by" in told.stdout
+    assert "leads, term 1" in told.stdout
+    assert "worker-0.1 started" in job.rover("story", "tiny/worker-0").stdout
+
+
+def pause_and_resume(job: Tiny) -> None:
+    assert job.rover("pause", "tiny", "--reason", "lunch").stdout == "tiny: paused\n"
+    until(lambda: job.workers() == [], "the workers' leaving")
+    assert " paused " in job.rover("jobs").stdout
+    job.refused("pause", "tiny", because="paused already")
+    assert job.rover("resume", "tiny").stdout == "tiny: goes on\n"
+    until(lambda: job.workers() == [2], "the next life of the worker")
+
+
+def say_what_plans_may(job: Tiny) -> None:
+    listed = json.loads(job.rover("plan", "list", "tiny", "-o", "json").stdout)
+    assert [(row["plan"], row["change"]) for row in listed] == [(1, "1 worker, 1 server")]
+    job.refused("plan", "approve", "tiny", because="waits")
+    assert job.rover("quota", "set", "ads=2:1GiB").stdout == "ads: 2:1GiB from now on\n"
+    quotas = json.loads(job.rover("quota", "list", "-o", "json").stdout)
+    assert [(row["tenant"], row["cores"], row["memory_bytes"]) for row in quotas] == [("ads", 2.0, 1 << 30)]
+    said = job.rover("plan", "mode", "--cluster", "approve").stdout
+    assert "all jobs: plans are in mode approve from now on" in said
+    assert job.rover("plan", "mode", "approve").returncode == 2
+
+
+def see_what_it_was(job: Tiny) -> None:
+    until(job.ended_lives, "what its members used")
+    [record] = job.ended_lives()
     assert (record["state"], record["asked_workers"], record["held_workers"]) == ("cancelled", 1, 1)
     assert float(str(record["worker_cpu_s"])) > 0
-    assert rover("history", "--export", "h.csv", *where, cwd=tmp_path).returncode == 0
-    assert (tmp_path / "h.csv").read_text().splitlines()[1].startswith("tiny,")
-    assert rover("cancel", "tiny", *where, cwd=tmp_path).returncode == 3
-    no_model = rover("export", "tiny", "m.npz", *where, cwd=tmp_path)
-    assert no_model.returncode == 2
-    assert "left no model" in no_model.stderr
+    assert job.rover("history", "--export", "h.csv").returncode == 0
+    assert job.rover("cancel", "tiny").returncode == 3
+    job.refused("export", "tiny", "m.npz", because="left no model", exit_code=2)
 
 
 @pytest.mark.parametrize(
