@@ -29,6 +29,8 @@ START_TIMEOUT_S = 30.0
 BRAIN_STOP_S = 5.0
 DAEMON_STOP_S = 50.0  # it drains its members first, each within its grace, and waits for a last cut
 ORPHAN_S = 30.0
+# Of our own variables only these pass on to services; the others name a stack, and theirs comes with their arguments.
+PASSED_ON = ("ROVER_LOG_LEVEL", "ROVER_DOMAIN", "ROVER_SHM")
 
 Sync = Literal["default", "always"]
 
@@ -219,7 +221,7 @@ class RunningStack:
     def _service(self, role: str, arguments: list[str]) -> Service:
         below = self.home.services
         environment = {key: value for key, value in os.environ.items() if not key.startswith("ROVER_")}
-        environment |= {key: os.environ[key] for key in ("ROVER_LOG_LEVEL",) if key in os.environ}
+        environment |= {key: os.environ[key] for key in PASSED_ON if key in os.environ}
         order = Order(
             role,
             service_command(role, *arguments),

@@ -94,7 +94,7 @@ def daemon(host: str, method: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """A subject taken apart. `family` is log | fact | host | profile | rpc | daemon; absent parts are empty."""
+    """A subject taken apart. `family` is log | fact | host | cluster | profile | rpc | daemon; absent parts are empty."""
 
     family: str
     job: str = ""
@@ -103,6 +103,11 @@ class Parsed:
     role: str = ""
     index: int = -1
     term: int = -1
+
+    @property
+    def noun_verb(self) -> str:
+        """The type of a fact without its version, as `rover events -k` takes it: `plan.applied`, `host.registered`."""
+        return f"{self.family}.{self.kind}" if self.family in ("host", "cluster") else self.kind
 
 
 def parse(subject: str) -> Parsed | None:
@@ -116,6 +121,8 @@ def parse(subject: str) -> Parsed | None:
             return Parsed("fact", job=job, kind=f"{noun}.{verb}")
         case ["rover", "host", host, fact]:
             return Parsed("host", host=host, kind=fact)
+        case ["rover", "cluster", fact]:
+            return Parsed("cluster", kind=fact)
         case ["rover", "profile", "host", host]:
             return Parsed("profile", host=host)
         case ["rover", "profile", job, role, index] if index.isdecimal():

@@ -41,7 +41,7 @@ def events(
 
     def wanted(happened: Happened) -> bool:
         parsed = subjects.parse(happened.stored.subject)
-        kind = parsed.kind if parsed else ""
+        kind = parsed.noun_verb if parsed else ""
         ours = not job or job in (happened.job, parsed.job if parsed else "")
         return ours and (not kinds or any(kind == each or kind.startswith(f"{each}.") for each in kinds))
 

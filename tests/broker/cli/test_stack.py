@@ -92,6 +92,19 @@ def test_what_dies_is_started_again(stack: RunningStack, tmp_path: Path) -> None
     until(lambda: rover("doctor", *where, cwd=tmp_path).returncode == 0, "a healthy stack")
 
 
+def test_where_a_host_stands_and_where_it_stages_is_said_by_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "shm").mkdir()
+    monkeypatch.setenv("ROVER_DOMAIN", "rack-7")
+    monkeypatch.setenv("ROVER_SHM", str(tmp_path / "shm"))
+    with RunningStack(tmp_path / "state") as stack:
+        told = rover("events", "-k", "host.registered", "--json", home=stack.home.root)
+        assert json.loads(told.stdout)["body"]["domain"] == "rack-7"
+        daemon = psutil.Process(stack.pids()["daemon"]).environ()
+        assert daemon["ROVER_SHM"] == str(tmp_path / "shm")
+
+
 def test_one_directory_holds_one_stack(stack: RunningStack) -> None:
     with pytest.raises(Refused, match="a stack runs in"):
         RunningStack(stack.home).start()
