@@ -11,6 +11,7 @@ import random
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -193,70 +194,83 @@ async def _train_generation(
 
     It was handed out and would be missed for ever: only what was handed out in a former generation is void (P8).
     """
-    plan = shared.plan
-
-    async def refresh(after: RoutingTable, wait_s: float) -> RoutingTable:
-        try:
-            async with asyncio.timeout(wait_s):
-                newer = await session.routing(after)
-        except TimeoutError:
-            return after
-        if newer is None:
-            raise ServersUnreachable("this life of the worker is over")
-        return newer
-
-    parameters = shared.rules.parameters(routing, shared.network.call, refresh, in_flight=plan.in_flight)
+    parameters = shared.rules.parameters(
+        routing, shared.network.call, partial(_refresh, session), in_flight=shared.plan.in_flight
+    )
     await parameters.declare(WITNESS)
-    waiting: dict[BatchKey, Assigned] = {}
-
-    async def next_batch() -> Assigned | None:
-        """Nothing at hand: what is still on its way to the servers must be acknowledged before we wait for more."""
-        if (at_hand := session.worker.take()) is not None:
-            return at_hand
-        await parameters.flush()
-        _settle(session, parameters, waiting, shared)
-        return await session.take()
-
-    while (assigned := at_hand or await next_batch()) is not None:
+    training = _Training(session, shared, parameters)
+    while (assigned := at_hand or await training.next_batch()) is not None:
         at_hand = None
         if assigned.generation != routing.generation:
             return assigned if assigned.generation == session.worker.generation else None
-        if assigned.number in plan.poison:
-            await parameters.flush()
-            _settle(session, parameters, waiting, shared)
-            raise Poisoned(f"batch {assigned.number}", assigned.token)
-        await asyncio.sleep(plan.batch_s * shared.chance.uniform(0.5, 2.0))
-        key = shared.rules.push_identity(assigned)
-        positions = good_positions(plan, assigned.epoch, assigned.number)
-        waiting[key] = assigned
-        add = {"witness": (positions, np.ones((len(positions), 1), np.int32))}
-        await parameters.push(key, {}, add=add)
-        _settle(session, parameters, waiting, shared)
-    await parameters.flush()
-    _settle(session, parameters, waiting, shared)
+        await training.train(assigned)
+    await training.flush()
     return None
 
 
-def _settle(
-    session: Session, parameters: SimulatedParameters, waiting: dict[BatchKey, Assigned], shared: Shared
-) -> None:
-    """What every server holds is done; only that is ever reported (P6)."""
-    plan = shared.plan
-    for acked in parameters.acknowledged():
-        assigned = waiting.pop(acked.batch, None)
-        if assigned is None:
-            continue
-        first = assigned.number * plan.batch_size
-        end = min(first + plan.batch_size, plan.records)
-        skipped = tuple(
-            SkippedRow(position, position, position + 1, "bad")
-            for position in plan.bad_rows
-            if first <= position < end
-        )
-        member = session.worker.member
-        shared.trained[member] = shared.trained.get(member, 0) + end - first
-        work = Work(skipped=skipped, samples_retrained=end - first if acked.repeated else 0)
-        session.finish(assigned, work, acked.incarnations)
+async def _refresh(session: Session, after: RoutingTable, wait_s: float) -> RoutingTable:
+    try:
+        async with asyncio.timeout(wait_s):
+            newer = await session.routing(after)
+    except TimeoutError:
+        return after
+    if newer is None:
+        raise ServersUnreachable("this life of the worker is over")
+    return newer
+
+
+@dataclass
+class _Training:
+    """What a worker pushes under one routing, and what of it is on its way."""
+
+    session: Session
+    shared: Shared
+    parameters: SimulatedParameters
+    waiting: dict[BatchKey, Assigned] = field(default_factory=dict)
+
+    async def next_batch(self) -> Assigned | None:
+        """Nothing at hand: what is still on its way to the servers must be acknowledged before we wait for more."""
+        if (at_hand := self.session.worker.take()) is not None:
+            return at_hand
+        await self.flush()
+        return await self.session.take()
+
+    async def train(self, assigned: Assigned) -> None:
+        """Compute for a while and push. Raises Poisoned."""
+        plan = self.shared.plan
+        if assigned.number in plan.poison:
+            await self.flush()
+            raise Poisoned(f"batch {assigned.number}", assigned.token)
+        await asyncio.sleep(plan.batch_s * self.shared.chance.uniform(0.5, 2.0))
+        key = self.shared.rules.push_identity(assigned)
+        positions = good_positions(plan, assigned.epoch, assigned.number)
+        self.waiting[key] = assigned
+        add = {"witness": (positions, np.ones((len(positions), 1), np.int32))}
+        await self.parameters.push(key, {}, add=add)
+        self.settle()
+
+    async def flush(self) -> None:
+        await self.parameters.flush()
+        self.settle()
+
+    def settle(self) -> None:
+        """What every server holds is done; only that is ever reported (P6)."""
+        plan = self.shared.plan
+        for acked in self.parameters.acknowledged():
+            assigned = self.waiting.pop(acked.batch, None)
+            if assigned is None:
+                continue
+            first = assigned.number * plan.batch_size
+            end = min(first + plan.batch_size, plan.records)
+            skipped = tuple(
+                SkippedRow(position, position, position + 1, "bad")
+                for position in plan.bad_rows
+                if first <= position < end
+            )
+            member = self.session.worker.member
+            self.shared.trained[member] = self.shared.trained.get(member, 0) + end - first
+            work = Work(skipped=skipped, samples_retrained=end - first if acked.repeated else 0)
+            self.session.finish(assigned, work, acked.incarnations)
 
 
 def good_positions(plan: Plan, epoch: int, number: int) -> np.ndarray[Any, np.dtype[np.int64]]:
