@@ -22,7 +22,7 @@ import click
 import numpy as np
 
 from bench.queueing import queueing_network
-from rover_bus.brain.decisions.fleet import Fleet, fit_fleet, fleet_fronts, plan_round
+from rover_bus.brain.decisions.fleet import Fleet, Fronts, fit_fleet, fleet_fronts, plan_round
 from rover_bus.brain.decisions.knapsack import Offers, choose_exactly, choose_greedily
 from rover_bus.brain.decisions.nsga2 import search_front
 from rover_bus.brain.decisions.pareto import hypervolume, pareto_front
@@ -170,20 +170,12 @@ class _quiet:  # noqa: N801
 
 def measure_fronts(jobs: int = 40) -> dict[str, float]:
     """The exact front of 65,536 plans against the fleet's budgets and against NSGA-II."""
-    fleet, space, prices = random_fleet(jobs, seed=9), PlanSpace(), Prices()
-    fronts = fleet_fronts(fleet, prices, space)
+    fleet, space = random_fleet(jobs, seed=9), PlanSpace()
+    fronts = fleet_fronts(fleet, Prices(), space)
     at = space.configurations(512.0)
     losses, ratios, nsga_ms, exact_ms = [], [], [], []
     for job in range(jobs):
-        c, wg, sg = fleet.coefficients[job], fleet.worker_gib[job], fleet.server_gib[job]
-
-        def objective(
-            x: Configurations, c: FloatArray = c, wg: float = wg, sg: float = sg
-        ) -> tuple[FloatArray, FloatArray]:
-            full = Configurations(x.workers, x.ps, x.worker_cores, x.ps_cores, np.full(len(x), 512.0))
-            cost = x.workers * (x.worker_cores + 0.1 * wg) + x.ps * (x.ps_cores + 0.1 * sg)
-            return cost, ASYNCHRONOUS.throughput(full, ASYNCHRONOUS.design(full) @ c)
-
+        objective = objective_of(fleet, job)
         start = time.perf_counter()
         costs, gains = objective(at)
         pareto_front(costs, gains)
@@ -193,12 +185,7 @@ def measure_fronts(jobs: int = 40) -> dict[str, float]:
         nsga_ms.append(1e3 * (time.perf_counter() - middle))
         worst = float(costs.max())
         ratios.append(hypervolume(*objective(found), worst) / hypervolume(costs, gains, worst))
-        reach = np.flatnonzero((at.workers <= 2 * fleet.workers[job]) & (at.ps <= 2 * fleet.servers[job]))
-        best = reach[pareto_front(costs[reach], gains[reach])]
-        offered = fronts.workers[job] * (fronts.worker_cores[job] + 0.1 * wg)
-        offered = (offered + fronts.servers[job] * (fronts.server_cores[job] + 0.1 * sg))[1:]
-        index = np.maximum(np.searchsorted(costs[best], offered + 1e-6, side="right") - 1, 0)
-        losses.append(float(np.median(1 - fronts.throughput[job, 1:] / gains[best][index])))
+        losses.append(loss_of_front(fleet, fronts, job, at, costs, gains))
     rng = np.random.default_rng(0)
     random_costs, random_gains = rng.random(100_000), rng.random(100_000)
     return {
@@ -210,6 +197,31 @@ def measure_fronts(jobs: int = 40) -> dict[str, float]:
         "fleet_front_loss_median": statistics.median(losses),
         "fleet_front_loss_worst_job": max(losses),
     }
+
+
+def objective_of(fleet: Fleet, job: int) -> Callable[[Configurations], tuple[FloatArray, FloatArray]]:
+    """Return what sizes of a job cost (cores and a tenth of GiB) and bring (throughput)."""
+    c, wg, sg = fleet.coefficients[job], fleet.worker_gib[job], fleet.server_gib[job]
+
+    def objective(x: Configurations) -> tuple[FloatArray, FloatArray]:
+        full = Configurations(x.workers, x.ps, x.worker_cores, x.ps_cores, np.full(len(x), 512.0))
+        cost = x.workers * (x.worker_cores + 0.1 * wg) + x.ps * (x.ps_cores + 0.1 * sg)
+        return cost, ASYNCHRONOUS.throughput(full, ASYNCHRONOUS.design(full) @ c)
+
+    return objective
+
+
+def loss_of_front(
+    fleet: Fleet, fronts: Fronts, job: int, at: Configurations, costs: FloatArray, gains: FloatArray
+) -> float:
+    """Return which share of the exact front's throughput a job's offers lack at their cost, in the median."""
+    reach = np.flatnonzero((at.workers <= 2 * fleet.workers[job]) & (at.ps <= 2 * fleet.servers[job]))
+    best = reach[pareto_front(costs[reach], gains[reach])]
+    offered = fronts.workers[job] * (fronts.worker_cores[job] + 0.1 * fleet.worker_gib[job])
+    servers = fronts.servers[job] * (fronts.server_cores[job] + 0.1 * fleet.server_gib[job])
+    offered = (offered + servers)[1:]
+    index = np.maximum(np.searchsorted(costs[best], offered + 1e-6, side="right") - 1, 0)
+    return float(np.median(1 - fronts.throughput[job, 1:] / gains[best][index]))
 
 
 @click.command(help=__doc__)

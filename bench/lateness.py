@@ -75,6 +75,31 @@ def train(spec: JobSpec, train_log: ClickLog, evaluation_log: ClickLog, seed: in
     return evaluate(model, parameters, evaluation_log)
 
 
+def measure(
+    spec: JobSpec, train_log: ClickLog, evaluation_log: ClickLog, seeds: range, late: int
+) -> dict[str, Any]:
+    """Train once a seed with gradients so many batches late; return means, and the AUC of each."""
+    started = time.perf_counter()
+    results = [train(spec, train_log, evaluation_log, seed, late) for seed in seeds]
+    aucs = [result.auc for result in results]
+    return {
+        "auc": statistics.mean(aucs),
+        "auc_deviation": statistics.stdev(aucs) if len(aucs) > 1 else 0.0,
+        "logloss": statistics.mean(result.logloss for result in results),
+        "aucs": aucs,
+        "seconds_a_run": (time.perf_counter() - started) / len(aucs),
+    }
+
+
+def describe(late: int, row: dict[str, Any]) -> str:
+    """Return a row for people."""
+    each = " ".join(f"{value:.4f}" for value in row["aucs"])
+    return (
+        f"{late} late: AUC {row['auc']:.4f} ± {row['auc_deviation']:.4f}, log loss {row['logloss']:.4f}, "
+        f"{row['seconds_a_run']:.1f} s a run ({each})"
+    )
+
+
 def main() -> None:
     """Print a row a lateness, and with --json one JSON line after them."""
     parser = argparse.ArgumentParser(
@@ -101,23 +126,8 @@ def main() -> None:
     seeds = range(options.first_seed, options.first_seed + options.seeds)
     found: dict[str, Any] = {"job": spec.name, "seeds": list(seeds), "late": {}}
     for late in options.late:
-        started = time.perf_counter()
-        results = [train(spec, train_log, evaluation_log, seed, late) for seed in seeds]
-        aucs = [result.auc for result in results]
-        row = {
-            "auc": statistics.mean(aucs),
-            "auc_deviation": statistics.stdev(aucs) if len(aucs) > 1 else 0.0,
-            "logloss": statistics.mean(result.logloss for result in results),
-            "aucs": aucs,
-            "seconds_a_run": (time.perf_counter() - started) / len(aucs),
-        }
-        found["late"][str(late)] = row
-        each = " ".join(f"{value:.4f}" for value in aucs)
-        print(
-            f"{late} late: AUC {row['auc']:.4f} ± {row['auc_deviation']:.4f}, log loss {row['logloss']:.4f}, "
-            f"{row['seconds_a_run']:.1f} s a run ({each})",
-            flush=True,
-        )
+        row = found["late"][str(late)] = measure(spec, train_log, evaluation_log, seeds, late)
+        print(describe(late, row), flush=True)
     if options.json:
         print(json.dumps(found))
 

@@ -149,13 +149,7 @@ def restore(
         for item in manifests
         if (history is None or item.history == history) and (job_uid or item.job_uid) == item.job_uid
     ]
-    if len({item.history for item in wanted}) > 1:
-        found = ", ".join(
-            sorted(f"{item.history:x}" for item in {item.history: item for item in wanted}.values())
-        )
-        raise BrokenCheckpoint(
-            f"checkpoints of several histories lie here ({found}): say which one is to be restored"
-        )
+    _check_one_history(wanted)
     for manifest in wanted:
         if not_after is not None and manifest.age > not_after:
             continue
@@ -171,6 +165,14 @@ def restore(
     raise NoCheckpoint(
         refused[0] if refused else "no checkpoint is stored here: start anew, or name another directory"
     )
+
+
+def _check_one_history(manifests: Iterable[Manifest]) -> None:
+    found = sorted(f"{history:x}" for history in {item.history for item in manifests})
+    if len(found) > 1:
+        raise BrokenCheckpoint(
+            f"checkpoints of several histories lie here ({', '.join(found)}): say which one is to be restored"
+        )
 
 
 def verify(files: Files, manifest: Manifest) -> list[str]:

@@ -73,6 +73,7 @@ def submit(
 
     spec = read_job(job_file, name=name, seed=seed, predictions=predictions or "")
     say = _narrate(as_json, quiet)
+    report: dict[str, Any] | None
     if embedded:
         if origin:
             raise click.UsageError(
@@ -84,23 +85,31 @@ def submit(
         home = Home.find(directory)
         check_data(spec, home.index_cache if home.root.is_dir() else None)  # before anything needs a stack
         stack = find_stack(directory, url, secret_file)
-        if origin:
-            from rover_bus.cli.checkpoints import find_origin
+        report = _hand_in(spec, stack, origin, say if wait or as_json else None)
+    if report is not None:
+        _print(report, as_json)
+        context.exit(EXIT_CODES[report["state"]])
 
-            spec = spec.replace(start_from=visit(stack, lambda bus: find_origin(bus, origin)))
-        if not wait and not as_json:
-            sequence = visit(stack, lambda bus: _submit(bus, spec))
-            click.echo(
-                f"submitted {spec.name} (ROVER_FACTS:{sequence}); `rover events {spec.name} --follow` watches it"
-            )
-            return
-        try:
-            report = visit(stack, lambda bus: submit_and_wait(bus, spec, say))
-        except KeyboardInterrupt:
-            click.echo(f"{spec.name} goes on: `rover jobs`, `rover stop {spec.name}`", err=True)
-            raise
-    _print(report, as_json)
-    context.exit(EXIT_CODES[report["state"]])
+
+def _hand_in(
+    spec: JobSpec, stack: Address, origin: str, say: Callable[[Happened], None] | None
+) -> dict[str, Any] | None:
+    """Submit to a stack that runs and follow the job to its report; without `say` nobody waits for that."""
+    if origin:
+        from rover_bus.cli.checkpoints import find_origin
+
+        spec = spec.replace(start_from=visit(stack, lambda bus: find_origin(bus, origin)))
+    if say is None:
+        sequence = visit(stack, lambda bus: _submit(bus, spec))
+        click.echo(
+            f"submitted {spec.name} (ROVER_FACTS:{sequence}); `rover events {spec.name} --follow` watches it"
+        )
+        return None
+    try:
+        return visit(stack, lambda bus: submit_and_wait(bus, spec, say))
+    except KeyboardInterrupt:
+        click.echo(f"{spec.name} goes on: `rover jobs`, `rover stop {spec.name}`", err=True)
+        raise
 
 
 async def _submit(bus: NatsBus, spec: JobSpec) -> int:
