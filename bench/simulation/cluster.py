@@ -94,7 +94,8 @@ class Cluster:
             self._end(job, True)
             return
         if job.until <= self.now:
-            job.until, job.state = math.inf, "running"
+            # What a window saw of a start or a stop is no measurement of the size.
+            job.until, job.state, job.changed_at = math.inf, "running", self.now
             job.checkpoint_at = self.now + self.policy.mechanisms.checkpoint_s
             if job.result.started_s < 0:
                 job.result.started_s = self.now

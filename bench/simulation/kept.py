@@ -1,7 +1,7 @@
 """Finished cells in a file of JSON lines, so that a run that was broken off goes on where it was.
 
 Fed by the command as cells finish, feeds the same command the next time, and reports made from pieces. A line is believed only
-if its digest (`frozen`: worlds and policies) and conditions are those of the run that asks.
+if its digest (`frozen`: worlds, engine, policies) and conditions are those of the run that asks.
 """
 
 from __future__ import annotations
@@ -20,16 +20,39 @@ from rover_bus.brain import decisions, models, rules
 Group = tuple[str, float, str]  # world, load, conditions as JSON
 
 
+_ENGINE = [
+    "budget",
+    "cluster",
+    "generator",
+    "jobs",
+    "metrics",
+    "nodes",
+    "port",
+    "runtime",
+    "telemetry",
+    "weather",
+]
+
+
 def frozen() -> dict[str, str]:
-    """Digests of what a figure depends on: the worlds; our policies with the production deciders and models that they call."""
+    """Digests of what a figure depends on: the worlds; the engine; our policies with the production deciders and models that they
+    call."""
+    engine = [Path(__file__).with_name(f"{module}.py") for module in _ENGINE]
     folders = [Path(str(package.__file__)).parent for package in (policies, decisions, models)]
-    files = [file for folder in folders for file in sorted(folder.glob("*.py"))] + [Path(rules.__file__)]
-    text = b"".join(file.read_bytes() for file in files)
-    return {"worlds' digest": digest(), "policies' digest": hashlib.sha256(text).hexdigest()[:16]}
+    called = [file for folder in folders for file in sorted(folder.glob("*.py"))] + [Path(rules.__file__)]
+    return {
+        "worlds' digest": digest(),
+        "engine's digest": _digest_of(engine),
+        "policies' digest": _digest_of(called),
+    }
+
+
+def _digest_of(files: Sequence[Path]) -> str:
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:16]
 
 
 def frozen_key() -> str:
-    """Both digests in one."""
+    """All digests in one."""
     return "-".join(frozen().values())
 
 

@@ -16,7 +16,7 @@ from bench.simulation.port import Case, Size, Window
 from rover_bus.brain.decisions.hot_servers import ServerLoad
 from rover_bus.brain.decisions.lifecycle import ChangeHistory
 from rover_bus.brain.decisions.scaling import PlanFront, Predictor
-from rover_bus.brain.decisions.stragglers import WorkerPace
+from rover_bus.brain.decisions.stragglers import WorkerPace, tells_of_size
 from rover_bus.brain.models.core_use import fit_core_bound, measure_core_use
 from rover_bus.brain.models.forms import ASYNCHRONOUS, SYNCHRONOUS
 from rover_bus.brain.models.memory import Growth, fit_growth
@@ -71,7 +71,7 @@ class Memory:
         self.last_window_s = window.at_s
         self.growth_points.append((window.samples, window.server_used_gib * window.size.servers))
         self.worker_peak_gib = max(self.worker_peak_gib, window.worker_used_gib)
-        if window.steady:
+        if window.steady and tells_of_size(window.worker_rates.tolist(), self.case.mode):
             key = window.size[:4]
             if key != self.measured_at:
                 self.measured_at, self.windows_here = key, 0

@@ -20,6 +20,7 @@ from bench.simulation.policies.staged import RULES, Staged
 from bench.simulation.port import Case, ClusterView, JobView, Mechanisms, Menu, Setting, Size
 from rover_bus.brain.decisions.knapsack import Choice, Offers, choose_exactly, choose_greedily
 from rover_bus.brain.decisions.plans import Allocation
+from rover_bus.brain.decisions.rounds import Contender
 from rover_bus.brain.models.core_use import CoreBoundModel, fit_core_bound, measure_core_use
 from rover_bus.brain.models.forms import ASYNCHRONOUS, SYNCHRONOUS
 from rover_bus.brain.models.samples import Configurations, FloatArray, Observations
@@ -85,8 +86,24 @@ class Knowing(Staged):
             self.models[name] = model
         memory.model = self.models[name]
 
+    def _contender(self, job: JobView, memory: Memory, probing: bool) -> Contender:
+        """Who was narrowed asks for no more than that, until it runs."""
+        contender = super()._contender(job, memory, probing)
+        narrowed = job.held is None and job.case.name in self.starts
+        return msgspec.structs.replace(contender, model=None, front=None) if narrowed else contender
+
+    def speed_here(self, job: JobView, memory: Memory) -> float:
+        """The truth without noise, which must not move anybody."""
+        return 0.0
+
+    def _wants_samples(self, job: JobView, memory: Memory) -> bool:
+        """Who knows need not try."""
+        return False
+
     def first(self, job: JobView) -> Allocation:
-        """The reference plan: rounds go on from there."""
+        """The reference plan: rounds go on from there. What no node had room for is narrowed, as for everybody."""
+        if job.case.name in self.starts:
+            return self.starts[job.case.name]
         size, _ = reference_plan(job.case, self.setting.menu)
         return allocation_of(size)
 

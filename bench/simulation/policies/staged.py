@@ -171,9 +171,7 @@ class Staged:
             batch_size=job.case.batch_size,
             remaining_samples=job.remaining,
             table_bytes=self._tables(job, start),
-            measured_throughput=memory.measured
-            if job.held is not None and memory.measured_at == job.held[:4]
-            else 0.0,
+            measured_throughput=self.speed_here(job, memory),
         )
         settled = waiting or (not job.changing and not probing and self.settle(job, memory))
         contender = Contender(
@@ -191,6 +189,10 @@ class Staged:
             front = plan_front(view, memory.model, self.space, self.rules, contender.limits)
             memory.front = (key, front)
         return msgspec.structs.replace(contender, front=memory.front[1])
+
+    def speed_here(self, job: JobView, memory: Memory) -> float:
+        """What was measured at the size held; 0: nothing yet, the model's word stands for it."""
+        return memory.measured if job.held is not None and memory.measured_at == job.held[:4] else 0.0
 
     def know(self, job: JobView, memory: Memory) -> None:
         """Bring a job's model up to date."""

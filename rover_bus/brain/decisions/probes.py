@@ -42,6 +42,9 @@ class ProbeView(msgspec.Struct, frozen=True, kw_only=True):
 def decide_probe(job: ProbeView, space: PlanSpace, form: Form, seen: Observations) -> Decision | None:
     """Decide the next size to measure; None when nothing fits that was not measured yet.
 
+    An asynchronous job is probed upwards where there is room, which slows nobody and is given back at once. More cores than a
+    synchronous job's members use teach nothing (`models.core_use`): it is probed both ways.
+
     Memory limits stay as they are: who applies a probe with other counts of servers must care for the tables.
     """
     relief = _relief(job, space)
@@ -51,6 +54,8 @@ def decide_probe(job: ProbeView, space: PlanSpace, form: Form, seen: Observation
     fresh = [o for o, known in zip(options, _measured(options, job, seen), strict=True) if not known]
     if not fresh:
         return None
+    if form.mode == "async":
+        fresh = [option for option in fresh if _takes_nothing(option, job.held)] or fresh
     at = Configurations.from_list([option.configuration(job.batch_size) for option in fresh])
     return Decision(allocation=fresh[next_probe(at, form, seen)], reason=Reason.PROBE, detail="teaches most")
 
@@ -97,6 +102,16 @@ def _around(job: ProbeView, space: PlanSpace) -> list[Allocation]:
 def _fits(option: Allocation, job: ProbeView) -> bool:
     within = option.cores - job.held.cores <= max(job.free_cores, 0.0) and option.cores <= job.limits.cores
     return within and option != job.held
+
+
+def _takes_nothing(option: Allocation, held: Allocation) -> bool:
+    """Whether every count and every container stays or grows: such a probe slows nobody."""
+    return (
+        option.workers >= held.workers
+        and option.servers >= held.servers
+        and option.worker_cores >= held.worker_cores
+        and option.server_cores >= held.server_cores
+    )
 
 
 def _measured(options: Sequence[Allocation], job: ProbeView, seen: Observations) -> list[bool]:

@@ -12,7 +12,7 @@ from rover_bus.brain.decisions.probes import ProbeView, decide_probe, relieved_a
 from rover_bus.brain.decisions.reasons import Reason
 from rover_bus.brain.decisions.rounds import narrowed
 from rover_bus.brain.decisions.scaling import Limits
-from rover_bus.brain.models.forms import ASYNCHRONOUS
+from rover_bus.brain.models.forms import ASYNCHRONOUS, SYNCHRONOUS
 from rover_bus.brain.models.samples import Configurations, Observations
 
 SPACE = PlanSpace((1, 2, 3, 4, 6, 8, 12, 16), (1, 2, 3, 4), (1, 2, 4, 8), (1, 2, 4, 8))
@@ -117,3 +117,28 @@ def test_a_start_is_never_narrowed_below_what_its_servers_need_at_once() -> None
     for _ in range(8):
         start = narrowed(start, SPACE, least_server_bytes=20 * GIB)
     assert start.server_memory_bytes == 20 * GIB
+
+
+def test_an_asynchronous_job_is_probed_upwards_where_there_is_room_and_else_any_way_that_fits() -> None:
+    measured = [HELD]
+    for _ in range(4):
+        decision = decide_probe(view(), SPACE, ASYNCHRONOUS, seen(*measured))
+        assert decision is not None
+        probe = decision.allocation
+        assert probe.workers >= HELD.workers
+        assert probe.servers >= HELD.servers
+        assert probe.worker_cores >= HELD.worker_cores
+        assert probe.server_cores >= HELD.server_cores
+        measured.append(probe)
+    full = decide_probe(view(free_cores=0.0), SPACE, ASYNCHRONOUS, seen(HELD))
+    assert full is not None
+    assert full.allocation.cores <= HELD.cores
+
+
+def test_a_synchronous_job_is_probed_both_ways() -> None:
+    measured = [HELD]
+    for _ in range(8):
+        decision = decide_probe(view(), SPACE, SYNCHRONOUS, seen(*measured))
+        assert decision is not None
+        measured.append(decision.allocation)
+    assert any(probe.cores < HELD.cores for probe in measured)

@@ -16,7 +16,8 @@ from bench.simulation.gate import GateClosed, check_gate
 from bench.simulation.generator import Workload, generate
 from bench.simulation.policies.on_the_bus import OnTheBus
 from bench.simulation.policies.oracle import clairvoyant_bound
-from bench.simulation.port import Setting
+from bench.simulation.port import Setting, Window
+from bench.simulation.warm import measure_warm_starts, recurring, until
 from bench.simulation.weather import CALM, Weather, pod_start_s
 
 SEED = 3
@@ -198,3 +199,55 @@ def test_what_one_run_of_a_family_shows_is_known_to_the_runs_beside_it(workload:
     policy.plan = watched
     cluster.run()
     assert max(inherited) > 0
+
+
+def test_a_steady_window_measures_the_size_and_nothing_of_a_start_a_stop_or_a_restart(
+    workload: Workload,
+) -> None:
+    quiet = Weather(straggler=0.0, hot_server=0.0, worker_spread=0.0, noise=0.0, failure=3e-6)
+    policy = load_class("{1+2+3}")(Setting(worlds.W1.menu, SEED))
+    cluster = Cluster(workload, policy, quiet, drift=False)
+    observe, seen, stopped = policy.observe, list[tuple[float, float]](), False
+
+    def watched(windows: list[Window]) -> object:
+        for window in windows:
+            if window.steady:
+                seen.append((window.throughput, cluster.jobs[window.job].ideal(window.size)[0]))
+        return observe(windows)
+
+    policy.observe = watched
+    stopped = cluster.run().figures()["stopped_minutes"] > 0
+    assert stopped, "nobody was stopped: nothing is shown"
+    measured, true = np.array(seen).T
+    np.testing.assert_allclose(measured, true, rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["oracle", "oracle, our mechanisms"])
+def test_who_knows_the_truth_does_not_probe(name: str) -> None:
+    alone = recurring(SEED, runs=1)
+    cluster = Cluster(alone, load_class(name)(Setting(worlds.W1.menu, SEED)), CALM, drift=False)
+    job = cluster.run().jobs[alone.cases[0].name]
+    assert job.rescales == 0, "on an idle cluster the first size is the best"
+    assert job.budget.size_s <= 0
+
+
+def test_an_oracle_starts_in_smaller_pieces_what_no_node_has_room_for(workload: Workload) -> None:
+    case = max(workload.cases, key=lambda c: c.max_workers)
+    alone = replace(workload, cases=(case,))
+    result = Cluster(alone, load_class("oracle, our mechanisms")(Setting(worlds.W1.menu, SEED)), CALM).run()
+    assert result.jobs[case.name].completed
+
+
+def test_a_family_with_a_history_is_at_full_speed_in_half_the_time_of_a_cold_start() -> None:
+    measured = measure_warm_starts(range(2), runs=11)
+    print(measured)
+    assert (
+        measured["warm: seconds to 95 % of the oracle's"]
+        <= 0.5 * measured["cold: seconds to 95 % of the oracle's"]
+    )
+
+
+def test_who_never_gets_to_full_speed_is_counted_to_the_end() -> None:
+    rates = [(0.0, 0.0), (100.0, 5.0), (200.0, 9.0)]
+    assert until(rates, 9.0, 1000.0) == (200.0, False)
+    assert until(rates, 9.5, 1000.0) == (1000.0, True)
