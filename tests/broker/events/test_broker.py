@@ -6,7 +6,6 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -16,12 +15,6 @@ from rover_bus.events.broker import BrokerFailed, BrokerMissing, EmbeddedBroker,
 from rover_bus.events.errors import InputError
 
 pytestmark = pytest.mark.broker
-
-
-@pytest.fixture
-def broker(tmp_path: Path) -> Iterator[EmbeddedBroker]:
-    with EmbeddedBroker(tmp_path / "broker") as started:
-        yield started
 
 
 def gone(pid: int, within_s: float = 10.0) -> bool:

@@ -1,12 +1,12 @@
 """One suite for both adapters of the Bus: what a service sees is the same in memory and over NATS."""
 
 import asyncio
-import inspect
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
+from live_bus import JOB_LOG, come_true, eventually
 
 from rover_bus.events import virtual_time
 from rover_bus.events.broker import EmbeddedBroker
@@ -25,7 +25,6 @@ from rover_bus.events.streams import BUCKETS, FACTS, LEADERS, LOG, PROFILES, ROU
 
 SMALL = StreamSpec(name="SMALL", subjects=["small.>"], discard="new", max_bytes=20_000)
 DECLARED = ([*STREAMS, SMALL], list(BUCKETS))
-JOB_LOG = "rover.job.demo.log"
 
 
 class World(Protocol):
@@ -86,28 +85,6 @@ def conforms(body: Body) -> Body:
 def nats_broker(tmp_path: Path) -> Iterator[EmbeddedBroker]:
     with EmbeddedBroker(tmp_path / "broker") as broker:
         yield broker
-
-
-async def come_true(claim: Callable[[], bool], within_s: float = 15.0) -> None:
-    """Wait until a claim holds; time is only the bound that keeps a broken test from hanging."""
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + within_s
-    while not claim():
-        held = inspect.getclosurevars(claim).nonlocals
-        assert loop.time() < deadline, f"never came true: {inspect.getsource(claim).strip()} with {held}"
-        await asyncio.sleep(0.01)
-
-
-async def eventually(call: Callable[[], Awaitable[Any]], within_s: float = 15.0) -> Any:
-    """Repeat a call through a broker's absence, as every service does."""
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + within_s
-    while True:
-        try:
-            return await call()
-        except BusError:
-            assert loop.time() < deadline
-            await asyncio.sleep(0.02)
 
 
 def answer_with(prefix: bytes) -> Callable[[Message], None]:

@@ -1,0 +1,72 @@
+"""Followers and watches over a real broker: nothing is missed and nothing is told twice, whatever JetStream forgets."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+from live_bus import come_true, connect, through_proxy
+
+from rover_bus.events import nats_follow
+from rover_bus.events.broker import EmbeddedBroker
+from rover_bus.events.bus import Entry, Stored
+from rover_bus.events.streams import FACTS, LEADERS
+
+pytestmark = pytest.mark.broker
+
+
+def test_a_follower_whose_consumer_is_deleted_goes_on(
+    broker: EmbeddedBroker, quick_watchdog: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nats_follow, "HEARTBEAT_S", 0.2)
+
+    async def program() -> None:
+        bus = await connect(broker)
+        facts: list[Stored] = []
+        await bus.follow(FACTS, ["rover.job.*.*.*"], facts.append, start="first")
+        await bus.append(FACTS, "rover.job.demo.plan.applied", b"1")
+        await come_true(lambda: len(facts) == 1)
+        names = await bus.request(f"$JS.API.CONSUMER.NAMES.{FACTS}", b"", timeout_s=2.0)
+        for name in json.loads(names.body)["consumers"]:
+            await bus.request(f"$JS.API.CONSUMER.DELETE.{FACTS}.{name}", b"", timeout_s=2.0)
+        await bus.append(FACTS, "rover.job.demo.plan.applied", b"2")
+        await come_true(lambda: len(facts) == 2)
+        assert [stored.body for stored in facts] == [b"1", b"2"]
+        await bus.close()
+
+    asyncio.run(program())
+
+
+def test_a_follower_notices_a_message_lost_on_the_way(broker: EmbeddedBroker) -> None:
+    async def program() -> None:
+        async with through_proxy(broker) as (proxy, bus):
+            writer = await connect(broker)
+            facts: list[Stored] = []
+            await bus.follow(FACTS, ["rover.job.*.*.*"], facts.append)
+            await writer.append(FACTS, "rover.job.demo.plan.applied", b"one")
+            await come_true(lambda: len(facts) == 1)
+            proxy.dropped = b"swallowed"
+            await writer.append(FACTS, "rover.job.demo.plan.applied", b"swallowed")
+            await come_true(lambda: not proxy.dropped)
+            await writer.append(FACTS, "rover.job.demo.plan.applied", b"three")
+            await come_true(lambda: len(facts) == 3)
+            assert [stored.body for stored in facts] == [b"one", b"swallowed", b"three"]
+            await writer.close()
+
+    asyncio.run(program())
+
+
+def test_a_thousand_keys_are_watched_and_each_expiry_is_told_once(broker: EmbeddedBroker) -> None:
+    async def program() -> None:
+        bus = await connect(broker)
+        seen: list[Entry] = []
+        await bus.watch(LEADERS, ">", seen.append)
+        await asyncio.gather(*(bus.put(LEADERS, f"job-{n}", b"x", ttl_s=1.0) for n in range(1000)))
+        await come_true(lambda: len(seen) >= 2000)
+        assert sorted(entry.key for entry in seen if entry.value is None) == sorted(
+            f"job-{n}" for n in range(1000)
+        )
+        await bus.close()
+
+    asyncio.run(program())
