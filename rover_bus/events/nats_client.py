@@ -81,19 +81,23 @@ async def dial(
             )
     except (nats.errors.Error, OSError, TimeoutError) as error:
         await end(client)
-        # The server tells a refused secret in words only, before nats-py has a type for it.
-        if "authorization" in str(error).lower() or "authentication" in str(error).lower():
-            raise AccessDenied(
-                f"the broker at {broker.url} refuses our secret: check {broker.secret_source}"
-            ) from error
-        cause = errors[-1] if errors else error
-        raise BrokerUnreachable(
-            f"no broker answers at {broker.url} ({cause or type(cause).__name__}): start one (`rover up`), or check the URL"
-        ) from error
+        raise _cannot_connect(broker, error, errors) from error
     except BaseException:
         await end(client)
         raise
     return client
+
+
+def _cannot_connect(
+    broker: BrokerAddress, error: Exception, heard: list[Exception]
+) -> AccessDenied | BrokerUnreachable:
+    # The server tells a refused secret in words only, before nats-py has a type for it.
+    if "authorization" in str(error).lower() or "authentication" in str(error).lower():
+        return AccessDenied(f"the broker at {broker.url} refuses our secret: check {broker.secret_source}")
+    cause = heard[-1] if heard else error
+    return BrokerUnreachable(
+        f"no broker answers at {broker.url} ({cause or type(cause).__name__}): start one (`rover up`), or check the URL"
+    )
 
 
 async def answers_ping(client: Client, timeout_s: float) -> bool:
