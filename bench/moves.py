@@ -32,7 +32,9 @@ from rover_bus.events.facts import SlotsMoveRequested
 from rover_bus.events.nats_bus import NatsBus
 
 JOB = "moves"
-BLOCKS = 2  # of each server's slots
+BLOCKS = (
+    8  # of each server's slots: 64 MiB at a time, so that neither serves much more than the other meanwhile
+)
 JOB_FILE = """
 name = "{job}"
 program = ["{python}", "{worker}"]

@@ -274,7 +274,10 @@ def is_wanted_again(state: State) -> bool:
 
 
 def _next_move(state: State, telemetry: Telemetry) -> tuple[int, int, list[int]] | None:
-    """Return source, target and slots of the next move: the first pair that differs from the goal, as much as one move carries."""
+    """Return source, target and slots of the next move: of the first pair that differs from the goal, what one may carry.
+
+    In equal parts: every hand-over lets workers wait, so none is made for a rest.
+    """
     assert state.routing is not None
     assert state.rollout is not None
     by_slot, goal = slots.expand(state.routing.owners), slots.expand(state.rollout.goal)
@@ -285,7 +288,8 @@ def _next_move(state: State, telemetry: Telemetry) -> tuple[int, int, list[int]]
     pair = [slot for slot in differing if (by_slot[slot], goal[slot]) == (source, target)]
     size = telemetry.memory_bytes.get(source, 0.0)
     most = int(MOVE_BYTES * by_slot.count(source) / size) if size > 0 else MOVE_SLOTS
-    return source, target, pair[: max(1, most)]
+    parts = max(1, round(len(pair) / max(1, most)))
+    return source, target, pair[: -(-len(pair) // parts)]
 
 
 def _end(state: State, outcome: str, reason: str, cause: str) -> Consequences:

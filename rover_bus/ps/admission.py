@@ -21,7 +21,7 @@ from rover_bus.ps.ranges import Ranges, common, mask_of, ranges_of
 from rover_bus.ps.routing import version
 from rover_bus.ps.store import BatchKey
 
-BEHIND_S = 0.01  # a server is told of a new routing within this time, mostly
+BEHIND_S = 0.004  # a server is told of a new routing within this time, mostly
 MOVING_S = 0.005  # a hand-over lasts a few of these
 
 

@@ -19,6 +19,7 @@ from rover_bus.ps.admission import Admission, Applied, Apply, Refusal, Repeat
 from rover_bus.ps.catalogue import Keys
 from rover_bus.ps.frame import BodyReader, Buffer
 from rover_bus.ps.hashing import SLOTS
+from rover_bus.ps.memory import Pages
 from rover_bus.ps.messages import (
     Acked,
     Declare,
@@ -202,6 +203,10 @@ class ServerCore:
             arrived = admission.Arrived(groups_of(fetched.applied), fetched.closed_before)
             self.state = admission.evolve(self.state, arrived)
         return arrival
+
+    def cold(self) -> list[Pages]:
+        """Return memory that rows on their way here are about to be the first to use."""
+        return self._open.cold() if self._arriving else []
 
     def sweep(self) -> bool:
         """Spend a few milliseconds on the rows of slots that have left; False when none are left."""

@@ -17,6 +17,7 @@ from rover_bus.events.errors import BadMessage, InputError
 from rover_bus.ps.catalogue import Catalogue, Entry, Keys, stored_width
 from rover_bus.ps.hashing import SLOTS, chunk_slots
 from rover_bus.ps.initial import first_values, table_key
+from rover_bus.ps.memory import Pages
 from rover_bus.ps.rows import Budget, Places, Rows
 from rover_bus.ps.spec import CHUNK_LINES, LINE, Dense
 from rover_bus.ps.storage import Int, Mask, Ownership, Scanned, changed_rows, places_of, runs_of
@@ -148,6 +149,9 @@ class DenseStore:
         keys = Keys(tuple(self._arrays), counts, whole[cursor : cursor + most_rows])
         done = cursor + most_rows >= len(whole)
         return Scanned(keys, self.find(keys), -1 if done else cursor + most_rows)
+
+    def cold(self) -> list[Pages]:
+        return self.rows.cold()
 
     def touched(self, keys: Keys, places: Places, slots: Mask) -> Keys:
         lines = [np.flatnonzero(slots[self._arrays[name].slots]) for name in keys.names]

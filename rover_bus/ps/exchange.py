@@ -339,15 +339,18 @@ class Exchange:
 
     def _begin_again(self, trouble: _Trouble) -> Steps:
         """Connect, declare, and send the whole queue again, until that works or patience ends."""
-        waited_s, wait_s = 0.0, FIRST_WAIT_S
+        waited_s = 0.0
         while True:
             if waited_s > self._patience_s:
                 raise ServersUnreachable(
                     f"no parameter servers for {waited_s:.0f} s ({trouble}): is the job still running?"
                 )
-            if trouble.wait_s or trouble.routing:
-                wait_s = min(LONGEST_WAIT_S, max(2 * wait_s, trouble.wait_s)) if waited_s else trouble.wait_s
-                yield from self._refresh(trouble, wait_s)
+            if trouble.routing and is_newer(trouble.routing, self.route.table):
+                self._adopt(trouble.routing)
+            elif trouble.wait_s:
+                # A server in a hand-over asks for a few milliseconds: longer ones only for what lasts longer anyway.
+                wait_s = min(LONGEST_WAIT_S, max(trouble.wait_s, waited_s / 4))
+                yield from self._refresh(wait_s)
                 waited_s += wait_s
             try:
                 yield from self._connect()
@@ -355,10 +358,8 @@ class Exchange:
             except _Trouble as again:
                 trouble = again
 
-    def _refresh(self, trouble: _Trouble, wait_s: float) -> Steps:
-        newest = trouble.routing
-        if not (newest and is_newer(newest, self.route.table)):
-            newest = yield Refresh(self.route.table, wait_s)
+    def _refresh(self, wait_s: float) -> Steps:
+        newest = yield Refresh(self.route.table, wait_s)
         if newest and is_newer(newest, self.route.table):
             self._adopt(newest)
 

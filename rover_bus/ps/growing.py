@@ -15,7 +15,7 @@ from rover_bus.ps.catalogue import Entry, Keys
 from rover_bus.ps.hashing import SLOTS, growing_slots
 from rover_bus.ps.index import RowIndex
 from rover_bus.ps.initial import first_values, table_key
-from rover_bus.ps.memory import Stretch
+from rover_bus.ps.memory import Pages, Stretch
 from rover_bus.ps.ranges import members_of
 from rover_bus.ps.rows import Budget, Places, Rows
 from rover_bus.ps.spec import Growing
@@ -238,6 +238,10 @@ class GrowingStore:
         """Return the keys of rows, and the rows in the same order."""
         found = self._named(rows)
         return found.keys, found.places
+
+    def cold(self) -> list[Pages]:
+        own = [pages for stretch in self._stretches for pages in stretch.cold(self.rows.count)]
+        return [*self.rows.cold(), *own]
 
     def touched(self, keys: Keys, places: Places, slots: Mask) -> Keys:
         return only(slots[self._slot_of[places]], keys)

@@ -15,6 +15,7 @@ from rover_bus.events.errors import BadMessage, NotEnoughMemory
 from rover_bus.ps.catalogue import Entry, Keys
 from rover_bus.ps.hashing import SLOT_BITS, SLOTS, hashed_slots
 from rover_bus.ps.initial import first_values, table_key
+from rover_bus.ps.memory import Pages
 from rover_bus.ps.rows import Budget, Places, Rows
 from rover_bus.ps.spec import Hashed
 from rover_bus.ps.storage import (
@@ -211,15 +212,18 @@ class HashedStore:
         done = not len(ends) or cursor >= ends[-1]
         return Scanned(keys, np.concatenate(places or none), -1 if done else cursor)
 
+    def cold(self) -> list[Pages]:
+        return self.rows.cold()
+
     def touched(self, keys: Keys, places: Places, slots: Mask) -> Keys:
         return only(slots[self.slots(keys)], keys)
 
     def among(self, rows: Int, slots: Mask) -> Int:
-        """Return those of some places (ascending) that hold rows of these slots."""
+        """Return those of some places that hold rows of these slots."""
         return self._named(rows, slots)[1]
 
     def named(self, rows: Int) -> tuple[Keys, Int]:
-        """Return the keys of places (ascending) that are in use, and the places in the same order."""
+        """Return the keys of places that hold rows, and the places in the same order."""
         return self._named(rows, self._slots_here.held)
 
     def _named(self, rows: Int, slots: Mask) -> tuple[Keys, Int]:

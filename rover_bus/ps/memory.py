@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import mmap
 import os
-from typing import Any
+from collections.abc import Iterable
+from ctypes import CDLL, c_int, c_size_t, c_void_p
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +18,33 @@ import numpy.typing as npt
 from rover_bus.events.errors import NotEnoughMemory
 
 SMALL_BYTES = 8 << 20  # below it a copy takes no time worth speaking of
+WARM_AHEAD_BYTES = 4 << 20  # of every array: more than one answer of a move brings
+HUGE_BYTES = 2 << 20  # of a page at most
 _NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
+_POPULATE_WRITE = 23  # Linux 5.14 on; mmap does not name it
+
+
+class Pages(NamedTuple):
+    """Some of a reserved range that was never used: bytes `first` to `end`."""
+
+    range: mmap.mmap
+    first: int
+    end: int
+
+
+def populate(cold: Iterable[Pages]) -> None:
+    """Have the system give pages their memory, without changing what is in them, and without the interpreter's lock.
+
+    On a virtual machine the first touch of a page may cost twenty times a later one (`bench/pages.py`): whoever serves workers must
+    not be the one to touch it. Where the system cannot do it ahead, nothing happens here.
+    """
+    advise = CDLL(None).madvise
+    advise.argtypes = [c_void_p, c_size_t, c_int]
+    for reserved, first, end in cold:
+        address = np.frombuffer(reserved, np.uint8).ctypes.data
+        for at in range(first, end, HUGE_BYTES):
+            if advise(address + at, min(HUGE_BYTES, end - at), _POPULATE_WRITE):
+                return
 
 
 class Stretch:
@@ -26,6 +54,19 @@ class Stretch:
         self._columns, self._dtype = columns, np.dtype(dtype)
         self.array: npt.NDArray[Any] = np.empty((0, columns), dtype)
         self._range: mmap.mmap | None = None
+        self._warm_bytes = 0
+
+    def cold(self, rows: int) -> list[Pages]:
+        """Return the pages of the first `rows` rows, and of some more, that nobody asked for yet."""
+        if self._range is None:
+            return []
+        size = rows * self._columns * self._dtype.itemsize
+        first = self._warm_bytes
+        if first >= min(size + WARM_AHEAD_BYTES // 2, len(self._range)):
+            return []
+        end = min(-(-(size + WARM_AHEAD_BYTES) // HUGE_BYTES) * HUGE_BYTES, len(self._range))
+        self._warm_bytes = end
+        return [Pages(self._range, first, end)]
 
     def grow(self, rows: int) -> None:
         """Make room for this many rows in all, keeping what is there. Raises NotEnoughMemory, and has then changed nothing."""
@@ -39,11 +80,11 @@ class Stretch:
 
     def adopt(self, array: npt.NDArray[Any]) -> None:
         """Be this very array: a state that was mapped from shared memory. It is copied when it grows."""
-        self.array, self._range = array, None
+        self.array, self._range, self._warm_bytes = array, None, 0
 
     def _allocate(self, rows: int, size: int) -> npt.NDArray[Any]:
         if size >= SMALL_BYTES:
-            self._range = _reserve(size)
+            self._range, self._warm_bytes = _reserve(size), 0
             if self._range is not None:
                 return self._shaped(self._range, rows)
         try:

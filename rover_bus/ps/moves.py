@@ -16,6 +16,7 @@ from rover_bus.events.requests import MoveOrder, MoveStatus, ServerAddress
 from rover_bus.ps.core import ServerCore
 from rover_bus.ps.exchange import LinkLost
 from rover_bus.ps.frame import Buffer
+from rover_bus.ps.memory import populate
 from rover_bus.ps.transfer import Answer, Apply, Ask, Both, Effect, Rest, Transfer
 
 log = get_logger("rover.ps.moves")
@@ -106,7 +107,11 @@ class Moves:
     async def _perform(self, transfer: Transfer, effect: Effect) -> Any:
         match effect:
             case Apply(function, patient):
-                return await (self._run_patiently if patient else self._run)(function)
+                run = self._run_patiently if patient else self._run
+                result, cold = await run(lambda: (function(), self._core.cold()))
+                if cold:
+                    await asyncio.to_thread(populate, cold)
+                return result
             case Both(ask, apply):
                 return await self._perform_both(transfer, ask, apply)
             case Rest(seconds):

@@ -82,22 +82,39 @@ class RowLog:
     def __init__(self, family: Table, store: RowStore, slots: npt.NDArray[np.bool_]) -> None:
         self._family, self._store, self._slots = family, store, slots
         self._changed = np.zeros(store.rows.capacity, bool)
+        self._copied = np.zeros(store.rows.capacity, bool)
+        self._end = store.rows.capacity  # of what there was when the copy was through
 
     def note(self, places: Int) -> None:
         """A push has trained these rows, of whatever slots."""
-        if self._store.rows.capacity > len(self._changed):
-            grown = np.zeros(self._store.rows.capacity, bool)
-            grown[: len(self._changed)] = self._changed
-            self._changed = grown
+        self._grow()
         self._changed[places] = True
+
+    def _grow(self) -> None:
+        more = self._store.rows.capacity - len(self._changed)
+        if more > 0:
+            self._changed, self._copied = (np.pad(each, (0, more)) for each in (self._changed, self._copied))
 
     def forget(self, places: Int) -> None:
         """These rows are copied as they are now."""
-        self._changed[places[places < len(self._changed)]] = False
+        self._grow()
+        self._changed[places] = False
+        self._copied[places] = True
 
     def rows(self) -> Int:
         """Return the changed rows of our slots."""
-        return self._store.among(np.flatnonzero(self._changed[: self._store.rows.count]), self._slots)
+        changed = self._changed[: self._store.rows.count]
+        if isinstance(self._store, GrowingStore):
+            return self._store.among(np.flatnonzero(changed), self._slots)
+        known = np.flatnonzero(
+            changed & self._copied[: len(changed)]
+        )  # to ask whose the others are costs more
+        late = self._store.among(np.flatnonzero(changed[self._end :]) + self._end, self._slots)
+        return np.concatenate((known, late))
+
+    def end(self) -> None:
+        """The copy is through: rows that lie behind are of tables declared later."""
+        self._end = self._store.rows.count
 
     def drain(self) -> Part | None:
         """Return every changed row once, and begin anew."""
@@ -226,6 +243,8 @@ class Departure:
             self._copying.add(family)
             if isinstance(store, RowStore):
                 self._row_log(family, store).forget(places)
+                if cursor < 0:
+                    self._row_log(family, store).end()
             self._at, self._cursor = (self._at, cursor) if cursor >= 0 else (self._at + 1, 0)
             if cursor >= 0:
                 break  # looked at as much as one go may

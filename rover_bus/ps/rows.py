@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from rover_bus.events.errors import NotEnoughMemory
 from rover_bus.flash.dirty import DirtyRows
-from rover_bus.ps.memory import Stretch
+from rover_bus.ps.memory import Pages, Stretch
 from rover_bus.ps.optimizers import state_columns, step
 from rover_bus.ps.spec import Table
 
@@ -102,6 +102,10 @@ class Rows:
             stretch.grow(capacity)
         self.capacity = capacity
         self._hold()
+
+    def cold(self) -> list[Pages]:
+        """Return the pages of the used rows, and of some more, that nobody asked for yet: to be populated before rows arrive."""
+        return [pages for stretch in self._stretches for pages in stretch.cold(self.count)]
 
     # -- whole states (snapshots) ----------------------------------------------------------------------------------------
 

@@ -126,7 +126,7 @@ class Server:
 
     def serve(self) -> None:
         """Answer until `stop`; then close every socket."""
-        _do_not_preempt()
+        do_not_preempt()
         try:
             while not self._stopping:
                 pause_s = self._patience.pause_s(time.monotonic(), 1.0)
@@ -262,10 +262,11 @@ def _carry_out(function: Callable[[], Any], future: Future[Any]) -> None:
         future.set_exception(error)
 
 
-def _do_not_preempt() -> None:
-    """Have a request wake this thread without taking the processor from the worker that sends it: it has more to send.
+def do_not_preempt() -> None:
+    """Have a request wake this thread, and those that it starts, without taking the processor from the worker that sends it.
 
-    A worker preempted after its first request leaves the other servers idle until it runs again (docs/design/0003).
+    It has more to send: a worker preempted after its first request leaves the other servers idle until it runs again
+    (docs/design/0003).
     """
     with suppress(AttributeError, OSError):  # a system without such a class, or that does not let us
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))

@@ -378,8 +378,9 @@ async def serve_job(
 def _open_sockets(core: ServerCore, secret: bytes) -> tuple[Server, Peers]:
     """Return who answers workers and other servers, and who asks other servers."""
     from rover_bus.ps.peers import Peers
-    from rover_bus.ps.server import Server
+    from rover_bus.ps.server import Server, do_not_preempt
 
+    do_not_preempt()
     return Server(core, secret), Peers(secret)
 
 

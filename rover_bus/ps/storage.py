@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from rover_bus.ps.catalogue import Entry, Keys
 from rover_bus.ps.hashing import SLOTS
+from rover_bus.ps.memory import Pages
 from rover_bus.ps.rows import Places, Rows
 
 Int = npt.NDArray[np.int64]
@@ -78,6 +79,9 @@ class Store(Protocol):
 
     def scan(self, slots: Int, cursor: int, most_rows: int) -> Scanned:
         """Return some rows of these slots, from a cursor on (0: the first)."""
+
+    def cold(self) -> list[Pages]:
+        """Return memory that is about to be used for the first time."""
 
     def touched(self, keys: Keys, places: Places, slots: Mask) -> Keys:
         """Return those of some trained keys that lie in these slots; for dense arrays every line that does."""

@@ -18,6 +18,7 @@ from rover_bus.ps.dense import DenseStore
 from rover_bus.ps.growing import GrowingStore
 from rover_bus.ps.hashed import HashedStore
 from rover_bus.ps.hashing import SLOTS
+from rover_bus.ps.memory import Pages
 from rover_bus.ps.rows import Budget
 from rover_bus.ps.spec import Dense, Growing, Hashed, Table
 from rover_bus.ps.storage import Int, Store
@@ -114,6 +115,10 @@ class TableSet:
     def sweep(self) -> bool:
         """Remove some rows of dropped slots, in a few milliseconds; False when none are left."""
         return any(store.sweep() for store in self._stores.values())
+
+    def cold(self) -> list[Pages]:
+        """Return memory that is about to be used for the first time (`memory.populate`)."""
+        return [pages for store in self._stores.values() for pages in store.cold()]
 
     def families(self) -> list[tuple[Table, Store]]:
         """Return what is stored together, in the order of declaration."""

@@ -505,6 +505,30 @@ def test_a_table_that_the_source_does_not_know_yet_makes_the_move_begin_again(mo
     training.check()
 
 
+def test_a_table_declared_when_the_copy_is_through_brings_what_it_was_trained(moved):
+    cluster, rollout, training = moved
+    word = next(table for table in TABLES if table.name == "word")
+    late = msgspec.structs.replace(word, name="late", rows=6000)
+    trained = []
+
+    def between():
+        training.step()
+        (departure,) = cluster.cores[0]._departing.values()
+        if departure.copied:
+            gradients = {}
+            for parameters in (training.servers, training.alone):
+                parameters.declare(late)
+                pulled = parameters.pull({"late": np.arange(6000)})
+                gradients.setdefault("late", training.rng.standard_normal(pulled["late"].shape).astype("f4"))
+                parameters.push(BatchKey(1, len(trained)), gradients)
+                parameters.flush()
+            trained.append(True)
+
+    rollout.move(0, 1, [(0, 1000)], between)
+    assert trained, "nothing was trained after the copy: this test tests nothing"
+    training.check()
+
+
 def test_a_truncated_answer_writes_nothing_that_counts(moved):
     cluster, rollout, training = moved
     training.step()
