@@ -17,7 +17,7 @@ from rover_bus.ps.core import ServerCore
 from rover_bus.ps.exchange import LinkLost
 from rover_bus.ps.frame import Buffer
 from rover_bus.ps.memory import populate
-from rover_bus.ps.transfer import Answer, Apply, Ask, Both, Effect, Rest, Transfer
+from rover_bus.ps.transfer import Answer, Apply, Ask, Both, Effect, Pace, Rest, Transfer
 
 log = get_logger("rover.ps.moves")
 
@@ -49,6 +49,9 @@ class Moves:
         self._run_patiently = run_patiently or run
         self._coming: dict[int, tuple[Transfer, asyncio.Task[None]]] = {}
         self._froze_s: dict[int, float] = {}
+        self._paced: dict[
+            int, tuple[float, int]
+        ] = {}  # by move: when the last answer was taken in, after how many pushes
         self._served_s = 0.0  # when the newest routing was followed
         self._sweeping: asyncio.Task[None] | None = None
 
@@ -116,10 +119,19 @@ class Moves:
                 return await self._perform_both(transfer, ask, apply)
             case Rest(seconds):
                 return await asyncio.sleep(seconds)
+            case Pace(seconds):
+                return await self._keep_pace(transfer.order.move, seconds)
             case Ask(server, frame, last):
                 if last:
                     self._froze_s.setdefault(transfer.order.move, _now())
                 return await self._ask(server, frame)
+
+    async def _keep_pace(self, move: int, seconds: float) -> None:
+        """Wait until `seconds` after the last time. Nobody trains while no push comes."""
+        last_s, pushes = self._paced.get(move, (float("-inf"), 0))
+        if self._core.version != pushes:
+            await asyncio.sleep(max(last_s + seconds - _now(), 0.0))
+        self._paced[move] = _now(), self._core.version
 
     async def _perform_both(self, transfer: Transfer, ask: Ask, apply: Apply) -> Answer:
         async def try_to_ask() -> Answer:
@@ -138,6 +150,7 @@ class Moves:
         """A move is over: when the slots are ours now, note how long they were away and tell their source."""
         move = transfer.order.move
         froze_s = self._froze_s.pop(move, None)
+        self._paced.pop(move, None)
         state = self._core.state
         if froze_s is None or state.routing is None or state.routing.epoch <= transfer.order.epoch:
             return

@@ -1,7 +1,8 @@
 """One move as its target sees it, without sockets and time: what to ask the source, what to do with the answers (design/0013).
 
-A generator of effects (`Ask`, `Apply`, `Rest`); `moves` performs them over sockets or over a simulated lossy network. Everything
-may be repeated: requests are numbered, rows are written as they are, and nothing that arrives is served before the log says so.
+A generator of effects (`Ask`, `Apply`, `Rest`, `Pace`); `moves` performs them over sockets or over a simulated lossy network.
+Everything may be repeated: requests are numbered, rows are written as they are, and nothing that arrives is served before the log
+says so.
 """
 
 from __future__ import annotations
@@ -20,8 +21,10 @@ from rover_bus.ps.frame import BodyReader, Buffer
 from rover_bus.ps.messages import Fetch, Fetched, RefusedMessage
 from rover_bus.ps.moving import MANY_ROWS
 
-CHUNK_BYTES = 1 << 19  # a millisecond or two of either server
-RATE_BYTES = 256 << 20  # a second: what the copy may take of both servers while they serve
+CHUNK_BYTES = 1 << 19  # half a millisecond of either server: it fits in while a worker computes
+RATE_BYTES = (
+    64 << 20
+)  # a second, while workers train: what a copy takes of them, it takes by the byte
 FEW_ROWS = (
     MANY_ROWS  # changed since the last look: what is left after that is handed over in a few milliseconds
 )
@@ -60,7 +63,13 @@ class Rest(NamedTuple):
     seconds: float
 
 
-Effect = Ask | Apply | Both | Rest
+class Pace(NamedTuple):
+    """Let so long pass since the last one, unless nobody trains."""
+
+    seconds: float
+
+
+Effect = Ask | Apply | Both | Rest | Pace
 Answer = tuple[Buffer, Buffer] | None
 Steps = Generator[Effect, Any, None]
 
@@ -88,7 +97,7 @@ class Transfer:
         while not (fetched.rounds and (fetched.left <= FEW_ROWS or fetched.rounds > MOST_ROUNDS)):
             number += 1
             ahead = yield Both(self._ask(number, False), self._writing(fetched, body, False))
-            yield Rest(len(body) / RATE_BYTES)
+            yield Pace(len(body) / RATE_BYTES)
             fetched, body = yield from self._fetch(number, False, ahead)
         yield self._writing(fetched, body, False)
         fetched, body = yield from self._fetch(number + 1, True)
