@@ -22,9 +22,7 @@ from rover_bus.ps.messages import Fetch, Fetched, RefusedMessage
 from rover_bus.ps.moving import MANY_ROWS
 
 CHUNK_BYTES = 1 << 19  # half a millisecond of either server: it fits in while a worker computes
-RATE_BYTES = (
-    64 << 20
-)  # a second, while workers train: what a copy takes of them, it takes by the byte
+RATE_BYTES = 64 << 20  # a second, while workers train: what a copy takes of them, it takes by the byte
 FEW_ROWS = (
     MANY_ROWS  # changed since the last look: what is left after that is handed over in a few milliseconds
 )
