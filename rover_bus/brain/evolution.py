@@ -11,7 +11,7 @@ from typing import TypeVar
 from rover_bus.brain.decisions.arbitration import Budget
 from rover_bus.brain.decisions.hot_servers import WINDOWS as HOT_WINDOWS
 from rover_bus.brain.decisions.reasons import Reason
-from rover_bus.brain.decisions.stragglers import evolve_paces
+from rover_bus.brain.decisions.stragglers import REPLACE_WINDOWS, SLOW_WINDOWS, evolve_paces
 from rover_bus.brain.log import (
     BrainTermBegun,
     ChangeJudged,
@@ -107,10 +107,7 @@ def _evolve_job(state: State, record: Record) -> None:
             wanted = f"{record.wanted.workers}/{record.wanted.servers}" if record.wanted else ""
             known.said, known.waits_for = (record.constant, wanted), record.waits_for
         case StragglerNoted(job=job, member=member, found=found):
-            known = state.jobs[job]
-            known.stragglers.pop(member.index, None)
-            if found:
-                known.stragglers[member.index] = record.constant
+            _note_straggler(state.jobs[job], member.index, record.constant if found else "")
         case HotServerFound(job=job):
             state.jobs[job].moved_s, state.jobs[job].server_loads = state.jobs[job].clock_s, []
         case IncidentNoted(job=job):
@@ -119,12 +116,24 @@ def _evolve_job(state: State, record: Record) -> None:
             state.jobs[job].stopping |= stop
 
 
+def _note_straggler(job: KnownJob, index: int, remedy: str) -> None:
+    """Note a remedy in force, "" for none any more. The windows that showed a worker to be slow tell nothing of the size."""
+    if remedy and not job.stragglers:
+        job.recent, job.slowed = job.recent[:-SLOW_WINDOWS], job.recent[-SLOW_WINDOWS:]
+    job.stragglers.pop(index, None)
+    if remedy:
+        job.stragglers[index] = remedy
+    elif not job.stragglers:
+        job.slowed = []
+
+
 def _see_members(job: KnownJob, record: MembersSeen) -> None:
     """A new life has no past: what its predecessor was does not slow it down."""
     former = {member.index: member for member in job.members if member.role == "worker"}
     now = {member.index: member for member in record.members if member.role == "worker"}
     job.paces = {index: pace for index, pace in job.paces.items() if former.get(index) == now.get(index)}
     job.stragglers = {i: remedy for i, remedy in job.stragglers.items() if former.get(i) == now.get(i)}
+    job.slowed = job.slowed if job.stragglers else []
     job.members_plan, job.members = record.members_plan, record.members
     job.log_sequence = max(job.log_sequence, record.log_sequence)
 
@@ -243,11 +252,23 @@ def _measure(job: KnownJob, window: WindowClosed) -> None:
     waits = job.change is not None and job.change.waits  # for a person: the job goes on as it was
     settled = job.change is None or job.change.settled or waits
     if window.clean and settled and throughput > 0:
+        if _is_slowed(job, throughput):
+            return
         job.recent = [*job.recent, throughput][-WINDOWS_KEPT:]
         if job.change is not None and not waits:
             job.change.windows.append(throughput)
         if job.held is not None:
             _try(job, job.held, throughput, window)
+
+
+def _is_slowed(job: KnownJob, throughput: float) -> bool:
+    """Put a window aside that a slow worker spoils; not for ever: one that stays slow is what the job has."""
+    if not job.stragglers or len(job.slowed) >= REPLACE_WINDOWS:
+        return False
+    job.slowed = [*job.slowed, throughput]
+    if len(job.slowed) == REPLACE_WINDOWS:
+        job.recent = []
+    return True
 
 
 def _try(job: KnownJob, size: Size, throughput: float, window: WindowClosed) -> None:

@@ -71,6 +71,7 @@ class KnownJob(msgspec.Struct):
     rollbacks: int = 0
     probes: int = 0  # sizes that were tried to learn from
     recent: list[float] = []  # clean windows at the present size, newest last
+    slowed: list[float] = []  # those in which a worker was known to be slow: they say nothing of the size
     change: Change | None = None
     tried: list[Tried] = []
     ceilings: list[tuple[Size, float, float]] = []  # size taken back, what it reached, when

@@ -26,8 +26,8 @@ from rover_bus.node.layout import list_members
 GROWN_BY = 0.30  # of the training: kills no longer wait for the plan to be judged
 RECOVERY_S = 8.0
 SHRUNK = 0.6
-STRAGGLER_AT, STRAGGLER_S, STRAGGLER_SHARE = 0.5, 14.0, 0.2
-AFTER_STRAGGLER_S = 3.0
+STRAGGLER_AT, STRAGGLER_S, STRAGGLER_SHARE = 0.36, 14.0, 0.2  # in the midst of an epoch: leases are large
+RECOVERED_S = 12.0
 SETTLED_S = 15.0
 TRIAL_S = 25.0
 JUDGED_STEPS = ("probe", "scale", "rollback", "asked")
@@ -148,7 +148,7 @@ class Acts:
         if self.progress.fraction > TRIAL_UNTIL or self.plans.carried_out is None:
             return
         await within(SETTLED_S, lambda: not self._changing)
-        await within(AFTER_STRAGGLER_S, lambda: False)
+        await within(RECOVERED_S, lambda: self._even)  # beside five readers it would stay slow
         wanted = self.plans.carried_out.proposed.workers + 1
         try:
             plan = await try_size(self.bus, self.plans, workers=wanted, reason="the demo wants to know")
@@ -156,6 +156,13 @@ class Acts:
             return
         self.trial = plan.plan
         await within(TRIAL_S, lambda: self._judged(plan.plan))
+
+    @property
+    def _even(self) -> bool:
+        """Whether no straggler is known that did not recover."""
+        told = (facts.StragglerFound, facts.StragglerRecovered)
+        newest = next((fact for fact in reversed(self._heard) if isinstance(fact, told)), None)
+        return not isinstance(newest, facts.StragglerFound)
 
     @property
     def _changing(self) -> bool:

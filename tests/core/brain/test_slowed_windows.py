@@ -1,0 +1,49 @@
+"""What is measured while a worker is slow says nothing of the job's size, unless it stays so."""
+
+from __future__ import annotations
+
+from rover_bus.brain.decisions.stragglers import REPLACE_WINDOWS, SLOW_WINDOWS
+from rover_bus.brain.evolution import evolve
+from rover_bus.brain.log import StragglerNoted, WindowClosed, WorkerWindow
+from rover_bus.brain.state import KnownJob, State
+from rover_bus.events.facts import Size
+from rover_bus.events.identity import Member
+from rover_bus.events.job import DataSpec, JobSpec
+
+
+def told(rates: list[float], *more: object) -> list[object]:
+    """Windows in which the job trained so many samples a second, then what else."""
+    workers = [WorkerWindow(0, 1, rate, rate, 0.0) for rate in rates]
+    windows = [WindowClosed(job="ads", seconds=10.0, clean=True, workers=[worker]) for worker in workers]
+    return [*windows, *more]
+
+
+def noted(found: bool) -> StragglerNoted:
+    return StragglerNoted(
+        job="ads", member=Member("worker", 1, 1), found=found, share=0.2, constant="smaller" * found
+    )
+
+
+def recent(*records: object) -> list[float]:
+    state = State(jobs={"ads": KnownJob(uid="u", spec=SPEC, held=Size(workers=2, servers=1))})
+    for record in records:
+        evolve(state, record)
+    return state.jobs["ads"].recent
+
+
+SPEC = JobSpec(name="ads", program=["train"], data=DataSpec(train="t.csv"))
+FAST, SLOW = [100.0] * 4, [30.0] * SLOW_WINDOWS
+
+
+def test_windows_that_showed_a_straggler_are_left_out_and_those_until_it_recovers() -> None:
+    assert recent(*told(FAST + SLOW)) == FAST + SLOW
+    assert recent(*told(FAST + SLOW, noted(True)), *told([40.0] * 3)) == FAST
+    assert recent(*told(FAST + SLOW, noted(True)), *told([40.0], noted(False)), *told([90.0])) == [
+        *FAST,
+        90.0,
+    ]
+
+
+def test_a_worker_that_stays_slow_is_what_the_job_has() -> None:
+    long = told([40.0] * REPLACE_WINDOWS)
+    assert recent(*told(FAST + SLOW, noted(True)), *long) == [40.0] * SLOW_WINDOWS
