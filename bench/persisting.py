@@ -105,7 +105,9 @@ class Rig:
 
     def start_training(self) -> Any:
         cores = sorted(os.sched_getaffinity(0))
-        os.environ["OPENBLAS_NUM_THREADS"] = "1"  # as the platform sees to: threads that spin would train nothing
+        os.environ["OPENBLAS_NUM_THREADS"] = (
+            "1"  # as the platform sees to: threads that spin would train nothing
+        )
         steps = self._spawn.Array("q", len(cores), lock=False)
         for number in range(len(cores)):
             worker = self._spawn.Process(target=train_for_ever, args=(steps, number, cores), daemon=True)

@@ -27,6 +27,7 @@ GROWN_BY = 0.30  # of the training: kills no longer wait for the plan to be judg
 RECOVERY_S = 8.0
 SHRUNK = 0.6
 STRAGGLER_AT, STRAGGLER_S, STRAGGLER_SHARE = 0.36, 14.0, 0.2  # in the midst of an epoch: leases are large
+STORY_REST_AT = 0.56  # likewise; what is killed later waits for it
 RECOVERED_S = 12.0
 SETTLED_S = 15.0
 TRIAL_S = 25.0
@@ -54,11 +55,15 @@ class Acts:
         self._heard.append(fact)
 
     async def play_story(self, strikes: list[Strike]) -> None:
-        """The narrated order: the plan first, then the kills one after another, then the rest."""
+        """The narrated order: the plan first, then kills one after another, the straggler, the trial, and what is killed late."""
         await until(lambda: self._grown or self.progress.fraction >= GROWN_BY)
         for strike in strikes:
-            await self._strike(strike)
-        await self.play_rest()
+            if strike.at < STORY_REST_AT:
+                await self._strike(strike)
+        await self.play_rest(STORY_REST_AT)
+        for strike in strikes:
+            if strike.at >= STORY_REST_AT:
+                await self._strike(strike)
 
     async def _strike(self, strike: Strike) -> None:
         await until(lambda: self.progress.fraction >= strike.at)
@@ -66,9 +71,9 @@ class Acts:
         await self.chaos.strike(strike)
         await within(RECOVERY_S, lambda: self._recovered(strike, seen))
 
-    async def play_rest(self) -> None:
-        """A straggler, then a worker on trial; both wait for their point of the training."""
-        await until(lambda: self.progress.fraction >= STRAGGLER_AT)
+    async def play_rest(self, at: float = STRAGGLER_AT) -> None:
+        """A straggler, then a worker on trial, from a point of the training on."""
+        await until(lambda: self.progress.fraction >= at)
         await self._straggle()
         await self._try_one_more()
 

@@ -39,7 +39,7 @@ STORY: tuple[tuple[float, Target], ...] = (
     (0.33, "master"),
     (0.39, "broker"),
     (0.46, "worker"),
-    (0.8, "server"),
+    (0.9, "server"),
 )
 FIRST, LAST = 0.02, 0.92  # later than this a strike may find that the training is over
 LOOK_S = 0.05
