@@ -25,7 +25,7 @@ from rover_bus.events.streams import FACTS
 
 CYCLE_S = 0.5
 SLOW_TO = 0.2
-STALLED_TO = 0.07  # readers run ahead: a fifth of the time is enough for all that storage gives
+STALLED_TO = 0.1  # readers run ahead: a fifth of the time is enough for all that storage gives
 SHARE_OVER_S = 20.0  # two epochs: large leases at the begin of one, of single batches at its end
 
 
