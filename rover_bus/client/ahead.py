@@ -1,7 +1,8 @@
 """What was read ahead of the training loop: a bounded queue between two threads that wakes each as rarely as it can.
 
 Fed by `reader`'s thread, emptied by the training thread. Apart from `queue.Queue` for what a wake-up costs: two threads that hand
-over every single batch spend a tenth of a millisecond of processor on it (two wake-ups, and a fight for the interpreter's lock).
+over every single batch spend a tenth of a millisecond of processor on it (two wake-ups, and a fight for the interpreter's lock;
+`bench/overhead.py`).
 Here the reading side sleeps until half of what it had laid up is used, and nobody is woken who does not sleep.
 
 How much is laid up is a time, not a number: a fast loop needs many batches to bridge the parsing of a window, a slow one would
@@ -16,8 +17,8 @@ from collections import deque
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
-AHEAD_S = 0.15  # of training; what a cancelled lease wastes at most
-LEAST, MOST = 2, 16  # items
+AHEAD_S = 0.15  # of training: what a cancelled lease wastes, or LEAST items
+LEAST, MOST = 2, 16
 WEIGHT = 0.2  # of the latest item in the mean time that one is used
 
 

@@ -35,7 +35,7 @@ class Pages(NamedTuple):
 def populate(cold: Iterable[Pages]) -> None:
     """Have the system give pages their memory, without changing what is in them, and without the interpreter's lock.
 
-    On a virtual machine the first touch of a page may cost twenty times a later one (`bench/pages.py`): whoever serves workers must
+    On a virtual machine the first touch of a page may cost milliseconds a MiB (`bench/pages.py`): whoever serves workers must
     not be the one to touch it. Where the system cannot do it ahead, nothing happens here.
     """
     advise = CDLL(None).madvise

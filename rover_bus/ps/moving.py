@@ -26,7 +26,7 @@ from rover_bus.ps.spec import Growing, Table
 from rover_bus.ps.storage import Int, Store, only
 from rover_bus.ps.tables import TableSet
 
-MANY_ROWS = 4096  # more than are handed over at once
+FEW_ROWS = 4096  # changed since the last look: so many are handed over in a few milliseconds
 MERGE_AT = 64  # entries of a change log: then they are made one
 Arrays = list[npt.NDArray[Any]]
 
@@ -214,7 +214,7 @@ class Departure:
     def _left(self) -> int:
         """Return how many rows are to be sent again; while many wait, only these: to count the others costs a look at every row."""
         waiting = sum(len(part.keys.keys) for part in self._changed)
-        if waiting > MANY_ROWS:
+        if waiting > FEW_ROWS:
             return waiting
         return waiting + self.changes.count() + sum(len(each.rows()) for each in self._row_logs.values())
 

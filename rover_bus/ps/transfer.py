@@ -19,13 +19,10 @@ from rover_bus.ps.core import ServerCore
 from rover_bus.ps.exchange import LinkLost
 from rover_bus.ps.frame import BodyReader, Buffer
 from rover_bus.ps.messages import Fetch, Fetched, RefusedMessage
-from rover_bus.ps.moving import MANY_ROWS
+from rover_bus.ps.moving import FEW_ROWS
 
-CHUNK_BYTES = 1 << 19  # half a millisecond of either server: it fits in while a worker computes
+CHUNK_BYTES = 1 << 19  # little enough to fit in while a worker computes
 RATE_BYTES = 64 << 20  # a second, while workers train: what a copy takes of them, it takes by the byte
-FEW_ROWS = (
-    MANY_ROWS  # changed since the last look: what is left after that is handed over in a few milliseconds
-)
 MOST_ROUNDS = 8  # of catching up: a slot that changes faster than that is handed over as it is
 FIRST_REST_S, LONGEST_REST_S = (
     0.02,
