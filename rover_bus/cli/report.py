@@ -17,6 +17,7 @@ from rover_bus.events.facts import (
     HostExited,
     JobEnded,
     MasterElected,
+    MembersDesired,
     MembersDisplaced,
     PlanProposed,
 )
@@ -60,6 +61,8 @@ class Tally:
                         self._leader_died_ms = time_ms
             case PlanProposed(masters=hosts) if hosts:
                 self.master_hosts = hosts
+            case MembersDesired(masters=seats) if seats:
+                self.master_hosts = [seat.host for seat in seats]
             case MembersDisplaced(host=host, reason=reason) if reason not in ORDERLY and self.ended is None:
                 self.masters_lost += self.master_hosts.count(host)  # no daemon is left there to say so
             case MasterElected(term=term, holder=holder):

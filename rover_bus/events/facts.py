@@ -12,7 +12,7 @@ from typing import Any, Literal
 import msgspec
 
 from rover_bus.events.fact import Fact, JobFact, Position
-from rover_bus.events.identity import DesiredMember, Exit, HostCapacity, Member, Process
+from rover_bus.events.identity import DesiredMember, Exit, HostCapacity, MasterSeat, Member, Process
 from rover_bus.events.invariants import Bytes, Count, Fraction, Seconds
 from rover_bus.events.job import Dataset, JobSpec, PlanMode
 from rover_bus.events.plan_facts import (
@@ -89,12 +89,16 @@ class MasterElected(JobFact, frozen=True, kw_only=True, tag="master.elected.v1")
 
 
 class MembersDesired(JobFact, frozen=True, kw_only=True, tag="members.desired.v1"):
-    """Absolute desired state for platforms (P18). A lower (term, plan) of the same uid than one already seen is stale."""
+    """Absolute desired state for platforms (P18). A lower (term, plan) of the same uid than one already seen is stale.
+
+    `masters`: where the masters run from here on, by index; none named: where the plan said.
+    """
 
     term: Count
     plan: Count
     members: list[DesiredMember]
     uid: str = ""
+    masters: list[MasterSeat] = []
 
 
 class MemberAdmitted(JobFact, frozen=True, kw_only=True, tag="member.admitted.v1"):

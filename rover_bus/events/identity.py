@@ -68,6 +68,16 @@ class DesiredMember(Checked, frozen=True, kw_only=True):
     restart: bool = False  # True: the platform itself starts it again when it ends (masters; fenced by terms)
 
 
+class MasterSeat(Checked, frozen=True, kw_only=True):
+    """Where a job's master of one index runs. `first` is its first incarnation there: the platform counts on from it.
+
+    Every move to another host begins a thousand higher, so that two hosts never have masters of one name, whatever hangs where.
+    """
+
+    host: str
+    first: Count = 1
+
+
 class Exit(Checked, frozen=True, kw_only=True):
     """How a member's process ended."""
 

@@ -27,7 +27,7 @@ from rover_bus.events.cut_log import (
     Restored,
 )
 from rover_bus.events.facts import PlanProposed, SkippedRow
-from rover_bus.events.identity import DesiredMember, Member
+from rover_bus.events.identity import DesiredMember, MasterSeat, Member
 from rover_bus.events.job import Dataset, JobSpec
 from rover_bus.events.record import Caused as Caused
 from rover_bus.events.record import Record as Record
@@ -126,6 +126,7 @@ class MembersPlanned(Caused, frozen=True, kw_only=True, tag="members.planned"):
     hosts: list[str] = []
     constant: str = ""
     approved_by: str = ""
+    masters: list[MasterSeat] = []  # by index; none named: where the plan said
 
 
 class PlanRefusal(Caused, frozen=True, kw_only=True, tag="plan.refusal"):

@@ -50,6 +50,7 @@ def _fix_dataset(state: State, record: log.DatasetFixed) -> None:
 
 def _plan(state: State, record: log.MembersPlanned) -> None:
     state.plan = record.plan
+    state.masters = record.masters or state.masters
     if record.proposal:
         state.proposal, state.hosts = record.proposal, record.hosts
         state.settling, state.waiting = record.proposal, None

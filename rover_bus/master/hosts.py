@@ -7,12 +7,13 @@ desired set and ends what belongs to others now, and the fences refuse what it s
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Generator
 
 from rover_bus.events.identity import Member
-from rover_bus.events.log import HostLost, HostNoticed, Record
+from rover_bus.events.log import HostLost, HostNoticed, HostReturned, Record
 from rover_bus.master import lifecycle
-from rover_bus.master.planning import Commands, replace_members
+from rover_bus.master.planning import Commands, replace_members, seat_masters
 from rover_bus.master.state import State
 
 Consequences = Generator[Record, None, None]
@@ -60,6 +61,21 @@ def _start_elsewhere(state: State, host: str, reason: str, cause: str, commands:
     waiting = [member for member in _planned_on(state, host) if member not in admitted]
     if waiting and state.phase not in ("finishing", "ended"):
         yield replace_members(state, waiting, commands, cause, reason)
+    if state.phase != "ended" and any(seat.host == host for seat in state.masters):
+        yield seat_masters(state, cause, reason)
+
+
+def come_back(state: State, host: str, cause: str) -> Consequences:
+    """The daemon of a lost host is heard again. Of two masters that share a host since then, one goes there."""
+    yield HostReturned(host=host, cause=cause)
+    sharing = Counter(seat.host for seat in state.masters)
+    if (
+        state.phase != "ended"
+        and host in state.hosts
+        and not sharing[host]
+        and max(sharing.values(), default=0) > 1
+    ):
+        yield seat_masters(state, cause, f"host {host} is back")
 
 
 def _planned_on(state: State, host: str) -> list[Member]:

@@ -21,7 +21,7 @@ from rover_bus.events.facts import (
     PlanRejected,
 )
 from rover_bus.events.identity import FAULTS_OF_THE_PROGRAM, Member
-from rover_bus.events.log import HostReturned, JobTaken, ModeFixed, Record, StopAsked
+from rover_bus.events.log import JobTaken, ModeFixed, Record, StopAsked
 from rover_bus.events.requests import Reply
 from rover_bus.master import cutting, hosts, lifecycle, proposals
 from rover_bus.master.failing import charge
@@ -60,7 +60,7 @@ def notice(state: State, fact: Fact, cause: str, commands: Commands) -> Steps:
         case HostLeaving(host=host) if state.spec is not None and state.phase != "ended":
             yield from hosts.take_notice(state, host, cause, commands)
         case HostRegistered(host=host) if host in state.away or host in state.leaving:
-            yield HostReturned(host=host, cause=cause)
+            yield from hosts.come_back(state, host, cause)
         case HostExited(member=member) if state.spec is not None and fact.job == state.spec.name:
             yield from _exited(state, fact, member, cause, commands)
     return None
@@ -74,7 +74,7 @@ def _history(uid: str) -> int:
 def _exited(state: State, fact: HostExited, member: Member, cause: str, commands: Commands) -> Consequences:
     """A process ended: the proof of death of that incarnation (P19)."""
     if fact.host in state.away and fact.host not in state.leaving:
-        yield HostReturned(host=fact.host, cause=cause)
+        yield from hosts.come_back(state, fact.host, cause)
     if state.incarnations.get(member.place) != member.incarnation or member.role == "master":
         return
     admitted = member.place in state.lives and state.lives[member.place].member == member

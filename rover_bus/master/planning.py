@@ -11,9 +11,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from rover_bus.events.facts import PlanProposed
-from rover_bus.events.identity import DesiredMember, Member, Resources, Role
+from rover_bus.events.identity import DesiredMember, MasterSeat, Member, Resources, Role
 from rover_bus.events.log import MembersPlanned
 from rover_bus.master.state import State
+
+LIVES_A_SEAT = 1000  # of a master on one host, before its names could meet those that it has elsewhere
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,7 @@ def plan_members(
         hosts=list(proposal.hosts or state.hosts or ["local"]),
         constant=proposal.constant,
         approved_by=approved_by,
+        masters=state.masters or [MasterSeat(host=host) for host in proposal.masters],
         cause=cause,
     )
 
@@ -138,19 +141,44 @@ def _living(state: State, hosts: list[str]) -> list[str]:
     return [host for host in hosts if host not in state.away] or hosts
 
 
+def seat_masters(state: State, cause: str, reason: str) -> MembersPlanned:
+    """Masters of lost hosts go to living ones, and two of one host apart where there is room: leader and standby fall singly."""
+    seats = list(state.masters)
+    alive = _living(state, state.hosts)
+    load = Counter(desired.host for desired in state.planned.values())
+    newest_last = sorted(range(len(seats)), key=lambda index: seats[index].first)
+    for index in reversed(newest_last):
+        taken = Counter(seat.host for at, seat in enumerate(seats) if at != index)
+        host = min(
+            alive, key=lambda each: (taken[each], load[each], alive.index(each)), default=seats[index].host
+        )
+        lost = seats[index].host not in alive
+        if lost or taken[seats[index].host] > taken[host]:
+            first = max(seat.first for seat in seats) + LIVES_A_SEAT
+            seats[index] = MasterSeat(host=host, first=first)
+    return _changed(state, list(state.planned.values()), cause, reason, seats)
+
+
 def remove_places(state: State, places: set[str], cause: str, reason: str) -> MembersPlanned:
     """These places shall not run any more."""
     members = [desired for place, desired in state.planned.items() if place not in places]
     return _changed(state, members, cause, reason)
 
 
-def _changed(state: State, members: list[DesiredMember], cause: str, reason: str) -> MembersPlanned:
+def _changed(
+    state: State,
+    members: list[DesiredMember],
+    cause: str,
+    reason: str,
+    masters: list[MasterSeat] | None = None,
+) -> MembersPlanned:
     return MembersPlanned(
         plan=state.plan + 1,
         workers=sum(desired.member.role == "worker" for desired in members),
         servers=sum(desired.member.role == "ps" for desired in members),
         members=members,
         reason=reason,
+        masters=state.masters if masters is None else masters,
         cause=cause,
     )
 

@@ -54,7 +54,14 @@ def routing_value(table: RoutingTable) -> bytes:
 
 def _planned(job: str, record: log.MembersPlanned, state: State, term: int) -> list[JobFact]:
     made: list[JobFact] = [
-        facts.MembersDesired(job=job, term=term, plan=record.plan, members=record.members, uid=state.uid)
+        facts.MembersDesired(
+            job=job,
+            term=term,
+            plan=record.plan,
+            members=record.members,
+            uid=state.uid,
+            masters=record.masters,
+        )
     ]
     if record.proposal:
         made.append(

@@ -12,7 +12,7 @@ import msgspec
 
 from rover_bus.events.checkpoints import RestoreOrder
 from rover_bus.events.facts import PlanProposed
-from rover_bus.events.identity import DesiredMember, Member
+from rover_bus.events.identity import DesiredMember, MasterSeat, Member
 from rover_bus.events.job import Dataset, JobSpec
 from rover_bus.events.requests import RoutingTable
 from rover_bus.master.charges import Charges
@@ -110,6 +110,7 @@ class State:
         self.gaps: list[str] = []  # places of lost workers that nobody was named for yet
         self.repairing: list[str] = []  # places whose next life was named and is not there yet
         self.hosts: list[str] = []
+        self.masters: list[MasterSeat] = []  # by index
         self.away: list[str] = []  # hosts that are lost: nobody is started there
         self.leaving: dict[
             str, int
@@ -174,6 +175,7 @@ class State:
                 "gaps": self.gaps,
                 "repairing": self.repairing,
                 "hosts": self.hosts,
+                "masters": plain(self.masters),
                 "away": self.away,
                 "leaving": self.leaving,
                 "planned": plain(self.planned),
@@ -240,6 +242,7 @@ _LATER = (
 _TYPED: dict[str, Any] = {
     "spec": JobSpec | None,
     "waiting": PlanProposed | None,
+    "masters": list[MasterSeat],
     "planned": dict[str, DesiredMember],
     "dropped": dict[str, DesiredMember],
     "lives": dict[str, Life],

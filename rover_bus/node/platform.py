@@ -6,7 +6,8 @@ its actions go back to processes.py. The rules, each in one place:
 - A desired state of another run of the job, or lower in (term, plan, position), is stale: counted, and nothing changes.
 - At most one life of a place: a new one starts only when the former is proven dead. A life that ended is never repeated.
 - `restart=True` (masters): the platform counts incarnations itself, and starts the next one after a short backoff.
-- `plan.proposed` names the hosts of the masters, so that leader and standby run before any master exists.
+- `plan.proposed` names the hosts of the masters, so that leader and standby run before any master exists. From the first
+  `members.desired` that names them on, the job's own log says where they are: a lost host's go elsewhere.
 - `job.ended` ends everything of the job. What no desired state names is drained.
 """
 
@@ -41,7 +42,8 @@ class Wanted:
     fence: Fence = (-1, -1, -1, -1)
     members: Mapping[str, DesiredMember] = field(default_factory=dict)
     plan: tuple[int, int] = (-1, -1)  # (Brain term, number)
-    masters: tuple[int, ...] = ()
+    masters: Mapping[int, int] = field(default_factory=dict)  # of this host: index -> first incarnation here
+    seated: bool = False  # a master said where masters run: plans only say it while there is none
     ended: bool = False
 
 
@@ -207,8 +209,8 @@ def _evolve_wanted(state: Platform, fact: JobFact) -> Platform:
             plan = (fact.brain_term, fact.plan)
             if plan < known.plan:
                 return replace(state, stale=state.stale + 1)
-            mine = tuple(index for index, host in enumerate(masters) if host == state.host)
-            wanted = replace(known, plan=plan, masters=mine)
+            mine = {index: 1 for index, host in enumerate(masters) if host == state.host}
+            wanted = replace(known, plan=plan, masters=known.masters if known.seated else mine)
         case MembersDesired():
             fence = (fact.term, fact.plan, *(fact.position or (0, 0)))
             if not same_run(fact.uid, known.uid) or known.ended or fence < known.fence:
@@ -217,11 +219,17 @@ def _evolve_wanted(state: Platform, fact: JobFact) -> Platform:
                 each.member.place: each for each in fact.members if each.host == state.host and each.command
             }
             wanted = replace(known, uid=known.uid or fact.uid, fence=fence, members=mine_now)
+            if fact.masters:
+                wanted = replace(wanted, masters=_seats_here(fact, state.host), seated=True)
         case JobEnded():
-            wanted = replace(known, ended=True, members={}, masters=())
+            wanted = replace(known, ended=True, members={}, masters={})
         case _:
             return state
     return replace(state, jobs=_with(state.jobs, fact.job, wanted))
+
+
+def _seats_here(fact: MembersDesired, host: str) -> dict[int, int]:
+    return {index: seat.first for index, seat in enumerate(fact.masters) if seat.host == host}
 
 
 def same_run(uid: str, other: str) -> bool:
@@ -256,13 +264,13 @@ def desired_here(state: Platform, job: str, master_command: MasterCommand) -> di
         return {}
     masters = {
         f"master-{index}": DesiredMember(
-            member=Member("master", index, 1),
+            member=Member("master", index, first),
             host=state.host,
             command=command,
             grace_s=MASTER_GRACE_S,
             restart=True,
         )
-        for index in wanted.masters
+        for index, first in wanted.masters.items()
         if (command := master_command(job, index))
     }
     return {**masters, **wanted.members}

@@ -35,7 +35,7 @@ from rover_bus.events.facts import (
     PlanRejected,
     SlotsMoveRequested,
 )
-from rover_bus.events.identity import DesiredMember, Exit, HostCapacity, Member
+from rover_bus.events.identity import DesiredMember, Exit, HostCapacity, MasterSeat, Member
 from rover_bus.events.job import CheckpointSpec, Dataset, DataSpec, JobSpec, LeaseSpec
 from rover_bus.events.log import LogBatch, Record
 from rover_bus.events.requests import (
@@ -144,6 +144,7 @@ class Script:
         members_plan: str = "0",
         hosts: str = "h",
         replaces: str = "",
+        masters: str = "",
     ) -> list[str]:
         lives = [self.decider.state.planned[who].member for who in replaces.split(",") if who]
         return self._notice(
@@ -153,6 +154,7 @@ class Script:
                 workers=int(workers),
                 servers=int(servers),
                 hosts=hosts.split(","),
+                masters=[host for host in masters.split(",") if host],
                 reason=reason,
                 brain_term=int(term),
                 mode=mode,  # type: ignore[arg-type]
@@ -470,6 +472,8 @@ def plain(item: Any) -> str:
         return "[" + " ".join(plain(each) for each in item) + "]"
     if isinstance(item, SkippedRow):
         return f"{item.position}"
+    if isinstance(item, MasterSeat):
+        return f"{item.host}:{item.first}"
     if isinstance(item, MoveOrder):
         return f"move {item.move} of plan {item.plan}: {item.slots} from {item.source.index} to {item.target.index}"
     if isinstance(item, ServerAddress):

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rover_bus.events.facts import Fact, JobEnded, JobSubmitted, MembersDesired, PlanProposed
-from rover_bus.events.identity import DesiredMember, Exit, ExitReason, Member, Resources
+from rover_bus.events.identity import DesiredMember, Exit, ExitReason, MasterSeat, Member, Resources
 from rover_bus.events.job import DataSpec, JobSpec
 from rover_bus.node.platform import (
     BACKOFF_MAX_S,
@@ -173,6 +173,32 @@ def test_a_daemon_without_a_command_for_masters_still_runs_the_others() -> None:
 def test_a_later_plan_that_names_no_masters_leaves_them_where_they_are() -> None:
     state, _ = act(after(EMPTY, [submitted(), masters(HERE)]))
     assert decide(evolve(state, masters(plan=2)), master_command, 0.0) == []
+
+
+def seated(*hosts: str, first: int = 1, plan: int = 1) -> Fact:
+    seats = [MasterSeat(host=host, first=first) for host in hosts]
+    return MembersDesired(job="demo", uid="u1", term=1, plan=plan, members=[], masters=seats)
+
+
+def test_masters_run_where_the_job_s_own_log_seats_them_whatever_plans_say_later() -> None:
+    state, actions = act(after(EMPTY, [submitted(), masters(ELSEWHERE), seated(HERE, ELSEWHERE, first=1001)]))
+    assert started(actions) == ["master-0.1001"]
+    assert decide(evolve(state, masters(ELSEWHERE, HERE, plan=2)), master_command, 0.0) == []
+    state, actions = act(after(state, [seated(ELSEWHERE, ELSEWHERE, plan=2)]))
+    assert stopped(actions) == ["master-0.1001"]
+
+
+def test_a_desired_set_that_names_no_masters_leaves_them_where_the_plan_put_them() -> None:
+    state, _ = act(after(EMPTY, [submitted(), masters(HERE)]))
+    assert decide(evolve(state, desired()), master_command, 0.0) == []
+
+
+def test_a_master_that_hung_here_and_was_seated_anew_meanwhile_makes_room_for_its_next_name() -> None:
+    state, _ = act(after(EMPTY, [submitted(), masters(HERE)]))
+    state, actions = act(evolve(state, seated(HERE, first=2001)))
+    assert (stopped(actions), started(actions)) == (["master-0.1"], [])
+    _, actions = act(evolve(state, ended(Member("master", 0, 1))), 10.0)
+    assert started(actions) == ["master-0.2001"]
 
 
 def test_a_plan_of_an_older_brain_is_stale() -> None:
