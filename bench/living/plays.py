@@ -85,7 +85,7 @@ async def straggler(seconds: float) -> dict[str, Any]:
 
 
 async def cores(seconds: float) -> dict[str, Any]:
-    """Core shares of running members: two workers on half a core each, that may have a whole one."""
+    """Core shares of running members: two workers on half a core each, that may have a whole one, if there is room for these."""
     job = job_file("count = 2\ncores = 0.5\nmax_cores = 1", latency_ms=0)
     async with running(job) as (_, heard):
         await heard.wait(facts.PlanSettled)

@@ -23,16 +23,17 @@ from rover_bus.brain.models.samples import Configurations, NotEnough
 from rover_bus.brain.predicting import OverruledModel, fit_job, place_of
 from rover_bus.brain.rules import HEADROOM, RULES
 from rover_bus.brain.sizing import first_size
+from rover_bus.brain.spaces import open_space
 from rover_bus.brain.state import KnownJob, State
 from rover_bus.brain.wishes import (
     Left,
     Wish,
     before_choice,
     declined,
+    held_back,
     limits_of,
     predicted,
     size_after,
-    space_of,
     view_of,
 )
 from rover_bus.events.facts import LosingPlan
@@ -46,11 +47,12 @@ def choose_sizes(turns: Iterable[str], state: State, quotas: Mapping[str, Budget
     models: dict[str, OverruledModel] = {}
     for name in turns:
         job = state.jobs[name]
-        answer = before_choice(job, cores_left_for(name, state, quotas))
+        cores_left = cores_left_for(name, state, quotas)
+        answer = before_choice(job, cores_left)
         if answer is None:
             model = fit_job(job)
             if isinstance(model, NotEnough):
-                answer = Left(Reason.NOT_ENOUGH_SAMPLES, model.reason)
+                answer = held_back(job, cores_left) or Left(Reason.NOT_ENOUGH_SAMPLES, model.reason)
             else:
                 models[name] = model
         if answer is not None:
@@ -112,7 +114,7 @@ def _contender(
     limits = limits_of(
         job, quota_left(name, state, quotas)
     )  # the cluster's capacity is the round's own affair
-    front = plan_front(view, model, space_of(job), RULES, limits)
+    front = plan_front(view, model, open_space(job), RULES, limits)
     return Contender(view=view, model=model, limits=limits, front=front)
 
 
@@ -142,7 +144,7 @@ def _answer(
         return _kept(contender)
     if declined(job, size):
         return Left("declined", "this plan was observed or rejected a while ago")
-    alone = decide_scaling(contender.view, model, space_of(job), RULES, contender.limits)
+    alone = decide_scaling(contender.view, model, open_space(job), RULES, contender.limits)
     said = predicted(job, model, size)
     return Wish(
         size=size,

@@ -15,13 +15,12 @@ from rover_bus.brain.decisions.reasons import Reason
 from rover_bus.brain.decisions.scaling import JobView, Limits
 from rover_bus.brain.models.core_use import HELD_BACK
 from rover_bus.brain.models.forms import ASYNCHRONOUS
-from rover_bus.brain.models.ingest import INPUT_BOUND_SHARE
 from rover_bus.brain.models.samples import Configurations, NotEnough
 from rover_bus.brain.models.throughput import Prediction
 from rover_bus.brain.predicting import OverruledModel, fit_job, observations_of, place_of
+from rover_bus.brain.spaces import affordable, space_of, steps_of, usable
 from rover_bus.brain.state import KnownJob, Tried
 from rover_bus.events.facts import LosingPlan, Size
-from rover_bus.events.job import RoleSpec
 from rover_bus.events.plan_facts import PlanStep
 
 PROBE_WINDOWS = 2  # a probe is measured so long
@@ -34,8 +33,6 @@ SUPERSEDE_S = 60.0  # a plan that waits so long for a person is computed anew
 DECLINED_S = 120.0  # a plan that was observed or rejected is not proposed again so soon
 WORTH_WINDOWS = 15  # a job that ends sooner is not changed any more
 CORES_IDLE = 0.4  # share of a worker's cores below which it gives half of them back
-MOST_WORKERS, MOST_SERVERS = 256, 16
-SERVERS_BUSY = 0.5  # of a core, or of its cores: below this a server holds nobody back
 
 
 class Wish(msgspec.Struct, frozen=True, kw_only=True):
@@ -149,14 +146,16 @@ def _probe(job: KnownJob, cores_left: float, space: PlanSpace) -> Wish | None:
 
 def _most_telling(job: KnownJob, view: ProbeView, space: PlanSpace, known: list[Tried]) -> Size | None:
     """The size to measure next, of those that nobody said no to: with other servers, or where these will not come, without."""
-    held = job.held
+    held, spec, spare = job.held, job.spec, view.free_cores
     assert held is not None
+    worker_cores = affordable(spec.workers, space.worker_cores, held.worker_cores, held.workers, spare)
+    server_cores = affordable(spec.servers, space.server_cores, held.server_cores, held.servers, spare)
     for servers in dict.fromkeys((space.servers, (held.servers,))):
         near = PlanSpace(
             tuple(w for w in space.workers if w <= 2 * held.workers) or (held.workers,),
             tuple(p for p in servers if p <= 2 * held.servers) or (held.servers,),
-            space.worker_cores,
-            space.server_cores,
+            worker_cores,
+            server_cores,
         )
         decision = decide_probe(view, near, ASYNCHRONOUS, observations_of(job, known))
         size = held if decision is None else size_after(held, decision.allocation)
@@ -242,6 +241,25 @@ def _idle_cores(job: KnownJob) -> Wish | None:
     )
 
 
+def held_back(job: KnownJob, cores_left: float) -> Left | None:
+    """Say that members use up their cores, may have more, and that these are not free; None when that is not so."""
+    held, spec, used = job.held, job.spec, job.cores_used
+    assert held is not None
+    spare = cores_left - job.charge(held).cores
+    for role, noun, busy, now, count in (
+        (spec.workers, "worker", used.get("worker", 0.0), held.worker_cores, held.workers),
+        (spec.servers, "server", used.get("ps", 0.0), held.server_cores, held.servers),
+    ):
+        above = [cores for cores in usable(steps_of(role, now), now, busy) if cores > now]
+        if now and above and count * (above[0] - now) > spare:
+            return Left(
+                Reason.NO_CAPACITY,
+                f"a {noun} keeps {busy:.2f} of {now:g} cores busy; {above[0]:g} each take "
+                f"{count * (above[0] - now):g} cores more, and {max(spare, 0):.2g} are free",
+            )
+    return None
+
+
 # -- what is open ------------------------------------------------------------------------------------------------------
 
 
@@ -255,51 +273,6 @@ def view_of(job: KnownJob) -> JobView:
         remaining_samples=float(left),
         measured_throughput=job.throughput,
     )
-
-
-def space_of(job: KnownJob) -> PlanSpace:
-    """Every size that this job may have: what the user fixed has one value; servers vary once they hold workers back."""
-    assert job.held is not None
-    charged, workers, servers = job.charge(job.held), job.spec.workers, job.spec.servers
-    return PlanSpace(
-        workers=(workers.count,)
-        if workers.count
-        else tuple(range(1, min(workers.max_count, MOST_WORKERS) + 1)),
-        servers=_counts_of_servers(job),
-        worker_cores=_steps(workers, charged.worker_cores),
-        server_cores=_steps(servers, charged.server_cores),
-    )
-
-
-def _counts_of_servers(job: KnownJob) -> tuple[int, ...]:
-    """The counts of servers that a job may have: its own, unless another number could make it faster.
-
-    It could when it is not fixed, does not wait for input, and a server is busy; a rollout moves every second slot: it is not begun
-    out of curiosity. Before any other number was measured one half more is as far as it goes.
-    """
-    held, last = job.held, job.server_loads[-1] if job.server_loads else {}
-    assert held is not None
-    if job.spec.servers.count or not held.servers or not last or not job.tried:
-        return (held.servers,)
-    present = next((row for row in job.tried if row.size == held), job.tried[-1])
-    busiest = max(last.values()) / (held.server_cores or 1.0)  # a server's tables are one thread's
-    varied = len({row.size.servers for row in job.tried}) > 1
-    if present.input_share >= INPUT_BOUND_SHARE or not (varied or busiest >= SERVERS_BUSY):
-        return (held.servers,)
-    most = min(max(job.spec.servers.max_count, held.servers), MOST_SERVERS)
-    if varied:
-        return tuple(range(1, most + 1))
-    return tuple(range(held.servers, min(held.servers + max(held.servers // 2, 1), most) + 1))
-
-
-def _steps(role: RoleSpec, now: float) -> tuple[float, ...]:
-    """The cores that a member may have: by doubling, from what the user asked for to what he allows."""
-    if not role.max_cores > role.cores > 0:
-        return (now,)
-    steps = [role.cores]
-    while steps[-1] * 2 < role.max_cores:
-        steps.append(steps[-1] * 2)
-    return (*steps, role.max_cores)
 
 
 def limits_of(job: KnownJob, cores: float) -> Limits:

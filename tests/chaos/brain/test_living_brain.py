@@ -1,4 +1,4 @@
-"""The Brain beside real processes: S16, S18, S10 and S26, each played by `bench.living` and judged by what it saw from outside.
+"""The Brain beside real processes: S16, S18, S10, S26, cores that change: played by `bench.living`, judged from outside.
 
 How long things take is for the bench to say; here is asked only what must hold on any machine.
 """
@@ -43,6 +43,14 @@ def test_s18_the_slow_one_of_two_workers_is_found_and_its_share_of_the_leases_sh
     said = play("straggler")
     assert said["found"].startswith("worker-1."), said
     assert said["share_of_leases_after"] < 0.6 * said["share_of_leases_before"]
+
+
+def test_running_workers_that_use_up_their_cores_get_more_without_a_restart() -> None:
+    said = play("cores")
+    assert said["same_processes"], said
+    assert said["cpus_after"] != said["cpus_before"]
+    assert said["plans"][1]["step"] == "probe"
+    assert said["plans"][1]["measured"] is not None
 
 
 def test_s10_a_growing_table_is_relieved_before_the_kill_under_one_incident() -> None:

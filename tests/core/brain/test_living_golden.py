@@ -229,6 +229,23 @@ def gives_running_workers_the_cores_that_they_use_up() -> Any:
     return life
 
 
+def gives_half_as_much_again_where_twice_finds_no_room() -> Any:
+    """Two workers use up half a core each, may have a whole one, and share two cores with their server; then these are full."""
+    life = Life(cores=2.0)
+    job = life.submit("j", step, workers=2, cores=0.5, max_cores=1.0, input_share=0.0)
+    job.needs_cores = 1.5
+    life.wait(60)
+    return life
+
+
+def says_that_cores_are_used_up_and_none_are_free() -> Any:
+    life = Life(cores=1.2)
+    job = life.submit("j", step, workers=2, cores=0.5, max_cores=1.0, input_share=0.0)
+    job.needs_cores = 1.5
+    life.wait(60)
+    return life
+
+
 def takes_back_cores_that_bring_nothing() -> Any:
     """Workers that keep every core busy and are not faster for it (they spin): one try, taken back, not tried again."""
     life = Life(cores=16.0)
@@ -343,6 +360,8 @@ STORIES: tuple[Story, ...] = (
     sees_only_the_kill_without_relief,
     is_away_for_a_minute,
     gives_running_workers_the_cores_that_they_use_up,
+    gives_half_as_much_again_where_twice_finds_no_room,
+    says_that_cores_are_used_up_and_none_are_free,
     takes_back_cores_that_bring_nothing,
     adds_a_server_when_the_only_one_is_busy,
     keeps_the_servers_whose_rollout_failed,

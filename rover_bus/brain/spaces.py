@@ -1,0 +1,100 @@
+"""Which sizes a job may have: what its user left open, what a round may choose of it, what a probe may.
+
+Fed by a job's state, feeds wishes and the round. Pure.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from rover_bus.brain.decisions.plans import PlanSpace
+from rover_bus.brain.models.core_use import HELD_BACK
+from rover_bus.brain.models.ingest import INPUT_BOUND_SHARE
+from rover_bus.brain.state import KnownJob
+from rover_bus.events.job import RoleSpec
+
+MOST_WORKERS, MOST_SERVERS = 256, 16
+SERVERS_BUSY = 0.5  # of a core, or of its cores: below this a server holds nobody back
+
+
+def space_of(job: KnownJob) -> PlanSpace:
+    """Every size that this job may have: what the user fixed has one value; servers vary once they hold workers back."""
+    assert job.held is not None
+    charged, workers, servers = job.charge(job.held), job.spec.workers, job.spec.servers
+    return PlanSpace(
+        workers=(workers.count,)
+        if workers.count
+        else tuple(range(1, min(workers.max_count, MOST_WORKERS) + 1)),
+        servers=_counts_of_servers(job),
+        worker_cores=steps_of(workers, charged.worker_cores),
+        server_cores=steps_of(servers, charged.server_cores),
+    )
+
+
+def open_space(job: KnownJob) -> PlanSpace:
+    """Of every size that this job may have, those that a round may choose: no more cores for members that do not use up theirs.
+
+    A form extrapolates what more cores bring; their use says that they bring nothing.
+    """
+    assert job.held is not None
+    space, charged, used = space_of(job), job.charge(job.held), job.cores_used
+    return PlanSpace(
+        space.workers,
+        space.servers,
+        usable(space.worker_cores, charged.worker_cores, used.get("worker", 0.0)),
+        usable(space.server_cores, charged.server_cores, used.get("ps", 0.0)),
+    )
+
+
+def usable(axis: tuple[float, ...], now: float, used: float) -> tuple[float, ...]:
+    """The cores of an axis that would be used: all, if a member uses up what it has, else no more than that."""
+    return axis if used >= HELD_BACK * now else tuple(cores for cores in axis if cores <= now) or (now,)
+
+
+def _counts_of_servers(job: KnownJob) -> tuple[int, ...]:
+    """The counts of servers that a job may have: its own, unless another number could make it faster.
+
+    It could when it is not fixed, does not wait for input, and a server is busy; a rollout moves every second slot: it is not begun
+    out of curiosity. Before any other number was measured one half more is as far as it goes.
+    """
+    held, last = job.held, job.server_loads[-1] if job.server_loads else {}
+    assert held is not None
+    if job.spec.servers.count or not held.servers or not last or not job.tried:
+        return (held.servers,)
+    present = next((row for row in job.tried if row.size == held), job.tried[-1])
+    busiest = max(last.values()) / (held.server_cores or 1.0)  # a server's tables are one thread's
+    varied = len({row.size.servers for row in job.tried}) > 1
+    if present.input_share >= INPUT_BOUND_SHARE or not (varied or busiest >= SERVERS_BUSY):
+        return (held.servers,)
+    most = min(max(job.spec.servers.max_count, held.servers), MOST_SERVERS)
+    if varied:
+        return tuple(range(1, most + 1))
+    return tuple(range(held.servers, min(held.servers + max(held.servers // 2, 1), most) + 1))
+
+
+def steps_of(role: RoleSpec, now: float) -> tuple[float, ...]:
+    """The cores that a member may have: by doubling, and half way between, from what the user asked for to what he allows."""
+    doubled = _doublings(role)
+    if len(doubled) < 2:
+        return (now,)
+    between = [(low + high) / 2 for low, high in pairwise(doubled)]
+    return tuple(sorted({*doubled, *between}))
+
+
+def _doublings(role: RoleSpec) -> tuple[float, ...]:
+    if not role.max_cores > role.cores > 0:
+        return (role.cores,)
+    steps = [role.cores]
+    while steps[-1] * 2 < role.max_cores:
+        steps.append(steps[-1] * 2)
+    return (*steps, role.max_cores)
+
+
+def affordable(
+    role: RoleSpec, axis: tuple[float, ...], now: float, count: int, spare: float
+) -> tuple[float, ...]:
+    """What a probe may give a member: twice its cores, which tells more, or half as much again where all of them together
+    would not find room for that."""
+    wide = tuple(cores for cores in axis if cores <= now or cores in _doublings(role))
+    above = [cores for cores in wide if cores > now]
+    return wide if above and count * (above[0] - now) <= spare else axis
