@@ -62,9 +62,16 @@ class Hosts:
 
     def servers(self, host: str) -> list[int]:
         """Return the indexes of the servers that run on a host."""
+        return self._running(host, "ps")
+
+    def masters(self, host: str) -> list[int]:
+        """Return the indexes of the masters that run on a host."""
+        return self._running(host, "master")
+
+    def _running(self, host: str, role: str) -> list[int]:
         listed = rover("members", NAME, "-o", "json", home=self.homes[host])
         rows = json.loads(listed.stdout)
-        return [row["index"] for row in rows if row["role"] == "ps" and row["pid"]]
+        return sorted(row["index"] for row in rows if row["role"] == role and row["pid"])
 
     def down(self) -> None:
         for host in ("h2", "h1"):
@@ -114,8 +121,12 @@ def test_servers_move_off_a_host_while_training_goes_on(hosts: Hosts) -> None:
 def test_a_server_comes_back_from_the_other_host_s_memory(hosts: Hosts) -> None:
     job = hosts.job
     job.until(lambda: job.facts("checkpoint.redundant"), "a redundant cut")
+    assert (len(hosts.masters("h1")), len(hosts.masters("h2"))) == (1, 1)
     hosts.lose("h2")
+    job.until(lambda: hosts.masters("h1") == [0, 1], "leader and standby on the host that is left")
     hosts.up("h2")
+    job.until(lambda: len(hosts.masters("h2")) == 1, "one of them on the host that is back")
+    job.until(lambda: len(hosts.masters("h1")) == 1, "and not on both")
     job.until(lambda: job.facts("server.restored"), "a server is restored")
     restored = job.facts("server.restored")[0]
     assert restored["source"] == "peer", job.facts("host.part_mirrored")
