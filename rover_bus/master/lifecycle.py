@@ -206,21 +206,26 @@ def _route(state: State, cause: str) -> Consequences:
         index not in lives or lives[index].member != m for index, m in servers.items()
     ):
         return
-    count = len(servers)
-    known = {index for index, _, _ in state.owners}
-    bounds = [SLOTS * i // count for i in range(count + 1)] if count else []
-    order = sorted(servers)
+    owners = _owners(state, sorted(servers))
     yield RoutingFixed(
         generation=state.generation,
         epoch=1,
-        owners=state.owners
-        if known and known <= set(servers)
-        else [(index, bounds[i], bounds[i + 1]) for i, index in enumerate(order)],
+        owners=owners,
         servers=[
-            ServerAddress(index, lives[index].member.incarnation, lives[index].addresses) for index in order
+            ServerAddress(index, lives[index].member.incarnation, lives[index].addresses)
+            for index in sorted({index for index, _, _ in owners})
         ],
         cause=cause,
     )
+
+
+def _owners(state: State, servers: list[int]) -> list[tuple[int, int, int]]:
+    """As last routed, while those servers are all wanted; who owned nothing then (a rollout brought it) still waits."""
+    known = {index for index, _, _ in state.owners}
+    if known and known <= set(servers):
+        return state.owners
+    bounds = [SLOTS * i // len(servers) for i in range(len(servers) + 1)] if servers else []
+    return [(index, bounds[i], bounds[i + 1]) for i, index in enumerate(servers)]
 
 
 def _may_finish(state: State) -> bool:

@@ -33,7 +33,7 @@ from rover_bus.master.planning import (
     remove_places,
     replace_members,
 )
-from rover_bus.master.state import Life, State
+from rover_bus.master.state import Life, Rollout, State
 
 Consequences = Generator[Record, None, None]
 
@@ -218,7 +218,7 @@ def advance(state: State, telemetry: Telemetry, cause: str) -> Consequences:
     """Yield the next step of the rollout that is on, if it is due. Asked after every input, because anything may make it due."""
     rollout = state.rollout
     if rollout is None:
-        yield from _begin_again(state, cause)
+        yield from _resume(state, cause)
         return
     if state.phase != "training" or state.stop:
         yield from stop(
@@ -246,11 +246,18 @@ def advance(state: State, telemetry: Telemetry, cause: str) -> Consequences:
     )
 
 
-def _begin_again(state: State, cause: str) -> Consequences:
-    """A rollout that a rewind interrupted is still wanted: nobody else would use, or end, the servers that it brought."""
+def _resume(state: State, cause: str) -> Consequences:
+    """A rollout that a rewind interrupted goes on when all are back: nobody else would use, or end, the servers that it brought."""
     wish = state.interrupted
-    if wish is None or not is_wanted_again(state) or state.going_back or _unfit(state):
+    if wish is None or state.going_back or _unfit(state):
         return
+    if is_wanted_again(state):
+        yield from _begin_again(state, wish, cause)
+    else:
+        yield from _release_idle(state, wish, "was interrupted too often", cause)
+
+
+def _begin_again(state: State, wish: Rollout, cause: str) -> Consequences:
     present = present_servers(state)
     yield RolloutBegun(
         rollout=state.rollouts + 1,
@@ -298,10 +305,16 @@ def _end(state: State, outcome: str, reason: str, cause: str) -> Consequences:
     assert rollout is not None
     assert state.routing is not None
     yield RolloutEnded(rollout=rollout.number, outcome=outcome, reason=reason, cause=cause)
+    yield from _release_idle(state, rollout, outcome, cause)
+
+
+def _release_idle(state: State, rollout: Rollout, why: str, cause: str) -> Consequences:
+    """Servers that were to leave, or were brought, and own no slots now, leave."""
+    assert state.routing is not None
     owning = {index for index, _, _ in state.routing.owners}
     idle = {f"ps-{index}" for index in (*rollout.drops, *rollout.joins) if index not in owning}
     if gone := {place for place in idle if place in state.planned}:
-        yield remove_places(state, gone, cause, f"rollout {rollout.number} {outcome}: they own no slots")
+        yield remove_places(state, gone, cause, f"rollout {rollout.number} {why}: they own no slots")
 
 
 def stop(state: State, reason: str, cause: str) -> Consequences:
