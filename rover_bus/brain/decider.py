@@ -12,10 +12,11 @@ from typing import Any, get_args
 
 import msgspec
 
-from rover_bus.brain import publishing, remedies
+from rover_bus.brain import memory_relief, publishing, remedies
 from rover_bus.brain.choosing import choose_sizes
 from rover_bus.brain.decisions.arbitration import Budget
 from rover_bus.brain.decisions.lifecycle import judge_change
+from rover_bus.brain.decisions.memory_limits import Relief
 from rover_bus.brain.decisions.reasons import Reason
 from rover_bus.brain.decisions.warm_start import PastJob
 from rover_bus.brain.evolution import evolve
@@ -63,7 +64,8 @@ from rover_bus.events.outbox import Outgoing
 from rover_bus.events.profiles import HostProfile, Profile, ServerProfile, WorkerProfile
 
 Steps = Generator[Record, None, None]
-NEVER_SETTLED_WINDOWS = 15.0  # a change that is not live after so long is taken back
+NEVER_SETTLED_WINDOWS = 15.0  # a change that is not live after so long is taken back,
+STARTS_LONGER = 5.0  # nor in so many times what members of this job took to arrive: of pods one in a hundred takes that long
 NO_QUOTAS: Mapping[str, Budget] = {}
 
 
@@ -207,36 +209,24 @@ class BrainDecider:
                 yield from self._settle(name, known, wish)
 
     def _relieve(self, name: str, known: KnownJob) -> Steps:
-        yield from remedies.note_ends(name, known, self.state)
-        reliefs = remedies.reliefs_of(name, known, self.state)
-        if not reliefs or (known.change is not None and known.change.step == "relief"):
+        yield from memory_relief.note_ends(name, known)
+        needs = memory_relief.needs_of(name, known, self.state)
+        if not needs or (known.change is not None and known.change.step == "relief"):
             return
         held = known.held
         assert held is not None
-        limit = max(relief.limit_bytes for _, relief, _ in reliefs)
+        limit = max(need.relief.limit_bytes for need in needs)
         number = known.plan + 1 if limit > held.server_memory_bytes else 0
-        for member, relief, growth in reliefs:
-            if relief.incident == known.incidents.get(member.place) and not number:
-                continue
-            yield IncidentNoted(
-                job=name,
-                member=member,
-                incident=relief.incident,
-                opened=True,
-                constant=relief.reason,
-                used_bytes=int(growth.used_bytes),
-                limit_bytes=relief.limit_bytes,
-                seconds_left=round(relief.seconds_left, 1) if relief.seconds_left != float("inf") else -1.0,
-                plan=number,
-                cause="window",
-            )
+        for need in needs:
+            if need.relief.incident != known.incidents.get(need.member.place) or number:
+                yield _opened(name, need, number)
         if number:
-            first = reliefs[0][1]
+            first = needs[0].relief
             wish = Wish(
                 size=held.replace(server_memory_bytes=limit),
                 step="relief",
                 constant=first.reason,
-                detail=f"memory would meet its limit in {max(first.seconds_left, 0):.0f} s",
+                detail=_danger(first, needs[0].used_bytes, held.server_memory_bytes),
                 at_risk=True,
                 measured=known.throughput,
                 incident=first.incident,
@@ -246,12 +236,8 @@ class BrainDecider:
     def _judge(self, name: str, known: KnownJob) -> Steps:
         change = known.change
         assert change is not None
-        late = known.clock_s - change.since_s > NEVER_SETTLED_WINDOWS * known.spec.plan.window_s
         if not change.settled:
-            moving = (
-                change.before.servers != change.after.servers
-            )  # a rollout has deadlines of its own, in the master
-            if late and not moving and change.applied and change.step != "rollback" and not change.by_person:
+            if _never_came(known, change):
                 yield from self._take_back(name, known, Reason.NEVER_LIVE, 0.0)
             return
         probing = change.step in ("probe", "rollback", "asked")
@@ -413,6 +399,38 @@ def _is_news(known: KnownJob, wish: Wish) -> bool:
         change.predicted, 1e-9
     )
     return wish.size != change.after or change.members_plan != known.members_plan or promised
+
+
+def _opened(name: str, need: memory_relief.Need, plan: int) -> IncidentNoted:
+    relief, left_s = need.relief, need.relief.seconds_left
+    return IncidentNoted(
+        job=name,
+        member=need.member,
+        incident=relief.incident,
+        opened=True,
+        constant=relief.reason,
+        used_bytes=need.used_bytes,
+        limit_bytes=relief.limit_bytes,
+        seconds_left=round(left_s, 1) if left_s != float("inf") else -1.0,
+        plan=plan,
+        cause="window",
+    )
+
+
+def _danger(relief: Relief, used_bytes: int, limit_bytes: int) -> str:
+    if relief.seconds_left == float("inf"):
+        return f"{used_bytes / limit_bytes:.0%} of its memory is used, and it is too early for a forecast"
+    return f"memory would meet its limit in {max(relief.seconds_left, 0):.0f} s"
+
+
+def _never_came(known: KnownJob, change: Change) -> bool:
+    """Whether a change of ours is carried out and its members do not arrive. A rollout has deadlines of its own, in the master;
+    what promised nothing (a start, a life replaced, room again) has nothing to go back to.
+    """
+    patience_s = max(NEVER_SETTLED_WINDOWS * known.spec.plan.window_s, STARTS_LONGER * known.slowest_start_s)
+    ours = change.step in ("probe", "scale") and not change.by_person
+    moves_servers = change.before.servers != change.after.servers
+    return ours and change.applied and not moves_servers and known.clock_s - change.since_s > patience_s
 
 
 def _tries_cores(change: Change) -> bool:

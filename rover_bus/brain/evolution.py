@@ -172,6 +172,7 @@ def _hear(job: KnownJob, fact: Heard) -> None:
                     _decline(job)
                 job.change = None
         case PlanSettled(plan=plan):
+            _note_start(job, plan)
             job.settled_s = job.clock_s
             _count_servers(job, plan)
             if job.change and job.change.plan == plan:
@@ -185,6 +186,18 @@ def _hear(job: KnownJob, fact: Heard) -> None:
             job.paused, job.change, job.recent = True, None, []
         case JobResumed():
             job.paused = False
+
+
+def _note_start(job: KnownJob, plan: int) -> None:
+    """How long members of this job take to arrive. What has servers in motion takes longer, for other reasons."""
+    change = job.change
+    if change is None or change.plan != plan or not change.applied:
+        return
+    first = change.step == "start"
+    if first or (
+        change.after.workers > change.before.workers and change.after.servers == change.before.servers
+    ):
+        job.slowest_start_s = max(job.slowest_start_s, job.clock_s - change.since_s)
 
 
 def _count_servers(job: KnownJob, plan: int) -> None:
@@ -210,7 +223,10 @@ def _apply(job: KnownJob, fact: PlanApplied, size: Size) -> None:
     if size.workers == 0 and job.held is not None:
         job.rest = job.held
     if job.change.waits:
-        job.change.base = list(job.recent)
+        job.change.base, job.change.since_s = (
+            list(job.recent),
+            job.clock_s,
+        )  # not from the question, from the answer
     job.change.applied, job.change.waits = True, False
     job.plan = max(job.plan, plan)
     if job.held is None or job.held != size:

@@ -1,8 +1,8 @@
-"""Stage 3, live: slow workers, memory that runs out, targets reached. Each becomes a record at once, not at the next cooldown.
+"""Stage 3, live: slow workers, hot servers, targets reached. Each becomes a record at once, not at the next cooldown.
 
 Fed by a job's state after a window; feeds the decider with records and wishes. Order of remedies as in `algorithms.md §6`: a slow
 worker's leases shrink by themselves, because they follow measured rates (`master/sizing.py`): said by a fact; it is replaced when
-that lasts. Memory: a larger limit where the host has room, one incident id until the danger is over (S10).
+that lasts. Memory has a module of its own (`memory_relief`).
 """
 
 from __future__ import annotations
@@ -16,25 +16,20 @@ from rover_bus.brain.decisions.hot_servers import (
     find_hot_server,
 )
 from rover_bus.brain.decisions.lifecycle import ChangeHistory, may_change
-from rover_bus.brain.decisions.memory_limits import Means, MemoryState, Relief, decide_relief, needed_limit
 from rover_bus.brain.decisions.reasons import Reason
 from rover_bus.brain.decisions.stopping import StopRule, auc_target, decide_stop
 from rover_bus.brain.decisions.stragglers import decide_stragglers
-from rover_bus.brain.log import Foreseen, HotServerFound, IncidentNoted, StragglerNoted
+from rover_bus.brain.log import Foreseen, HotServerFound, StragglerNoted
 from rover_bus.brain.models.convergence import fit_loss_curve
-from rover_bus.brain.models.memory import Growth, fit_growth
 from rover_bus.brain.models.samples import NotEnough
 from rover_bus.brain.predicting import fit_job
 from rover_bus.brain.rules import RULES
-from rover_bus.brain.state import KnownJob, State
+from rover_bus.brain.state import KnownJob
 from rover_bus.brain.wishes import Wish, declined, limits_of, predicted, size_after
 from rover_bus.events.identity import Member
 from rover_bus.events.log import Record
 
-REACTION_S = 10.0  # a larger limit is live within a second or two; windows are up to 5 s
-HOST_SHARE = 0.9  # of a host's memory that members may be promised
 MOVED_REST_S = 30.0  # after slots were asked to move: they must be there before their absence can be judged
-OUT_OF_DANGER = 1.15  # the limit is above all that is left to train by this: not an incident that comes back
 FORECAST_EVERY = 5  # windows
 
 
@@ -155,97 +150,6 @@ def cool_servers(job: KnownJob, cores_left: float) -> Wish | None:
         low_90=said[1],
         high_90=said[2],
     )
-
-
-# -- memory ------------------------------------------------------------------------------------------------------------
-
-
-def reliefs_of(name: str, job: KnownJob, state: State) -> list[tuple[Member, Relief, Growth]]:
-    """Return what must be done about the memory of each server, most urgent first."""
-    if not job.spec.plan.relief or job.held is None or not job.held.server_memory_bytes:
-        return []
-    limit = job.held.server_memory_bytes
-    growths = dict(_growths(job))
-    if not growths:
-        return []
-    states = {
-        member.index: MemoryState(
-            growth=growth,
-            limit_bytes=limit,
-            samples_per_s=job.throughput or _speed(job),
-            remaining_samples=_remaining(job),
-            reaction_s=REACTION_S,
-            incident=job.incidents.get(member.place, ""),
-        )
-        for member, growth in growths.items()
-    }
-    members = {member.index: member for member in growths}
-    means = Means(largest_server_bytes=_largest(state), free_bytes=_free(state, job))
-    made = f"oom-{name}-{job.incidents_made + 1}"
-    return [(members[r.server], r, growths[members[r.server]]) for r in decide_relief(states, means, made)]
-
-
-def note_ends(name: str, job: KnownJob, state: State) -> Iterator[IncidentNoted]:
-    """Yield the incidents that are over: the limit outlives all that is left to train, or the member is gone."""
-    if not job.incidents:
-        return
-    growths = {member.place: (member, growth) for member, growth in _growths(job)}
-    for place, incident in list(job.incidents.items()):
-        member, growth = growths.get(place, (None, None))
-        if member is None or growth is None or job.held is None:
-            continue
-        limit = job.held.server_memory_bytes
-        danger = MemoryState(
-            growth=growth,
-            limit_bytes=limit,
-            samples_per_s=max(job.throughput, 1e-9),
-            remaining_samples=_remaining(job),
-        )
-        needed = needed_limit(danger, _remaining(job) / max(job.throughput, 1e-9))
-        if OUT_OF_DANGER * needed <= limit or not _remaining(job):
-            yield IncidentNoted(
-                job=name,
-                member=member,
-                incident=incident,
-                opened=False,
-                used_bytes=int(growth.used_bytes),
-                limit_bytes=limit,
-                cause="window",
-            )
-
-
-def _growths(job: KnownJob) -> Iterator[tuple[Member, Growth]]:
-    for member in job.members:
-        if member.role != "ps":
-            continue
-        points = job.memory.get(member.place, [])
-        if not points or min(used for _, used in points) <= 0:
-            continue
-        growth = fit_growth([n for n, _ in points], [used for _, used in points])
-        if not isinstance(growth, NotEnough):
-            yield member, growth
-
-
-def _remaining(job: KnownJob) -> float:
-    return float(max(job.total - job.committed, 0)) if job.total else 1e12
-
-
-def _speed(job: KnownJob) -> float:
-    return job.samples / job.clock_s if job.clock_s > 0 else 0.0
-
-
-def _largest(state: State) -> float:
-    return HOST_SHARE * max((host.memory_bytes for host in state.hosts.values()), default=0)
-
-
-def _free(state: State, job: KnownJob) -> float:
-    """Memory that nobody was promised. A server without a limit is charged with what it uses."""
-    promised = 0.0
-    for other in state.jobs.values():
-        if other.held is not None:
-            promised += other.held.workers * other.held.worker_memory_bytes
-            promised += other.held.servers * other.held.server_memory_bytes
-    return max(HOST_SHARE * sum(host.memory_bytes for host in state.hosts.values()) - promised, 0.0)
 
 
 # -- targets -----------------------------------------------------------------------------------------------------------

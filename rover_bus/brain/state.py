@@ -68,6 +68,7 @@ class KnownJob(msgspec.Struct):
     log_sequence: int = 0
     clock_s: float = 0.0
     settled_s: float = float("-inf")
+    slowest_start_s: float = 0.0  # from a plan with new members being carried out until all of them took part
     rollbacks: int = 0
     probes: int = 0  # sizes that were tried to learn from
     recent: list[float] = []  # clean windows at the present size, newest last

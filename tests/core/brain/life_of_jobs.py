@@ -40,6 +40,7 @@ class Job:
         self.live_at = float("inf")
         self.plan = 0
         self.obeys = True
+        self.starts_s = 1.5  # until new members take part
         self.loss = 0.0
         self.needs_cores = 0.0  # of a worker, to be as fast as the truth says
         self.a_server = 0.0  # samples a second that one server can take; 0: any number
@@ -200,7 +201,7 @@ class Life:
             )
         )
         self.notice(self._placed(_desired(plan.job, job)))
-        job.live_at = self.now + 1.5
+        job.live_at = self.now + job.starts_s
 
     # -- the Brain -----------------------------------------------------------------------------------------------------
 

@@ -342,6 +342,46 @@ def waits_until_a_new_worker_is_live() -> Any:
     return life
 
 
+def relieves_memory_before_there_is_a_forecast() -> Any:
+    """A young server would be killed before its fourth sample, the least that a forecast needs: its use alone must do."""
+    life = Life()
+    job = life.submit("j", step, workers=2, server_memory_bytes=GIB, total=1_000_000)
+    job.server_bytes, job.grows_by = 0.62 * GIB, 0.12 * GIB / 25_000
+    life.wait(40)
+    assert not job.killed
+    return life
+
+
+def leaves_a_full_server_that_does_not_grow() -> Any:
+    life = Life()
+    job = life.submit("j", step, workers=2, server_memory_bytes=GIB, total=1_000_000)
+    job.server_bytes = 0.9 * GIB
+    life.wait(40)
+    return life
+
+
+def is_patient_where_members_start_slowly() -> Any:
+    """A plan is not judged before its members arrived: the first ones took two minutes, and the next one takes three."""
+    life = Life()
+    job = life.submit("j", step)
+    job.live_at = 120.0
+    life.wait(124)
+    job.starts_s = 180.0
+    life.wait(250)
+    return life
+
+
+def counts_its_patience_from_the_answer_of_a_person() -> Any:
+    """Ann says yes after two minutes, and the new worker takes ten seconds: the plan is as young as her answer."""
+    life = Life()
+    job = life.submit("j", step, plan={"mode": "approve"})
+    life.wait(130)
+    job.starts_s = 10.0
+    life.apply(next(p for p in life.found(facts.PlanProposed) if p.plan == 2), by="ann")
+    life.wait(30)
+    return life
+
+
 STORIES: tuple[Story, ...] = (
     grows_from_one_worker,
     takes_back_what_does_not_pay,
@@ -371,6 +411,10 @@ STORIES: tuple[Story, ...] = (
     stops_at_its_target,
     starts_where_a_similar_job_ended,
     waits_until_a_new_worker_is_live,
+    relieves_memory_before_there_is_a_forecast,
+    leaves_a_full_server_that_does_not_grow,
+    is_patient_where_members_start_slowly,
+    counts_its_patience_from_the_answer_of_a_person,
 )
 
 

@@ -1,0 +1,168 @@
+"""Stage 3, live: memory that runs out. A larger limit where the host has room, one incident id until the danger is over (S10).
+
+Fed by a job's state after a window; feeds the decider with reliefs and with the ends of incidents. Until there is a forecast the
+use itself must do: kills of young servers leave nothing to forecast from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+
+import msgspec
+
+from rover_bus.brain.decisions.memory_limits import (
+    Means,
+    MemoryState,
+    Relief,
+    decide_relief,
+    limit_before_forecast,
+    needed_limit,
+)
+from rover_bus.brain.decisions.reasons import Reason
+from rover_bus.brain.log import IncidentNoted
+from rover_bus.brain.models.memory import Growth, fit_growth
+from rover_bus.brain.models.samples import NotEnough
+from rover_bus.brain.state import KnownJob, State
+from rover_bus.events.identity import Member
+
+REACTION_S = 10.0  # a larger limit is live within a second or two; windows are up to 5 s
+HOST_SHARE = 0.9  # of a host's memory that members may be promised
+OUT_OF_DANGER = 1.15  # the limit is above all that is left to train by this: not an incident that comes back
+GROWS = 1.01  # from one sample to the next: a server that fills its limit and stays as it is needs no relief
+FITS_KEPT = 4096
+
+Points = tuple[tuple[float, int], ...]
+
+
+class Need(msgspec.Struct, frozen=True):
+    """What must be done about one server's memory, which uses so much now."""
+
+    member: Member
+    relief: Relief
+    used_bytes: int
+
+
+def needs_of(name: str, job: KnownJob, state: State) -> list[Need]:
+    """Return what must be done about the memory of each server, most urgent first."""
+    if not job.spec.plan.relief or job.held is None or not job.held.server_memory_bytes:
+        return []
+    made = f"oom-{name}-{job.incidents_made + 1}"
+    means = Means(largest_server_bytes=_largest(state), free_bytes=_free(state, job))
+    forecast = _foreseen(job, means, made)
+    return forecast or _unforeseen(job, means, made)
+
+
+def _foreseen(job: KnownJob, means: Means, made: str) -> list[Need]:
+    assert job.held is not None
+    growths = dict(_growths(job))
+    states = {
+        member.index: MemoryState(
+            growth=growth,
+            limit_bytes=job.held.server_memory_bytes,
+            samples_per_s=job.throughput or _speed(job),
+            remaining_samples=_remaining(job),
+            reaction_s=REACTION_S,
+            incident=job.incidents.get(member.place, ""),
+        )
+        for member, growth in growths.items()
+    }
+    members = {member.index: member for member in growths}
+    return [
+        Need(members[relief.server], relief, int(growths[members[relief.server]].used_bytes))
+        for relief in decide_relief(states, means, made)
+    ]
+
+
+def _unforeseen(job: KnownJob, means: Means, made: str) -> list[Need]:
+    """Servers that grow and use most of their limit before there are points enough for a forecast; the fullest first."""
+    assert job.held is not None
+    limit, free, needs = job.held.server_memory_bytes, means.free_bytes, list[Need]()
+    young = [(points[-1][1], member, points) for member, points in _points(job) if _fitted(points) is None]
+    for used, member, points in sorted(young, key=lambda each: (-each[0], each[1].index)):
+        wanted = int(limit_before_forecast(used, limit))
+        grows = len(points) > 1 and used > GROWS * points[-2][1]
+        if not grows or wanted <= limit or wanted > means.largest_server_bytes or wanted - limit > free:
+            continue
+        free -= wanted - limit
+        relief = Relief(
+            server=member.index,
+            incident=job.incidents.get(member.place) or f"{made}-{member.index}",
+            reason=Reason.OOM_LARGER_SERVER,
+            limit_bytes=wanted,
+            seconds_left=float("inf"),
+        )
+        needs.append(Need(member, relief, used))
+    return needs
+
+
+def note_ends(name: str, job: KnownJob) -> Iterator[IncidentNoted]:
+    """Yield the incidents that are over: the limit outlives all that is left to train, or the member is gone."""
+    if not job.incidents:
+        return
+    growths = {member.place: (member, growth) for member, growth in _growths(job)}
+    for place, incident in list(job.incidents.items()):
+        member, growth = growths.get(place, (None, None))
+        if member is None or growth is None or job.held is None:
+            continue
+        limit = job.held.server_memory_bytes
+        danger = MemoryState(
+            growth=growth,
+            limit_bytes=limit,
+            samples_per_s=max(job.throughput, 1e-9),
+            remaining_samples=_remaining(job),
+        )
+        needed = needed_limit(danger, _remaining(job) / max(job.throughput, 1e-9))
+        if OUT_OF_DANGER * needed <= limit or not _remaining(job):
+            yield IncidentNoted(
+                job=name,
+                member=member,
+                incident=incident,
+                opened=False,
+                used_bytes=int(growth.used_bytes),
+                limit_bytes=limit,
+                cause="window",
+            )
+
+
+def _growths(job: KnownJob) -> Iterator[tuple[Member, Growth]]:
+    for member, points in _points(job):
+        growth = _fitted(points)
+        if growth is not None:
+            yield member, growth
+
+
+def _points(job: KnownJob) -> Iterator[tuple[Member, Points]]:
+    for member in job.members:
+        points = tuple(job.memory.get(member.place, ())) if member.role == "ps" else ()
+        if points and min(used for _, used in points) > 0:
+            yield member, points
+
+
+@lru_cache(maxsize=FITS_KEPT)
+def _fitted(points: Points) -> Growth | None:
+    """The growth behind the points. Kept: it is asked for twice a window, and most windows bring no new point."""
+    growth = fit_growth([n for n, _ in points], [used for _, used in points])
+    return None if isinstance(growth, NotEnough) else growth
+
+
+def _remaining(job: KnownJob) -> float:
+    return float(max(job.total - job.committed, 0)) if job.total else 1e12
+
+
+def _speed(job: KnownJob) -> float:
+    return job.samples / job.clock_s if job.clock_s > 0 else 0.0
+
+
+def _largest(state: State) -> float:
+    return HOST_SHARE * max((host.memory_bytes for host in state.hosts.values()), default=0)
+
+
+def _free(state: State, job: KnownJob) -> float:
+    """Memory that nobody was promised. A server without a limit is charged with what it uses."""
+    promised = 0.0
+    for other in state.jobs.values():
+        if other.held is not None:
+            promised += other.held.workers * other.held.worker_memory_bytes
+            promised += other.held.servers * other.held.server_memory_bytes
+    return max(HOST_SHARE * sum(host.memory_bytes for host in state.hosts.values()) - promised, 0.0)
