@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from enum import Enum
+from typing import Protocol
 
 import msgspec
 import numpy as np
@@ -137,14 +138,59 @@ class Outcome(Enum):
     GAP = "gap"  # it does not build on the valid cut: send a whole image
 
 
+class BlockMemory(Protocol):
+    """Where the two buffers of a block lie, and who is told which of them is a whole version (`parity_slots.py`)."""
+
+    def allocate(self, size_bytes: int) -> Bytes:
+        """Return a buffer of zeros."""
+        ...
+
+    def release(self, block: Bytes) -> None:
+        """The buffer is not used any more."""
+        ...
+
+    def void(self, block: Bytes) -> None:
+        """The buffer is about to change."""
+        ...
+
+    def seal(self, block: Bytes, cut: int) -> None:
+        """The buffer holds version `cut`, whole."""
+        ...
+
+
+class ProcessMemory:
+    """Buffers of the process: nobody else finds them."""
+
+    def allocate(self, size_bytes: int) -> Bytes:
+        return np.zeros(size_bytes, np.uint8)
+
+    def release(self, block: Bytes) -> None:
+        """Nothing to do: the last reference frees it."""
+
+    def void(self, block: Bytes) -> None:
+        """Nobody but us reads it."""
+
+    def seal(self, block: Bytes, cut: int) -> None:
+        """Nobody but us reads it."""
+
+
 class ParityBlock:
     """One parity block of a group of `parts`, at one holder. `cut` is the version that rebuilds now; 0: none yet."""
 
-    def __init__(self, parts: int, parity: int) -> None:
+    def __init__(self, parts: int, parity: int, memory: BlockMemory | None = None) -> None:
         weight(parts - 1, parity)
         self.parts, self.parity, self.cut = parts, parity, 0
+        self._memory = memory or ProcessMemory()
         self._valid, self._building = np.zeros(0, np.uint8), np.zeros(0, np.uint8)
         self._deltas: dict[int, PartDelta] = {}
+
+    @classmethod
+    def resume(cls, parts: int, parity: int, cut: int, valid: Bytes, memory: BlockMemory) -> ParityBlock:
+        """A block whose version `cut` was kept up by a former life."""
+        block = cls(parts, parity, memory)
+        block.cut, block._valid = cut, valid
+        block.abandon()
+        return block
 
     @property
     def valid(self) -> Bytes:
@@ -182,6 +228,8 @@ class ParityBlock:
 
     def _complete(self, cut: int) -> None:
         """The second buffer becomes the valid one; the first is brought to the same version, to build the next."""
+        self._memory.seal(self._building, cut)
+        self._memory.void(self._valid)
         self._valid, self._building = self._building, self._grown(self._valid, len(self._building))
         for delta in self._deltas.values():
             self._apply(self._building, delta)
@@ -189,7 +237,9 @@ class ParityBlock:
 
     def abandon(self) -> None:
         """The cut being built will never be complete: go back to the valid one."""
-        self._building, self._deltas = self._valid.copy(), {}
+        self._building, self._deltas = self._grown(self._building, len(self._valid)), {}
+        self._building[: len(self._valid)] = self._valid
+        self._building[len(self._valid) :] = 0
 
     def _apply(self, block: Bytes, delta: PartDelta) -> None:
         factor = weight(delta.part, self.parity)
@@ -204,13 +254,13 @@ class ParityBlock:
             record = f"V{change.row_bytes}"
             rows.view(record).ravel().put(change.ids, fresh.view(record).ravel(), mode="clip")
 
-    @staticmethod
-    def _grown(block: Bytes, size_bytes: int) -> Bytes:
-        return (
-            block
-            if len(block) >= size_bytes
-            else np.append(block, np.zeros(size_bytes - len(block), np.uint8))
-        )
+    def _grown(self, block: Bytes, size_bytes: int) -> Bytes:
+        if len(block) >= size_bytes:
+            return block
+        larger = self._memory.allocate(size_bytes)
+        larger[: len(block)] = block
+        self._memory.release(block)
+        return larger
 
 
 def _check(delta: PartDelta) -> None:

@@ -1,23 +1,29 @@
 """Parity blocks that this host holds for others: kept up cut by cut, and lent to whoever rebuilds a lost part (protocol P13).
 
-Fed by the persister's tasks with sources of parts, asked by the server of peers.py. They lie in the daemon's own memory: one
-that starts anew has none until the next cut. One thread keeps them up, others read what is valid: a version replaces another whole.
+Fed by the persister's tasks with sources of parts, asked by the server of peers.py. They lie in shared memory
+(flash/parity_slots.py): a daemon that starts anew finds the newest whole version of each again. One thread keeps them up, others
+read what is valid: a version replaces another whole.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from pathlib import Path
 
 import msgspec
 
+from rover_bus.events.errors import RoverError
+from rover_bus.events.logs import get_logger
 from rover_bus.flash.copies import Offer, Since, Source
 from rover_bus.flash.errors import NoCheckpoint
 from rover_bus.flash.images import read_delta
 from rover_bus.flash.layout import Array
 from rover_bus.flash.parity import Outcome, ParityBlock
+from rover_bus.flash.parity_slots import ParitySlots, parity_of
+from rover_bus.flash.places import job_directory, parts_in
 
+log = get_logger("rover.node")
 Connect = Callable[[str, bool], Source]  # a part's name, whether differences are wanted
 
 
@@ -30,22 +36,81 @@ class Lent(msgspec.Struct, frozen=True, kw_only=True):
     size_bytes: int
 
 
-@dataclass(slots=True)
-class Held:
-    """One block, and the offers of the parts that its valid version stands for."""
+class Description(msgspec.Struct, frozen=True, kw_only=True):
+    """What a block in shared memory is, for a later life of the daemon: the group, and the offers that its version stands for."""
 
-    parts: tuple[str, ...]
-    block: ParityBlock
-    generation: int = 0
-    offers: dict[str, Offer] = field(default_factory=dict)
+    parts: list[str]
+    parity: int
+    generation: int
+    offers: dict[str, Offer]
+
+
+class Held:
+    """One block, and the offers of the parts that its valid version stands for; `coming`: of the version that is being built."""
+
+    def __init__(self, parts: tuple[str, ...], parity: int, generation: int, directory: Path | None) -> None:
+        self.parts, self.parity, self.generation = parts, parity, generation
+        self.offers: dict[str, Offer] = {}
+        self.coming: dict[str, Offer] = {}
+        self.slots = ParitySlots(directory, parts[0], self._describe) if directory else None
+        self.block = ParityBlock(len(parts), parity, self.slots)
+
+    def _describe(self) -> bytes:
+        known = Description(
+            parts=list(self.parts), parity=self.parity, generation=self.generation, offers=self.coming
+        )
+        return msgspec.msgpack.encode(known)
+
+    @classmethod
+    def found(cls, directory: Path, name: str) -> Held | None:
+        """The block of a group as a former life left it; None where no whole version is there."""
+        held = cls((name,), 0, 0, directory)
+        slots = held.slots
+        assert slots is not None
+        adopted = slots.adopt()
+        if adopted is None:
+            slots.close()
+            return None
+        valid, raw = adopted
+        known = msgspec.msgpack.decode(raw, type=Description)
+        held.parts, held.parity, held.generation = tuple(known.parts), known.parity, known.generation
+        held.offers = known.offers
+        cut = next(iter(known.offers.values())).cut
+        held.block = ParityBlock.resume(len(known.parts), known.parity, cut, valid, slots)
+        return held
+
+    def discard(self) -> None:
+        """Another block takes its place."""
+        if self.slots:
+            self.slots.discard()
 
 
 class Parities:
-    """All blocks of this host."""
+    """All blocks of this host. `root`: of its shared memory; None: they live in this process alone."""
 
-    def __init__(self) -> None:
+    def __init__(self, root: Path | None = None) -> None:
+        self._root = root
         self._held: dict[tuple[str, str], Held] = {}  # by (job uid, group)
         self._lock = threading.Lock()
+
+    def find(self, uid: str) -> int:
+        """Take over the blocks of a job that a former life of the daemon held; return how many are whole."""
+        directory = self._directory(uid)
+        if directory is None or not directory.is_dir():
+            return 0
+        for name in parts_in(directory):
+            try:
+                held = Held.found(directory, name)
+            except (RoverError, msgspec.MsgspecError, OSError, StopIteration) as error:
+                log.warning("a parity block cannot be used", uid=uid, group=name, why=str(error))
+                continue
+            if held is not None:
+                with self._lock:
+                    self._held[uid, name] = held
+        return sum(of == uid for of, _ in self._held)
+
+    def _directory(self, uid: str) -> Path | None:
+        return job_directory(self._root, parity_of(uid)) if self._root else None
 
     def keep_up(
         self, uid: str, parts: Sequence[str], parity: int, cut: tuple[int, int], connect: Connect
@@ -55,30 +120,37 @@ class Parities:
         Raises what the sources raise; the version before stays valid then.
         """
         held = self._held.get((uid, parts[0]))
-        fits = held and held.parts == tuple(parts) and held.block.parity == parity
+        fits = held and held.parts == tuple(parts) and held.parity == parity
         if held and fits and (held.generation, held.block.cut) == cut:
             return
-        if not (held and fits and held.generation == cut[0] and self._follow(held, connect)):
-            held = Held(tuple(parts), ParityBlock(len(parts), parity), cut[0])
-            self._begin(held, connect)
+        if held and fits and held.generation == cut[0] and self._follow(held, connect):
+            return
+        fresh = Held(tuple(parts), parity, cut[0], self._directory(uid))
+        try:
+            self._begin(fresh, connect)
+        except BaseException:
+            fresh.discard()
+            raise
         with self._lock:
-            self._held[uid, parts[0]] = held
+            self._held[uid, parts[0]] = fresh
+        if held:
+            held.discard()
 
     def _begin(self, held: Held, connect: Connect) -> None:
-        offers = {}
+        held.coming = {}
         for number, part in enumerate(held.parts):
-            offers[part], delta = read_delta(connect(part, False), number, 0, Since())
+            held.coming[part], delta = read_delta(connect(part, False), number, 0, Since())
             held.block.add(delta)
-        held.offers = offers
+        held.offers = held.coming
 
     def _follow(self, held: Held, connect: Connect) -> bool:
         """Add what changed since the valid version; False: some owner does not know it."""
-        offers = {}
+        held.coming = {}
         try:
             for number, part in enumerate(held.parts):
                 old = held.offers[part]
                 since = Since(history=old.history, generation=old.generation, save_number=old.save_number)
-                offers[part], delta = read_delta(connect(part, True), number, held.block.cut, since)
+                held.coming[part], delta = read_delta(connect(part, True), number, held.block.cut, since)
                 if held.block.add(delta) not in (Outcome.ADDED, Outcome.COMPLETED):
                     held.block.abandon()
                     return False
@@ -86,7 +158,7 @@ class Parities:
             held.block.abandon()
             raise
         with self._lock:
-            held.offers = offers
+            held.offers = held.coming
         return True
 
     def lend(self, uid: str, part: str, generation: int, cut: int) -> tuple[Lent, Array]:
@@ -99,7 +171,7 @@ class Parities:
                         continue
                     block = held.block.valid
                     lent = Lent(
-                        parity=held.block.parity, parts=list(held.parts), offer=offer, size_bytes=len(block)
+                        parity=held.parity, parts=list(held.parts), offer=offer, size_bytes=len(block)
                     )
                     return lent, block
         raise NoCheckpoint(f"no parity of cut {cut} of {part} is held here")
@@ -107,4 +179,13 @@ class Parities:
     def forget(self, uid: str) -> None:
         """The job is over."""
         with self._lock:
+            over = [held for key, held in self._held.items() if key[0] == uid]
             self._held = {key: held for key, held in self._held.items() if key[0] != uid}
+        for held in over:
+            held.discard()
+
+    def close(self) -> None:
+        """The daemon ends; what is whole stays in shared memory."""
+        for held in self._held.values():
+            if held.slots:
+                held.slots.close()

@@ -59,7 +59,10 @@ HOSTS: dict[str, type[HostFact]] = {
     cls.kind(): cls for cls in (HostRegistered, HostLeft, cuts.HostPartDigested, cuts.HostPartMirrored)
 }
 AGAIN_S = 0.5
-COPIES = "-copies"  # flash.copies.SUFFIX, which would load numpy
+COPIES, PARITY = (
+    "-copies",
+    "-parity",
+)  # flash.copies.SUFFIX and flash.parity_slots.SUFFIX, which would load numpy
 Post = Callable[[HostFact, str, str], None]  # fact, what makes its message id, job
 log = get_logger("rover.node")
 
@@ -141,6 +144,7 @@ class Persister:
                 self._caught_up = await self._reached_the_end(subjects)
                 await asyncio.sleep(0 if self._caught_up else AGAIN_S)
             await asyncio.to_thread(self._sweep)
+            await asyncio.to_thread(self._find_what_is_held)
             self._look()
             self._decide_soon()
             serving = await self._serve()
@@ -180,6 +184,8 @@ class Persister:
             await asyncio.to_thread(self._lender.close)
         for lane in self._lanes.values():
             await asyncio.to_thread(lane.shutdown, cancel_futures=True)
+        if self._loaded:
+            self._loaded.parities.close()
 
     @property
     def _tasks(self) -> Tasks:
@@ -206,11 +212,27 @@ class Persister:
                         seal = found.seal
                         self._observe(persisting.Found(about.uid, part, seal.cut, seal.generation))
 
+    def _alive(self) -> list[str]:
+        return [about.uid for about in self._state.jobs.values() if about.uid and not about.ended]
+
+    def _find_what_is_held(self) -> None:
+        """Look for what a former life held for other hosts, and lend it again: they may be gone, and need it now."""
+        held = [uid for uid in self._alive() if self._holds(uid)]
+        for uid in held:
+            self._tasks.parities.find(uid)
+        if held:
+            self._loop.call_soon_threadsafe(self._begin_to_lend)
+
+    def _holds(self, uid: str) -> bool:
+        return any(job_directory(self._places.shm, uid + suffix).is_dir() for suffix in (COPIES, PARITY))
+
     def _sweep(self) -> None:
         """Take away what jobs left in shared memory that are over, or that the stream does not know."""
-        alive = [about.uid for about in self._state.jobs.values() if not about.ended]
+        alive = self._alive()
         try:
-            for uid in sweep(self._places.shm, [*alive, *(uid + COPIES for uid in alive)]):
+            for uid in sweep(
+                self._places.shm, [uid + suffix for uid in alive for suffix in ("", COPIES, PARITY)]
+            ):
                 log.info("shared memory of a job that is over is free again", uid=uid)
         except OSError as error:
             log.warning("shared memory of jobs that are over cannot be freed", why=str(error))

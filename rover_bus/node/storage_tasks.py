@@ -20,6 +20,7 @@ from rover_bus.events.facts import HostFact
 from rover_bus.flash.copies import copies_of, hold_copy, open_exactly
 from rover_bus.flash.errors import BrokenCheckpoint, NoCheckpoint, StorageFailed
 from rover_bus.flash.location import last_name, parse_location
+from rover_bus.flash.parity_slots import parity_of
 from rover_bus.flash.places import job_directory
 from rover_bus.flash.staged import StagedCut
 from rover_bus.flash.storage import Run, run_path
@@ -48,13 +49,16 @@ class Tasks:
     secret: bytes = b""
     chains: dict[tuple[str, str], storing.Chain] = field(default_factory=dict)  # by (uid, part)
     pins: dict[tuple[str, str], StagedCut] = field(default_factory=dict)  # ordered, not stored yet
-    parities: Parities = field(default_factory=Parities)
+    parities: Parities = field(init=False)
     rebuilt: set[tuple[str, str, int, int]] = field(
         default_factory=set
     )  # from parity, by (uid, part, generation, cut)
     devices: dict[Path, int] = field(
         default_factory=dict
     )  # where this life has written: the file system of each run
+
+    def __post_init__(self) -> None:
+        self.parities = Parities(self.shm)
 
     def unpin(self, uid: str, part: str = "", cut: tuple[int, int] | None = None) -> None:
         """Let go of what was ordered: of one part, or of all parts of a cut."""
@@ -217,7 +221,8 @@ class Tasks:
 
     def _sweep(self, task: Task) -> None:
         self.parities.forget(task.uid)
-        for directory in (self._directory(task), job_directory(self.shm, copies_of(task.uid))):
+        for name in (task.uid, copies_of(task.uid), parity_of(task.uid)):
+            directory = job_directory(self.shm, name)
             if directory.is_dir() and not sweep_job(directory, even_if_staged=True):
                 raise StorageFailed(f"{directory} is still held by a process of its job", delay_s=1.0)
 

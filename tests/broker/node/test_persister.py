@@ -272,6 +272,38 @@ def test_another_host_holds_a_copy_and_gives_it_to_a_server_when_the_owner_is_go
     live(stage, body)
 
 
+@pytest.mark.parametrize(("kept", "source"), [({"copies": 1}, "peer"), ({"parity": 1}, "parity")])
+def test_a_daemon_that_starts_anew_gives_what_it_held_for_a_host_that_is_gone_since(
+    stage: Stage, kept: dict[str, int], source: str
+) -> None:
+    async def body() -> None:
+        await stage.open(persist=False, **kept)
+        hosts = {name: await stage.host(name) for name in ("host-a", "host-b", "host-c")}
+        owner = hosts.pop("host-a")
+        place = await owner.stage_cut(1)
+        await stage.say(cuts.CheckpointStaged(parts=[place], **about(1)))
+        holder = hosts.pop((await stage.heard(cuts.HostPartMirrored, 1)).host)
+        (third,) = hosts.values()
+        await holder.stop()
+        await owner.stop()
+        assert owner.store
+        owner.store.close()
+        owner.store = None
+        shutil.rmtree(owner.root)
+        stage.hosts.remove(owner)
+        await holder.start()
+        order = RestoreOrder(uid="u1", history=0, generation=0, cut=1)
+        await stage.until(lambda: holder.persister.lends, "it lends again")
+        found = await asyncio.to_thread(ask_daemon(stage.bus, third.name, "ads"), order, place)
+        assert found is not None
+        staged, said = found
+        assert said == source
+        np.testing.assert_array_equal(staged.arrays["emb"], owner.state["emb"])
+        del staged, found
+
+    live(stage, body)
+
+
 def test_a_part_that_nobody_has_is_said_to_be_absent(stage: Stage) -> None:
     async def body() -> None:
         await stage.open(copies=1)

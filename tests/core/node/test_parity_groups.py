@@ -9,10 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rover_bus.events.errors import RoverError
+from rover_bus.events.errors import NotEnoughMemory, RoverError
+from rover_bus.flash import parity_slots
 from rover_bus.flash.digests import digest_staged
 from rover_bus.flash.errors import NoCheckpoint
-from rover_bus.flash.staged import newest_staged
+from rover_bus.flash.staged import find_staged, newest_staged
 from rover_bus.flash.store import FlashStore
 from rover_bus.node.groups import choose_groups
 from rover_bus.node.parities import Parities
@@ -101,8 +102,22 @@ class Cluster:
         self.root = root
         self.owners = [Owner(root, number) for number in range(3)]
         self.names = [owner.part for owner in self.owners]
-        self.blocks = [Parities() for _ in range(holders)]
+        self.roots = [root / f"holder-{number}" for number in range(holders)]
+        self.blocks = [Parities(each) for each in self.roots]
         self.lenders = [PartServer(root / "none", SECRET, parities=block) for block in self.blocks]
+
+    def restart_holders(self):
+        """Their daemons end, and others begin; return how many blocks those find."""
+        for each in (*self.lenders, *self.blocks):
+            each.close()
+        self.blocks = [Parities(each) for each in self.roots]
+        self.lenders = [PartServer(self.root / "none", SECRET, parities=block) for block in self.blocks]
+        return [block.find(UID) for block in self.blocks]
+
+    def slots(self):
+        """The files of the first holder's block, the newest version first."""
+        found = find_staged(self.roots[0] / f"{UID}-parity", "ps-0")
+        return [item.path for item in found]
 
     def keep_up(self, cut):
         Counting.received = 0
@@ -140,7 +155,7 @@ class Cluster:
             np.testing.assert_array_equal(staged.arrays[name], array)
 
     def close(self):
-        for each in (*self.owners, *self.lenders):
+        for each in (*self.owners, *self.lenders, *self.blocks):
             each.close()
 
 
@@ -216,3 +231,74 @@ def test_more_lost_parts_than_parity_is_said_in_words(cluster):
         cluster.rebuild("ps-0", 1, gone=("ps-1",))
     with pytest.raises(NoCheckpoint, match="nor parity of it"):
         cluster.rebuild("ps-0", 9)
+
+
+# -- a holder that starts anew -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cluster", [2], indirect=True)
+def test_a_holder_that_starts_anew_rebuilds_and_goes_on_by_differences(cluster):
+    received = []
+    for cut in (1, 2, 3):
+        for owner in cluster.owners:
+            owner.stage(cut, None if cut == 1 else [cut, 1500 - cut])
+        received.append(cluster.keep_up(cut))
+        assert cluster.restart_holders() == [1, 1]
+        cluster.assert_rebuilt("ps-0", cut, gone=("ps-2",))
+        assert cluster.keep_up(cut) == 0, "what is there is not fetched again"
+    assert max(received[1:]) < received[0] / 50
+
+
+def test_a_holder_that_died_while_it_built_has_the_version_before(cluster):
+    for owner in cluster.owners:
+        owner.stage(1)
+    cluster.keep_up(1)
+    before = cluster.owners[2].state["emb"].copy()
+    for owner in cluster.owners[:2]:
+        owner.stage(2, [3])
+    with pytest.raises(RoverError):
+        cluster.keep_up(2)
+    assert cluster.restart_holders() == [1]
+    np.testing.assert_array_equal(cluster.rebuild("ps-2", 1).arrays["emb"], before)
+    cluster.owners[2].stage(2, [4])
+    cluster.keep_up(2)
+    cluster.assert_rebuilt("ps-2", 2)
+    assert len(cluster.slots()) == 1, "the version before is void before it changes"
+
+
+def test_a_flipped_bit_in_a_parity_block_is_found_and_the_block_made_anew(cluster):
+    for owner in cluster.owners:
+        owner.stage(1)
+    cluster.keep_up(1)
+    (path,) = cluster.slots()
+    with open(path, "r+b") as file:
+        file.seek(-8192, 2)
+        byte = file.read(1)[0]
+        file.seek(-8192, 2)
+        file.write(bytes([byte ^ 1]))
+    assert cluster.restart_holders() == [0]
+    cluster.keep_up(1)
+    cluster.assert_rebuilt("ps-1", 1)
+
+
+def test_parity_of_a_job_that_is_over_leaves_no_file(cluster):
+    for owner in cluster.owners:
+        owner.stage(1)
+    cluster.keep_up(1)
+    cluster.blocks[0].forget(UID)
+    assert cluster.slots() == []
+    assert cluster.restart_holders() == [0]
+
+
+def test_without_room_in_shared_memory_parity_is_kept_in_the_process(cluster, monkeypatch):
+    def refuse(*_):
+        raise NotEnoughMemory("no room: enlarge it")
+
+    monkeypatch.setattr(parity_slots.Slot, "create", refuse)
+    for cut in (1, 2):
+        for owner in cluster.owners:
+            owner.stage(cut, None if cut == 1 else [cut])
+        cluster.keep_up(cut)
+    monkeypatch.undo()
+    cluster.assert_rebuilt("ps-1", 2)
+    assert cluster.slots() == []
