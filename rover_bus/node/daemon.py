@@ -10,17 +10,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from rover_bus.events import facts
 from rover_bus.events.bus import Bus, ConnectionState, Stored
 from rover_bus.events.codec import decode, encode
-from rover_bus.events.errors import BadMessage, BusError, InputError, RoverError
+from rover_bus.events.errors import BadMessage, InputError, RoverError
 from rover_bus.events.identity import HostCapacity, Member, Process
 from rover_bus.events.logs import get_logger
-from rover_bus.events.streams import FACTS
 from rover_bus.events.subjects import host_profile, job_facts, name, parse
 from rover_bus.node import platform, sampling
 from rover_bus.node.cgroup import Cgroup, Limits
@@ -30,11 +28,11 @@ from rover_bus.node.persisting import Cut
 from rover_bus.node.platform import Adjust, Ended, Forget, Observation, Platform, Running, Start, Stop
 from rover_bus.node.presence import Presence
 from rover_bus.node.processes import STUCK_SHIM_S, MemberProcesses
+from rover_bus.node.turns import Following, Turns
 
 FOLLOWED: dict[str, type[facts.JobFact]] = {
     cls.kind(): cls for cls in (facts.JobSubmitted, facts.PlanProposed, facts.MembersDesired, facts.JobEnded)
 }
-CATCH_UP_AGAIN_S = 0.5
 FIRST_SAMPLE_S = 1.0
 FLUSH_S = 5.0
 DRAIN_LOOK_S = 0.02
@@ -83,11 +81,10 @@ class Daemon:
             if places
             else None
         )
-        self._seen = 0
-        self._caught_up = False
+        subjects = [job_facts("*", kind) for kind in FOLLOWED]
+        self._following = Following(bus, subjects, self._on_fact)
+        self._turns = Turns(self._decide)
         self._closing = False
-        self._deciding = False
-        self._wake: asyncio.TimerHandle | None = None
         self._unreported: set[tuple[str, str, Member]] = set()
         self._registrations = 0
         self.bad_messages = 0
@@ -132,8 +129,7 @@ class Daemon:
 
     async def _close(self, tasks: list[asyncio.Task[None]], leave_members: bool) -> None:
         self._closing = True
-        if self._wake:
-            self._wake.cancel()
+        self._turns.end()
         try:
             if not leave_members:
                 await self._leave_in_order()
@@ -196,40 +192,21 @@ class Daemon:
 
     async def _follow(self) -> None:
         """Follow the facts that say what shall run; act once their present end is reached."""
-        subjects = [job_facts("*", kind) for kind in FOLLOWED]
-        subscription = await self._retry(
-            lambda: self._bus.follow(FACTS, subjects, self._on_fact, start="last_per_subject")
-        )
+        subscription = await self._following.begin()
         try:
-            while not self._caught_up:
-                await self._retry(self._compare_with_end)
-                await asyncio.sleep(0 if self._caught_up else CATCH_UP_AGAIN_S)
-            self._decide_soon()
+            if not self._closing:
+                self._turns.begin()
             await asyncio.Event().wait()
         finally:
             await subscription.stop()
 
-    async def _compare_with_end(self) -> None:
-        """Note whether the newest fact that is stored has reached us."""
-        lasts = [await self._bus.last(FACTS, job_facts("*", kind)) for kind in FOLLOWED]
-        self._caught_up = self._seen >= max((last.sequence for last in lasts if last), default=0)
-
-    async def _retry(self, call: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-        while True:
-            try:
-                return await call()
-            except BusError as error:
-                log.warning("cannot read what shall run here yet", why=str(error))
-                await asyncio.sleep(CATCH_UP_AGAIN_S)
-
     def _on_fact(self, stored: Stored) -> None:
-        self._seen = max(self._seen, stored.sequence)
         fact = self._read(stored)
         if fact:
             self._state = platform.evolve(self._state, fact)
-            if isinstance(fact, facts.MembersDesired) and self._caught_up:
+            if isinstance(fact, facts.MembersDesired) and self._following.caught_up:
                 self._repeat_ends(fact)
-            self._decide_soon()
+            self._turns.soon()
 
     def _read(self, stored: Stored) -> facts.JobFact | None:
         """Decode a fact; foreign bytes, and names that are none, are counted: a job's name becomes a path."""
@@ -252,24 +229,10 @@ class Daemon:
 
     # -- decide and act ------------------------------------------------------------------------------------------------
 
-    def _decide_soon(self) -> None:
-        """Ask the decider once for all that arrives in one turn of the loop."""
-        if not self._deciding and self._caught_up and not self._closing:
-            self._deciding = True
-            self._loop.call_soon(self._decide)
-
-    def _decide(self) -> None:
-        self._deciding = False
-        if self._closing:
-            return
-        if self._wake:
-            self._wake.cancel()
-            self._wake = None
+    def _decide(self) -> float | None:
         for action in platform.decide(self._state, self._master_command, self._loop.time()):
             self._act(action)
-        wake_s = platform.next_wake_s(self._state, self._master_command, self._loop.time())
-        if wake_s is not None:
-            self._wake = self._loop.call_at(wake_s, self._decide)
+        return platform.next_wake_s(self._state, self._master_command, self._loop.time())
 
     def _act(self, action: platform.Action) -> None:
         match action:
@@ -295,7 +258,7 @@ class Daemon:
                 self._ends[observation.job, observation.member.place] = observation
                 if not observation.reported:
                     self._report_end(observation)
-        self._decide_soon()
+        self._turns.soon()
 
     def _report_start(self, life: platform.Life, pid: int, adopted: bool) -> None:
         process = Process(member=life.desired.member, pid=pid, host=self._host.name)
@@ -316,7 +279,7 @@ class Daemon:
         def stored() -> None:
             self._unreported.discard(who)
             self._processes.mark_reported(ended)
-            self._decide_soon()
+            self._turns.soon()
 
         fact = facts.HostExited(
             host=self._host.name,

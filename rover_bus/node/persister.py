@@ -20,10 +20,9 @@ from rover_bus.events import checkpoint_facts as cuts
 from rover_bus.events.bus import Bus, Message, Stored, Subscription
 from rover_bus.events.checkpoints import PartReply, PartRequest
 from rover_bus.events.codec import decode, encode
-from rover_bus.events.errors import BadMessage, BusError, InputError, RoverError
+from rover_bus.events.errors import BadMessage, InputError, RoverError
 from rover_bus.events.facts import Fact, HostFact, HostLeft, HostRegistered, JobEnded, JobFact, JobSubmitted
 from rover_bus.events.logs import get_logger
-from rover_bus.events.streams import FACTS
 from rover_bus.events.subjects import daemon as daemon_subject
 from rover_bus.events.subjects import host_facts, job_facts, name, parse
 from rover_bus.flash.errors import NoCheckpoint
@@ -33,6 +32,7 @@ from rover_bus.node import persisting
 from rover_bus.node.background import give_way
 from rover_bus.node.groups import Group
 from rover_bus.node.persisting import CallOff, Cut, Do, GiveUp, JobCheckpoints, Persisting, Task
+from rover_bus.node.turns import Following, Turns, insist
 
 if TYPE_CHECKING:
     from rover_bus.node.peers import PartServer
@@ -58,7 +58,6 @@ CLOSING = (cuts.CheckpointReady, cuts.CheckpointSuperseded, cuts.CheckpointFaile
 HOSTS: dict[str, type[HostFact]] = {
     cls.kind(): cls for cls in (HostRegistered, HostLeft, cuts.HostPartDigested, cuts.HostPartMirrored)
 }
-AGAIN_S = 0.5
 COPIES, PARITY = (
     "-copies",
     "-parity",
@@ -101,9 +100,10 @@ class Persister:
         self._fetches: dict[
             tuple[str, str, int, int], str
         ] = {}  # what a server waits for; why it did not come
-        self._wake: asyncio.TimerHandle | None = None
-        self._deciding = self._caught_up = self._closing = False
-        self._seen = 0
+        subjects = [job_facts("*", kind) for kind in FOLLOWED] + [host_facts("*", kind) for kind in HOSTS]
+        self._following = Following(bus, subjects, self._on_fact)
+        self._turns = Turns(self._decide)
+        self._closing = False
         self.bad_messages = 0
 
     @property
@@ -129,24 +129,13 @@ class Persister:
 
     async def run(self) -> None:
         """Follow, decide, act, for ever."""
-        subjects = [job_facts("*", kind) for kind in FOLLOWED] + [host_facts("*", kind) for kind in HOSTS]
-        while True:
-            try:
-                subscription = await self._bus.follow(
-                    FACTS, subjects, self._on_fact, start="last_per_subject"
-                )
-                break
-            except BusError as error:
-                log.warning("cannot read what shall be stored yet", why=str(error))
-                await asyncio.sleep(AGAIN_S)
+        subscription = await self._following.begin()
         try:
-            while not self._caught_up:
-                self._caught_up = await self._reached_the_end(subjects)
-                await asyncio.sleep(0 if self._caught_up else AGAIN_S)
             await asyncio.to_thread(self._sweep)
             await asyncio.to_thread(self._find_what_is_held)
             self._look()
-            self._decide_soon()
+            if not self._closing:
+                self._turns.begin()
             serving = await self._serve()
             try:
                 await asyncio.Event().wait()
@@ -158,26 +147,12 @@ class Persister:
     async def _serve(self) -> Subscription:
         """Answer servers of this host that restore from a part in somebody's memory."""
         endpoints = {daemon_subject(self._host, "part"): self._on_wanted}
-        while True:
-            try:
-                return await self._bus.serve("rover-daemon", endpoints, metadata={"host": self._host})
-            except BusError as error:
-                log.warning("cannot serve parts yet", why=str(error))
-                await asyncio.sleep(AGAIN_S)
-
-    async def _reached_the_end(self, subjects: list[str]) -> bool:
-        """Whether the newest stored fact has reached us: half a history would sweep what its other half keeps."""
-        try:
-            lasts = [await self._bus.last(FACTS, subject) for subject in subjects]
-        except BusError:
-            return False
-        return self._seen >= max((last.sequence for last in lasts if last), default=0)
+        return await insist(lambda: self._bus.serve("rover-daemon", endpoints, metadata={"host": self._host}))
 
     async def close(self) -> None:
         """Call everything off; what was not finished has no name yet, and its remains are pruned later."""
         self._closing = True
-        if self._wake:
-            self._wake.cancel()
+        self._turns.end()
         for event in self._called_off.values():
             event.set()
         if self._lender:
@@ -240,7 +215,6 @@ class Persister:
     # -- facts and decisions -------------------------------------------------------------------------------------------
 
     def _on_fact(self, stored: Stored) -> None:
-        self._seen = max(self._seen, stored.sequence)
         try:
             fact = _read(stored)
         except (BadMessage, InputError) as error:
@@ -254,7 +228,7 @@ class Persister:
             if isinstance(fact, cuts.CheckpointFailed):
                 self._loaded.forget_chains(fact.uid)
         self._state = persisting.evolve(self._state, fact)
-        self._decide_soon()
+        self._turns.soon()
 
     def _on_wanted(self, message: Message) -> None:
         if message.respond is None:
@@ -294,19 +268,9 @@ class Persister:
 
     def _observe(self, observation: persisting.Observation) -> None:
         self._state = persisting.evolve(self._state, observation)
-        self._decide_soon()
+        self._turns.soon()
 
-    def _decide_soon(self) -> None:
-        if not self._deciding and self._caught_up and not self._closing:
-            self._deciding = True
-            self._loop.call_soon(self._decide)
-
-    def _decide(self) -> None:
-        self._deciding = False
-        if self._closing:
-            return
-        if self._wake:
-            self._wake.cancel()
+    def _decide(self) -> float | None:
         for action in persisting.decide(self._state, self._loop.time()):
             match action:
                 case Do(task):
@@ -317,8 +281,7 @@ class Persister:
                     log.error("given up", job=task.job, cut=task.cut, step=task.step, why=reason)
                     self._say_failed(task, reason)
                     self._observe(persisting.Done(task))
-        wake_s = persisting.next_wake_s(self._state)
-        self._wake = self._loop.call_at(wake_s, self._decide_soon) if wake_s is not None else None
+        return persisting.next_wake_s(self._state)
 
     # -- tasks ---------------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,104 @@
+"""What the shells of this room share: when a decider is asked, and when the facts that it stands on are all there.
+
+Used by the daemon and its persister, each with a pure decider of its own. Apart from both, because half a history and a decision
+asked for twice are the same mistake in either.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+from rover_bus.events.bus import Bus, Stored, Subscription
+from rover_bus.events.errors import BusError
+from rover_bus.events.logs import get_logger
+from rover_bus.events.streams import FACTS
+
+AGAIN_S = 0.5
+T = TypeVar("T")
+log = get_logger("rover.node")
+
+
+class Turns:
+    """Asks a decider once for all that arrives in one turn of the loop, and again at the second that it named.
+
+    `decide` acts, and returns the monotonic second at which it is to be asked again; None: only an event can change anything.
+    """
+
+    def __init__(self, decide: Callable[[], float | None]) -> None:
+        self._decide = decide
+        self._loop = asyncio.get_running_loop()
+        self._wake: asyncio.TimerHandle | None = None
+        self._open = self._asked = False
+
+    def begin(self) -> None:
+        """From here on there is something to decide on; asks at once."""
+        self._open = True
+        self.soon()
+
+    def end(self) -> None:
+        """Ask nothing any more."""
+        self._open = False
+        self._sleep()
+
+    def soon(self) -> None:
+        """Something happened: ask at the end of this turn of the loop."""
+        if self._open and not self._asked:
+            self._asked = True
+            self._loop.call_soon(self._take)
+
+    def _take(self) -> None:
+        self._asked = False
+        if not self._open:
+            return
+        self._sleep()
+        wake_s = self._decide()
+        if wake_s is not None and self._open:
+            self._wake = self._loop.call_at(wake_s, self._take)
+
+    def _sleep(self) -> None:
+        if self._wake:
+            self._wake.cancel()
+            self._wake = None
+
+
+class Following:
+    """The newest fact of each subject, then all that follow. `caught_up`: all that was stored when we began has been heard."""
+
+    def __init__(self, bus: Bus, subjects: Sequence[str], hear: Callable[[Stored], None]) -> None:
+        self._bus, self._subjects, self._hear = bus, list(subjects), hear
+        self._seen = 0
+        self.caught_up = False
+
+    async def begin(self) -> Subscription:
+        """Follow until everything stored has been heard; bus errors are waited out."""
+        subscription = await insist(
+            lambda: self._bus.follow(FACTS, self._subjects, self._on_fact, start="last_per_subject")
+        )
+        try:
+            while not self.caught_up:
+                self.caught_up = self._seen >= await insist(self._end)
+                await asyncio.sleep(0 if self.caught_up else AGAIN_S)
+        except BaseException:
+            await subscription.stop()
+            raise
+        return subscription
+
+    async def _end(self) -> int:
+        lasts = [await self._bus.last(FACTS, subject) for subject in self._subjects]
+        return max((last.sequence for last in lasts if last), default=0)
+
+    def _on_fact(self, stored: Stored) -> None:
+        self._seen = max(self._seen, stored.sequence)
+        self._hear(stored)
+
+
+async def insist(call: Callable[[], Awaitable[T]]) -> T:
+    """Repeat a call until the bus answers it."""
+    while True:
+        try:
+            return await call()
+        except BusError as error:
+            log.warning("the bus does not answer yet", why=str(error))
+            await asyncio.sleep(AGAIN_S)
