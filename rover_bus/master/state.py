@@ -6,6 +6,7 @@ Phases: waiting (for a plan) -> starting (servers come up) -> training -> closed
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import msgspec
@@ -89,61 +90,65 @@ class Counts(msgspec.Struct):
     moves: int = 0  # of slots, done
 
 
+@dataclass
 class State:
     """Everything that replay rebuilds."""
 
-    def __init__(self) -> None:
-        self.spec: JobSpec | None = None
-        self.uid = ""
-        self.history = 0
-        self.generation = 0
-        self.phase: Phase = "waiting"
-        self.term = 0
-        self.plan = 0
-        self.proposal = 0  # the last plan that was carried out
-        self.heard = 0  # the last plan that was decided on: a lower number is stale
-        self.brain_term = 0
-        self.mode = ""  # what a person set; "": as the job file says
-        self.waiting: PlanProposed | None = None  # for a person's word
-        self.settling = 0  # the plan whose members are not all there yet
-        self.paused = False
-        self.gaps: list[str] = []  # places of lost workers that nobody was named for yet
-        self.repairing: list[str] = []  # places whose next life was named and is not there yet
-        self.hosts: list[str] = []
-        self.masters: list[MasterSeat] = []  # by index
-        self.away: list[str] = []  # hosts that are lost: nobody is started there
-        self.leaving: dict[
-            str, int
-        ] = {}  # hosts that will be gone soon, and the newest cut when they said so
-        self.planned: dict[str, DesiredMember] = {}  # by place
-        self.dropped: dict[str, DesiredMember] = {}  # of the plan, but done: a rewind needs them again (P24)
-        self.lives: dict[str, Life] = {}  # by place
-        self.incarnations: dict[str, int] = {}  # last one allocated, by place
-        self.dataset: Dataset | None = None
-        self.ledger: Ledger | None = None
-        self.routing: RoutingTable | None = None
-        self.acking: list[
-            list[int]
-        ] = []  # incarnations of every set of servers that was routed in this generation
-        self.rollout: Rollout | None = None
-        self.interrupted: Rollout | None = None  # by a rewind, to be begun again when everybody is back
-        self.rollouts = 0  # the last one's number
-        self.moves = 0  # the last one's number
-        self.charges = Charges()
-        self.tasks: dict[str, Task] = {}
-        self.parts: dict[int, Part] = {}
-        self.cuts: dict[int, Cut] = {}  # those that can still be used, by number
-        self.last_cut = 0
-        self.cut_cost_s = 0.0  # how long a server stands still for one, smoothed
-        self.owners: list[
-            tuple[int, int, int]
-        ] = []  # of slots, as last routed: a rewind does not change them
-        self.going_back: dict[int, int] = {}  # servers on their way back to a cut, by index
-        self.restoring: RestoreOrder | None = None  # that cut
-        self.stop: str = ""
-        self.stop_reason = ""
-        self.end: tuple[str, str, str] = ("", "", "")  # state, reason, detail
-        self.counts = Counts()
+    spec: JobSpec | None = None
+    uid: str = ""
+    history: int = 0
+    generation: int = 0
+    phase: Phase = "waiting"
+    term: int = 0
+    plan: int = 0
+    proposal: int = 0  # the last plan that was carried out
+    heard: int = 0  # the last plan that was decided on: a lower number is stale
+    brain_term: int = 0
+    mode: str = ""  # what a person set; "": as the job file says
+    waiting: PlanProposed | None = None  # for a person's word
+    settling: int = 0  # the plan whose members are not all there yet
+    paused: bool = False
+    gaps: list[str] = field(default_factory=list)  # places of lost workers that nobody was named for yet
+    repairing: list[str] = field(
+        default_factory=list
+    )  # places whose next life was named and is not there yet
+    hosts: list[str] = field(default_factory=list)
+    masters: list[MasterSeat] = field(default_factory=list)  # by index
+    away: list[str] = field(default_factory=list)  # hosts that are lost: nobody is started there
+    leaving: dict[str, int] = field(
+        default_factory=dict
+    )  # hosts that will be gone soon, and the newest cut when they said so
+    planned: dict[str, DesiredMember] = field(default_factory=dict)  # by place
+    dropped: dict[str, DesiredMember] = field(
+        default_factory=dict
+    )  # of the plan, but done: a rewind needs them again (P24)
+    lives: dict[str, Life] = field(default_factory=dict)  # by place
+    incarnations: dict[str, int] = field(default_factory=dict)  # last one allocated, by place
+    dataset: Dataset | None = None
+    ledger: Ledger | None = None
+    routing: RoutingTable | None = None
+    acking: list[list[int]] = field(
+        default_factory=list
+    )  # incarnations of every set of servers that was routed in this generation
+    rollout: Rollout | None = None
+    interrupted: Rollout | None = None  # by a rewind, to be begun again when everybody is back
+    rollouts: int = 0  # the last one's number
+    moves: int = 0  # the last one's number
+    charges: Charges = field(default_factory=Charges)
+    tasks: dict[str, Task] = field(default_factory=dict)
+    parts: dict[int, Part] = field(default_factory=dict)
+    cuts: dict[int, Cut] = field(default_factory=dict)  # those that can still be used, by number
+    last_cut: int = 0
+    cut_cost_s: float = 0.0  # how long a server stands still for one, smoothed
+    owners: list[tuple[int, int, int]] = field(
+        default_factory=list
+    )  # of slots, as last routed: a rewind does not change them
+    going_back: dict[int, int] = field(default_factory=dict)  # servers on their way back to a cut, by index
+    restoring: RestoreOrder | None = None  # that cut
+    stop: str = ""
+    stop_reason: str = ""
+    end: tuple[str, str, str] = ("", "", "")  # state, reason, detail
+    counts: Counts = field(default_factory=Counts)
 
     def workers(self) -> list[Life]:
         """The admitted workers."""
@@ -156,63 +161,31 @@ class State:
     def dump(self) -> bytes:
         """Return the whole state as bytes: the body of a snapshot."""
         plain = msgspec.to_builtins
-        return msgspec.msgpack.encode(
-            {
-                "spec": plain(self.spec),
-                "uid": self.uid,
-                "history": self.history,
-                "generation": self.generation,
-                "phase": self.phase,
-                "term": self.term,
-                "plan": self.plan,
-                "proposal": self.proposal,
-                "heard": self.heard,
-                "brain_term": self.brain_term,
-                "mode": self.mode,
-                "waiting": plain(self.waiting),
-                "settling": self.settling,
-                "paused": self.paused,
-                "gaps": self.gaps,
-                "repairing": self.repairing,
-                "hosts": self.hosts,
-                "masters": plain(self.masters),
-                "away": self.away,
-                "leaving": self.leaving,
-                "planned": plain(self.planned),
-                "dropped": plain(self.dropped),
-                "lives": plain(self.lives),
-                "incarnations": self.incarnations,
-                "dataset": plain(self.dataset),
-                "ledger": None if self.ledger is None else self.ledger.dump(),
-                "routing": plain(self.routing),
-                "acking": self.acking,
-                "rollout": plain(self.rollout),
-                "interrupted": plain(self.interrupted),
-                "moves": [self.rollouts, self.moves],
-                "charges": self.charges.dump(),
-                "tasks": plain(self.tasks),
-                "parts": plain(self.parts),
-                "cuts": plain(self.cuts),
-                "cutting": [self.last_cut, self.cut_cost_s, self.owners, plain(self.going_back)],
-                "restoring": plain(self.restoring),
-                "stop": [self.stop, self.stop_reason],
-                "end": self.end,
-                "counts": plain(self.counts),
-            }
-        )
+        body = {name: getattr(self, name) for name in (*_PLAIN, *_LATER)}
+        body |= {name: plain(getattr(self, name)) for name in _TYPED}
+        body |= {
+            "ledger": None if self.ledger is None else self.ledger.dump(),
+            "acking": self.acking,
+            "moves": [self.rollouts, self.moves],
+            "charges": self.charges.dump(),
+            "cutting": [self.last_cut, self.cut_cost_s, self.owners, plain(self.going_back)],
+            "stop": [self.stop, self.stop_reason],
+            "end": self.end,
+        }
+        return msgspec.msgpack.encode(body)
 
     @classmethod
     def load(cls, body: bytes) -> State:
         """Rebuild a state from `dump`."""
         dump = msgspec.msgpack.decode(body, strict=False)
         state = cls()
-        for field in _PLAIN:
-            setattr(state, field, dump[field])
-        for field in _LATER:
-            setattr(state, field, dump.get(field, getattr(state, field)))
-        for field, kind in _TYPED.items():
-            if field in dump:
-                setattr(state, field, msgspec.convert(dump[field], kind, strict=False))
+        for name in _PLAIN:
+            setattr(state, name, dump[name])
+        for name in _LATER:
+            setattr(state, name, dump.get(name, getattr(state, name)))
+        for name, kind in _TYPED.items():
+            if name in dump:
+                setattr(state, name, msgspec.convert(dump[name], kind, strict=False))
         state.ledger = None if dump["ledger"] is None else Ledger.load(dump["ledger"])
         served = [[s.incarnation for s in state.routing.servers]] if state.routing else []
         state.acking = dump.get("acking", served)
