@@ -1,6 +1,6 @@
 """The Brain beside real jobs on this machine: a real stack, real members, and what becomes of them.
 
-    python -m bench.living growth|falls|straggler|cores|servers|memory|no-relief|away [--seconds N] [--json]
+    python -m bench.living growth|falls|straggler|cores|servers|memory|no-relief|away|priority [--seconds N] [--json]
 
 growth     an input-bound job (120 ms of storage latency a batch: four workers need half a core) starts with one worker: probes, a
            plan, its verdict
@@ -10,6 +10,7 @@ cores      workers use up their cores: they get more, without a restart
 servers    a program keeps its only server busy, and nobody said how many there are to be: two are tried and judged
 memory     a table grows under a memory limit: incidents, limits, kills (S10); `no-relief` is the same job with relief off
 away       the Brain is killed for a while: lease rate and waits before, meanwhile and after; where the next plan resumed (S26)
+priority   a job of higher priority comes and goes: the first one's workers leave for it, and are back
 
 Prints what happened, and with --json one last line. Everything is seen from outside: facts, samples, the job's log.
 """

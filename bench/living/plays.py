@@ -10,8 +10,8 @@ import os
 import signal
 import statistics
 import time
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from bench import rig
@@ -22,6 +22,8 @@ from rover_bus.cli.slowing import slowed
 from rover_bus.cli.stack import RunningStack
 from rover_bus.events import facts, subjects
 from rover_bus.events.streams import FACTS
+from rover_bus.node import cgroup
+from rover_bus.node.capacity import read_capacity
 
 CYCLE_S = 0.5
 SLOW_TO = 0.2
@@ -175,22 +177,58 @@ async def away(seconds: float) -> dict[str, Any]:
         }
 
 
+async def priority(seconds: float) -> dict[str, Any]:
+    """A job of higher priority comes while another has the machine, and goes again."""
+    cores = read_capacity(
+        cgroup.read_limits(cgroup.find())
+    ).cores  # 1.4 of 2 for the first, 1.7 for the second, while the first one's server keeps 0.2
+    server = f"count = 1\ncores = {cores / 10}"
+    low = job_file(f"count = 3\ncores = {cores / 5}", servers=server)
+    high = job_file(f"count = 3\ncores = {cores / 4}", servers=server, more="priority = 5")
+    async with running(low) as (stack, heard):
+        await heard.wait(facts.PlanSettled)
+        await asyncio.sleep(6.0)
+        began = time.monotonic()
+        async with _beside(stack, high) as other:
+            shrunk, _ = await heard.wait(facts.PlanApplied, lambda fact: fact.plan > 1)
+            released = (await other.wait(facts.PlanProposed))[1].released_by
+            started, _ = await other.wait(facts.PlanSettled)
+            await asyncio.sleep(6.0)
+        ended = time.monotonic()
+        back, _ = await heard.wait(facts.PlanApplied, lambda fact: fact.plan > 2)
+        return {
+            "plans": plans_of(heard),
+            "sizes": [fact.workers for fact in heard.all(facts.PlanApplied)],
+            "released_by": released,
+            "seconds_to_shrink": round(shrunk - began, 1),
+            "seconds_to_start": round(started - began, 1),
+            "seconds_to_be_back": round(back - ended, 1),
+        }
+
+
 async def _plan_of_a_second_job(stack: RunningStack) -> facts.PlanProposed:
     """The next plan that the Brain makes is the first one of another job."""
+    async with _beside(stack, (stack.home.root.parent / "job.toml").read_text()) as heard:
+        _, plan = await heard.wait(facts.PlanProposed)
+    assert isinstance(plan, facts.PlanProposed)
+    return plan
+
+
+@asynccontextmanager
+async def _beside(stack: RunningStack, job: str) -> AsyncIterator[Heard]:
+    """Another job on the same stack, and an ear on it; cancelled at the end."""
     other = stack.home.root.parent / "second.toml"
-    other.write_text((stack.home.root.parent / "job.toml").read_text().replace(f'"{JOB}"', '"second"', 1))
+    other.write_text(job.replace(f'"{JOB}"', '"second"', 1))
     run_rover(stack, "submit", str(other))
     bus = await rig.connect(stack.url, stack.secret_file.read_text().strip(), "bench-second")
     heard = Heard()
     try:
         await bus.follow(FACTS, [subjects.job_facts("second")], heard.fact, start="first")
-        _, plan = await heard.wait(facts.PlanProposed)
+        yield heard
         run_rover(stack, "cancel", "second")
         await heard.wait(facts.JobEnded)
     finally:
         await bus.close()
-    assert isinstance(plan, facts.PlanProposed)
-    return plan
 
 
 async def _span(heard: Heard, seconds: float) -> dict[str, float]:
@@ -217,4 +255,5 @@ PLAYS: dict[str, tuple[Play, float]] = {
     "memory": (memory, 75.0),
     "no-relief": (lambda seconds: memory(seconds, relief=False), 75.0),
     "away": (away, 60.0),
+    "priority": (priority, 0.0),
 }

@@ -460,11 +460,10 @@ def _judged(name: str, known: KnownJob, keep: bool, constant: str, after: float)
 def _past(fact: JobEnded, known: KnownJob, state: State) -> PastJob | None:
     if known.held is None:
         return None
-    final = known.held if known.held.workers else known.rest or known.held
     return PastJob(
         job=fact.job,
         traits=traits_of(known.spec),
-        final=known.charge(final),
+        final=known.charge(known.rest or known.held),
         ended_at_s=len(state.past) * BETWEEN_JOBS_S,
         completed=fact.state == "completed",
     )

@@ -220,8 +220,10 @@ def _apply(job: KnownJob, fact: PlanApplied, size: Size) -> None:
     plan = fact.plan
     if job.change is None or job.change.plan != plan:  # a person's plan, or one from before our log
         job.change = _asked(job, fact, size)
-    if size.workers == 0 and job.held is not None:
-        job.rest = job.held
+    job.rest = _rest(job, size)
+    if not size.workers and job.held is not None:  # a plan of nobody does not say how big each of them is
+        each = job.held
+        size = size.replace(worker_cores=each.worker_cores, worker_memory_bytes=each.worker_memory_bytes)
     if job.change.waits:
         job.change.base, job.change.since_s = (
             list(job.recent),
@@ -232,6 +234,14 @@ def _apply(job: KnownJob, fact: PlanApplied, size: Size) -> None:
     if job.held is None or job.held != size:
         job.recent = []
     job.held = size
+
+
+def _rest(job: KnownJob, size: Size) -> Size | None:
+    """What a job had before others took workers from it: it goes back there, unless it was given another size meanwhile."""
+    if job.change is None or job.held is None or (job.change.step != "room" and size.workers):
+        return None
+    rest = job.rest or job.held
+    return rest if size.workers < rest.workers else None
 
 
 def _asked(job: KnownJob, fact: PlanApplied, size: Size) -> Change:

@@ -64,7 +64,7 @@ class KnownJob(msgspec.Struct):
     members_plan: int = 0
     members: list[Member] = []
     held: Size | None = None
-    rest: Size | None = None  # what it had before a plan took its workers away
+    rest: Size | None = None  # what it had before it made room for others
     log_sequence: int = 0
     clock_s: float = 0.0
     settled_s: float = float("-inf")

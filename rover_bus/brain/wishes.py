@@ -67,9 +67,8 @@ def before_choice(job: KnownJob, cores_left: float) -> Wish | Left | None:
         return Left("paused" if job.paused else Reason.CHANGE_IN_FLIGHT)
     if job.change is not None and not may_supersede(job):
         return Left(Reason.CHANGE_IN_FLIGHT)
-    if held.workers == 0:
-        rest = job.rest or held.replace(workers=1)
-        return Wish(size=rest, step="room", constant=Reason.ROOM_AGAIN, detail="it goes on where it was")
+    if (answer := _room_again(job, cores_left)) is not None:
+        return answer
     space = space_of(job)
     if len(space) == 1 and spec.workers.count:
         return Left(Reason.CONSTRAINED_BY_USER, f"workers are pinned to {spec.workers.count} by the user")
@@ -89,6 +88,32 @@ def before_choice(job: KnownJob, cores_left: float) -> Wish | Left | None:
     if unrest > UNREST:
         return Left(Reason.UNCERTAIN, f"its windows differ by {unrest:.0%}: something else is changing")
     return None
+
+
+def _room_again(job: KnownJob, cores_left: float) -> Wish | Left | None:
+    """What a job asks for that made room for others: all that it had, once there is room.
+
+    A paused one asks for it always; one whose user fixed its workers, for as many as there is room for.
+    """
+    held = job.held
+    assert held is not None
+    rest = job.rest or (held if held.workers else held.replace(workers=1))
+    fits = held.workers + int((cores_left - job.charge(held).cores + 1e-9) / job.charge(held).worker_cores)
+    if rest.workers <= held.workers:
+        return None
+    if held.workers and fits < rest.workers:
+        if not job.spec.workers.count:
+            return None  # the round gives it what there is
+        if fits <= held.workers:
+            missing = (
+                f"{held.workers} of {rest.workers} workers: the others made room, and it is not free again"
+            )
+            return Left(Reason.NO_CAPACITY, missing)
+        rest = rest.replace(workers=fits)
+    if declined(job, rest):
+        return Left("declined", "this plan was observed or rejected a while ago")
+    whole = "it goes on where it was" if rest == (job.rest or rest) else "it goes on with what is free"
+    return Wish(size=rest, step="room", constant=Reason.ROOM_AGAIN, detail=whole)
 
 
 def may_supersede(job: KnownJob) -> bool:

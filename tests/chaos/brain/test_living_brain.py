@@ -53,6 +53,13 @@ def test_running_workers_that_use_up_their_cores_get_more_without_a_restart() ->
     assert said["plans"][1]["measured"] is not None
 
 
+def test_a_job_of_higher_priority_gets_the_room_of_a_lower_one_which_goes_on_where_it_was() -> None:
+    said = play("priority")
+    assert said["sizes"] == [3, 0, 3], said
+    assert said["released_by"] == ["living"]
+    assert [plan["constant"] for plan in said["plans"][1:]] == ["paused_for_priority", "room_again"]
+
+
 def test_s10_a_growing_table_is_relieved_before_the_kill_under_one_incident() -> None:
     said = play("memory")
     assert not said["killed"], said

@@ -146,6 +146,33 @@ def makes_room_for_a_higher_job() -> Any:
     return life
 
 
+def goes_back_to_what_it_was_before_it_made_room() -> Any:
+    """Shrunk twice, by two jobs of higher priority, never paused: when both are gone it is again what its user fixed."""
+    life = Life(cores=4.0)
+    life.submit("low", step, workers=5, cores=0.5)
+    life.wait(20)
+    life.submit("high", step, workers=3, cores=0.5, priority=5)
+    life.wait(20)
+    life.submit("higher", step, workers=1, cores=0.5, priority=6)
+    life.wait(20)
+    life.end("higher")
+    life.wait(20)
+    life.end("high")
+    life.wait(20)
+    return life
+
+
+def goes_back_in_one_step_although_its_size_is_open() -> Any:
+    life = Life(cores=2.4)
+    life.submit("low", step, cores=0.4, max_workers=4)
+    life.wait(160)
+    life.submit("high", step, workers=3, cores=0.4, priority=5)
+    life.wait(40)
+    life.end("high")
+    life.wait(20)
+    return life
+
+
 def makes_room_for_one_more_of_the_same_priority() -> Any:
     """A full cluster: the second job gets its least by the first one's shrinking; the third waits, and is told for what."""
     life = Life(cores=2.3)
@@ -393,6 +420,8 @@ STORIES: tuple[Story, ...] = (
     only_observes,
     stays_within_a_quota,
     makes_room_for_a_higher_job,
+    goes_back_to_what_it_was_before_it_made_room,
+    goes_back_in_one_step_although_its_size_is_open,
     makes_room_for_one_more_of_the_same_priority,
     finds_a_straggler_among_two,
     relieves_memory_before_the_kill,
