@@ -7,7 +7,8 @@ Fed by `tables` and, for chosen probes, by a callable that runs the user's measu
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +22,10 @@ from rover_bus.brain.models.selection import Selection, fit_best, select_form
 from rover_bus.brain.models.throughput import Prediction, ThroughputModel
 from rover_bus.brain.tables import LeftOut, Table
 from rover_bus.events.errors import InputError
+
+MOST_NAMED = 1000  # rows that were left out
+# Beyond these, squares and products of throughput leave what a float can hold: it is fitted as a multiple of its geometric mean.
+_LEAST_SPEED, _MOST_SPEED = 1e-9, 1e15
 
 # CMD WORKERS PS: runs the user's measurement and returns the throughput that it printed (nan when it failed).
 Measure = Callable[[int, int], float]
@@ -146,7 +151,7 @@ def json_line(fits: Sequence[GroupFit]) -> str:
 
 def write_predictions(path: str | Path, fits: Sequence[GroupFit]) -> None:
     """Write `group, workers, ps, predicted, low_90, high_90`, in the unit of the table."""
-    with open(path, "w", newline="", encoding="utf-8") as file:
+    with _written(path), open(path, "w", newline="", encoding="utf-8") as file:
         out = csv.writer(file, lineterminator="\n")
         out.writerow(["group", "workers", "ps", "predicted", "low_90", "high_90"])
         for fit in fits:
@@ -186,28 +191,50 @@ def plot_predictions(path: str | Path, fits: Sequence[GroupFit]) -> None:
     )
     if axes.get_legend_handles_labels()[0]:
         axes.legend()
-    figure.savefig(str(path))
+    with _written(path):
+        figure.savefig(str(path))
+
+
+@contextmanager
+def _written(path: str | Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror or error}; name a file that can be written") from error
+    except ValueError as error:  # a picture's name that ends in no format
+        raise InputError(f"{path}: {error}") from error
 
 
 def left_out_text(path: str, left_out: Sequence[LeftOut]) -> list[str]:
-    """Name the rows that were not used, one line each."""
-    return [f"{path}, row {row.row}: left out, {row.reason}" for row in left_out]
+    """Name the rows that were not used, one line each; of very many the first ones."""
+    named = [f"{path}, row {row.row}: left out, {row.reason}" for row in left_out[:MOST_NAMED]]
+    more = len(left_out) - len(named)
+    return [*named, f"{path}: {more} rows more are left out"] if more > 0 else named
 
 
 def _fit_group(group: str, train: Table, rows: Table) -> GroupFit:
     if not len(train):
         return GroupFit(group, 0, None, None, "no usable sample", rows, None)
     mode = train.mode()
-    fitted = fit_best(train.observations(), mode)
+    unit_of_speed = _unit_of_speed(train)
+    fitted = fit_best(train.observations(unit_of_speed), mode)
     if isinstance(fitted, NotEnough):
         return GroupFit(group, len(train), None, None, fitted.reason, rows, None)
     model, selection = fitted
     said = model.predict(rows.configurations)
-    per_unit = rows.samples_per_unit()
+    per_unit = rows.samples_per_unit() / unit_of_speed
     in_unit = Prediction(
         said.throughput / per_unit, said.low_90 / per_unit, said.high_90 / per_unit, said.guess
     )
     return GroupFit(group, len(train), model, selection, "", rows, in_unit)
+
+
+def _unit_of_speed(train: Table) -> float:
+    """What throughput is counted in while it is fitted: 1, unless its figures are astronomic."""
+    speeds = train.throughput
+    if speeds.min() >= _LEAST_SPEED and speeds.max() <= _MOST_SPEED:
+        return 1.0
+    return float(np.exp(np.log(speeds).mean()))
 
 
 def _summary(fit: GroupFit) -> dict[str, object]:

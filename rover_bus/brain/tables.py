@@ -5,6 +5,9 @@ Fed by users' files, feeds `fitting`. Apart, because here the outside comes in: 
 Columns: `workers, ps, throughput`, and optionally `worker_cores, ps_cores, batch_size, mode, group`. `throughput` is the
 whole job's, in steps or samples a second (`unit`). `batch_size` is the whole job's when synchronous, a worker's when
 asynchronous. Rows whose throughput is not a finite number above 0 are named and left out.
+
+Fields are separated by commas, semicolons or tabs, whichever the header has most of; beside semicolons a comma may stand for the
+point in a number, as spreadsheets write it.
 """
 
 from __future__ import annotations
@@ -12,8 +15,9 @@ from __future__ import annotations
 import csv
 import difflib
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Literal
 
@@ -26,6 +30,7 @@ from rover_bus.brain.models.samples import Configurations, FloatArray, Observati
 from rover_bus.events.errors import InputError
 
 Unit = Literal["steps", "samples"]
+CANDIDATES = ("workers", "ps")
 COLUMNS = ("workers", "ps", "throughput", "worker_cores", "ps_cores", "batch_size", "mode", "group")
 _MODES: dict[str, Mode | None] = {
     "": None,
@@ -37,6 +42,10 @@ _MODES: dict[str, Mode | None] = {
     "asynchronous": "async",
 }
 _MOST_ROWS = 1_000_000
+_MOST_MEMBERS = 1_000_000
+_SEPARATORS = ",;\t"
+_LONGEST_HEADER = 1 << 16
+_SHOWN = 40  # characters of a cell that a message repeats
 
 
 class LeftOut(msgspec.Struct, frozen=True):
@@ -87,32 +96,47 @@ class Table:
             )
         return stated.pop() if stated else None
 
-    def observations(self) -> Observations:
-        """Return the rows as samples a second of the whole job."""
-        return Observations.of(self.configurations, self.throughput * self.samples_per_unit())
+    def observations(self, unit_of_speed: float = 1.0) -> Observations:
+        """Return the rows as samples a second of the whole job, or as multiples of so much of the table's unit."""
+        return Observations.of(self.configurations, self.throughput / unit_of_speed * self.samples_per_unit())
 
     def samples_per_unit(self) -> FloatArray:
         """Samples in one unit of throughput, a row: the batch size for steps, 1 for samples."""
         return self.configurations.batch_size if self.unit == "steps" else np.ones(len(self))
 
 
-def read_table(path: str | Path, unit: Unit = "steps", measured: bool = True) -> Table:
+def read_table(
+    path: str | Path, unit: Unit = "steps", measured: bool = True, columns: Sequence[str] = COLUMNS
+) -> Table:
     """Read one CSV file. `measured = False`: candidates or a file to predict, whose throughput column may be missing.
 
-    Raises InputError that names the file, and the row and column where one is at fault.
+    `columns`: those that are looked at, the others may hold anything. Raises InputError that names the file, and the row and column
+    where one is at fault.
     """
     try:
         with open(path, newline="", encoding="utf-8-sig") as file:
-            return _parse(str(path), csv.reader(file, strict=True), unit, measured)
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+            first = file.readline(_LONGEST_HEADER)
+            separator = max(_SEPARATORS, key=first.count)
+            rows = csv.reader(chain([first], file), strict=True, delimiter=separator)
+            return _parse(str(path), rows, unit, measured, columns, separator == ";")
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror or error}; name a CSV file that can be read") from error
+    except (UnicodeDecodeError, csv.Error) as error:
         raise InputError(
             f"{path}: cannot be read as CSV ({error}); give a UTF-8 file with a header line"
         ) from error
 
 
-def _parse(path: str, reader: Iterable[list[str]], unit: Unit, measured: bool) -> Table:
+def _parse(
+    path: str,
+    reader: Iterable[list[str]],
+    unit: Unit,
+    measured: bool,
+    columns: Sequence[str],
+    decimal_commas: bool,
+) -> Table:
     lines = iter(reader)
-    header = [name.strip() for name in next(lines, [])]
+    header = [name.strip().lower() for name in next(lines, [])]
     _check_header(path, header, measured)
     numbers: list[list[float]] = []
     names: list[tuple[str, Mode | None]] = []
@@ -126,16 +150,22 @@ def _parse(path: str, reader: Iterable[list[str]], unit: Unit, measured: bool) -
             raise InputError(f"{path}: more than {_MOST_ROWS} rows; fit a sample of them")
         if len(fields) != len(header):
             raise InputError(f"{path}, row {row}: {len(fields)} fields where the header has {len(header)}")
-        cells = {name: field.strip() for name, field in zip(header, fields, strict=True)}
-        values = _numbers(path, row, cells)
+        cells = {name: field.strip() for name, field in zip(header, fields, strict=True) if name in columns}
+        values = _numbers(path, row, cells, decimal_commas)
         if "throughput" in cells and not (math.isfinite(values[-1]) and values[-1] > 0):
-            left_out.append(LeftOut(row, f"throughput is {cells['throughput'] or 'empty'}"))
+            left_out.append(LeftOut(row, f"throughput is {_shown(cells['throughput']) or 'empty'}"))
             continue
         numbers.append(values)
         names.append((cells.get("group", ""), _mode(path, row, cells.get("mode", ""))))
-    columns = np.array(numbers, dtype=np.float64).reshape(-1, 6).T
+    table = np.array(numbers, dtype=np.float64).reshape(-1, 6).T
     groups, modes = tuple(n for n, _ in names), tuple(m for _, m in names)
-    return Table(path, unit, Configurations.of(*columns[:5]), columns[5], groups, modes, tuple(left_out))
+    return Table(path, unit, Configurations.of(*table[:5]), table[5], groups, modes, tuple(left_out))
+
+
+def _shown(text: str) -> str:
+    """A cell as a message may repeat it: on one line, without what a terminal would obey, and not endless."""
+    short = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+    return short if short.isprintable() else ascii(short)
 
 
 def _check_header(path: str, header: list[str], measured: bool) -> None:
@@ -146,21 +176,34 @@ def _check_header(path: str, header: list[str], measured: bool) -> None:
         if name not in header:
             near = difflib.get_close_matches(name, header, 1, 0.5)
             hint = f"; is it {near[0]!r}?" if near else ""
-            raise InputError(f"{path}: no column {name!r} among {', '.join(header)}{hint}")
+            if all(_is_number(cell) for cell in header):
+                hint = "; the first line must name the columns"
+            raise InputError(f"{path}: no column {name!r} among {_shown(', '.join(header))}{hint}")
     twice = {name for name in header if name in COLUMNS and header.count(name) > 1}
     if twice:
         raise InputError(f"{path}: column {sorted(twice)[0]!r} stands twice in the header")
 
 
-def _numbers(path: str, row: int, cells: dict[str, str]) -> list[float]:
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _numbers(path: str, row: int, cells: dict[str, str], decimal_commas: bool) -> list[float]:
     """Six numbers: workers, ps, worker_cores, ps_cores, batch_size, throughput (nan when absent or unusable)."""
+    if decimal_commas:
+        cells = {name: text if name == "group" else text.replace(",", ".") for name, text in cells.items()}
     values = [
         _number(path, row, cells, name)
         for name in ("workers", "ps", "worker_cores", "ps_cores", "batch_size")
     ]
-    for name, value in zip(("workers", "ps"), values, strict=False):
-        if value != int(value):
-            raise InputError(f"{path}, row {row}: {name} is {cells[name]}, not a whole number")
+    for name, value in zip(CANDIDATES, values, strict=False):
+        if value != int(value) or value > _MOST_MEMBERS:
+            wanted = "a whole number" if value <= _MOST_MEMBERS else f"below {_MOST_MEMBERS}"
+            raise InputError(f"{path}, row {row}: {name} is {_shown(cells[name])}, not {wanted}")
     try:
         return [*values, float(cells.get("throughput", "nan"))]
     except ValueError:
@@ -168,17 +211,20 @@ def _numbers(path: str, row: int, cells: dict[str, str]) -> list[float]:
 
 
 def _number(path: str, row: int, cells: dict[str, str], name: str) -> float:
-    text = cells.get(name, "1" if name not in ("workers", "ps") else "")
+    text = cells.get(name, "1" if name not in CANDIDATES else "")
     try:
         value = float(text)
     except ValueError:
         value = math.nan
     if not (math.isfinite(value) and value > 0):
-        raise InputError(f"{path}, row {row}: {name} is {text!r}, not a number above 0")
+        leave = "" if name in CANDIDATES else "; correct it, or leave the column out"
+        raise InputError(f"{path}, row {row}: {name} is '{_shown(text)}', not a number above 0{leave}")
     return value
 
 
 def _mode(path: str, row: int, text: str) -> Mode | None:
     if text.lower() not in _MODES:
-        raise InputError(f"{path}, row {row}: mode is {text!r}; write sync or async, or leave it empty")
+        raise InputError(
+            f"{path}, row {row}: mode is '{_shown(text)}'; write sync or async, or leave it empty"
+        )
     return _MODES[text.lower()]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import shlex
+import shutil
 import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -67,7 +69,7 @@ def fit(
     if file and samples:
         fits = _fit_split(file, samples, seed, unit)
     elif train and test:
-        fits = fitting.fit_and_predict(_read(train, unit), _read(test, unit))
+        fits = fitting.fit_and_predict(_read(train, unit), _read(test, unit, measured=False))
     elif choose and candidates and measure:
         fits = [_fit_chosen(candidates, choose, measure, seed, unit)]
     else:
@@ -84,11 +86,13 @@ def fit(
         click.echo(fitting.json_line(fits))
 
 
-def _read(path: Path, unit: Literal["steps", "samples"], *, measured: bool = True) -> Table:
+def _read(
+    path: Path, unit: Literal["steps", "samples"], *, measured: bool = True, only: tuple[str, ...] = ()
+) -> Table:
     from rover_bus.brain.fitting import left_out_text
-    from rover_bus.brain.tables import read_table
+    from rover_bus.brain.tables import COLUMNS, read_table
 
-    table = read_table(path, unit, measured)
+    table = read_table(path, unit, measured, only or COLUMNS)
     for line in left_out_text(str(path), table.left_out):
         click.echo(line, err=True)
     return table
@@ -104,9 +108,12 @@ def _fit_chosen(
     candidates: Path, choose: int, measure: str, seed: int, unit: Literal["steps", "samples"]
 ) -> GroupFit:
     from rover_bus.brain.fitting import choose_and_predict
+    from rover_bus.brain.tables import CANDIDATES
+
+    command = _command(measure)
 
     def run(workers: int, ps: int) -> float:
-        return _measure(shlex.split(measure), workers, ps)
+        return _measure(command, workers, ps)
 
     def tell_probe(probe: Probe) -> None:
         click.echo(
@@ -114,25 +121,49 @@ def _fit_chosen(
             err=True,
         )
 
-    table = _read(candidates, unit, measured=False)
+    table = _read(candidates, unit, measured=False, only=CANDIDATES)
     _, fitted = choose_and_predict(table, choose, run, seed=seed, on_probe=tell_probe)
     return fitted
 
 
+def _command(measure: str) -> list[str]:
+    """The words of --measure. Raises InputError when nothing can be run by that name."""
+    from rover_bus.events.errors import InputError
+
+    try:
+        words = shlex.split(measure)
+    except ValueError as error:
+        raise InputError(f"--measure {measure}: {error}; quote it as a shell would") from error
+    if not words or shutil.which(words[0]) is None:
+        raise InputError(f"--measure {measure}: there is no such program, or it may not be executed")
+    return words
+
+
 def _measure(command: list[str], workers: int, ps: int) -> float:
-    """Run the user's command; what fails, or prints no number, is a failed probe and is named."""
+    """Run the user's command; what fails, or prints no number, is a failed probe and is named with its own last words."""
+    words = [*command, str(workers), str(ps)]
     try:
         done = subprocess.run(
-            [*command, str(workers), str(ps)],
-            capture_output=True,
-            text=True,
-            timeout=MEASURE_TIMEOUT_S,
-            check=True,
+            words, capture_output=True, text=True, errors="replace", timeout=MEASURE_TIMEOUT_S
         )
-        return float(done.stdout.split()[-1])
-    except (OSError, subprocess.SubprocessError, ValueError, IndexError) as error:
-        click.echo(f"{shlex.join(command)} {workers} {ps}: {error}", err=True)
-        return float("nan")
+    except (OSError, subprocess.SubprocessError) as error:
+        return _failed(words, str(error))
+    if done.returncode:
+        said = done.stderr.strip().splitlines() or done.stdout.strip().splitlines() or ["it said nothing"]
+        return _failed(words, f"exit code {done.returncode}: {said[-1][:200]}")
+    printed = done.stdout.split() or [""]
+    try:
+        throughput = float(printed[-1])
+    except ValueError:
+        return _failed(words, f"its last word is {printed[-1][:40]!r}, not a throughput")
+    if not (math.isfinite(throughput) and throughput > 0):
+        return _failed(words, f"it printed {printed[-1][:40]}, not a number above 0")
+    return throughput
+
+
+def _failed(words: list[str], why: str) -> float:
+    click.echo(f"{shlex.join(words)}: {why}", err=True)
+    return math.nan
 
 
 def tell(fitted: GroupFit) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,7 @@ from rover_bus.brain.fitting import (
     split_table,
     write_predictions,
 )
-from rover_bus.brain.tables import read_table
+from rover_bus.brain.tables import CANDIDATES, LeftOut, read_table
 from rover_bus.events.errors import InputError
 
 
@@ -192,3 +193,72 @@ def test_the_plot_is_a_picture(speeds: Path, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     plot_predictions(tmp_path / "out.png", fit_and_predict(*split_table(read_table(speeds), 10, seed=0)))
     assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "workers;ps;throughput\n1;1;5,5\n2;1;9\n",
+        "workers\tps\tthroughput\n1\t1\t5.5\n2\t1\t9\n",
+        " Workers ,PS,Throughput\n1,1,5.5\n2,1,9\n",
+        "\ufeffworkers,ps,throughput\r\n1,1,5.5\r\n\r\n2,1,9\r\n",
+        "workers,ps,throughput\r1,1,5.5\r2,1,9",
+    ],
+    ids=["semicolons", "tabs", "capitals", "mark and CRLF", "CR"],
+)
+def test_a_table_reads_the_same_however_its_tool_writes_it(tmp_path: Path, text: str) -> None:
+    (tmp_path / "x.csv").write_bytes(text.encode())
+    table = read_table(tmp_path / "x.csv")
+    assert table.throughput.tolist() == [5.5, 9.0]
+    assert table.configurations.workers.tolist() == [1.0, 2.0]
+
+
+def test_of_candidates_nothing_but_workers_and_servers_is_read(tmp_path: Path) -> None:
+    path = write(tmp_path / "c.csv", "workers,ps,throughput,batch_size,mode", "1,1,nan,0,maybe", "2,1,,,")
+    table = read_table(path, measured=False, columns=CANDIDATES)
+    assert table.configurations.workers.tolist() == [1.0, 2.0]
+    assert table.left_out == ()
+
+
+def test_a_table_without_names_says_what_its_first_line_must_be(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="the first line must name the columns"):
+        read_table(write(tmp_path / "x.csv", "1,1,5.5", "2,1,9"))
+
+
+def test_a_cell_is_repeated_without_what_a_terminal_would_obey(tmp_path: Path) -> None:
+    table = read_table(
+        write(tmp_path / "x.csv", "workers,ps,throughput", "1,1,\x1b[2Jfast", f"2,1,{'9x' * 500}")
+    )
+    said = [row.reason for row in table.left_out]
+    assert said[0] == r"throughput is '\x1b[2Jfast'"
+    assert len(said[1]) < 80
+
+
+def test_of_very_many_rows_that_are_left_out_the_first_are_named_and_the_others_counted() -> None:
+    said = left_out_text("x.csv", [LeftOut(row, "throughput is 0") for row in range(1, 1502)])
+    assert len(said) == 1001
+    assert said[-1] == "x.csv: 501 rows more are left out"
+
+
+@pytest.mark.parametrize("scale", [1e-290, 1e290])
+def test_astronomic_throughput_is_predicted_as_well_as_any(speeds: Path, scale: float) -> None:
+    usual = read_table(speeds)
+    scaled = replace(usual, throughput=usual.throughput * scale)
+    ours = fit_and_predict(*split_table(scaled, 12, seed=3))[0]
+    theirs = fit_and_predict(*split_table(usual, 12, seed=3))[0]
+    assert ours.prediction is not None
+    assert theirs.prediction is not None
+    assert ours.prediction.throughput / scale == pytest.approx(theirs.prediction.throughput, rel=1e-6)
+
+
+def test_files_that_cannot_be_written_are_one_clear_error(speeds: Path, tmp_path: Path) -> None:
+    fits = fit_and_predict(*split_table(read_table(speeds), 10, seed=0))
+    with pytest.raises(InputError, match="No such file or directory; name a file that can be written"):
+        write_predictions(tmp_path / "nowhere" / "out.csv", fits)
+
+
+def test_a_picture_of_no_known_format_is_one_clear_error(speeds: Path, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    fits = fit_and_predict(*split_table(read_table(speeds), 10, seed=0))
+    with pytest.raises(InputError, match="'foo' is not supported"):
+        plot_predictions(tmp_path / "out.foo", fits)

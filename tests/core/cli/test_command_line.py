@@ -65,6 +65,17 @@ def test_a_command_that_does_not_exist_suggests_the_one_that_was_meant() -> None
         (("submit", "job.toml"), 2, "absent.tsv"),  # the data is looked at before a stack is looked for
         (("run", "--plain", "absent.toml"), 2, "no job file"),
         (("fit",), 2, "FILE with --samples"),
+        (("fit", "absent.csv", "--samples", "5"), 2, "absent.csv: No such file or directory"),
+        (
+            ("fit", "--choose", "4", "--candidates", "c.csv", "--measure", "./absent"),
+            2,
+            "there is no such program",
+        ),
+        (
+            ("fit", "--choose", "4", "--candidates", "c.csv", "--measure", "'open"),
+            2,
+            "quote it as a shell would",
+        ),
         (("logs", "nothing"), 2, "no logs of members of job 'nothing'"),
         (("events", "two words"), 4, "no stack runs"),
     ],
@@ -81,6 +92,31 @@ def test_bad_input_gets_one_clear_line_and_its_exit_code(
     assert says in done.stderr
     assert "Traceback" not in done.stderr
     assert not (tmp_path / ".rover").exists()
+
+
+@pytest.mark.parametrize(
+    ("measuring", "says"),
+    [
+        ("echo warming up >&2; echo no GPU >&2; exit 3", "exit code 3: no GPU"),
+        ("exit 1", "exit code 1: it said nothing"),
+        ("echo 12 steps/s", "its last word is 'steps/s', not a throughput"),
+        ("true", "its last word is '', not a throughput"),
+        ("echo -5", "it printed -5, not a number above 0"),
+    ],
+)
+def test_a_probe_that_fails_is_told_in_the_words_of_the_users_own_program(
+    tmp_path: Path, measuring: str, says: str
+) -> None:
+    (tmp_path / "c.csv").write_text("workers,ps\n" + "".join(f"{w},1\n" for w in range(1, 7)))
+    (tmp_path / "measure.sh").write_text(f'if [ "$1" = 3 ]; then {measuring}; else echo "$1.5"; fi\n')
+    done = run(
+        *("fit", "--choose", "6", "--candidates", "c.csv", "--measure", "sh measure.sh", "--json"),
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    assert f"sh measure.sh 3 1: {says}" in done.stderr
+    assert "3 workers, 1 ps: nan steps/s" in done.stderr
+    assert '"samples":5' in done.stdout.splitlines()[-1]
 
 
 def test_the_broker_is_named_by_the_environment_unless_a_directory_is(tmp_path: Path) -> None:
