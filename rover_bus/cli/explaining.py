@@ -149,6 +149,7 @@ def suppose(known: KnownJob, state: State, wanted: Size) -> Row:
         else {"wants": wish.size, "constant": wish.constant},
         "remaining_s_now": None if np.isinf(remaining_s(known)) else remaining_s(known),
         "never_measured": _unmeasured(known, wanted),
+        "far_from_measured": _far(known, wanted),
     }
 
 
@@ -179,3 +180,13 @@ def _unmeasured(known: KnownJob, wanted: Size) -> list[str]:
         for name, noun in names.items()
         if getattr(wanted, name) not in {getattr(row.size, name) for row in known.tried}
     ]
+
+
+def _far(known: KnownJob, wanted: Size) -> list[str]:
+    """What is more than one change away from every size that was measured: a form goes on for ever, a cluster does not."""
+    factor, said = RULES.restraint.growth, []
+    for name in ("workers", "servers"):
+        most = max((getattr(row.size, name) for row in known.tried), default=0)
+        if getattr(wanted, name) > factor * most:
+            said.append(f"{getattr(wanted, name):,} {name} are far beyond the {most} that were measured")
+    return said

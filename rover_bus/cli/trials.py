@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
 
 async def try_size(bus: Bus, plans: Plans, *, workers: int, reason: str) -> PlanProposed:
-    """Ask for another number of workers on trial; return the plan. Raises Refused when it holds so many, or none was applied."""
+    """Ask for another number of workers on trial; return the plan.
+
+    Raises Refused when it holds so many, or none was applied, or the job file allows fewer.
+    """
     held = held_size(plans)
     if held.workers == workers:
         raise Refused(f"job {plans.job!r} has {workers} workers already", "already")
@@ -38,7 +41,12 @@ def held_size(plans: Plans) -> Size:
 
 
 def trial(plans: Plans, held: Size, workers: int, reason: str) -> PlanProposed:
-    """Return the plan of a trial: what is held, with another number of workers."""
+    """Return the plan of a trial: what is held, with another number of workers. Raises Refused when the job file allows fewer."""
+    if 0 < plans.most_workers < workers:
+        raise Refused(
+            f"{workers} workers exceed the limit of {plans.most_workers} ([workers] max_count in the job file)",
+            "limit_exceeded",
+        )
     assert plans.newest is not None
     former = plans.newest.proposed
     by = asker()

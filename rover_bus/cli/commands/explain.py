@@ -121,6 +121,8 @@ def tell(explained: Row) -> list[str]:
     lines.append(
         f"made from  the job's log up to {came_from['log_sequence']}, member set {came_from['members_plan']}, "
         f"by Brain term {came_from['brain_term']}"
+        if came_from["brain_term"]
+        else "made from  a person's word"
     )
     if explained.get("stop"):
         lines.append(f"stop       {tell_forecast(explained['stop'])}")
@@ -197,6 +199,7 @@ def tell_supposed(supposed: Row) -> list[str]:
     lines += [
         f"beware: {noun} were never varied; the form alone speaks" for noun in supposed["never_measured"]
     ]
+    lines += [f"beware: {said}" for said in supposed["far_from_measured"]]
     if supposed["would_be_refused"]:
         lines.append(f"the planner would refuse it: {supposed['would_be_refused']}")
     planner = supposed["planner"]

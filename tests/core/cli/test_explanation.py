@@ -103,6 +103,21 @@ def test_what_if_asks_the_planner_on_a_copy_and_names_what_it_would_refuse() -> 
     )
 
 
+def test_what_if_says_when_a_size_is_far_beyond_what_was_measured() -> None:
+    supposed = suppose(known(), cluster(known()), Size(workers=100_000, servers=1))
+    assert supposed["far_from_measured"] == ["100,000 workers are far beyond the 3 that were measured"]
+    assert "beware: 100,000 workers" in "\n".join(
+        tell_supposed(supposed | {"job": "a", "brain_log_sequence": 9})
+    )
+    assert suppose(known(), cluster(known()), Size(workers=6, servers=1))["far_from_measured"] == []
+
+
+def test_a_persons_plan_says_that_a_person_made_it() -> None:
+    assert "made from  a person's word" in tell(explain_plan(PlanView(PROPOSED, 1), None, State()))
+    ours = PROPOSED.replace(brain_term=3, log_sequence=7, members_plan=2)
+    assert "by Brain term 3" in "\n".join(tell(explain_plan(PlanView(ours, 1), None, State())))
+
+
 def test_what_if_says_not_enough_rather_than_guess() -> None:
     job = known()
     job.tried = []
