@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from typing import Any
 
 from rover_bus.events.logs import get_logger
@@ -17,7 +16,7 @@ from rover_bus.ps.core import ServerCore
 from rover_bus.ps.exchange import LinkLost
 from rover_bus.ps.frame import Buffer
 from rover_bus.ps.memory import populate
-from rover_bus.ps.transfer import Answer, Apply, Ask, Both, Effect, Pace, Rest, Transfer
+from rover_bus.ps.transfer import Apply, Ask, Effect, Pace, Rest, Transfer
 
 log = get_logger("rover.ps.moves")
 
@@ -115,8 +114,6 @@ class Moves:
                 if cold:
                     await asyncio.to_thread(populate, cold)
                 return result
-            case Both(ask, apply):
-                return await self._perform_both(transfer, ask, apply)
             case Rest(seconds):
                 return await asyncio.sleep(seconds)
             case Pace(seconds):
@@ -132,19 +129,6 @@ class Moves:
         if self._core.version != pushes:
             await asyncio.sleep(max(last_s + seconds - _now(), 0.0))
         self._paced[move] = _now(), self._core.version
-
-    async def _perform_both(self, transfer: Transfer, ask: Ask, apply: Apply) -> Answer:
-        async def try_to_ask() -> Answer:
-            with suppress(LinkLost):
-                return await self._ask(ask.server, ask.frame)
-            return None
-
-        asking = asyncio.ensure_future(try_to_ask())
-        try:
-            await self._perform(transfer, apply)
-            return await asking
-        finally:
-            asking.cancel()
 
     async def _conclude(self, transfer: Transfer) -> None:
         """A move is over: when the slots are ours now, note how long they were away and tell their source."""

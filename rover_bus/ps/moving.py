@@ -84,25 +84,31 @@ class RowLog:
         self._changed = np.zeros(store.rows.capacity, bool)
         self._copied = np.zeros(store.rows.capacity, bool)
         self._end = store.rows.capacity  # of what there was when the copy was through
+        self._noted: list[Int] = []  # not marked yet: that can wait until nobody waits for us
 
     def note(self, places: Int) -> None:
         """A push has trained these rows, of whatever slots."""
-        self._grow()
-        self._changed[places] = True
+        self._noted.append(places)
+        if len(self._noted) >= MERGE_AT:
+            self._mark()
 
-    def _grow(self) -> None:
+    def _mark(self) -> None:
         more = self._store.rows.capacity - len(self._changed)
         if more > 0:
             self._changed, self._copied = (np.pad(each, (0, more)) for each in (self._changed, self._copied))
+        for places in self._noted:
+            self._changed[places] = True
+        self._noted.clear()
 
     def forget(self, places: Int) -> None:
         """These rows are copied as they are now."""
-        self._grow()
+        self._mark()
         self._changed[places] = False
         self._copied[places] = True
 
     def rows(self) -> Int:
         """Return the changed rows of our slots."""
+        self._mark()
         changed = self._changed[: self._store.rows.count]
         if isinstance(self._store, GrowingStore):
             return self._store.among(np.flatnonzero(changed), self._slots)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from rover_bus.events import subjects
 from rover_bus.events.asking import Master
-from rover_bus.events.bus import Bus
+from rover_bus.events.bus import Bus, Subscription
 from rover_bus.events.checkpoints import CutOrder, RestoreOrder
 from rover_bus.events.codec import encode
 from rover_bus.events.errors import BusError, Refused
@@ -47,7 +47,10 @@ log = get_logger("rover.ps")
 
 IDLE_BEAT_S = 0.5  # orders come with heartbeats: when nobody trains, the end may be near
 FIRST_BEAT_S = 0.1  # until routed
-MOVING_BEAT_S = 0.1  # while slots move from here or to here
+MOVING_BEAT_S = (
+    0.5  # while slots move from here or to here: each takes the lock of this process from the tables
+)
+NEWS = ("rollout.opened", "slots.moved", "move.failed")  # facts after which there may be orders for us
 TRAFFIC_S = 1.0  # between two reports of which slots are hot
 SAMPLE_S = 2.0  # between two samples of how this server fares
 NAMED_SLOTS = 8
@@ -109,13 +112,25 @@ class ServerLife:
         loop = asyncio.get_running_loop()
         self.core.need_orders = partial(loop.call_soon_threadsafe, self._poked.set)
         heartbeat_s = await self._join()
+        hints = await self._hear_of_moves()
         try:
             await self._converse(heartbeat_s)
         finally:
+            for hint in hints:
+                await hint.stop()
             self._moves.close()
             for work in (self._obeying, self._counting):
                 if work is not None:
                     work.cancel()
+
+    async def _hear_of_moves(self) -> list[Subscription]:
+        """Ask for orders as soon as there are some. Only hints: who does not hear of them asks a little later."""
+        hints: list[Subscription] = []
+        with suppress(BusError):
+            for kind in NEWS:
+                subject = subjects.job_facts(self._job, kind)
+                hints.append(await self._bus.subscribe(subject, lambda _: self._poked.set()))
+        return hints
 
     async def _converse(self, heartbeat_s: float) -> None:
         while True:

@@ -45,13 +45,6 @@ class Apply(NamedTuple):
     patient: bool = False  # workers first
 
 
-class Both(NamedTuple):
-    """Ask, and apply meanwhile. Result: the reply, or None when it was lost."""
-
-    ask: Ask
-    apply: Apply
-
-
 class Rest(NamedTuple):
     """Wait."""
 
@@ -64,8 +57,7 @@ class Pace(NamedTuple):
     seconds: float
 
 
-Effect = Ask | Apply | Both | Rest | Pace
-Answer = tuple[Buffer, Buffer] | None
+Effect = Ask | Apply | Rest | Pace
 Steps = Generator[Effect, Any, None]
 
 
@@ -91,9 +83,9 @@ class Transfer:
         fetched, body = yield from self._fetch(number, False)
         while not (fetched.rounds and (fetched.left <= FEW_ROWS or fetched.rounds > MOST_ROUNDS)):
             number += 1
-            ahead = yield Both(self._ask(number, False), self._writing(fetched, body, False))
+            yield self._writing(fetched, body, False)
             yield Pace(len(body) / RATE_BYTES)
-            fetched, body = yield from self._fetch(number, False, ahead)
+            fetched, body = yield from self._fetch(number, False)
         yield self._writing(fetched, body, False)
         fetched, body = yield from self._fetch(number + 1, True)
         yield self._writing(fetched, body, True)
@@ -112,15 +104,13 @@ class Transfer:
 
         return Apply(write, patient=not last)
 
-    def _fetch(
-        self, number: int, last: bool, ahead: Answer = None
-    ) -> Generator[Effect, Any, tuple[Fetched, Buffer]]:
-        """Return the answer that came `ahead`, or ask until there is one: the same number again when one is lost."""
-        rest_s, frame = FIRST_REST_S, ahead
+    def _fetch(self, number: int, last: bool) -> Generator[Effect, Any, tuple[Fetched, Buffer]]:
+        """Ask until there is an answer: the same number again when one is lost."""
+        rest_s = FIRST_REST_S
         while True:
-            if frame is None:
-                with suppress(LinkLost):
-                    frame = yield self._ask(number, last)
+            frame: tuple[Buffer, Buffer] | None = None
+            with suppress(LinkLost):
+                frame = yield self._ask(number, last)
             reply = messages.decode_reply(frame[0]) if frame is not None else None
             if frame is not None and isinstance(reply, Fetched) and reply.number == number:
                 return reply, frame[1]
@@ -128,7 +118,6 @@ class Transfer:
                 reply.retry_s or reply.code == messages.UNKNOWN_MOVE
             ):
                 raise BadMessage(f"server {self.order.source.index} refused: {reply.message}")
-            frame = None
             yield Rest(rest_s)
             rest_s = min(2 * rest_s, LONGEST_REST_S)
 

@@ -26,7 +26,7 @@ from rover_bus.ps.ranges import mask_of, members_of
 from rover_bus.ps.routing import owner_of_slots
 from rover_bus.ps.spec import Adagrad, Adam, Add, Dense, Growing, Hashed, Normal
 from rover_bus.ps.store import BatchKey, ServersUnreachable
-from rover_bus.ps.transfer import Apply, Ask, Both, Transfer
+from rover_bus.ps.transfer import Apply, Ask, Transfer
 
 TABLES = (
     Growing(name="item", width=4, optimizer=Adagrad(rate=0.1), init=Normal(0.1)),
@@ -85,16 +85,6 @@ class Rollout:
                         result = function()
                     except Refused as refused:
                         error = refused
-                case Both(Ask(server, frame), Apply(function)):
-                    asked += 1
-                    lost = asked in self.lost
-                    answer = carry(self.cluster.cores[server.index], frame)
-                    try:
-                        function()
-                        result = None if lost else answer
-                    except Refused as refused:
-                        error = refused
-                    yield asked
                 case Ask(server, frame):
                     asked += 1
                     result = carry(self.cluster.cores[server.index], frame)

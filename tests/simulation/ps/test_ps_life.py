@@ -10,7 +10,7 @@ import pytest
 
 from rover_bus.events import subjects, virtual_time
 from rover_bus.events.codec import decode, encode
-from rover_bus.events.facts import JobEnded, JobStopRequested, JobSubmitted, PlanProposed
+from rover_bus.events.facts import JobEnded, JobStopRequested, JobSubmitted, PlanProposed, RolloutOpened
 from rover_bus.events.identity import Member
 from rover_bus.events.job import DataSpec, JobSpec, RoleSpec
 from rover_bus.events.memory_broker import MemoryBroker
@@ -132,3 +132,28 @@ def test_a_server_beats_less_often_while_workers_push_because_no_order_is_urgent
     idle, training = (virtual_time.run(beats_of_a_minute(pushing)) for pushing in (0, 1))
     assert idle >= 110
     assert 60 <= training <= 85
+
+
+async def beats_after_news():
+    """Return how many beats follow within 50 ms of hearing that slots are to move, and of hearing nothing."""
+    core = ServerCore(0, 1)
+    async with job_with_a_server(core, Tables()) as (bus, beats):
+        found = []
+        for news in (True, False):
+            core.counters["pushes"] = (
+                core.counters.get("pushes", 0) + 1
+            )  # a worker trains: the next beat is not due soon
+            before = beats.count
+            while beats.count == before:  # noqa: ASYNC110 - virtual time is what passes
+                await asyncio.sleep(0.001)
+            before = beats.count
+            if news:
+                fact = RolloutOpened(job="j", rollout=1, slots=1)
+                await bus.append(FACTS, subjects.job_fact("j", fact.kind()), encode(fact))
+            await asyncio.sleep(0.05)
+            found.append(beats.count - before)
+        return found
+
+
+def test_a_server_asks_for_orders_at_once_when_it_hears_that_slots_are_to_move():
+    assert virtual_time.run(beats_after_news()) == [1, 0]
