@@ -20,7 +20,7 @@ from rover_bus.brain.decisions.memory_limits import Relief
 from rover_bus.brain.decisions.reasons import Reason
 from rover_bus.brain.decisions.warm_start import PastJob
 from rover_bus.brain.evolution import evolve
-from rover_bus.brain.granting import cores_left_for, grant
+from rover_bus.brain.granting import cores_left_for, grant, shrinks_after_loss
 from rover_bus.brain.history import traits_of
 from rover_bus.brain.log import (
     BrainTermBegun,
@@ -42,7 +42,7 @@ from rover_bus.brain.rules import RULES
 from rover_bus.brain.sizing import BETWEEN_JOBS_S, first_size
 from rover_bus.brain.state import Change, KnownJob, State
 from rover_bus.brain.watch import Watch
-from rover_bus.brain.wishes import PROBE_WINDOWS, Left, Wish
+from rover_bus.brain.wishes import PROBE_WINDOWS, Left, Wish, declined
 from rover_bus.events.facts import (
     BrainFact,
     ClusterModeSet,
@@ -55,6 +55,7 @@ from rover_bus.events.facts import (
     JobStopRequested,
     JobSubmitted,
     MembersDesired,
+    MembersDisplaced,
     PlanProposed,
     QuotaSet,
 )
@@ -119,19 +120,21 @@ class BrainDecider:
                 yield from self._notice(fact, cause, now)
                 yield from self._start_waiting_jobs()
             case Profile():
-                self._hear(input, now)
+                yield from self._hear(input, now)
             case Ticked():
                 yield from self._look(now)
 
     # -- what is heard -------------------------------------------------------------------------------------------------
 
-    def _hear(self, sample: Profile, now: float) -> None:
+    def _hear(self, sample: Profile, now: float) -> Steps:
         if isinstance(sample, WorkerProfile) and sample.job in self.state.jobs:
             self.watch.hear(sample, now)
         elif isinstance(sample, ServerProfile):
             self.watch.hear_server(sample)
         elif isinstance(sample, HostProfile):
             self.watch.hear_host(sample, now)
+            if (capacity := self.state.displaced.get(sample.host)) is not None:
+                yield HostSeen(host=sample.host, capacity=capacity, cause="sample")
 
     def _notice(self, fact: Fact, cause: str, now: float) -> Steps:
         state = self.state
@@ -155,6 +158,9 @@ class BrainDecider:
         if fact.position is not None:
             self.watch.see(fact.job, fact.position[0], now)
         match fact:
+            case MembersDisplaced(host=host):
+                if host in self.state.hosts:
+                    yield HostGone(host=host, displaced=True, cause=cause)
             case JobEnded():
                 self.watch.forget(fact.job)
                 yield JobGone(job=fact.job, past=_past(fact, known, self.state), cause=cause)
@@ -192,7 +198,22 @@ class BrainDecider:
                 yield from self._withhold(name, self.state.jobs[name], answer)
             else:
                 yield from self._settle(name, self.state.jobs[name], answer)
+        yield from self._fit_into_what_is_left()
         yield from self._start_waiting_jobs()
+
+    def _fit_into_what_is_left(self) -> Steps:
+        """A host is gone, and its members were started on the others: what is too much for these shrinks."""
+        cores = sum(host.cores for host in self.state.hosts.values())
+        for name, size in shrinks_after_loss(self.state).items():
+            known = self.state.jobs[name]
+            if known.change is None and not known.paused and not declined(known, size):
+                reason = f"a host is gone, {cores:g} cores are left"
+                yield Proposed(
+                    plan=shrink(
+                        name, known, self.state, self.state.mode, size, Reason.SHRINK_AFTER_LOSS, reason
+                    ),
+                    cause="host",
+                )
 
     def _take_turn(self, name: str, known: KnownJob) -> Steps:
         yield from remedies.note_stragglers(name, known)

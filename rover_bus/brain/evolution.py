@@ -69,8 +69,10 @@ def evolve(state: State, record: Record) -> None:
             state.said_quotas = {**state.said_quotas, quota.tenant: _budget(quota)}
         case HostSeen(host=host, capacity=capacity):
             state.hosts[host] = capacity
+            state.displaced.pop(host, None)
+            state.shrinks = bool(state.displaced)
         case HostGone(host=host):
-            state.hosts.pop(host, None)
+            _lose_host(state, record)
         case JobSeen(job=job, uid=uid, spec=spec):
             state.jobs[job] = KnownJob(uid, spec)
         case JobGone(job=job, past=past):
@@ -82,6 +84,14 @@ def evolve(state: State, record: Record) -> None:
             _propose(state.jobs[plan.job], plan)
         case _:
             _evolve_job(state, record)
+
+
+def _lose_host(state: State, record: HostGone) -> None:
+    capacity = state.hosts.pop(record.host, None)
+    state.displaced.pop(record.host, None)
+    state.shrinks = True
+    if record.displaced and capacity is not None:
+        state.displaced[record.host] = capacity
 
 
 def _budget(quota: QuotaSet) -> Budget | None:

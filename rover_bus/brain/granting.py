@@ -68,6 +68,35 @@ def grant(name: str, wish: Wish, state: State, quotas: Mapping[str, Budget]) -> 
     return _settled(name, wish, own, grants, others)
 
 
+def shrinks_after_loss(state: State) -> dict[str, Size]:
+    """The sizes to which jobs shrink when what is held is more than the hosts that are left can give: by priority, each its least
+    before anybody more, pauses last. Empty while it fits. Memory is not taken from anybody: servers hold it, and they stay.
+    """
+    running = {name: size for name, job in state.jobs.items() if (size := present(job)) is not None}
+    room = Budget(capacity_of(state).cores, float("inf"))
+    if not state.shrinks or not state.hosts or _used(state.jobs[name] for name in running) <= room.cores:
+        return {}
+    claims = []
+    for name, size in running.items():
+        job, held = state.jobs[name], state.jobs[name].charge(size)
+        least = held.replace(workers=min(1, held.workers))
+        claims.append(
+            Claim(
+                job=name,
+                wanted=held,
+                least=least,
+                held=held,
+                priority=job.spec.priority,
+                at_risk=bool(job.incidents),
+            )
+        )
+    return {
+        each.job: running[each.job].replace(workers=each.allocation.workers)
+        for each in arbitrate(claims, room)
+        if each.allocation.workers < running[each.job].workers
+    }
+
+
 def present(job: KnownJob) -> Size | None:
     """What a job holds or is about to hold, whichever counts more; None before its first plan."""
     if job.change is None:

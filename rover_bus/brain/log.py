@@ -46,7 +46,10 @@ class HostSeen(Caused, frozen=True, kw_only=True, tag="brain.host.seen"):
 
 
 class HostGone(Caused, frozen=True, kw_only=True, tag="brain.host.gone"):
+    """What a host gave is not there any more. `displaced`: nobody said so, it is silent; its next sample proves the contrary."""
+
     host: str
+    displaced: bool = False
 
 
 class JobSeen(Caused, frozen=True, kw_only=True, tag="brain.job.seen"):

@@ -20,6 +20,7 @@ FOLLOWED = (
     "job.paused",
     "job.resumed",
     "members.desired",
+    "members.displaced",
     "plan.applied",
     "plan.checked",
     "plan.refused",

@@ -122,6 +122,8 @@ class State(msgspec.Struct):
     term: int = 0
     resumed_from: int = 0
     hosts: dict[str, HostCapacity] = {}
+    displaced: dict[str, HostCapacity] = {}  # taken for lost: what they gave
+    shrinks: bool = False  # a host went and none came since: what is held may be more than there is
     jobs: dict[str, KnownJob] = {}
     past: list[PastJob] = []
     started_mode: PlanMode = "auto"  # what the service was started with

@@ -208,6 +208,9 @@ class Life:
     def notice(self, fact: Fact) -> None:
         self._decide(self.brain.noticed(fact, "F:1"))
 
+    def hear(self, sample: Any) -> None:
+        self._decide(self.brain.sampled(sample))
+
     def take_over(self) -> None:
         """A new Brain, its state from the bytes of the log alone."""
         twin = self._twin()

@@ -16,9 +16,10 @@ import pytest
 
 from rover_bus.brain.decisions.arbitration import Budget
 from rover_bus.events import facts
-from rover_bus.events.identity import Member
+from rover_bus.events.identity import HostCapacity, Member
 from rover_bus.events.job import StopSpec
 from rover_bus.events.plan_facts import TRIAL
+from rover_bus.events.profiles import HostProfile
 
 HERE = Path(__file__).parent
 GIB = 1 << 30
@@ -170,6 +171,25 @@ def goes_back_in_one_step_although_its_size_is_open() -> Any:
     life.wait(40)
     life.end("high")
     life.wait(20)
+    return life
+
+
+def shrinks_when_a_host_is_lost_and_goes_back_when_it_is_heard_again() -> Any:
+    """Two hosts of two cores; the master starts the lost members on the one that is left, where there is not room for all."""
+    life = Life(cores=2.0)
+    life.notice(
+        facts.HostRegistered(host="i", daemon="e", capacity=HostCapacity(cores=2.0, memory_bytes=GIB))
+    )
+    life.submit("low", step, workers=5, cores=0.5)
+    life.submit("high", step, workers=2, cores=0.5, priority=5)
+    life.wait(20)
+    life.notice(facts.MembersDisplaced(job="low", host="i", reason="silent"))
+    life.replace_members("low")
+    life.wait(30)
+    life.hear(
+        HostProfile(window_s=2.0, host="i", cores=2.0, cores_used=0.0, memory_bytes=GIB, memory_used_bytes=0)
+    )
+    life.wait(30)
     return life
 
 
@@ -422,6 +442,7 @@ STORIES: tuple[Story, ...] = (
     makes_room_for_a_higher_job,
     goes_back_to_what_it_was_before_it_made_room,
     goes_back_in_one_step_although_its_size_is_open,
+    shrinks_when_a_host_is_lost_and_goes_back_when_it_is_heard_again,
     makes_room_for_one_more_of_the_same_priority,
     finds_a_straggler_among_two,
     relieves_memory_before_the_kill,
