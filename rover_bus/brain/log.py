@@ -231,6 +231,7 @@ class BrainBatch(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", ta
     number: int
     records: list[BrainRecord]
     inputs: dict[str, int] = {}
+    after: str = ""
     time_ms: int = 0
 
     @property

@@ -48,7 +48,7 @@ def outgoing(record: Record, position: tuple[int, int], term: int) -> list[Outgo
             fact = fact.replace(brain_position=place)
         if isinstance(fact, facts.PlanProposed | BrainFact):
             fact = fact.replace(brain_term=term)
-        made.append(FactOut(fact, place))
+        made.append(FactOut(fact, place, term))
     return made
 
 

@@ -357,7 +357,10 @@ class HostStarted(HostFact, frozen=True, kw_only=True, tag="host.started.v1"):
 
 
 class HostExited(HostFact, frozen=True, kw_only=True, tag="host.exited.v1"):
-    """A member's process ended: the proof of death (P19). What it used is the kernel's own count, 0 where nobody could ask."""
+    """A member's process ended: the proof of death (P19). What it used is the kernel's own count, 0 where nobody could ask.
+
+    `last`: a later life of the place is over here as well, up to this incarnation; the log that wants this one has forgotten (P21).
+    """
 
     job: str
     member: Member
@@ -365,6 +368,7 @@ class HostExited(HostFact, frozen=True, kw_only=True, tag="host.exited.v1"):
     ran_s: Seconds = 0.0
     cpu_s: Seconds = 0.0  # of the whole group
     peak_memory_bytes: Bytes = 0  # the largest resident set of one process of the group
+    last: Count = 0
 
 
 class HostLeaving(HostFact, frozen=True, kw_only=True, tag="host.leaving.v1"):

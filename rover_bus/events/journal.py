@@ -76,6 +76,11 @@ class Journal:
         if stored.sequence <= self.sequence:
             return None, ()
         batch: Any = self.decode(stored)
+        if self._last is not None and batch.after not in ("", _name(self._last)):
+            raise Deposed(
+                f"batch {stored.sequence} of {self.subject} stands behind another one than we know (a power cut?): "
+                "starting again from nothing"
+            )
         first = self.sequence == 0
         self.sequence, self._last = stored.sequence, batch.id
         self.term, self.history = batch.term, batch.history
@@ -107,6 +112,7 @@ class Journal:
         self.number += 1
         self.inputs = dict(inputs)
         self.sequence = await self._store(self._encode(records), self._id(), candidate)
+        self._last = self._id()
         self.batches_since_snapshot += 1
         return self.sequence
 
@@ -126,6 +132,7 @@ class Journal:
             number=self.number,
             records=list(records),
             inputs=self.inputs,
+            after="" if self._last is None else _name(self._last),
             time_ms=self.wall_ms(),
         )
         return encode(batch)
@@ -134,7 +141,7 @@ class Journal:
         return (self.history, self.term, self.holder, self.number)
 
     async def _store(self, body: bytes, own: tuple[int, int, str, int], candidate: bool) -> int:
-        name = ":".join(map(str, own))
+        name = _name(own)
         headers = Envelope(
             id=f"{self.job}/{name}", type="log.batch.v1", source=self.holder, job=self.job, term=self.term
         ).headers()
@@ -226,6 +233,10 @@ class Journal:
             await self.bus.purge(LOG, self.subject, before=sequence)
         except BusError as error:
             log.info("older log batches were not purged", job=self.job, why=str(error))
+
+
+def _name(batch: tuple[int, int, str, int]) -> str:
+    return ":".join(map(str, batch))
 
 
 class SnapshotReader:

@@ -175,12 +175,13 @@ class Admitted(Caused, frozen=True, kw_only=True, tag="member.admitted"):
 
 
 class Lost(Caused, frozen=True, kw_only=True, tag="member.lost"):
-    """Proven dead (P19). Its leases return, minus what is committed."""
+    """Proven dead (P19). Its leases return, minus what is committed. `last`: up to this incarnation the place is over (P21)."""
 
     member: Member
     reason: str
     detail: str = ""
     leases_returned: int = 0
+    last: int = 0
 
 
 class Left(Caused, frozen=True, kw_only=True, tag="member.left"):
@@ -437,6 +438,7 @@ class LogBatch(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag=
 
     (history, term, holder, number) is the batch's id: a writer that meets error 10071 knows its own by it (P16).
     `inputs`: the last sequence consumed of every input stream, so that a replay drops what it already knows (P17).
+    `after`: the batch that this one was written behind: who followed a tail that the broker has forgotten notices (P21).
     """
 
     job: str
@@ -446,6 +448,7 @@ class LogBatch(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag=
     number: int
     records: list[AnyRecord]
     inputs: dict[str, int] = {}
+    after: str = ""
     time_ms: int = 0  # for people; nothing is decided by it
 
     @property

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from rover_bus.events import subjects
 from rover_bus.events.bus import Bus
 from rover_bus.events.codec import decode_any, encode
-from rover_bus.events.envelope import Envelope
+from rover_bus.events.envelope import Envelope, read_envelope
 from rover_bus.events.errors import BusError, RoverError
 from rover_bus.events.facts import Fact, JobFact, Position
 from rover_bus.events.logs import get_logger
@@ -26,10 +26,11 @@ log = get_logger("rover.outbox")
 
 @dataclass(frozen=True, slots=True)
 class FactOut:
-    """A fact, and the place in the log that it comes from: its id is made of it."""
+    """A fact, and the place in the log that it comes from, with the term that wrote it there: its id is made of them."""
 
     fact: JobFact
     position: Position
+    term: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,6 @@ class Outbox:
     def __init__(self, bus: Bus, origin: str, source: str) -> None:
         self.bus, self.origin, self.source = bus, origin, source
         self.history = 0
-        self.term = 0
         self._last: tuple[str, int] | None = None  # subject and sequence of the last fact that was stored
         self._queue: deque[Outgoing] = deque()
         self._wake = asyncio.Event()
@@ -93,9 +93,9 @@ class Outbox:
             await self.bus.put(item.bucket, item.key, item.value)
             return
         fact, (at, index) = item.fact, item.position
-        event_id = f"{self.origin}/{self.history}/{at}/{index}"
+        event_id = f"{self.origin}/{self.history}/{item.term}/{at}/{index}"
         headers = Envelope(
-            id=event_id, type=fact.tag(), source=self.source, job=fact.job, term=self.term, cause=fact.cause
+            id=event_id, type=fact.tag(), source=self.source, job=fact.job, term=item.term, cause=fact.cause
         ).headers()
         subject = subjects.job_fact(fact.job, fact.kind())
         sequence = await self.bus.append(
@@ -112,13 +112,17 @@ class Outbox:
         return newest is not None and newest.sequence >= sequence
 
 
-async def last_position(bus: Bus, subject: str, position_of: Callable[[Fact], Position | None]) -> Position:
-    """Return the position of the last published fact that came out of a log, (0, 0) when there is none.
+Told = tuple[int, Position]  # the term whose record made a fact, and where in the log that is
 
-    `position_of` tells the facts of that log from those of others. Facts are few (not a lease each), so reading them is cheap.
+
+async def last_told(bus: Bus, subject: str, position_of: Callable[[Fact], Position | None]) -> Told:
+    """Return the newest published fact that came out of a log, (0, (0, 0)) when there is none.
+
+    Terms come first: where a log lost its tail in a power cut, later facts bear lower positions (P21). `position_of` tells the
+    facts of that log from those of others. Facts are few (not a lease each), so reading them is cheap.
     """
     while True:
-        greatest: Position = (0, 0)
+        greatest: Told = (0, (0, 0))
         try:
             async for stored in bus.read(FACTS, subject):
                 try:
@@ -126,7 +130,7 @@ async def last_position(bus: Bus, subject: str, position_of: Callable[[Fact], Po
                 except RoverError:
                     continue
                 if isinstance(fact, Fact) and (position := position_of(fact)) is not None:
-                    greatest = max(greatest, position)
+                    greatest = max(greatest, (read_envelope(stored.headers).term, position))
             return greatest
         except BusError:
             await asyncio.sleep(0.05)

@@ -22,7 +22,7 @@ from rover_bus.events.journal import Journal, LogDamaged, snapshot_chunks
 from rover_bus.events.leadership import Deposed, Leadership
 from rover_bus.events.log import Record, SnapshotChunk
 from rover_bus.events.logs import get_logger
-from rover_bus.events.outbox import FactOut, Outbox, Outgoing, last_position
+from rover_bus.events.outbox import FactOut, Outbox, Outgoing, last_told
 from rover_bus.events.streams import FACTS, LOG, PROFILES
 
 log = get_logger("rover.shell")
@@ -132,7 +132,7 @@ class Shell:
         self._first_chunk = 0
         self._snapshots = 0
         self._returned = asyncio.Event()
-        self._damage: asyncio.Future[LogDamaged] = asyncio.get_running_loop().create_future()
+        self._damage: asyncio.Future[LogDamaged | Deposed] = asyncio.get_running_loop().create_future()
         bus.on_connection(self._on_connection)
 
     # -- the life of a service -------------------------------------------------------------------------------------------
@@ -182,7 +182,7 @@ class Shell:
             return
         try:
             self._replay(stored)
-        except LogDamaged as error:
+        except (LogDamaged, Deposed) as error:
             self._damage.set_result(error)
 
     async def _take_over(self) -> None:
@@ -192,16 +192,16 @@ class Shell:
                 self._replay(stored)
             if not await self.journal.at_tail():
                 continue
-            last = max(
+            told_term, last = max(
                 [
-                    await last_position(self.bus, subject, self.decider.position_of)
+                    await last_told(self.bus, subject, self.decider.position_of)
                     for subject in self.wiring.publishes
                 ]
             )
-            lost = last[0] > self.journal.sequence
+            lost = (told_term, last[0]) > (self.journal.term, self.journal.sequence)
             self.outbox.put(self._after(last))
             replayed, sequence = self.journal.records_replayed, self.journal.sequence
-            self.journal.term += 1
+            self.journal.term = max(self.journal.term, told_term) + 1  # never one that somebody has heard of
             self.journal.number = 0
             records, _ = self.decider.decide(
                 self.decider.took_over(self.holder, self.journal.term, replayed, lost, sequence), self.clock()
@@ -244,7 +244,7 @@ class Shell:
         self.leading = True
         self._consumed = await self._insist(self._consumed_of_what_is_there)
         term = self.journal.term
-        self.outbox.history, self.outbox.term = self.journal.history, term
+        self.outbox.history = self.journal.history
         endpoints = dict.fromkeys(self.wiring.endpoints(term), self._on_request)
         if endpoints:
             metadata = {**self.wiring.metadata, "term": str(term), "holder": self.holder}

@@ -77,7 +77,7 @@ def _note_repairs(state: State, lives: dict[str, Member], *, repair: bool) -> No
 def _check_plan(state: State, record: log.PlanCheck) -> None:
     state.heard = max(state.heard, record.plan)
     state.brain_term = max(state.brain_term, record.brain_term)
-    state.waiting = record.proposal if record.outcome == "waits" else None
+    state.waiting = record.proposal if record.outcome in ("waits", "early") else None
 
 
 def _refuse_plan(state: State, record: log.PlanRefusal) -> None:
@@ -137,6 +137,9 @@ def _was_planned(state: State, member: Member) -> bool:
 
 def _lose(state: State, record: log.Lost) -> None:
     _remove(state, record)
+    if record.last:
+        place = record.member.place
+        state.incarnations[place] = max(state.incarnations.get(place, 0), record.last)
     if record.member.role == "worker":
         planned = state.planned.get(record.member.place)
         if planned is not None and planned.member == record.member:

@@ -37,9 +37,12 @@ MOST_STARTS_A_TICK = 64
 
 
 def lose(
-    state: State, member: Member, reason: str, detail: str, cause: str, commands: Commands
+    state: State, member: Member, reason: str, detail: str, cause: str, commands: Commands, last: int = 0
 ) -> Consequences:
-    """A member is dead or gone: its leases return, it is replaced, or the job ends with it."""
+    """A member is dead or gone: its leases return, it is replaced, or the job ends with it.
+
+    `last`: the platform knows lives of its place that this log has forgotten, up to this incarnation (P21).
+    """
     if state.phase == "ended":
         return
     if member.role == "ps" and state.routing is not None and member.place not in state.planned:
@@ -55,6 +58,7 @@ def lose(
         reason=reason,
         detail=detail,
         leases_returned=len(holder.leases) if holder is not None else 0,
+        last=last,
         cause=cause,
     )
     if member.role == "ps":

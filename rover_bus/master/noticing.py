@@ -37,6 +37,7 @@ def notice(state: State, fact: Fact, cause: str, commands: Commands) -> Steps:
     match fact:
         case JobSubmitted(spec=spec, uid=uid) if state.spec is None:
             yield JobTaken(spec=spec, uid=uid, history=_history(uid), cause=cause)
+            yield from proposals.adopt_early(state, cause, commands)
         case PlanProposed():
             yield from proposals.adopt(state, fact, cause, commands)
         case PlanApproved() | PlanRejected():
@@ -84,4 +85,6 @@ def _exited(state: State, fact: HostExited, member: Member, cause: str, commands
         yield from charge(
             state, member, cause, fingerprint=f"{fact.exit.reason}:{fact.exit.status}:{fact.exit.signal}"
         )
-    yield from lifecycle.lose(state, member, fact.exit.reason, fact.exit.detail, cause, commands)
+    yield from lifecycle.lose(
+        state, member, fact.exit.reason, fact.exit.detail, cause, commands, last=fact.last
+    )

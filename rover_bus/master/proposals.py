@@ -30,6 +30,15 @@ def adopt(state: State, proposal: PlanProposed, cause: str, commands: Commands) 
     """Decide what becomes of a proposed plan. A number that was decided on already changes nothing (P17, P22)."""
     if proposal.plan <= state.heard:
         return
+    if state.spec is None:  # its submission was lost and is handed in again (P21)
+        yield PlanCheck(
+            plan=proposal.plan,
+            outcome="early",
+            brain_term=proposal.brain_term,
+            proposal=proposal,
+            cause=cause,
+        )
+        return
     obstacle = check(state, proposal)
     if obstacle is not None:
         yield PlanRefusal(plan=proposal.plan, constant=obstacle[0], reason=obstacle[1], cause=cause)
@@ -54,6 +63,12 @@ def adopt(state: State, proposal: PlanProposed, cause: str, commands: Commands) 
     )
     if outcome == "passed":
         yield from _apply(state, proposal, cause, commands)
+
+
+def adopt_early(state: State, cause: str, commands: Commands) -> Steps:
+    """The job is known now: carry out the plan that came before it."""
+    if state.waiting is not None:
+        yield from _apply(state, state.waiting, cause, commands)
 
 
 def answer(state: State, fact: PlanApproved | PlanRejected, cause: str, commands: Commands) -> Steps:

@@ -34,7 +34,7 @@ def outgoing(job: str, record: Record, position: Position, state: State, term: i
     made: list[Outgoing] = []
     for number, fact in enumerate(publisher(job, record, state, term)):
         place = (position[0], position[1] * FACTS_A_RECORD + number)
-        made.append(FactOut(fact.replace(position=place, cause=cause), place))
+        made.append(FactOut(fact.replace(position=place, cause=cause), place, term))
     if isinstance(record, log.RoutingFixed):
         made += standing(job, state)
     return made
@@ -92,6 +92,12 @@ def _size(record: log.MembersPlanned) -> facts.Size:
         worker_memory_bytes=worker.memory_bytes,
         server_memory_bytes=server.memory_bytes,
     )
+
+
+def _checked(job: str, record: log.PlanCheck, state: State, term: int) -> list[JobFact]:
+    if record.outcome == "early":
+        return []  # said once the job is known, by what becomes of the plan
+    return [facts.PlanChecked(job=job, plan=record.plan, outcome=record.outcome, mode=record.mode)]  # type: ignore[arg-type]
 
 
 def _paused(job: str, record: log.PauseSet, state: State, term: int) -> list[JobFact]:
@@ -204,9 +210,7 @@ _PUBLISHERS: dict[type[Record], Publisher] = {
     log.PlanRefusal: lambda job, r, state, term: [
         facts.PlanRefused(job=job, plan=r.plan, reason=r.reason, constant=r.constant)
     ],
-    log.PlanCheck: lambda job, r, state, term: [
-        facts.PlanChecked(job=job, plan=r.plan, outcome=r.outcome, mode=r.mode)
-    ],
+    log.PlanCheck: _checked,
     log.PlanLive: lambda job, r, state, term: [
         facts.PlanSettled(job=job, plan=r.plan, members_plan=state.plan)
     ],

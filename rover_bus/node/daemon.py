@@ -9,6 +9,7 @@ has been read to its end, because half a history asks for members that its other
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from rover_bus.events import facts
 from rover_bus.events.bus import Bus, ConnectionState, Stored
 from rover_bus.events.codec import decode, encode
 from rover_bus.events.errors import BadMessage, InputError, RoverError
-from rover_bus.events.identity import HostCapacity, Member, Process
+from rover_bus.events.identity import Exit, HostCapacity, Member, Process
 from rover_bus.events.logs import get_logger
 from rover_bus.events.subjects import host_profile, job_facts, name, parse
 from rover_bus.node import platform, sampling
@@ -34,6 +35,7 @@ FOLLOWED: dict[str, type[facts.JobFact]] = {
     cls.kind(): cls for cls in (facts.JobSubmitted, facts.PlanProposed, facts.MembersDesired, facts.JobEnded)
 }
 FIRST_SAMPLE_S = 1.0
+REACTION_S = 15.0  # of a master to an end: heard in milliseconds, or after a take-over
 FLUSH_S = 5.0
 DRAIN_LOOK_S = 0.02
 log = get_logger("rover.node")
@@ -82,10 +84,13 @@ class Daemon:
             else None
         )
         subjects = [job_facts("*", kind) for kind in FOLLOWED]
-        self._following = Following(bus, subjects, self._on_fact)
+        self._following = Following(bus, subjects, self._on_fact, self._lose_history)
         self._turns = Turns(self._decide)
         self._closing = False
         self._unreported: set[tuple[str, str, Member]] = set()
+        self._overtaken: dict[
+            tuple[str, str, Member], float
+        ] = {}  # wanted, but over: when that is said again
         self._registrations = 0
         self.bad_messages = 0
 
@@ -192,13 +197,13 @@ class Daemon:
 
     async def _follow(self) -> None:
         """Follow the facts that say what shall run; act once their present end is reached."""
-        subscription = await self._following.begin()
         try:
+            await self._following.begin()
             if not self._closing:
                 self._turns.begin()
             await asyncio.Event().wait()
         finally:
-            await subscription.stop()
+            await self._following.stop()
 
     def _on_fact(self, stored: Stored) -> None:
         fact = self._read(stored)
@@ -207,6 +212,10 @@ class Daemon:
             if isinstance(fact, facts.MembersDesired) and self._following.caught_up:
                 self._repeat_ends(fact)
             self._turns.soon()
+
+    def _lose_history(self) -> None:
+        self._state = platform.lose_history(self._state)
+        self._overtaken.clear()
 
     def _read(self, stored: Stored) -> facts.JobFact | None:
         """Decode a fact; foreign bytes, and names that are none, are counted: a job's name becomes a path."""
@@ -232,7 +241,11 @@ class Daemon:
     def _decide(self) -> float | None:
         for action in platform.decide(self._state, self._master_command, self._loop.time()):
             self._act(action)
-        return platform.next_wake_s(self._state, self._master_command, self._loop.time())
+        wakes = [
+            platform.next_wake_s(self._state, self._master_command, self._loop.time()),
+            self._report_overtaken(),
+        ]
+        return min((wake_s for wake_s in wakes if wake_s is not None), default=None)
 
     def _act(self, action: platform.Action) -> None:
         match action:
@@ -271,6 +284,30 @@ class Daemon:
             ended = self._ends.get((fact.job, each.member.place))
             if ended and ended.member == each.member and platform.same_run(ended.uid, fact.uid):
                 self._report_end(ended)
+
+    def _report_overtaken(self) -> float | None:
+        """Say once more that lives are over which are wanted: at once those of a forgotten past, others when nobody reacts.
+
+        Returns the monotonic second at which to look again.
+        """
+        found = {(job, uid, each.member): last for job, uid, each, last in platform.overtaken(self._state)}
+        self._overtaken = {who: when_s for who, when_s in self._overtaken.items() if who in found}
+        now_s, again_s = self._loop.time(), None
+        for who, last in found.items():
+            patience_s = REACTION_S if last == who[2].incarnation else 0.0
+            due_s = self._overtaken.setdefault(who, now_s + patience_s)
+            if due_s <= now_s:
+                self._say_over(*who, last)
+                self._overtaken[who] = math.inf
+            elif due_s < math.inf:
+                again_s = min(due_s, again_s or due_s)
+        return again_s
+
+    def _say_over(self, job: str, uid: str, member: Member, last: int) -> None:
+        exit = Exit(reason="unknown", detail=f"{member.place}.{last} is over already")
+        fact = facts.HostExited(host=self._host.name, job=job, member=member, exit=exit, last=last)
+        said_s = round(self._loop.time() * 1000)
+        self._post(fact, f"overtaken.{job}.{uid}.{member}.{last}.{said_s}", job)
 
     def _report_end(self, ended: Ended) -> None:
         who = ended.job, ended.uid, ended.member

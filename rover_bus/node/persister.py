@@ -101,7 +101,7 @@ class Persister:
             tuple[str, str, int, int], str
         ] = {}  # what a server waits for; why it did not come
         subjects = [job_facts("*", kind) for kind in FOLLOWED] + [host_facts("*", kind) for kind in HOSTS]
-        self._following = Following(bus, subjects, self._on_fact)
+        self._following = Following(bus, subjects, self._on_fact, self._lose_history)
         self._turns = Turns(self._decide)
         self._closing = False
         self.bad_messages = 0
@@ -129,8 +129,8 @@ class Persister:
 
     async def run(self) -> None:
         """Follow, decide, act, for ever."""
-        subscription = await self._following.begin()
         try:
+            await self._following.begin()
             await asyncio.to_thread(self._sweep)
             await asyncio.to_thread(self._find_what_is_held)
             self._look()
@@ -142,7 +142,7 @@ class Persister:
             finally:
                 await serving.stop()
         finally:
-            await subscription.stop()
+            await self._following.stop()
 
     async def _serve(self) -> Subscription:
         """Answer servers of this host that restore from a part in somebody's memory."""
@@ -229,6 +229,9 @@ class Persister:
                 self._loaded.forget_chains(fact.uid)
         self._state = persisting.evolve(self._state, fact)
         self._turns.soon()
+
+    def _lose_history(self) -> None:
+        self._state = persisting.lose_history(self._state)
 
     def _on_wanted(self, message: Message) -> None:
         if message.respond is None:

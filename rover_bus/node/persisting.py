@@ -468,6 +468,12 @@ def _wanted_manifest(state: Persisting, job: str, about: JobCheckpoints) -> Iter
         yield Task(job, about.uid, "manifest", order.cut, order.generation)
 
 
+def lose_history(state: Persisting) -> Persisting:
+    """Return the state when the broker has forgotten what it told: a later order may have a lower term (P21)."""
+    jobs = {job: replace(about, order=None, manifest=None) for job, about in state.jobs.items()}
+    return replace(state, jobs=MappingProxyType(jobs))
+
+
 def forget(state: Persisting, job: str) -> Persisting:
     """Drop a job that is over and swept."""
     jobs = {name: about for name, about in state.jobs.items() if name != job}

@@ -296,6 +296,31 @@ def decide(state: Platform, master_command: MasterCommand, now_s: float) -> list
     return actions
 
 
+def overtaken(state: Platform) -> list[tuple[str, str, DesiredMember, int]]:
+    """Return whom the bus wants here although this life, or a later one of the place, is over: (job, uid, who, the last one over).
+
+    Soon after an end the log has not heard of it yet. Where it stays so, the log lost its tail in a power cut (P21) and waits for a
+    life that never comes.
+    """
+    found = []
+    for job, known in state.jobs.items():
+        for place, desired in known.members.items():
+            past = state.past.get((job, place))
+            if past is None or (job, place) in state.lives or desired.restart:
+                continue
+            if same_run(past.uid, known.uid) and past.incarnation >= desired.member.incarnation:
+                found.append((job, known.uid, desired, past.incarnation))
+    return found
+
+
+def lose_history(state: Platform) -> Platform:
+    """Return the state when the broker has forgotten what it told: numbers begin again, so none is stale any more (P21)."""
+    jobs = {
+        job: replace(known, fence=Wanted().fence, plan=Wanted().plan) for job, known in state.jobs.items()
+    }
+    return replace(state, jobs=MappingProxyType(jobs))
+
+
 def forget(state: Platform, job: str) -> Platform:
     """Return the state without what is over of a job: its end stays known, its places do not."""
     return replace(state, past=_without(state.past, lambda key: key[0] == job))

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
-from rover_bus.events.bus import Bus, Stored, Subscription
+from rover_bus.events.bus import Bus, ConnectionState, Stored, Subscription
 from rover_bus.events.errors import BusError
 from rover_bus.events.logs import get_logger
 from rover_bus.events.streams import FACTS
@@ -64,34 +64,78 @@ class Turns:
 
 
 class Following:
-    """The newest fact of each subject, then all that follow. `caught_up`: all that was stored when we began has been heard."""
+    """The newest fact of each subject, then all that follow. `caught_up`: all that was stored when we began has been heard.
 
-    def __init__(self, bus: Bus, subjects: Sequence[str], hear: Callable[[Stored], None]) -> None:
-        self._bus, self._subjects, self._hear = bus, list(subjects), hear
-        self._seen = 0
+    `on_loss`: the broker has forgotten a tail of what it told us (P21). Seen at a new connection, when the newest that we heard is
+    not there any more, or when numbers come again: before the first fact that bears one of them.
+    """
+
+    def __init__(
+        self,
+        bus: Bus,
+        subjects: Sequence[str],
+        hear: Callable[[Stored], None],
+        on_loss: Callable[[], None],
+    ) -> None:
+        self._bus, self._subjects, self._hear, self._on_loss = bus, list(subjects), hear, on_loss
+        self._newest: tuple[int, str, int] = (0, "", 0)  # sequence, subject, time
+        self._subscription: Subscription | None = None
+        self._returned = asyncio.Event()
+        self._looking: asyncio.Task[None] | None = None
         self.caught_up = False
 
-    async def begin(self) -> Subscription:
+    async def begin(self) -> None:
         """Follow until everything stored has been heard; bus errors are waited out."""
-        subscription = await insist(
+        self._bus.on_connection(self._on_connection)
+        self._looking = asyncio.get_running_loop().create_task(self._look_back_for_ever())
+        self._subscription = await insist(
             lambda: self._bus.follow(FACTS, self._subjects, self._on_fact, start="last_per_subject")
         )
-        try:
-            while not self.caught_up:
-                self.caught_up = self._seen >= await insist(self._end)
-                await asyncio.sleep(0 if self.caught_up else AGAIN_S)
-        except BaseException:
-            await subscription.stop()
-            raise
-        return subscription
+        while not self.caught_up:
+            self.caught_up = self._newest[0] >= await insist(self._end)
+            await asyncio.sleep(0 if self.caught_up else AGAIN_S)
+
+    async def stop(self) -> None:
+        """Hear nothing any more."""
+        if self._looking:
+            self._looking.cancel()
+            await asyncio.gather(self._looking, return_exceptions=True)
+        if self._subscription:
+            await self._subscription.stop()
 
     async def _end(self) -> int:
         lasts = [await self._bus.last(FACTS, subject) for subject in self._subjects]
         return max((last.sequence for last in lasts if last), default=0)
 
     def _on_fact(self, stored: Stored) -> None:
-        self._seen = max(self._seen, stored.sequence)
+        if stored.sequence <= self._newest[0]:
+            self._lose(stored.sequence)
+        self._newest = stored.sequence, stored.subject, stored.time_ms
         self._hear(stored)
+
+    def _on_connection(self, state: ConnectionState) -> None:
+        if state == "connected":
+            self._returned.set()
+
+    async def _look_back_for_ever(self) -> None:
+        """A tail goes as a whole: while the newest that we heard is there, so is everything before it."""
+        while True:
+            await self._returned.wait()
+            self._returned.clear()
+            sequence, subject, time_ms = self._newest
+            if not subject:
+                continue
+            found = await insist(lambda subject=subject: self._bus.last(FACTS, subject))  # type: ignore[misc]
+            there = found is not None and (
+                found.sequence > sequence or (found.sequence, found.time_ms) == (sequence, time_ms)
+            )
+            if not there and self._newest[:2] == (sequence, subject):
+                self._lose(found.sequence if found else 0)
+                self._newest = (0, "", 0)
+
+    def _lose(self, present: int) -> None:
+        log.warning("the broker has forgotten facts (a power cut?)", known=self._newest[0], now=present)
+        self._on_loss()
 
 
 async def insist(call: Callable[[], Awaitable[T]]) -> T:

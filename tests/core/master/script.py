@@ -282,11 +282,14 @@ class Script:
     def do_finished(self, who: str) -> list[str]:
         return self._ask(FinishedRequest(**self._who(who), path=f"{who}.part"))
 
-    def do_exit(self, who: str, reason: str = "killed", incarnation: str = "", job: str = "j") -> list[str]:
+    def do_exit(
+        self, who: str, reason: str = "killed", incarnation: str = "", job: str = "j", last: str = "0"
+    ) -> list[str]:
         role, index = place(who)
         number = int(incarnation) if incarnation else self.decider.state.incarnations.get(who, 0)
         member = Member(role, index, number)  # type: ignore[arg-type]
-        return self._notice(HostExited(host="h", job=job, member=member, exit=Exit(reason=reason)))  # type: ignore[arg-type]
+        exit = Exit(reason=reason)  # type: ignore[arg-type]
+        return self._notice(HostExited(host="h", job=job, member=member, exit=exit, last=int(last)))
 
     # -- cuts ------------------------------------------------------------------------------------------------------------
 

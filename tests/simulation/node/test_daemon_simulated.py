@@ -119,7 +119,17 @@ class Cluster:
 
     def exits(self) -> list[tuple[str, str]]:
         return [
-            (str(each.member), each.exit.reason) for each in self.said if isinstance(each, facts.HostExited)
+            (str(each.member), each.exit.reason)
+            for each in self.said
+            if isinstance(each, facts.HostExited) and not each.last
+        ]
+
+    def reminders(self) -> list[tuple[str, int]]:
+        """Who was said to be over although wanted, and up to which life the place is over (P21)."""
+        return [
+            (str(each.member), each.last)
+            for each in self.said
+            if isinstance(each, facts.HostExited) and each.last
         ]
 
     def starts(self) -> list[tuple[str, bool]]:
@@ -313,8 +323,89 @@ def test_in_any_weather_each_life_is_started_once_and_its_end_reported_once(seed
         await asyncio.sleep(5.0)
         ends = [member for member, _ in cluster.exits()]
         assert sorted(ends) == sorted(set(ends))
+        assert {member for member, _ in cluster.reminders()} <= set(ends), (
+            "no end is said for the first time so"
+        )
         assert sorted(cluster.lived) == sorted(set(cluster.lived))
         assert set(ends) >= set(cluster.lived) >= {member for member, _ in cluster.starts()}
         assert cluster.running() == []
 
     play(scene, seed=seed, faults=WEATHER)
+
+
+# -- a broker that has forgotten (P21) ---------------------------------------------------------------------------------
+
+
+def forget_facts(cluster: Cluster, after: int) -> None:
+    """A power cut takes the tail of FACTS."""
+    cluster.broker.streams[FACTS].truncate(after)
+    cluster.broker.restart(0.3)
+
+
+def test_a_desired_set_of_a_lower_term_is_obeyed_once_the_broker_has_forgotten_the_higher_one() -> None:
+    async def scene(cluster: Cluster) -> None:
+        await cluster.submit()
+        kept = cluster.broker.streams[FACTS].last
+        await cluster.desire(WORKER, term=5, plan=9)
+        await asyncio.sleep(1.0)
+        forget_facts(cluster, kept)
+        await asyncio.sleep(1.0)
+        await cluster.desire(WORKER, Member("worker", 1, 1), term=1, plan=1)
+        await asyncio.sleep(1.0)
+        assert cluster.running() == ["worker-0.1", "worker-1.1"]
+        await cluster.end()
+
+    play(scene)
+
+
+def test_without_a_loss_a_lower_term_stays_stale() -> None:
+    async def scene(cluster: Cluster) -> None:
+        await cluster.submit()
+        await cluster.desire(WORKER, term=5, plan=9)
+        await asyncio.sleep(1.0)
+        cluster.broker.restart(0.3)
+        await asyncio.sleep(1.0)
+        await cluster.desire(WORKER, Member("worker", 1, 1), term=1, plan=1)
+        await asyncio.sleep(1.0)
+        assert cluster.running() == ["worker-0.1"]
+        await cluster.end()
+
+    play(scene)
+
+
+def test_who_is_wanted_although_a_later_life_is_over_is_said_to_be_over_at_once_with_the_last_one() -> None:
+    async def scene(cluster: Cluster) -> None:
+        await cluster.submit()
+        kept = cluster.broker.streams[FACTS].last
+        await cluster.desire(Member("worker", 0, 4), term=2)
+        await asyncio.sleep(1.0)
+        cluster.machine.kill(("demo", "worker-0"))
+        await asyncio.sleep(1.0)
+        forget_facts(cluster, kept)
+        await asyncio.sleep(1.0)
+        await cluster.desire(Member("worker", 0, 1))
+        await asyncio.sleep(1.0)
+        assert cluster.reminders() == [("worker-0.1", 4)]
+        await cluster.desire(Member("worker", 0, 5), plan=2)
+        await asyncio.sleep(1.0)
+        assert cluster.running() == ["worker-0.5"]
+        await cluster.end()
+
+    play(scene)
+
+
+def test_a_wanted_life_that_ended_before_is_said_to_be_over_again_when_nobody_reacts() -> None:
+    async def scene(cluster: Cluster) -> None:
+        await cluster.submit()
+        await cluster.desire(WORKER)
+        await asyncio.sleep(1.0)
+        cluster.machine.kill(("demo", "worker-0"))
+        await asyncio.sleep(10.0)
+        assert (cluster.exits(), cluster.reminders()) == ([("worker-0.1", "killed")], [])
+        await asyncio.sleep(10.0)
+        assert cluster.reminders() == [("worker-0.1", 1)]
+        await asyncio.sleep(100.0)
+        assert cluster.reminders() == [("worker-0.1", 1)], "said once more, not for ever"
+        await cluster.end()
+
+    play(scene)

@@ -78,12 +78,12 @@ def test_a_follower_has_caught_up_when_the_newest_of_all_subjects_has_reached_it
                 FACTS, f"rover.job.j{number % 2}.job.opened", b"%d" % number, message_id=str(number)
             )
         heard: list[Stored] = []
-        following = Following(bus, ["rover.job.*.job.opened"], heard.append)
-        subscription = await following.begin()
+        following = Following(bus, ["rover.job.*.job.opened"], heard.append, lambda: None)
+        await following.begin()
         before = sorted(stored.body for stored in heard)
         await bus.append(FACTS, "rover.job.j9.job.opened", b"9", message_id="9")
         await asyncio.sleep(1.0)
-        await subscription.stop()
+        await following.stop()
         return before, following.caught_up, [stored.body for stored in heard[len(before) :]]
 
     assert virtual_time.run(run()) == ([b"2", b"3"], True, [b"9"])

@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
 from rover_bus.events import subjects
 from rover_bus.events.codec import decode
-from rover_bus.events.facts import HostExited, JobEnded, JobStopRequested, MasterElected, MemberLeft
+from rover_bus.events.facts import (
+    HostExited,
+    JobEnded,
+    JobPauseRequested,
+    JobResumeRequested,
+    JobStopRequested,
+    MasterElected,
+    MemberLeft,
+)
 from rover_bus.events.identity import Exit, Member
 from rover_bus.events.journal import Journal, SnapshotReader, snapshot_chunks
 from rover_bus.events.leadership import Deposed, Leadership
 from rover_bus.events.log import Granted, LogBatch, Rewound, SnapshotChunk
 from rover_bus.events.memory_broker import MemoryBroker
 from rover_bus.events.memory_links import Faults
+from rover_bus.events.outbox import FactOut, Outbox
 from rover_bus.events.shell import Shell
 from rover_bus.events.streams import FACTS, LOG, STREAMS
 from rover_bus.master.decider import Decider
@@ -410,3 +420,126 @@ def test_facts_whose_numbers_are_used_again_are_not_taken_for_known_ones(stage):
         return it.facts(JobEnded)[0].state
 
     assert stage(scenario) == "cancelled"
+
+
+# -- P21: numbers that are used again ------------------------------------------------------------------------------------------
+
+
+class ForgetfulOutbox(Outbox):
+    """Gives facts the names that they had before terms stood in them."""
+
+    async def _once(self, item):
+        await super()._once(replace(item, term=0) if isinstance(item, FactOut) else item)
+
+
+def told_after_a_lost_tail(stage, **parts):
+    """The log loses what its facts still tell; where it was, another master's records stand now. Which terms are told?"""
+
+    async def scenario(it):
+        await it.begin()
+        first = it.master("m0")
+        for name, part in parts.items():
+            setattr(first, name, part(first.bus, "j", "m0"))
+        worker = await it.worker()
+        await work_through(it, worker, 3)
+        keep = len(it.stored())
+        await worker.leave()
+        await it.until(lambda: it.facts(MemberLeft))
+        power_cut(it, keep)
+        it.kill("m0")
+        second = it.master("m1")
+        for name, part in parts.items():
+            setattr(second, name, part(second.bus, "j", "m1"))
+        await it.leads("m1")
+        await asyncio.sleep(2.0)
+        lost = it.facts(MemberLeft)[0].position
+        written = [stored.sequence for stored in it.stored()]
+        assert lost[0] in written, "another batch stands where the lost one stood"
+        return [fact.holder for fact in it.facts(MasterElected)], it.shells["m1"].journal.term
+
+    return stage(scenario, on_server_lost="restart", leases={"heartbeat_s": 1000.0})
+
+
+def test_facts_whose_places_in_the_log_were_used_before_are_told(stage):
+    assert told_after_a_lost_tail(stage)[0] == ["m0", "m1"]
+
+
+def test_named_by_their_place_alone_they_would_be_dropped_as_repeats(stage):
+    assert told_after_a_lost_tail(stage, outbox=ForgetfulOutbox)[0] == ["m0"]
+
+
+def test_a_term_that_facts_have_told_is_never_used_again(stage):
+    """The log lost the record of a term, its fact did not: platforms would call the next sets of that term stale (P18)."""
+
+    async def scenario(it):
+        await it.begin()
+        it.master("m0")
+        await it.worker()
+        it.kill("m0")
+        keep = len(it.stored())
+        it.master("m1")
+        await it.leads("m1")
+        await it.until(lambda: len(it.facts(MasterElected)) == 2)
+        power_cut(it, keep)
+        it.kill("m1")
+        it.master("m2")
+        await it.leads("m2")
+        await asyncio.sleep(1.0)
+        return [(fact.holder, fact.term) for fact in it.facts(MasterElected)]
+
+    assert stage(scenario, on_server_lost="restart", leases={"heartbeat_s": 1000.0}) == [
+        ("m0", 1),
+        ("m1", 2),
+        ("m2", 3),
+    ]
+
+
+class Unchained(Journal):
+    """Takes whatever comes under the next number."""
+
+    def take(self, stored):
+        self._last = None
+        return super().take(stored)
+
+
+def standby_that_was_away(stage, journal):
+    """While a standby is cut off, the log loses a tail that it followed, and grows past it by another master's hand."""
+
+    async def scenario(it):
+        await it.begin()
+        it.master("m0")
+        worker = await it.worker()
+        it.master("m1", journal_type=journal)
+        await work_through(it, worker, 3)
+        await asyncio.sleep(1.0)
+        it.broker.partition("m1")
+        power_cut(it, len(it.stored()) - 2)
+        it.kill("m0")
+        it.master("m2")
+        await it.leads("m2")
+        for ask in (JobPauseRequested, JobResumeRequested, JobPauseRequested):
+            await it.publish(ask(job="j"))
+            await asyncio.sleep(0.5)
+        it.broker.heal("m1")
+        await asyncio.sleep(3.0)
+        it.kill("m2")
+        await it.until(lambda: "m1" in it.ends or it.shells["m1"].leading)
+        replayed = ServedDecider("j")
+        for batch in it.batches():
+            if batch.holder != "m1":
+                for record in batch.records:
+                    replayed.evolve(record)
+        known = it.deciders["m1"].state
+        return it.ends.get("m1"), known.ledger.samples_done() == replayed.state.ledger.samples_done()
+
+    return stage(scenario, leases={"heartbeat_s": 1000.0})
+
+
+def test_a_standby_notices_that_the_log_grew_behind_another_batch_than_it_knows(stage):
+    end, _ = standby_that_was_away(stage, Journal)
+    assert isinstance(end, Deposed)
+    assert "another one than we know" in str(end)
+
+
+def test_without_the_chain_it_leads_from_a_past_that_never_was(stage):
+    assert standby_that_was_away(stage, Unchained) == (None, False)
