@@ -18,7 +18,7 @@ from rover_bus.brain.decisions.plans import Decision, Loser, PlanSpace
 from rover_bus.brain.decisions.reasons import Reason
 from rover_bus.brain.decisions.rounds import Contender, decide_round
 from rover_bus.brain.decisions.scaling import JobView, decide_scaling, plan_front
-from rover_bus.brain.granting import capacity_of, cores_left_for, present, quota_left
+from rover_bus.brain.granting import capacity_of, cores_left, present, quota_left
 from rover_bus.brain.models.samples import Configurations, NotEnough
 from rover_bus.brain.predicting import OverruledModel, fit_job, place_of
 from rover_bus.brain.rules import HEADROOM, RULES
@@ -45,14 +45,14 @@ def choose_sizes(turns: Iterable[str], state: State, quotas: Mapping[str, Budget
     """Say what each job whose turn it is wants to be, shrinks first."""
     answers: Answers = {}
     models: dict[str, OverruledModel] = {}
+    left_for = cores_left(state, quotas)
     for name in turns:
         job = state.jobs[name]
-        cores_left = cores_left_for(name, state, quotas)
-        answer = before_choice(job, cores_left)
+        answer = before_choice(job, left_for(name))
         if answer is None:
             model = fit_job(job)
             if isinstance(model, NotEnough):
-                answer = held_back(job, cores_left) or Left(Reason.NOT_ENOUGH_SAMPLES, model.reason)
+                answer = held_back(job, left_for(name)) or Left(Reason.NOT_ENOUGH_SAMPLES, model.reason)
             else:
                 models[name] = model
         if answer is not None:

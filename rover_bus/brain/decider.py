@@ -225,7 +225,7 @@ class BrainDecider:
         if known.change is None:
             yield from self._replace(name, known)
         if known.change is None:
-            wish = remedies.cool_servers(known, cores_left_for(name, self.state, self.state.quotas))
+            wish = remedies.cool_servers(known, lambda: cores_left_for(name, self.state, self.state.quotas))
             if wish is not None:
                 yield from self._settle(name, known, wish)
 

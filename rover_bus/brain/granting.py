@@ -7,7 +7,7 @@ Growth that needs a shrink elsewhere waits until that shrink is settled (P22). P
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import msgspec
 
@@ -39,11 +39,23 @@ def capacity_of(state: State) -> Budget:
 
 def cores_left_for(name: str, state: State, quotas: Mapping[str, Budget]) -> float:
     """Cores that a job may use: what equals and betters leave of the cluster, and its tenant's quota leaves of itself."""
-    job = state.jobs[name]
-    left = capacity_of(state).cores - _used(
-        other for key, other in state.jobs.items() if key != name and _goes_first(other, job)
-    )
-    return min(left, quota_left(name, state, quotas))
+    return cores_left(state, quotas)(name)
+
+
+def cores_left(state: State, quotas: Mapping[str, Budget]) -> Callable[[str], float]:
+    """The same for any job of one moment: what each holds is added up once."""
+    capacity, held, taken = capacity_of(state).cores, dict[str, float](), dict[int, float]()
+    for name, job in state.jobs.items():
+        size = present(job)
+        held[name] = job.cores_of(size) if size is not None else 0.0
+        taken[job.spec.priority] = taken.get(job.spec.priority, 0.0) + held[name]
+
+    def left(name: str) -> float:
+        own = state.jobs[name].spec.priority
+        first = sum(cores for priority, cores in taken.items() if priority >= own) - held[name]
+        return min(round(capacity - first, 9), quota_left(name, state, quotas))
+
+    return left
 
 
 def quota_left(name: str, state: State, quotas: Mapping[str, Budget]) -> float:
@@ -60,12 +72,23 @@ def grant(name: str, wish: Wish, state: State, quotas: Mapping[str, Budget]) -> 
     job = state.jobs[name]
     others = {key: other for key, other in state.jobs.items() if key != name and present(other) is not None}
     quota = quotas.get(job.spec.plan.tenant)
-    if not others and quota is None:
-        return Granted(size=wish.size)  # alone on its machines: what it asks for is its own affair
+    if quota is None and (not others or _fits_beside(job.charge(wish.size), others, capacity_of(state))):
+        return Granted(size=wish.size)  # nobody has to be asked; alone on its machines it is its own affair
     own = _claim(name, job, wish)
     claims = [own, *(_standing(key, other, job) for key, other in others.items())]
     grants = {each.job: each for each in arbitrate(claims, capacity_of(state), quotas)}
     return _settled(name, wish, own, grants, others)
+
+
+def _fits_beside(wanted: Allocation, others: Mapping[str, KnownJob], capacity: Budget) -> bool:
+    """Whether there is room for a wish beside all that runs: then arbitration would take nothing from anybody."""
+    cores, memory_bytes = 0.0, 0
+    for job in others.values():
+        size = present(job)
+        assert size is not None
+        cores += job.cores_of(size)
+        memory_bytes += size.workers * size.worker_memory_bytes + size.servers * size.server_memory_bytes
+    return capacity.holds(cores + wanted.cores, memory_bytes + wanted.memory_bytes)
 
 
 def shrinks_after_loss(state: State) -> dict[str, Size]:
@@ -104,7 +127,7 @@ def present(job: KnownJob) -> Size | None:
     sizes = [job.held, job.change.before, job.change.after]
     if job.change.settled:
         return job.held
-    return max((size for size in sizes if size is not None), key=lambda size: job.charge(size).cores)
+    return max((size for size in sizes if size is not None), key=job.cores_of)
 
 
 def _settled(
@@ -179,13 +202,9 @@ def _below(job: KnownJob, claimant: KnownJob) -> bool:
     return job.spec.priority < claimant.spec.priority
 
 
-def _goes_first(other: KnownJob, job: KnownJob) -> bool:
-    return other.spec.priority >= job.spec.priority
-
-
 def _used(jobs: object) -> float:
     total = 0.0
     for job in jobs:  # type: ignore[attr-defined]
         size = present(job)
-        total += job.charge(size).cores if size is not None else 0.0
+        total += job.cores_of(size) if size is not None else 0.0
     return total

@@ -7,9 +7,10 @@ that lasts. Memory has a module of its own (`memory_relief`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from rover_bus.brain.decisions.hot_servers import (
+    HOT,
     WINDOWS,
     ServerLoad,
     decide_hot_servers,
@@ -111,7 +112,7 @@ def _server_windows(job: KnownJob, lives: Mapping[str, Member]) -> list[list[Ser
     ]
 
 
-def cool_servers(job: KnownJob, cores_left: float) -> Wish | None:
+def cool_servers(job: KnownJob, cores_left: Callable[[], float]) -> Wish | None:
     """What servers need that are all hot, or stayed so after their hot slots were asked to move: cores, one more, fewer workers.
 
     In this order (`algorithms.md §6`). Judged like any change, and not tried again when it did not pay.
@@ -120,13 +121,15 @@ def cool_servers(job: KnownJob, cores_left: float) -> Wish | None:
     lives = {member.place: member for member in job.members if member.role == "ps"}
     windows = _server_windows(job, lives)
     asked_to_move = job.clock_s - job.moved_s < MOVED_REST_S
-    if held is None or not held.workers or job.paused or asked_to_move or not all(windows):
+    if held is None or not held.workers or job.paused or asked_to_move or not windows or not all(windows):
+        return None
+    if max(load.busy for load in windows[-1]) < HOT:
         return None
     if may_change(history, job.clock_s, job.spec.plan.cooldown_s) or len(job.recent) < WINDOWS:
         return None
     spec = job.spec.servers
     most = spec.max_cores if spec.max_cores > spec.cores > 0 else 0.0
-    limits = limits_of(job, cores_left)
+    limits = limits_of(job, cores_left())
     remedy = decide_hot_servers(windows, {}, job.charge(held), limits, most)
     if remedy is None or remedy.allocation is None or find_hot_server(windows) is not None:
         return None

@@ -103,6 +103,12 @@ class KnownJob(msgspec.Struct):
         n = len(ordered)
         return (ordered[n // 2] + ordered[(n - 1) // 2]) / 2 if n else 0.0
 
+    def cores_of(self, size: Size) -> float:
+        """Cores that a size is counted with: those of its charge, without making one."""
+        return size.workers * (
+            size.worker_cores or self.cores_used.get("worker", UNKNOWN_CORES)
+        ) + size.servers * (size.server_cores or self.cores_used.get("ps", UNKNOWN_CORES))
+
     def charge(self, size: Size) -> Allocation:
         """What a size is counted with against capacity and quotas: its limits, or where there is none what members use."""
         return Allocation(
