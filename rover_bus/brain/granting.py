@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from rover_bus.brain.decisions.arbitration import Budget, Claim, Grant, arbitrate
-from rover_bus.brain.decisions.plans import Allocation
+from rover_bus.brain.decisions.plans import GIB, Allocation
 from rover_bus.brain.decisions.reasons import Reason
 from rover_bus.brain.state import KnownJob, State
 from rover_bus.brain.wishes import Left, Wish, size_after
@@ -77,7 +77,30 @@ def grant(name: str, wish: Wish, state: State, quotas: Mapping[str, Budget]) -> 
     own = _claim(name, job, wish)
     claims = [own, *(_standing(key, other, job) for key, other in others.items())]
     grants = {each.job: each for each in arbitrate(claims, capacity_of(state), quotas)}
-    return _settled(name, wish, own, grants, others)
+    granted = _settled(name, wish, own, grants, others)
+    if granted.left is None:
+        return granted
+    budget, where = capacity_of(state), "the cluster"
+    if granted.left.constant == Reason.QUOTA_EXCEEDED and quota is not None:
+        budget, where = quota, f"the quota of {own.tenant!r}"
+        claims = [claim for claim in claims if claim.tenant == own.tenant]
+    missing = _missing_memory(own, claims, budget, where)
+    return granted if not missing else Granted(size=None, left=Left(granted.left.constant, missing))
+
+
+def _missing_memory(own: Claim, claims: list[Claim], budget: Budget, where: str) -> str:
+    """Say that it is memory that does not fit, where cores would; "" where they would not."""
+    taken = [claim.held for claim in claims if claim.held is not None]
+    held = own.held or own.wanted.replace(workers=0, servers=0)
+    more_cores, more_bytes = own.wanted.cores - held.cores, own.wanted.memory_bytes - held.memory_bytes
+    used_bytes = sum(each.memory_bytes for each in taken)
+    if (
+        sum(each.cores for each in taken) + more_cores > budget.cores
+        or used_bytes + more_bytes <= budget.memory_bytes
+    ):
+        return ""
+    more, used, all_of_it = (each / GIB for each in (more_bytes, used_bytes, budget.memory_bytes))
+    return f"{more:.2f} GiB more do not fit {where}: {used:.2f} of {all_of_it:.2f} are taken"
 
 
 def _fits_beside(wanted: Allocation, others: Mapping[str, KnownJob], capacity: Budget) -> bool:

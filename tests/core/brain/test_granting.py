@@ -1,0 +1,100 @@
+"""What a wish gets: at once where there is room for it beside all that runs, else by arbitration, which must agree."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rover_bus.brain import granting
+from rover_bus.brain.granting import cores_left, grant, present, shrinks_after_loss
+from rover_bus.brain.state import KnownJob, State
+from rover_bus.brain.wishes import Wish
+from rover_bus.events.facts import Size
+from rover_bus.events.identity import HostCapacity
+from rover_bus.events.job import DataSpec, JobSpec, RoleSpec
+
+GIB = 1 << 30
+SIZES = st.builds(
+    Size,
+    workers=st.integers(1, 6),
+    servers=st.integers(1, 3),
+    worker_cores=st.sampled_from([0.25, 0.5, 1.0]),
+    server_cores=st.sampled_from([0.25, 0.5]),
+    server_memory_bytes=st.sampled_from([0, GIB, 2 * GIB]),
+)
+JOBS = st.lists(st.tuples(SIZES, st.integers(0, 2), st.booleans()), min_size=1, max_size=6)
+
+
+def job(size: Size | None, priority: int = 0, fixed: bool = False) -> KnownJob:
+    spec = JobSpec(
+        name="j",
+        program=["train"],
+        data=DataSpec(train="t", batch_size=100),
+        workers=RoleSpec(count=size.workers if fixed and size else 0),
+        servers=RoleSpec(count=1),
+        priority=priority,
+    )
+    return KnownJob("u", spec, plan=1, held=size)
+
+
+def cluster(jobs: dict[str, KnownJob], cores: float = 8.0, memory_bytes: int = 16 * GIB) -> State:
+    return State(hosts={"h": HostCapacity(cores=cores, memory_bytes=memory_bytes)}, jobs=jobs)
+
+
+@given(JOBS, SIZES)
+def test_a_wish_that_fits_is_granted_as_arbitration_would(
+    running: list[tuple[Size, int, bool]], wanted: Size
+) -> None:
+    jobs = {f"j{at}": job(*each) for at, each in enumerate(running)}
+    state, wish = cluster(jobs), Wish(size=wanted, step="scale", constant="x")
+    at_once = grant("j0", wish, state, {})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(granting, "_fits_beside", lambda *_: False)
+        assert grant("j0", wish, state, {}) == at_once
+
+
+@given(JOBS)
+def test_what_is_left_for_a_job_is_what_equals_and_betters_do_not_hold(
+    running: list[tuple[Size, int, bool]],
+) -> None:
+    jobs = {f"j{at}": job(*each) for at, each in enumerate(running)}
+    left = cores_left(cluster(jobs), {})
+    for name, one in jobs.items():
+        first = [o for key, o in jobs.items() if key != name and o.spec.priority >= one.spec.priority]
+        held = sum(other.cores_of(size) for other in first if (size := present(other)) is not None)
+        assert left(name) == pytest.approx(8.0 - held)
+
+
+@given(JOBS, st.sampled_from([2.0, 4.0, 8.0]))
+def test_after_a_loss_workers_fit_into_what_is_left_and_nobody_shrinks_who_did_not_have_to(
+    running: list[tuple[Size, int, bool]], cores: float
+) -> None:
+    jobs = {f"j{at}": job(*each) for at, each in enumerate(running)}
+    state = cluster(jobs, cores)
+    assert shrinks_after_loss(state) == {}  # no host was lost: what runs is left alone
+    state.shrinks = True
+    sizes = {name: one.held for name, one in jobs.items() if one.held is not None} | shrinks_after_loss(state)
+    before = sum(one.cores_of(one.held) for one in jobs.values() if one.held is not None)
+    after = sum(jobs[name].cores_of(size) for name, size in sizes.items())
+    servers = sum(jobs[name].cores_of(size.replace(workers=0)) for name, size in sizes.items())
+    assert after <= max(cores, servers) + 1e-9
+    assert before > cores or after == before
+
+
+def test_it_is_said_that_memory_does_not_fit_where_cores_would() -> None:
+    holds = Size(workers=1, servers=1, worker_cores=0.5, server_cores=0.5, server_memory_bytes=12 * GIB)
+    state = cluster({"runs": job(holds), "comes": job(None)})
+    wish = Wish(size=holds, step="start", constant="x")
+    left = grant("comes", wish, state, {}).left
+    assert left is not None
+    assert left.detail == "12.00 GiB more do not fit the cluster: 12.00 of 16.00 are taken"
+
+
+def test_it_is_said_that_cores_do_not_fit_where_they_do_not() -> None:
+    holds = Size(workers=5, servers=1, worker_cores=1.0, server_cores=0.5)
+    state = cluster({"runs": job(holds, 1), "comes": job(None)}, cores=6.0)
+    wish = Wish(size=holds.replace(workers=2), step="start", constant="x")
+    left = grant("comes", wish, state, {}).left
+    assert left is not None
+    assert "cores more do not fit the cluster" in left.detail
