@@ -313,7 +313,8 @@ class Persister:
         try:
             facts = future.result()
         except RoverError as error:
-            if former is None and error.retry and task.step != "sweep":  # members are on their way out
+            news = former is None or former.reason != str(error)
+            if news and error.retry and task.step != "sweep":  # members are on their way out
                 log.warning("will be tried again", job=task.job, cut=task.cut, step=task.step, why=str(error))
             self._observe(persisting.Failed(task, str(error), error.retry, self._loop.time()))
             return

@@ -84,9 +84,8 @@ class Catalogue:
                 )
         if len(self.entries) + len(new) > MAX_TABLES:
             raise Refused(f"more than {MAX_TABLES} tables", "too_many")
-        added = [
-            Entry(table, len(self.entries) + i, salt_of(table.name)) for i, table in enumerate(new.values())
-        ]
+        first = max((entry.tag for entry in self.entries.values()), default=-1) + 1
+        added = [Entry(table, first + i, salt_of(table.name)) for i, table in enumerate(new.values())]
         for entry in added:
             self.entries[entry.table.name] = entry
             self.families[entry.table.name] = family_of(entry.table)

@@ -198,11 +198,9 @@ def _move_rows(source: TableSet, target: TableSet, here: npt.NDArray[np.bool_]) 
 
 
 def forget_table(part: OpenedPart, name: str) -> None:
-    """Give a table its first values again, in place: a job that starts from another's model has its own witness."""
+    """Take a table out: a job that starts from another's model has a witness of its own, of its own size."""
     if name in part.tables.catalogue.entries:
-        store = part.tables.store((name,))
-        _, places = store.listing(name)
-        store.rows.zero(places)
+        part.tables.forget(name)
 
 
 def digest(tables: TableSet) -> dict[str, int]:

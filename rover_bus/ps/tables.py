@@ -67,6 +67,17 @@ class TableSet:
             raise BadMessage(f"{', '.join(names)} are not stored together")
         return self._stores[families.pop()]
 
+    def forget(self, name: str) -> None:
+        """Know nothing of a table any more; where others are stored with it, it begins again with zeros."""
+        family = self.catalogue.families[name]
+        if sum(other == family for other in self.catalogue.families.values()) > 1:
+            store = self._stores[family]
+            _, places = store.listing(name)
+            store.rows.zero(places)
+            return
+        self.catalogue.withdraw([self.catalogue.entries[name]])
+        del self._stores[family]
+
     # --- whole states (snapshots) ---
 
     def adopt(

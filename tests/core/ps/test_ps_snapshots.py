@@ -140,11 +140,15 @@ def test_another_jobs_model_comes_without_its_applied_sets_and_its_witness(train
     foreign = msgspec.structs.replace(ORDER, foreign=True)
     [new] = restored([found(core)], 1, foreign)
     assert new.state.groups[0].applied == {}
-    ids, values = new.tables.export("witness")
-    assert len(ids) == 1000
-    assert not values.any()
     ours, theirs = snapshots.digest(new.tables), snapshots.digest(core.tables)
-    assert {name for name in ours if ours[name] != theirs[name]} == {"witness"}
+    assert set(theirs) - set(ours) == {"witness"}
+    assert {name for name in ours if ours[name] != theirs[name]} == set()
+    longer = msgspec.structs.replace(TABLES[-1], rows=3000)
+    new.tables.declare([longer, spec.Growing(name="more", width=8, optimizer=spec.Adagrad(rate=0.1))])
+    ids, values = new.tables.export("witness")
+    assert (len(ids), values.any()) == (3000, False), "a job of another length has a witness of its own size"
+    tags = [entry.tag for entry in new.tables.catalogue.entries.values()]
+    assert len(set(tags)) == len(tags)
 
 
 @pytest.mark.parametrize("extra", [b"", b"\x00", msgspec.msgpack.encode({"seed": 1})])
