@@ -1,9 +1,9 @@
 """Work of a server that can wait a few milliseconds: rows on their way to another server, while workers train.
 
 Fed and driven by `server`, with its time. A worker's request that arrives while a chunk of rows is being copied waits for it, and
-all servers of the step with it. So a chunk is taken up right after a worker was given values, when the worker is the one to be busy
-(after a push its next pull is on its way already); or at once, while no worker asks for anything. Apart, because it is a decision,
-and `server` is a shell.
+all servers of the step with it. So a chunk is taken up soon after a worker was given values, when the worker is the one to be busy
+(after a push its next pull is on its way already): in the first half of the time that usually passes until the next request. Or at
+once, while no worker asks for anything. Apart, because it is a decision, and `server` is a shell.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 MOST_S = 0.01  # that work waits for a worker's request to be answered
 QUIET_S = 0.1  # without a request: no worker is training
+LEARNING = 0.1  # how much one gap changes what is expected of the next
 
 
 class Work(NamedTuple):
@@ -30,19 +31,29 @@ class Patience:
     def __init__(self) -> None:
         self._waiting: deque[Work] = deque()
         self._answered_s = float("-inf")
+        self._gave_s = float("-inf")  # values, and nobody has asked for anything since
+        self._gap_s = 0.0  # that usually passes between values and the next request
         self._opportune = False
 
     def put(self, do: Callable[[], None], drop: Callable[[], object], now_s: float) -> None:
         """Let something wait."""
         self._waiting.append(Work(do, drop, now_s + MOST_S))
 
+    def note_request(self, now_s: float) -> None:
+        """A worker has asked for something: its answer comes first."""
+        gap_s = now_s - self._gave_s
+        if gap_s < QUIET_S:
+            self._gap_s += LEARNING * (min(gap_s, MOST_S) - self._gap_s)
+        self._gave_s, self._opportune = float("-inf"), False
+
     def note_answer(self, now_s: float, gave_values: bool) -> None:
         """A worker was answered. With values it has something to do: the next moments are the best."""
         self._answered_s, self._opportune = now_s, gave_values
+        self._gave_s = now_s if gave_values else float("-inf")
 
     def take(self, now_s: float) -> Work | None:
         """Return one piece of work if this is the time for it."""
-        opportune, self._opportune = self._opportune, False
+        opportune, self._opportune = self._opportune or now_s <= self._gave_s + self._gap_s / 2, False
         if not self._waiting:
             return None
         quiet = now_s - self._answered_s > QUIET_S
@@ -54,7 +65,7 @@ class Patience:
         """Return how long the server may wait for requests."""
         if not self._waiting:
             return longest_s
-        if now_s - self._answered_s > QUIET_S:
+        if now_s - self._answered_s > QUIET_S or now_s <= self._gave_s + self._gap_s / 2:
             return 0.0
         return max(0.0, self._waiting[0].until_s - now_s)
 

@@ -215,6 +215,7 @@ class Server:
                 answer = partial(self._answer_waiting, connection)
                 self._patience.put(answer, lambda: None, time.monotonic())
                 continue
+            self._patience.note_request(time.monotonic())
             gives_values = messages.asks_for_values(frame[0])
             connection.sender.put(self.core.answer(*frame))
             if not self._send(connection):

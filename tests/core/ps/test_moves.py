@@ -635,6 +635,23 @@ def test_a_worker_goes_before_rows_that_move_but_they_are_not_forgotten():
     assert done == ["first", "second", "third"]
 
 
+def test_rows_that_move_use_the_first_half_of_the_time_that_a_worker_usually_takes():
+    patience, done = Patience(), []
+    for step in range(100):  # asks 4 ms after it was given values
+        patience.note_answer(step * 0.005, gave_values=True)
+        patience.note_request(step * 0.005 + 0.004)
+    patience.note_answer(1.0, gave_values=True)
+    for name in ("first", "second", "third"):
+        patience.put(partial(done.append, name), lambda: None, 1.0)
+    patience.take(1.0005).do()
+    assert patience.pause_s(1.001, 1.0) == 0.0
+    patience.take(1.0015).do()
+    assert patience.take(1.0025) is None  # what begins now may not be done in time
+    patience.note_request(1.003)
+    assert patience.take(1.003) is None
+    assert done == ["first", "second"]
+
+
 def test_without_workers_nothing_waits():
     patience, done = Patience(), []
     patience.put(lambda: done.append("at once"), lambda: None, 5.0)
