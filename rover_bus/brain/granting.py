@@ -116,15 +116,24 @@ def _fits_beside(wanted: Allocation, others: Mapping[str, KnownJob], capacity: B
 
 def shrinks_after_loss(state: State) -> dict[str, Size]:
     """The sizes to which jobs shrink when what is held is more than the hosts that are left can give: by priority, each its least
-    before anybody more, pauses last. Empty while it fits. Memory is not taken from anybody: servers hold it, and they stay.
+    before anybody more, pauses last. Empty while it fits.
+
+    Only limits count: members without one share what there is, and what they use jitters. Memory is not taken from anybody:
+    servers hold it, and they stay.
     """
     running = {name: size for name, job in state.jobs.items() if (size := present(job)) is not None}
     room = Budget(capacity_of(state).cores, float("inf"))
-    if not state.shrinks or not state.hosts or _used(state.jobs[name] for name in running) <= room.cores:
+    if not state.shrinks or not state.hosts or sum(map(_limits, running.values())) <= room.cores:
         return {}
     claims = []
     for name, size in running.items():
-        job, held = state.jobs[name], state.jobs[name].charge(size)
+        job = state.jobs[name]
+        held = Allocation(
+            workers=size.workers,
+            servers=size.servers,
+            worker_cores=size.worker_cores,
+            server_cores=size.server_cores,
+        )
         least = held.replace(workers=min(1, held.workers))
         claims.append(
             Claim(
@@ -141,6 +150,10 @@ def shrinks_after_loss(state: State) -> dict[str, Size]:
         for each in arbitrate(claims, room)
         if each.allocation.workers < running[each.job].workers
     }
+
+
+def _limits(size: Size) -> float:
+    return size.workers * size.worker_cores + size.servers * size.server_cores
 
 
 def present(job: KnownJob) -> Size | None:

@@ -82,6 +82,14 @@ def test_after_a_loss_workers_fit_into_what_is_left_and_nobody_shrinks_who_did_n
     assert before > cores or after == before
 
 
+def test_members_without_a_limit_share_what_is_left_after_a_loss() -> None:
+    busy = job(Size(workers=4, servers=1))
+    busy.cores_used = {"worker": 0.6, "ps": 0.3}
+    state = cluster({"j": busy}, cores=2.0)
+    state.shrinks = True
+    assert shrinks_after_loss(state) == {}
+
+
 def test_it_is_said_that_memory_does_not_fit_where_cores_would() -> None:
     holds = Size(workers=1, servers=1, worker_cores=0.5, server_cores=0.5, server_memory_bytes=12 * GIB)
     state = cluster({"runs": job(holds), "comes": job(None)})
