@@ -85,7 +85,7 @@ def read_settings(arguments: list[str] | None = None) -> Settings:
     parser.add_argument("--dir", dest="directory", default=environment.get("ROVER_STATE_DIR", ""))
     parser.add_argument("--storage", default="")
     parser.add_argument("--domain", default=environment.get("ROVER_DOMAIN", ""))
-    parser.add_argument("--bind", default="127.0.0.1")
+    parser.add_argument("--bind", default=environment.get("ROVER_BIND", "127.0.0.1"))
     parser.add_argument("--job", default=environment.get("ROVER_JOB", ""))
     parser.add_argument("--index", type=int, default=int(environment.get("ROVER_INDEX", "0")))
     parser.add_argument("--orphan-s", type=float, default=30.0)
@@ -263,6 +263,7 @@ async def _serve_ps(bus: NatsBus, settings: Settings, stop: asyncio.Event) -> No
             nonce=secrets.token_hex(8),
             host=settings.host,
             pid=os.getpid(),
+            bind=settings.bind,
         )
     )
     await _until(stop, serving)

@@ -6,6 +6,7 @@ directory (home.py). Loopback only. It is synchronous: it starts processes and w
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import re
 import shutil
@@ -22,12 +23,13 @@ from typing import Literal, Self
 from rover_bus.cli.home import Home, StackRecord
 from rover_bus.cli.supervisor import Order, Service, Supervisor, Tended, service_command
 from rover_bus.events.broker import EmbeddedBroker
-from rover_bus.events.errors import RoverError
+from rover_bus.events.errors import InputError, RoverError
 from rover_bus.events.subjects import name as check_name
 
 START_TIMEOUT_S = 30.0
 BRAIN_STOP_S = 5.0
 DAEMON_STOP_S = 50.0  # it drains its members first, each within its grace, and waits for a last cut
+LOOPBACK = "127.0.0.1"
 ORPHAN_S = 30.0
 # Of our own variables only these pass on to services; the others name a stack, and theirs comes with their arguments.
 PASSED_ON = ("ROVER_LOG_LEVEL", "ROVER_DOMAIN", "ROVER_SHM")
@@ -52,16 +54,18 @@ class RunningStack:
         plan_mode: str = "auto",
         quotas: Sequence[str] = (),
         brain: bool = True,
+        bind: str = LOOPBACK,
     ) -> None:
         """`disposable`: nobody wants its state: at its end the memory where its jobs staged cuts is freed, whatever became of
         them; when it ends by an exception its members are killed instead of drained. `brain` False: one more host of a cluster
-        that has its Brain elsewhere."""
+        that has its Brain elsewhere. `bind`: where broker, daemon and servers listen, and what other hosts are told (`check_bind`).
+        """
         self.home = home if isinstance(home, Home) else Home.find(home)
         self.host = check_name(host or _host_name(), "host")
         self.secret_file = Path(secret_file) if secret_file else self.home.secret_file
         self._given_url, self._sync, self._orphan_s = url, sync, orphan_s
         self._max_file_store_bytes, self._disposable = max_file_store_bytes, disposable
-        self._with_brain = brain
+        self._with_brain, self._bind = brain, check_bind(bind)
         self._brain = ["--plan-mode", plan_mode, *(word for quota in quotas for word in ("--quota", quota))]
         self._lock = -1
         self.broker: EmbeddedBroker | None = None
@@ -168,6 +172,7 @@ class RunningStack:
             return
         self.broker = EmbeddedBroker(
             self.home.broker,
+            host=self._bind,
             port=self._former_port(),
             sync=self._sync,
             secret_file=self.secret_file,
@@ -186,7 +191,7 @@ class RunningStack:
             port = int(self._port_file.read_text())
             with socket.socket() as probe:
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                probe.bind(("127.0.0.1", port))
+                probe.bind((self._bind, port))
         except (OSError, ValueError, OverflowError):
             return 0
         return port
@@ -194,7 +199,7 @@ class RunningStack:
     def _start_services(self) -> None:
         common = ["--url", self.url, "--secret-file", str(self.secret_file), "--host", self.host]
         node = ["--dir", str(self.home.node), "--storage", str(self.home.checkpoints)]
-        node += ["--orphan-s", str(self._orphan_s)]
+        node += ["--orphan-s", str(self._orphan_s), "--bind", self._bind]
         if self._with_brain:
             self.services["brain"] = self._service("brain", [*common, *self._brain])
         self.services["daemon"] = self._service("daemon", [*common, *node])
@@ -241,6 +246,24 @@ class _MendedBroker:
     def mend(self) -> None:
         if not self._broker.running:
             self._broker.start()
+
+
+def check_bind(address: str) -> str:
+    """Return an address to listen at. Raises InputError unless it is one IPv4 address that this machine has.
+
+    All addresses at once (0.0.0.0) will not do: other hosts are told where to connect, and nobody listens where he need not.
+    """
+    try:
+        named = ipaddress.IPv4Address(address)
+        with socket.socket() as probe:
+            probe.bind((address, 0))
+    except ipaddress.AddressValueError:
+        raise InputError(f"--bind {address}: name an IPv4 address of this machine") from None
+    except OSError as error:
+        raise InputError(f"--bind {address} is no address of this machine: {error.strerror}") from None
+    if named.is_unspecified:
+        raise InputError(f"--bind {address}: name the one address of this machine that the other hosts reach")
+    return address
 
 
 def _host_name() -> str:

@@ -158,6 +158,6 @@ def _shared(host: str, state_dir: Path, options: Options) -> dict[str, str]:
     """Return what the environments of all members have in common."""
     shared = {"PYTHONUNBUFFERED": "1"}  # a killed member's last lines shall be in its log
     shared |= os.environ
-    shared |= {"ROVER_HOST": host, "ROVER_STATE_DIR": str(state_dir)}
+    shared |= {"ROVER_HOST": host, "ROVER_STATE_DIR": str(state_dir), "ROVER_BIND": options.bind}
     reached = {"ROVER_URL": options.url, "ROVER_SECRET_FILE": options.secret_file}
     return shared | {key: value for key, value in reached.items() if value}

@@ -26,7 +26,7 @@ from rover_bus.ps.patience import Patience
 from rover_bus.ps.shared import SharedBodies, create_memory, map_memory
 from rover_bus.ps.stream import FrameReceiver, FrameSender, address_of, listen, shares_memory, tune
 
-TCP_LOOPBACK = "tcp:127.0.0.1:0"
+LOOPBACK = "127.0.0.1"
 HANDSHAKE_S = 10.0  # for a worker to prove itself
 MOST_CONNECTIONS = 4096
 MOST_WAITING_BYTES = 1 << 28  # of replies that a worker does not take: above it nothing more is read from it
@@ -34,14 +34,14 @@ MOST_WAITING_BYTES = 1 << 28  # of replies that a worker does not take: above it
 Result = TypeVar("Result")
 
 
-def loopback() -> tuple[str, ...]:
-    """Return where to listen unless told otherwise: shared memory for workers of this host where the system has it, and TCP.
+def addresses_at(bind: str = LOOPBACK) -> tuple[str, ...]:
+    """Return where to listen: shared memory for workers of this host where the system has it, and TCP at an address of it.
 
     The name is abstract: no file, gone with its process; and random, so that on another host nothing answers to it.
     """
     if sys.platform != "linux":
-        return (TCP_LOOPBACK,)
-    return f"shm:@rover-ps-{secrets.token_hex(16)}", TCP_LOOPBACK
+        return (f"tcp:{bind}:0",)
+    return f"shm:@rover-ps-{secrets.token_hex(16)}", f"tcp:{bind}:0"
 
 
 class _Connection:
@@ -90,7 +90,7 @@ class Server:
         self._connections: dict[socket.socket, _Connection] = {}
         self._listeners: dict[socket.socket, str] = {}  # and the address that was asked for
         try:
-            for address in addresses or loopback():
+            for address in addresses or addresses_at():
                 self._listeners[listen(address)] = address
         except BaseException:
             self.close()

@@ -360,14 +360,16 @@ async def serve_job(
     host: str = "",
     pid: int = 0,
     shared_memory: Path | None = None,
+    bind: str = "",
 ) -> None:
     """Run a parameter server in this process: sockets in a thread of their own, its life on the bus in this loop.
 
     `directory`: where the part of the final state goes; `shared_memory`: where parts of cuts are staged, None: nowhere.
+    `bind`: an address of this host that workers reach; empty: loopback.
     Ends when the job is over for it; raises Refused when it was replaced.
     """
     core = ServerCore(member.index, member.incarnation)
-    server, peers = _open_sockets(core, secret)
+    server, peers = _open_sockets(core, secret, bind)
     life = ServerLife(
         bus,
         job,
@@ -390,13 +392,13 @@ async def serve_job(
         await _serve_while_alive(server, life)
 
 
-def _open_sockets(core: ServerCore, secret: bytes) -> tuple[Server, Peers]:
+def _open_sockets(core: ServerCore, secret: bytes, bind: str) -> tuple[Server, Peers]:
     """Return who answers workers and other servers, and who asks other servers."""
     from rover_bus.ps.peers import Peers
-    from rover_bus.ps.server import Server, do_not_preempt
+    from rover_bus.ps.server import Server, addresses_at, do_not_preempt
 
     do_not_preempt()
-    return Server(core, secret), Peers(secret)
+    return Server(core, secret, addresses_at(bind) if bind else ()), Peers(secret)
 
 
 async def _serve_while_alive(server: Server, life: ServerLife) -> None:

@@ -50,7 +50,7 @@ def history(stack: Address, out: Path | None, output: str) -> None:
     known = visit(stack, read_history)
     if out:
         write_history(out, known)
-        click.echo(f"{len(known)} jobs in {out}", err=output == "json")
+        click.echo(f"{len(known)} job{'s' * (len(known) != 1)} in {out}", err=output == "json")
         return
     rows = history_rows(known)
     show(rows if output == "json" else map(brief, rows), COLUMNS, output, empty="no job yet")

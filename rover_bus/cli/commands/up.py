@@ -44,6 +44,12 @@ ROOM_BYTES = 8 << 20
 )
 @click.option("--host", default="", help="Name of this host [its own].")
 @click.option(
+    "--bind",
+    default="127.0.0.1",
+    metavar="ADDRESS",
+    help="Listen at this address of the machine, so that other machines reach it [loopback]. Nothing is encrypted.",
+)
+@click.option(
     "--plan-mode",
     type=click.Choice(["observe", "approve", "auto"]),
     default="auto",
@@ -59,6 +65,7 @@ def up(
     sync: Literal["default", "always"],
     max_store: str,
     host: str,
+    bind: str,
     plan_mode: str,
     quotas: tuple[str, ...],
     detach: bool,
@@ -66,7 +73,8 @@ def up(
 ) -> None:
     """Run a stack on this machine until Ctrl-C: a broker, a node daemon and a Brain, each started again when it ends.
 
-    Everything listens on loopback and demands the stack's secret. Jobs come by `rover submit` from another terminal.
+    Everything listens on loopback, or where --bind says, and demands the stack's secret. Jobs come by `rover submit` from another
+    terminal.
     """
     home = Home.find(directory)
     if detach:
@@ -83,6 +91,7 @@ def up(
             secret_file=secret_file,
             sync=sync,
             host=host,
+            bind=bind,
             max_file_store_bytes=limit,
             plan_mode=plan_mode,
             quotas=quotas,

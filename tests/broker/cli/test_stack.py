@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -259,3 +260,75 @@ def test_a_stack_in_the_background_is_ended_by_down(tmp_path: Path) -> None:
     assert rover("down", *where, cwd=tmp_path).returncode == 0
     until(lambda: processes_of(tmp_path) == [], "the end of the services")
     assert rover("down", *where, cwd=tmp_path).returncode == 4
+
+
+# -- several machines ----------------------------------------------------------------------------------------------------
+
+
+def listening(directory: Path) -> set[str]:
+    """Where the processes that belong to a directory take connections."""
+    found = set()
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            words = " ".join([*process.cmdline(), *process.environ().values()])
+            if str(directory) in words and process.pid != os.getpid():
+                found |= {each.laddr.ip for each in process.net_connections("tcp") if each.status == "LISTEN"}
+    return found
+
+
+def test_hosts_of_several_machines_are_one_stack_and_nobody_listens_where_he_need_not(tmp_path: Path) -> None:
+    one = RunningStack(tmp_path / "one", host="one", bind="127.0.0.2", disposable=True)
+    with one:
+        assert one.url.startswith("nats://127.0.0.2:")
+        two = RunningStack(
+            tmp_path / "two",
+            host="two",
+            bind="127.0.0.3",
+            url=one.url,
+            secret_file=one.secret_file,
+            brain=False,
+            disposable=True,
+        )
+        with two:
+            (tmp_path / "t.csv").write_text(
+                "label,user\n" + "".join(f"{n % 2},u{n % 97}\n" for n in range(2_000))
+            )
+            (tmp_path / "job.toml").write_text(
+                'name = "wide"\n[data]\ntrain = "t.csv"\nbatch_size = 16\nepochs = 2\nread_latency = "10ms"\n'
+                'schema = { label = "label", categorical = ["user"] }\n[workers]\ncount = 2\n[servers]\ncount = 2\n'
+                '[checkpoint]\nevery = "1s"\ncopies = 1\npersist = false\n'
+            )
+            submitted = rover("submit", "job.toml", home=one.home.root, cwd=tmp_path)
+            assert submitted.returncode == 0, submitted.stderr
+            heard = set[str]()
+
+            def redundant() -> str:
+                heard.update(listening(tmp_path))
+                return rover("events", "wide", "-k", "checkpoint.redundant", home=one.home.root).stdout
+
+            until(redundant, "a cut whose parts went from machine to machine")
+            assert heard == {"127.0.0.2", "127.0.0.3"}
+            until(
+                lambda: "completed" in rover("events", "wide", "-k", "job.ended", home=one.home.root).stdout,
+                "the end",
+            )
+            counted = json.loads(rover("witness", "wide", "--json", home=one.home.root).stdout)
+            assert (counted["applied"], counted["missing"], counted["duplicated"]) == (4_000, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("address", "says"),
+    [
+        ("0.0.0.0", "name the one address"),
+        ("192.0.2.1", "is no address of this machine"),
+        ("here", "name an IPv4 address"),
+        ("::1", "name an IPv4 address"),
+    ],
+)
+def test_an_address_to_listen_at_is_one_that_this_machine_has(
+    tmp_path: Path, address: str, says: str
+) -> None:
+    done = rover("up", "--bind", address, home=tmp_path)
+    assert done.returncode == 2
+    assert says in done.stderr
+    assert len(done.stderr.splitlines()) == 1
