@@ -29,8 +29,8 @@ from rover_bus.brain.wishes import (
     Left,
     Wish,
     before_choice,
+    cramped,
     declined,
-    held_back,
     limits_of,
     predicted,
     size_after,
@@ -52,7 +52,9 @@ def choose_sizes(turns: Iterable[str], state: State, quotas: Mapping[str, Budget
         if answer is None:
             model = fit_job(job)
             if isinstance(model, NotEnough):
-                answer = held_back(job, left_for(name)) or Left(Reason.NOT_ENOUGH_SAMPLES, model.reason)
+                answer = cramped(job, left_for(name), quota_left(name, state, quotas)) or Left(
+                    Reason.NOT_ENOUGH_SAMPLES, model.reason
+                )
             else:
                 models[name] = model
         if answer is not None:

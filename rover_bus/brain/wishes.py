@@ -266,22 +266,28 @@ def _idle_cores(job: KnownJob) -> Wish | None:
     )
 
 
-def held_back(job: KnownJob, cores_left: float) -> Left | None:
-    """Say that members use up their cores, may have more, and that these are not free; None when that is not so."""
+def cramped(job: KnownJob, cores_left: float, quota: float) -> Left | None:
+    """Say that nothing is tried for want of room: for more cores of members that use up theirs, or for one worker more.
+
+    None: there is room. `quota`: the part of `cores_left` that its tenant may use, whichever is less binds.
+    """
     held, spec, used = job.held, job.spec, job.cores_used
     assert held is not None
-    spare = cores_left - job.charge(held).cores
+    charged = job.charge(held)
+    spare = cores_left - charged.cores
+    reason = Reason.QUOTA_EXCEEDED if quota <= cores_left else Reason.NO_CAPACITY
+    free = f"{max(spare, 0):.2g} are {'left of the quota' if quota <= cores_left else 'free'}"
     for role, noun, busy, now, count in (
         (spec.workers, "worker", used.get("worker", 0.0), held.worker_cores, held.workers),
         (spec.servers, "server", used.get("ps", 0.0), held.server_cores, held.servers),
     ):
         above = [cores for cores in usable(steps_of(role, now), now, busy) if cores > now]
         if now and above and count * (above[0] - now) > spare:
-            return Left(
-                Reason.NO_CAPACITY,
-                f"a {noun} keeps {busy:.2f} of {now:g} cores busy; {above[0]:g} each take "
-                f"{count * (above[0] - now):g} cores more, and {max(spare, 0):.2g} are free",
-            )
+            more = f"{above[0]:g} each take {count * (above[0] - now):g} cores more"
+            return Left(reason, f"a {noun} keeps {busy:.2f} of {now:g} cores busy; {more}, and {free}")
+    grows = not spec.workers.count and held.workers < spec.workers.max_count
+    if grows and charged.worker_cores > spare:
+        return Left(reason, f"one worker more takes {charged.worker_cores:.2g} cores, and {free}")
     return None
 
 

@@ -30,11 +30,13 @@ def explain(stack: Address, job: str, number: int | None, output: str) -> None:
         from rover_bus.cli.plans import read_plans
 
         plans = await read_plans(bus, job)
-        view = plans.find(number)
         brain = await read_brain(bus, job)
-        explained = explain_plan(view, brain.job_at(job, view.number), brain.state)
         held_back = brain.withheld.get(job)
         left = None if held_back is None else {"constant": held_back.constant, "detail": held_back.detail}
+        if number is None and plans.newest is None:
+            return {"job": job, "plan": None, "left_as_it_is": left}
+        view = plans.find(number)
+        explained = explain_plan(view, brain.job_at(job, view.number), brain.state)
         return explained | {"left_as_it_is": left, "stop": plans.forecast}
 
     explained = visit(stack, read)
@@ -97,6 +99,8 @@ def tell(explained: Row) -> list[str]:
     from rover_bus.cli.explanation import error_text, tell_forecast
     from rover_bus.cli.plans import change_text, size_text
 
+    if explained["plan"] is None:
+        return _waiting(explained)
     by = f", by {explained['by']}" if explained["by"] else ""
     wanted, came_from = explained["wanted"], explained["computed_from"]
     lines = [
@@ -126,11 +130,24 @@ def tell(explained: Row) -> list[str]:
     )
     if explained.get("stop"):
         lines.append(f"stop       {tell_forecast(explained['stop'])}")
-    left = explained.get("left_as_it_is")
-    if left:
-        detail = f" ({left['detail']})" if left["detail"] else ""
-        lines.append(f"since then left as it is: {left['constant']}{detail}")
+    if explained.get("left_as_it_is"):
+        lines.append(f"since then left as it is: {_left(explained['left_as_it_is'])}")
     return lines
+
+
+def _waiting(explained: Row) -> list[str]:
+    """A job without a plan: what it waits for."""
+    left = explained["left_as_it_is"]
+    why = (
+        f"it waits: {_left(left)}"
+        if left
+        else "the Brain has not spoken of it; `rover doctor` says whether it is up"
+    )
+    return [f"{explained['job']} has no plan yet", why]
+
+
+def _left(left: dict[str, str]) -> str:
+    return f"{left['constant']} ({left['detail']})" if left["detail"] else left["constant"]
 
 
 def _inputs(explained: Row) -> list[str]:

@@ -285,6 +285,14 @@ def gives_half_as_much_again_where_twice_finds_no_room() -> Any:
     return life
 
 
+def says_that_the_quota_has_no_room_for_a_second_worker() -> Any:
+    """It cannot be probed, so nothing is known of it but that: a person who asks why it stays small must be told."""
+    life = Life(cores=4.0, quotas={"ads": Budget(0.9, float(64 * GIB))})
+    life.submit("j", step, cores=0.4, max_workers=3, plan={"tenant": "ads"})
+    life.wait(60)
+    return life
+
+
 def says_that_cores_are_used_up_and_none_are_free() -> Any:
     life = Life(cores=1.2)
     job = life.submit("j", step, workers=2, cores=0.5, max_cores=1.0, input_share=0.0)
@@ -452,6 +460,7 @@ STORIES: tuple[Story, ...] = (
     gives_running_workers_the_cores_that_they_use_up,
     gives_half_as_much_again_where_twice_finds_no_room,
     says_that_cores_are_used_up_and_none_are_free,
+    says_that_the_quota_has_no_room_for_a_second_worker,
     takes_back_cores_that_bring_nothing,
     adds_a_server_when_the_only_one_is_busy,
     keeps_the_servers_whose_rollout_failed,

@@ -112,6 +112,15 @@ def test_what_if_says_when_a_size_is_far_beyond_what_was_measured() -> None:
     assert suppose(known(), cluster(known()), Size(workers=6, servers=1))["far_from_measured"] == []
 
 
+def test_a_job_without_a_plan_is_told_what_it_waits_for() -> None:
+    left = {"constant": "quota_exceeded", "detail": "1 cores more do not fit the quota of 'ads'"}
+    assert tell({"job": "a", "plan": None, "left_as_it_is": left}) == [
+        "a has no plan yet",
+        "it waits: quota_exceeded (1 cores more do not fit the quota of 'ads')",
+    ]
+    assert "rover doctor" in tell({"job": "a", "plan": None, "left_as_it_is": None})[1]
+
+
 def test_a_persons_plan_says_that_a_person_made_it() -> None:
     assert "made from  a person's word" in tell(explain_plan(PlanView(PROPOSED, 1), None, State()))
     ours = PROPOSED.replace(brain_term=3, log_sequence=7, members_plan=2)
