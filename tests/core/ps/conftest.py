@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 import pytest
+from moving_slots import Rollout, Training
 
 from rover_bus.events.requests import ServerAddress
 from rover_bus.ps.core import ServerCore
@@ -102,3 +103,10 @@ def cluster():
 @pytest.fixture
 def make_cluster():
     return Cluster
+
+
+@pytest.fixture
+def moved(make_cluster):
+    """Three servers, the master's part by hand, and a training on them."""
+    cluster = make_cluster(servers=3)
+    return cluster, Rollout(cluster), Training(cluster)
