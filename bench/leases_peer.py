@@ -58,18 +58,18 @@ def main() -> None:
     begin.wait()
     for thread in threads:
         thread.join()
-    latencies.sort()
-    print(
-        json.dumps(
-            {
-                "committed": sum(done),
-                "calls": len(latencies),
-                "p50_ms": 1e3 * latencies[len(latencies) // 2],
-                "p99_ms": 1e3 * latencies[int(len(latencies) * 0.99)],
-            }
-        ),
-        flush=True,
-    )
+    report(sum(done), sorted(latencies))
+
+
+def report(committed: int, latencies: list[float]) -> None:
+    """Print the last line: what leases.py reads. `latencies` ascending, in seconds."""
+    found = {
+        "committed": committed,
+        "calls": len(latencies),
+        "p50_ms": 1e3 * latencies[len(latencies) // 2],
+        "p99_ms": 1e3 * latencies[int(len(latencies) * 0.99)],
+    }
+    print(json.dumps(found), flush=True)
 
 
 if __name__ == "__main__":

@@ -191,8 +191,8 @@ def run(spec: JobSpec, home: Home, seconds: float) -> Meter:
     return meter
 
 
-def sum_up(meter: Meter, reports: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return what counts, what does not, and the share."""
+def count(meter: Meter, reports: list[dict[str, Any]]) -> dict[str, float]:
+    """Return the seconds that count as overhead, by who spent them."""
 
     def threads(name: str) -> float:
         return sum(float(report["threads"].get(name, 0.0)) for report in reports)
@@ -200,12 +200,20 @@ def sum_up(meter: Meter, reports: list[dict[str, Any]]) -> dict[str, Any]:
     def total(name: str) -> float:
         return sum(float(report[name]) for report in reports)
 
-    parse_s = total("parse_s")
-    counted = {role: meter.spent_s(role) for role in COUNTED} | {
+    return {role: meter.spent_s(role) for role in COUNTED} | {
         "worker bus": threads("rover-session"),
-        "worker reader": max(threads("rover-reader") - parse_s, 0.0),
+        "worker reader": max(threads("rover-reader") - total("parse_s"), 0.0),
         "blocked": total("first_s") + total("wait_s") + total("read_s"),
     }
+
+
+def sum_up(meter: Meter, reports: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return what counts, what does not, and the share."""
+
+    def total(name: str) -> float:
+        return sum(float(report[name]) for report in reports)
+
+    counted = count(meter, reports)
     more = {
         "training CPU": total("inside_cpu_s"),
         "server bus": meter.main_threads_s("ps"),
@@ -223,7 +231,7 @@ def sum_up(meter: Meter, reports: list[dict[str, Any]]) -> dict[str, Any]:
         "met": sum(counted.values()) <= LIMIT * sum(work_s.values()),
         "aside_s": {
             "broker": meter.spent_s("broker"),
-            "parsing": parse_s,
+            "parsing": total("parse_s"),
             "joining": total("join_s"),
             "starting": total("first_s"),
             "waiting for leases": total("wait_s"),

@@ -8,6 +8,11 @@ from rover_bus.events.facts import Fact
 
 def tell_plan(fact: Fact) -> str:
     """Return what happened in one line, "" for a fact of another kind."""
+    return _tell_life(fact) or _tell_words(fact) or _tell_findings(fact)
+
+
+def _tell_life(fact: Fact) -> str:
+    """What becomes of a plan."""
     match fact:
         case facts.PlanChecked(plan=plan, outcome=outcome):
             return {
@@ -15,16 +20,6 @@ def tell_plan(fact: Fact) -> str:
                 "waits": f"plan {plan} waits for a person: rover plan approve | reject",
                 "observed": f"plan {plan} is only observed",
             }[outcome]
-        case facts.PlanApproved(plan=plan, by=by):
-            return f"{by or 'somebody'} approves plan {plan}"
-        case facts.PlanRejected(plan=plan, by=by, reason=reason):
-            return f"{by or 'somebody'} rejects plan {plan}{f': {reason}' if reason else ''}"
-        case facts.PlanModeSet(mode=mode, by=by):
-            return f"{by or 'somebody'} sets the mode of plans to {mode}"
-        case facts.ClusterModeSet(mode=mode, by=by, reason=reason):
-            return f"{by or 'somebody'} sets the mode of all jobs' plans to {mode}{f': {reason}' if reason else ''}"
-        case facts.QuotaSet():
-            return _tell_quota(fact)
         case facts.PlanWithheld(constant=constant, reason=reason):
             return f"left as it is ({constant}){f': {reason}' if reason else ''}"
         case facts.PlanSettled(plan=plan):
@@ -35,6 +30,36 @@ def tell_plan(fact: Fact) -> str:
             return f"plan {plan} is kept ({constant}): {_figures(fact)}"
         case facts.PlanRolledBack(plan=plan, by_plan=by_plan, constant=constant):
             return f"plan {plan} is rolled back by plan {by_plan} ({constant}): {_figures(fact)}"
+    return ""
+
+
+def _tell_words(fact: Fact) -> str:
+    """What people say, and what follows at once."""
+    match fact:
+        case facts.PlanApproved(plan=plan, by=by):
+            return f"{by or 'somebody'} approves plan {plan}"
+        case facts.PlanRejected(plan=plan, by=by, reason=reason):
+            return f"{by or 'somebody'} rejects plan {plan}{f': {reason}' if reason else ''}"
+        case facts.PlanModeSet(mode=mode, by=by):
+            return f"{by or 'somebody'} sets the mode of plans to {mode}"
+        case facts.ClusterModeSet(mode=mode, by=by, reason=reason):
+            return f"{by or 'somebody'} sets the mode of all jobs' plans to {mode}{f': {reason}' if reason else ''}"
+        case facts.QuotaSet():
+            return _tell_quota(fact)
+        case facts.JobPauseRequested(by=by, reason=reason):
+            return f"{by or 'somebody'} asks for a pause{f': {reason}' if reason else ''}"
+        case facts.JobResumeRequested(by=by):
+            return f"{by or 'somebody'} lets the job go on"
+        case facts.JobPaused(by=by, workers=workers, reason=reason):
+            return f"paused{f' by {by}' if by else ''}: {_workers(workers)} to leave{f' ({reason})' if reason else ''}"
+        case facts.JobResumed(workers=workers):
+            return f"resumed with {_workers(workers)}"
+    return ""
+
+
+def _tell_findings(fact: Fact) -> str:
+    """What the Brain found in the samples."""
+    match fact:
         case facts.StragglerFound(member=member, share=share, lease_share=lease):
             return f"{member} is slow: {share:.0%} of what is expected; its leases shrink to {lease:.0%}"
         case facts.StragglerRecovered(member=member, share=share):
@@ -45,14 +70,6 @@ def tell_plan(fact: Fact) -> str:
             if eta_s < 0:
                 return f"the target is out of reach by what is known ({constant})"
             return f"the target will be reached in {eta_s:.0f} s ({_until(low)} to {_until(high)})"
-        case facts.JobPauseRequested(by=by, reason=reason):
-            return f"{by or 'somebody'} asks for a pause{f': {reason}' if reason else ''}"
-        case facts.JobResumeRequested(by=by):
-            return f"{by or 'somebody'} lets the job go on"
-        case facts.JobPaused(by=by, workers=workers, reason=reason):
-            return f"paused{f' by {by}' if by else ''}: {_workers(workers)} to leave{f' ({reason})' if reason else ''}"
-        case facts.JobResumed(workers=workers):
-            return f"resumed with {_workers(workers)}"
     return ""
 
 

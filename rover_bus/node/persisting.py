@@ -33,7 +33,7 @@ from rover_bus.events.checkpoint_facts import (
     HostPartMirrored,
     PartStaged,
 )
-from rover_bus.events.facts import Fact, HostLeft, HostRegistered, JobEnded, JobSubmitted
+from rover_bus.events.facts import Fact, HostFact, HostLeft, HostRegistered, JobEnded, JobFact, JobSubmitted
 from rover_bus.events.job import CheckpointSpec
 from rover_bus.node.groups import Group, choose_groups
 from rover_bus.node.holders import choose_holders
@@ -205,7 +205,13 @@ class Persisting:
 
 def evolve(state: Persisting, event: Fact | Observation) -> Persisting:
     """Take a fact or an observation in."""
-    match event:
+    if isinstance(event, HostFact):
+        return _hear_host(state, event)
+    return _hear_job(state, event) if isinstance(event, JobFact) else _observe(state, event)
+
+
+def _hear_job(state: Persisting, fact: JobFact) -> Persisting:
+    match fact:
         case JobSubmitted(job=job, uid=uid, spec=spec):
             fresh = JobCheckpoints(uid, spec.checkpoint or CheckpointSpec())
             return _with_job(state, job, fresh)
@@ -215,35 +221,44 @@ def evolve(state: Persisting, event: Fact | Observation) -> Persisting:
             if place.host != state.host:
                 return state
             return _stage(state, job, uid, place.part, (generation, cut))
-        case Found(uid=uid, part=part, cut=cut, generation=generation):
-            for job, about in state.jobs.items():
-                if about.uid == uid:
-                    return _stage(state, job, uid, part, (generation, cut))
-            return state
+        case CheckpointOpened(job=job, uid=uid):
+            about = _known(state, job, uid)
+            return _with_job(state, job, replace(about, opened=(fact.generation, fact.cut)))
+        case CheckpointStaged(job=job, uid=uid, parts=parts):
+            about = _known(state, job, uid)
+            where = {place.part: place.host for place in parts}
+            complete = fact.generation, fact.cut
+            return _with_job(state, job, replace(about, complete=where, complete_cut=complete))
+        case CheckpointRedundant(job=job, uid=uid):
+            about = _known(state, job, uid)
+            return _with_job(state, job, replace(about, safe=max(about.safe, (fact.generation, fact.cut))))
+        case CheckpointPersistOrdered() | CheckpointManifestOrdered():
+            return _order(state, fact)
+        case CheckpointReady() | CheckpointSuperseded() | CheckpointFailed():
+            return _close(state, fact)
+    return state
+
+
+def _hear_host(state: Persisting, fact: HostFact) -> Persisting:
+    match fact:
         case HostRegistered(host=host, lends=lends, domain=domain):
             return replace(state, peers=_put(state.peers, host, Peer(lends, domain or host)))
         case HostLeft(host=host):
             left = {name: peer for name, peer in state.peers.items() if name != host}
             return replace(state, peers=MappingProxyType(left))
         case HostPartDigested() | HostPartMirrored():
-            return _hold(state, event)
-        case CheckpointOpened(job=job, uid=uid):
-            about = _known(state, job, uid)
-            return _with_job(state, job, replace(about, opened=(event.generation, event.cut)))
-        case CheckpointStaged(job=job, uid=uid, parts=parts):
-            about = _known(state, job, uid)
-            where = {place.part: place.host for place in parts}
-            complete = event.generation, event.cut
-            return _with_job(state, job, replace(about, complete=where, complete_cut=complete))
-        case CheckpointRedundant(job=job, uid=uid):
-            about = _known(state, job, uid)
-            return _with_job(state, job, replace(about, safe=max(about.safe, (event.generation, event.cut))))
+            return _hold(state, fact)
+    return state
+
+
+def _observe(state: Persisting, seen: Fact | Observation) -> Persisting:
+    match seen:
+        case Found(uid=uid, part=part, cut=cut, generation=generation):
+            for job, about in state.jobs.items():
+                if about.uid == uid:
+                    return _stage(state, job, uid, part, (generation, cut))
         case Asked():
-            return _ask(state, event)
-        case CheckpointPersistOrdered() | CheckpointManifestOrdered():
-            return _order(state, event)
-        case CheckpointReady() | CheckpointSuperseded() | CheckpointFailed():
-            return _close(state, event)
+            return _ask(state, seen)
         case Begun(task):
             return replace(state, running=state.running | {task})
         case Done(task):
@@ -251,7 +266,7 @@ def evolve(state: Persisting, event: Fact | Observation) -> Persisting:
         case CalledOff(task):
             return _settle(state, task)
         case Failed():
-            return _fail(state, event)
+            return _fail(state, seen)
     return state
 
 

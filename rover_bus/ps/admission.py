@@ -272,22 +272,10 @@ def evolve(state: Admission, event: Event) -> Admission:
     """Return the state after an event."""
     replace = msgspec.structs.replace
     match event:
-        case Admitted(history, generation, name) if keeps(name) and history == state.history:
-            return replace(state, generation=generation, admitted=name, routing=None, frozen={}, arrived=())
+        case Admitted():
+            return _admit(state, event)
         case Loaded(groups, closed_before):
             return replace(state, groups=_merged(groups), closed_before=closed_before)
-        case Admitted(history, generation, name):
-            return replace(
-                state,
-                history=history,
-                generation=generation,
-                admitted=name,
-                routing=None,
-                groups=(),
-                closed_before=0,
-                frozen={},
-                arrived=(),
-            )
         case Routed(table, slots) if state.routing is None and not holds_slots(state):
             return replace(state, routing=table, groups=(SlotGroup(slots, {}),) if slots else ())
         case Routed(table, slots):
@@ -311,6 +299,17 @@ def evolve(state: Admission, event: Event) -> Admission:
             return replace(state, groups=_merged(settled))
         case EpochsClosed(before):
             return _without_closed(state, max(before, state.closed_before))
+
+
+def _admit(state: Admission, admitted: Admitted) -> Admission:
+    """Begin a generation, with what is held or with nothing (P5)."""
+    history, generation, name = admitted
+    fresh = msgspec.structs.replace(
+        state, history=history, generation=generation, admitted=name, routing=None, frozen={}, arrived=()
+    )
+    if keeps(name) and history == state.history:
+        return fresh
+    return msgspec.structs.replace(fresh, groups=(), closed_before=0)
 
 
 def _without_closed(state: Admission, before: int) -> Admission:

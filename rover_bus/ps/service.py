@@ -364,9 +364,8 @@ async def serve_job(
 ) -> None:
     """Run a parameter server in this process: sockets in a thread of their own, its life on the bus in this loop.
 
-    `directory`: where the part of the final state goes; `shared_memory`: where parts of cuts are staged, None: nowhere.
-    `bind`: an address of this host that workers reach; empty: loopback.
-    Ends when the job is over for it; raises Refused when it was replaced.
+    `directory`: where the part of the final state goes; `shared_memory`: where parts of cuts are staged, None: nowhere; `bind`: an
+    address of this host that workers reach, empty: loopback. Ends when the job is over for it; raises Refused when it was replaced.
     """
     core = ServerCore(member.index, member.incarnation)
     server, peers = _open_sockets(core, secret, bind)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+import time
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ import pytest
 from rover_bus.events.errors import NotEnoughMemory, RoverError
 from rover_bus.flash import parity_slots
 from rover_bus.flash.digests import digest_staged
-from rover_bus.flash.errors import NoCheckpoint
+from rover_bus.flash.errors import NoCheckpoint, SlotsBusy
 from rover_bus.flash.staged import find_staged, newest_staged
 from rover_bus.flash.store import FlashStore
 from rover_bus.node.groups import choose_groups
@@ -79,8 +80,19 @@ class Owner:
         self.state["emb"][slice(None) if ids is None else ids] += np.float32(cut)
         self.state["step"] = np.array(cut)
         touched = None if ids is None else {"emb": np.array(ids), "none": np.array([], np.int64)}
-        self.store.save(self.state, cut, touched=touched, extra=b"applied %d" % cut)
+        self.save(cut, touched)
         digest_staged(newest_staged(self.root / UID, self.part, model="m"))
+
+    def save(self, cut, touched):
+        """Save, as soon as the threads that lent the cuts before have let go of them."""
+        end_s = time.monotonic() + 30.0
+        while True:
+            try:
+                self.store.save(self.state, cut, touched=touched, extra=b"applied %d" % cut)
+                return
+            except SlotsBusy:
+                assert time.monotonic() < end_s
+                time.sleep(0.005)
 
     def close(self):
         self.server.close()
