@@ -16,7 +16,7 @@ from rover_bus.ps.core import ServerCore
 from rover_bus.ps.exchange import LinkLost
 from rover_bus.ps.frame import Buffer
 from rover_bus.ps.memory import populate
-from rover_bus.ps.transfer import Apply, Ask, Effect, Pace, Rest, Transfer
+from rover_bus.ps.transfer import Answer, Apply, Ask, Effect, Pace, Rest, Transfer
 
 log = get_logger("rover.ps.moves")
 
@@ -121,7 +121,9 @@ class Moves:
             case Ask(server, frame, last):
                 if last:
                     self._froze_s.setdefault(transfer.order.move, _now())
-                return await self._ask(server, frame)
+                asked_s = _now()
+                header, body = await self._ask(server, frame)
+                return Answer(header, body, _now() - asked_s)
 
     async def _keep_pace(self, move: int, seconds: float) -> None:
         """Wait until `seconds` after the last time. Nobody trains while no push comes."""

@@ -22,6 +22,8 @@ from rover_bus.ps.messages import Fetch, Fetched, RefusedMessage
 from rover_bus.ps.moving import FEW_ROWS
 
 CHUNK_BYTES = 1 << 19  # little enough to fit in while a worker computes
+LARGEST_CHUNK = 4 * CHUNK_BYTES  # from a source that answers late: it rarely gets to run
+LATE_S = 0.02  # longer than a source may let us wait for its workers' sake
 RATE_BYTES = 64 << 20  # a second, while workers train: what a copy takes of them, it takes by the byte
 MOST_ROUNDS = 8  # of catching up: a slot that changes faster than that is handed over as it is
 FIRST_REST_S, LONGEST_REST_S = (
@@ -30,8 +32,16 @@ FIRST_REST_S, LONGEST_REST_S = (
 )  # after a source that did not answer, or does not know of the move yet
 
 
+class Answer(NamedTuple):
+    """What a server replied, and how long that took."""
+
+    header: Buffer
+    body: Buffer
+    seconds: float
+
+
 class Ask(NamedTuple):
-    """Send a frame to the source. Result: its reply (header, body). `last`: from here on the source takes no pushes."""
+    """Send a frame to the source. Result: its `Answer`. `last`: from here on the source takes no pushes."""
 
     server: ServerAddress
     frame: list[Buffer]
@@ -67,6 +77,7 @@ class Transfer:
     def __init__(self, order: MoveOrder, core: ServerCore) -> None:
         self.order, self._core = order, core
         self.status = MoveStatus(move=order.move, phase="copying")
+        self._chunk_bytes = CHUNK_BYTES
 
     def steps(self) -> Steps:
         """Fetch everything, then the rest; `status` says how that ended. Goes on for as long as the move is on."""
@@ -108,18 +119,24 @@ class Transfer:
         """Ask until there is an answer: the same number again when one is lost."""
         rest_s = FIRST_REST_S
         while True:
-            frame: tuple[Buffer, Buffer] | None = None
+            answer: Answer | None = None
             with suppress(LinkLost):
-                frame = yield self._ask(number, last)
-            reply = messages.decode_reply(frame[0]) if frame is not None else None
-            if frame is not None and isinstance(reply, Fetched) and reply.number == number:
-                return reply, frame[1]
+                answer = yield self._ask(number, last)
+            reply = messages.decode_reply(answer.header) if answer is not None else None
+            if answer is not None and isinstance(reply, Fetched) and reply.number == number:
+                self._adapt(answer.seconds)
+                return reply, answer.body
             if isinstance(reply, RefusedMessage) and not (
                 reply.retry_s or reply.code == messages.UNKNOWN_MOVE
             ):
                 raise BadMessage(f"server {self.order.source.index} refused: {reply.message}")
             yield Rest(rest_s)
             rest_s = min(2 * rest_s, LONGEST_REST_S)
+
+    def _adapt(self, answer_s: float) -> None:
+        """Ask a source that answers late for more at a time, and for less again, little by little, when it does not."""
+        wanted = 2 * self._chunk_bytes if answer_s > LATE_S else self._chunk_bytes - CHUNK_BYTES // 8
+        self._chunk_bytes = min(max(wanted, CHUNK_BYTES), LARGEST_CHUNK)
 
     def _ask(self, number: int, last: bool) -> Ask:
         return Ask(self.order.source, self._frame(number, last), last)
@@ -131,7 +148,7 @@ class Transfer:
             move=self.order.move,
             number=number,
             target=(state.index, state.incarnation),
-            most_bytes=CHUNK_BYTES,
+            most_bytes=self._chunk_bytes,
             hand_over=last,
         )
         return messages.encode(fetch)

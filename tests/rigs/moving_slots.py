@@ -14,7 +14,7 @@ from rover_bus.ps.local import LocalParameters
 from rover_bus.ps.routing import owner_of_slots
 from rover_bus.ps.spec import Adagrad, Adam, Add, Dense, Growing, Hashed, Normal
 from rover_bus.ps.store import BatchKey
-from rover_bus.ps.transfer import Apply, Ask, Transfer
+from rover_bus.ps.transfer import Answer, Apply, Ask, Transfer
 
 TABLES = (
     Growing(name="item", width=4, optimizer=Adagrad(rate=0.1), init=Normal(0.1)),
@@ -37,6 +37,7 @@ class Rollout:
     def __init__(self, cluster):
         self.cluster, self.moves = cluster, 0
         self.lost = set()  # numbers of requests whose answer is lost once
+        self.answer_s = 0.0  # that a source takes
 
     def order(self, source, target, slots):
         self.moves += 1
@@ -75,7 +76,7 @@ class Rollout:
                         error = refused
                 case Ask(server, frame):
                     asked += 1
-                    result = carry(self.cluster.cores[server.index], frame)
+                    result = Answer(*carry(self.cluster.cores[server.index], frame), self.answer_s)
                     if asked in self.lost:
                         error = LinkLost("lost by the test")
                     yield asked

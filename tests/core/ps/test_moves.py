@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 from moving_slots import Rollout, Training, compress
 
 from rover_bus.ps.exchange import Receive
+from rover_bus.ps.moving import Departure
 from rover_bus.ps.ranges import mask_of, members_of
+from rover_bus.ps.transfer import CHUNK_BYTES, LARGEST_CHUNK
 
 
 def test_a_move_under_load_changes_nothing_but_the_place(moved):
@@ -22,6 +24,26 @@ def test_a_move_under_load_changes_nothing_but_the_place(moved):
         training.step()
     training.check()
     assert {len(core.state.groups) for core in cluster.cores.values()} == {1}
+
+
+def test_a_source_that_answers_late_is_asked_for_more_at_a_time(moved, monkeypatch):
+    _, rollout, training = moved
+    training.step()
+    wanted, advance = [], Departure.advance
+
+    def watched(departure, fetch, tables):
+        wanted.append(fetch.most_bytes)
+        advance(departure, fetch, tables)
+
+    monkeypatch.setattr(Departure, "advance", watched)
+    rollout.move(0, 1, [(0, 300)], training.step)
+    assert set(wanted) == {CHUNK_BYTES}
+    wanted.clear()
+    rollout.answer_s = 0.05
+    rollout.move(0, 2, [(300, 1200)], training.step)
+    assert wanted[:3] == [CHUNK_BYTES, 2 * CHUNK_BYTES, 4 * CHUNK_BYTES]
+    assert max(wanted) == LARGEST_CHUNK
+    training.check()
 
 
 def test_a_server_gives_everything_away_and_gets_it_back(moved):
