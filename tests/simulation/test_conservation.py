@@ -27,6 +27,7 @@ ONCE_WRONG = {
     201080: "the same",
     202424: "the same",
     205156: "routing that a server had overtaken was taken for news, and used up a worker's patience at once",
+    702471: "a routing named a server that never had slots; it died, and nobody started it again",
     209572: "what became of a restore was reported again in the next generation",
 }
 
