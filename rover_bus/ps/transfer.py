@@ -21,7 +21,7 @@ from rover_bus.ps.frame import BodyReader, Buffer
 from rover_bus.ps.messages import Fetch, Fetched, RefusedMessage
 from rover_bus.ps.moving import FEW_ROWS
 
-CHUNK_BYTES = 1 << 19  # little enough to fit in while a worker computes
+CHUNK_BYTES = 3 << 18  # little enough to fit in while a worker computes
 LARGEST_CHUNK = 4 * CHUNK_BYTES  # from a source that answers late: it rarely gets to run
 LATE_S = 0.02  # longer than a source may let us wait for its workers' sake
 RATE_BYTES = 64 << 20  # a second, while workers train: what a copy takes of them, it takes by the byte
