@@ -23,7 +23,7 @@ from rover_bus.brain.models.samples import Configurations, NotEnough
 from rover_bus.brain.predicting import OverruledModel, fit_job, place_of
 from rover_bus.brain.rules import HEADROOM, RULES
 from rover_bus.brain.sizing import first_size
-from rover_bus.brain.spaces import open_space
+from rover_bus.brain.spaces import space_of
 from rover_bus.brain.state import KnownJob, State
 from rover_bus.brain.wishes import (
     Left,
@@ -116,7 +116,7 @@ def _contender(
     limits = limits_of(
         job, quota_left(name, state, quotas)
     )  # the cluster's capacity is the round's own affair
-    front = plan_front(view, model, open_space(job), RULES, limits)
+    front = plan_front(view, model, space_of(job), RULES, limits)
     return Contender(view=view, model=model, limits=limits, front=front)
 
 
@@ -146,7 +146,7 @@ def _answer(
         return _kept(contender)
     if declined(job, size):
         return Left("declined", "this plan was observed or rejected a while ago")
-    alone = decide_scaling(contender.view, model, open_space(job), RULES, contender.limits)
+    alone = decide_scaling(contender.view, model, space_of(job), RULES, contender.limits)
     said = predicted(job, model, size)
     return Wish(
         size=size,

@@ -261,6 +261,8 @@ class BrainDecider:
             if _never_came(known, change):
                 yield from self._take_back(name, known, Reason.NEVER_LIVE, 0.0)
             return
+        if not change.windows:
+            return  # it has settled, and no window was whole since
         probing = change.step in ("probe", "rollback", "asked")
         if probing and len(change.windows) < (3 if change.by_person else PROBE_WINDOWS):
             return

@@ -178,7 +178,7 @@ def _hear(job: KnownJob, fact: Heard) -> None:
         case PlanRefused(plan=plan, constant=constant):
             job.plan = max(job.plan, plan)
             if job.change and job.change.plan == plan:
-                if constant in ("rejected", "servers_fixed"):
+                if constant in ("rejected", "servers_fixed", "job_is_ending"):
                     _decline(job)
                 job.change = None
         case PlanSettled(plan=plan):

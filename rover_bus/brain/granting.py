@@ -122,11 +122,14 @@ def shrinks_after_loss(state: State) -> dict[str, Size]:
     servers hold it, and they stay.
     """
     running = {name: size for name, job in state.jobs.items() if (size := present(job)) is not None}
-    room = Budget(capacity_of(state).cores, float("inf"))
-    if not state.shrinks or not state.hosts or sum(map(_limits, running.values())) <= room.cores:
+    cores = capacity_of(state).cores
+    if not state.shrinks or not state.hosts or sum(map(_limits, running.values())) <= cores:
         return {}
+    limited = {name: size for name, size in running.items() if size.worker_cores}
+    others = sum(_limits(size) for name, size in running.items() if name not in limited)  # their servers'
+    room = Budget(max(cores - others, 0.0), float("inf"))
     claims = []
-    for name, size in running.items():
+    for name, size in limited.items():
         job = state.jobs[name]
         held = Allocation(
             workers=size.workers,

@@ -1,4 +1,4 @@
-"""Which sizes a job may have: what its user left open, what a round may choose of it, what a probe may.
+"""Which sizes a job may have: what its user left open, what a probe may choose of it.
 
 Fed by a job's state, feeds wishes and the round. Pure.
 """
@@ -28,21 +28,6 @@ def space_of(job: KnownJob) -> PlanSpace:
         servers=_counts_of_servers(job),
         worker_cores=steps_of(workers, charged.worker_cores),
         server_cores=steps_of(servers, charged.server_cores),
-    )
-
-
-def open_space(job: KnownJob) -> PlanSpace:
-    """Of every size that this job may have, those that a round may choose: no more cores for members that do not use up theirs.
-
-    A form extrapolates what more cores bring; their use says that they bring nothing.
-    """
-    assert job.held is not None
-    space, charged, used = space_of(job), job.charge(job.held), job.cores_used
-    return PlanSpace(
-        space.workers,
-        space.servers,
-        usable(space.worker_cores, charged.worker_cores, used.get("worker", 0.0)),
-        usable(space.server_cores, charged.server_cores, used.get("ps", 0.0)),
     )
 
 

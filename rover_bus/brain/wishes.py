@@ -98,9 +98,12 @@ def _room_again(job: KnownJob, cores_left: float) -> Wish | Left | None:
     held = job.held
     assert held is not None
     rest = job.rest or (held if held.workers else held.replace(workers=1))
-    fits = held.workers + int((cores_left - job.charge(held).cores + 1e-9) / job.charge(held).worker_cores)
     if rest.workers <= held.workers:
         return None
+    each = max(
+        job.charge(held).worker_cores, 1e-9
+    )  # without a limit what they used counts, and that may be nothing
+    fits = held.workers + int(max(cores_left - job.charge(held).cores, 0.0) / each + 1e-9)
     if held.workers and fits < rest.workers:
         if not job.spec.workers.count:
             return None  # the round gives it what there is

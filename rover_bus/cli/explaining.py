@@ -19,7 +19,7 @@ from rover_bus.brain.models.ingest import BoundedModel
 from rover_bus.brain.models.samples import Configurations, NotEnough
 from rover_bus.brain.predicting import OverruledModel, fit_job, place_of
 from rover_bus.brain.rules import RULES
-from rover_bus.brain.spaces import open_space
+from rover_bus.brain.spaces import space_of
 from rover_bus.brain.state import KnownJob, State
 from rover_bus.brain.wishes import Left, limits_of, remaining_s, view_of
 from rover_bus.cli.explanation import outcome, rivals
@@ -109,7 +109,7 @@ def _fit(model: OverruledModel, tried: list[Row]) -> Row:
 def _front(known: KnownJob, model: OverruledModel, state: State) -> list[Row]:
     """The Pareto front of cost against throughput, as far as one change goes."""
     front = plan_front(
-        view_of(known), model, open_space(known), RULES, limits_of(known, cores_of(known, state))
+        view_of(known), model, space_of(known), RULES, limits_of(known, cores_of(known, state))
     )
     columns = zip(front.allocations, front.cost, front.speed, strict=True)
     return [

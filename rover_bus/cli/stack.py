@@ -1,7 +1,8 @@
 """One stack on one machine: a broker, a node daemon and a Brain, started, kept alive, and taken away without a trace.
 
 Fed by `rover up`, `rover submit --embedded`, `rover demo` and by tests; everything else finds it through its state
-directory (home.py). Loopback only. It is synchronous: it starts processes and waits; what they do is theirs.
+directory (home.py). On loopback unless told otherwise. It is
+synchronous: it starts processes and waits; what they do is theirs.
 """
 
 from __future__ import annotations

@@ -92,7 +92,7 @@ def read_secret(path: Path) -> str:
 
 
 class EmbeddedBroker:
-    """One nats-server with JetStream on loopback. Its port, once chosen, stays the same over restarts.
+    """One nats-server with JetStream on loopback unless told otherwise. Its port, once chosen, stays the same over restarts.
 
     It dies with this process, also by SIGKILL. Usable as a context manager, which starts and stops it.
     """

@@ -94,8 +94,7 @@ class Follower:
     async def attach(self) -> None:
         """Create a consumer that starts behind what was handed over. Raises BusError; may be repeated."""
         await self.stop()
-        resuming = isinstance(self._start, int)
-        if resuming and self.position > 0:
+        if self.position > 0 and "opt_start_seq" in self._policy():
             await self._step_back()
         self._expected, self.silent_ticks = 1, 0
         inbox = self._wire.new_inbox()

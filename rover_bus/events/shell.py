@@ -199,7 +199,7 @@ class Shell:
                 ]
             )
             lost = (told_term, last[0]) > (self.journal.term, self.journal.sequence)
-            self.outbox.put(self._after(last))
+            self.outbox.put(self._after(told_term, last))
             replayed, sequence = self.journal.records_replayed, self.journal.sequence
             self.journal.term = max(self.journal.term, told_term) + 1  # never one that somebody has heard of
             self.journal.number = 0
@@ -234,9 +234,13 @@ class Shell:
                 ) from error
             self._unpublished += self.decider.outgoing(record, (stored.sequence, index), self.journal.term)
 
-    def _after(self, last: Position) -> list[Outgoing]:
-        """What the former leader decided but had not published when it ended (P18)."""
-        waiting = [item for item in self._unpublished if isinstance(item, FactOut) and item.position > last]
+    def _after(self, term: int, last: Position) -> list[Outgoing]:
+        """What former leaders decided but had not published when they ended (P18). Terms come first, as in `last_told`."""
+        waiting = [
+            item
+            for item in self._unpublished
+            if isinstance(item, FactOut) and (item.term > term or item.position > last)
+        ]
         self._unpublished.clear()
         return [*self.decider.standing(), *waiting]
 

@@ -72,11 +72,15 @@ class Held:
             slots.close()
             return None
         valid, raw = adopted
-        known = msgspec.msgpack.decode(raw, type=Description)
-        held.parts, held.parity, held.generation = tuple(known.parts), known.parity, known.generation
-        held.offers = known.offers
-        cut = next(iter(known.offers.values())).cut
-        held.block = ParityBlock.resume(len(known.parts), known.parity, cut, valid, slots)
+        try:
+            known = msgspec.msgpack.decode(raw, type=Description)
+            held.parts, held.parity, held.generation = tuple(known.parts), known.parity, known.generation
+            held.offers = known.offers
+            cut = next(iter(known.offers.values())).cut
+            held.block = ParityBlock.resume(len(known.parts), known.parity, cut, valid, slots)
+        except BaseException:
+            slots.close()  # else nobody could sweep them away while we live
+            raise
         return held
 
     def discard(self) -> None:

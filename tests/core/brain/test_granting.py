@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from rover_bus.brain import granting
 from rover_bus.brain.granting import cores_left, grant, present, shrinks_after_loss
 from rover_bus.brain.state import KnownJob, State
-from rover_bus.brain.wishes import Wish
+from rover_bus.brain.wishes import Left, Wish, before_choice
 from rover_bus.events.facts import Size
 from rover_bus.events.identity import HostCapacity
 from rover_bus.events.job import DataSpec, JobSpec, RoleSpec
@@ -106,3 +106,20 @@ def test_it_is_said_that_cores_do_not_fit_where_they_do_not() -> None:
     left = grant("comes", wish, state, {}).left
     assert left is not None
     assert "cores more do not fit the cluster" in left.detail
+
+
+def test_a_loss_takes_no_workers_from_those_without_a_limit_whatever_others_hold() -> None:
+    limited = job(Size(workers=2, servers=2, worker_cores=1.0, server_cores=1.0))
+    free = job(Size(workers=3, servers=1))
+    free.cores_used = {"worker": 0.9, "ps": 0.9}
+    state = cluster({"a": limited, "b": free}, cores=3.0)
+    state.shrinks = True
+    assert {name: size.workers for name, size in shrinks_after_loss(state).items()} == {"a": 1}
+
+
+def test_a_job_whose_workers_used_nothing_is_not_asked_how_many_more_would_fit() -> None:
+    still = job(Size(workers=2, servers=1))
+    still.cores_used = {"worker": 0.0, "ps": 0.1}
+    still.rest = Size(workers=3, servers=1)
+    answer = before_choice(still, cores_left=1.0)
+    assert isinstance(answer, Wish | Left)

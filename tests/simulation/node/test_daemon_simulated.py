@@ -323,9 +323,8 @@ def test_in_any_weather_each_life_is_started_once_and_its_end_reported_once(seed
         await asyncio.sleep(5.0)
         ends = [member for member, _ in cluster.exits()]
         assert sorted(ends) == sorted(set(ends))
-        assert {member for member, _ in cluster.reminders()} <= set(ends), (
-            "no end is said for the first time so"
-        )
+        reminders = cluster.reminders()
+        assert {member for member, _ in reminders} <= set(ends), "no end is said for the first time so"
         assert sorted(cluster.lived) == sorted(set(cluster.lived))
         assert set(ends) >= set(cluster.lived) >= {member for member, _ in cluster.starts()}
         assert cluster.running() == []

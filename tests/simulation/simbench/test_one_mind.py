@@ -22,7 +22,7 @@ from rover_bus.events import facts
 from rover_bus.events.identity import HostCapacity
 from rover_bus.events.job import DataSpec, JobSpec, RoleSpec
 
-MENU = Menu(tuple(range(1, 17)), (1, 2, 3, 4), (1.0, 2.0, 4.0), (1.0, 2.0, 4.0))
+MENU = Menu(tuple(range(1, 17)), (1, 2, 3, 4), (1.0, 1.5, 2.0, 3.0, 4.0), (1.0, 1.5, 2.0, 3.0, 4.0))
 MEASURED = [(2, 1, 1.0, 1.0), (4, 1, 1.0, 1.0), (4, 2, 1.0, 1.0), (4, 2, 2.0, 1.0), (4, 2, 2.0, 2.0)]
 BATCH = 512.0
 BUSY = 0.6  # of its cores, every member: nobody is held back
