@@ -235,11 +235,14 @@ class Shell:
             self._unpublished += self.decider.outgoing(record, (stored.sequence, index), self.journal.term)
 
     def _after(self, term: int, last: Position) -> list[Outgoing]:
-        """What former leaders decided but had not published when they ended (P18). Terms come first, as in `last_told`."""
+        """What former leaders decided but had not published when they ended (P18). Terms come first, as in `last_told`.
+
+        `term`: 0 where a release told facts that did not say theirs; then positions alone decide.
+        """
         waiting = [
             item
             for item in self._unpublished
-            if isinstance(item, FactOut) and (item.term > term or item.position > last)
+            if isinstance(item, FactOut) and (0 < term < item.term or item.position > last)
         ]
         self._unpublished.clear()
         return [*self.decider.standing(), *waiting]

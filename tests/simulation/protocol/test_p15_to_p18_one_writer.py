@@ -300,13 +300,13 @@ def test_without_positions_in_the_log_a_successor_decides_them_again(stage):
 
 
 class Forgetful(Shell):
-    def _after(self, last):
+    def _after(self, term, last):
         return self.decider.standing()
 
 
 class SaysItAgain(Shell):
-    def _after(self, last):
-        return super()._after((0, 0))
+    def _after(self, term, last):
+        return super()._after(0, (0, 0))
 
 
 def facts_across_a_take_over(stage, shell):
