@@ -47,9 +47,7 @@ log = get_logger("rover.ps")
 
 IDLE_BEAT_S = 0.5  # orders come with heartbeats: when nobody trains, the end may be near
 FIRST_BEAT_S = 0.1  # until routed
-MOVING_BEAT_S = (
-    0.5  # while slots move from here or to here: each takes the lock of this process from the tables
-)
+MOVING_BEAT_S = 0.5  # while slots move from here or to here: a beat takes the tables' thread its turn
 NEWS = ("rollout.opened", "slots.moved", "move.failed")  # facts after which there may be orders for us
 TRAFFIC_S = 1.0  # between two reports of which slots are hot
 SAMPLE_S = 2.0  # between two samples of how this server fares
@@ -116,12 +114,13 @@ class ServerLife:
         try:
             await self._converse(heartbeat_s)
         finally:
-            for hint in hints:
-                await hint.stop()
             self._moves.close()
             for work in (self._obeying, self._counting):
                 if work is not None:
                     work.cancel()
+            with suppress(BusError):
+                for hint in hints:
+                    await hint.stop()
 
     async def _hear_of_moves(self) -> list[Subscription]:
         """Ask for orders as soon as there are some. Only hints: who does not hear of them asks a little later."""
