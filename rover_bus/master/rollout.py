@@ -254,7 +254,12 @@ def _resume(state: State, cause: str) -> Consequences:
     if is_wanted_again(state):
         yield from _begin_again(state, wish, cause)
     else:
-        yield from _release_idle(state, wish, "was interrupted too often", cause)
+        why = (
+            "was interrupted too often"
+            if wish.again >= ATTEMPTS
+            else "names a server that is not planned any more"
+        )
+        yield from _release_idle(state, wish, why, cause)
 
 
 def _begin_again(state: State, wish: Rollout, cause: str) -> Consequences:
