@@ -8,12 +8,13 @@ import pytest
 
 from rover_bus.events.codec import encode
 from rover_bus.events.errors import BusError
-from rover_bus.events.facts import HostExited, JobFact, MasterElected, MemberLost
+from rover_bus.events.facts import HostExited, JobFact, MasterElected, MemberLeft, MemberLost
 from rover_bus.events.identity import Exit, Member
 from rover_bus.events.journal import Journal
 from rover_bus.events.leadership import Deposed, Leadership
 from rover_bus.events.log import Granted, Lost
 from rover_bus.events.memory_links import CALM, Faults
+from rover_bus.events.outbox import FactOut
 from rover_bus.events.requests import LeaseReply
 from rover_bus.events.shell import Shell
 from rover_bus.events.streams import LOG
@@ -307,6 +308,27 @@ class Forgetful(Shell):
 class SaysItAgain(Shell):
     def _after(self, term, last):
         return super()._after(0, (0, 0))
+
+
+def test_what_is_told_again_goes_by_terms_before_positions(stage):
+    """A log that lost its tail: facts of the newest term bear lower positions than what was told of it before (P18, P21)."""
+
+    async def scenario(it):
+        await it.begin()
+        shell = it.master("m0")
+        await it.leads("m0")
+        fact = MemberLeft(job="j", member=Member("worker", 0, 1), reason="done")
+        decided = [FactOut(fact, (at, 0), term) for at, term in ((41, 3), (60, 2), (61, 2))]
+        again = []
+        for told in (2, 0):
+            shell._unpublished.extend(decided)
+            again.append([each.position[0] for each in shell._after(told, (60, 0)) if each in decided])
+        return again
+
+    assert stage(scenario) == [
+        [41, 61],
+        [61],
+    ]  # a release that did not say its term is taken by positions alone
 
 
 def facts_across_a_take_over(stage, shell):
