@@ -118,8 +118,8 @@ def shrinks_after_loss(state: State) -> dict[str, Size]:
     """The sizes to which jobs shrink when what is held is more than the hosts that are left can give: by priority, each its least
     before anybody more, pauses last. Empty while it fits.
 
-    Only limits count: members without one share what there is, and what they use jitters. Memory is not taken from anybody:
-    servers hold it, and they stay.
+    Only limits count: who has none keeps his workers, because they share what there is, and what they use jitters.
+    Memory is not taken from anybody: servers hold it, and they stay.
     """
     running = {name: size for name, job in state.jobs.items() if (size := present(job)) is not None}
     cores = capacity_of(state).cores

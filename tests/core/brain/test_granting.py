@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from rover_bus.brain import granting
 from rover_bus.brain.granting import cores_left, grant, present, shrinks_after_loss
 from rover_bus.brain.state import KnownJob, State
-from rover_bus.brain.wishes import Left, Wish, before_choice
+from rover_bus.brain.wishes import Wish, before_choice
 from rover_bus.events.facts import Size
 from rover_bus.events.identity import HostCapacity
 from rover_bus.events.job import DataSpec, JobSpec, RoleSpec
@@ -122,4 +122,5 @@ def test_a_job_whose_workers_used_nothing_is_not_asked_how_many_more_would_fit()
     still.cores_used = {"worker": 0.0, "ps": 0.1}
     still.rest = Size(workers=3, servers=1)
     answer = before_choice(still, cores_left=1.0)
-    assert isinstance(answer, Wish | Left)
+    assert isinstance(answer, Wish)
+    assert answer.size == still.rest
