@@ -1,11 +1,12 @@
 """What a checkpoint costs: blocking time of saves against memcpy into warm shared memory, restore, digests,
 storage, parity.
 
-    python bench/checkpoint.py [--json] [--gib 1] [--width 64] [--rounds 7] [--threads 0] [--storage DIR]
+    python -m bench.checkpoint [--json] [--gib 1] [--width 64] [--rounds 7] [--threads 0] [--storage DIR [--peer PYTHON]]
 
 State: 26 tables with Adagrad rows of the same width, and MLPs, float32. Memcpy and saves run in turn, with the same
-number of threads; ratios are of the same round. With --storage, torch.save and torch's DCP async run after them where
-torch is installed. What a persister costs beside training is measured by bench/persisting.py.
+number of threads; ratios are of the same round. With --storage, torch.save, torch's DCP async and DLRover's flash checkpoint
+run after them, where this interpreter, or the one that --peer names, has them (checkpoint_peer.py says how to make one). What
+a persister costs beside training is measured by bench/persisting.py.
 """
 
 from __future__ import annotations
@@ -13,22 +14,18 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
-import mmap
 import os
 import shutil
 import statistics
+import subprocess
+import sys
 import tempfile
-import time
-import warnings
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from bench.checkpoint_state import SPAN_BYTES, TABLES, Array, Memcpy, State, make_state, seconds
 from rover_bus.flash.digests import digest_staged
 from rover_bus.flash.files import DirectoryFiles
 from rover_bus.flash.manifest import Manifest, PartChain
@@ -38,24 +35,7 @@ from rover_bus.flash.persist import drain, persist_part, publish, restore
 from rover_bus.flash.staged import newest_staged
 from rover_bus.flash.store import FlashStore
 
-TABLES, TOUCHED_SHARE, SPAN_BYTES = 26, 0.01, 8 << 20
-MLPS = {"bottom": [(13, 512), (512, 256), (256, 64)], "top": [(415, 512), (512, 256), (256, 1)]}
-
-Array = npt.NDArray[Any]
-State = dict[str, Array]
-
-
-def make_state(gib: float, width: int) -> State:
-    rows = int(gib * 2**30) // (TABLES * 2 * width * 4)
-    state: State = {}
-    for table in range(TABLES):
-        for kind in ("values", "adagrad"):
-            state[f"table{table}.{kind}"] = np.full((rows, width), table + 1, np.float32)
-    for name, layers in MLPS.items():
-        for number, shape in enumerate(layers):
-            for kind in ("values", "adagrad"):
-                state[f"{name}{number}.{kind}"] = np.ones(shape, np.float32)
-    return state
+TOUCHED_SHARE = 0.01
 
 
 def touch(state: State, rng: np.random.Generator) -> dict[str, Array]:
@@ -68,39 +48,6 @@ def touch(state: State, rng: np.random.Generator) -> dict[str, Array]:
             state[f"table{table}.{kind}"][ids] += 1
             touched[f"table{table}.{kind}"] = ids
     return touched
-
-
-def seconds(action: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    action()
-    return time.perf_counter() - start
-
-
-class Memcpy:
-    """The floor: the same bytes into warm shared memory, in spans, over the same number of threads."""
-
-    def __init__(self, state: State, root: Path, threads: int) -> None:
-        self._pool = ThreadPoolExecutor(threads)
-        sources = [array.reshape(-1).view(np.uint8) for array in state.values()]
-        with open(root / "memcpy", "w+b") as file:
-            os.posix_fallocate(file.fileno(), 0, sum(map(len, sources)))
-            flat: Array = np.frombuffer(
-                mmap.mmap(file.fileno(), 0, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE), np.uint8
-            )
-        self._spans, offset = [], 0
-        for source in sources:
-            for start in range(0, len(source), SPAN_BYTES):
-                part = source[start : start + SPAN_BYTES]
-                self._spans.append((flat[offset : offset + len(part)], part))
-                offset += len(part)
-        self._threads = threads
-
-    def run(self) -> None:
-        if self._threads == 1:
-            for target, source in self._spans:
-                np.copyto(target, source)
-        else:
-            list(self._pool.map(lambda span: np.copyto(*span), self._spans))
 
 
 def measure_saves(state: State, root: Path, threads: int, rounds: int) -> dict[str, float]:
@@ -214,34 +161,22 @@ def measure_parity(mib: int) -> dict[str, float]:
     }
 
 
-def measure_torch(state: State, root: Path, storage: Path, memcpy_s: float, rounds: int) -> dict[str, float]:
-    """How long training waits for torch.save into shared memory, and for torch's DCP async; nothing where torch is missing.
-
-    DCP with its default stager, one process; `_total_s` is until its files are written (not synced).
-    """
-    if importlib.util.find_spec("torch") is None:
-        return {}
-    torch = importlib.import_module("torch")
-    dcp = importlib.import_module("torch.distributed.checkpoint")
-    warnings.filterwarnings("ignore", message="torch.distributed is disabled")
-    tensors = {name: torch.from_numpy(array) for name, array in state.items()}
-    saves, waits, totals = [], [], []
-    for number in range(rounds + 1):
-        saves.append(seconds(lambda: torch.save(tensors, root / "torch")))
-        began = time.perf_counter()
-        written = dcp.async_save(tensors, checkpoint_id=str(storage / f"dcp{number}"))
-        waits.append(time.perf_counter() - began)
-        written.result()
-        totals.append(time.perf_counter() - began)
-        shutil.rmtree(storage / f"dcp{number}")
-    (root / "torch").unlink()
-    return {
-        "torch_save_first_ratio": saves[0] / memcpy_s,
-        "torch_save_ratio": statistics.median(saves[1:]) / memcpy_s,
-        "torch_dcp_first_ratio": waits[0] / memcpy_s,
-        "torch_dcp_ratio": statistics.median(waits[1:]) / memcpy_s,
-        "torch_dcp_total_s": statistics.median(totals[1:]),
-    }
+def measure_peers(
+    interpreter: str, gib: float, width: int, threads: int, rounds: int, places: list[Path]
+) -> dict[str, float]:
+    """What checkpoint_peer.py finds in another process, with torch and perhaps DLRover; raises SystemExit where it fails."""
+    script = Path(__file__).with_name("checkpoint_peer.py")
+    numbers = [str(number) for number in (gib, width, threads, rounds)]
+    done = subprocess.run(
+        [interpreter, str(script), *numbers, *map(str, places)],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise SystemExit(f"{interpreter} {script} failed: does it have torch? Its own words stand above")
+    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return found
 
 
 def show(found: dict[str, float]) -> None:
@@ -260,6 +195,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--threads", type=int, default=0, help="0: one a core")
     parser.add_argument("--storage", type=Path, help="also persist to a directory below this one")
+    parser.add_argument("--peer", metavar="PYTHON", help="an interpreter with torch, and perhaps DLRover")
     parser.add_argument("--parity-mib", type=int, default=0, help="also measure parity, parts of this size")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
@@ -275,7 +211,13 @@ def main() -> None:
         found = measure_saves(state, root, threads, arguments.rounds)
         if storage:
             found |= measure_storage(state, root, storage)
-            found |= measure_torch(state, root, storage, found["memcpy_s"], min(3, arguments.rounds))
+        peer = arguments.peer or (sys.executable if importlib.util.find_spec("torch") else "")
+        if storage and peer:
+            del state  # memory for theirs
+            shutil.rmtree(root)
+            root.mkdir()
+            rounds = min(3, arguments.rounds)
+            found |= measure_peers(peer, arguments.gib, arguments.width, threads, rounds, [root, storage])
         if arguments.parity_mib:
             found |= measure_parity(arguments.parity_mib)
     finally:

@@ -25,7 +25,8 @@ from typing import Any
 
 import numpy as np
 
-from bench.checkpoint import State, make_state, seconds, show, touch, write_plainly
+from bench.checkpoint import show, touch, write_plainly
+from bench.checkpoint_state import State, make_state, seconds
 from rover_bus.events.checkpoints import ManifestContent, StoredPart
 from rover_bus.flash.copies import open_exactly
 from rover_bus.flash.errors import SlotsBusy

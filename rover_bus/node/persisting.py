@@ -328,13 +328,16 @@ def _close(state: Persisting, fact: CheckpointReady | CheckpointSuperseded | Che
     ready = max(about.ready, cut) if isinstance(fact, CheckpointReady) else about.ready
     closed = (*about.closed, cut)[-CLOSED_KEPT:]
     safe = max(about.safe, ready)
-    state = _with_job(state, fact.job, replace(about, ready=ready, safe=safe, closed=closed))
-    over = {task for task in state.done if task.job == fact.job and _is_older(task, cut)}
-    return replace(state, done=state.done - over)
+    about = replace(about, ready=ready, safe=safe, closed=closed)
+    over = {task for task in state.done if task.job == fact.job and _is_past(about, task, cut)}
+    return replace(_with_job(state, fact.job, about), done=state.done - over)
 
 
-def _is_older(task: Task, cut: Cut) -> bool:
-    return task.cut > 0 and task.of < cut
+def _is_past(about: JobCheckpoints, task: Task, cut: Cut) -> bool:
+    """Whether nobody asks for it any more. A newer cut may be over while the one that is ordered is still being stored."""
+    ordered = [order for order in (about.order, about.manifest) if order is not None]
+    open_cuts = {(order.generation, order.cut) for order in ordered} - set(about.closed)
+    return task.cut > 0 and task.of < cut and task.of not in open_cuts
 
 
 def _settle(state: Persisting, task: Task) -> Persisting:

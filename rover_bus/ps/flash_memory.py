@@ -48,6 +48,7 @@ class FlashMemory:
         self._store: FlashStore | None = None
         self._waiting: Snapshot | None = None  # that found no room
         self._made_room: tuple[int, int] = (0, 0)  # the cut and round for which it was made last
+        self._no_room: RoverError | None = None  # why that failed
         self._complete = 0
 
     def _open(self) -> FlashStore:
@@ -87,15 +88,20 @@ class FlashMemory:
             done = store.save(snapshot.arrays, order.cut, touched=snapshot.touched, extra=snapshot.extra)
         except (flash_errors.NotPrepared, flash_errors.LayoutChanged, flash_errors.SlotsBusy) as error:
             if self._made_room == (order.cut, order.round):
-                raise
+                raise self._no_room or error from None
             self._waiting, self._made_room = snapshot, (order.cut, order.round)
             raise NotPrepared(str(error)) from None
         return done.copied_bytes
 
     async def prepare(self) -> None:
-        snapshot, self._waiting = self._waiting, None
-        if snapshot is not None:
+        snapshot, self._waiting, self._no_room = self._waiting, None, None
+        if snapshot is None:
+            return
+        try:
             await asyncio.to_thread(self._open().prepare, snapshot.arrays, extra_bytes=len(snapshot.extra))
+        except RoverError as error:
+            self._no_room = error
+            raise
 
     async def tidy(self) -> None:
         if self._store is not None:

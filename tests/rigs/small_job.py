@@ -98,6 +98,20 @@ class SmallJob:
         )
 
 
+def checkpointed_job(home: Path, folder: Path, epochs: int, checkpoint: str) -> SmallJob:
+    """Return a job of some seconds an epoch on any machine, bound by its input, that stores its cuts below `folder`."""
+    return SmallJob(
+        folder=folder,
+        home=home,
+        rows=4_000,
+        epochs=epochs,
+        read_latency="15ms",
+        workers=2,
+        servers=2,
+        checkpoint=f'path = "store"\n{checkpoint}',
+    )
+
+
 @contextmanager
 def hosts_up(directory: Path, first: str, *others: str) -> Iterator[dict[str, RunningStack]]:
     """Run hosts, each in the subdirectory of its name, until the `with` ends; the first has the broker and the Brain."""

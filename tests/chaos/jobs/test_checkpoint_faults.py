@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from small_job import NAME, SmallJob
+from small_job import NAME, SmallJob, checkpointed_job
 
 from rover_bus.cli.home import Home
 from rover_bus.cli.stack import RunningStack
@@ -25,24 +25,14 @@ def stack(tmp_path: Path) -> Iterator[RunningStack]:
         yield running
 
 
-def small_job(stack: RunningStack, folder: Path, epochs: int, checkpoint: str) -> SmallJob:
-    return SmallJob(
-        folder=folder,
-        home=stack.home.root,
-        rows=4_000,
-        epochs=epochs,
-        read_latency="15ms",
-        workers=2,
-        servers=2,
-        checkpoint=f'path = "store"\nkeep = 2\n{checkpoint}',
-    )
+def start_from(job: SmallJob, name: str, more: str = "") -> tuple[str, str]:
+    """Submit a job of another length that starts from the first one's checkpoint, see its end; return state and detail.
 
-
-def start_from(job: SmallJob, name: str) -> tuple[str, str]:
-    """Submit a job of another length that starts from the first one's checkpoint, see its end; return state and detail."""
+    more: further lines of its file.
+    """
     text = (job.folder / "job.toml").read_text().replace(f'name = "{NAME}"', f'name = "{name}"')
     text = text.replace(f"epochs = {job.epochs}", f"epochs = {job.epochs + 1}")
-    (job.folder / f"{name}.toml").write_text(text)
+    (job.folder / f"{name}.toml").write_text(text + more)
     done = job.rover("submit", f"{name}.toml", "--from-checkpoint", NAME, "--wait", "--json")
     told = json.loads(job.rover("events", name, "-k", "job.ended", "--json").stdout.splitlines()[-1])["body"]
     assert (done.returncode == 0) == (told["state"] == "completed"), done.stderr
@@ -68,12 +58,18 @@ def damage_storage(job: SmallJob, kept: Path, what: str) -> None:
 def test_a_job_starts_from_another_s_checkpoint_or_says_in_one_line_why_not(
     stack: RunningStack, tmp_path: Path
 ) -> None:
-    job = small_job(stack, tmp_path, 1, 'every = "1s"')
+    job = checkpointed_job(stack.home.root, tmp_path, 1, 'keep = 2\nevery = "1s"')
     job.submit()
     job.complete()
     assert start_from(job, "longer")[0] == "completed"
     counted = json.loads(job.rover("witness", "longer", "--json").stdout)
     assert (counted["applied"], counted["missing"], counted["duplicated"]) == (job.rows * 2, 0, 0)
+    state, detail = start_from(job, "wider", "[model]\nwidth = 24\n")
+    assert (state, "those of a checkpoint that it starts from" in detail, "\n" in detail) == (
+        "failed",
+        True,
+        False,
+    ), detail
     kept = tmp_path / "kept"
     shutil.copytree(tmp_path / "store", kept)
     for number, (what, says) in enumerate(
@@ -102,7 +98,7 @@ def test_a_storage_that_is_full_or_gone_costs_no_sample_and_no_checkpoint(
         if subprocess.run(command, capture_output=True, check=False).returncode:
             pytest.skip("nothing can be mounted here")
     try:
-        job = small_job(stack, tmp_path, 6, 'every = "1s"')
+        job = checkpointed_job(stack.home.root, tmp_path, 6, 'keep = 2\nevery = "1s"')
         job.submit()
         job.until(lambda: job.facts("checkpoint.ready"), "a checkpoint")
         with suppress(OSError):  # the daemon may have been faster

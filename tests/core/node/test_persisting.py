@@ -117,6 +117,20 @@ def test_digests_go_on_while_a_slow_disk_is_written(state):
     assert doing(state) == [task("digest", 4)]
 
 
+def test_what_was_done_for_the_cut_that_a_slow_disk_writes_is_not_done_again_when_a_newer_one_is_superseded(
+    state,
+):
+    state = did(did(pinned(state, 3), task("digest", 3)), task("persist", 3))
+    state = did(after(state, staged(4)), task("digest", 4))
+    state = after(state, manifest(3), Begun(task("manifest", 3)), staged(5), superseded(4))
+    assert doing(state) == [task("digest", 5)], "cut 3 is not pinned again: its slot is overwritten by now"
+    state = after(
+        state, Done(task("manifest", 3)), ready(3), Begun(task("digest", 5)), Done(task("digest", 5))
+    )
+    assert doing(state) == [task("prune", 3, "")]
+    assert not [each for each in after(state, superseded(5)).done if each.cut < 3]
+
+
 def test_an_order_of_a_lower_term_is_stale(state):
     state = after(state, ordered(3, term=2), ordered(4, term=1))
     assert state.stale == 1
@@ -225,6 +239,8 @@ def test_in_any_history_each_step_of_a_cut_is_done_once_and_in_order(seed):
                 case GiveUp(each, _):
                     state = evolve(state, Done(each))
     assert state.running == running
+    once = [each for each in done if each.step in ("pin", "persist", "manifest")]
+    assert len(once) == len(set(once)), f"seed {seed}: done twice"
     for at, each in enumerate(done):
         if each.step == "persist":
             before = [
