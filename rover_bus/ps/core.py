@@ -198,7 +198,7 @@ class ServerCore:
         arrival = self._arriving.get(move)
         if arrival is None:
             raise Refused(f"move {move} is over", "stale_move")
-        arrival.take_in(fetched, body, self._open)
+        arrival.take_in(fetched, body, self._open, last)
         if last:
             arrived = admission.Arrived(groups_of(fetched.applied), fetched.closed_before)
             self.state = admission.evolve(self.state, arrived)

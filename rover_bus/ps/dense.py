@@ -157,7 +157,7 @@ class DenseStore:
         lines = [np.flatnonzero(slots[self._arrays[name].slots]) for name in keys.names]
         return Keys(keys.names, np.array([len(some) for some in lines], np.int64), np.concatenate(lines))
 
-    def find(self, keys: Keys) -> Int:
+    def find(self, keys: Keys, fresh: bool = False) -> Int:
         parts = np.split(keys.keys, np.cumsum(keys.counts)[:-1])
         every = [self._arrays[name].at(part) for name, part in zip(keys.names, parts, strict=True)]
         places = np.concatenate(every) if every else np.empty(0, np.int64)

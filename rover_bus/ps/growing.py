@@ -23,6 +23,7 @@ from rover_bus.ps.storage import Columns, Int, Mask, Ownership, Scanned, changed
 
 SCAN_ROWS = 1 << 19  # looked at in one go: a fraction of a millisecond
 SWEEP_ROWS = 1 << 13  # removed in one go
+NUMBER_BITS = 40  # of rows looked at together; a tag lies above them
 
 
 class GrowingStore:
@@ -97,7 +98,7 @@ class GrowingStore:
         self.rows.begin(new, self._first_values(keys, missing))
         return places
 
-    def _make(self, keys: Keys, missing: Int, allowed: Mask) -> Int:
+    def _make(self, keys: Keys, missing: Int | slice, allowed: Mask) -> Int:
         """Give keys that have none a place; its contents must be written next."""
         slots = self.slots(keys)[missing]
         if not allowed[slots].all():
@@ -112,16 +113,29 @@ class GrowingStore:
         """Return places that nobody uses: freed ones first, then new ones."""
         if not self._free:
             return self._extend(count)
-        freed = np.concatenate(self._free)
-        used, kept = freed[:count], freed[count:]
-        self.rows.reclaim(used)
+        used = self._unused(count)
         try:
-            fresh = self._extend(count - len(used))
+            self.rows.reclaim(used)
+            try:
+                fresh = self._extend(count - len(used))
+            except NotEnoughMemory:
+                self.rows.release(used)
+                raise
         except NotEnoughMemory:
-            self.rows.release(used)
+            self._free.append(used)
             raise
-        self._free = [kept] if len(kept) else []
         return np.concatenate((used, fresh))
+
+    def _unused(self, count: int) -> Int:
+        """Take up to so many places from the free ones, piece by piece: there may be millions of them."""
+        taken: list[Int] = []
+        while count and self._free:
+            some = self._free.pop()
+            if len(some) > count:
+                self._free.append(some[count:])
+            taken.append(some[:count])
+            count -= len(taken[-1])
+        return np.concatenate(taken)
 
     def _extend(self, count: int) -> Int:
         first, end = self.rows.count, self.rows.count + count
@@ -224,14 +238,22 @@ class GrowingStore:
         return self._named(rows)._replace(cursor=reached if reached < self.rows.count else -1)
 
     def _named(self, rows: Int) -> Scanned:
-        rows = rows[np.argsort(self._tags[rows], kind="stable")]
-        tags, counts = np.unique(self._tags[rows], return_counts=True)
-        names = tuple(self._names[int(tag)] for tag in tags)
-        return Scanned(Keys(names, counts, self._ids[rows]), rows, -1)
+        """Group rows by table: sorted as (tag, number) in one integer, which is far faster than a stable sort by tag."""
+        tags = self._tags[rows]
+        numbered = np.sort((tags << NUMBER_BITS) + np.arange(len(rows)))
+        rows = rows[numbered & ((1 << NUMBER_BITS) - 1)]
+        counts = np.bincount(tags)
+        present = np.flatnonzero(counts)
+        names = tuple(self._names[tag] for tag in present.tolist())
+        return Scanned(Keys(names, counts[present], self._ids[rows]), rows, -1)
+
+    def within(self, rows: Int, slots: Mask) -> Int:
+        """Return those of some rows that lie in these slots."""
+        return rows[members_of(self._slot_of[rows], slots)]
 
     def among(self, rows: Int, slots: Mask) -> Int:
         """Return those of some rows that are in use and lie in these slots."""
-        rows = rows[members_of(self._slot_of[rows], slots)]
+        rows = self.within(rows, slots)
         return rows[self._tags[rows] >= 0]
 
     def named(self, rows: Int) -> tuple[Keys, Int]:
@@ -241,12 +263,14 @@ class GrowingStore:
 
     def cold(self) -> list[Pages]:
         own = [pages for stretch in self._stretches for pages in stretch.cold(self.rows.count)]
-        return [*self.rows.cold(), *own]
+        return [*self.rows.cold(), *own, *self._index.cold()]
 
     def touched(self, keys: Keys, places: Places, slots: Mask) -> Keys:
         return only(slots[self._slot_of[places]], keys)
 
-    def find(self, keys: Keys) -> Int:
+    def find(self, keys: Keys, fresh: bool = False) -> Int:
+        if fresh:
+            return self._make(keys, slice(None), self._slots_here.held)
         places = self.locate(keys)
         missing = np.flatnonzero(places < 0)
         if len(missing):

@@ -250,7 +250,7 @@ class HashedStore:
         order = np.argsort(held[blocks])
         return held[blocks][order], blocks[order]
 
-    def find(self, keys: Keys) -> Int:
+    def find(self, keys: Keys, fresh: bool = False) -> Int:
         rows, salts, tables = self._columns.spread(keys)
         places = self._held.ravel().take(hashed_slots(keys.keys, salts) + tables)
         if np.any(keys.keys.view(np.uint64) >= rows) or np.any(places < 0):

@@ -16,11 +16,13 @@ import numpy as np
 import numpy.typing as npt
 
 from rover_bus.ps.hashing import mix
+from rover_bus.ps.memory import Pages, Zeros
 
 LANES = 8  # keys a bucket: 64 bytes
 LOAD = LANES // 2  # rows a bucket at most, on average: more makes overflows common
 TAG_SHIFT = 40  # a place is (tag + 1) << 40 | row: 0 is an empty lane, in memory that was never touched
 BUILD_ROWS = 1 << 14  # rows at least that one insertion copies into a larger index
+AHEAD = 1 << 15  # buckets: more than the rows of one answer of a move have built
 
 Rows = npt.NDArray[np.int64]
 _ROW_MASK = (1 << TAG_SHIFT) - 1
@@ -35,15 +37,16 @@ class RowIndex:
     def _allocate(self, rows: int) -> None:
         buckets = 1 << max(4, (rows // LOAD).bit_length())
         self._mask = buckets - 1
-        self._keys = np.zeros((buckets, LANES), np.int64)
-        self._flat_keys = self._keys.reshape(-1)
-        self._lines = self._keys.view(f"V{LANES * 8}").ravel()
-        self._places = np.zeros(buckets * LANES, np.int64)
+        self._key_area, self._place_area = Zeros(buckets, LANES * 8), Zeros(buckets, LANES * 8)
+        self._keys = self._key_area.bytes.view(np.int64)
+        self._lines = self._key_area.bytes.view(f"V{LANES * 8}")
+        self._places = self._place_area.bytes.view(np.int64)
         self._fill = np.zeros(buckets, np.uint8)
         self._capacity = buckets * LOAD
         self.used, self._removed = 0, 0  # lanes; those of what was removed are not used again
         self._larger: RowIndex | None = None
         self._built = 0  # buckets below it are in the larger one
+        self._asked = 0  # the memory that those below it need there was asked for
 
     @property
     def memory_bytes(self) -> int:
@@ -91,22 +94,49 @@ class RowIndex:
     def insert(self, tags: Rows, keys: Rows, rows: Rows) -> None:
         """Give these rows to (tag, key) pairs that are distinct and not yet in."""
         wanted = self.used + len(keys)
-        if self._larger is None and wanted > self._capacity:
-            self._larger, self._built = RowIndex(2 * (wanted - self._removed)), 0
+        begins = self._larger is None and wanted > self._capacity
+        if begins:
+            self._larger, self._built, self._asked = RowIndex(self._next_rows(wanted)), 0, 0
+        places = ((tags + 1) << TAG_SHIFT) + rows
         if self._larger is None:
-            self._add(tags, keys, rows)
+            self._add(keys, places)
         elif wanted > self._capacity + self._capacity // 2 or wanted < BUILD_ROWS:
             self._build(self._larger, self._mask + 1)
-            self._add(tags, keys, rows)  # to the larger one: it is in use now
+            self.insert(tags, keys, rows)  # into the larger one: it is in use now
+        elif begins:  # its memory was never touched: there is time to populate it (`cold`)
+            self._add(keys, places)
         else:
-            self._add(tags, keys, rows)
-            passed = self._lanes(tags, keys) < self._built * LANES
-            self._larger._add(tags[passed], keys[passed], rows[passed])
+            for lanes, some, where in self._add(keys, places):
+                passed = np.flatnonzero(lanes < self._built * LANES)
+                self._larger._add(some.take(passed), where.take(passed))
             self._build(self._larger, max(BUILD_ROWS, 4 * len(keys)) // LOAD)
 
-    def _add(self, tags: Rows, keys: Rows, rows: Rows) -> None:
+    def _next_rows(self, wanted: int) -> int:
+        """Return the rows that the next index is for: half as many again, and no fewer buckets than there are."""
+        kept = wanted - self._removed
+        return max(kept + kept // 2, self._capacity - 1)
+
+    def cold(self) -> list[Pages]:
+        """Return memory of a larger index that the next insertions will be the first to use (`memory.populate`).
+
+        What lies in a bucket here will lie in the one of the same number there, or in those that many buckets behind it.
+        """
+        if self._larger is None or self._asked >= min(self._built + AHEAD // 2, self._mask + 1):
+            return []
+        first, self._asked = self._asked, min(self._built + AHEAD, self._mask + 1)
+        starts = range(0, self._larger._mask + 1, self._mask + 1)
+        areas = (self._larger._key_area, self._larger._place_area)
+        return [
+            pages
+            for start in starts
+            for area in areas
+            for pages in area.pages(start + first, start + self._asked)
+        ]
+
+    def _add(self, keys: Rows, places: Rows) -> list[tuple[Rows, Rows, Rows]]:
+        """Put keys and their places in; return them with the lanes where they are."""
         self.used += len(keys)
-        self._put(self._home(tags, keys), keys, ((tags + 1) << TAG_SHIFT) + rows)
+        return self._put(self._home((places >> TAG_SHIFT) - 1, keys), keys, places)
 
     def _build(self, larger: RowIndex, buckets: int) -> None:
         """Copy the next buckets; go over to the larger index when all are in it. Neighbours here are neighbours there: it reads and
@@ -116,8 +146,7 @@ class RowIndex:
             lanes = slice(start * LANES, min(start + BUILD_ROWS, end) * LANES)
             places = self._places[lanes]
             kept = np.flatnonzero(places)
-            places = places.take(kept)
-            larger._add((places >> TAG_SHIFT) - 1, self._flat_keys[lanes].take(kept), places & _ROW_MASK)
+            larger._add(self._keys[lanes].take(kept), places.take(kept))
         self._built = end
         if end > self._mask:
             vars(self).update(vars(larger))
@@ -131,7 +160,8 @@ class RowIndex:
         if self._larger is not None:
             self._larger.remove(tags, keys)
 
-    def _put(self, buckets: Rows, keys: Rows, places: Rows) -> None:
+    def _put(self, buckets: Rows, keys: Rows, places: Rows) -> list[tuple[Rows, Rows, Rows]]:
+        written = []
         while len(keys):
             order = np.argsort(buckets)
             buckets, keys, places = buckets.take(order), keys.take(order), places.take(order)
@@ -144,12 +174,15 @@ class RowIndex:
             over = np.flatnonzero(lanes >= LANES)
             at = (buckets << 3) + lanes
             if not len(over):
-                self._write(at, keys, places)
-                return
+                written.append(self._write(at, keys, places))
+                break
             fits = np.flatnonzero(lanes < LANES)
-            self._write(at.take(fits), keys.take(fits), places.take(fits))
+            written.append(self._write(at.take(fits), keys.take(fits), places.take(fits)))
             buckets, keys, places = (buckets.take(over) + 1) & self._mask, keys.take(over), places.take(over)
 
-    def _write(self, lanes: Rows, keys: Rows, places: Rows) -> None:
-        self._flat_keys.put(lanes, keys, mode="clip")
+        return written
+
+    def _write(self, lanes: Rows, keys: Rows, places: Rows) -> tuple[Rows, Rows, Rows]:
+        self._keys.put(lanes, keys, mode="clip")
         self._places.put(lanes, places, mode="clip")
+        return lanes, keys, places

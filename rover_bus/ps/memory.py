@@ -97,13 +97,40 @@ class Stretch:
         return np.frombuffer(reserved, self._dtype, rows * self._columns).reshape(rows, self._columns)
 
 
+class Zeros:
+    """Zeros as bytes, `row_bytes` a row: a large area is untouched memory whose pages can be named, to be populated ahead.
+
+    Raises MemoryError.
+    """
+
+    def __init__(self, rows: int, row_bytes: int) -> None:
+        self._row_bytes = row_bytes
+        self._range = _anonymous(rows * row_bytes, 0) if rows * row_bytes >= SMALL_BYTES else None
+        self.bytes: npt.NDArray[np.uint8] = (
+            np.zeros(rows * row_bytes, np.uint8)
+            if self._range is None
+            else np.frombuffer(self._range, np.uint8)
+        )
+
+    def pages(self, first: int, end: int) -> list[Pages]:
+        """Return the pages of rows `first` to `end`."""
+        if self._range is None:
+            return []
+        start = first * self._row_bytes // mmap.PAGESIZE * mmap.PAGESIZE
+        return [Pages(self._range, start, min(end * self._row_bytes, len(self._range)))]
+
+
 def _reserve(size: int) -> mmap.mmap | None:
     """Return a private address range, as long as the machine's memory; None where `size` does not fit or nothing is to be had."""
     most = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if size > most:
         return None
+    return _anonymous(most, _NO_RESERVE)
+
+
+def _anonymous(size: int, flags: int) -> mmap.mmap | None:
     try:
-        reserved = mmap.mmap(-1, most, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE)
+        reserved = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | flags)
     except (OSError, ValueError):
         return None
     if hasattr(mmap, "MADV_HUGEPAGE"):

@@ -23,11 +23,12 @@ from rover_bus.ps.messages import AppliedSets, Fetch, Fetched, Section, section_
 from rover_bus.ps.ranges import Ranges, mask_of
 from rover_bus.ps.rows import Places
 from rover_bus.ps.spec import Growing, Table
-from rover_bus.ps.storage import Int, Store, only
+from rover_bus.ps.storage import Int, Store
 from rover_bus.ps.tables import TableSet
 
 FEW_ROWS = 4096  # changed since the last look: so many are handed over in a few milliseconds
 MERGE_AT = 64  # entries of a change log: then they are made one
+MARK_AT = 8  # pushes whose rows are not marked yet: more at once would keep a worker waiting
 Arrays = list[npt.NDArray[Any]]
 
 
@@ -39,10 +40,11 @@ class Part(NamedTuple):
     places: Int | None = None  # where known: they stay while the slots are here
 
     def some(self, which: slice) -> Part:
-        """Return some of the rows."""
-        mask = np.zeros(len(self.keys.keys), bool)
-        mask[which] = True
-        return Part(self.family, only(mask, self.keys), None if self.places is None else self.places[which])
+        """Return some of the rows: one stretch of them."""
+        first, end, _ = which.indices(len(self.keys.keys))
+        counts = np.diff(np.clip(np.cumsum(np.r_[0, self.keys.counts]), first, end))
+        keys = Keys(self.keys.names, counts, self.keys.keys[which])
+        return Part(self.family, keys, None if self.places is None else self.places[which])
 
 
 class ChangeLog:
@@ -89,16 +91,22 @@ class RowLog:
     def note(self, places: Int) -> None:
         """A push has trained these rows, of whatever slots."""
         self._noted.append(places)
-        if len(self._noted) >= MERGE_AT:
+        if len(self._noted) >= MARK_AT:
             self._mark()
 
     def _mark(self) -> None:
         more = self._store.rows.capacity - len(self._changed)
         if more > 0:
             self._changed, self._copied = (np.pad(each, (0, more)) for each in (self._changed, self._copied))
-        for places in self._noted:
-            self._changed[places] = True
-        self._noted.clear()
+        if self._noted:
+            self._changed[self._ours(np.concatenate(self._noted))] = True
+            self._noted.clear()
+
+    def _ours(self, places: Int) -> Int:
+        """Return those that must be sent again: of our slots, or, of a hashed table, what the copy has met or never will."""
+        if isinstance(self._store, GrowingStore):
+            return self._store.within(places, self._slots)
+        return places[self._copied[places] | (places >= self._end)]
 
     def forget(self, places: Int) -> None:
         """These rows are copied as they are now."""
@@ -110,13 +118,16 @@ class RowLog:
         """Return the changed rows of our slots."""
         self._mark()
         changed = self._changed[: self._store.rows.count]
-        if isinstance(self._store, GrowingStore):
-            return self._store.among(np.flatnonzero(changed), self._slots)
-        known = np.flatnonzero(
-            changed & self._copied[: len(changed)]
-        )  # to ask whose the others are costs more
-        late = self._store.among(np.flatnonzero(changed[self._end :]) + self._end, self._slots)
-        return np.concatenate((known, late))
+        return np.concatenate((np.flatnonzero(changed[: self._end]), self._late(changed)))
+
+    def count(self) -> int:
+        """Return how many rows have changed."""
+        self._mark()
+        changed = self._changed[: self._store.rows.count]
+        return int(np.count_nonzero(changed[: self._end])) + len(self._late(changed))
+
+    def _late(self, changed: npt.NDArray[np.bool_]) -> Int:
+        return self._store.among(np.flatnonzero(changed[self._end :]) + self._end, self._slots)
 
     def end(self) -> None:
         """The copy is through: rows that lie behind are of tables declared later."""
@@ -222,7 +233,7 @@ class Departure:
         waiting = sum(len(part.keys.keys) for part in self._changed)
         if waiting > FEW_ROWS:
             return waiting
-        return waiting + self.changes.count() + sum(len(each.rows()) for each in self._row_logs.values())
+        return waiting + self.changes.count() + sum(each.count() for each in self._row_logs.values())
 
     def _drain(self) -> list[Part]:
         """Return what has changed since it was copied, and begin anew."""
@@ -296,23 +307,26 @@ class Arrival:
             table.name for table in tables.catalogue.tables() if not isinstance(table, Growing)
         }
 
-    def take_in(self, fetched: Fetched, body: BodyReader, tables: TableSet) -> None:
-        """Write rows as they are at the source. Raises BadMessage, NotEnoughMemory."""
+    def take_in(self, fetched: Fetched, body: BodyReader, tables: TableSet, last: bool) -> None:
+        """Write rows as they are at the source. Raises BadMessage, NotEnoughMemory.
+
+        Until the source looks for changes it sends every row once: they are new here.
+        """
         if fetched.number == 1 and (unknown := self._unwritten - {table.name for table in fetched.tables}):
             raise Refused(f"the source does not know table {min(unknown)!r} yet: begin again", "behind")
         tables.declare(fetched.tables)
         for section in fetched.sections:
-            self._take_section(section, body, tables)
+            self._take_section(section, body, tables, fresh=not (fetched.rounds or last))
         body.end()
 
-    def _take_section(self, section: Section, body: BodyReader, tables: TableSet) -> None:
+    def _take_section(self, section: Section, body: BodyReader, tables: TableSet, fresh: bool) -> None:
         store, count = tables.store(section.names), sum(section.counts)
         if len(section.counts) != len(section.names):
             raise BadMessage("a section's names and counts do not belong together")
         ids = body.read("int64", (count,)).copy()
         keys = Keys(section.names, np.array(section.counts, np.int64), ids)
         pieces = [body.read(dtype, shape) for dtype, shape in store.rows.pieces(count)]
-        places = store.find(keys)
+        places = store.find(keys, fresh)
         store.rows.copy_in(places, pieces)
         self.rows += count
         self.bytes += count * store.rows.row_bytes

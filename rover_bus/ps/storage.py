@@ -86,10 +86,11 @@ class Store(Protocol):
     def touched(self, keys: Keys, places: Places, slots: Mask) -> Keys:
         """Return those of some trained keys that lie in these slots; for dense arrays every line that does."""
 
-    def find(self, keys: Keys) -> Int:
+    def find(self, keys: Keys, fresh: bool = False) -> Int:
         """Return the places of keys in held slots; those that have none get one, whose contents must be written next.
 
-        Keys of dense arrays are line numbers. Raises BadMessage for keys of other slots, NotEnoughMemory.
+        `fresh`: none of them was ever written here, so that a growing table need not look. Keys of dense arrays are line numbers.
+        Raises BadMessage for keys of other slots, NotEnoughMemory.
         """
 
     # --- whole states (snapshots) ---

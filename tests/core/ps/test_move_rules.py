@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 from moving_slots import TABLES, Rollout, Training, carry
 
-from rover_bus.events.errors import Refused
+from rover_bus.events.errors import InputError, Refused
 from rover_bus.ps import admission, messages, moving
 from rover_bus.ps.admission import Fence
 from rover_bus.ps.core import ServerCore
 from rover_bus.ps.exchange import LinkLost, Refresh
 from rover_bus.ps.frame import BodyReader
 from rover_bus.ps.messages import Fetch, Fetched
-from rover_bus.ps.moving import Departure
+from rover_bus.ps.moving import Arrival, Departure, RowLog
 from rover_bus.ps.spec import Add, Hashed
 from rover_bus.ps.store import BatchKey, ServersUnreachable
 
@@ -57,6 +57,55 @@ def test_a_repeated_answer_takes_in_no_new_changes_or_they_are_lost(moved, monke
         pass
     assert transfer.status.phase == "ready"
     rollout.decide(order)
+    if complete:
+        training.check()
+    else:
+        with pytest.raises(AssertionError):
+            training.check()
+
+
+class Hasty(Arrival):
+    """Takes every row for one that never came before."""
+
+    def take_in(self, fetched, body, tables, last):
+        super().take_in(msgspec.structs.replace(fetched, rounds=0), body, tables, False)
+
+
+@pytest.mark.parametrize(("arrival", "complete"), [(Arrival, True), (Hasty, False)])
+def test_rows_that_come_again_are_looked_up_or_they_are_here_twice(moved, monkeypatch, arrival, complete):
+    """Nobody looks for the rows of the copy, because each is sent once; those that changed since lie where the copy was written."""
+    monkeypatch.setattr("rover_bus.ps.core.Arrival", arrival)
+    _, rollout, training = moved
+    for _ in range(3):
+        training.step()
+    rollout.move(0, 1, [(0, 1000)], training.step)
+    if complete:
+        training.check()
+    else:
+        with pytest.raises(InputError, match="is in two parts"):
+            training.check()
+
+
+class Unasking(RowLog):
+    """Takes a row that the copy has not met for one that it will meet, in growing tables, too."""
+
+    def _ours(self, places):
+        return places[self._copied[places]]
+
+
+@pytest.mark.parametrize(("log", "complete"), [(RowLog, True), (Unasking, False)])
+def test_a_new_row_in_an_old_place_is_sent_although_the_copy_has_passed_it_or_it_is_lost(
+    moved, monkeypatch, log, complete
+):
+    monkeypatch.setattr("rover_bus.ps.moving.RowLog", log)
+    cluster, rollout, training = moved
+    for _ in range(20):
+        training.step()
+    rollout.move(0, 1, [(0, 700)])
+    while cluster.cores[0].sweep():
+        pass
+    monkeypatch.setattr("rover_bus.ps.transfer.CHUNK_BYTES", 512)
+    rollout.move(0, 2, [(700, 1300)], training.step)
     if complete:
         training.check()
     else:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from moving_slots import Rollout, Training, compress
+from moving_slots import TABLES, Rollout, Training, compress
 
+from rover_bus.ps.catalogue import Keys
 from rover_bus.ps.exchange import Receive
-from rover_bus.ps.moving import Departure
+from rover_bus.ps.moving import Departure, Part
 from rover_bus.ps.ranges import mask_of, members_of
 from rover_bus.ps.transfer import CHUNK_BYTES, LARGEST_CHUNK
 
@@ -173,6 +174,22 @@ def test_slots_are_found_by_comparison_as_by_looking_each_up(wanted, slots):
     mask = mask_of((first, max(first + 1, end)) for first, end in wanted)
     some = np.array(slots, np.int16)
     assert np.array_equal(members_of(some, mask), mask[some])
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    counts=st.lists(st.integers(0, 5), min_size=1, max_size=6),
+    first=st.integers(0, 32),
+    end=st.none() | st.integers(0, 32),
+)
+def test_some_of_the_rows_of_an_answer_keep_their_tables_and_places(counts, first, end):
+    names = tuple(f"t{at}" for at in range(len(counts)))
+    rows = [(name, key) for name, count in zip(names, counts, strict=True) for key in range(count)]
+    keys = Keys(names, np.array(counts), np.array([key for _, key in rows], np.int64))
+    some = Part(TABLES[0], keys, np.arange(len(rows))).some(slice(first, end))
+    found = zip(np.repeat(some.keys.names, some.keys.counts), some.keys.keys, strict=True)
+    assert list(found) == rows[first:end]
+    assert some.places.tolist() == list(range(len(rows)))[first:end]
 
 
 def test_rows_that_changed_are_sent_again_in_pieces_and_not_before_the_copy_has_reached_them(

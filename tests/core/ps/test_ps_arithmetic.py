@@ -136,6 +136,33 @@ def test_what_is_removed_while_a_larger_index_is_built_stays_removed():
     assert np.array_equal(index.find(tags, ids), np.where(here, np.arange(len(ids)), -1))
 
 
+def test_a_flood_of_rows_finds_room_although_a_smaller_index_is_being_built():
+    ids = np.random.default_rng(3).permutation(2_000_000).astype(np.int64)[:600_000]
+    index, tags, start = RowIndex(), np.zeros(len(ids), np.int64), 0
+    while index._larger is None or start < 50_000:
+        index.insert(tags[start : start + 5_000], ids[start : start + 5_000], np.arange(start, start + 5_000))
+        start += 5_000
+    index.insert(tags[start:], ids[start:], np.arange(start, len(ids)))
+    assert np.array_equal(index.find(tags, ids), np.arange(len(ids)))
+
+
+def test_memory_of_a_larger_index_is_named_before_rows_come_into_it():
+    ids = np.random.default_rng(4).permutation(2_000_000).astype(np.int64)[:500_000]
+    index, tags, start, named = RowIndex(), np.zeros(len(ids), np.int64), 0, []
+    while start < len(ids) and (index._larger is not None or not named):
+        index.insert(tags[start : start + 6_000], ids[start : start + 6_000], np.arange(start, start + 6_000))
+        start += 6_000
+        named += (cold := index.cold())
+        if (larger := index._larger) is None or not named:
+            continue
+        assert len(cold) in (0, 4), "both areas, in two places: there are twice as many buckets"
+        for area in (larger._key_area, larger._place_area):
+            used = np.flatnonzero(area.bytes.view(np.int64)) * 8
+            inside = [(p.first <= used) & (used < p.end) for p in named if p.range is area._range]
+            assert np.logical_or.reduce(inside).all()
+    assert start < len(ids), "the larger index was never complete: this test tests nothing"
+
+
 # --- grouping ---------------------------------------------------------------------------------------------------------
 
 

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 import pytest
 
 from rover_bus.events.errors import InputError, NotEnoughMemory, Refused
 from rover_bus.ps import spec
-from rover_bus.ps.catalogue import Entry
+from rover_bus.ps.catalogue import Entry, Keys
 from rover_bus.ps.core import ServerCore
 from rover_bus.ps.exchange import Receive, Send
+from rover_bus.ps.growing import GrowingStore
 from rover_bus.ps.hashed import HashedStore
 from rover_bus.ps.hashing import SLOTS, salt_of
 from rover_bus.ps.local import LocalParameters
 from rover_bus.ps.parts import read_header, read_parts, write_part
 from rover_bus.ps.rows import Budget
+from rover_bus.ps.storage import only
 from rover_bus.ps.store import BatchKey
 
 TABLES = (
@@ -286,6 +289,33 @@ def test_a_damaged_part_is_named(make_cluster, tmp_path):
         path.write_bytes(damaged)
         with pytest.raises(InputError, match=r"part\.npz"):
             read_parts([path], only="w")
+
+
+def test_places_of_rows_that_left_are_used_again_piece_by_piece_and_kept_when_memory_is_short(monkeypatch):
+    monkeypatch.setattr("rover_bus.ps.growing.SWEEP_ROWS", 100)
+    family = spec.Growing(name="-", width=4, optimizer=spec.Sgd())
+    store = GrowingStore(family, np.arange(SLOTS), 0, Budget(limit_bytes=5000 * 16))
+    store.add(Entry(msgspec.structs.replace(family, name="item"), 0, salt_of("item")))
+
+    def push(first, end):
+        ids = np.arange(first, end)
+        keys = Keys(("item",), np.array([len(ids)]), ids)
+        keys = only(store._slots_here.owned[store.slots(keys)], keys)
+        store.allocate(keys, store.locate(keys))
+        return len(keys.keys)
+
+    assert push(0, 4000) == store.rows.count == 4000
+    store.drop(np.arange(2000))
+    while store.sweep():
+        pass
+    left = store.rows.used
+    with pytest.raises(NotEnoughMemory):
+        push(10_000, 20_000)
+    assert store.rows.used == left
+    came = push(20_000, 23_000)
+    assert store.rows.count == 4000
+    assert store.rows.used == left + came
+    assert len(np.unique(store.listing("item")[1])) == left + came
 
 
 @pytest.mark.parametrize("seed", range(5))
