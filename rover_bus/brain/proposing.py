@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from rover_bus.brain.sizing import host_order, pins
 from rover_bus.brain.state import Change, KnownJob, State
 from rover_bus.brain.wishes import Wish
@@ -36,18 +38,12 @@ def propose(
     rolls_back: int = 0,
 ) -> PlanProposed:
     """Any plan. `mode`: the cluster's; the job's is added to it, the stricter one holds."""
-    size = wish.size
     own: PlanMode = job.mode or job.spec.plan.mode  # type: ignore[assignment]
     return PlanProposed(
         job=name,
         plan=job.plan + 1,
         log_sequence=job.log_sequence,
-        workers=size.workers,
-        servers=size.servers,
-        worker_cores=size.worker_cores,
-        server_cores=size.server_cores,
-        worker_memory_bytes=size.worker_memory_bytes,
-        server_memory_bytes=size.server_memory_bytes,
+        **msgspec.structs.asdict(wish.size),
         hosts=job.hosts,
         masters=job.masters,
         reason=_sentence(job.held, wish),

@@ -112,6 +112,13 @@ def _server_windows(job: KnownJob, lives: Mapping[str, Member]) -> list[list[Ser
     ]
 
 
+def _are_hot(job: KnownJob, windows: list[list[ServerLoad]]) -> bool:
+    """Whether every window was heard, the last one is hot, and no slots were asked to move lately."""
+    asked_to_move = job.clock_s - job.moved_s < MOVED_REST_S
+    heard = bool(windows) and all(windows)
+    return heard and not asked_to_move and max(load.busy for load in windows[-1]) >= HOT
+
+
 def cool_servers(job: KnownJob, cores_left: Callable[[], float]) -> Wish | None:
     """What servers need that are all hot, or stayed so after their hot slots were asked to move: cores, one more, fewer workers.
 
@@ -120,10 +127,7 @@ def cool_servers(job: KnownJob, cores_left: Callable[[], float]) -> Wish | None:
     held, history = job.held, ChangeHistory(settled_at_s=job.settled_s, rollbacks=job.rollbacks)
     lives = {member.place: member for member in job.members if member.role == "ps"}
     windows = _server_windows(job, lives)
-    asked_to_move = job.clock_s - job.moved_s < MOVED_REST_S
-    if held is None or not held.workers or job.paused or asked_to_move or not windows or not all(windows):
-        return None
-    if max(load.busy for load in windows[-1]) < HOT:
+    if held is None or not held.workers or job.paused or not _are_hot(job, windows):
         return None
     if may_change(history, job.clock_s, job.spec.plan.cooldown_s) or len(job.recent) < WINDOWS:
         return None

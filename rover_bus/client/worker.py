@@ -12,6 +12,7 @@ next one is made, and no skipped row is lost or counted twice (P6, P7). Time com
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass, field
 from typing import Any, TypedDict
 
 from rover_bus.client.lease import NO_REMARK, Assigned, HeldLease, Work
@@ -59,6 +60,26 @@ class Who(TypedDict):
     generation: int
 
 
+@dataclass(slots=True)
+class _Told:
+    """What the next report of progress stands on. `retrained`: samples of reports that committed nothing."""
+
+    servers: list[int] = field(default_factory=list)  # the incarnations that acknowledged
+    unsettled: Progress | None = None  # the report on its way: repeated unchanged until it is answered
+    retrained: int = 0
+
+
+@dataclass(slots=True)
+class _Turn:
+    """When it is our turn to speak, in seconds of the caller's clock."""
+
+    not_before: float = 0.0  # no request at all
+    lease_not_before: float = 0.0
+    in_vain: int = 0  # lease requests in a row that brought nothing
+    heartbeat_due: float = 0.0
+    heartbeat_sent: float = 0.0
+
+
 class Worker:
     """One process's part in a job. `external`: nobody started it for us, so it may join again as another life after a loss.
 
@@ -98,19 +119,11 @@ class Worker:
         self._waiting: deque[HeldLease] = deque()  # those with batches not handed out
         self._pace = Pace()
         self._request = 0
-        self._servers: list[int] = []
         self._seen = HighWater({}, [])
-        self._unsettled: Progress | None = (
-            None  # the report on its way: repeated unchanged until it is answered
-        )
-        self._retrained = 0  # of reports that committed nothing
+        self._told = _Told()
         self._file = ""
         self._farewell: list[Request] = []
-        self._not_before = 0.0  # no request at all
-        self._lease_not_before = 0.0
-        self._in_vain = 0  # lease requests in a row that brought nothing
-        self._heartbeat_due = 0.0
-        self._heartbeat_sent = 0.0
+        self._turn = _Turn()
         self._asking = False  # a lease request is on its way
 
     # -- the training side -------------------------------------------------------------------------------------------------
@@ -165,12 +178,12 @@ class Worker:
         if lease is None:
             return False
         if servers is not None:
-            self._servers = list(servers)
+            self._told.servers = list(servers)
         lease.finish(assigned.number, work)
         self._pace.finish(now)
         if self._waiting or any(held.upto < held.end for held in self._leases.values()):
             return False
-        self._lease_not_before = min(self._lease_not_before, now)
+        self._turn.lease_not_before = min(self._turn.lease_not_before, now)
         return self.hungry
 
     def drain(self) -> None:
@@ -196,7 +209,7 @@ class Worker:
 
     def hurry(self) -> None:
         """There is work again: ask for it without waiting any longer."""
-        self._lease_not_before = 0.0
+        self._turn.lease_not_before = 0.0
 
     def newer_routing(self, than: RoutingTable | None) -> RoutingTable | None:
         """Return the routing table that the master gave us, if it replaces another one: a server may have told of a later one."""
@@ -204,7 +217,7 @@ class Worker:
 
     def want_routing(self) -> None:
         """Ask for a newer routing table with the next heartbeat, soon."""
-        self._heartbeat_due = min(self._heartbeat_due, self._heartbeat_sent + ROUTING_PAUSE_S)
+        self._turn.heartbeat_due = min(self._turn.heartbeat_due, self._turn.heartbeat_sent + ROUTING_PAUSE_S)
 
     def who(self) -> Who:
         """Return what every request of ours bears."""
@@ -214,7 +227,7 @@ class Worker:
 
     def next_request(self, now: float) -> Request | None:
         """Return the request to send now, None when none is due before `wake_s`. It is to be repeated until it is answered."""
-        if self.over or now < self._not_before:
+        if self.over or now < self._turn.not_before:
             return None
         if not self.joined:
             return self._join()
@@ -222,18 +235,18 @@ class Worker:
             return self._goodbye()
         if self.dataset is not None and not self.registered and not self.resting:
             return RegisterRequest(**self.who(), dataset=self.dataset)
-        if self.hungry and now >= self._lease_not_before:
+        if self.hungry and now >= self._turn.lease_not_before:
             return self._ask_for_work()
-        if now >= self._heartbeat_due:
+        if now >= self._turn.heartbeat_due:
             return self._heartbeat(now)
         return None
 
     def wake_s(self) -> float:
         """Return when `next_request` has something to say again if nothing happens until then."""
-        due = self._heartbeat_due
+        due = self._turn.heartbeat_due
         if self.hungry:
-            due = min(due, self._lease_not_before)
-        return max(due, self._not_before)
+            due = min(due, self._turn.lease_not_before)
+        return max(due, self._turn.not_before)
 
     def _join(self) -> JoinRequest:
         return JoinRequest(
@@ -262,7 +275,7 @@ class Worker:
         )
 
     def _heartbeat(self, now: float) -> HeartbeatRequest:
-        self._heartbeat_sent, self._heartbeat_due = now, now + self.heartbeat_s
+        self._turn.heartbeat_sent, self._turn.heartbeat_due = now, now + self.heartbeat_s
         progress, held = self._report()
         return HeartbeatRequest(
             **self.who(),
@@ -274,8 +287,8 @@ class Worker:
 
     def _report(self) -> tuple[Progress, list[int]]:
         """Return what is new, by token, and the other tokens that are held: those not listed anywhere would return (P7)."""
-        progress = self._unsettled or self._new_progress()
-        self._unsettled = progress if progress.tokens else None
+        progress = self._told.unsettled or self._new_progress()
+        self._told.unsettled = progress if progress.tokens else None
         return progress, [token for token in self._leases if token not in progress.tokens]
 
     def _new_progress(self) -> Progress:
@@ -291,12 +304,12 @@ class Worker:
                 file = next((work.file for _, work in new[1] if work.skipped), file)
         if not tokens:
             return NO_PROGRESS
-        retrained, self._retrained = self._retrained, 0
+        retrained, self._told.retrained = self._told.retrained, 0
         skipped = [row for _, work in remarks for row in work.skipped]
         return Progress(
             tokens=tokens,
             uptos=uptos,
-            servers=self._servers,
+            servers=self._told.servers,
             skipped=skipped,
             skipped_file=(file or self._file) if skipped else "",
             missing=[(number, work.values_missing) for number, work in remarks if work.values_missing],
@@ -316,7 +329,7 @@ class Worker:
                 self._joined(reply, now)
             case RegisterReply():
                 self.registered = True
-                self._lease_not_before = now
+                self._turn.lease_not_before = now
             case LeaseReply() if isinstance(request, LeaseRequest):
                 self._settle(request.progress, reply.answers)
                 self._cancel(reply.cancelled)
@@ -327,7 +340,7 @@ class Worker:
                 self._ordered(reply, now)
             case FailureReply() | LeaveReply() if self._farewell:
                 self._farewell.pop(0)
-                self._unsettled = None
+                self._told.unsettled = None
                 self.over = not self._farewell
 
     def _joined(self, reply: JoinReply, now: float) -> None:
@@ -336,7 +349,7 @@ class Worker:
         self.history, self.generation = reply.history, reply.generation
         self.known = reply.dataset
         self.heartbeat_s = reply.heartbeat_s
-        self._heartbeat_due = now + reply.heartbeat_s
+        self._turn.heartbeat_due = now + reply.heartbeat_s
         self._route(reply.routing, now)
 
     def _leased(self, reply: LeaseReply, now: float) -> None:
@@ -347,8 +360,8 @@ class Worker:
         busy = any(lease.upto < lease.end for lease in self._leases.values())
         if not busy:
             self._pace.resume(now)
-        self._in_vain = 0 if reply.tokens or busy else self._in_vain + 1
-        self._lease_not_before = now if reply.tokens else now + self._pause_s(reply.delay_s)
+        self._turn.in_vain = 0 if reply.tokens or busy else self._turn.in_vain + 1
+        self._turn.lease_not_before = now if reply.tokens else now + self._pause_s(reply.delay_s)
         for token, first, count in zip(reply.tokens, reply.firsts, reply.counts, strict=True):
             spans = tuple(span for span in reply.spans if span[1] < first + count and first < span[2])
             lease = HeldLease(token, reply.epoch, first, first + count, spans)
@@ -359,9 +372,9 @@ class Worker:
     def _pause_s(self, asked_s: float) -> float:
         """Return how long to wait before asking for work again: as asked while there is work in hand, shorter at first without."""
         asked_s = max(asked_s, LEAST_PAUSE_S)
-        if not self._in_vain:
+        if not self._turn.in_vain:
             return asked_s
-        return min(asked_s, FIRST_WAIT_S * float(1 << min(self._in_vain - 1, 10)))
+        return min(asked_s, FIRST_WAIT_S * float(1 << min(self._turn.in_vain - 1, 10)))
 
     def _ordered(self, reply: HeartbeatReply, now: float) -> None:
         self._route(reply.routing, now)
@@ -373,15 +386,17 @@ class Worker:
     def _route(self, routing: RoutingTable | None, now: float) -> None:
         if routing is not None and (routing.history, routing.generation) == (self.history, self.generation):
             self.routing = routing
-            self._servers = [server.incarnation for server in routing.servers]
+            self._told.servers = [server.incarnation for server in routing.servers]
         elif self.routing is None:
-            self._heartbeat_due = min(self._heartbeat_due, now + ROUTING_PAUSE_S)  # servers are coming up
+            self._turn.heartbeat_due = min(
+                self._turn.heartbeat_due, now + ROUTING_PAUSE_S
+            )  # servers are coming up
 
     def _settle(self, progress: Progress, answers: list[int]) -> None:
         """A report is answered: forget leases that are done or lost."""
-        self._unsettled = None
+        self._told.unsettled = None
         if answers and OK not in answers:
-            self._retrained += progress.samples_retrained
+            self._told.retrained += progress.samples_retrained
         for token, upto, answer in zip(progress.tokens, progress.uptos, answers, strict=False):
             lease = self._leases.get(token)
             if lease is not None and (answer != OK or upto == lease.end):
@@ -402,7 +417,7 @@ class Worker:
     def _refused(self, request: Request, reply: RefusedReply, now: float) -> None:
         code = reply.code
         if reply.retry_s > 0 or code == "stale_term":
-            self._not_before = now + max(reply.retry_s, LEAST_PAUSE_S)
+            self._turn.not_before = now + max(reply.retry_s, LEAST_PAUSE_S)
         elif code in ("stale_generation", "stale_history"):
             self.reset()
         elif code == "not_admitted" and self.external:
@@ -425,5 +440,5 @@ class Worker:
         self._waiting.clear()
         self.joined = self.registered = self.closed = False
         self.routing = None
-        self._unsettled, self._retrained = None, 0
+        self._told.unsettled, self._told.retrained = None, 0
         self._asking = False

@@ -76,6 +76,13 @@ def fit(
         raise click.UsageError(
             "give FILE with --samples, or --train with --test, or --choose with --candidates and --measure"
         )
+    _hand_out(fits, predictions, plot, as_json)
+
+
+def _hand_out(fits: list[GroupFit], predictions: Path | None, plot: Path | None, as_json: bool) -> None:
+    """Write what was asked for, and say the rest."""
+    from rover_bus.brain import fitting
+
     if predictions:
         fitting.write_predictions(predictions, fits)
     if plot:

@@ -174,7 +174,7 @@ def test_leases_of_two_partitions_are_reported_one_file_after_the_other() -> Non
         seen.append(
             (progress.tokens, progress.skipped_file, [skipped.position for skipped in progress.skipped])
         )
-        worker._lease_not_before = 0.0
+        worker._turn.lease_not_before = 0.0
     assert seen == [([1], "/data/a", [0]), ([2], "/data/b", [10])]
 
 
