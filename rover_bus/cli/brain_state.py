@@ -14,7 +14,7 @@ from rover_bus.brain.log import BrainBatch, ClusterHeard, Proposed, WindowClosed
 from rover_bus.brain.state import KnownJob, State
 from rover_bus.events import subjects
 from rover_bus.events.bus import Bus
-from rover_bus.events.journal import Journal
+from rover_bus.events.journal import ChainBroken, Journal
 from rover_bus.events.log import Record
 from rover_bus.events.streams import LOG
 
@@ -41,7 +41,7 @@ class BrainCopy:
 
 
 async def read_brain(bus: Bus, job: str = "") -> BrainCopy:
-    """Replay the Brain's log; of one job remember what was known before each of its plans."""
+    """Replay the Brain's log; of one job remember what was known before each of its plans. Raises LogDamaged."""
     import msgspec
 
     decider = BrainDecider(0)
@@ -62,12 +62,15 @@ async def read_brain(bus: Bus, job: str = "") -> BrainCopy:
             case WindowClosed(job=measured):
                 copy.windows[measured] = copy.windows.get(measured, 0) + 1
 
-    async for stored in bus.read(LOG, subjects.BRAIN_LOG):
-        snapshot, records = journal.take(stored)
-        if snapshot is not None:
-            decider.restore(snapshot)
-        for record in records:
-            note(record)
-            decider.evolve(record)
+    try:
+        async for stored in bus.read(LOG, subjects.BRAIN_LOG):
+            snapshot, records = journal.take(stored)
+            if snapshot is not None:
+                decider.restore(snapshot)
+            for record in records:
+                note(record)
+                decider.evolve(record)
+    except ChainBroken as broken:
+        raise await journal.judge(broken) from None
     copy.state, copy.sequence = decider.state, journal.sequence
     return copy

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from rover_bus.events import subjects
 from rover_bus.events.bus import Bus, Stored, Subscription
-from rover_bus.events.journal import Journal
+from rover_bus.events.journal import ChainBroken, Journal
 from rover_bus.events.log import Granted, LogBatch
 from rover_bus.events.streams import LOG
 from rover_bus.master.evolution import evolve
@@ -29,9 +29,12 @@ class Progress:
         return await self._bus.follow(LOG, [self._subject], self._take, start="first")
 
     async def read(self) -> None:
-        """Read what is there now."""
-        async for stored in self._bus.read(LOG, self._subject):
-            self._take(stored)
+        """Read what is there now. Raises LogDamaged."""
+        try:
+            async for stored in self._bus.read(LOG, self._subject):
+                self._take(stored)
+        except ChainBroken as broken:
+            raise await self._journal.judge(broken) from None
 
     def _take(self, stored: Stored) -> None:
         snapshot, records = self._journal.take(stored)

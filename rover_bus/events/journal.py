@@ -27,6 +27,7 @@ from rover_bus.events.leadership import Deposed
 from rover_bus.events.log import Record, SnapshotChunk
 from rover_bus.events.logs import get_logger
 from rover_bus.events.streams import LOG
+from rover_bus.events.subjects import BRAIN_LOG
 
 MAX_APPEND_BYTES = 900_000  # the broker's max_payload is 1 MiB
 APPEND_PATIENCE_S = 1.0  # repeating the same bytes is safe, so there is no reason to wait long for one answer
@@ -77,17 +78,31 @@ class Journal:
             return None, ()
         batch: Any = self.decode(stored)
         if self._last is not None and batch.after not in ("", _name(self._last)):
-            raise Deposed(
+            raise ChainBroken(
                 f"batch {stored.sequence} of {self.subject} stands behind another one than we know (a power cut?): "
-                "starting again from nothing"
+                "starting again from nothing",
+                stored.sequence,
             )
         first = self.sequence == 0
+        if first and batch.after and not SnapshotReader.begins(batch.records):
+            raise LogDamaged(
+                f"{self.subject} begins with batch {stored.sequence} of stream {LOG}, which stands behind one that is not there: "
+                f"{self._what_to_do}"
+            )
         self.sequence, self._last = stored.sequence, batch.id
         self.term, self.history = batch.term, batch.history
         self.inputs = dict(batch.inputs)
         self.batches_since_snapshot += 1
         self.records_replayed += len(batch.records)
         return self._snapshot.take(batch.records, first)
+
+    @property
+    def _what_to_do(self) -> str:
+        if self.subject == BRAIN_LOG:
+            how = f"or empty it (`nats stream purge {LOG} --subject {BRAIN_LOG}`): the Brain learns anew"
+        else:
+            how = "or start the job under another name (`rover submit --name`)"
+        return f"nobody can lead from it. Restore the log from a backup, {how}"
 
     def decode(self, stored: Stored) -> Any:
         """Return the batch in a stored message. Raises LogDamaged: nobody may lead from a log that he cannot read."""
@@ -98,6 +113,18 @@ class Journal:
                 f"message {stored.sequence} of stream {LOG} on {self.subject} is no log batch of ours: nobody leads until it is "
                 f"removed (`nats stream rmm {LOG} {stored.sequence}`), or read by the release that wrote it: {error}"
             ) from None
+
+    async def judge(self, broken: ChainBroken) -> Deposed | LogDamaged:
+        """Say what a broken chain means: that what we know is void, or that the log itself has a hole. Waits for the bus."""
+        stored = await self.replay_from(self.sequence)
+        after_ours = [each.sequence for each in stored[1:2]]
+        ours = stored and stored[0].sequence == self.sequence and self.decode(stored[0]).id == self._last
+        if not ours or after_ours != [broken.sequence]:
+            return broken
+        return LogDamaged(
+            f"what stood between batches {self.sequence} and {broken.sequence} of {self.subject} is gone from stream {LOG} "
+            f"(removed by hand?), and with it what was decided there: {self._what_to_do}"
+        )
 
     # -- writing -------------------------------------------------------------------------------------------------------
 
@@ -210,7 +237,8 @@ class Journal:
     async def at_tail(self) -> bool:
         """Say whether we know the log to its end; False when it grew meanwhile.
 
-        Raises Deposed when it does not end where we believe: its tail was lost and perhaps written anew (P21).
+        Raises Deposed when it does not end where we believe: its tail was lost and perhaps written anew (P21); LogDamaged when it
+        does not begin with something from which a state can be built.
         """
         while True:
             try:
@@ -220,6 +248,10 @@ class Journal:
                 await asyncio.sleep(0.05)
         if tail is not None and tail.sequence > self.sequence:
             return False
+        if self._snapshot.incomplete:
+            raise LogDamaged(
+                f"{self.subject} begins with a snapshot of which a part is not there: {self._what_to_do}"
+            )
         known = None if tail is None else self.decode(tail).id
         if known != self._last or (tail is not None and tail.sequence != self.sequence):
             raise Deposed(
@@ -246,6 +278,16 @@ class SnapshotReader:
         self._chunks: list[SnapshotChunk] = []
         self._later: list[Record] = []
         self._collecting = False
+
+    @staticmethod
+    def begins(records: Sequence[Record]) -> bool:
+        """Whether a snapshot begins here: what came before it is not needed."""
+        return any(isinstance(record, SnapshotChunk) and record.index == 0 for record in records)
+
+    @property
+    def incomplete(self) -> bool:
+        """Whether the log began with a snapshot that is not whole yet."""
+        return self._collecting
 
     def take(self, records: Sequence[Record], first: bool) -> tuple[bytes | None, Sequence[Record]]:
         if first:
@@ -286,6 +328,14 @@ def snapshot_chunks(number: int, whole: bytes, chunk_bytes: int = 400_000) -> li
         )
         for index, piece in enumerate(pieces)
     ]
+
+
+class ChainBroken(Deposed):
+    """A batch does not stand behind the one that we know last. `sequence`: that batch's. `Journal.judge` says why."""
+
+    def __init__(self, message: str, sequence: int) -> None:
+        super().__init__(message)
+        self.sequence = sequence
 
 
 class LogDamaged(PermanentError):

@@ -18,7 +18,7 @@ from rover_bus.events.bus import Bus, ConnectionState, Message, Stored, Subscrip
 from rover_bus.events.codec import decode_any, encode
 from rover_bus.events.errors import BusError, RoverError, WrongSequence
 from rover_bus.events.facts import Fact, Position
-from rover_bus.events.journal import Journal, LogDamaged, snapshot_chunks
+from rover_bus.events.journal import ChainBroken, Journal, LogDamaged, snapshot_chunks
 from rover_bus.events.leadership import Deposed, Leadership
 from rover_bus.events.log import Record, SnapshotChunk
 from rover_bus.events.logs import get_logger
@@ -133,6 +133,7 @@ class Shell:
         self._snapshots = 0
         self._returned = asyncio.Event()
         self._damage: asyncio.Future[LogDamaged | Deposed] = asyncio.get_running_loop().create_future()
+        self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         bus.on_connection(self._on_connection)
 
     # -- the life of a service -------------------------------------------------------------------------------------------
@@ -142,6 +143,8 @@ class Shell:
         try:
             await self._stand_by()
             await self._lead()
+        except ChainBroken as broken:
+            raise await self.journal.judge(broken) from None
         finally:
             for subscription in self._subscriptions:
                 await subscription.stop()
@@ -279,9 +282,13 @@ class Shell:
                 tasks.create_task(self._append_for_ever())
                 tasks.create_task(self._tick_for_ever())
                 tasks.create_task(self._look_back_for_ever())
+                tasks.create_task(self._fail_with_the_decider())
         except BaseExceptionGroup as group:
             damaged = group.subgroup(LogDamaged)
             raise damaged.exceptions[0] if damaged is not None else group from None
+
+    async def _fail_with_the_decider(self) -> None:
+        await self._broken
 
     async def _consumed_of_what_is_there(self) -> dict[str, int]:
         """What the log says was consumed; of facts whose numbers will be used again (their tail was lost, P21) none counts."""
@@ -305,8 +312,18 @@ class Shell:
     # -- inputs ----------------------------------------------------------------------------------------------------------
 
     def submit(self, input: Any, respond: Respond | None = None) -> None:
-        """Decide one input now; its records join the pending batch, its reply waits for them."""
-        records, reply = self.decider.decide(input, self.clock())
+        """Decide one input now; its records join the pending batch, its reply waits for them.
+
+        A decider that raises has evolved what no log will hold: nothing is decided on that state any more, it is built anew.
+        """
+        if self._broken.done():
+            return
+        try:
+            records, reply = self.decider.decide(input, self.clock())
+        except Exception as error:  # noqa: BLE001 - it ends our lead, in the task that waits for it
+            log.error("could not decide", job=self.wiring.job, input=type(input).__name__, why=repr(error))
+            self._broken.set_exception(error)
+            return
         if records:
             self._pending += records
             self._wake.set()

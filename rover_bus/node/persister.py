@@ -318,6 +318,10 @@ class Persister:
                 log.warning("will be tried again", job=task.job, cut=task.cut, step=task.step, why=str(error))
             self._observe(persisting.Failed(task, str(error), error.retry, self._loop.time()))
             return
+        except Exception as error:  # noqa: BLE001 - not foreseen: its lane must not stand still for ever
+            log.error("failed", job=task.job, cut=task.cut, step=task.step, why=repr(error))
+            self._observe(persisting.Failed(task, repr(error), True, self._loop.time()))
+            return
         if former is not None and task.step != "sweep":
             log.info("goes on", job=task.job, cut=task.cut, step=task.step)
         if task.step in persisting.IN_MEMORY:

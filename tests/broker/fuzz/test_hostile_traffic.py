@@ -152,3 +152,22 @@ def test_a_foreign_body_in_a_real_log_ends_standby_and_leader_with_one_line(tmp_
             assert f"nats stream rmm {LOG} {sequence}" in str(task.exception())
 
     play(tmp_path, scenario)
+
+
+def test_a_batch_removed_from_a_real_log_ends_who_comes_later_with_one_line(tmp_path):
+    async def scenario(scene):
+        await scene.begin()
+        _, leading = await scene.lead("m0")
+        master, who = await scene.join()
+        await master.ask(LeaseRequest(**who, request=1))
+        operator = await scene.connect("operator")
+        sequences = [stored.sequence async for stored in operator.read(LOG, subjects.job_log("j"))]
+        await operator.api(f"STREAM.MSG.DELETE.{LOG}", {"seq": sequences[2]}, "rmm")
+        leading.cancel()
+        for name in ("m1", "m2"):
+            _, task = await scene.lead(name)
+            await until(task.done)
+            assert isinstance(task.exception(), LogDamaged)
+            assert f"between batches {sequences[1]} and {sequences[3]}" in str(task.exception())
+
+    play(tmp_path, scenario)

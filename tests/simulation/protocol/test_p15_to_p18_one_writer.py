@@ -8,16 +8,25 @@ import pytest
 
 from rover_bus.events.codec import encode
 from rover_bus.events.errors import BusError
-from rover_bus.events.facts import HostExited, JobFact, MasterElected, MemberLeft, MemberLost
+from rover_bus.events.facts import (
+    HostExited,
+    JobFact,
+    JobPauseRequested,
+    MasterElected,
+    MemberLeft,
+    MemberLost,
+)
 from rover_bus.events.identity import Exit, Member
 from rover_bus.events.journal import Journal
 from rover_bus.events.leadership import Deposed, Leadership
-from rover_bus.events.log import Granted, Lost
+from rover_bus.events.log import Granted, Lost, PauseSet
 from rover_bus.events.memory_links import CALM, Faults
 from rover_bus.events.outbox import FactOut
 from rover_bus.events.requests import LeaseReply
 from rover_bus.events.shell import Shell
 from rover_bus.events.streams import LOG
+from rover_bus.master.inputs import Noticed
+from rover_bus.master.service import ServedDecider
 
 LOSES_APPENDS = Faults(append_lost=1.0)
 LOSES_ACKS = Faults(ack_lost=1.0)
@@ -373,3 +382,39 @@ def test_a_successor_goes_on_after_the_last_fact_that_was_published(stage):
 def test_without_positions_facts_are_lost_or_said_again(stage, shell, what):
     with pytest.raises(AssertionError, match=what):
         judge(facts_across_a_take_over(stage, shell))
+
+
+# -- a decider that fails ------------------------------------------------------------------------------------------------------
+
+
+class Stumbles(ServedDecider):
+    """Fails at one fact, half-way: what it decided before is evolved already."""
+
+    def _steps(self, input, now):
+        if isinstance(input, Noticed) and isinstance(input.fact, JobPauseRequested):
+            yield PauseSet(paused=True, workers=1)
+            raise ValueError("a fault of ours")
+        return (yield from super()._steps(input, now))
+
+
+def test_nothing_is_decided_any_more_on_a_state_that_no_log_holds(stage):
+    async def scenario(it):
+        await it.begin()
+        it.master("m0", decider=Stumbles)
+        worker = await it.worker()
+        it.master("m1")
+        await it.publish(JobPauseRequested(job="j"))
+        await it.until(it.tasks["m0"].done)
+        await it.leads("m1")
+        await it.until(lambda: it.records(PauseSet))
+        await worker.beat()
+        return it.tasks["m0"].exception(), [batch.holder for batch in it.batches() if _pauses(batch)]
+
+    error, holders = stage(scenario)
+    assert isinstance(error, ExceptionGroup)
+    assert "a fault of ours" in repr(error.exceptions)
+    assert holders == ["m1"]
+
+
+def _pauses(batch):
+    return any(isinstance(record, PauseSet) for record in batch.records)

@@ -7,10 +7,12 @@ from dataclasses import replace
 
 import pytest
 
+from rover_bus.brain.service import build_brain
 from rover_bus.events import subjects
 from rover_bus.events.codec import decode
 from rover_bus.events.facts import (
     HostExited,
+    HostRegistered,
     JobEnded,
     JobPauseRequested,
     JobResumeRequested,
@@ -18,8 +20,8 @@ from rover_bus.events.facts import (
     MasterElected,
     MemberLeft,
 )
-from rover_bus.events.identity import Exit, Member
-from rover_bus.events.journal import Journal, SnapshotReader, snapshot_chunks
+from rover_bus.events.identity import Exit, HostCapacity, Member
+from rover_bus.events.journal import Journal, LogDamaged, SnapshotReader, snapshot_chunks
 from rover_bus.events.leadership import Deposed, Leadership
 from rover_bus.events.log import Granted, LogBatch, Rewound, SnapshotChunk
 from rover_bus.events.memory_broker import MemoryBroker
@@ -177,8 +179,8 @@ def log_after_a_death_amid_a_snapshot(stage, shell):
         chunks = it.records(SnapshotChunk)
         assert chunks[-1].index + 1 < chunks[-1].count
         it.master("m1")
-        await it.leads("m1")
-        return it.deciders["m1"].state
+        await it.until(lambda: it.shells["m1"].leading or "m1" in it.ends)
+        return it.deciders["m1"].state, it.ends.get("m1")
 
     return stage(scenario, slow_broker)
 
@@ -188,14 +190,17 @@ def slow_broker():
 
 
 def test_older_batches_stay_until_the_snapshot_is_whole(stage):
-    state = log_after_a_death_amid_a_snapshot(stage, TinyChunks)
+    state, end = log_after_a_death_amid_a_snapshot(stage, TinyChunks)
+    assert end is None
     assert state.spec is not None
     assert state.ledger.next_token > 1
 
 
-def test_purged_too_early_the_job_is_forgotten(stage):
-    state = log_after_a_death_amid_a_snapshot(stage, PurgesAtOnce)
+def test_purged_too_early_the_job_is_forgotten_and_nobody_leads_it(stage):
+    state, end = log_after_a_death_amid_a_snapshot(stage, PurgesAtOnce)
     assert state.ledger is None
+    assert isinstance(end, LogDamaged)
+    assert "begins with a snapshot of which a part is not there" in str(end)
 
 
 # -- P21: a full log ------------------------------------------------------------------------------------------------------------
@@ -543,3 +548,87 @@ def test_a_standby_notices_that_the_log_grew_behind_another_batch_than_it_knows(
 
 def test_without_the_chain_it_leads_from_a_past_that_never_was(stage):
     assert standby_that_was_away(stage, Unchained) == (None, False)
+
+
+# -- a log with a hole: no power cut makes one -------------------------------------------------------------------------------
+
+
+def remove(broker, subject, at):
+    """`nats stream rmm`: one batch of a log is gone, the others stay. Returns the sequences on both sides of the hole."""
+    stream = broker.streams[LOG]
+    sequences = [stored.sequence for stored in stream.select([subject])]
+    del stream.messages[sequences[at]]
+    stream.subjects[subject].remove(sequences[at])
+    return sequences[at - 1] if at else 0, sequences[at + 1]
+
+
+def ends_behind_a_hole(stage, at, shell, snapshot_every_batches):
+    """One batch is removed while a master leads. Returns how two later ones ended, and the sequences on both sides of the hole."""
+
+    async def scenario(it):
+        await it.begin()
+        it.master("m0", shell, snapshot_every_batches=snapshot_every_batches)
+        worker = await it.worker()
+        await work_through(it, worker, 12)
+        before, behind = remove(it.broker, subjects.job_log("j"), at)
+        await worker.lease()
+        it.master("m1")
+        await it.until(lambda: "m1" in it.ends)
+        assert it.shells["m0"].leading, "who followed the log from its beginning knows what was there"
+        it.kill("m0")
+        it.master("m2")
+        await it.until(lambda: "m2" in it.ends)
+        return [it.ends[name] for name in ("m1", "m2")], before, behind
+
+    return stage(scenario)
+
+
+@pytest.mark.parametrize("at", [0, 4])
+def test_nobody_leads_from_a_log_with_a_hole_and_says_so_in_one_line(stage, at):
+    ends, before, behind = ends_behind_a_hole(stage, at, Shell, 2000)
+    for end in ends:
+        assert isinstance(end, LogDamaged)
+        line = str(end)
+        assert "\n" not in line
+        assert "rover submit --name" in line
+        assert (f"between batches {before} and {behind}" if at else f"begins with batch {behind}") in line
+
+
+@pytest.mark.parametrize("at", [0, 1, 2])
+def test_nor_from_one_whose_snapshot_has_a_hole(stage, at):
+    ends, _, _ = ends_behind_a_hole(stage, at, TinyChunks, 9)
+    assert all(isinstance(end, LogDamaged) for end in ends)
+
+
+def test_the_brain_says_it_of_its_own_log_and_learns_anew_from_an_empty_one(stage):
+    async def scenario(it):
+        def lead(name):
+            shell, decider = build_brain(
+                it.broker.connect(name),
+                holder=name,
+                history=7,
+                clock=asyncio.get_running_loop().time,
+                wall_ms=lambda: 0,
+            )
+            it.tasks[name] = asyncio.create_task(shell.run())
+            return decider, it.tasks[name]
+
+        await it.begin()
+        capacity = HostCapacity(cores=2.0, memory_bytes=1 << 30)
+        registered = HostRegistered(host="h", daemon="d", capacity=capacity)
+        brain, _ = lead("b0")
+        await it.until(lambda: brain.state.jobs)
+        await it.publish(registered, subjects.host_fact("h", "registered"))
+        await it.until(lambda: len(it.stored(LOG, subjects.BRAIN_LOG)) >= 3)
+        it.kill("b0")
+        remove(it.broker, subjects.BRAIN_LOG, 1)
+        _, second = lead("b1")
+        await it.until(second.done)
+        await it.broker.connect("people").purge(LOG, subjects.BRAIN_LOG)
+        brain, _ = lead("b2")
+        await it.until(lambda: brain.state.jobs and brain.state.hosts)
+        return second.exception()
+
+    end = stage(scenario, plan=False)
+    assert isinstance(end, LogDamaged)
+    assert f"nats stream purge {LOG} --subject rover.brain.log" in str(end)
