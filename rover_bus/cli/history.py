@@ -24,6 +24,8 @@ from rover_bus.events.facts import (
     JobSubmitted,
     MasterElected,
     PlanApplied,
+    PlanProposed,
+    PlanWithheld,
 )
 from rover_bus.events.streams import FACTS
 
@@ -89,6 +91,9 @@ class JobView:
     total: int = 0
     dead_lettered: int = 0
     samples_per_second: float = 0.0
+    planned: bool = False
+    withheld: str = ""  # why the Brain makes no plan, as it last said
+    master_hosts: list[str] = field(default_factory=list)
     term: int = 0
     leader: str = ""
     submitted_ms: int = 0
@@ -103,6 +108,10 @@ class JobView:
             case MasterElected(term=term, holder=holder):
                 self.term, self.leader = term, holder
                 self.state = "starting" if self.state == "submitted" else self.state
+            case PlanProposed(masters=hosts):
+                self.planned, self.master_hosts = True, self.master_hosts or hosts
+            case PlanWithheld(reason=reason, constant=constant):
+                self.withheld = reason or constant.replace("_", " ")
             case PlanApplied(workers=workers, servers=servers):
                 self.workers, self.servers = workers, servers
             case JobReported():

@@ -16,6 +16,7 @@ from rover_bus.cli.connection import Address, find_stack, visit
 from rover_bus.cli.home import Home, NoStack
 
 if TYPE_CHECKING:
+    from rover_bus.cli.hindrances import Present
     from rover_bus.events.nats_bus import NatsBus
 
 Verdict = Literal["ok", "note", "bad"]
@@ -106,8 +107,8 @@ def look_at_stack(directory: str, url: str, secret_file: str) -> Iterator[Findin
 
 
 async def _look_at_bus(bus: NatsBus, stack: Address) -> list[Finding]:
-    from rover_bus.events.bus import Entry
-    from rover_bus.events.streams import BUCKETS, PRESENCE, STREAMS
+    from rover_bus.cli.hindrances import read_present
+    from rover_bus.events.streams import BUCKETS, STREAMS
 
     found = [Finding("ok", f"broker at {stack.url}")]
     found += [Finding("bad", difference) for difference in await bus.differences(STREAMS, BUCKETS)]
@@ -115,16 +116,38 @@ async def _look_at_bus(bus: NatsBus, stack: Address) -> list[Finding]:
         found.append(
             Finding("ok", f"{len(STREAMS)} streams and {len(BUCKETS)} buckets are as this release wants them")
         )
-    hosts: list[str] = []
-
-    def note(entry: Entry) -> None:
-        if entry.value is not None:
-            hosts.append(entry.key)
-
-    watch = await bus.watch(PRESENCE, "*", note)
-    await watch.stop()
-    if hosts:
-        found.append(Finding("ok", f"hosts: {', '.join(sorted(hosts))}"))
+    present = await read_present(bus)
+    if present.hosts:
+        found.append(Finding("ok", f"hosts: {', '.join(sorted(present.hosts))}"))
     else:
         found.append(Finding("bad", "no host is there: no node daemon has said so (services/daemon.log)"))
+    if not present.brain:
+        found.append(Finding("note", "no Brain leads: no job gets a plan (services/brain.log)"))
+    return [*found, *await _look_at_logs(bus, present)]
+
+
+async def _look_at_logs(bus: NatsBus, present: Present) -> list[Finding]:
+    """Find logs that nobody can lead from, and jobs that wait for somebody who is not there."""
+    from rover_bus.cli.brain_state import read_brain
+    from rover_bus.cli.hindrances import hindrance
+    from rover_bus.cli.history import read_jobs
+    from rover_bus.cli.progress import Progress
+    from rover_bus.events.journal import LogDamaged
+
+    found = []
+    try:
+        await read_brain(bus)
+    except LogDamaged as error:
+        found.append(Finding("bad", str(error)))
+    for view in (await read_jobs(bus)).values():
+        if view.ended_ms:
+            continue
+        progress = Progress(bus, view.job)
+        try:
+            await progress.read()
+        except LogDamaged as error:
+            found.append(Finding("bad", f"job {view.job}: {error}"))
+        else:
+            waits_for = hindrance(view, progress.state, present)
+            found += [Finding("note", f"job {view.job}: {waits_for}")] if waits_for else []
     return found

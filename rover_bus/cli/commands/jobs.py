@@ -41,16 +41,24 @@ def jobs(stack: Address, output: str) -> None:
 
 
 async def read_with_progress(bus: NatsBus) -> dict[str, JobView]:
-    """Return all jobs; of those that have not ended the phase and the counts that their own logs have now."""
+    """Return all jobs; of those that have not ended the phase and the counts of their own logs, and what they wait for."""
+    from rover_bus.cli.hindrances import hindrance, read_present
     from rover_bus.cli.history import read_jobs
     from rover_bus.cli.progress import Progress
+    from rover_bus.events.journal import LogDamaged
 
     views = await read_jobs(bus)
+    present = await read_present(bus)
     for view in views.values():
         if view.ended_ms:
             continue
         progress = Progress(bus, view.job)
-        await progress.read()
+        try:
+            await progress.read()
+        except LogDamaged:
+            view.reason = "its log is damaged: `rover doctor`"
+            continue
+        view.reason = hindrance(view, progress.state, present)
         ledger = progress.state.ledger
         if progress.state.spec is not None:
             view.state = "paused" if progress.state.paused else progress.state.phase

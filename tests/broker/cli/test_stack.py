@@ -111,6 +111,22 @@ def test_one_directory_holds_one_stack(stack: RunningStack) -> None:
         RunningStack(stack.home).start()
 
 
+def test_a_job_that_waits_says_for_what(stack: RunningStack, tmp_path: Path) -> None:
+    job = Tiny(stack, tmp_path)
+    assert job.rover("submit", str(job.file)).returncode == 0
+    until(job.workers, "the first job's worker")
+    file = write_job(tmp_path, "huge")
+    file.write_text(file.read_text().replace("[workers]", "[workers]\ncores = 100000"))
+    assert job.rover("submit", str(file)).returncode == 0
+
+    def reason() -> str:
+        listed: list[dict[str, str]] = json.loads(job.rover("jobs", "-o", "json").stdout)
+        return next(row["reason"] for row in listed if row["job"] == "huge")
+
+    until(lambda: "cores more do not fit" in reason(), "the Brain's reason")
+    assert f"job huge: {reason()}" in job.rover("doctor").stdout
+
+
 class Tiny:
     """The job `tiny`, as its user asks about it."""
 

@@ -1,0 +1,93 @@
+"""Why a job does not get on, in one line with what to do about it: no plan, no master, no host where its members are to run.
+
+Fed by the job's facts (history.py), its log as its master would read it (progress.py), and by who is there now (buckets); feeds
+`rover jobs` and `rover doctor`. Apart because nobody else puts these together: each service knows what it itself waits for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+from rover_bus.cli.history import JobView
+from rover_bus.events.bus import Bus, Entry
+from rover_bus.events.streams import LEADERS, PRESENCE
+from rover_bus.master.state import State
+
+BRAIN_KEY = "brain.leader"
+UP_AGAIN = "start its daemon again (`rover up`)"
+
+
+@dataclass(slots=True)
+class Present:
+    """Who is there: hosts whose daemons say so, jobs that a master leads, and whether a Brain leads."""
+
+    hosts: set[str] = field(default_factory=set)
+    led: set[str] = field(default_factory=set)
+    brain: bool = False
+
+
+async def read_present(bus: Bus) -> Present:
+    """Read it from the buckets."""
+    brain = await bus.get(LEADERS, BRAIN_KEY)
+    return Present(
+        hosts=await _keys(bus, PRESENCE),
+        led=await _keys(bus, LEADERS),
+        brain=brain is not None and brain.value is not None,
+    )
+
+
+async def _keys(bus: Bus, bucket: str) -> set[str]:
+    found: set[str] = set()
+
+    def note(entry: Entry) -> None:
+        if entry.value is not None:
+            found.add(entry.key)
+
+    watch = await bus.watch(bucket, "*", note)
+    await watch.stop()
+    return found
+
+
+def hindrance(view: JobView, state: State, present: Present) -> str:
+    """Say what a job that has not ended waits for; "" where nothing stands in its way. `state`: what its own log tells."""
+    if view.ended_ms:
+        return ""
+    if not view.planned:
+        return _no_plan(view, present)
+    if view.job not in present.led:
+        return _no_master(view, state, present)
+    if state.paused:
+        return f"paused: `rover resume {view.job}`"
+    if state.plan == 0 and state.waiting is not None:
+        return f"plan {state.waiting.plan} waits for a person: `rover plan approve {view.job}`"
+    return _missing_members(state, present.hosts)
+
+
+def _no_plan(view: JobView, present: Present) -> str:
+    if not present.hosts:
+        return "no host is there: `rover up`"
+    if not present.brain:
+        return "no Brain leads, so there is no plan: `rover doctor`"
+    return view.withheld or "waits for the Brain's first plan"
+
+
+def _no_master(view: JobView, state: State, present: Present) -> str:
+    hosts = sorted({seat.host for seat in state.masters} or set(view.master_hosts))
+    gone = [host for host in hosts if host not in present.hosts]
+    if gone != hosts:
+        return "no master leads yet"
+    where = (
+        f"its masters' host {gone[0]} is" if len(gone) == 1 else f"its masters' hosts {', '.join(gone)} are"
+    )
+    return f"no master leads: {where} not there: {UP_AGAIN}"
+
+
+def _missing_members(state: State, hosts: Collection[str]) -> str:
+    """Members that were named for a host that is not there, and never came."""
+    waiting = [each for place, each in sorted(state.planned.items()) if place not in state.lives]
+    gone = sorted({each.host for each in waiting if each.host not in hosts})
+    if not gone:
+        return ""
+    members = ", ".join(str(each.member) for each in waiting if each.host in gone)
+    return f"{members} cannot start: host {', '.join(gone)} is not there: {UP_AGAIN}"
