@@ -20,7 +20,7 @@ from rover_bus.brain.decisions.memory_limits import Relief
 from rover_bus.brain.decisions.reasons import Reason
 from rover_bus.brain.decisions.warm_start import PastJob
 from rover_bus.brain.evolution import evolve
-from rover_bus.brain.granting import cores_left_for, grant, shrinks_after_loss
+from rover_bus.brain.granting import cores_left_for, grant
 from rover_bus.brain.history import traits_of
 from rover_bus.brain.log import (
     BrainTermBegun,
@@ -39,10 +39,11 @@ from rover_bus.brain.log import (
 )
 from rover_bus.brain.proposing import propose, propose_first, roll_back, shrink
 from rover_bus.brain.rules import RULES
+from rover_bus.brain.silence import fit_into_what_is_left, note_unheard
 from rover_bus.brain.sizing import BETWEEN_JOBS_S, first_size
 from rover_bus.brain.state import Change, KnownJob, State
 from rover_bus.brain.watch import Watch
-from rover_bus.brain.wishes import PROBE_WINDOWS, Left, Wish, declined
+from rover_bus.brain.wishes import PROBE_WINDOWS, Left, Wish
 from rover_bus.events.facts import (
     BrainFact,
     ClusterModeSet,
@@ -72,6 +73,10 @@ NO_QUOTAS: Mapping[str, Budget] = {}
 
 class Ticked(msgspec.Struct, frozen=True):
     """Time has passed."""
+
+
+class BusRegained(msgspec.Struct, frozen=True):
+    """Samples may come again."""
 
 
 class BrainDecider:
@@ -123,6 +128,8 @@ class BrainDecider:
                 yield from self._hear(input, now)
             case Ticked():
                 yield from self._look(now)
+            case BusRegained():
+                self.watch.regain_bus(now)
 
     # -- what is heard -------------------------------------------------------------------------------------------------
 
@@ -143,7 +150,8 @@ class BrainDecider:
                 if state.hosts.get(host) != capacity:
                     yield HostSeen(host=host, capacity=capacity, cause=cause)
             case HostLeft(host=host):
-                if host in state.hosts:
+                self.watch.forget_host(host)
+                if host in state.hosts or host in state.displaced:
                     yield HostGone(host=host, cause=cause)
             case ClusterModeSet() | QuotaSet():
                 yield ClusterHeard(fact=fact, cause=cause)
@@ -173,6 +181,7 @@ class BrainDecider:
                     members_plan=fact.plan,
                     members=[desired.member for desired in fact.members],
                     log_sequence=fact.position[0] if fact.position else 0,
+                    masters=fact.masters,
                     cause=cause,
                 )
             case _ if isinstance(fact, get_args(Heard)):
@@ -182,6 +191,8 @@ class BrainDecider:
     # -- turns ---------------------------------------------------------------------------------------------------------
 
     def _look(self, now: float) -> Steps:
+        self.watch.look(now)
+        yield from note_unheard(self.state, self.watch.unheard(now))
         order = sorted(self.state.jobs, key=lambda name: -self.state.jobs[name].spec.priority)
         turns: list[str] = []
         for name in order:
@@ -198,22 +209,8 @@ class BrainDecider:
                 yield from self._withhold(name, self.state.jobs[name], answer)
             else:
                 yield from self._settle(name, self.state.jobs[name], answer)
-        yield from self._fit_into_what_is_left()
+        yield from fit_into_what_is_left(self.state, self.watch, now)
         yield from self._start_waiting_jobs()
-
-    def _fit_into_what_is_left(self) -> Steps:
-        """A host is gone, and its members were started on the others: what is too much for these shrinks."""
-        cores = sum(host.cores for host in self.state.hosts.values())
-        for name, size in shrinks_after_loss(self.state).items():
-            known = self.state.jobs[name]
-            if known.change is None and not known.paused and not declined(known, size):
-                reason = f"a host is gone, {cores:g} cores are left"
-                yield Proposed(
-                    plan=shrink(
-                        name, known, self.state, self.state.mode, size, Reason.SHRINK_AFTER_LOSS, reason
-                    ),
-                    cause="host",
-                )
 
     def _take_turn(self, name: str, known: KnownJob) -> Steps:
         yield from remedies.note_stragglers(name, known)
@@ -402,10 +399,11 @@ class BrainDecider:
         return Ticked()
 
     def bus_lost(self) -> None:
-        """The Brain only listens."""
+        self.watch.lose_bus()
 
-    def bus_regained(self) -> None:
-        """Facts are followed from where they were left."""
+    def bus_regained(self) -> BusRegained:
+        """Facts are followed from where they were left; samples that were lost say nothing of their hosts."""
+        return BusRegained()
 
     def asked(self, message: Any) -> Any:
         raise NotImplementedError("the Brain serves no requests yet")

@@ -45,6 +45,7 @@ from rover_bus.events.facts import (
     QuotaSet,
     Size,
 )
+from rover_bus.events.identity import MasterSeat
 from rover_bus.events.log import Record
 from rover_bus.events.plan_facts import TRIAL
 
@@ -70,7 +71,8 @@ def evolve(state: State, record: Record) -> None:
         case HostSeen(host=host, capacity=capacity):
             state.hosts[host] = capacity
             state.displaced.pop(host, None)
-            state.shrinks = bool(state.displaced)
+            state.unheard = [other for other in state.unheard if other != host]
+            state.shrinks = state.shrinks and bool(state.displaced)
         case HostGone(host=host):
             _lose_host(state, record)
         case JobSeen(job=job, uid=uid, spec=spec):
@@ -87,11 +89,13 @@ def evolve(state: State, record: Record) -> None:
 
 
 def _lose_host(state: State, record: HostGone) -> None:
-    capacity = state.hosts.pop(record.host, None)
-    state.displaced.pop(record.host, None)
-    state.shrinks = True
+    capacity = state.hosts.pop(record.host, None) or state.displaced.pop(record.host, None)
     if record.displaced and capacity is not None:
         state.displaced[record.host] = capacity
+    if record.unheard:
+        state.unheard = [*state.unheard, record.host]
+    else:
+        state.shrinks = True
 
 
 def _budget(quota: QuotaSet) -> Budget | None:
@@ -145,6 +149,7 @@ def _see_members(job: KnownJob, record: MembersSeen) -> None:
     job.stragglers = {i: remedy for i, remedy in job.stragglers.items() if former.get(i) == now.get(i)}
     job.slowed = job.slowed if job.stragglers else []
     job.members_plan, job.members = record.members_plan, record.members
+    job.seats = record.masters or job.seats
     job.log_sequence = max(job.log_sequence, record.log_sequence)
 
 
@@ -154,6 +159,7 @@ def _propose(job: KnownJob, plan: PlanProposed) -> None:
     job.waits_for, job.said = [], ("", "")
     if not job.hosts:
         job.hosts, job.masters = plan.hosts, plan.masters
+        job.seats = [MasterSeat(host=host) for host in plan.masters]
         job.cold = plan.constant == "cold_start"
     job.change = Change(
         plan=plan.plan,

@@ -114,15 +114,14 @@ def _fits_beside(wanted: Allocation, others: Mapping[str, KnownJob], capacity: B
     return capacity.holds(cores + wanted.cores, memory_bytes + wanted.memory_bytes)
 
 
-def shrinks_after_loss(state: State) -> dict[str, Size]:
-    """The sizes to which jobs shrink when what is held is more than the hosts that are left can give: by priority, each its least
-    before anybody more, pauses last. Empty while it fits.
+def shrinks_after_loss(state: State, cores: float) -> dict[str, Size]:
+    """The sizes to which jobs shrink when what is held is more than the cores that are left after a loss: by priority, each its
+    least before anybody more, pauses last. Empty while it fits.
 
     Only limits count: who has none keeps his workers, because they share what there is, and what they use jitters.
     Memory is not taken from anybody: servers hold it, and they stay.
     """
     running = {name: size for name, job in state.jobs.items() if (size := present(job)) is not None}
-    cores = capacity_of(state).cores
     if not state.shrinks or not state.hosts or sum(map(_limits, running.values())) <= cores:
         return {}
     limited = {name: size for name, size in running.items() if size.worker_cores}

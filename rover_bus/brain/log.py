@@ -19,7 +19,7 @@ from rover_bus.events.facts import (
     QuotaSet,
     Size,
 )
-from rover_bus.events.identity import HostCapacity, Member
+from rover_bus.events.identity import HostCapacity, MasterSeat, Member
 from rover_bus.events.job import JobSpec, PlanMode
 from rover_bus.events.log import Caused, SnapshotChunk
 
@@ -46,10 +46,14 @@ class HostSeen(Caused, frozen=True, kw_only=True, tag="brain.host.seen"):
 
 
 class HostGone(Caused, frozen=True, kw_only=True, tag="brain.host.gone"):
-    """What a host gave is not there any more. `displaced`: nobody said so, it is silent; its next sample proves the contrary."""
+    """What a host gave is not there any more. `displaced`: nobody said so, it is silent; its next sample proves the contrary.
+
+    `unheard`: the Brain itself misses its samples; else a job misses its members, and shrinking makes room for these.
+    """
 
     host: str
     displaced: bool = False
+    unheard: bool = False
 
 
 class JobSeen(Caused, frozen=True, kw_only=True, tag="brain.job.seen"):
@@ -80,12 +84,17 @@ class FactHeard(Caused, frozen=True, kw_only=True, tag="brain.fact.heard"):
 
 
 class MembersSeen(Caused, frozen=True, kw_only=True, tag="brain.members.seen"):
-    """Who shall run of a job: the snapshot that plans are computed from (P22)."""
+    """Who shall run of a job: the snapshot that plans are computed from (P22).
+
+    `masters`: where they are now, where that is something else. `unheard`: the same set, but this host of its is silent.
+    """
 
     job: str
     members_plan: int
     members: list[Member]
     log_sequence: int = 0
+    masters: list[MasterSeat] = []
+    unheard: str = ""
 
 
 class WorkerWindow(msgspec.Struct, frozen=True, array_like=True):

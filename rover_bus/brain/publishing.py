@@ -10,6 +10,7 @@ from rover_bus.brain.log import (
     Foreseen,
     HotServerFound,
     IncidentNoted,
+    MembersSeen,
     Proposed,
     StragglerNoted,
     Withheld,
@@ -34,6 +35,7 @@ KINDS = (
     "incident.closed",
     "job.forecast",
     "job.stop_requested",
+    "members.unheard",
 )
 
 
@@ -66,22 +68,12 @@ def _facts(record: Record) -> list[JobFact]:
                     waits_for=record.waits_for,
                 )
             ]
+        case MembersSeen(job=job, unheard=host) if host:
+            return [facts.MembersUnheard(job=job, host=host, stand_in=next(iter(record.masters), None))]
         case ChangeJudged():
             return _verdict(record)
-        case StragglerNoted(found=False):
-            return [facts.StragglerRecovered(job=record.job, member=record.member, share=record.share)]
         case StragglerNoted():
-            return [
-                facts.StragglerFound(
-                    job=record.job,
-                    member=record.member,
-                    share=record.share,
-                    lease_share=record.lease_share,
-                    rate=record.rate,
-                    usual=record.usual,
-                    constant=record.constant,
-                )
-            ]
+            return [_straggler(record)]
         case IncidentNoted():
             return [_incident(record)]
         case HotServerFound(job=job, member=member):
@@ -124,6 +116,20 @@ def _verdict(record: ChangeJudged) -> list[JobFact]:
         predicted=predicted,
     )
     return [measured, back]
+
+
+def _straggler(record: StragglerNoted) -> JobFact:
+    if not record.found:
+        return facts.StragglerRecovered(job=record.job, member=record.member, share=record.share)
+    return facts.StragglerFound(
+        job=record.job,
+        member=record.member,
+        share=record.share,
+        lease_share=record.lease_share,
+        rate=record.rate,
+        usual=record.usual,
+        constant=record.constant,
+    )
 
 
 def _incident(record: IncidentNoted) -> JobFact:

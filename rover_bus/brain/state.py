@@ -13,7 +13,7 @@ from rover_bus.brain.decisions.plans import Allocation
 from rover_bus.brain.decisions.stragglers import WorkerPace
 from rover_bus.brain.decisions.warm_start import PastJob
 from rover_bus.events.facts import Size
-from rover_bus.events.identity import HostCapacity, Member
+from rover_bus.events.identity import HostCapacity, MasterSeat, Member
 from rover_bus.events.job import JobSpec, PlanMode
 
 # What a member without a limit is charged with before its use is known: enough to count, too little to stand in the way.
@@ -60,6 +60,7 @@ class KnownJob(msgspec.Struct):
     mode: str = ""
     hosts: list[str] = []
     masters: list[str] = []
+    seats: list[MasterSeat] = []  # where its masters are now
     cold: bool = False
     members_plan: int = 0
     members: list[Member] = []
@@ -129,6 +130,7 @@ class State(msgspec.Struct):
     resumed_from: int = 0
     hosts: dict[str, HostCapacity] = {}
     displaced: dict[str, HostCapacity] = {}  # taken for lost: what they gave
+    unheard: list[str] = []  # hosts whose samples are missing
     shrinks: bool = False  # a host went and none came since: what is held may be more than there is
     jobs: dict[str, KnownJob] = {}
     past: list[PastJob] = []

@@ -19,6 +19,10 @@ SLACK_S = 0.3  # a sample may have begun this much before its window
 COVERED = 0.45  # share of a window that a worker's samples must cover
 OVERDUE = 2.0  # windows after which one is closed without those who said nothing
 LEAST_WORKING = 0.25  # share of a window spent working from which its pace can be told
+HOST_SAMPLE_S = 5.0  # how often a host is sampled, until two samples of it tell
+SILENT_SAMPLES = 2.0  # of a host, missed in a row: it is silent,
+LOST_SAMPLES = 3.0  # and gone, whatever else is known of it
+LONGEST_LOOK_S = 3.0  # between two looks: who was away longer did not listen
 
 
 @dataclass
@@ -55,6 +59,12 @@ class Watch:
 
     def __init__(self) -> None:
         self._open: dict[str, _Open] = {}
+        self._hosts: dict[
+            str, tuple[float, float]
+        ] = {}  # when a host was last heard, and how often it speaks
+        self._asked: dict[str, float] = {}  # when it was first asked whether a host is silent
+        self._looked: float | None = None
+        self._deaf = False
 
     def forget(self, job: str) -> None:
         self._open.pop(job, None)
@@ -99,7 +109,8 @@ class Watch:
         opened.server_slots[profile.member.place] = profile.hottest
 
     def hear_host(self, profile: HostProfile, now: float) -> None:
-        """Take in what members of a host use."""
+        """Take in what members of a host use. Its first sample covers less than the others."""
+        self._hosts[profile.host] = (now, profile.window_s if profile.host in self._hosts else HOST_SAMPLE_S)
         for process in profile.processes:
             opened = self._open.get(process.job)
             if opened is None:
@@ -108,6 +119,43 @@ class Watch:
             if process.member.role == "ps":
                 opened.server_bytes[process.member.place] = process.memory_bytes
                 opened.server_cores[process.member.place] = process.cores_used
+
+    def lose_bus(self) -> None:
+        """Nobody can be heard: that says nothing of anybody (P19)."""
+        self._deaf = True
+
+    def regain_bus(self, now: float) -> None:
+        self._deaf = False
+        self._forgive(now)
+
+    def look(self, now: float) -> None:
+        """Say that we listen. Nobody was silent while we did not."""
+        if self._looked is not None and now - self._looked > LONGEST_LOOK_S:
+            self._forgive(now)
+        self._looked = now
+
+    def _forgive(self, now: float) -> None:
+        self._hosts = {host: (now, every_s) for host, (_, every_s) in self._hosts.items()}
+
+    def unheard(self, now: float) -> list[str]:
+        """Return the hosts of which three samples are missing. One that was never heard may take none."""
+        if self._deaf:
+            return []
+        return [
+            host for host, (heard, every_s) in self._hosts.items() if now - heard > LOST_SAMPLES * every_s
+        ]
+
+    def forget_host(self, host: str) -> None:
+        """It left, and said so."""
+        self._hosts.pop(host, None)
+
+    def is_silent(self, host: str, now: float) -> bool:
+        """Say whether two samples of a host are missing. One that was never heard is waited for from the first question on."""
+        if self._deaf:
+            return False
+        asked = self._asked.setdefault(host, now)
+        heard, every_s = self._hosts.get(host, (asked, HOST_SAMPLE_S))
+        return now - heard > SILENT_SAMPLES * every_s
 
     def close(self, job: str, known: KnownJob, now: float) -> WindowClosed | None:
         """Return the window of a job when it is full, or overdue; None while it is open. A new one begins with it."""

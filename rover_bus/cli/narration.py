@@ -63,6 +63,9 @@ def _tell_members(fact: Fact) -> str:
             return f"{member} lost: {_spoken(reason)}{returned}"
         case facts.MembersDisplaced(host=host, reason=reason, members=members):
             return f"host {host} is gone ({_spoken(reason)}): {_names(members)} to be started elsewhere"
+        case facts.MembersUnheard(host=host, stand_in=seat):
+            instead = f", and no other with a master: one is started on {seat.host}" if seat else ""
+            return f"host {host} is not heard any more{instead}"
         case facts.MemberLeft(member=member, reason=reason):
             return f"{member} left{_because(reason)}"
         case facts.WorkerFailed(member=member, exception=exception, message=message):
@@ -178,6 +181,7 @@ def mood(fact: Fact) -> str:
         case (
             facts.MemberLost()
             | facts.MembersDisplaced()
+            | facts.MembersUnheard()
             | facts.WorkerFailed()
             | facts.BatchDeadLettered()
             | facts.PlanRefused()

@@ -127,6 +127,16 @@ class MembersDisplaced(JobFact, frozen=True, kw_only=True, tag="members.displace
     members: list[Member] = []
 
 
+class MembersUnheard(BrainFact, frozen=True, kw_only=True, tag="members.unheard.v1"):
+    """The Brain hears nothing any more of a host of this job. The master decides what that means: it hears members, not hosts.
+
+    `stand_in`: no host with a master of the job is heard any more; until one says otherwise this one runs there, so that one can.
+    """
+
+    host: str
+    stand_in: MasterSeat | None = None
+
+
 class MemberLeft(JobFact, frozen=True, kw_only=True, tag="member.left.v1"):
     """A member said goodbye: it holds nothing any more."""
 
@@ -421,6 +431,7 @@ FACTS: tuple[type[Fact], ...] = (
     MemberAdmitted,
     MemberLost,
     MembersDisplaced,
+    MembersUnheard,
     MemberLeft,
     DatasetRegistered,
     DatasetRefused,

@@ -190,9 +190,13 @@ class Left(Caused, frozen=True, kw_only=True, tag="member.left"):
 
 
 class HostNoticed(Caused, frozen=True, kw_only=True, tag="host.noticed"):
-    """A host will be gone soon: one more cut is taken as soon as its workers have left (S29)."""
+    """A host will be gone soon: one more cut is taken as soon as its workers have left (S29).
+
+    `unheard`: others hear nothing of it; it is lost as soon as none of our members is heard there, if any ever were (S19).
+    """
 
     host: str
+    unheard: bool = False
 
 
 class HostLost(Caused, frozen=True, kw_only=True, tag="host.lost"):

@@ -15,7 +15,7 @@ from rover_bus.events.requests import (
     Reply,
 )
 from rover_bus.master import lifecycle
-from rover_bus.master.planning import Commands, remove_places, replace_members
+from rover_bus.master.planning import Commands, is_planned, remove_places, replace_members
 from rover_bus.master.progress import report_progress
 from rover_bus.master.state import State
 
@@ -30,7 +30,7 @@ def leave(state: State, request: LeaveRequest, commands: Commands) -> Steps:
     yield Left(member=request.member, reason=request.reason, cause=cause)
     member = request.member
     done = state.phase in ("closed", "finishing") or bool(state.stop)
-    if member.place in state.planned and member.role == "worker":
+    if is_planned(state, member) and member.role == "worker":
         if done and not (lifecycle.result_needs_a_worker(state) and not state.workers()):
             yield remove_places(state, {member.place}, cause, f"{member} is done")
         else:

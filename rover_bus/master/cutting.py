@@ -192,12 +192,17 @@ def _ask_again(state: State, cut: Cut, missing: set[int], cause: str) -> Consequ
 # -- storage -----------------------------------------------------------------------------------------------------------
 
 
-def persist_next(state: State, cause: str) -> Consequences:
-    """Order the newest staged cut to be stored, one at a time."""
+def persist_next(state: State, cause: str, gone: str = "") -> Consequences:
+    """Order the newest staged cut to be stored, one at a time; not one with a part on a host that is lost, or `gone` just now."""
     assert state.spec is not None
     wanted = state.spec.checkpoint
     cut = newest(state, "staged")
     if wanted is None or not wanted.persist or cut is None or cut.over:
+        return
+    nobody = {gone, *state.away} - {
+        host for host in state.leaving if host != gone
+    }  # who leaves stores first (S29)
+    if any(place.host in nobody for place in cut.parts.values()):
         return
     if any(other.storing for other in state.cuts.values()):
         return
@@ -234,10 +239,10 @@ def _store(state: State, cut: Cut, fact: HostPartPersisted, cause: str) -> Conse
         yield cut_log.ManifestOrdered(cut=cut.number, host=fact.host, cause=cause)
 
 
-def fail(state: State, number: int, reason: str, cause: str) -> Consequences:
+def fail(state: State, number: int, reason: str, cause: str, gone: str = "") -> Consequences:
     """End a cut, and go on with the next one that waits."""
     yield state.cuts[number].failed(reason, cause, usable=True)
-    yield from persist_next(state, cause)
+    yield from persist_next(state, cause, gone)
 
 
 def lose_host(state: State, host: str, reason: str, cause: str) -> Consequences:
@@ -246,7 +251,7 @@ def lose_host(state: State, host: str, reason: str, cause: str) -> Consequences:
         cut = state.cuts[number]
         waiting = {place.host for index, place in cut.parts.items() if index not in cut.stored}
         if cut.storing and (host in waiting or cut.writer == host):
-            yield from fail(state, number, f"{host} {reason} while it was storing its parts", cause)
+            yield from fail(state, number, f"{host} {reason} while it was storing its parts", cause, host)
 
 
 def end_all(state: State, cause: str, why: str) -> Consequences:

@@ -124,7 +124,8 @@ def _remove(state: State, record: log.Lost | log.Left) -> None:
 
 
 def _leave(state: State, record: log.Left) -> None:
-    wanted = record.member.place in state.planned or not _was_planned(state, record.member)
+    planned = state.planned.get(record.member.place)
+    wanted = planned.member == record.member if planned else not _was_planned(state, record.member)
     if record.member.role == "worker" and state.phase == "training" and not state.stop and wanted:
         state.charges.relaunches += 1  # a program that leaves early would else be started for ever
     _remove(state, record)
@@ -154,7 +155,10 @@ def _lose(state: State, record: log.Lost) -> None:
 
 
 def _notice_host(state: State, record: log.HostNoticed) -> None:
-    state.leaving[record.host] = state.last_cut
+    if record.unheard:
+        state.unheard.append(record.host)
+    else:
+        state.leaving[record.host] = state.last_cut
 
 
 def _lose_host(state: State, record: log.HostLost) -> None:
@@ -163,6 +167,7 @@ def _lose_host(state: State, record: log.HostLost) -> None:
 
 
 def _regain_host(state: State, record: log.HostReturned) -> None:
+    state.unheard = [host for host in state.unheard if host != record.host]
     state.away = [host for host in state.away if host != record.host]
     state.leaving.pop(record.host, None)
 

@@ -12,7 +12,7 @@ from collections.abc import Collection, Generator
 
 from rover_bus.events.identity import Member
 from rover_bus.events.log import HostLost, HostNoticed, HostReturned, Record
-from rover_bus.master import lifecycle
+from rover_bus.master import cutting, lifecycle
 from rover_bus.master.planning import Commands, replace_members, seat_masters
 from rover_bus.master.state import State
 
@@ -20,21 +20,33 @@ Consequences = Generator[Record, None, None]
 
 
 def lost_with(state: State, silent: Collection[Member]) -> list[str]:
-    """Return the hosts whose admitted members are all silent, where somebody elsewhere is not."""
+    """Return the hosts whose admitted members are all silent, where somebody elsewhere is not; and those without a heard member
+    that others do not hear either, where another host is left.
+    """
     heard = {life.host for life in state.lives.values() if life.planned and life.member not in silent}
     quiet = {life.host for life in state.lives.values() if life.planned and life.member in silent}
-    return sorted(host for host in quiet - heard if heard and host not in state.away and _others(state, host))
+    lost = {host for host in quiet if heard and _others(state, host)}
+    if any(host not in {*state.away, *state.unheard} for host in state.hosts):
+        lost |= {host for host in state.unheard if _has_ours(state, host)}
+    return sorted(lost - heard - set(state.away))
 
 
 def lose(state: State, host: str, reason: str, cause: str, commands: Commands) -> Consequences:
     """A host is gone without a word: all its members are dead."""
     dead = [life.member for life in state.lives.values() if life.host == host and life.planned]
     yield HostLost(host=host, reason=reason, members=_planned_on(state, host), cause=cause)
+    yield from cutting.lose_host(state, host, "was lost", cause)
     for member in dead:
         if member.place not in state.lives or state.lives[member.place].member != member:
             continue  # replaced with another one of them
         yield from lifecycle.lose(state, member, reason, f"with its host {host}", cause, commands)
     yield from _start_elsewhere(state, host, f"host {host} lost: {reason}", cause, commands)
+
+
+def miss(state: State, host: str, cause: str) -> Consequences:
+    """Others hear nothing of a host. What that means is decided by ticks: members that are heard there prove the contrary."""
+    if host in state.hosts and host not in state.unheard:
+        yield HostNoticed(host=host, unheard=True, cause=cause)
 
 
 def take_notice(state: State, host: str, cause: str, commands: Commands) -> Consequences:
@@ -80,6 +92,10 @@ def come_back(state: State, host: str, cause: str) -> Consequences:
 
 def _planned_on(state: State, host: str) -> list[Member]:
     return [desired.member for desired in state.planned.values() if desired.host == host]
+
+
+def _has_ours(state: State, host: str) -> bool:
+    return bool(_planned_on(state, host)) or any(seat.host == host for seat in state.masters)
 
 
 def _others(state: State, host: str) -> list[str]:

@@ -63,7 +63,7 @@ def lose(
     )
     if member.role == "ps":
         yield from _lose_server(state, member, kept, cause, commands)
-    elif member.place in state.planned:
+    elif is_planned(state, member):
         yield from _replace_worker(state, member, reason, cause, commands)
     yield from consequences(state, cause, commands)
 

@@ -15,6 +15,7 @@ from rover_bus.events.facts import (
     JobResumeRequested,
     JobStopRequested,
     JobSubmitted,
+    MembersUnheard,
     PlanApproved,
     PlanModeSet,
     PlanProposed,
@@ -25,7 +26,7 @@ from rover_bus.events.log import JobTaken, ModeFixed, Record, StopAsked
 from rover_bus.events.requests import Reply
 from rover_bus.master import cutting, hosts, lifecycle, proposals
 from rover_bus.master.failing import charge
-from rover_bus.master.planning import Commands
+from rover_bus.master.planning import Commands, is_planned
 from rover_bus.master.state import State
 
 Steps = Generator[Record, None, Reply | None]
@@ -60,7 +61,9 @@ def notice(state: State, fact: Fact, cause: str, commands: Commands) -> Steps:
             yield from hosts.leave(state, host, cause, commands)
         case HostLeaving(host=host) if state.spec is not None and state.phase != "ended":
             yield from hosts.take_notice(state, host, cause, commands)
-        case HostRegistered(host=host) if host in state.away or host in state.leaving:
+        case MembersUnheard(host=host) if state.spec is not None and state.phase != "ended":
+            yield from hosts.miss(state, host, cause)
+        case HostRegistered(host=host) if host in {*state.away, *state.leaving, *state.unheard}:
             yield from hosts.come_back(state, host, cause)
         case HostExited(member=member) if state.spec is not None and fact.job == state.spec.name:
             yield from _exited(state, fact, member, cause, commands)
@@ -74,13 +77,11 @@ def _history(uid: str) -> int:
 
 def _exited(state: State, fact: HostExited, member: Member, cause: str, commands: Commands) -> Consequences:
     """A process ended: the proof of death of that incarnation (P19)."""
-    if fact.host in state.away and fact.host not in state.leaving:
+    if fact.host in {*state.away, *state.unheard} and fact.host not in state.leaving:
         yield from hosts.come_back(state, fact.host, cause)
-    if state.incarnations.get(member.place) != member.incarnation or member.role == "master":
-        return
     admitted = member.place in state.lives and state.lives[member.place].member == member
-    if not admitted and (member.place not in state.planned or state.planned[member.place].member != member):
-        return
+    if not admitted and (not is_planned(state, member) or _is_lost_already(state, member, fact.last)):
+        return  # of a former life, of a master, or known
     if fact.exit.reason in FAULTS_OF_THE_PROGRAM and member not in state.charges.charged:
         yield from charge(
             state, member, cause, fingerprint=f"{fact.exit.reason}:{fact.exit.status}:{fact.exit.signal}"
@@ -88,3 +89,13 @@ def _exited(state: State, fact: HostExited, member: Member, cause: str, commands
     yield from lifecycle.lose(
         state, member, fact.exit.reason, fact.exit.detail, cause, commands, last=fact.last
     )
+
+
+def _is_lost_already(state: State, member: Member, last: int) -> bool:
+    """Whether a wanted life is over, and this log knows it: a daemon reminds of what is wanted and over (P21).
+
+    A lost worker waits for the next tick to name its successor; nobody is named for a server whose part of the result is written.
+    """
+    finished = member.role == "ps" and state.phase == "finishing" and member.index in state.parts
+    waits = member.place in state.gaps and last <= state.incarnations[member.place]
+    return finished or waits

@@ -71,6 +71,7 @@ def wiring(job: str, snapshot_every_batches: int = 2000, tick_s: float = 0.25) -
             subjects.job_facts(job, "plan.rejected"),
             subjects.job_facts(job, "plan.mode_set"),
             subjects.job_facts(job, "slots.move_requested"),
+            subjects.job_facts(job, "members.unheard"),
             subjects.host_facts(fact="exited"),
             subjects.host_facts(fact="leaving"),
             subjects.host_facts(fact="left"),

@@ -115,6 +115,7 @@ class State:
     hosts: list[str] = field(default_factory=list)
     masters: list[MasterSeat] = field(default_factory=list)  # by index
     away: list[str] = field(default_factory=list)  # hosts that are lost: nobody is started there
+    unheard: list[str] = field(default_factory=list)  # that others do not hear
     leaving: dict[str, int] = field(
         default_factory=dict
     )  # hosts that will be gone soon, and the newest cut when they said so
@@ -211,6 +212,7 @@ _LATER = (
     "repairing",
     "away",
     "leaving",
+    "unheard",
 )  # not in snapshots of 0.1
 _TYPED: dict[str, Any] = {
     "spec": JobSpec | None,

@@ -32,7 +32,14 @@ from rover_bus.node.processes import STUCK_SHIM_S, MemberProcesses
 from rover_bus.node.turns import Following, Turns
 
 FOLLOWED: dict[str, type[facts.JobFact]] = {
-    cls.kind(): cls for cls in (facts.JobSubmitted, facts.PlanProposed, facts.MembersDesired, facts.JobEnded)
+    cls.kind(): cls
+    for cls in (
+        facts.JobSubmitted,
+        facts.PlanProposed,
+        facts.MembersDesired,
+        facts.MembersUnheard,
+        facts.JobEnded,
+    )
 }
 FIRST_SAMPLE_S = 1.0
 REACTION_S = 15.0  # of a master to an end: heard in milliseconds, or after a take-over

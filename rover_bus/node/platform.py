@@ -7,7 +7,8 @@ its actions go back to processes.py. The rules, each in one place:
 - At most one life of a place: a new one starts only when the former is proven dead. A life that ended is never repeated.
 - `restart=True` (masters): the platform counts incarnations itself, and starts the next one after a short backoff.
 - `plan.proposed` names the hosts of the masters, so that leader and standby run before any master exists. From the first
-  `members.desired` that names them on, the job's own log says where they are: a lost host's go elsewhere.
+  `members.desired` that names them on, the job's own log says where they are: a lost host's go elsewhere. When no host with one is
+  heard any more, `members.unheard` names a stand-in: it leads, and says where they are from then on.
 - `job.ended` ends everything of the job. What no desired state names is drained.
 """
 
@@ -18,8 +19,16 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TypeVar
 
-from rover_bus.events.facts import Fact, JobEnded, JobFact, JobSubmitted, MembersDesired, PlanProposed
-from rover_bus.events.identity import DesiredMember, Exit, Member, Resources
+from rover_bus.events.facts import (
+    Fact,
+    JobEnded,
+    JobFact,
+    JobSubmitted,
+    MembersDesired,
+    MembersUnheard,
+    PlanProposed,
+)
+from rover_bus.events.identity import DesiredMember, Exit, MasterSeat, Member, Resources
 from rover_bus.node.affinity import assign_cpus
 
 BACKOFF_FIRST_S, BACKOFF_MAX_S = 0.1, 5.0
@@ -221,6 +230,8 @@ def _evolve_wanted(state: Platform, fact: JobFact) -> Platform:
             wanted = replace(known, uid=known.uid or fact.uid, fence=fence, members=mine_now)
             if fact.masters:
                 wanted = replace(wanted, masters=_seats_here(fact, state.host), seated=True)
+        case MembersUnheard(stand_in=MasterSeat(host=state.host, first=first)) if not known.ended:
+            wanted = replace(known, masters={0: first}, seated=True)
         case JobEnded():
             wanted = replace(known, ended=True, members={}, masters={})
         case _:

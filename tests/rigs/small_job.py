@@ -23,6 +23,7 @@ NAME = "ads"
 LOOK_S = 0.3
 FILE = """
 name = "{name}"
+priority = {priority}
 [data]
 train = "t.csv"
 batch_size = 32
@@ -31,8 +32,10 @@ read_latency = "{read_latency}"
 schema = {{ label = "label", categorical = ["user", "item"] }}
 [workers]
 count = {workers}
+cores = {cores}
 [servers]
 count = {servers}
+cores = {cores}
 [leases]
 target = "500ms"
 {leases}
@@ -45,7 +48,8 @@ target = "500ms"
 class SmallJob:
     """One job: its file and clicks lie in `folder`, the stack that it is submitted to has its state in `home`.
 
-    leases, checkpoint: further lines of these tables of the job file. patience_s: how long `until` waits.
+    leases, checkpoint: further lines of these tables of the job file. cores: of each member, 0 no limit.
+    patience_s: how long `until` waits.
     """
 
     folder: Path
@@ -58,6 +62,9 @@ class SmallJob:
     leases: str = ""
     read_latency: str = "20ms"
     patience_s: float = 120.0
+    name: str = NAME
+    priority: int = 0
+    cores: float = 0.0
 
     def rover(self, *words: str) -> subprocess.CompletedProcess[str]:
         """Run `rover` in the folder, on the stack."""
@@ -67,13 +74,13 @@ class SmallJob:
         """Write clicks and job file, and submit it."""
         clicks = "".join(f"{n % 2},u{n % 97},i{n % 1013}\n" for n in range(self.rows))
         (self.folder / "t.csv").write_text("label,user,item\n" + clicks)
-        (self.folder / "job.toml").write_text(FILE.format(name=NAME, **vars(self)))
+        (self.folder / "job.toml").write_text(FILE.format(**vars(self)))
         submitted = self.rover("submit", "job.toml")
         assert submitted.returncode == 0, submitted.stderr
 
     def facts(self, kind: str) -> list[dict[str, Any]]:
         """Return the bodies of the job's facts of a kind, in order."""
-        done = self.rover("events", NAME, "-k", kind, "--json")
+        done = self.rover("events", self.name, "-k", kind, "--json")
         return [json.loads(line)["body"] for line in done.stdout.splitlines()]
 
     def until(self, condition: Callable[[], object], what: str) -> None:
@@ -81,7 +88,7 @@ class SmallJob:
         end_s = time.monotonic() + self.patience_s
         while not condition():
             assert time.monotonic() < end_s, (
-                f"never came: {what}; {self.rover('events', NAME, '-n', '25').stdout}"
+                f"never came: {what}; {self.rover('events', self.name, '-n', '25').stdout}"
             )
             time.sleep(LOOK_S)
 
@@ -90,7 +97,7 @@ class SmallJob:
         self.until(lambda: self.facts("job.ended"), "the end")
         (ended,) = self.facts("job.ended")
         assert ended["state"] == "completed", ended
-        counted = json.loads(self.rover("witness", NAME, "--json").stdout)
+        counted = json.loads(self.rover("witness", self.name, "--json").stdout)
         assert (counted["applied"], counted["missing"], counted["duplicated"]) == (
             self.rows * self.epochs,
             0,

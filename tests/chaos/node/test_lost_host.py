@@ -92,16 +92,22 @@ def _names(listing: str) -> list[str]:
 
 
 @pytest.fixture
-def hosts(tmp_path: Path) -> Iterator[Hosts]:
-    """Two hosts, and a job that begins on them."""
+def bare_hosts(tmp_path: Path) -> Iterator[Hosts]:
+    """Two hosts without a job."""
     made = Hosts(tmp_path)
     try:
         made.up("h1")
         made.up("h2")
-        made.job.submit()
         yield made
     finally:
         made.down()
+
+
+@pytest.fixture
+def hosts(bare_hosts: Hosts) -> Hosts:
+    """Two hosts, and a job that begins on them."""
+    bare_hosts.job.submit()
+    return bare_hosts
 
 
 def test_servers_move_off_a_host_while_training_goes_on(hosts: Hosts) -> None:
@@ -137,3 +143,47 @@ def test_a_server_comes_back_from_the_other_host_s_memory(hosts: Hosts) -> None:
     exported_names = job.rover("export", NAME, "model.npz").stdout
     assert _names(restored_names) == _names(exported_names) != []
     job.until(lambda: not hosts.memory("h1").exists() and not hosts.memory("h2").exists(), "memory swept")
+
+
+def test_another_job_shrinks_for_what_a_lost_host_took_and_gets_its_size_back(
+    bare_hosts: Hosts, tmp_path: Path
+) -> None:
+    hosts = bare_hosts
+    registered = hosts.job.rover("events", "-k", "host.registered", "--json").stdout.splitlines()
+    cores = min(json.loads(line)["body"]["capacity"]["cores"] for line in registered) / 5
+    ours, theirs = (_limited(tmp_path / name, hosts, name, cores) for name in ("ours", "theirs"))
+    ours.priority, ours.workers, theirs.workers = 5, 2, 3  # seven fifths of one host, on two
+    for job in (ours, theirs):
+        job.submit()
+        job.until(lambda job=job: job.facts("plan.settled"), "everybody is there")
+    hosts.lose("h2")
+    theirs.until(lambda: _sizes(theirs)[-1] == (1, "shrink_after_loss"), "it fits beside the other")
+    hosts.up("h2")
+    theirs.until(lambda: _sizes(theirs)[-1] == (3, "room_again"), "it is as it was")
+    assert [workers for workers, _ in _sizes(theirs)] == [3, 1, 3]
+    assert [workers for workers, _ in _sizes(ours)] == [2], "who comes first keeps what he has"
+    for job in (ours, theirs):
+        assert job.rover("cancel", job.name).returncode == 0
+
+
+def _limited(folder: Path, hosts: Hosts, name: str, cores: float) -> SmallJob:
+    """A job whose members have each a part of a host's cores, and which lasts."""
+    folder.mkdir()
+    return SmallJob(
+        folder=folder,
+        home=hosts.homes["h1"],
+        rows=20_000,
+        epochs=100,
+        workers=1,
+        servers=1,
+        leases='heartbeat = "300ms"',
+        checkpoint="",
+        patience_s=300.0,
+        name=name,
+        cores=round(cores, 3),
+    )
+
+
+def _sizes(job: SmallJob) -> list[tuple[int, str]]:
+    """The workers of each plan that was carried out, and why."""
+    return [(fact["workers"], fact["constant"]) for fact in job.facts("plan.applied")]

@@ -66,6 +66,7 @@ class Life:
         self.now = 0.0
         self.sequence = 0
         self.brain_away = False
+        self.host_speaks = True  # also while nobody trains there
         self._decide(self.brain.took_over("b", 1, 0, False, 0))
         self.notice(
             facts.HostRegistered(
@@ -99,6 +100,8 @@ class Life:
             self.now += 0.5
             for name, job in self.jobs.items():
                 self._train(name, job)
+            if self.host_speaks and self.now % 2.0 == 0.0 and not self.brain_away:
+                self._decide(_idle_host())
             if not self.brain_away:
                 self._decide(self.brain.ticked())
 
@@ -262,6 +265,12 @@ def _profile(name: str, member: Member, rate: float, job: Job) -> WorkerProfile:
         read_s=2.0 * job.input_share,
         compute_s=2.0 * (1 - job.input_share),
         loss=job.loss,
+    )
+
+
+def _idle_host() -> HostProfile:
+    return HostProfile(
+        window_s=2.0, host="h", cores=2.0, cores_used=0.0, memory_bytes=8 * GIB, memory_used_bytes=GIB
     )
 
 

@@ -72,9 +72,11 @@ def test_after_a_loss_workers_fit_into_what_is_left_and_nobody_shrinks_who_did_n
 ) -> None:
     jobs = {f"j{at}": job(*each) for at, each in enumerate(running)}
     state = cluster(jobs, cores)
-    assert shrinks_after_loss(state) == {}  # no host was lost: what runs is left alone
+    assert shrinks_after_loss(state, cores) == {}  # no host was lost: what runs is left alone
     state.shrinks = True
-    sizes = {name: one.held for name, one in jobs.items() if one.held is not None} | shrinks_after_loss(state)
+    sizes = {name: one.held for name, one in jobs.items() if one.held is not None} | shrinks_after_loss(
+        state, cores
+    )
     before = sum(one.cores_of(one.held) for one in jobs.values() if one.held is not None)
     after = sum(jobs[name].cores_of(size) for name, size in sizes.items())
     servers = sum(jobs[name].cores_of(size.replace(workers=0)) for name, size in sizes.items())
@@ -87,7 +89,7 @@ def test_members_without_a_limit_share_what_is_left_after_a_loss() -> None:
     busy.cores_used = {"worker": 0.6, "ps": 0.3}
     state = cluster({"j": busy}, cores=2.0)
     state.shrinks = True
-    assert shrinks_after_loss(state) == {}
+    assert shrinks_after_loss(state, 2.0) == {}
 
 
 def test_it_is_said_that_memory_does_not_fit_where_cores_would() -> None:
@@ -114,7 +116,7 @@ def test_a_loss_takes_no_workers_from_those_without_a_limit_whatever_others_hold
     free.cores_used = {"worker": 0.9, "ps": 0.9}
     state = cluster({"a": limited, "b": free}, cores=3.0)
     state.shrinks = True
-    assert {name: size.workers for name, size in shrinks_after_loss(state).items()} == {"a": 1}
+    assert {name: size.workers for name, size in shrinks_after_loss(state, 3.0).items()} == {"a": 1}
 
 
 def test_a_job_whose_workers_used_nothing_is_not_asked_how_many_more_would_fit() -> None:

@@ -193,6 +193,65 @@ def shrinks_when_a_host_is_lost_and_goes_back_when_it_is_heard_again() -> Any:
     return life
 
 
+def shrinks_nobody_for_a_process_that_hung_on_a_living_host() -> Any:
+    """The job that lost it takes the host for lost; its samples go on. One that falls silent later is lost, and others shrink."""
+    life = Life(cores=2.0)
+    life.notice(
+        facts.HostRegistered(host="i", daemon="e", capacity=HostCapacity(cores=2.0, memory_bytes=GIB))
+    )
+    life.submit("low", step, workers=5, cores=0.5)
+    life.submit("high", step, workers=2, cores=0.5, priority=5)
+    sample = HostProfile(
+        window_s=5.0, host="i", cores=2.0, cores_used=0.0, memory_bytes=GIB, memory_used_bytes=0
+    )
+    for _ in range(4):
+        life.wait(5)
+        life.hear(sample)
+    for _ in range(2):
+        life.wait(1)
+        life.notice(facts.MembersDisplaced(job="low", host="i", reason="silent"))
+        life.wait(4)
+        life.said.append(f"{life.now:6.1f} the host is heard")
+        life.hear(sample)
+    life.notice(facts.MembersDisplaced(job="low", host="i", reason="silent"))
+    life.said.append(f"{life.now:6.1f} and never again")
+    life.wait(8)
+    life.take_over()
+    life.wait(14)
+    return life
+
+
+def tells_a_job_that_a_host_of_its_is_not_heard() -> Any:
+    """First the standby's host, which nobody else would miss; then, before the job could say where its masters are, the leader's.
+    The last host that is heard stands in for both, then nobody. A host that is heard again is told of anew when it is silent again.
+    """
+    life = Life(cores=4.0)
+    for host, cores in (("i", 3.0), ("k", 2.0)):
+        capacity = HostCapacity(cores=cores, memory_bytes=GIB)
+        life.notice(facts.HostRegistered(host=host, daemon=host, capacity=capacity))
+    life.submit("j", step, workers=2)
+
+    def heard(hosts: str, seconds: int) -> None:
+        life.said.append(f"{life.now:6.1f} heard: {hosts or 'nobody'}")
+        for second in range(seconds):
+            for host in hosts if second % 5 == 0 else "":
+                sample = HostProfile(
+                    window_s=5.0, host=host, cores=2.0, cores_used=0.0, memory_bytes=GIB, memory_used_bytes=0
+                )
+                life.hear(sample)
+            life.wait(1)
+
+    life.jobs["j"].size, life.host_speaks = (
+        None,
+        False,
+    )  # nobody trains: all that is heard is what is heard here
+    for hosts in ("hik", "hk", "k", "", "i", "hik", "hk"):
+        heard(hosts, 20)
+    life.take_over()
+    heard("", 40)  # who was never heard by this Brain may take no samples
+    return life
+
+
 def makes_room_for_one_more_of_the_same_priority() -> Any:
     """A full cluster: the second job gets its least by the first one's shrinking; the third waits, and is told for what."""
     life = Life(cores=2.3)
@@ -451,6 +510,8 @@ STORIES: tuple[Story, ...] = (
     goes_back_to_what_it_was_before_it_made_room,
     goes_back_in_one_step_although_its_size_is_open,
     shrinks_when_a_host_is_lost_and_goes_back_when_it_is_heard_again,
+    shrinks_nobody_for_a_process_that_hung_on_a_living_host,
+    tells_a_job_that_a_host_of_its_is_not_heard,
     makes_room_for_one_more_of_the_same_priority,
     finds_a_straggler_among_two,
     relieves_memory_before_the_kill,

@@ -173,3 +173,36 @@ def test_what_a_job_is_survives_its_snapshot(record: str) -> None:
     state = State(jobs={"j": job(WORKERS)}) if record == "state" else job(WORKERS)
     body = msgspec.msgpack.encode(state)
     assert msgspec.msgpack.encode(msgspec.msgpack.decode(body, type=type(state))) == body
+
+
+def host_sample(host: str, window_s: float) -> HostProfile:
+    return HostProfile(
+        window_s=window_s, host=host, cores=2.0, cores_used=0.0, memory_bytes=1, memory_used_bytes=0
+    )
+
+
+def test_a_host_is_silent_when_two_of_its_samples_are_missing() -> None:
+    watch = Watch()
+    watch.hear_host(host_sample("h", 1.0), 1.0)
+    assert not watch.is_silent("h", 11.0)  # its first sample covers less than the others
+    watch.hear_host(host_sample("h", 2.0), 6.0)
+    assert not watch.is_silent("h", 10.0)
+    assert watch.is_silent("h", 10.1)
+
+
+def test_a_host_that_was_never_heard_is_waited_for() -> None:
+    watch = Watch()
+    assert not watch.is_silent("h", 50.0)
+    assert not watch.is_silent("h", 60.0)
+    assert watch.is_silent("h", 60.1)
+
+
+def test_no_host_is_silent_while_nobody_can_be_heard_nor_for_what_was_missed_then() -> None:
+    watch = Watch()
+    watch.hear_host(host_sample("h", 5.0), 1.0)
+    watch.lose_bus()
+    assert not watch.is_silent("h", 60.0)
+    watch.regain_bus(60.5)
+    assert not watch.unheard(61.0)
+    assert not watch.is_silent("h", 61.0)
+    assert watch.is_silent("h", 72.0)

@@ -29,6 +29,7 @@ from rover_bus.events.facts import (
     JobResumeRequested,
     JobStopRequested,
     JobSubmitted,
+    MembersUnheard,
     PlanApproved,
     PlanModeSet,
     PlanProposed,
@@ -342,6 +343,10 @@ class Script:
             "left": HostLeft(host=host, reason="stopped"),
         }
         return self._notice(facts[what])
+
+    def do_unheard(self, host: str) -> list[str]:
+        """The Brain says that it does not hear a host."""
+        return self._notice(MembersUnheard(job="j", host=host))
 
     def do_lose(self, part: str, cut: str, step: str = "persist") -> list[str]:
         return self._notice(HostPartFailed(**self._of_cut(cut, part), step=step, reason="the disk is full"))

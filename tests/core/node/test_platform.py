@@ -5,7 +5,14 @@ from collections.abc import Iterable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rover_bus.events.facts import Fact, JobEnded, JobSubmitted, MembersDesired, PlanProposed
+from rover_bus.events.facts import (
+    Fact,
+    JobEnded,
+    JobSubmitted,
+    MembersDesired,
+    MembersUnheard,
+    PlanProposed,
+)
 from rover_bus.events.identity import DesiredMember, Exit, ExitReason, MasterSeat, Member, Resources
 from rover_bus.events.job import DataSpec, JobSpec
 from rover_bus.node.platform import (
@@ -207,6 +214,33 @@ def test_a_plan_of_an_older_brain_is_stale() -> None:
     )
     assert started(decide(state, master_command, 0.0)) == ["master-0.1"]
     assert state.stale == 1
+
+
+def unheard(host: str, stand_in: str = "", first: int = 501) -> Fact:
+    seat = MasterSeat(host=stand_in, first=first) if stand_in else None
+    return MembersUnheard(job="demo", host=host, stand_in=seat)
+
+
+def test_a_stand_in_runs_where_it_is_named_until_the_log_says_where_masters_are() -> None:
+    state, actions = act(after(EMPTY, [submitted(), seated(ELSEWHERE, "third")]))
+    assert actions == []
+    state, actions = act(evolve(state, unheard(ELSEWHERE)))
+    assert actions == []
+    state, actions = act(evolve(state, unheard("third", HERE)))
+    assert [str(a.life.desired.member) for a in actions] == ["master-0.501"]
+    state, actions = act(evolve(state, seated(HERE, "fourth", first=1001, plan=2)))
+    assert [type(a) for a in actions] == [Stop]
+
+
+def test_masters_that_are_not_heard_go_on_until_their_log_says_otherwise() -> None:
+    state, _ = act(after(EMPTY, [submitted(), seated(HERE, ELSEWHERE)]))
+    state, actions = act(evolve(state, unheard(HERE, "third")))
+    assert actions == []
+
+
+def test_nobody_stands_in_for_a_job_that_is_over() -> None:
+    ended = JobEnded(job="demo", state="completed")
+    assert act(after(EMPTY, [submitted(), seated(ELSEWHERE), ended, unheard(ELSEWHERE, HERE)]))[1] == []
 
 
 def test_a_master_that_ends_comes_back_as_its_next_incarnation_after_a_short_backoff() -> None:
