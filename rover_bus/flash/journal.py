@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from rover_bus.flash.dirty import Ids
-from rover_bus.flash.places import touched_path
+from rover_bus.flash.places import numbered, touched_path
 
 KEEP_SAVES = 64
 
@@ -41,13 +41,11 @@ class Touched(msgspec.Struct, frozen=True, kw_only=True):
 def write_touched(
     directory: Path, part: str, save_number: int, previous_save: int, touched: Mapping[str, Ids]
 ) -> None:
-    """Add a link. Before the seal: a staged cut without its link would only cost a full copy, a link without a cut
-    nothing. Nothing touched, nothing known: a link that a dead writer left under this number goes.
+    """Add a link. Its cut is sealed: as long as the link is missing, or cut short, a reader copies the whole. Nothing touched,
+    nothing known: no link.
     """
-    path = touched_path(directory, part, save_number)
     touched_path(directory, part, save_number - KEEP_SAVES).unlink(missing_ok=True)
     if not touched:
-        path.unlink(missing_ok=True)
         return
     distinct = {id(ids): ids for ids in touched.values()}
     large = any(len(ids) and ids.max() >> 32 for ids in distinct.values())
@@ -59,7 +57,14 @@ def write_touched(
         lists=[ids.astype("<u8" if large else "<u4").tobytes() for ids in distinct.values()],
         rows={name: place[id(ids)] for name, ids in touched.items()},
     )
-    path.write_bytes(msgspec.msgpack.encode(link))
+    touched_path(directory, part, save_number).write_bytes(msgspec.msgpack.encode(link))
+
+
+def forget_after(directory: Path, part: str, save_number: int) -> None:
+    """Remove links of saves that come: a dead writer used their numbers for other cuts, which are not there any more."""
+    for number, path in numbered(directory, part, "touched"):
+        if number > save_number:
+            path.unlink(missing_ok=True)
 
 
 def read_touched(directory: Path, part: str, save_number: int, since_save: int) -> dict[str, Ids] | None:

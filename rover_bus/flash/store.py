@@ -17,7 +17,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Event, Lock
 from types import TracebackType
@@ -96,6 +96,7 @@ class FlashStore:
         self._copiers = ThreadPoolExecutor(self._threads, thread_name_prefix="rover-flash-copy")
         self._roller = ThreadPoolExecutor(1, thread_name_prefix="rover-flash-roll") if background else None
         self._rolling: Future[int] | None = None
+        self._links: list[tuple[int, int, Rows]] = []  # sealed, not written yet: nobody waits for them
         self._fds = [hold_job(self.directory)]
         try:
             self._own()
@@ -105,6 +106,7 @@ class FlashStore:
             raise
         newest = self._pool.newest
         self._saves = newest.save_number if newest else 0
+        journal.forget_after(self.directory, part, self._saves)
         self._complete = self._saves if alone else 0
 
     def _own(self) -> None:
@@ -151,6 +153,7 @@ class FlashStore:
         arrays = as_arrays(state)
         rows = _check_touched(touched or {}, arrays)
         with self._my_turn():
+            self._write_links()
             self._pool.note(rows, arrays)
             staged = self._stage(arrays, cut, rows, extra)
             if self._alone:
@@ -209,12 +212,24 @@ class FlashStore:
         slot.invalidate()
         dirty.soil()  # until the last byte is copied
         copied = copy(pieces, self._threads, self._copiers)
-        journal.write_touched(self.directory, self.part, number, self._saves, rows)
         head = Head(layout=layout, model=self.model, extra=extra)
         slot.stamp(head, history=self.history, generation=self.generation, cut=cut, save_number=number)
         dirty.clean()
+        self._links.append((number, self._saves, rows))
         self._saves = number
         return copied
+
+    def write_links(self) -> None:
+        """Say what the saves so far touched, to those who store or copy less than everything. Needed without `background` only."""
+        with self._turn:
+            self._write_links()
+
+    def _write_links(self) -> None:
+        """After the seal, off the blocking path: who comes too early, or meets a full tmpfs, copies the whole."""
+        while self._links:
+            number, previous, rows = self._links.pop(0)
+            with suppress(OSError):
+                journal.write_touched(self.directory, self.part, number, previous, rows)
 
     # -- completion ----------------------------------------------------------------------------------------------------
 
@@ -257,7 +272,8 @@ class FlashStore:
         return freed
 
     def _roll_later(self) -> None:
-        if self._roller and (self._rolling is None or self._rolling.done()):
+        waits = self._rolling is not None and not (self._rolling.running() or self._rolling.done())
+        if self._roller and not waits:
             self._rolling = self._roller.submit(self.catch_up)
 
     def catch_up(self) -> int:
@@ -267,6 +283,7 @@ class FlashStore:
         Training is not involved: it may run, and a `save` that comes meanwhile waits for the rows of one array at most.
         """
         with self._turn:
+            self._write_links()
             source = self._pool.newest
             if source is None or source.save_number != self._complete:
                 return 0
@@ -308,16 +325,22 @@ class FlashStore:
 
     def close(self) -> None:
         """Let go; what is staged stays for the next process."""
-        self._hurry.set()
-        for executor in (self._copiers, self._roller):
-            if executor:
-                executor.shutdown()
+        self._end_threads()
+        self._write_links()
         self._pool.close()
         while self._fds:
             os.close(self._fds.pop())
 
+    def _end_threads(self) -> None:
+        self._hurry.set()
+        for executor in (self._copiers, self._roller):
+            if executor:
+                executor.shutdown()
+
     def remove(self) -> None:
         """The job is over: take every file of this part away, and the directory with its last part."""
+        self._end_threads()
+        self._links.clear()
         for path in self.directory.glob(f"{self.part}.*"):
             path.unlink(missing_ok=True)
         self.close()

@@ -99,6 +99,7 @@ class HostRig:
         self.state["emb"][slice(None) if ids is None else ids] += cut
         self.state["step"] = np.array(cut)
         self.store.save(self.state, cut, touched=None if ids is None else {"emb": np.array(ids)})
+        self.store.write_links()
         place = PartPlace(part="ps-0", index=0, incarnation=1, host=self.name, slots=[(0, 4096)])
         await self.stage.say(cuts.PartStaged(place=place, **about(cut)))
         return place

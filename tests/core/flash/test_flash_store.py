@@ -138,6 +138,10 @@ def test_a_link_left_by_a_dead_writer_is_never_taken_for_that_of_a_whole_save(ma
     assert second == first + 1
     assert read_touched(store.directory, "state", second, since_save=first) is None
     third = store.save(state, 3, touched={"embedding": [3], "mlp": []}).save_number
+    assert read_touched(store.directory, "state", third, second) is None, (
+        "it is written behind training's back"
+    )
+    store.catch_up()
     assert {
         name: list(ids) for name, ids in read_touched(store.directory, "state", third, second).items()
     } == {

@@ -89,6 +89,7 @@ class Owner:
         while True:
             try:
                 self.store.save(self.state, cut, touched=touched, extra=b"applied %d" % cut)
+                self.store.write_links()
                 return
             except SlotsBusy:
                 assert time.monotonic() < end_s

@@ -46,6 +46,7 @@ class Pair:
         self.state["step"] = np.array(cut)
         touched = None if ids is None else {"emb": np.array(ids), "none": np.array([], np.int64)}
         self.store.save(self.state, cut, touched=touched, extra=b"applied %d" % cut)
+        self.store.write_links()
         if digesting:
             digest_staged(newest_staged(self.own / "u1", "ps-0", model="m"))
 

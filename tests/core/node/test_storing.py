@@ -40,6 +40,7 @@ class Host:
         self.state["emb"][slice(None) if ids is None else ids] += 1
         self.state["bias"] += 1
         self.store.save(self.state, cut, touched=None if ids is None else {"emb": np.array(ids)})
+        self.store.write_links()
 
     def do(self, step, cut, **order):
         task = Task("ads", "u1", step, cut, 0, "ps-0" if step in ("pin", "digest", "persist") else "")
@@ -117,6 +118,7 @@ def test_rows_that_grew_travel_in_a_delta_only_if_all_of_them_were_touched(host)
         grown = np.full((2, 4), cut, np.float32)
         here.state["emb"] = np.concatenate([here.state["emb"], grown])
         here.store.save(here.state, cut, touched={"emb": np.array(touched)})
+        here.store.write_links()
         here.publish(cut, here.persist(cut))
         np.testing.assert_array_equal(restore(here.files)[1]["ps-0"].arrays["emb"], here.state["emb"])
 
