@@ -166,7 +166,7 @@ class Rows:
         """Write rows with their whole state, as `copy_out` returned them."""
         self.touch(places)
         for records, piece in zip(self._records, pieces, strict=True):
-            records.put(places, _records(np.ascontiguousarray(piece)), mode="clip")
+            records[places] = _records(np.ascontiguousarray(piece))
 
     def pieces(self, rows: int) -> list[tuple[str, tuple[int, int]]]:
         """Return dtype and shape of each piece of `rows` rows."""
