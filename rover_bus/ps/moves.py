@@ -51,6 +51,7 @@ class Moves:
         self._paced: dict[
             int, tuple[float, int]
         ] = {}  # by move: when the last answer was taken in, after how many pushes
+        self._warming: dict[int, asyncio.Future[None]] = {}  # by move: memory for the next rows
         self._served_s = 0.0  # when the newest routing was followed
         self._sweeping: asyncio.Task[None] | None = None
 
@@ -110,9 +111,13 @@ class Moves:
         match effect:
             case Apply(function, patient):
                 run = self._run_patiently if patient else self._run
+                if (warming := self._warming.pop(transfer.order.move, None)) is not None:
+                    await warming
                 result, cold = await run(lambda: (function(), self._core.cold()))
                 if cold:
-                    await asyncio.to_thread(populate, cold)
+                    self._warming[transfer.order.move] = asyncio.create_task(
+                        asyncio.to_thread(populate, cold)
+                    )
                 return result
             case Rest(seconds):
                 return await asyncio.sleep(seconds)
@@ -137,6 +142,7 @@ class Moves:
         move = transfer.order.move
         froze_s = self._froze_s.pop(move, None)
         self._paced.pop(move, None)
+        self._warming.pop(move, None)
         state = self._core.state
         if froze_s is None or state.routing is None or state.routing.epoch <= transfer.order.epoch:
             return

@@ -86,6 +86,7 @@ class RowLog:
         self._changed = np.zeros(store.rows.capacity, bool)
         self._copied = np.zeros(store.rows.capacity, bool)
         self._end = store.rows.capacity  # of what there was when the copy was through
+        self._reached = 0  # rows of a growing table from there on the copy has still to meet
         self._noted: list[Int] = []  # not marked yet: that can wait until nobody waits for us
 
     def note(self, places: Int) -> None:
@@ -105,12 +106,13 @@ class RowLog:
     def _ours(self, places: Int) -> Int:
         """Return those that must be sent again: of our slots, or, of a hashed table, what the copy has met or never will."""
         if isinstance(self._store, GrowingStore):
-            return self._store.within(places, self._slots)
+            return self._store.within(places[places < self._reached], self._slots)
         return places[self._copied[places] | (places >= self._end)]
 
-    def forget(self, places: Int) -> None:
-        """These rows are copied as they are now."""
+    def forget(self, places: Int, cursor: int) -> None:
+        """These rows are copied as they are now, and the copy goes on at the cursor."""
         self._mark()
+        self._reached = cursor
         self._changed[places] = False
         self._copied[places] = True
 
@@ -131,7 +133,7 @@ class RowLog:
 
     def end(self) -> None:
         """The copy is through: rows that lie behind are of tables declared later."""
-        self._end = self._store.rows.count
+        self._end, self._reached = self._store.rows.count, np.iinfo(np.int64).max
 
     def drain(self) -> Part | None:
         """Return every changed row once, and begin anew."""
@@ -259,7 +261,7 @@ class Departure:
                 most_bytes -= len(keys.keys) * store.rows.row_bytes
             self._copying.add(family)
             if isinstance(store, RowStore):
-                self._row_log(family, store).forget(places)
+                self._row_log(family, store).forget(places, cursor)
                 if cursor < 0:
                     self._row_log(family, store).end()
             self._at, self._cursor = (self._at, cursor) if cursor >= 0 else (self._at + 1, 0)
