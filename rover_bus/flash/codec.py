@@ -1,4 +1,4 @@
-"""Rows in eight bits: a quarter of the bytes for tables that can bear it.
+"""Rows in eight bits: little more than a quarter of the bytes for tables that can bear it.
 
 Fed with float rows by `part`; optional, chosen by array. Each row is stored as low + step * q, q in 0..255, low and
 step float32. For float32 or float16 rows the error of every element is at most
@@ -21,8 +21,10 @@ SCALE_BYTES = 8  # low and step a row
 
 
 def can_encode(array: Array) -> bool:
-    """Rows of float32 or float16."""
-    return array.ndim >= 2 and array.dtype.kind == "f" and array.dtype.itemsize <= 4 and array.size > 0
+    """Whether these are rows of float32 or float16, and wide enough to become shorter with their scale."""
+    if array.ndim < 2 or array.dtype.kind != "f" or array.dtype.itemsize > 4 or not array.size:
+        return False
+    return bool(array[0].size * (array.dtype.itemsize - 1) > SCALE_BYTES)
 
 
 def encode_rows(rows: Array) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.float32]] | None:

@@ -26,6 +26,7 @@ from rover_bus.flash.part import Codec, Content, Identity, PartFile, read_footer
 from rover_bus.flash.persist import compact, persist_part, prune, publish
 from rover_bus.flash.staged import StagedCut
 from rover_bus.flash.storage import Run, hold_for_work, survey, unfinished
+from rover_bus.ps.snapshots import may_be_rounded
 
 Wait = Callable[[int], None]
 Written = TypeVar("Written")
@@ -66,7 +67,8 @@ def store_part(
 ) -> Chain:
     """Write one staged part durably: as a delta on `base` where that is possible and small, else whole.
 
-    `cut`: (generation, cut). A whole file that a former life of the daemon left is used as it is. Raises StorageFailed (again
+    `cut`: (generation, cut). `codec`: of the arrays that their owner lets be rounded; the others are stored as they are. A whole
+    file that a former life of the daemon left is used as it is. Raises StorageFailed (again
     later), NoCheckpoint, BrokenCheckpoint (the memory is not what was digested).
     """
     staged = open_exactly(directory, part, *cut)
@@ -83,15 +85,17 @@ def store_part(
         model=staged.head.model,
     )
     shapes = {name: (array.dtype.str, array.shape) for name, array in arrays.items()}
+    rounded = may_be_rounded(staged.extra) if codec != "raw" else frozenset()
+    codecs: dict[str, Codec] = {name: codec if name in rounded else "raw" for name in arrays}
     touched = _touched_since(base, staged, directory, part)
-    delta = _delta(arrays, touched, base, codec) if base and touched is not None else None
+    delta = _delta(arrays, touched, base, codecs) if base and touched is not None else None
     if base and delta and not should_write_whole(base.files, sum(map(_size, delta))):
         verify_arrays({item.name: item.array for item in delta}, digests, str(staged.path))
         identity = msgspec.structs.replace(identity, base=base.files[-1].digest)
         file = drain(persist_part(files, identity, delta, staged.extra), wait)
         return Chain(identity, seal.save_number, (*base.files, file), shapes)
     found = _find_whole(files, identity)
-    file = found or drain(persist_part(files, identity, _whole(arrays, digests, codec), staged.extra), wait)
+    file = found or drain(persist_part(files, identity, _whole(arrays, digests, codecs), staged.extra), wait)
     return Chain(identity, seal.save_number, (file,), shapes)
 
 
@@ -108,14 +112,14 @@ def _touched_since(
 
 
 def _delta(
-    arrays: Mapping[str, Array], touched: Mapping[str, Array] | None, base: Chain, codec: Codec
+    arrays: Mapping[str, Array], touched: Mapping[str, Array] | None, base: Chain, codecs: Mapping[str, Codec]
 ) -> list[Content]:
     """Touched rows where they are known and the array only grew; the other arrays whole."""
     contents = []
     for name, array in arrays.items():
         ids = (touched or {}).get(name)
         grew = ids is not None and _grew(base.shapes.get(name), array, ids)
-        contents.append(Content(name=name, array=array, ids=ids if grew else None, codec=codec))
+        contents.append(Content(name=name, array=array, ids=ids if grew else None, codec=codecs[name]))
     return contents
 
 
@@ -132,9 +136,9 @@ def _size(content: Content) -> int:
     return content.array.nbytes if content.ids is None else len(content.ids) * (rows + 8)
 
 
-def _whole(arrays: Mapping[str, Array], digests: SlotDigests, codec: Codec) -> list[Content]:
+def _whole(arrays: Mapping[str, Array], digests: SlotDigests, codecs: Mapping[str, Codec]) -> list[Content]:
     return [
-        Content(name=name, array=array, codec=codec, expected=digests.of(name))
+        Content(name=name, array=array, codec=codecs[name], expected=digests.of(name))
         for name, array in arrays.items()
     ]
 

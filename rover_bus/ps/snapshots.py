@@ -19,7 +19,7 @@ from rover_bus.ps.admission import SlotGroup
 from rover_bus.ps.catalogue import Entry
 from rover_bus.ps.hashing import SLOTS, mix, salt_of
 from rover_bus.ps.intervals import Intervals
-from rover_bus.ps.spec import Table
+from rover_bus.ps.spec import Add, Dense, Table
 from rover_bus.ps.tables import TableSet
 
 Array = npt.NDArray[Any]
@@ -103,6 +103,26 @@ def take(tables: TableSet, groups: Sequence[SlotGroup], version: int, closed_bef
     if not arrays:
         arrays["empty"] = np.zeros(1, np.uint8)  # no table is declared yet: still it is a state
     return Snapshot(arrays, touched, msgspec.msgpack.encode(described), ranges_of(tables.owned))
+
+
+def may_be_rounded(extra: bytes) -> frozenset[str]:
+    """Return the arrays of a part whose values may be stored with a bounded error: the rows of tables that are looked up by id.
+
+    Optimizer state may not: sums near zero divide, and a rounded one makes the next step arbitrary. Nor what is counted (`Add`),
+    nor dense arrays: they are small, and every sample uses all of them. A part that says nothing of itself has none.
+    """
+    try:
+        described = describe(extra)
+    except InputError:
+        return frozenset()
+    exact = {
+        table.name
+        for table, _ in described.tables
+        if isinstance(table, Dense) or isinstance(table.optimizer, Add)
+    }
+    return frozenset(
+        f"{family.number}.0" for family in described.families if not exact & family.layout.keys()
+    )
 
 
 def ranges_of(slots: Int) -> Ranges:

@@ -21,6 +21,20 @@ from rover_bus.flash.storage import find_run
 from rover_bus.flash.store import FlashStore
 from rover_bus.node.persisting import JobCheckpoints, Task
 from rover_bus.node.storage_tasks import CalledOff, Tasks
+from rover_bus.ps.snapshots import Description, Family
+from rover_bus.ps.spec import Adagrad, Hashed
+
+ROWS = Hashed(name="ads", rows=4000, width=16, optimizer=Adagrad())
+EXTRA = msgspec.msgpack.encode(
+    Description(
+        seed=0,
+        version=1,
+        owned=[0],
+        tables=[(ROWS, 0)],
+        families=[Family(number=0, columns=2, layout={"ads": [0, 4000]})],
+        groups=[],
+    )
+)
 
 
 class Host:
@@ -231,3 +245,16 @@ def test_a_job_that_is_over_leaves_no_memory_behind(host):
     here.store.close()
     here.do("sweep", 0)
     assert not (here.root / "u1").exists()
+
+
+def test_eight_bits_are_for_rows_and_optimizer_state_stays_exact(host):
+    here, rng = host(codec="int8"), np.random.default_rng(7)
+    values, sums = (rng.random((4000, 16)).astype(np.float32) for _ in range(2))
+    here.state = {"0.0": values, "0.1": sums * 1e-9}
+    here.store.save(here.state, 1, extra=EXTRA)
+    here.publish(1, here.persist(1))
+    _, parts, _ = restore(here.files, job_uid="u1")
+    arrays = parts["ps-0"].arrays
+    assert parts["ps-0"].codecs == {"0.0": "int8", "0.1": "raw"}
+    np.testing.assert_array_equal(arrays["0.1"], here.state["0.1"])
+    assert 0 < np.abs(arrays["0.0"] - values).max() <= 0.5 / 255 + 1e-6

@@ -96,6 +96,16 @@ def restored(parts, servers, order=ORDER):
     return cores
 
 
+def test_values_of_rows_may_be_rounded_and_nothing_else(trained):
+    [core] = trained(1).cores.values()
+    taken = core.snapshot()
+    described = snapshots.describe(taken.extra)
+    tables = {f"{family.number}.0": set(family.layout) for family in described.families}
+    rounded = snapshots.may_be_rounded(taken.extra)
+    assert {name for array in rounded for name in tables[array]} == {"user", "item", "zip", "zap"}
+    assert snapshots.may_be_rounded(b"somebody else's") == frozenset()
+
+
 @pytest.mark.parametrize(("before", "after"), [(3, 3), (3, 1), (1, 4), (2, 5), (4, 2)])
 def test_s24_parts_of_n_servers_restore_onto_m_with_equal_digests(trained, before, after):
     old = trained(before)
