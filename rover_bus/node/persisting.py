@@ -40,6 +40,9 @@ from rover_bus.node.holders import choose_holders
 
 RETRY_FIRST_S, RETRY_MAX_S = 1.0, 10.0
 PATIENCE_S = 60.0  # a storage that fails for so long fails the cut
+FETCH_PATIENCE_S = (
+    4.0  # a server waits: daemons that start again are found within this, else it goes back to storage
+)
 CLOSED_KEPT = 64
 
 Step = Literal["pin", "digest", "mirror", "parity", "fetch", "persist", "manifest", "prune", "sweep"]
@@ -349,9 +352,11 @@ def _settle(state: Persisting, task: Task) -> Persisting:
 def _fail(state: Persisting, failed: Failed) -> Persisting:
     former = state.troubles.get(failed.task)
     since_s = former.since_s if former else failed.at_s
-    delay_s = min(2 * former.delay_s, RETRY_MAX_S) if former else RETRY_FIRST_S
+    haste = failed.task.step == "fetch"
+    delay_s = min(2 * former.delay_s, RETRY_MAX_S) if former and not haste else RETRY_FIRST_S
     endless = failed.task.step in ("prune", "sweep")  # nobody waits for them
-    hopeless = not endless and (not failed.temporary or failed.at_s - since_s >= PATIENCE_S)
+    patience_s = FETCH_PATIENCE_S if haste else PATIENCE_S
+    hopeless = not endless and (not failed.temporary or failed.at_s - since_s >= patience_s)
     trouble = Trouble(since_s, failed.at_s + delay_s, delay_s, failed.reason, hopeless)
     state = replace(state, running=state.running - {failed.task})
     return replace(state, troubles=_put(state.troubles, failed.task, trouble))

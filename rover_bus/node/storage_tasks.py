@@ -169,17 +169,22 @@ class Tasks:
                 finally:
                     source.close()
             except RoverError as error:
-                problem = error
+                problem = problem if problem.retry else error
                 continue
             held = about.held.get(task.part)
             if task.step == "fetch" or held is None:
                 return None
             return cuts.HostPartMirrored(of=held.owner, **self.stamp(task))
-        if task.step == "mirror":
+        if task.step == "mirror" or (about.spec.copies and not about.spec.parity):
             raise problem
         if not about.spec.parity:
-            raise NoCheckpoint(str(problem))
-        rebuild_part(self.shm, self.secret, self.parities, task, addresses)
+            raise NoCheckpoint(str(problem))  # storage is next: nobody was asked to keep a copy
+        try:
+            rebuild_part(self.shm, self.secret, self.parities, task, addresses)
+        except NoCheckpoint:
+            if problem.retry:  # who cannot be reached may be starting again, with a block in its memory
+                raise problem from None
+            raise
         self.rebuilt.add((task.uid, task.part, task.generation, task.cut))
         return None
 

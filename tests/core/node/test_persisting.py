@@ -16,6 +16,7 @@ from rover_bus.events.job import CheckpointSpec, DataSpec, JobSpec
 from rover_bus.node.holders import choose_holders
 from rover_bus.node.pacing import Pacing
 from rover_bus.node.persisting import (
+    FETCH_PATIENCE_S,
     PATIENCE_S,
     Asked,
     Begun,
@@ -305,6 +306,18 @@ def test_the_chosen_host_copies_what_another_host_has_digested(state):
 
 def test_no_copy_is_made_that_nobody_asked_for(state):
     assert doing(after(state, registered(ME), registered(OTHER), digested(3))) == []
+
+
+def test_a_server_that_waits_for_its_part_is_not_kept_waiting_for_daemons_that_stay_away(state):
+    fetch, now_s, tries = task("fetch", 2, "ps-1"), 0.0, 0
+    state = after(state, Asked("ads", "u1", "ps-1", 2, 0))
+    while GiveUp(fetch, "cannot be reached") not in decide(state, now_s):
+        assert doing(state, now_s) == [fetch]
+        tries += 1
+        state = after(state, Begun(fetch), Failed(fetch, "cannot be reached", True, now_s))
+        now_s = next_wake_s(state) or now_s
+    assert tries > 3
+    assert now_s == pytest.approx(FETCH_PATIENCE_S, abs=1.0)
 
 
 def test_a_server_that_asks_gets_its_part_fetched_before_anything_else(state):
