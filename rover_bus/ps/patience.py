@@ -2,8 +2,8 @@
 
 Fed and driven by `server`, with its time. A worker's request that arrives while a chunk of rows is being copied waits for it, and
 all servers of the step with it. So a chunk is taken up soon after a worker was given values, when the worker is the one to be busy
-(after a push its next pull is on its way already): in the first half of the time that usually passes until the next request. Or at
-once, while no worker asks for anything. Apart, because it is a decision, and `server` is a shell.
+(after a push its next pull is on its way already), and only as long as such work is usually done before the next request comes. Or
+at once, while no worker asks for anything. Apart, because it is a decision, and `server` is a shell.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 MOST_S = 0.01  # that work waits for a worker's request to be answered
 QUIET_S = 0.1  # without a request: no worker is training
-LEARNING = 0.1  # how much one gap changes what is expected of the next
+LEARNING = 0.1  # how much one gap, or piece of work, changes what is expected of the next
 
 
 class Work(NamedTuple):
@@ -33,6 +33,7 @@ class Patience:
         self._answered_s = float("-inf")
         self._gave_s = float("-inf")  # values, and nobody has asked for anything since
         self._gap_s = 0.0  # that usually passes between values and the next request
+        self._work_s = 0.0  # that a piece of work usually takes
         self._opportune = False
 
     def put(self, do: Callable[[], None], drop: Callable[[], object], now_s: float) -> None:
@@ -51,9 +52,17 @@ class Patience:
         self._answered_s, self._opportune = now_s, gave_values
         self._gave_s = now_s if gave_values else float("-inf")
 
+    def note_work(self, seconds: float) -> None:
+        """A piece of work is done."""
+        self._work_s += LEARNING * (min(seconds, MOST_S) - self._work_s)
+
+    def _fits(self, now_s: float) -> bool:
+        """Whether what begins now is done in time, as far as one knows."""
+        return now_s + self._work_s <= self._gave_s + self._gap_s
+
     def take(self, now_s: float) -> Work | None:
-        """Return one piece of work if this is the time for it."""
-        opportune, self._opportune = self._opportune or now_s <= self._gave_s + self._gap_s / 2, False
+        """Return one piece of work if this is the time for it: right after values were given, even if they do not suffice."""
+        opportune, self._opportune = self._opportune or self._fits(now_s), False
         if not self._waiting:
             return None
         quiet = now_s - self._answered_s > QUIET_S
@@ -65,7 +74,7 @@ class Patience:
         """Return how long the server may wait for requests."""
         if not self._waiting:
             return longest_s
-        if now_s - self._answered_s > QUIET_S or now_s <= self._gave_s + self._gap_s / 2:
+        if now_s - self._answered_s > QUIET_S or self._fits(now_s):
             return 0.0
         return max(0.0, self._waiting[0].until_s - now_s)
 

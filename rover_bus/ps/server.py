@@ -132,8 +132,9 @@ class Server:
                 pause_s = self._patience.pause_s(time.monotonic(), 1.0)
                 for key, events in self._selector.select(pause_s):
                     self._attend(key, events)
-                if work := self._patience.take(time.monotonic()):
+                if work := self._patience.take(began_s := time.monotonic()):
                     work.do()
+                    self._patience.note_work(time.monotonic() - began_s)
                 self._drop_silent(time.monotonic())
         finally:
             self.close()

@@ -31,11 +31,12 @@ def test_a_worker_goes_before_rows_that_move_but_they_are_not_forgotten():
     assert done == ["first", "second", "third"]
 
 
-def test_rows_that_move_use_the_first_half_of_the_time_that_a_worker_usually_takes():
+def test_rows_that_move_use_the_time_that_a_worker_usually_takes_as_far_as_they_are_done_in_it():
     patience, done = Patience(), []
     for step in range(100):  # asks 4 ms after it was given values
         patience.note_answer(step * 0.005, gave_values=True)
         patience.note_request(step * 0.005 + 0.004)
+        patience.note_work(0.002)
     patience.note_answer(1.0, gave_values=True)
     for name in ("first", "second", "third"):
         patience.put(partial(done.append, name), lambda: None, 1.0)
@@ -46,6 +47,22 @@ def test_rows_that_move_use_the_first_half_of_the_time_that_a_worker_usually_tak
     patience.note_request(1.003)
     assert patience.take(1.003) is None
     assert done == ["first", "second"]
+
+
+def test_work_that_takes_longer_than_a_worker_begins_right_after_values_were_given_or_not_at_all():
+    patience, done = Patience(), []
+    for step in range(100):
+        patience.note_answer(step * 0.005, gave_values=True)
+        patience.note_request(step * 0.005 + 0.001)
+        patience.note_work(0.002)
+    patience.put(partial(done.append, "late"), lambda: None, 1.0)
+    patience.note_answer(1.001, gave_values=False)
+    assert patience.take(1.001) is None
+    patience.note_answer(1.002, gave_values=True)
+    patience.take(1.002).do()
+    patience.put(partial(done.append, "next"), lambda: None, 1.002)
+    assert patience.take(1.0021) is None
+    assert done == ["late"]
 
 
 def test_without_workers_nothing_waits():
