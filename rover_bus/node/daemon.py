@@ -79,7 +79,7 @@ class Daemon:
         self._bus = bus
         self._host = host
         self._presence = presence
-        self._outbox = Outbox(bus, host.name)
+        self._outbox = Outbox(bus, host.name, self._lose_what_we_said)
         self._ends: dict[platform.Key, Ended] = {}  # the last life that is over at each place
         self._master_command = master_command
         self._state = Platform(host.name, host.allowed)
@@ -223,6 +223,11 @@ class Daemon:
     def _lose_history(self) -> None:
         self._state = platform.lose_history(self._state)
         self._overtaken.clear()
+
+    def _lose_what_we_said(self) -> None:
+        """Who is wanted although he is over is said to be so once more: the last word may be lost."""
+        self._overtaken.clear()
+        self._turns.soon()
 
     def _read(self, stored: Stored) -> facts.JobFact | None:
         """Decode a fact; foreign bytes, and names that are none, are counted: a job's name becomes a path."""

@@ -1,7 +1,8 @@
 """Facts that must arrive: appended in order, the same bytes again until the broker has stored them.
 
 Fed by the daemon with what happened on its host; what survives a SIGKILL of the daemon lies in the state directory (an exit
-without its mark `reported`) and is posted again after a restart, under the same message id, so that the broker dedupes it.
+without its mark `reported`) and is posted again after a restart, under the same message id, so that the broker dedupes it. What was
+stored may be gone after a power cut of the broker: that is looked for at every new connection, before more is appended (P21).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from rover_bus.events.bus import Bus
+from rover_bus.events.bus import Bus, ConnectionState
 from rover_bus.events.codec import encode
 from rover_bus.events.envelope import Envelope
 from rover_bus.events.errors import RoverError
@@ -20,6 +21,7 @@ from rover_bus.events.facts import HostFact
 from rover_bus.events.logs import get_logger
 from rover_bus.events.streams import FACTS
 from rover_bus.events.subjects import host_fact
+from rover_bus.node.turns import insist
 
 RETRY_FIRST_S, RETRY_MAX_S = 0.1, 2.0
 APPEND_TIMEOUT_S = 2.0  # short, because a repeat is harmless and a lost answer holds up all that follows
@@ -39,8 +41,12 @@ class Letter:
 class Outbox:
     """An ordered queue in front of the FACTS stream."""
 
-    def __init__(self, bus: Bus, host: str) -> None:
-        self._bus = bus
+    def __init__(self, bus: Bus, host: str, on_loss: Callable[[], None] = lambda: None) -> None:
+        """`on_loss`: the broker has forgotten something that it had stored for us."""
+        self._bus, self._on_loss = bus, on_loss
+        self._stored: dict[str, int] = {}  # the last sequence on each subject: nobody else writes them
+        self._doubtful = False
+        bus.on_connection(self._on_connection)
         self._source = f"rover/daemon/{host}"
         self._letters: deque[Letter] = deque()
         self._posted = asyncio.Event()
@@ -56,6 +62,7 @@ class Outbox:
         """Append letter by letter, for ever."""
         while True:
             await self._posted.wait()
+            await self._look_back()
             while self._letters:
                 await self._deliver(self._letters[0])
                 letter = self._letters.popleft()
@@ -63,6 +70,24 @@ class Outbox:
                     letter.stored()
             self._posted.clear()
             self._empty.set()
+
+    def _on_connection(self, state: ConnectionState) -> None:
+        if state == "connected":
+            self._doubtful = True
+            self._posted.set()
+
+    async def _look_back(self) -> None:
+        """After a new connection: is what was stored still there? A tail goes as a whole, and we appended nothing since."""
+        if not self._doubtful:
+            return
+        self._doubtful = False
+        for subject, sequence in list(self._stored.items()):
+            newest = await insist(lambda subject=subject: self._bus.last(FACTS, subject))  # type: ignore[misc]
+            if newest is None or newest.sequence < sequence:
+                log.warning("the broker has forgotten facts of this host (a power cut?)", subject=subject)
+                self._stored.clear()
+                self._on_loss()
+                return
 
     async def flush(self, timeout_s: float) -> bool:
         """Wait until all is stored, at most `timeout_s`; say whether it is."""
@@ -85,8 +110,9 @@ class Outbox:
         ).headers()
         body, delay_s = encode(letter.fact), RETRY_FIRST_S
         while True:
+            await self._look_back()
             try:
-                await self._bus.append(
+                self._stored[subject] = await self._bus.append(
                     FACTS,
                     subject,
                     body,

@@ -408,3 +408,27 @@ def test_a_wanted_life_that_ended_before_is_said_to_be_over_again_when_nobody_re
         await cluster.end()
 
     play(scene)
+
+
+def test_what_was_said_of_a_life_that_is_over_is_said_again_once_the_broker_has_forgotten_it() -> None:
+    """The desired set is older than the loss: nothing that the daemon heard is gone, only what it said."""
+
+    async def scene(cluster: Cluster) -> None:
+        await cluster.submit()
+        await cluster.desire(Member("worker", 0, 4), term=2)
+        await asyncio.sleep(1.0)
+        cluster.machine.kill(("demo", "worker-0"))
+        await asyncio.sleep(1.0)
+        await cluster.desire(Member("worker", 0, 1), term=3)
+        kept = cluster.broker.streams[FACTS].last
+        await asyncio.sleep(1.0)
+        assert cluster.reminders() == [("worker-0.1", 4)]
+        forget_facts(cluster, kept)
+        await asyncio.sleep(1.0)
+        assert cluster.reminders() == 2 * [("worker-0.1", 4)]
+        cluster.broker.restart(0.3)
+        await asyncio.sleep(30.0)
+        assert cluster.reminders() == 2 * [("worker-0.1", 4)], "a connection that lost nothing is no reason"
+        await cluster.end()
+
+    play(scene)
