@@ -17,6 +17,7 @@ from rover_bus.events.codec import decode_any, encode
 from rover_bus.events.envelope import Envelope, read_envelope
 from rover_bus.events.errors import BusError, RoverError
 from rover_bus.events.facts import Fact, JobFact, Position
+from rover_bus.events.leadership import Deposed
 from rover_bus.events.logs import get_logger
 from rover_bus.events.streams import FACTS
 
@@ -52,6 +53,7 @@ class Outbox:
         self.bus, self.origin, self.source = bus, origin, source
         self.history = 0
         self._last: tuple[str, int] | None = None  # subject and sequence of the last fact that was stored
+        self._doubtful = False
         self._queue: deque[Outgoing] = deque()
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
@@ -77,10 +79,15 @@ class Outbox:
                 self._queue.popleft()
             self._idle.set()
 
+    def doubt(self) -> None:
+        """There is a new connection: before anything more leaves, look whether what left last is still there (P21)."""
+        self._doubtful = True
+
     async def _send(self, item: Outgoing) -> None:
         delay = 0.02
         while True:
             try:
+                await self._look_back()
                 await self._once(item)
                 return
             except BusError as error:
@@ -102,6 +109,18 @@ class Outbox:
             FACTS, subject, encode(fact), headers=headers, message_id=event_id, timeout_s=PATIENCE_S
         )
         self._last = (subject, sequence)
+
+    async def _look_back(self) -> None:
+        """A fact that leaves now would hide that others before it are lost. Raises Deposed, BusError."""
+        while self._doubtful:
+            self._doubtful = False
+            try:
+                there = await self.still_there()
+            except BusError:
+                self._doubtful = True
+                raise
+            if not there:
+                raise Deposed(f"facts of {self.origin} are lost (a power cut?): starting again as a standby")
 
     async def still_there(self) -> bool:
         """Say whether the broker still has the last fact that we published (P21). Raises BusError."""

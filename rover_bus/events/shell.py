@@ -371,6 +371,7 @@ class Shell:
             return
         lost = state != "connected"
         if not lost:
+            self.outbox.doubt()
             self._returned.set()
         self.submit(self.decider.bus_lost() if lost else self.decider.bus_regained())
 

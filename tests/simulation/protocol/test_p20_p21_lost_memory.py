@@ -15,6 +15,7 @@ from rover_bus.events.facts import (
     HostRegistered,
     JobEnded,
     JobPauseRequested,
+    JobResumed,
     JobResumeRequested,
     JobStopRequested,
     MasterElected,
@@ -402,6 +403,49 @@ def test_facts_that_the_broker_forgot_are_told_again(stage):
     told, left, again = stage(scenario)
     assert len(left) < len(told)
     assert again[: len(told)] == told
+
+
+class LooksLate(Shell):
+    async def _look_back_for_ever(self):
+        await asyncio.sleep(3.0)
+        await super()._look_back_for_ever()
+
+
+class Trusting(Outbox):
+    async def _look_back(self):
+        """What was stored is there for ever."""
+
+
+def told_again_after_a_loss(stage, outbox):
+    """Facts are lost in a power cut while another one is on its way: when that is stored, the newest of ours is there again."""
+
+    async def scenario(it):
+        await it.begin()
+        leader = it.master("m0", LooksLate)
+        leader.outbox = outbox(leader.bus, "j", "m0")
+        await it.worker()
+        told = [fact.kind() for fact in it.facts() if fact.position]
+        it.broker.streams[FACTS].truncate(it.stored(FACTS)[-3].sequence)
+        it.broker.restart(0.3)
+        leader.outbox.put([FactOut(JobResumed(job="j", position=(900, 0)), (900, 0), 1)])
+        await asyncio.sleep(5.0)
+        it.master("m1")
+        if "m0" in it.ends:
+            await it.leads("m1")
+        await asyncio.sleep(1.0)
+        return told, [fact.kind() for fact in it.facts() if fact.position]
+
+    return stage(scenario)
+
+
+def test_facts_that_were_lost_while_another_was_on_its_way_are_told_again(stage):
+    told, again = told_again_after_a_loss(stage, Outbox)
+    assert again[: len(told)] == told
+
+
+def test_a_fact_that_leaves_unasked_hides_the_loss_of_those_before_it(stage):
+    told, again = told_again_after_a_loss(stage, Trusting)
+    assert again[: len(told)] != told
 
 
 def test_facts_whose_numbers_are_used_again_are_not_taken_for_known_ones(stage):
