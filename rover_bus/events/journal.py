@@ -65,6 +65,7 @@ class Journal:
         self.history = 0
         self.number = 0
         self.inputs: dict[str, int] = {}
+        self.inputs_ms = 0  # when the broker stored the first batch that said so
         self.batches_since_snapshot = 0
         self.records_replayed = 0
         self._last: tuple[int, int, str, int] | None = None  # the id of the last batch taken
@@ -91,7 +92,8 @@ class Journal:
             )
         self.sequence, self._last = stored.sequence, batch.id
         self.term, self.history = batch.term, batch.history
-        self.inputs = dict(batch.inputs)
+        if batch.inputs != self.inputs:
+            self.inputs, self.inputs_ms = dict(batch.inputs), stored.time_ms
         self.batches_since_snapshot += 1
         self.records_replayed += len(batch.records)
         return self._snapshot.take(batch.records, first)

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from rover_bus.events.bus import Bus, ConnectionState, Message, Stored, Subscription
 from rover_bus.events.codec import decode_any, encode
+from rover_bus.events.consumed import Heard, consumed_of_what_is_there, newest_since
 from rover_bus.events.errors import BusError, RoverError, WrongSequence
 from rover_bus.events.facts import Fact, Position
 from rover_bus.events.journal import ChainBroken, Journal, LogDamaged, snapshot_chunks
@@ -28,7 +29,6 @@ from rover_bus.events.streams import FACTS, LOG, PROFILES
 log = get_logger("rover.shell")
 
 Respond = Callable[[bytes], None]
-ALL = ">"
 MAX_UNPUBLISHED = 10_000  # facts that a standby keeps ready, in case the leader dies before they are out
 
 
@@ -129,6 +129,7 @@ class Shell:
         self._subscriptions: list[Subscription] = []
         self._unpublished: deque[Outgoing] = deque(maxlen=MAX_UNPUBLISHED)
         self._consumed: dict[str, int] = {}
+        self._heard = Heard()  # the last fact of others
         self._first_chunk = 0
         self._snapshots = 0
         self._returned = asyncio.Event()
@@ -252,7 +253,8 @@ class Shell:
 
     async def _lead(self) -> None:
         self.leading = True
-        self._consumed = await self._insist(self._consumed_of_what_is_there)
+        inputs, since_ms = self.journal.inputs, self.journal.inputs_ms
+        self._consumed = await self._insist(lambda: consumed_of_what_is_there(self.bus, inputs, since_ms))
         term = self.journal.term
         self.outbox.history = self.journal.history
         endpoints = dict.fromkeys(self.wiring.endpoints(term), self._on_request)
@@ -289,15 +291,6 @@ class Shell:
 
     async def _fail_with_the_decider(self) -> None:
         await self._broken
-
-    async def _consumed_of_what_is_there(self) -> dict[str, int]:
-        """What the log says was consumed; of facts whose numbers will be used again (their tail was lost, P21) none counts."""
-        newest = await self.bus.last(FACTS, ALL)
-        last = newest.sequence if newest is not None else 0
-        return {
-            stream: min(sequence, last) if stream == FACTS else sequence
-            for stream, sequence in self.journal.inputs.items()
-        }
 
     async def _insist(self, call: Callable[[], Any]) -> Any:
         """Repeat a call until the bus answers it."""
@@ -357,6 +350,7 @@ class Shell:
             if isinstance(fact, Fact):
                 self.submit(self.decider.noticed(fact, f"{FACTS}:{stored.sequence}"))
         self._consumed[FACTS] = stored.sequence
+        self._heard = Heard(stored.sequence, stored.subject, stored.time_ms)
 
     def _on_sample(self, stored: Stored) -> None:
         try:
@@ -391,6 +385,13 @@ class Shell:
                 raise Deposed(
                     f"facts of {self.wiring.job} are lost (a power cut?): starting again as a standby"
                 )
+            if not await self._insist(self._still_heard):
+                raise Deposed(
+                    f"facts that {self.wiring.job} heard are lost (a power cut?): others will bear their numbers"
+                )
+
+    async def _still_heard(self) -> bool:
+        return not self._heard.subject or (await newest_since(self.bus, self._heard))[0]
 
     async def _tick_for_ever(self) -> None:
         while True:

@@ -149,6 +149,9 @@ class Decider:
             case LeaseRequest():
                 return (yield from leasing.lease(state, request, self.watch, now))
             case HeartbeatRequest(member=Member(role="ps")):
+                if lifecycle.knows_more(state, request):
+                    yield from lifecycle.lose_log(state, request.member, self.commands)
+                    return fence(state, request)
                 self.telemetry.hear(request)
                 yield from rollout.report(state, request)
                 yield from rollout.advance(state, self.telemetry, str(request.member))

@@ -24,7 +24,7 @@ from rover_bus.events.log import (
     Rewound,
     RoutingFixed,
 )
-from rover_bus.events.requests import ServerAddress
+from rover_bus.events.requests import HeartbeatRequest, ServerAddress
 from rover_bus.master import cutting, recovery, rollout
 from rover_bus.master.ledger import Ledger
 from rover_bus.master.planning import Commands, begin_again, is_planned, remove_places, replace_members
@@ -150,6 +150,18 @@ def lose_state(
     yield begin_again(state, servers, commands, cause, f"{detail}: all servers start empty")
     for life in state.servers():
         yield Left(member=life.member, reason="replaced: the job starts again from nothing", cause=cause)
+
+
+def knows_more(state: State, request: HeartbeatRequest) -> bool:
+    """Whether a server follows a routing of this generation that the log does not know: only the log can have made it (P21)."""
+    return request.routing_epoch > (state.routing.epoch if state.routing is not None else 0)
+
+
+def lose_log(state: State, member: Member, commands: Commands) -> Consequences:
+    """The log has forgotten where slots went: servers hold what it gives to others. Nothing that they hold is what it says."""
+    detail = f"the log lost its tail: {member} knows a later routing"
+    yield from lose_state(state, "log_lost", detail, str(member), commands)
+    yield from consequences(state, str(member), commands)
 
 
 def give_up_cut(

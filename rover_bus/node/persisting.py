@@ -216,8 +216,10 @@ def evolve(state: Persisting, event: Fact | Observation) -> Persisting:
 def _hear_job(state: Persisting, fact: JobFact) -> Persisting:
     match fact:
         case JobSubmitted(job=job, uid=uid, spec=spec):
-            fresh = JobCheckpoints(uid, spec.checkpoint or CheckpointSpec())
-            return _with_job(state, job, fresh)
+            about = state.jobs.get(job)
+            if about is None or about.uid != uid:
+                about = JobCheckpoints(uid)
+            return _with_job(state, job, replace(about, spec=spec.checkpoint or CheckpointSpec()))
         case JobEnded(job=job) if job in state.jobs:
             return _with_job(state, job, replace(state.jobs[job], ended=True))
         case PartStaged(job=job, uid=uid, place=place, cut=cut, generation=generation):

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from rover_bus.events.bus import Bus, ConnectionState, Stored, Subscription
+from rover_bus.events.consumed import Heard, newest_since
 from rover_bus.events.errors import BusError
 from rover_bus.events.logs import get_logger
 from rover_bus.events.streams import FACTS
@@ -67,7 +68,8 @@ class Following:
     """The newest fact of each subject, then all that follow. `caught_up`: all that was stored when we began has been heard.
 
     `on_loss`: the broker has forgotten a tail of what it told us (P21). Seen at a new connection, when the newest that we heard is
-    not there any more, or when numbers come again: before the first fact that bears one of them.
+    not there any more, or when numbers come again: before the first fact that bears one of them. Then the newest of each subject
+    that is left is heard once more: what was forgotten must not be obeyed any longer.
     """
 
     def __init__(
@@ -78,19 +80,18 @@ class Following:
         on_loss: Callable[[], None],
     ) -> None:
         self._bus, self._subjects, self._hear, self._on_loss = bus, list(subjects), hear, on_loss
-        self._newest: tuple[int, str, int] = (0, "", 0)  # sequence, subject, time
+        self._newest = Heard()
         self._subscription: Subscription | None = None
         self._returned = asyncio.Event()
         self._looking: asyncio.Task[None] | None = None
+        self._lost = False
         self.caught_up = False
 
     async def begin(self) -> None:
         """Follow until everything stored has been heard; bus errors are waited out."""
         self._bus.on_connection(self._on_connection)
         self._looking = asyncio.get_running_loop().create_task(self._look_back_for_ever())
-        self._subscription = await insist(
-            lambda: self._bus.follow(FACTS, self._subjects, self._on_fact, start="last_per_subject")
-        )
+        await self._follow()
         while not self.caught_up:
             self.caught_up = self._newest[0] >= await insist(self._end)
             await asyncio.sleep(0 if self.caught_up else AGAIN_S)
@@ -103,6 +104,14 @@ class Following:
         if self._subscription:
             await self._subscription.stop()
 
+    async def _follow(self) -> None:
+        if self._subscription:
+            await self._subscription.stop()
+        self._newest = Heard()
+        self._subscription = await insist(
+            lambda: self._bus.follow(FACTS, self._subjects, self._on_fact, start="last_per_subject")
+        )
+
     async def _end(self) -> int:
         lasts = [await self._bus.last(FACTS, subject) for subject in self._subjects]
         return max((last.sequence for last in lasts if last), default=0)
@@ -110,7 +119,9 @@ class Following:
     def _on_fact(self, stored: Stored) -> None:
         if stored.sequence <= self._newest[0]:
             self._lose(stored.sequence)
-        self._newest = stored.sequence, stored.subject, stored.time_ms
+            self._lost = True
+            self._returned.set()
+        self._newest = Heard(stored.sequence, stored.subject, stored.time_ms)
         self._hear(stored)
 
     def _on_connection(self, state: ConnectionState) -> None:
@@ -122,16 +133,22 @@ class Following:
         while True:
             await self._returned.wait()
             self._returned.clear()
-            sequence, subject, time_ms = self._newest
-            if not subject:
-                continue
-            found = await insist(lambda subject=subject: self._bus.last(FACTS, subject))  # type: ignore[misc]
-            there = found is not None and (
-                found.sequence > sequence or (found.sequence, found.time_ms) == (sequence, time_ms)
-            )
-            if not there and self._newest[:2] == (sequence, subject):
-                self._lose(found.sequence if found else 0)
-                self._newest = (0, "", 0)
+            if self._lost or not await self._is_there():
+                self._lost = False
+                await self._follow()
+
+    async def _is_there(self) -> bool:
+        """Whether the newest fact that we heard is still there; says so when it is not."""
+        while True:
+            heard = self._newest
+            if not heard.subject:
+                return True
+            there, present = await insist(lambda heard=heard: newest_since(self._bus, heard))  # type: ignore[misc]
+            if self._newest != heard:
+                continue  # something newer was heard meanwhile
+            if not there:
+                self._lose(present)
+            return there
 
     def _lose(self, present: int) -> None:
         log.warning("the broker has forgotten facts (a power cut?)", known=self._newest[0], now=present)

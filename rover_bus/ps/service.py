@@ -218,11 +218,15 @@ class ServerLife:
             self._counting = asyncio.ensure_future(self._run(self.core.statistics))
         if not self._moves.urgent and await _done(self._counting):
             self._statistics, self._counting = self._counting.result(), None
-        routing = self.core.state.routing
+        routing, who = self.core.state.routing, self._who
+        known = routing is not None and (routing.history, routing.generation) == (
+            who["history"],
+            who["generation"],
+        )
         return HeartbeatRequest(
-            **self._who,
+            **who,
             statistics=self._statistics,
-            routing_epoch=routing.epoch if routing is not None else 0,
+            routing_epoch=routing.epoch if routing is not None and known else 0,
             moves=self._moves.statuses(),
             traffic=self._traffic(),
             staged=self._stager.staged if self._stager is not None else None,

@@ -230,6 +230,7 @@ class Script:
         traffic = [item.split(":") for item in fences.pop("hottest", "").split(",") if item]
         keys_per_s = float(fences.pop("keys_per_s", 0))
         memory = fences.pop("memory_bytes", "")
+        routing = int(fences.pop("routing", 0))
         return self._ask(
             HeartbeatRequest(
                 **self._who(who, fences),
@@ -246,6 +247,7 @@ class Script:
                 if keys_per_s
                 else None,
                 statistics={"memory_bytes": float(memory)} if memory else {},
+                routing_epoch=routing,
             )
         )
 

@@ -432,3 +432,28 @@ def test_what_was_said_of_a_life_that_is_over_is_said_again_once_the_broker_has_
         await cluster.end()
 
     play(scene)
+
+
+def test_a_desired_set_that_the_broker_has_forgotten_is_obeyed_no_longer() -> None:
+    """The log may have forgotten it too, and then it is the older set, told long ago, that somebody waits for."""
+
+    async def scene(cluster: Cluster) -> None:
+        await cluster.submit()
+        await cluster.desire(WORKER)
+        await asyncio.sleep(1.0)
+        cluster.machine.kill(("demo", "worker-0"))
+        kept = cluster.broker.streams[FACTS].last
+        await cluster.desire(NEXT, Member("worker", 1, 1), plan=2)
+        await asyncio.sleep(1.0)
+        cluster.machine.kill(("demo", "worker-0"))
+        await asyncio.sleep(1.0)
+        assert cluster.running() == ["worker-1.1"]
+        forget_facts(cluster, kept)
+        await asyncio.sleep(2.0)
+        assert cluster.running() == []
+        stored = cluster.broker.streams[FACTS].select(["rover.host.*.exited"], kept + 1)
+        exits = [decode(each.body, facts.HostExited) for each in stored]
+        assert [(str(each.member), each.last) for each in exits if each.last] == [("worker-0.1", 2)]
+        await cluster.end()
+
+    play(scene)
