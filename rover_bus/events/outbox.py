@@ -10,6 +10,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from rover_bus.events import subjects
 from rover_bus.events.bus import Bus
@@ -79,6 +80,11 @@ class Outbox:
                 self._queue.popleft()
             self._idle.set()
 
+    def recall(self, told: Told) -> None:
+        """This is what left last, by whoever led before."""
+        if told.subject:
+            self._last = told.subject, told.sequence
+
     def doubt(self) -> None:
         """There is a new connection: before anything more leaves, look whether what left last is still there (P21)."""
         self._doubtful = True
@@ -131,17 +137,23 @@ class Outbox:
         return newest is not None and newest.sequence >= sequence
 
 
-Told = tuple[int, Position]  # the term whose record made a fact, and where in the log that is
+class Told(NamedTuple):
+    """A published fact: the term whose record made it, where in the log that is, and where it is stored."""
+
+    term: int = 0
+    position: Position = (0, 0)
+    subject: str = ""
+    sequence: int = 0
 
 
 async def last_told(bus: Bus, subject: str, position_of: Callable[[Fact], Position | None]) -> Told:
-    """Return the newest published fact that came out of a log, (0, (0, 0)) when there is none.
+    """Return the newest published fact that came out of a log; one of term 0 when there is none.
 
     Terms come first: where a log lost its tail in a power cut, later facts bear lower positions (P21). `position_of` tells the
     facts of that log from those of others. Facts are few (not a lease each), so reading them is cheap.
     """
     while True:
-        greatest: Told = (0, (0, 0))
+        greatest = Told()
         try:
             async for stored in bus.read(FACTS, subject):
                 try:
@@ -149,7 +161,8 @@ async def last_told(bus: Bus, subject: str, position_of: Callable[[Fact], Positi
                 except RoverError:
                     continue
                 if isinstance(fact, Fact) and (position := position_of(fact)) is not None:
-                    greatest = max(greatest, (read_envelope(stored.headers).term, position))
+                    term = read_envelope(stored.headers).term
+                    greatest = max(greatest, Told(term, position, stored.subject, stored.sequence))
             return greatest
         except BusError:
             await asyncio.sleep(0.05)

@@ -130,6 +130,7 @@ class Shell:
         self._unpublished: deque[Outgoing] = deque(maxlen=MAX_UNPUBLISHED)
         self._consumed: dict[str, int] = {}
         self._heard = Heard()  # the last fact of others
+        self._shaken = False  # the connection was lost while we were no leader
         self._first_chunk = 0
         self._snapshots = 0
         self._returned = asyncio.Event()
@@ -192,20 +193,22 @@ class Shell:
     async def _take_over(self) -> None:
         """Catch up with the log, then write the record that begins our term; only then answer (P15, P16)."""
         while True:
+            self._shaken = False
             for stored in await self.journal.replay_from(self.journal.sequence + 1):
                 self._replay(stored)
             if not await self.journal.at_tail():
                 continue
-            told_term, last = max(
+            told = max(
                 [
                     await last_told(self.bus, subject, self.decider.position_of)
                     for subject in self.wiring.publishes
                 ]
             )
-            lost = (told_term, last[0]) > (self.journal.term, self.journal.sequence)
-            self.outbox.put(self._after(told_term, last))
+            lost = (told.term, told.position[0]) > (self.journal.term, self.journal.sequence)
+            self.outbox.recall(told)
+            self.outbox.put(self._after(told.term, told.position))
             replayed, sequence = self.journal.records_replayed, self.journal.sequence
-            self.journal.term = max(self.journal.term, told_term) + 1  # never one that somebody has heard of
+            self.journal.term = max(self.journal.term, told.term) + 1  # never one that somebody has heard of
             self.journal.number = 0
             records, _ = self.decider.decide(
                 self.decider.took_over(self.holder, self.journal.term, replayed, lost, sequence), self.clock()
@@ -253,6 +256,10 @@ class Shell:
 
     async def _lead(self) -> None:
         self.leading = True
+        if self._shaken:
+            raise Deposed(
+                "the broker was away during the take-over, and may have forgotten what was read: again"
+            )
         inputs, since_ms = self.journal.inputs, self.journal.inputs_ms
         self._consumed = await self._insist(lambda: consumed_of_what_is_there(self.bus, inputs, since_ms))
         term = self.journal.term
@@ -360,6 +367,7 @@ class Shell:
 
     def _on_connection(self, state: ConnectionState) -> None:
         if not self.leading:
+            self._shaken = True
             if state == "connected":
                 self.leadership.wait_one_ttl()
             return

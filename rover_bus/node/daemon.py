@@ -218,6 +218,7 @@ class Daemon:
             self._state = platform.evolve(self._state, fact)
             if isinstance(fact, facts.MembersDesired) and self._following.caught_up:
                 self._repeat_ends(fact)
+                self._expect_anew(fact.job)
             self._turns.soon()
 
     def _lose_history(self) -> None:
@@ -296,6 +297,10 @@ class Daemon:
             ended = self._ends.get((fact.job, each.member.place))
             if ended and ended.member == each.member and platform.same_run(ended.uid, fact.uid):
                 self._report_end(ended)
+
+    def _expect_anew(self, job: str) -> None:
+        """Who asks for somebody who is over may not be the one who was told so."""
+        self._overtaken = {who: when_s for who, when_s in self._overtaken.items() if who[0] != job}
 
     def _report_overtaken(self) -> float | None:
         """Say once more that lives are over which are wanted: at once those of a forgotten past, others when nobody reacts.

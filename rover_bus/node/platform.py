@@ -213,7 +213,8 @@ def _evolve_wanted(state: Platform, fact: JobFact) -> Platform:
     known = state.jobs.get(fact.job, Wanted())
     match fact:
         case JobSubmitted(uid=uid) if uid != known.uid:
-            wanted = Wanted(uid=uid)
+            # A plan may be told before the submission: that was forgotten, and is handed in again (P21).
+            wanted = Wanted(uid=uid) if known.uid else replace(known, uid=uid)
         case PlanProposed(masters=masters) if masters and not known.ended:
             plan = (fact.brain_term, fact.plan)
             if plan < known.plan:

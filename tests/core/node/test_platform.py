@@ -216,6 +216,11 @@ def test_a_plan_of_an_older_brain_is_stale() -> None:
     assert state.stale == 1
 
 
+def test_a_plan_that_is_told_before_the_submission_seats_masters_too() -> None:
+    _, actions = act(after(EMPTY, [masters(HERE, HERE), submitted()]))
+    assert [str(a.life.desired.member) for a in actions] == ["master-0.1", "master-1.1"]
+
+
 def unheard(host: str, stand_in: str = "", first: int = 501) -> Fact:
     seat = MasterSeat(host=stand_in, first=first) if stand_in else None
     return MembersUnheard(job="demo", host=host, stand_in=seat)

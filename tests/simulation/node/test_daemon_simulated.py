@@ -457,3 +457,24 @@ def test_a_desired_set_that_the_broker_has_forgotten_is_obeyed_no_longer() -> No
         await cluster.end()
 
     play(scene)
+
+
+def test_whoever_asks_anew_for_somebody_who_is_over_is_told_so() -> None:
+    """The first reminder reached a master that did not know the job yet; its plan came later, and wants the same life."""
+
+    async def scene(cluster: Cluster) -> None:
+        await cluster.submit()
+        kept = cluster.broker.streams[FACTS].last
+        await cluster.desire(Member("worker", 0, 4), term=2)
+        await asyncio.sleep(1.0)
+        cluster.machine.kill(("demo", "worker-0"))
+        await asyncio.sleep(1.0)
+        forget_facts(cluster, kept)
+        await asyncio.sleep(1.0)
+        for term in (3, 4):
+            await cluster.desire(Member("worker", 0, 1), term=term)
+            await asyncio.sleep(1.0)
+        assert cluster.reminders() == 2 * [("worker-0.1", 4)]
+        await cluster.end()
+
+    play(scene)

@@ -24,7 +24,7 @@ from rover_bus.events.facts import (
 from rover_bus.events.identity import Exit, HostCapacity, Member
 from rover_bus.events.journal import Journal, LogDamaged, SnapshotReader, snapshot_chunks
 from rover_bus.events.leadership import Deposed, Leadership
-from rover_bus.events.log import Granted, LogBatch, Rewound, SnapshotChunk
+from rover_bus.events.log import Granted, LogBatch, PauseSet, Rewound, SnapshotChunk
 from rover_bus.events.memory_broker import MemoryBroker
 from rover_bus.events.memory_links import Faults
 from rover_bus.events.outbox import FactOut, Outbox
@@ -446,6 +446,137 @@ def test_facts_that_were_lost_while_another_was_on_its_way_are_told_again(stage)
 def test_a_fact_that_leaves_unasked_hides_the_loss_of_those_before_it(stage):
     told, again = told_again_after_a_loss(stage, Trusting)
     assert again[: len(told)] != told
+
+
+class Unshaken(Shell):
+    @property
+    def _shaken(self):
+        return False
+
+    @_shaken.setter
+    def _shaken(self, value):
+        """A broker that was away has forgotten nothing."""
+
+
+def told_when_the_power_fails_during_a_take_over(stage, shell):
+    """A successor has read which facts were told last; then they are lost, before it leads."""
+
+    async def scenario(it):
+        class Struck(shell):
+            def _after(self, term, last):
+                if self.holder == "m1":
+                    it.broker.streams[FACTS].truncate(it.stored(FACTS)[-3].sequence)
+                    it.broker.restart(0.3)
+                return super()._after(term, last)
+
+        await it.begin()
+        it.master("m0")
+        await it.worker()
+        told = [fact.kind() for fact in it.facts() if fact.position]
+        it.kill("m0")
+        it.master("m1", Struck)
+        await asyncio.sleep(5.0)
+        if "m1" in it.ends:
+            it.master("m2", Struck)
+            await it.leads("m2")
+        await asyncio.sleep(2.0)
+        return told, [fact.kind() for fact in it.facts() if fact.position]
+
+    return stage(scenario)
+
+
+def test_who_takes_over_while_the_broker_is_away_reads_again_what_was_told(stage):
+    told, again = told_when_the_power_fails_during_a_take_over(stage, Shell)
+    assert again[: len(told)] == told
+
+
+def test_else_it_tells_only_what_follows_the_facts_that_are_lost(stage):
+    told, again = told_when_the_power_fails_during_a_take_over(stage, Unshaken)
+    assert again[: len(told)] != told
+
+
+def facts_decided_after_a_loss(stage, shell):
+    """Facts of others are lost that the log says were consumed. Before a master is there again, others bear their numbers."""
+
+    async def scenario(it):
+        await it.begin()
+        it.master("m0", shell)
+        worker = await it.worker()
+        for index in range(5):
+            stranger = Member("worker", 50 + index, 1)
+            exited = HostExited(host="h", job="j", member=stranger, exit=Exit(reason="killed"))
+            await it.publish(exited, subjects.host_fact("h", "exited"))
+        await worker.lease()
+        it.kill("m0")
+        await asyncio.sleep(1.0)
+        it.broker.streams[FACTS].truncate(2)
+        it.broker.restart(0.3)
+        await asyncio.sleep(1.0)
+        await it.publish(JobPauseRequested(job="j"))
+        for index in range(9):
+            stranger = Member("worker", 70 + index, 1)
+            exited = HostExited(host="h", job="j", member=stranger, exit=Exit(reason="killed"))
+            await it.publish(exited, subjects.host_fact("h", "exited"))
+        it.master("m1", shell)
+        await it.leads("m1")
+        await asyncio.sleep(1.0)
+        return it.deciders["m1"].state.paused
+
+    return stage(scenario)
+
+
+class CountsNumbers(Shell):
+    async def _lead(self):
+        self.journal.inputs_ms = 1 << 62
+        await super()._lead()
+
+
+def test_a_fact_that_bears_the_number_of_a_lost_one_is_decided(stage):
+    assert facts_decided_after_a_loss(stage, Shell)
+
+
+def test_by_its_number_alone_it_would_be_taken_for_known(stage):
+    assert not facts_decided_after_a_loss(stage, CountsNumbers)
+
+
+def leader_that_heard_what_is_lost(stage, shell):
+    """Facts of others are lost; the log and the leader's own facts, all older, are whole."""
+
+    async def scenario(it):
+        await it.begin()
+        it.master("m0", shell)
+        worker = await it.worker()
+        await asyncio.sleep(1.0)
+        kept = it.broker.streams[FACTS].last
+        for index in range(5):
+            stranger = Member("worker", 50 + index, 1)
+            exited = HostExited(host="h", job="j", member=stranger, exit=Exit(reason="killed"))
+            await it.publish(exited, subjects.host_fact("h", "exited"))
+        await worker.lease()
+        it.broker.streams[FACTS].truncate(kept)
+        it.broker.restart(0.3)
+        await asyncio.sleep(3.0)
+        await it.publish(JobPauseRequested(job="j"))
+        await asyncio.sleep(2.0)
+        if "m0" in it.ends:
+            it.master("m1", shell)
+            await asyncio.sleep(5.0)
+        return it.records(PauseSet)
+
+    return stage(scenario, leases={"heartbeat_s": 1000.0})
+
+
+class NeverListensBack(Shell):
+    async def _still_heard(self):
+        return True
+
+
+def test_a_leader_hears_what_bears_the_number_of_a_fact_that_it_had_heard(stage):
+    assert leader_that_heard_what_is_lost(stage, Shell)
+
+
+def test_else_it_is_deaf_until_the_numbers_have_passed(stage):
+    assert not leader_that_heard_what_is_lost(stage, NeverListensBack)
 
 
 def test_facts_whose_numbers_are_used_again_are_not_taken_for_known_ones(stage):
