@@ -7,6 +7,7 @@ import tempfile
 import time
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -17,7 +18,7 @@ from rover_bus.flash.errors import NoCheckpoint, SlotsBusy
 from rover_bus.flash.staged import find_staged, newest_staged
 from rover_bus.flash.store import FlashStore
 from rover_bus.node.groups import choose_groups
-from rover_bus.node.parities import Parities
+from rover_bus.node.parities import Held, Parities
 from rover_bus.node.peers import PartServer, PeerSource
 from rover_bus.node.persisting import Task
 from rover_bus.node.rebuilding import rebuild_part
@@ -292,6 +293,34 @@ def test_a_flipped_bit_in_a_parity_block_is_found_and_the_block_made_anew(cluste
     assert cluster.restart_holders() == [0]
     cluster.keep_up(1)
     cluster.assert_rebuilt("ps-1", 1)
+
+
+@pytest.mark.parametrize(
+    "description",
+    [
+        b"",
+        b"\xc1",
+        msgspec.msgpack.encode(["another", "release"]),
+        msgspec.msgpack.encode({"parts": ["ps-0"], "parity": 0, "generation": 0, "offers": {}}),
+        msgspec.msgpack.encode({"parts": "ps-0", "parity": -1, "generation": 0, "offers": 7}),
+    ],
+)
+def test_a_block_whose_description_cannot_be_read_is_passed_over_and_made_anew(
+    cluster, monkeypatch, description
+):
+    for owner in cluster.owners:
+        owner.stage(1)
+    with monkeypatch.context() as patch:
+        patch.setattr(Held, "_describe", lambda held: description)
+        cluster.keep_up(1)
+    assert cluster.restart_holders() == [0]
+    with pytest.raises(NoCheckpoint, match="nor parity of it"):
+        cluster.rebuild("ps-1", 1)
+    cluster.keep_up(1)
+    cluster.assert_rebuilt("ps-1", 1)
+    assert cluster.restart_holders() == [1]
+    cluster.assert_rebuilt("ps-2", 1)
+    assert len(cluster.slots()) == 1, "nothing is left of the one that nobody could read"
 
 
 def test_parity_of_a_job_that_is_over_leaves_no_file(cluster):
