@@ -15,7 +15,7 @@ from rover_bus.events.streams import LEADERS, PRESENCE
 from rover_bus.master.state import State
 
 BRAIN_KEY = "brain.leader"
-UP_AGAIN = "start its daemon again (`rover up`)"
+UP_AGAIN = "`rover up` there"
 
 
 @dataclass(slots=True)
@@ -80,7 +80,7 @@ def _no_master(view: JobView, state: State, present: Present) -> str:
     where = (
         f"its masters' host {gone[0]} is" if len(gone) == 1 else f"its masters' hosts {', '.join(gone)} are"
     )
-    return f"no master leads: {where} not there: {UP_AGAIN}"
+    return f"no master leads: {where} not heard: {UP_AGAIN}"
 
 
 def _missing_members(state: State, hosts: Collection[str]) -> str:
@@ -90,4 +90,4 @@ def _missing_members(state: State, hosts: Collection[str]) -> str:
     if not gone:
         return ""
     members = ", ".join(str(each.member) for each in waiting if each.host in gone)
-    return f"{members} cannot start: host {', '.join(gone)} is not there: {UP_AGAIN}"
+    return f"{members} cannot start: host {', '.join(gone)} is not heard: {UP_AGAIN}"
