@@ -48,8 +48,11 @@ class Watch:
         return stalled or slow
 
     def progress(self, samples: int, now: float) -> float | None:
-        """Return samples a second since the last report when one is due, else None. The first call only begins to count."""
-        if self._reported is None:
+        """Return samples a second since the last report when one is due, else None.
+
+        The first call only begins to count, and so does the first one after a rewind.
+        """
+        if self._reported is None or samples < self._reported[0]:
             self._reported = (samples, now)
         former, at = self._reported
         if now - at < REPORT_EVERY_S or samples == former:

@@ -55,7 +55,7 @@ class Hosts:
         home = str(self.homes[host])
         for process in [each for each in psutil.process_iter() if home in _words(each)]:
             process.send_signal(signal.SIGKILL)
-        shutil.rmtree(self.memory(host))
+        shutil.rmtree(self.memory(host), ignore_errors=True)  # where nothing was staged there is none
 
     def memory(self, host: str) -> Path:
         return host_root(self.homes[host] / "node")
