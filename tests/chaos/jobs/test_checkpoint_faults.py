@@ -98,7 +98,7 @@ def test_a_storage_that_is_full_or_gone_costs_no_sample_and_no_checkpoint(
         if subprocess.run(command, capture_output=True, check=False).returncode:
             pytest.skip("nothing can be mounted here")
     try:
-        job = checkpointed_job(stack.home.root, tmp_path, 6, 'keep = 2\nevery = "1s"')
+        job = checkpointed_job(stack.home.root, tmp_path, 40, 'keep = 2\nevery = "1s"')
         job.submit()
         job.until(lambda: job.facts("checkpoint.ready"), "a checkpoint")
         with suppress(OSError):  # the daemon may have been faster

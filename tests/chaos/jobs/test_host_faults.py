@@ -46,7 +46,7 @@ def test_shared_memory_that_is_full_is_named_and_costs_cuts_but_no_sample(
     with suppress(OSError):
         ballast.write_bytes(bytes(16 << 20))
     with RunningStack(tmp_path / "home", host="h1", disposable=True) as stack:
-        job = checkpointed_job(stack.home.root, tmp_path, 6, 'every = "1s"')
+        job = checkpointed_job(stack.home.root, tmp_path, 15, 'every = "1s"')
         job.submit()
         job.until(lambda: len(job.facts("checkpoint.failed")) > 1, "cuts that fail")
         reason = job.facts("checkpoint.failed")[0]["reason"]
