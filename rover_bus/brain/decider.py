@@ -141,14 +141,16 @@ class BrainDecider:
         elif isinstance(sample, HostProfile):
             self.watch.hear_host(sample, now)
             if (capacity := self.state.displaced.get(sample.host)) is not None:
-                yield HostSeen(host=sample.host, capacity=capacity, cause="sample")
+                sample_s = self.state.sampled_s.get(sample.host, 0.0)
+                yield HostSeen(host=sample.host, capacity=capacity, sample_s=sample_s, cause="sample")
 
     def _notice(self, fact: Fact, cause: str, now: float) -> Steps:
         state = self.state
         match fact:
-            case HostRegistered(host=host, capacity=capacity):
-                if state.hosts.get(host) != capacity:
-                    yield HostSeen(host=host, capacity=capacity, cause=cause)
+            case HostRegistered(host=host, capacity=capacity, sample_s=sample_s):
+                self.watch.expect_again(host, now)
+                if (state.hosts.get(host), state.sampled_s.get(host, 0.0)) != (capacity, sample_s):
+                    yield HostSeen(host=host, capacity=capacity, sample_s=sample_s, cause=cause)
             case HostLeft(host=host):
                 self.watch.forget_host(host)
                 if host in state.hosts or host in state.displaced:
@@ -192,7 +194,7 @@ class BrainDecider:
 
     def _look(self, now: float) -> Steps:
         self.watch.look(now)
-        yield from note_unheard(self.state, self.watch.unheard(now))
+        yield from note_unheard(self.state, self.watch.unheard(now, self.state.sampled_s))
         order = sorted(self.state.jobs, key=lambda name: -self.state.jobs[name].spec.priority)
         turns: list[str] = []
         for name in order:

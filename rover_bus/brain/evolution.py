@@ -68,12 +68,9 @@ def evolve(state: State, record: Record) -> None:
             state.said_mode = mode
         case ClusterHeard(fact=QuotaSet() as quota):
             state.said_quotas = {**state.said_quotas, quota.tenant: _budget(quota)}
-        case HostSeen(host=host, capacity=capacity):
-            state.hosts[host] = capacity
-            state.displaced.pop(host, None)
-            state.unheard = [other for other in state.unheard if other != host]
-            state.shrinks = state.shrinks and bool(state.displaced)
-        case HostGone(host=host):
+        case HostSeen():
+            _see_host(state, record)
+        case HostGone():
             _lose_host(state, record)
         case JobSeen(job=job, uid=uid, spec=spec):
             state.jobs[job] = KnownJob(uid, spec)
@@ -88,10 +85,22 @@ def evolve(state: State, record: Record) -> None:
             _evolve_job(state, record)
 
 
+def _see_host(state: State, record: HostSeen) -> None:
+    state.hosts[record.host] = record.capacity
+    state.sampled_s.pop(record.host, None)
+    if record.sample_s:
+        state.sampled_s[record.host] = record.sample_s
+    state.displaced.pop(record.host, None)
+    state.unheard = [other for other in state.unheard if other != record.host]
+    state.shrinks = state.shrinks and bool(state.displaced)
+
+
 def _lose_host(state: State, record: HostGone) -> None:
     capacity = state.hosts.pop(record.host, None) or state.displaced.pop(record.host, None)
     if record.displaced and capacity is not None:
         state.displaced[record.host] = capacity
+    elif not record.displaced:
+        state.sampled_s.pop(record.host, None)
     if record.unheard:
         state.unheard = [*state.unheard, record.host]
     else:

@@ -22,6 +22,7 @@ from rover_bus.events.facts import (
 from rover_bus.events.identity import HostCapacity, MasterSeat, Member
 from rover_bus.events.job import JobSpec, PlanMode
 from rover_bus.events.log import Caused, SnapshotChunk
+from rover_bus.events.poison import FailedFact
 
 # What the Brain takes in as it was said; all else it keeps in a form of its own.
 Heard = PlanApplied | PlanChecked | PlanModeSet | PlanRefused | PlanSettled | JobPaused | JobResumed
@@ -39,10 +40,11 @@ class BrainTermBegun(Caused, frozen=True, kw_only=True, tag="brain.term.begun"):
 
 
 class HostSeen(Caused, frozen=True, kw_only=True, tag="brain.host.seen"):
-    """A host can give this to members."""
+    """A host can give this to members. `sample_s`: how often it said that it takes samples; 0: it did not."""
 
     host: str
     capacity: HostCapacity
+    sample_s: float = 0.0
 
 
 class HostGone(Caused, frozen=True, kw_only=True, tag="brain.host.gone"):
@@ -241,6 +243,7 @@ class BrainBatch(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", ta
     records: list[BrainRecord]
     inputs: dict[str, int] = {}
     after: str = ""
+    failed: list[FailedFact] = []
     time_ms: int = 0
 
     @property

@@ -5,6 +5,8 @@ A pure function of the record (P18).
 
 from __future__ import annotations
 
+from typing import Any
+
 from rover_bus.brain.log import (
     ChangeJudged,
     Foreseen,
@@ -91,30 +93,17 @@ def _facts(record: Record) -> list[JobFact]:
 
 
 def _verdict(record: ChangeJudged) -> list[JobFact]:
-    job, plan = record.job, record.plan
-    before, after, predicted = record.before, record.after, record.predicted
-    measured = facts.PlanMeasured(
-        job=job, plan=plan, before=before, after=after, predicted=predicted, windows=record.windows
-    )
+    figures: dict[str, Any] = {
+        "job": record.job,
+        "plan": record.plan,
+        "before": record.before,
+        "after": record.after,
+        "predicted": record.predicted,
+    }
+    measured = facts.PlanMeasured(**figures, windows=record.windows)
     if record.keep:
-        kept = facts.PlanKept(
-            job=job,
-            plan=plan,
-            constant=record.constant,
-            before=before,
-            after=after,
-            predicted=predicted,
-        )
-        return [measured, kept]
-    back = facts.PlanRolledBack(
-        job=job,
-        plan=plan,
-        by_plan=plan + 1,
-        constant=record.constant,
-        before=before,
-        after=after,
-        predicted=predicted,
-    )
+        return [measured, facts.PlanKept(**figures, constant=record.constant)]
+    back = facts.PlanRolledBack(**figures, by_plan=record.plan + 1, constant=record.constant)
     return [measured, back]
 
 

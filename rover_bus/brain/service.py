@@ -10,8 +10,9 @@ from rover_bus.brain.decisions.arbitration import Budget
 from rover_bus.brain.log import BrainBatch
 from rover_bus.events import subjects
 from rover_bus.events.bus import Bus
+from rover_bus.events.deciding import Wiring
 from rover_bus.events.job import PlanMode
-from rover_bus.events.shell import Shell, Wiring
+from rover_bus.events.shell import Shell
 
 FOLLOWED = (
     "job.submitted",

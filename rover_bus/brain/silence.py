@@ -32,7 +32,8 @@ def fit_into_what_is_left(state: State, watch: Watch, now: float) -> Steps:
     A job that lost all its members on a host takes it for lost, and so it is counted; but if one process hung there, the host
     goes on sampling. Nobody shrinks for it before its samples are missing too.
     """
-    doubtful = [each for host, each in state.displaced.items() if not watch.is_silent(host, now)]
+    silent = [host for host in state.displaced if watch.is_silent(host, now, state.sampled_s)]
+    doubtful = [each for host, each in state.displaced.items() if host not in silent]
     cores = sum(host.cores for host in (*state.hosts.values(), *doubtful))
     for name, size in shrinks_after_loss(state, cores).items():
         known = state.jobs[name]

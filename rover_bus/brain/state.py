@@ -130,6 +130,7 @@ class State(msgspec.Struct):
     resumed_from: int = 0
     hosts: dict[str, HostCapacity] = {}
     displaced: dict[str, HostCapacity] = {}  # taken for lost: what they gave
+    sampled_s: dict[str, float] = {}  # how often hosts said that they take samples
     unheard: list[str] = []  # hosts whose samples are missing
     shrinks: bool = False  # a host went and none came since: what is held may be more than there is
     jobs: dict[str, KnownJob] = {}

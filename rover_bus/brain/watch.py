@@ -7,6 +7,7 @@ nothing about the time after it, and a life's first sample is its warm-up.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from rover_bus.brain.log import WindowClosed, WorkerWindow
@@ -63,6 +64,7 @@ class Watch:
             str, tuple[float, float]
         ] = {}  # when a host was last heard, and how often it speaks
         self._asked: dict[str, float] = {}  # when it was first asked whether a host is silent
+        self._expected: dict[str, float] = {}  # since when a host that was not heard yet is expected
         self._looked: float | None = None
         self._deaf = False
 
@@ -136,26 +138,39 @@ class Watch:
 
     def _forgive(self, now: float) -> None:
         self._hosts = {host: (now, every_s) for host, (_, every_s) in self._hosts.items()}
+        self._expected = dict.fromkeys(self._expected, now)
 
-    def unheard(self, now: float) -> list[str]:
-        """Return the hosts of which three samples are missing. One that was never heard may take none."""
+    def unheard(self, now: float, sampled_s: Mapping[str, float]) -> list[str]:
+        """Return the hosts of which three samples are missing.
+
+        `sampled_s`: how often each host said that it takes samples. One that said so is expected from the first look on, though
+        this process never heard it; one that did not may take none.
+        """
         if self._deaf:
             return []
+        since = {host: (self._expected.setdefault(host, now), every_s) for host, every_s in sampled_s.items()}
         return [
-            host for host, (heard, every_s) in self._hosts.items() if now - heard > LOST_SAMPLES * every_s
+            host
+            for host, (heard, every_s) in {**since, **self._hosts}.items()
+            if now - heard > LOST_SAMPLES * max(every_s, sampled_s.get(host, 0.0))
         ]
+
+    def expect_again(self, host: str, now: float) -> None:
+        """Its daemon says that it is there: the first sample is still to come."""
+        self._expected[host] = now
 
     def forget_host(self, host: str) -> None:
         """It left, and said so."""
         self._hosts.pop(host, None)
+        self._expected.pop(host, None)
 
-    def is_silent(self, host: str, now: float) -> bool:
+    def is_silent(self, host: str, now: float, sampled_s: Mapping[str, float]) -> bool:
         """Say whether two samples of a host are missing. One that was never heard is waited for from the first question on."""
         if self._deaf:
             return False
         asked = self._asked.setdefault(host, now)
         heard, every_s = self._hosts.get(host, (asked, HOST_SAMPLE_S))
-        return now - heard > SILENT_SAMPLES * every_s
+        return now - heard > SILENT_SAMPLES * max(every_s, sampled_s.get(host, 0.0))
 
     def close(self, job: str, known: KnownJob, now: float) -> WindowClosed | None:
         """Return the window of a job when it is full, or overdue; None while it is open. A new one begins with it."""

@@ -58,6 +58,8 @@ def error_text(predicted: float, measured: float) -> str:
 def judgement(judged: Judged) -> str:
     """Return predicted against measured."""
     figures = f"{judged.before:,.0f} -> {judged.after:,.0f} samples/s measured"
+    if not judged.predicted:
+        return f"{figures}, nothing was predicted"
     return f"{figures}, {judged.predicted:,.0f} predicted ({error_text(judged.predicted, judged.after)})"
 
 

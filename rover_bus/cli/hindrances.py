@@ -1,4 +1,5 @@
-"""Why a job does not get on, in one line with what to do about it: no plan, no master, no host where its members are to run.
+"""Why a job does not get on, in one line with what to do about it: no plan, no master, no host where its members are to run; or
+it gets on, and its checkpoints do not.
 
 Fed by the job's facts (history.py), its log as its master would read it (progress.py), and by who is there now (buckets); feeds
 `rover jobs` and `rover doctor`. Apart because nobody else puts these together: each service knows what it itself waits for.
@@ -61,7 +62,9 @@ def hindrance(view: JobView, state: State, present: Present) -> str:
         return f"paused: `rover resume {view.job}`"
     if state.plan == 0 and state.waiting is not None:
         return f"plan {state.waiting.plan} waits for a person: `rover plan approve {view.job}`"
-    return _missing_members(state, present.hosts)
+    return _missing_members(state, present.hosts) or (
+        str(view.checkpoints) if state.phase == "training" else ""
+    )
 
 
 def _no_plan(view: JobView, present: Present) -> str:

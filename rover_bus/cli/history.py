@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from rover_bus.cli.checkpoint_delay import CheckpointDelay
 from rover_bus.events import subjects
 from rover_bus.events.bus import Bus, Stored
 from rover_bus.events.codec import decode_any
@@ -99,9 +100,11 @@ class JobView:
     submitted_ms: int = 0
     ended_ms: int = 0
     summary: dict[str, Any] = field(default_factory=dict)
+    checkpoints: CheckpointDelay = field(default_factory=CheckpointDelay)
 
     def take(self, fact: JobFact, time_ms: int) -> None:
         """Take a fact of this job in."""
+        self.checkpoints.take(fact, time_ms)
         match fact:
             case JobSubmitted(uid=uid, spec=spec):
                 self.uid, self.epochs, self.submitted_ms = uid, spec.data.epochs, time_ms

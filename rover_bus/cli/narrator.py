@@ -21,6 +21,7 @@ from rover_bus.cli import verdict
 from rover_bus.cli.chaos import Struck
 from rover_bus.cli.explanation import headline, judgement, rivals
 from rover_bus.cli.narration import BAD, GOOD, mood, tell
+from rover_bus.cli.plans import MEASURED
 from rover_bus.events import checkpoint_facts as cuts
 from rover_bus.events import facts
 from rover_bus.events.facts import Fact
@@ -92,12 +93,7 @@ class Narrator:
         if isinstance(fact, facts.HostExited) and fact.exit.reason in ("completed", "drained"):
             return
         if isinstance(fact, facts.PlanKept | facts.PlanRolledBack):
-            what = (
-                "is kept"
-                if isinstance(fact, facts.PlanKept)
-                else f"does not pay, plan {fact.by_plan} takes it back"
-            )
-            self.say(f"plan {fact.plan} {what}: {judgement(fact)}", STYLES.get(mood(fact), ""))
+            self.say(f"plan {fact.plan} {_verdict(fact)}: {judgement(fact)}", STYLES.get(mood(fact), ""))
             return
         self.say(tell(fact), STYLES.get(mood(fact), ""))
 
@@ -157,3 +153,9 @@ class Narrator:
         """Save what was told as SVG (the console must record), without the fonts that rich would fetch from the network."""
         format_without_fonts = re.sub(r"@font-face \{\{.*?\}\}\s*", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
         self.console.save_svg(str(path), title="rover demo", code_format=format_without_fonts)
+
+
+def _verdict(fact: facts.PlanKept | facts.PlanRolledBack) -> str:
+    if isinstance(fact, facts.PlanRolledBack):
+        return f"does not pay, plan {fact.by_plan} takes it back"
+    return "was to be measured, and is" if fact.constant == MEASURED else "is kept"

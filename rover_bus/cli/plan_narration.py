@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rover_bus.cli.plans import MEASURED
 from rover_bus.events import facts
 from rover_bus.events.facts import Fact
 
@@ -27,7 +28,8 @@ def _tell_life(fact: Fact) -> str:
         case facts.PlanMeasured(plan=plan):
             return f"plan {plan} measured: {_figures(fact)}"
         case facts.PlanKept(plan=plan, constant=constant):
-            return f"plan {plan} is kept ({constant}): {_figures(fact)}"
+            kept = "was to be measured, and is" if constant == MEASURED else f"is kept ({constant})"
+            return f"plan {plan} {kept}: {_figures(fact)}"
         case facts.PlanRolledBack(plan=plan, by_plan=by_plan, constant=constant):
             return f"plan {plan} is rolled back by plan {by_plan} ({constant}): {_figures(fact)}"
     return ""
@@ -78,7 +80,8 @@ def _workers(count: int) -> str:
 
 
 def _figures(fact: facts.PlanMeasured | facts.PlanKept | facts.PlanRolledBack) -> str:
-    return f"{fact.before:,.0f} -> {fact.after:,.0f} samples/s, {fact.predicted:,.0f} predicted"
+    predicted = f", {fact.predicted:,.0f} predicted" if fact.predicted else ""
+    return f"{fact.before:,.0f} -> {fact.after:,.0f} samples/s{predicted}"
 
 
 def _tell_incident(fact: facts.IncidentOpened | facts.IncidentClosed) -> str:

@@ -18,6 +18,14 @@ if TYPE_CHECKING:
 State = Literal[
     "proposed", "waits", "observed", "refused", "rejected", "passed", "applied", "live", "kept", "rolled back"
 ]
+MEASURED = (
+    "measured"  # the verdict on a plan that promised nothing: its windows are known now, whatever they say
+)
+WHY_MEASURED = {
+    "probe": "a trial: it was to be measured, and the next plan follows from that",
+    "rollback": "what was held before",
+    "asked": "as a person asked",
+}
 Judged = facts.PlanMeasured | facts.PlanKept | facts.PlanRolledBack
 
 
@@ -55,7 +63,10 @@ class PlanView:
             case facts.PlanMeasured():
                 self.judged = fact
             case facts.PlanKept(constant=constant):
-                self.state, self.why, self.judged = "kept", constant, fact
+                self.state, self.judged = "kept", fact
+                self.why = (
+                    WHY_MEASURED.get(self.proposed.step, constant) if constant == MEASURED else constant
+                )
             case facts.PlanRolledBack(constant=constant, by_plan=by_plan):
                 self.state, self.why, self.judged, self.undone_by = "rolled back", constant, fact, by_plan
 

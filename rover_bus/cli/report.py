@@ -145,7 +145,7 @@ def tell_report(report: dict[str, Any]) -> list[str]:
         f" after {report['wall_seconds']:.1f} s, {report['samples_per_second']:,.0f} samples/s",
         f"samples   {figure('samples_committed')} of {figure('samples_total')} committed, "
         f"{figure('samples_dead_lettered')} dead-lettered, {figure('samples_duplicated')} trained twice (by the witness)",
-        f"losses    {figure('workers_lost')} workers, {figure('masters_lost')} masters, "
+        f"losses    {figure('workers_lost')} workers, {figure('servers_lost')} servers, {figure('masters_lost')} masters, "
         f"{figure('broker_restarts')} broker restarts; {figure('samples_retrained')} gradients computed twice, "
         f"{figure('updates_ignored')} repeats ignored",
     ]

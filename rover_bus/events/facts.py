@@ -348,6 +348,7 @@ class HostRegistered(HostFact, frozen=True, kw_only=True, tag="host.registered.v
     """A daemon is there and says what its host can give. `daemon` is the incarnation of the daemon.
 
     `lends`: the address (`host:port`) where it lends staged parts to other daemons. `domain`: what fails together with this host.
+    `sample_s`: how often its samples may be expected; 0: it takes none, or a release said nothing of it.
     """
 
     capacity: HostCapacity
@@ -356,6 +357,7 @@ class HostRegistered(HostFact, frozen=True, kw_only=True, tag="host.registered.v
     jobs: list[str] = []
     lends: str = ""
     domain: str = ""
+    sample_s: Seconds = 0.0
 
 
 class HostStarted(HostFact, frozen=True, kw_only=True, tag="host.started.v1"):

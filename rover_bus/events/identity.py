@@ -66,6 +66,9 @@ class DesiredMember(Checked, frozen=True, kw_only=True):
     directory: str = ""
     grace_s: Seconds = 10.0
     restart: bool = False  # True: the platform itself starts it again when it ends (masters; fenced by terms)
+    after_loss: bool = (
+        False  # the former life of the place is lost and fenced: nobody waits for its last words
+    )
 
 
 class MasterSeat(Checked, frozen=True, kw_only=True):

@@ -26,6 +26,7 @@ from rover_bus.events.errors import (
 from rover_bus.events.leadership import Deposed
 from rover_bus.events.log import Record, SnapshotChunk
 from rover_bus.events.logs import get_logger
+from rover_bus.events.poison import FailedFact, not_yet_consumed
 from rover_bus.events.streams import LOG
 from rover_bus.events.subjects import BRAIN_LOG
 
@@ -44,6 +45,7 @@ class Batch(Protocol):
     history: int
     records: list[Any]
     inputs: dict[str, int]
+    failed: list[FailedFact]
 
 
 class Journal:
@@ -65,6 +67,7 @@ class Journal:
         self.history = 0
         self.number = 0
         self.inputs: dict[str, int] = {}
+        self.failed: list[FailedFact] = []
         self.inputs_ms = 0  # when the broker stored the first batch that said so
         self.batches_since_snapshot = 0
         self.records_replayed = 0
@@ -94,6 +97,7 @@ class Journal:
         self.term, self.history = batch.term, batch.history
         if batch.inputs != self.inputs:
             self.inputs, self.inputs_ms = dict(batch.inputs), stored.time_ms
+        self.failed = list(batch.failed)
         self.batches_since_snapshot += 1
         self.records_replayed += len(batch.records)
         return self._snapshot.take(batch.records, first)
@@ -139,7 +143,7 @@ class Journal:
         replay what they wrote and try again. See `fit` for what one batch can hold.
         """
         self.number += 1
-        self.inputs = dict(inputs)
+        self.inputs, self.failed = dict(inputs), not_yet_consumed(self.failed, inputs)
         self.sequence = await self._store(self._encode(records), self._id(), candidate)
         self._last = self._id()
         self.batches_since_snapshot += 1
@@ -162,6 +166,7 @@ class Journal:
             records=list(records),
             inputs=self.inputs,
             after="" if self._last is None else _name(self._last),
+            failed=self.failed,
             time_ms=self.wall_ms(),
         )
         return encode(batch)

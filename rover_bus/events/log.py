@@ -29,6 +29,7 @@ from rover_bus.events.cut_log import (
 from rover_bus.events.facts import PlanProposed, SkippedRow
 from rover_bus.events.identity import DesiredMember, MasterSeat, Member
 from rover_bus.events.job import Dataset, JobSpec
+from rover_bus.events.poison import FailedFact
 from rover_bus.events.record import Caused as Caused
 from rover_bus.events.record import Record as Record
 from rover_bus.events.requests import ServerAddress
@@ -443,6 +444,7 @@ class LogBatch(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag=
     (history, term, holder, number) is the batch's id: a writer that meets error 10071 knows its own by it (P16).
     `inputs`: the last sequence consumed of every input stream, so that a replay drops what it already knows (P17).
     `after`: the batch that this one was written behind: who followed a tail that the broker has forgotten notices (P21).
+    `failed`: facts not consumed yet that ended whoever decided on them (events/poison.py).
     """
 
     job: str
@@ -453,6 +455,7 @@ class LogBatch(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag=
     records: list[AnyRecord]
     inputs: dict[str, int] = {}
     after: str = ""
+    failed: list[FailedFact] = []
     time_ms: int = 0  # for people; nothing is decided by it
 
     @property

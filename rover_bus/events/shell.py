@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any
 
+from rover_bus.events import poison
 from rover_bus.events.bus import Bus, ConnectionState, Message, Stored, Subscription
 from rover_bus.events.codec import decode_any, encode
 from rover_bus.events.consumed import Heard, consumed_of_what_is_there, newest_since
+from rover_bus.events.deciding import Deciding, Wiring
 from rover_bus.events.errors import BusError, RoverError, WrongSequence
 from rover_bus.events.facts import Fact, Position
 from rover_bus.events.journal import ChainBroken, Journal, LogDamaged, snapshot_chunks
@@ -24,76 +25,13 @@ from rover_bus.events.leadership import Deposed, Leadership
 from rover_bus.events.log import Record, SnapshotChunk
 from rover_bus.events.logs import get_logger
 from rover_bus.events.outbox import FactOut, Outbox, Outgoing, last_told
+from rover_bus.events.poison import FailedFact
 from rover_bus.events.streams import FACTS, LOG, PROFILES
 
 log = get_logger("rover.shell")
 
 Respond = Callable[[bytes], None]
 MAX_UNPUBLISHED = 10_000  # facts that a standby keeps ready, in case the leader dies before they are out
-
-
-class Deciding(Protocol):
-    """A decider as the shell sees it. Inputs are the decider's own types; the shell passes them through."""
-
-    @property
-    def history(self) -> int: ...
-
-    def evolve(self, record: Record) -> None: ...
-
-    def decide(self, input: Any, now: float) -> tuple[list[Record], Any]: ...
-
-    def dump(self) -> bytes: ...
-
-    def restore(self, body: bytes) -> None: ...
-
-    def outgoing(self, record: Record, position: Position, term: int) -> list[Outgoing]:
-        """What leaves because of a record: facts and bucket values."""
-
-    def position_of(self, fact: Fact) -> Position | None:
-        """Where in this log a published fact came from, None when it came from elsewhere."""
-
-    def standing(self) -> list[Outgoing]:
-        """Absolute values that a new leader writes again."""
-
-    # inputs the shell makes itself
-    def took_over(
-        self, holder: str, term: int, replayed_records: int, log_lost: bool, log_sequence: int
-    ) -> Any: ...
-
-    def ticked(self) -> Any: ...
-
-    def bus_lost(self) -> Any: ...
-
-    def bus_regained(self) -> Any: ...
-
-    def noticed(self, fact: Fact, cause: str) -> Any: ...
-
-    def sampled(self, sample: Any) -> Any:
-        """A sample that was heard. Asked only of those that listen to samples."""
-
-    def asked(self, message: Message) -> Any:
-        """Turn a request's bytes into an input. Raises BadMessage."""
-
-    def refuse(self, code: str, text: str) -> Any:
-        """A typed refusal for bytes that are no request."""
-
-
-@dataclass(frozen=True)
-class Wiring:
-    """What one kind of service serves and follows."""
-
-    log_subject: str
-    leader_key: str
-    job: str
-    batch_type: type[Any]
-    follows: list[str]
-    publishes: list[str]  # where facts of this log go: a successor looks there for the last one
-    samples: list[str] = field(default_factory=list)  # of PROFILES, heard while leading; lost ones are lost
-    service: str = ""
-    endpoints: Callable[[int], Iterable[str]] = lambda term: ()
-    metadata: Mapping[str, str] = field(default_factory=dict)
-    tick_s: float = 0.25
-    snapshot_every_batches: int = 2000
 
 
 class Shell:
@@ -136,6 +74,7 @@ class Shell:
         self._returned = asyncio.Event()
         self._damage: asyncio.Future[LogDamaged | Deposed] = asyncio.get_running_loop().create_future()
         self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._charged: list[FailedFact] = []  # what is known of failures, with the one that broke the decider
         bus.on_connection(self._on_connection)
 
     # -- the life of a service -------------------------------------------------------------------------------------------
@@ -291,13 +230,9 @@ class Shell:
                 tasks.create_task(self._append_for_ever())
                 tasks.create_task(self._tick_for_ever())
                 tasks.create_task(self._look_back_for_ever())
-                tasks.create_task(self._fail_with_the_decider())
         except BaseExceptionGroup as group:
             damaged = group.subgroup(LogDamaged)
             raise damaged.exceptions[0] if damaged is not None else group from None
-
-    async def _fail_with_the_decider(self) -> None:
-        await self._broken
 
     async def _insist(self, call: Callable[[], Any]) -> Any:
         """Repeat a call until the bus answers it."""
@@ -323,6 +258,7 @@ class Shell:
         except Exception as error:  # noqa: BLE001 - it ends our lead, in the task that waits for it
             log.error("could not decide", job=self.wiring.job, input=type(input).__name__, why=repr(error))
             self._broken.set_exception(error)
+            self._wake.set()
             return
         if records:
             self._pending += records
@@ -346,18 +282,34 @@ class Shell:
         self.submit(asked, respond)
 
     def _on_fact(self, stored: Stored) -> None:
-        if stored.sequence <= self._consumed.get(FACTS, 0):
+        if self._broken.done() or stored.sequence <= self._consumed.get(FACTS, 0):
             return
+        known = poison.find(self.journal.failed, stored)
+        if known is not None and known.lives >= poison.LIVES:
+            log.error(
+                "fact passed over: it ended all who decided on it",
+                job=self.wiring.job,
+                subject=stored.subject,
+                sequence=stored.sequence,
+                lives=known.lives,
+                why=known.why,
+            )
+        else:
+            self._take_in(stored)
+        self._consumed[FACTS] = stored.sequence
+        self._heard = Heard(stored.sequence, stored.subject, stored.time_ms)
+
+    def _take_in(self, stored: Stored) -> None:
         try:
             fact = decode_any(stored.body)
         except RoverError as error:
             self.bad_messages += 1
             log.warning("fact skipped", sequence=stored.sequence, why=str(error))
-        else:
-            if isinstance(fact, Fact):
-                self.submit(self.decider.noticed(fact, f"{FACTS}:{stored.sequence}"))
-        self._consumed[FACTS] = stored.sequence
-        self._heard = Heard(stored.sequence, stored.subject, stored.time_ms)
+            return
+        if isinstance(fact, Fact):
+            self.submit(self.decider.noticed(fact, f"{FACTS}:{stored.sequence}"))
+        if self._broken.done():
+            self._charged = poison.charge(self.journal.failed, stored, self._broken.exception())
 
     def _on_sample(self, stored: Stored) -> None:
         try:
@@ -421,12 +373,24 @@ class Shell:
         while True:
             await self._wake.wait()
             self._wake.clear()
+            if self._broken.done():
+                await self._end_with_the_decider()
             records, self._pending = self._pending, []
             replies, self._replies = self._replies, []
             if records:
                 await self._append(records, replies)
             elif replies:
                 await self._answer_within_lease(replies)
+
+    async def _end_with_the_decider(self) -> None:
+        """Raise what the decider raised; a fact that ended it is charged in the log first, or it would end every successor too.
+
+        What else was decided and not stored is not: it will be decided again.
+        """
+        if self._charged:
+            self.journal.failed = self._charged
+            await self.journal.append([], self.journal.inputs)
+        await self._broken
 
     async def _append(self, records: list[Record], replies: list[tuple[Respond, Any]]) -> None:
         """Store everything, in pieces if need be; only the last piece says that its inputs are consumed (P17)."""
@@ -437,6 +401,8 @@ class Shell:
             pieces = [fit for piece in _pieces(records) for fit in self.journal.fit(piece)]
             for piece in pieces:
                 sequence = await self.journal.append(piece, consumed if piece is pieces[-1] else before)
+                if self._broken.done():
+                    return  # what leaves would be made of a broken state: successors tell it
                 self._release(piece)
                 await self._note_snapshot(piece, sequence)
         finally:

@@ -56,10 +56,10 @@ class Files(Protocol):
 
 
 class DirectoryFiles:
-    """Files under a local (or mounted) directory."""
+    """Files under a local (or mounted) directory. One that was there at first is never made anew: its mount is gone then."""
 
     def __init__(self, root: Path) -> None:
-        self._root = root
+        self._root, self._was_there = root, root.is_dir()
 
     def create(self, path: str) -> Sink:
         with self._explained(path):
@@ -73,6 +73,8 @@ class DirectoryFiles:
         """Create what is missing, each name durable before anything is put below it."""
         if folder.is_dir():
             return
+        if folder == self._root and self._was_there:
+            raise FileNotFoundError
         self._make_folders(folder.parent)
         folder.mkdir(exist_ok=True, mode=0o700)
         _sync_directory(folder.parent)

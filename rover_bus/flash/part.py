@@ -340,5 +340,5 @@ class _Reader:
 
     def _broken(self, section: Section, what: str) -> BrokenCheckpoint:
         return BrokenCheckpoint(
-            f"{self._path}: {section.name} {what}: use an older checkpoint or another copy"
+            f"{self._path}: array {section.name} {what}: use an older checkpoint or another copy"
         )

@@ -2,14 +2,17 @@
 
 Fed by slot files; feeds restores (copy-on-write), persisters, mirrors and digests (read only). The lock lives in
 the file description that the mapping keeps, so it is given up when the last array is gone, or with the process, and
-never by anybody's forgetting.
+never by anybody's forgetting. Who reads and is done uses `with`: an exception's traceback keeps the arrays of the frames
+that it went through, for as long as somebody keeps the exception.
 """
 
 from __future__ import annotations
 
 import mmap
 import os
+import weakref
 from pathlib import Path
+from types import TracebackType
 
 import msgspec
 import numpy as np
@@ -22,10 +25,27 @@ from rover_bus.flash.seal import SEAL_ROOM_BYTES, Head, Seal, read_head, read_se
 
 
 class StagedCut:
-    """One cut of one part in memory. Its slot is not overwritten while this object, or an array of it, lives."""
+    """One cut of one part in memory. Its slot is not overwritten while this object, or an array of it, lives, unless it was
+    closed. `fd`: the locked description, owned from here on."""
 
-    def __init__(self, path: Path, seal: Seal, head: Head, data: Array) -> None:
+    def __init__(self, path: Path, seal: Seal, head: Head, data: Array, fd: int) -> None:
         self.path, self.seal, self.head, self._data = path, seal, head, data
+        self._fd = fd
+        self._let_go = weakref.finalize(self, os.close, fd)
+
+    def close(self) -> None:
+        """Give the lock up now, whoever still has an array: none of them may be read afterwards."""
+        if self._let_go.alive:
+            locks.unlock(self._fd)
+            self._let_go()
+
+    def __enter__(self) -> StagedCut:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
     @property
     def cut(self) -> int:
@@ -64,6 +84,7 @@ def open_staged(path: Path, *, writable: bool = False) -> StagedCut | None:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
+    staged = None
     try:
         if not locks.lock_shared(fd):
             return None
@@ -75,11 +96,14 @@ def open_staged(path: Path, *, writable: bool = False) -> StagedCut | None:
             raise BrokenCheckpoint(
                 f"{path} is shorter than its own head says: use another copy of cut {seal.cut}"
             )
-        # mmap keeps a duplicate of fd: the lock of this description lives exactly as long as the mapping.
+        # mmap keeps a duplicate of fd: unless it is closed, the lock of this description lives as long as the mapping.
         mapping = mmap.mmap(fd, 0, access=mmap.ACCESS_COPY if writable else mmap.ACCESS_READ)
+        data = np.frombuffer(mapping, np.uint8)[seal.data_offset_bytes :]
+        staged = StagedCut(path, seal, head, data, fd)
+        return staged
     finally:
-        os.close(fd)
-    return StagedCut(path, seal, head, np.frombuffer(mapping, np.uint8)[seal.data_offset_bytes :])
+        if staged is None:
+            os.close(fd)
 
 
 def find_staged(directory: Path, part: str) -> list[Found]:

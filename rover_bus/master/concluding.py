@@ -34,7 +34,8 @@ def leave(state: State, request: LeaveRequest, commands: Commands) -> Steps:
         if done and not (lifecycle.result_needs_a_worker(state) and not state.workers()):
             yield remove_places(state, {member.place}, cause, f"{member} is done")
         else:
-            yield replace_members(state, [member], commands, cause, f"{member} left: {request.reason}")
+            reason = f"{member} left: {request.reason}"
+            yield replace_members(state, [member], commands, cause, reason, left=True)
     yield from lifecycle.consequences(state, cause, commands)
     return LeaveReply(term=state.term, generation=state.generation, answers=answers)
 

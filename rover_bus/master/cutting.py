@@ -26,6 +26,9 @@ from rover_bus.master.state import State
 Consequences = Generator[Record, None, None]
 STAGE_PATIENCE_S = 120.0  # for every server to stage: after it a cut is given up, and the next one opens
 PERSIST_PATIENCE_S = 900.0
+PARITY_PATIENCE_S = (
+    15.0  # longer than the loss of a host is hidden: after it the next cut is taken all the same
+)
 
 
 class Pace:
@@ -66,7 +69,9 @@ def tick(state: State, pace: Pace, now: float) -> Consequences:
     opened = newest(state, "open")
     if opened is not None and pace.since_opened_s(now) > STAGE_PATIENCE_S:
         absent = sorted(life.member.place for life in state.servers() if opened.wants(life.member.index))
-        yield opened.failed(f"{', '.join(absent) or 'a part'} did not stage in time", "tick")
+        yield opened.failed(
+            f"{', '.join(absent) or 'a part'} did not stage in time: their logs say why", "tick"
+        )
     persisting = next((cut for cut in state.cuts.values() if cut.storing), None)
     if persisting is not None and pace.persisting_s(now) > PERSIST_PATIENCE_S:
         yield from fail(state, persisting.number, "it was not stored in time", "tick")
@@ -86,7 +91,24 @@ def _is_due(state: State, pace: Pace, now: float) -> bool:
         return True
     if not committed or (last is not None and last.samples == committed):
         return False
-    return last is None or pace.since_opened_s(now) >= wished_interval_s(state, pace)
+    since_s = pace.since_opened_s(now)
+    if since_s < PARITY_PATIENCE_S and _waits_for_parity(state):
+        return False
+    return last is None or since_s >= wished_interval_s(state, pace)
+
+
+def _waits_for_parity(state: State) -> bool:
+    """Whether the next cut would overwrite parts without which the parity of an older cut is of no use (P13).
+
+    A lost part is rebuilt from the other parts of the same cut, and a server keeps two: as long as the newer one is not redundant
+    everywhere, the older one is all that a lost host leaves.
+    """
+    assert state.spec is not None
+    assert state.spec.checkpoint is not None
+    newer = newest(state, "staged")
+    if not state.spec.checkpoint.parity or newer is None or newer.redundant:
+        return False
+    return any(cut.redundant for cut in state.cuts.values() if cut.number < newer.number)
 
 
 def _is_left_soon(state: State) -> bool:

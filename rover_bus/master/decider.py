@@ -184,10 +184,9 @@ class Decider:
         self.watch.look(now)
         for host in hosts.lost_with(self.state, self.watch.silent(now)):
             yield from hosts.lose(self.state, host, "silent", "tick", self.commands)
-        for member in self.watch.silent(now):
-            yield from lifecycle.lose(
-                self.state, member, "silent", "three heartbeats missed", "tick", self.commands
-            )
+        yield from lifecycle.lose_together(
+            self.state, self.watch.silent(now), "silent", "three heartbeats missed", "tick", self.commands
+        )
         yield from rollout.tick(self.state, self.patience, self.telemetry, now)
         yield from lifecycle.fill_gaps(self.state, self.commands)
         yield from cutting.tick(self.state, self.pace, now)

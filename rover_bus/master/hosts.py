@@ -36,10 +36,7 @@ def lose(state: State, host: str, reason: str, cause: str, commands: Commands) -
     dead = [life.member for life in state.lives.values() if life.host == host and life.planned]
     yield HostLost(host=host, reason=reason, members=_planned_on(state, host), cause=cause)
     yield from cutting.lose_host(state, host, "was lost", cause)
-    for member in dead:
-        if member.place not in state.lives or state.lives[member.place].member != member:
-            continue  # replaced with another one of them
-        yield from lifecycle.lose(state, member, reason, f"with its host {host}", cause, commands)
+    yield from lifecycle.lose_together(state, dead, reason, f"with its host {host}", cause, commands)
     yield from _start_elsewhere(state, host, f"host {host} lost: {reason}", cause, commands)
 
 

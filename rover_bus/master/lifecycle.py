@@ -43,29 +43,58 @@ def lose(
 
     `last`: the platform knows lives of its place that this log has forgotten, up to this incarnation (P21).
     """
-    if state.phase == "ended":
+    yield from lose_together(state, [member], reason, detail, cause, commands, last)
+
+
+def lose_together(
+    state: State,
+    members: list[Member],
+    reason: str,
+    detail: str,
+    cause: str,
+    commands: Commands,
+    last: int = 0,
+) -> Consequences:
+    """Members are gone, and all are known to be gone before anything is decided on one of them: servers go back by one rewind."""
+    if state.phase == "ended" or not members:
         return
-    if member.role == "ps" and state.routing is not None and member.place not in state.planned:
-        yield Left(member=member, reason="it gave its slots away", cause=cause)
-        yield from consequences(state, cause, commands)
-        return
-    ledger = state.ledger
-    holder = ledger.holders.get(member.index) if ledger is not None and member.role == "worker" else None
-    life = state.lives.get(member.place)
-    kept = life is not None and life.member == member and life.state.startswith("kept")
-    yield Lost(
-        member=member,
-        reason=reason,
-        detail=detail,
-        leases_returned=len(holder.leases) if holder is not None else 0,
-        last=last,
-        cause=cause,
-    )
-    if member.role == "ps":
-        yield from _lose_server(state, member, kept, cause, commands)
-    elif is_planned(state, member):
-        yield from _replace_worker(state, member, reason, cause, commands)
+    servers: dict[Member, bool] = {}
+    for member in members:
+        if member.role == "ps" and state.routing is not None and member.place not in state.planned:
+            yield Left(member=member, reason="it gave its slots away", cause=cause)
+        elif member.role == "ps":
+            servers[member] = _kept_its_state(state, member)
+            yield Lost(member=member, reason=reason, detail=detail, last=last, cause=cause)
+    yield from _lose_servers(state, servers, cause, commands)
+    workers = [member for member in members if member.role != "ps"]
+    yield from _lose_workers(state, workers, reason, detail, cause, commands, last)
     yield from consequences(state, cause, commands)
+
+
+def _lose_workers(
+    state: State, members: list[Member], reason: str, detail: str, cause: str, commands: Commands, last: int
+) -> Consequences:
+    for member in members:
+        if state.phase == "ended":
+            return
+        yield _lost(state, member, reason, detail, last, cause)
+        if is_planned(state, member):
+            yield from _replace_worker(state, member, reason, cause, commands)
+
+
+def _kept_its_state(state: State, member: Member) -> bool:
+    life = state.lives.get(member.place)
+    return life is not None and life.member == member and life.state.startswith("kept")
+
+
+def _lost(state: State, member: Member, reason: str, detail: str, last: int, cause: str) -> Lost:
+    holder = (
+        state.ledger.holders.get(member.index)
+        if state.ledger is not None and member.role == "worker"
+        else None
+    )
+    leases = len(holder.leases) if holder is not None else 0
+    return Lost(member=member, reason=reason, detail=detail, leases_returned=leases, last=last, cause=cause)
 
 
 def _replace_worker(
@@ -98,21 +127,38 @@ def fill_gaps(state: State, commands: Commands) -> Consequences:
     yield from consequences(state, "tick", commands)
 
 
-def _lose_server(state: State, member: Member, kept: bool, cause: str, commands: Commands) -> Consequences:
-    if state.phase == "finishing" and member.index in state.parts:
-        return
-    holds = kept and any(index == member.index for index, _, _ in state.owners)
-    if state.routing is None and not holds and not state.stop and not _too_many_losses(state):
-        # Nobody could train on it yet, or no slot had come to it: nothing is lost with it.
-        if is_planned(state, member):
-            yield replace_members(state, [member], commands, cause, f"{member} lost before it served")
-        return
-    if state.routing is not None and not rollout.owns_slots(state, member) and not _too_many_losses(state):
+def _lose_servers(state: State, lost: dict[Member, bool], cause: str, commands: Commands) -> Consequences:
+    """`lost`: who is gone, and whether it was one that had kept its state over a rewind. Who holds a part comes first: a rewind is
+    for all of them, and after it nothing is left to decide on those that it replaced.
+    """
+    written = state.parts if state.phase == "finishing" else {}
+    open_ = {member: kept for member, kept in lost.items() if member.index not in written}
+    holding = [member for member, kept in open_.items() if _holds_a_part(state, member, kept)]
+    generation = state.generation
+    for member in [*holding, *(each for each in open_ if each not in holding)]:
+        if state.phase == "ended" or (state.generation != generation and not is_planned(state, member)):
+            continue
+        if member not in holding and not _too_many_losses(state):
+            yield from _replace_server(state, member, cause, commands)
+        else:
+            gone = holding or [member]
+            what = "is gone with its part" if len(gone) == 1 else "are gone with their parts"
+            detail = f"{', '.join(map(str, gone))} {what} of the model"
+            yield from lose_state(state, "server_lost", detail, cause, commands, member)
+
+
+def _holds_a_part(state: State, member: Member, kept: bool) -> bool:
+    """Whether a part of the model went with a server. Before the routing is fixed nobody trained on it, unless it kept one."""
+    if state.routing is not None:
+        return rollout.owns_slots(state, member)
+    return bool(state.stop) or (kept and any(index == member.index for index, _, _ in state.owners))
+
+
+def _replace_server(state: State, member: Member, cause: str, commands: Commands) -> Consequences:
+    if state.routing is not None:
         yield from rollout.lose_idle_server(state, member, commands, cause)
-        return
-    yield from lose_state(
-        state, "server_lost", f"{member} is gone with its part of the model", cause, commands, member
-    )
+    elif is_planned(state, member):
+        yield replace_members(state, [member], commands, cause, f"{member} lost before it served")
 
 
 def _too_many_losses(state: State) -> bool:

@@ -40,8 +40,9 @@ def plan_members(
         resources = _resources(state, proposal, role)
         kept = state.planned.get(f"{role}-{index}")
         if kept is not None:
-            life = _next_life(state, kept.member) if kept.member in proposal.replaces else kept.member
-            members.append(kept.replace(member=life, resources=resources))
+            if kept.member in proposal.replaces:  # slow, not lost: it drains
+                kept = kept.replace(member=_next_life(state, kept.member), after_loss=False)
+            members.append(kept.replace(resources=resources))
         else:
             host = hosts[(len(members)) % len(hosts)]
             members.append(_desired(state, role, index, host, resources, commands))
@@ -87,13 +88,16 @@ def add_servers(
 
 
 def replace_members(
-    state: State, lost: Iterable[Member], commands: Commands, cause: str, reason: str
+    state: State, lost: Iterable[Member], commands: Commands, cause: str, reason: str, left: bool = False
 ) -> MembersPlanned:
-    """Give each lost place its next incarnation; the others stay as they are. Who was on a lost host goes elsewhere."""
+    """Give each lost place its next incarnation; the others stay as they are. Who was on a lost host goes elsewhere.
+
+    left: they said good-bye, and have the time to end that everybody has.
+    """
     places = {member.place: member for member in lost}
     load = Counter(desired.host for desired in state.planned.values())
     members = [
-        desired if desired.member.place not in places else _next(state, desired, load)
+        desired if desired.member.place not in places else _next(state, desired, load, not left)
         for desired in state.planned.values()
     ]
     return _changed(state, members, cause, reason)
@@ -126,14 +130,16 @@ def _lives_again(state: State) -> list[DesiredMember]:
     return [_next(state, desired, load) for desired in again]
 
 
-def _next(state: State, desired: DesiredMember, load: Counter[str]) -> DesiredMember:
+def _next(
+    state: State, desired: DesiredMember, load: Counter[str], after_loss: bool = False
+) -> DesiredMember:
     """The next life of a place, on its host, or on the living host with the fewest members."""
     host = desired.host
     if host in state.away:
         alive = _living(state, state.hosts)
         host = min(alive, key=lambda each: (load[each], alive.index(each)), default=host)
         load[host] += 1
-    return desired.replace(member=_next_life(state, desired.member), host=host)
+    return desired.replace(member=_next_life(state, desired.member), host=host, after_loss=after_loss)
 
 
 def _living(state: State, hosts: list[str]) -> list[str]:

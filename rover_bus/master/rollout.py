@@ -67,14 +67,15 @@ class Telemetry:
     """What servers said last of their size and traffic: decides how much a move carries, and which slots are hot. Never logged."""
 
     def __init__(self) -> None:
-        self.memory_bytes: dict[int, float] = {}
+        self.row_bytes: dict[int, float] = {}
         self.traffic: dict[int, SlotTraffic] = {}
         self.progress: dict[int, tuple[str, int]] = {}
 
     def hear(self, request: HeartbeatRequest) -> None:
         """Take in a server's heartbeat."""
         index = request.member.index
-        self.memory_bytes[index] = request.statistics.get("memory_bytes", 0.0)
+        whole = request.statistics.get("memory_bytes", 0.0)
+        self.row_bytes[index] = request.statistics.get("row_bytes", whole)  # indexes stay where they are
         if request.traffic is not None:
             self.traffic[index] = request.traffic
         for status in request.moves:
@@ -298,7 +299,7 @@ def _next_move(state: State, telemetry: Telemetry) -> tuple[int, int, list[int]]
         return None
     source, target = by_slot[differing[0]], goal[differing[0]]
     pair = [slot for slot in differing if (by_slot[slot], goal[slot]) == (source, target)]
-    size = telemetry.memory_bytes.get(source, 0.0)
+    size = telemetry.row_bytes.get(source, 0.0)
     most = int(MOVE_BYTES * by_slot.count(source) / size) if size > 0 else MOVE_SLOTS
     parts = max(1, round(len(pair) / max(1, most)))
     return source, target, pair[: -(-len(pair) // parts)]

@@ -7,11 +7,12 @@ from collections.abc import Callable
 from rover_bus.events import subjects
 from rover_bus.events.bus import Bus, Message
 from rover_bus.events.codec import decode
+from rover_bus.events.deciding import Wiring
 from rover_bus.events.errors import BadMessage
 from rover_bus.events.facts import Fact
 from rover_bus.events.log import LogBatch
 from rover_bus.events.requests import METHODS, RefusedReply
-from rover_bus.events.shell import Shell, Wiring
+from rover_bus.events.shell import Shell
 from rover_bus.master.decider import Decider
 from rover_bus.master.fences import refusal
 from rover_bus.master.inputs import Asked, BusLost, BusRegained, Noticed, Ticked, TookOver

@@ -25,7 +25,7 @@ from rover_bus.node import platform, sampling
 from rover_bus.node.cgroup import Cgroup, Limits
 from rover_bus.node.outbox import Letter, Outbox
 from rover_bus.node.persister import Persister, Places
-from rover_bus.node.persisting import Cut
+from rover_bus.node.persisting_state import Cut
 from rover_bus.node.platform import Adjust, Ended, Forget, Observation, Platform, Running, Start, Stop
 from rover_bus.node.presence import Presence
 from rover_bus.node.processes import STUCK_SHIM_S, MemberProcesses
@@ -264,8 +264,8 @@ class Daemon:
         match action:
             case Start(life):
                 self._processes.start(life)
-            case Stop(life):
-                self._processes.stop(life)
+            case Stop(life, hurried):
+                self._processes.stop(life, hurried)
             case Adjust(life, resources, cpus):
                 self._processes.adjust(life, resources, cpus)
             case Forget(job) if not any(each[0] == job for each in self._unreported):
@@ -361,6 +361,7 @@ class Daemon:
             jobs=[life.job for life in lives],
             lends=self._persister.lends if self._persister else "",
             domain=self._host.domain,
+            sample_s=self._host.sample_s,
         )
         self._post(fact, f"registered.{self._host.daemon}.{self._registrations}")
 

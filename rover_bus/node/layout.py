@@ -80,6 +80,7 @@ class MemberStatus:
     job: str
     uid: str
     member: Member
+    host: str
     pid: int
     state: State
     exit: Exit | None
@@ -221,6 +222,7 @@ def list_members(state_dir: str | os.PathLike[str], job: str = "") -> list[Membe
                 job=order.job,
                 uid=order.uid,
                 member=order.desired.member,
+                host=order.desired.host,
                 pid=started.pid if alive and started else 0,
                 state=state,
                 exit=ended.exit() if ended else None,

@@ -130,6 +130,14 @@ class PartServer:
                 connection.sendall(block.data)
                 return
             directory, staged = self._find(wanted)
+        except RoverError as error:
+            _send_struct(connection, Offered(problem=str(error)))
+            return
+        with staged:
+            self._send(connection, wanted, directory, staged)
+
+    def _send(self, connection: socket.socket, wanted: Wanted, directory: Path, staged: StagedCut) -> None:
+        try:
             offer, blocks = copies.lend(
                 directory, staged, wanted.part, wanted.since, differences=wanted.differences
             )

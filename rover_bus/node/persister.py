@@ -31,7 +31,22 @@ from rover_bus.flash.sweep import sweep
 from rover_bus.node import persisting
 from rover_bus.node.background import give_way
 from rover_bus.node.groups import Group
-from rover_bus.node.persisting import CallOff, Cut, Do, GiveUp, JobCheckpoints, Persisting, Task
+from rover_bus.node.persisting import CallOff, Do, GiveUp
+from rover_bus.node.persisting_state import (
+    IN_MEMORY,
+    Asked,
+    Begun,
+    CalledOff,
+    Cut,
+    Done,
+    Failed,
+    Found,
+    GivenUp,
+    JobCheckpoints,
+    Observation,
+    Persisting,
+    Task,
+)
 from rover_bus.node.turns import Following, Turns, insist
 
 if TYPE_CHECKING:
@@ -185,7 +200,7 @@ class Persister:
                 with suppress(RoverError, OSError):
                     for found in find_staged(directory, part)[:1]:
                         seal = found.seal
-                        self._observe(persisting.Found(about.uid, part, seal.cut, seal.generation))
+                        self._observe(Found(about.uid, part, seal.cut, seal.generation))
 
     def _alive(self) -> list[str]:
         return [about.uid for about in self._state.jobs.values() if about.uid and not about.ended]
@@ -252,7 +267,7 @@ class Persister:
         for uid, source in ((wanted.uid, "memory"), (wanted.uid + COPIES, "peer")):
             directory = job_directory(self._places.shm, uid)
             with suppress(NoCheckpoint):
-                open_exactly(directory, wanted.part, wanted.generation, wanted.cut)
+                open_exactly(directory, wanted.part, wanted.generation, wanted.cut).close()
                 which = wanted.uid, wanted.part, wanted.generation, wanted.cut
                 if self._loaded and which in self._loaded.rebuilt:
                     source = "parity"
@@ -264,12 +279,10 @@ class Persister:
             return PartReply(state="absent", problem=self._fetches.pop(key))
         if key not in self._fetches:
             self._fetches[key] = ""
-            self._observe(
-                persisting.Asked(wanted.job, wanted.uid, wanted.part, wanted.cut, wanted.generation)
-            )
+            self._observe(Asked(wanted.job, wanted.uid, wanted.part, wanted.cut, wanted.generation))
         return PartReply(state="coming")
 
-    def _observe(self, observation: persisting.Observation) -> None:
+    def _observe(self, observation: Observation) -> None:
         self._state = persisting.evolve(self._state, observation)
         self._turns.soon()
 
@@ -283,7 +296,7 @@ class Persister:
                 case GiveUp(task, reason):
                     log.error("given up", job=task.job, cut=task.cut, step=task.step, why=reason)
                     self._say_failed(task, reason)
-                    self._observe(persisting.Done(task))
+                    self._observe(GivenUp(task))
         return persisting.next_wake_s(self._state)
 
     # -- tasks ---------------------------------------------------------------------------------------------------------
@@ -291,7 +304,7 @@ class Persister:
     def _begin(self, task: Task) -> None:
         about = self._state.jobs[task.job]
         self._called_off[task] = threading.Event()
-        self._observe(persisting.Begun(task))
+        self._observe(Begun(task))
         parts = {task.part, *about.complete} if task.step in ("fetch", "parity") else {task.part}
         addresses = {part: persisting.sources(self._state, task.job, part, task.of) for part in parts}
         group = None
@@ -307,7 +320,7 @@ class Persister:
         if self._closing or future.cancelled():
             return
         if future.exception() is not None and called_off:
-            self._observe(persisting.CalledOff(task))
+            self._observe(CalledOff(task))
             return
         former = self._state.troubles.get(task)
         try:
@@ -316,21 +329,21 @@ class Persister:
             news = former is None or former.reason != str(error)
             if news and error.retry and task.step != "sweep":  # members are on their way out
                 log.warning("will be tried again", job=task.job, cut=task.cut, step=task.step, why=str(error))
-            self._observe(persisting.Failed(task, str(error), error.retry, self._loop.time()))
+            self._observe(Failed(task, str(error), error.retry, self._loop.time()))
             return
         except Exception as error:  # noqa: BLE001 - not foreseen: its lane must not stand still for ever
             log.error("failed", job=task.job, cut=task.cut, step=task.step, why=repr(error))
-            self._observe(persisting.Failed(task, repr(error), True, self._loop.time()))
+            self._observe(Failed(task, repr(error), True, self._loop.time()))
             return
         if former is not None and task.step != "sweep":
             log.info("goes on", job=task.job, cut=task.cut, step=task.step)
-        if task.step in persisting.IN_MEMORY:
+        if task.step in IN_MEMORY:
             self._begin_to_lend()
         if task.step == "fetch":
             self._fetches.pop((task.uid, task.part, task.generation, task.cut), None)
         for fact in facts:
             self._say(task.step, task, fact)
-        self._observe(persisting.Done(task))
+        self._observe(Done(task))
         if task.step == "sweep":
             self._state = persisting.forget(self._state, task.job)
 

@@ -16,9 +16,9 @@ after a restart, and with what its own tasks came to; gives tasks to `persister.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 from rover_bus.events.checkpoint_facts import (
     CheckpointFailed,
@@ -37,6 +37,23 @@ from rover_bus.events.facts import Fact, HostFact, HostLeft, HostRegistered, Job
 from rover_bus.events.job import CheckpointSpec
 from rover_bus.node.groups import Group, choose_groups
 from rover_bus.node.holders import choose_holders
+from rover_bus.node.persisting_state import (
+    Asked,
+    Begun,
+    CalledOff,
+    Cut,
+    Done,
+    Failed,
+    Found,
+    GivenUp,
+    Held,
+    JobCheckpoints,
+    Observation,
+    Peer,
+    Persisting,
+    Task,
+    Trouble,
+)
 
 RETRY_FIRST_S, RETRY_MAX_S = 1.0, 10.0
 PATIENCE_S = 60.0  # a storage that fails for so long fails the cut
@@ -45,165 +62,8 @@ FETCH_PATIENCE_S = (
 )
 CLOSED_KEPT = 64
 
-Step = Literal["pin", "digest", "mirror", "parity", "fetch", "persist", "manifest", "prune", "sweep"]
-IN_MEMORY = ("pin", "digest", "mirror", "parity", "fetch")
-Cut = tuple[int, int]  # generation, cut
 K = TypeVar("K")
 V = TypeVar("V")
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Task:
-    """One thing to do; `part` is empty where a step concerns the whole cut, `cut` 0 where it concerns the whole job."""
-
-    job: str
-    uid: str
-    step: Step
-    cut: int = 0
-    generation: int = 0
-    part: str = ""
-
-    @property
-    def lane(self) -> str:
-        """Tasks of one lane run one after another."""
-        return "memory" if self.step in IN_MEMORY else "storage"
-
-    @property
-    def of(self) -> Cut:
-        return self.generation, self.cut
-
-
-# -- what is observed --------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """A staged part is in this host's memory: seen by a look after a restart."""
-
-    uid: str
-    part: str
-    cut: int
-    generation: int
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """A server of this host restores from a part that is not in this host's memory."""
-
-    job: str
-    uid: str
-    part: str
-    cut: int
-    generation: int
-
-
-@dataclass(frozen=True, slots=True)
-class Begun:
-    """A thread took the task up."""
-
-    task: Task
-
-
-@dataclass(frozen=True, slots=True)
-class Done:
-    """The task is done, its fact is posted."""
-
-    task: Task
-
-
-@dataclass(frozen=True, slots=True)
-class Failed:
-    """The task did not succeed. `temporary`: the same may succeed later."""
-
-    task: Task
-    reason: str
-    temporary: bool
-    at_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class CalledOff:
-    """The task ended because it was called off."""
-
-    task: Task
-
-
-Observation = Found | Asked | Begun | Done | Failed | CalledOff
-
-
-# -- state -------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Trouble:
-    """A task that failed: since when, when it is tried again, and whether hope is given up."""
-
-    since_s: float
-    again_s: float
-    delay_s: float
-    reason: str
-    hopeless: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Held:
-    """Where a part of the newest digested cut lies: on its owner, and on those that hold a copy."""
-
-    cut: Cut
-    owner: str
-    holders: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Peer:
-    """Another daemon: where it lends parts, and what fails together with it."""
-
-    lends: str
-    domain: str
-
-
-@dataclass(frozen=True, slots=True)
-class JobCheckpoints:
-    """One job as far as its checkpoints concern this host. `staged`: the newest cut of each part that lies here."""
-
-    uid: str
-    spec: CheckpointSpec = field(default_factory=CheckpointSpec)
-    staged: Mapping[str, Cut] = field(default_factory=dict)
-    order: CheckpointPersistOrdered | None = None
-    manifest: CheckpointManifestOrdered | None = None
-    held: Mapping[str, Held] = field(default_factory=dict)  # by part, of every host
-    complete: Mapping[str, str] = field(
-        default_factory=dict
-    )  # the parts of the newest complete cut, and their hosts
-    complete_cut: Cut = (-1, 0)
-    asked: frozenset[tuple[str, Cut]] = frozenset()  # parts that servers here restore from
-    ready: Cut = (-1, 0)
-    opened: Cut = (-1, 0)  # the newest of all
-    safe: Cut = (-1, 0)  # the newest that is ready or redundant
-    closed: tuple[Cut, ...] = ()
-    ended: bool = False
-
-    @property
-    def can_be_safe(self) -> bool:
-        """Whether cuts are taken, and get any further than this host's memory."""
-        spec = self.spec
-        return self.opened > (-1, 0) and bool(spec.persist or spec.copies or spec.parity)
-
-    def is_closed(self, cut: Cut) -> bool:
-        return cut in self.closed
-
-
-@dataclass(frozen=True, slots=True)
-class Persisting:
-    """The whole state. `running`: what threads do now; `done`: what is answered; `stale` counts refused orders."""
-
-    host: str
-    jobs: Mapping[str, JobCheckpoints] = field(default_factory=dict)
-    peers: Mapping[str, Peer] = field(default_factory=dict)  # this host is among them
-    running: frozenset[Task] = frozenset()
-    done: frozenset[Task] = frozenset()
-    troubles: Mapping[Task, Trouble] = field(default_factory=dict)
-    stale: int = 0
 
 
 def evolve(state: Persisting, event: Fact | Observation) -> Persisting:
@@ -267,7 +127,10 @@ def _observe(state: Persisting, seen: Fact | Observation) -> Persisting:
         case Begun(task):
             return replace(state, running=state.running | {task})
         case Done(task):
-            return _settle(replace(state, done=state.done | {task}), task)
+            return _settle(replace(_answer(state, task), done=state.done | {task}), task)
+        case GivenUp(task):
+            state = _observe(state, Done(task))
+            return replace(state, given_up=state.given_up | {task})
         case CalledOff(task):
             return _settle(state, task)
         case Failed():
@@ -318,6 +181,14 @@ def _ask(state: Persisting, asked: Asked) -> Persisting:
     return _with_job(state, asked.job, replace(about, asked=about.asked | {(asked.part, cut)}))
 
 
+def _answer(state: Persisting, task: Task) -> Persisting:
+    """A fetch that is done, or given up, is wanted again only when a server asks again."""
+    about = state.jobs.get(task.job)
+    if task.step != "fetch" or about is None:
+        return state
+    return _with_job(state, task.job, replace(about, asked=about.asked - {(task.part, task.of)}))
+
+
 def _order(state: Persisting, order: CheckpointPersistOrdered | CheckpointManifestOrdered) -> Persisting:
     about = _known(state, order.job, order.uid)
     known = about.order if isinstance(order, CheckpointPersistOrdered) else about.manifest
@@ -335,7 +206,8 @@ def _close(state: Persisting, fact: CheckpointReady | CheckpointSuperseded | Che
     safe = max(about.safe, ready)
     about = replace(about, ready=ready, safe=safe, closed=closed)
     over = {task for task in state.done if task.job == fact.job and _is_past(about, task, cut)}
-    return replace(_with_job(state, fact.job, about), done=state.done - over)
+    state = _with_job(state, fact.job, about)
+    return replace(state, done=state.done - over, given_up=state.given_up - over)
 
 
 def _is_past(about: JobCheckpoints, task: Task, cut: Cut) -> bool:
@@ -483,7 +355,7 @@ def _wanted_parts(state: Persisting, job: str, about: JobCheckpoints) -> Iterato
             pin = Task(job, about.uid, "pin", order.cut, order.generation, place.part)
             digest = replace(pin, step="digest")
             yield from (pin, digest)
-            if {pin, digest} <= state.done:
+            if {pin, digest} <= state.done - state.given_up:
                 yield replace(pin, step="persist")
 
 
@@ -503,4 +375,4 @@ def forget(state: Persisting, job: str) -> Persisting:
     """Drop a job that is over and swept."""
     jobs = {name: about for name, about in state.jobs.items() if name != job}
     done = frozenset(task for task in state.done if task.job != job)
-    return replace(state, jobs=MappingProxyType(jobs), done=done)
+    return replace(state, jobs=MappingProxyType(jobs), done=done, given_up=state.given_up & done)

@@ -66,6 +66,7 @@ class Life:
     cpus: Mapping[int, float] = field(default_factory=dict)
     pid: int = 0
     stopping: bool = False
+    hurried: bool = False
 
     @property
     def key(self) -> Key:
@@ -115,9 +116,10 @@ class Running:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """The member was asked to leave."""
+    """The member was asked to leave; `hurried`: at once."""
 
     key: Key
+    hurried: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +159,10 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
+    """`hurried`: it was lost, its successor waits for its place, and whatever it still says is refused."""
+
     life: Life
+    hurried: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,8 +203,10 @@ def evolve(state: Platform, event: Fact | Observation) -> Platform:
             return replace(state, lives=_with(state.lives, life.key, life))
         case Running(key, pid) if key in state.lives:
             return replace(state, lives=_with(state.lives, key, replace(state.lives[key], pid=pid)))
-        case Told(key) if key in state.lives:
-            return replace(state, lives=_with(state.lives, key, replace(state.lives[key], stopping=True)))
+        case Told(key, hurried) if key in state.lives:
+            life = state.lives[key]
+            life = replace(life, stopping=True, hurried=life.hurried or hurried)
+            return replace(state, lives=_with(state.lives, key, life))
         case Adjusted(key, resources, cpus) if key in state.lives:
             life = state.lives[key]
             life = replace(life, desired=life.desired.replace(resources=resources), cpus=cpus)
@@ -298,8 +305,10 @@ def decide(state: Platform, master_command: MasterCommand, now_s: float) -> list
         for place, desired in desired_here(state, job, master_command).items()
     }
     for key, life in state.lives.items():
-        if not life.stopping and not _is_wanted(life, wanted.get(key), _uid(state, key[0])):
-            actions.append(Stop(life))
+        desired, uid = wanted.get(key), _uid(state, key[0])
+        hurried = _is_lost(life, desired, uid)
+        if not _is_wanted(life, desired, uid) and (not life.stopping or hurried > life.hurried):
+            actions.append(Stop(life, hurried))
     for key, desired in wanted.items():
         actions += _place(state, key, desired, loads, now_s)
     for job, known in state.jobs.items():
@@ -382,6 +391,13 @@ def _is_wanted(life: Life, desired: DesiredMember | None, uid: str) -> bool:
     return life.desired.member.incarnation == desired.member.incarnation or (
         desired.restart and life.desired.member.incarnation > desired.member.incarnation
     )
+
+
+def _is_lost(life: Life, desired: DesiredMember | None, uid: str) -> bool:
+    """Whether somebody else shall run in its place because this one was lost."""
+    if desired is None or not desired.after_loss or not same_run(life.uid, uid):
+        return False
+    return life.desired.member.incarnation < desired.member.incarnation
 
 
 def _uid(state: Platform, job: str) -> str:

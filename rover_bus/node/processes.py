@@ -24,10 +24,11 @@ from rover_bus.node import layout, locks, proctree
 from rover_bus.node.affinity import threads
 from rover_bus.node.layout import Layout, Order, Started
 from rover_bus.node.platform import Adjusted, Ended, Key, Life, Observation, Running, Spawned, Told
+from rover_bus.node.shim import HURRY_S
 
 ROOT = str(Path(__file__).resolve().parents[2])
 BOOT = f"import sys; sys.path.append({ROOT!r}); from rover_bus.node.shim import main; main()"
-SHIM_SIGNALS = [signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP]
+SHIM_SIGNALS = [signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1]
 SWEEP_AGAIN_S = 0.02
 ADOPT_AGAIN_S = 0.05
 STUCK_SHIM_S = (
@@ -44,8 +45,8 @@ class MemberProcesses(Protocol):
     def start(self, life: Life) -> None:
         """Start a life; answers Spawned, then Running or Ended."""
 
-    def stop(self, life: Life) -> None:
-        """Ask a life to leave, and end it after its grace; answers Told, later Ended."""
+    def stop(self, life: Life, hurried: bool = False) -> None:
+        """Ask a life to leave, and end it after its grace, `hurried`: after `shim.HURRY_S`; answers Told, later Ended."""
 
     def adjust(self, life: Life, resources: Resources, cpus: Mapping[int, float]) -> None:
         """Change the limits of a running life; answers Adjusted."""
@@ -256,14 +257,14 @@ class Processes:
                 return
             self._signal(held, signal.SIGHUP)
 
-    def stop(self, life: Life) -> None:
+    def stop(self, life: Life, hurried: bool = False) -> None:
         held = self._held.get(life.key)
-        self._observe(Told(life.key))
+        self._observe(Told(life.key, hurried))
         if held is None:
             return
         held.told = True
-        self._signal(held, signal.SIGTERM)
-        patience_s = life.desired.grace_s + STUCK_SHIM_S
+        self._signal(held, signal.SIGUSR1 if hurried else signal.SIGTERM)
+        patience_s = (HURRY_S if hurried else life.desired.grace_s) + STUCK_SHIM_S
         held.timers.append(self._loop.call_later(patience_s, self._signal, held, signal.SIGKILL))
 
     def _signal(self, held: _Held, number: signal.Signals) -> None:

@@ -18,7 +18,7 @@ from rover_bus.flash.parity import rebuild
 from rover_bus.flash.places import job_directory
 from rover_bus.node.parities import Lent, Parities
 from rover_bus.node.peers import PeerSource
-from rover_bus.node.persisting import Task
+from rover_bus.node.persisting_state import Task
 
 
 def rebuild_part(
@@ -70,7 +70,8 @@ def _find_blocks(
 
 def _own_image(shm: Path, task: Task, part: str) -> Array | None:
     try:
-        return image_of(open_exactly(job_directory(shm, task.uid), part, task.generation, task.cut))
+        with open_exactly(job_directory(shm, task.uid), part, task.generation, task.cut) as staged:
+            return image_of(staged)
     except NoCheckpoint:
         return None
 

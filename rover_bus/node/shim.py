@@ -4,9 +4,10 @@
 
 Spawned by processes.py with the member's environment and log file, it survives its daemon. It writes `started` before the
 member's exec and `exit` after the last of the group is gone (files of layout.py, renamed into place). Its words from outside
-are signals: SIGTERM drains, SIGHUP reads `limits` again. It sleeps in sigtimedwait and wakes once a second for the lock of the
-daemon, more often only when memory comes close to its limit. It is apart because every member pays for it: standard library
-only, no package of ours that imports more (about 10 ms of processor time, under 5 MB).
+are signals: SIGTERM drains, SIGUSR1 drains in a hurry, SIGHUP reads `limits` again. It sleeps in
+sigtimedwait and wakes once a second for the lock of the daemon, more often only when memory comes close to its limit. It is
+apart because every member pays for it: standard library only, no package of ours that imports more (about 10 ms of processor
+time, under 5 MB).
 """
 
 from __future__ import annotations
@@ -28,10 +29,11 @@ else:
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 # What exec would pass on as ignored: Python ignores the last two, a shell's background job the first two.
 UNIGNORED = (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGPIPE, signal.SIGXFSZ)
-SIGNALS = frozenset({signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
+SIGNALS = frozenset({signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1})
 
 DAEMON_CHECK_S = 1.0
 OOM_CHECK_S = 10.0
+HURRY_S = 1.0  # for one that was lost: its successor waits, and whatever it still says is refused
 TREE_CHECK_S, TREE_COST = (
     0.25,
     200,
@@ -94,7 +96,7 @@ class Shim:
         self.cpus: list[int] = []
         self.pid = 0
         self.born_s = self.daemon_seen_s = time.monotonic()
-        self.told = ""
+        self.told, self.within_s = "", 0.0
         self.killed = ""
         self.kill_at_s = 0.0
         self.look_at_s = 0.0
@@ -174,7 +176,8 @@ class Shim:
                     self.read_limits()
                     proctree.set_affinity(self.living(now, fresh=True), self.cpus)
                 elif info.si_signo != signal.SIGCHLD:
-                    self.drain("asked to leave", now)
+                    hurried = info.si_signo == signal.SIGUSR1
+                    self.drain("asked to leave", now, HURRY_S if hurried else self.grace_s)
             code = self.reap()
             if code is not None:
                 return code
@@ -198,7 +201,7 @@ class Shim:
         if now >= self.daemon_check_s():
             self.check_daemon(now)
         if self.kill_at_s and now >= self.kill_at_s:
-            self.kill(f"grace: did not leave within {self.grace_s:g} s", now)
+            self.kill(f"grace: did not leave within {self.within_s:g} s", now)
         if self.memory_limit and now >= self.look_at_s:
             self.check_memory(now)
         if now >= self.oom_at_s + OOM_CHECK_S:
@@ -209,14 +212,16 @@ class Shim:
         if locks.is_held(self.daemon_lock):
             self.daemon_seen_s = now
         elif now - self.daemon_seen_s >= self.orphan_s:
-            self.drain(f"no daemon for {self.orphan_s:g} s", now)
+            self.drain(f"no daemon for {self.orphan_s:g} s", now, self.grace_s)
 
-    def drain(self, why: str, now: float) -> None:
-        """Ask the member to leave; after its grace the group is killed. A second word changes nothing."""
+    def drain(self, why: str, now: float, within_s: float) -> None:
+        """Ask the member to leave; after its grace the group is killed. A second word can only bring that forward."""
         if self.told:
+            if now + within_s < self.kill_at_s:
+                self.within_s, self.kill_at_s = within_s, now + within_s
             return
-        self.told = why
-        self.kill_at_s = now + self.grace_s
+        self.told, self.within_s = why, within_s
+        self.kill_at_s = now + within_s
         attempt(os.kill, self.pid, signal.SIGTERM)
 
     def check_memory(self, now: float) -> None:

@@ -15,6 +15,7 @@ from rover_bus.events.identity import Exit, Resources
 from rover_bus.node.exits import classify
 from rover_bus.node.layout import Ended as Record
 from rover_bus.node.platform import Adjusted, Ended, Key, Life, Observation, Running, Spawned, Told
+from rover_bus.node.shim import HURRY_S
 
 Program = Callable[[Life, asyncio.Event], Coroutine[Any, Any, int]]
 Observe = Callable[[Observation], None]
@@ -73,11 +74,12 @@ class SimulatedHost:
         process = self._processes[life.key] = _Process(life)
         process.task = asyncio.get_running_loop().create_task(self._run(process))
 
-    def stop(self, life: Life) -> None:
+    def stop(self, life: Life, hurried: bool) -> None:
         process = self._processes.get(life.key)
         if process:
             process.leave.set()
-            asyncio.get_running_loop().call_later(life.desired.grace_s, self._end, process, "grace: too slow")
+            patience_s = HURRY_S if hurried else life.desired.grace_s
+            asyncio.get_running_loop().call_later(patience_s, self._end, process, "grace: too slow")
 
     def observations(self) -> list[Observation]:
         """Return what a new daemon finds: the records of the dead, then the living."""
@@ -141,10 +143,10 @@ class SimulatedProcesses:
             self.observe(Spawned(life))
             self._host.start(life)
 
-    def stop(self, life: Life) -> None:
+    def stop(self, life: Life, hurried: bool = False) -> None:
         if self._host.is_attached(self):
-            self.observe(Told(life.key))
-            self._host.stop(life)
+            self.observe(Told(life.key, hurried))
+            self._host.stop(life, hurried)
 
     def adjust(self, life: Life, resources: Resources, cpus: Mapping[int, float]) -> None:
         if self._host.is_attached(self):

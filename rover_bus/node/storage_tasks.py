@@ -30,7 +30,7 @@ from rover_bus.node.groups import Group
 from rover_bus.node.pacing import Pacing
 from rover_bus.node.parities import Parities
 from rover_bus.node.peers import PeerSource
-from rover_bus.node.persisting import JobCheckpoints, Task
+from rover_bus.node.persisting_state import JobCheckpoints, Task
 from rover_bus.node.rebuilding import rebuild_part
 
 
@@ -60,12 +60,19 @@ class Tasks:
     def __post_init__(self) -> None:
         self.parities = Parities(self.shm)
 
+    def _pin(self, task: Task) -> None:
+        former = self.pins.get((task.uid, task.part))
+        self.pins[task.uid, task.part] = open_exactly(self._directory(task), task.part, *task.of)
+        if former is not None:
+            former.close()
+
     def unpin(self, uid: str, part: str = "", cut: tuple[int, int] | None = None) -> None:
         """Let go of what was ordered: of one part, or of all parts of a cut."""
         for key, staged in list(self.pins.items()):
             of = staged.seal.generation, staged.seal.cut
             if key[0] == uid and (not part or key[1] == part) and cut in (None, of):
                 self.pins.pop(key, None)
+                staged.close()
 
     def forget_chains(self, uid: str) -> None:
         """A cut that failed leaves files that may be pruned: nothing is built on them."""
@@ -107,7 +114,7 @@ class Tasks:
     def _step(self, task: Task, about: JobCheckpoints, called_off: threading.Event) -> HostFact | None:
         match task.step:
             case "pin":
-                self.pins[task.uid, task.part] = open_exactly(self._directory(task), task.part, *task.of)
+                self._pin(task)
             case "digest":
                 size = storing.digest_cut(self._directory(task), task.part, task.generation, task.cut)
                 return cuts.HostPartDigested(size_bytes=size, **self.stamp(task))
@@ -156,7 +163,7 @@ class Tasks:
         """Bring a part of another host into our memory, from the first daemon that has it."""
         if task.step == "fetch":  # a copy may have come meanwhile
             with suppress(NoCheckpoint):
-                open_exactly(job_directory(self.shm, copies_of(task.uid)), task.part, *task.of)
+                open_exactly(job_directory(self.shm, copies_of(task.uid)), task.part, *task.of).close()
                 return None
         problem: RoverError = NoCheckpoint(
             f"no daemon is known that has {task.part} of cut {task.cut} in memory"

@@ -45,10 +45,10 @@ class Chain:
 
 def digest_cut(directory: Path, part: str, generation: int, cut: int) -> int:
     """Digest a staged part unless somebody has; return the bytes of its arrays."""
-    staged = open_exactly(directory, part, generation, cut)
-    if read_digests(staged) is None:
-        digest_staged(staged)
-    return sum(array.nbytes for array in staged.arrays.values())
+    with open_exactly(directory, part, generation, cut) as staged:
+        if read_digests(staged) is None:
+            digest_staged(staged)
+        return sum(array.nbytes for array in staged.arrays.values())
 
 
 # -- a part ------------------------------------------------------------------------------------------------------------
@@ -71,12 +71,32 @@ def store_part(
     file that a former life of the daemon left is used as it is. Raises StorageFailed (again
     later), NoCheckpoint, BrokenCheckpoint (the memory is not what was digested).
     """
-    staged = open_exactly(directory, part, *cut)
-    digests = read_digests(staged)
-    if digests is None:
-        raise BrokenCheckpoint(f"cut {cut[1]} of {part} has no digests yet: nothing is stored before (P12)")
-    arrays, seal = staged.arrays, staged.seal
-    identity = Identity(
+    with open_exactly(directory, part, *cut) as staged:
+        digests = read_digests(staged)
+        if digests is None:
+            raise BrokenCheckpoint(
+                f"cut {cut[1]} of {part} has no digests yet: nothing is stored before (P12)"
+            )
+        rounded = may_be_rounded(staged.extra) if codec != "raw" else frozenset()
+        codecs: dict[str, Codec] = {name: codec if name in rounded else "raw" for name in staged.arrays}
+        identity = _identify(staged, uid, part)
+        touched = _touched_since(base, staged, directory, part)
+        delta = _delta(staged.arrays, touched, base, codecs) if base and touched is not None else None
+        if base and delta and not should_write_whole(base.files, sum(map(_size, delta))):
+            verify_arrays({item.name: item.array for item in delta}, digests, str(staged.path))
+            identity = msgspec.structs.replace(identity, base=base.files[-1].digest)
+            chained, contents = base.files, delta
+        else:
+            chained, contents = (), _whole(staged.arrays, digests, codecs)
+        file = None if chained else _find_whole(files, identity)
+        file = file or drain(persist_part(files, identity, contents, staged.extra), wait)
+        shapes = {name: (array.dtype.str, array.shape) for name, array in staged.arrays.items()}
+        return Chain(identity, staged.seal.save_number, (*chained, file), shapes)
+
+
+def _identify(staged: StagedCut, uid: str, part: str) -> Identity:
+    seal = staged.seal
+    return Identity(
         job_uid=uid,
         part=part,
         history=seal.history,
@@ -84,19 +104,6 @@ def store_part(
         cut=seal.cut,
         model=staged.head.model,
     )
-    shapes = {name: (array.dtype.str, array.shape) for name, array in arrays.items()}
-    rounded = may_be_rounded(staged.extra) if codec != "raw" else frozenset()
-    codecs: dict[str, Codec] = {name: codec if name in rounded else "raw" for name in arrays}
-    touched = _touched_since(base, staged, directory, part)
-    delta = _delta(arrays, touched, base, codecs) if base and touched is not None else None
-    if base and delta and not should_write_whole(base.files, sum(map(_size, delta))):
-        verify_arrays({item.name: item.array for item in delta}, digests, str(staged.path))
-        identity = msgspec.structs.replace(identity, base=base.files[-1].digest)
-        file = drain(persist_part(files, identity, delta, staged.extra), wait)
-        return Chain(identity, seal.save_number, (*base.files, file), shapes)
-    found = _find_whole(files, identity)
-    file = found or drain(persist_part(files, identity, _whole(arrays, digests, codecs), staged.extra), wait)
-    return Chain(identity, seal.save_number, (file,), shapes)
 
 
 def _touched_since(

@@ -443,6 +443,7 @@ class ServerCore:
             **self.counters,
             "staleness_batches": self.counters.get("staleness_batches_sum", 0) / count if count else 0.0,
             "memory_bytes": self.tables.memory_bytes if self.tables else 0,
+            "row_bytes": self.tables.row_bytes if self.tables else 0,
             "rows": self.tables.rows if self.tables else 0,
         }
 

@@ -1,8 +1,9 @@
 """Where the row of an id is: a vectorised open-addressing index for growing tables.
 
 Fed by `growing.GrowingStore`; one index serves all tables of a family, told apart exactly by a tag. Buckets of eight keys fill
-one cache line, so that nearly every search ends after one gather and one comparison of eight, for all ids at once. Full
-buckets overflow into the next one. What is removed leaves its lane empty until the index is built anew.
+one cache line, so that nearly every search ends after one gather and one comparison of eight, for all ids at once. What finds
+its bucket full goes into the next one, and the bucket bears a mark: searches go on there. What is removed leaves its lane to
+others; marks stay until the index is built anew.
 
 A larger index is built beside the one in use, a little with every insertion, because building it at once would stop a server with
 millions of rows for a second.
@@ -19,17 +20,21 @@ from rover_bus.ps.hashing import mix
 from rover_bus.ps.memory import Pages, Zeros
 
 LANES = 8  # keys a bucket: 64 bytes
-LOAD = LANES // 2  # rows a bucket at most, on average: more makes overflows common
+LOAD = 5  # rows a bucket at most, on average: more makes overflows common
 TAG_SHIFT = 40  # a place is (tag + 1) << 40 | row: 0 is an empty lane, in memory that was never touched
 NUMBER_BITS = (
     28  # of keys that are put in together; a bucket lies above them: one sort of both is the fastest
 )
+MOST_MARKED = 4  # a quarter of the buckets: with more marks, searches for what is not there take too long
 BUILD_ROWS = 1 << 14  # rows at least that one insertion copies into a larger index
 AHEAD = 1 << 15  # buckets: more than the rows of one answer of a move have built
 
 Rows = npt.NDArray[np.int64]
 _ROW_MASK = (1 << TAG_SHIFT) - 1
 _NUMBERS = (1 << NUMBER_BITS) - 1
+_FULL = (1 << LANES) - 1
+_BITS = np.uint8(1) << np.arange(LANES, dtype=np.uint8)
+_FREE = np.array([(~taken & (taken + 1)).bit_length() - 1 for taken in range(_FULL + 1)])  # the first lane
 
 
 class Written(NamedTuple):
@@ -53,16 +58,18 @@ class RowIndex:
         self._keys = self._key_area.bytes.view(np.int64)
         self._lines = self._key_area.bytes.view(f"V{LANES * 8}")
         self._places = self._place_area.bytes.view(np.int64)
-        self._fill = np.zeros(buckets, np.uint8)
+        self._taken = np.zeros(buckets, np.uint8)  # a bit a lane
+        self._marked = np.zeros(buckets, bool)  # something went into the next one
+        self._marks = 0
         self._capacity = buckets * LOAD
-        self.used, self._removed = 0, 0  # lanes; those of what was removed are not used again
+        self.used = self._removed = 0  # lanes in use; how many were given back since it was built
         self._larger: RowIndex | None = None
         self._built = 0  # buckets below it are in the larger one
         self._asked = 0  # the memory that those below it need there was asked for
 
     @property
     def memory_bytes(self) -> int:
-        own = self._keys.nbytes + self._places.nbytes + self._fill.nbytes
+        own = self._keys.nbytes + self._places.nbytes + self._taken.nbytes + self._marked.nbytes
         return own + (self._larger.memory_bytes if self._larger is not None else 0)
 
     def _home(self, tags: Rows, keys: Rows) -> Rows:
@@ -86,7 +93,7 @@ class RowIndex:
             lanes = self._search(buckets, tags[pending], keys[pending])
             found[pending] = lanes
             further = np.flatnonzero(lanes < 0)
-            further = further[self._fill.take(buckets.take(further)) == LANES]
+            further = further[self._marked.take(buckets.take(further))]
             buckets = (buckets[further] + 1) & self._mask
             pending = further if isinstance(pending, slice) else pending[further]
         return found
@@ -109,7 +116,7 @@ class RowIndex:
     def insert(self, tags: Rows, keys: Rows, rows: Rows) -> None:
         """Give these rows to (tag, key) pairs that are distinct and not yet in."""
         wanted = self.used + len(keys)
-        begins = self._larger is None and wanted > self._capacity
+        begins = self._larger is None and (wanted > self._capacity or self._is_worn())
         if begins:
             self._larger, self._built, self._asked = RowIndex(self._next_rows(wanted)), 0, 0
         places = ((tags + 1) << TAG_SHIFT) + rows
@@ -128,8 +135,11 @@ class RowIndex:
 
     def _next_rows(self, wanted: int) -> int:
         """Return the rows that the next index is for: half as many again, and no fewer buckets than there are."""
-        kept = wanted - self._removed
-        return max(kept + kept // 2, self._capacity - 1)
+        return max(wanted + wanted // 2, self._capacity - 1)
+
+    def _is_worn(self) -> bool:
+        """Whether too many buckets bear marks, and so much has left that others would be fewer."""
+        return self._removed > self._capacity and self._marks > (self._mask + 1) // MOST_MARKED
 
     def cold(self) -> list[Pages]:
         """Return memory of a larger index that the next insertions will be the first to use (`memory.populate`).
@@ -171,6 +181,8 @@ class RowIndex:
         lanes = self._lanes(tags, keys)
         lanes = lanes[lanes >= 0]
         self._places[lanes] = 0
+        np.subtract.at(self._taken, lanes >> 3, _BITS.take(lanes & 7))
+        self.used -= len(lanes)
         self._removed += len(lanes)
         if self._larger is not None:
             self._larger.remove(tags, keys)
@@ -181,16 +193,18 @@ class RowIndex:
         while len(keys):
             numbered = np.sort((buckets << NUMBER_BITS) + np.arange(len(keys)))
             buckets, order = numbered >> NUMBER_BITS, numbered & _NUMBERS
-            fill = self._fill.take(buckets)
-            fits = fill < LANES
+            taken = self._taken.take(buckets)
+            full = taken == _FULL
+            fits = ~full
             fits[1:] &= buckets[1:] != buckets[:-1]
             now = np.flatnonzero(fits)
-            heads, taken, some = buckets.take(now), fill.take(now), order.take(now)
-            written.append(Written((heads << 3) + taken, keys.take(some), places.take(some)))
-            self._fill[heads] = taken + 1
+            heads, used, some = buckets.take(now), taken.take(now), order.take(now)
+            written.append(Written((heads << 3) + _FREE.take(used), keys.take(some), places.take(some)))
+            self._taken[heads] = used | (used + 1)
             self._write(written[-1])
+            self._mark(buckets[full])
             later = np.flatnonzero(~fits)
-            buckets = (buckets.take(later) + (fill.take(later) >= LANES)) & self._mask
+            buckets = (buckets.take(later) + full.take(later)) & self._mask
             some = order.take(later)
             keys, places = keys.take(some), places.take(some)
         return written
@@ -198,3 +212,9 @@ class RowIndex:
     def _write(self, some: Written) -> None:
         self._keys[some.lanes] = some.keys
         self._places[some.lanes] = some.places
+
+    def _mark(self, full: Rows) -> None:
+        """Something goes past these buckets."""
+        if len(full):
+            self._marks += int(np.count_nonzero(~self._marked[full]))
+            self._marked[full] = True

@@ -18,12 +18,10 @@ from typing import TYPE_CHECKING, Any
 from rover_bus.events import subjects
 from rover_bus.events.asking import Master
 from rover_bus.events.bus import Bus, Subscription
-from rover_bus.events.checkpoints import CutOrder, RestoreOrder
-from rover_bus.events.codec import encode
+from rover_bus.events.checkpoints import CutOrder, PartReport, RestoreOrder
 from rover_bus.events.errors import BusError, Refused
 from rover_bus.events.identity import Member
 from rover_bus.events.logs import get_logger
-from rover_bus.events.profiles import ServerProfile
 from rover_bus.events.requests import (
     FinishedRequest,
     HeartbeatReply,
@@ -32,11 +30,11 @@ from rover_bus.events.requests import (
     JoinRequest,
     RefusedReply,
     RoutingTable,
-    SlotTraffic,
 )
 from rover_bus.ps.core import ServerCore
 from rover_bus.ps.moves import AskPeer, Moves, nobody
 from rover_bus.ps.routing import owned_slots
+from rover_bus.ps.samples import BUSY_S, Samples, done_in_time
 from rover_bus.ps.staging import Memory, NotPrepared, Stager
 
 if TYPE_CHECKING:
@@ -48,12 +46,8 @@ log = get_logger("rover.ps")
 IDLE_BEAT_S = 0.5  # orders come with heartbeats: when nobody trains, the end may be near
 FIRST_BEAT_S = 0.1  # until routed
 MOVING_BEAT_S = 0.5  # while slots move from here or to here: a beat takes the tables' thread its turn
+AGAIN_S = 0.5  # between tries to stage a part for which there is no slot: each is a snapshot, and a beat
 NEWS = ("rollout.opened", "slots.moved", "move.failed")  # facts after which there may be orders for us
-TRAFFIC_S = 1.0  # between two reports of which slots are hot
-SAMPLE_S = 2.0  # between two samples of how this server fares
-NAMED_SLOTS = 8
-COUNTED = ("pulls", "pushes", "updates_ignored")
-BUSY_S = 0.25  # for the tables' thread to answer; then we beat without it, because busy is not dead (P19)
 Run = Callable[[Callable[[], Any]], Awaitable[Any]]
 WritePart = Callable[[ServerCore, Path], int]
 MemoryOf = Callable[[JoinReply], Memory]
@@ -86,11 +80,9 @@ class ServerLife:
         self._poked = asyncio.Event()
         self._moves = Moves(core, run, ask, self._poked.set, run_patiently)
         self._master = Master(bus, job)
-        self._bus, self._job, self._busy_s = bus, job, busy_s
-        self._sampled = (0.0, 0.0, {"pulls": 0.0})  # when, busy until then, the counters
-        self._hottest = SlotTraffic()
-        self._run, self._write_part = run, write_part
-        self._directory = directory
+        self._bus, self._job = bus, job
+        self._samples = Samples(bus, job, member, core.traffic, run, busy_s)
+        self._run, self._write_part, self._directory = run, write_part, directory
         self._hello = JoinRequest(member=member, nonce=nonce, host=host, pid=pid, addresses=addresses)
         self._who: dict[str, Any] = {}
         self._finished: FinishedRequest | None = None
@@ -99,10 +91,11 @@ class ServerLife:
         self._counting: asyncio.Future[dict[str, float]] | None = None
         self._statistics: dict[str, float] = {}
         self._pushes = 0.0  # at the last heartbeat
-        self._traffic_at = asyncio.get_running_loop().time()
         self._newest: HeartbeatReply | None = None
         self._memory_of, self._clock = memory, clock
         self._stager: Stager | None = None
+        self._refused_cut = 0  # the last that was said to be refused
+        self._stage_at_s = 0.0  # not before
         self._restore: RestoreOrder | None = None  # to be carried out before the first routing
 
     async def live(self) -> None:
@@ -145,7 +138,8 @@ class ServerLife:
                     await self._join()
                 elif not reply.retry_s:
                     raise Refused(f"{self.member} ends: {reply.message}", reply.code)
-            await self._sample()
+            if self._routed:
+                await self._samples.publish(self._statistics)
             await self._pause(self._pause_s(heartbeat_s))
 
     async def _pause(self, seconds: float) -> None:
@@ -216,7 +210,7 @@ class ServerLife:
         """Return a heartbeat with the counters of now, or the last known ones while the tables' thread does something long."""
         if self._counting is None:
             self._counting = asyncio.ensure_future(self._run(self.core.statistics))
-        if not self._moves.urgent and await _done(self._counting):
+        if not self._moves.urgent and await done_in_time(self._counting):
             self._statistics, self._counting = self._counting.result(), None
         routing, who = self.core.state.routing, self._who
         known = routing is not None and (routing.history, routing.generation) == (
@@ -228,57 +222,17 @@ class ServerLife:
             statistics=self._statistics,
             routing_epoch=routing.epoch if routing is not None and known else 0,
             moves=self._moves.statuses(),
-            traffic=self._traffic(),
+            traffic=self._samples.traffic(),
             staged=self._stager.staged if self._stager is not None else None,
             restored=self._stager.restored if self._stager is not None else None,
         )
-
-    async def _sample(self) -> None:
-        """Say how this server fares, now and then: lost when the broker is away, because nothing exact may rest on it."""
-        now = asyncio.get_running_loop().time()
-        since, busy_before, counted = self._sampled
-        if self._busy_s is None or now - since < SAMPLE_S or not self._routed:
-            return
-        measuring = asyncio.ensure_future(self._run(self._busy_s))
-        if not await _done(measuring):
-            return  # the tables' thread does something long: the next sample will cover it
-        busy, values = measuring.result(), self._statistics
-        self._sampled = (now, busy, values)
-        if not since:
-            return
-        made = {name: int(max(values.get(name, 0) - counted.get(name, 0), 0)) for name in COUNTED}
-        profile = ServerProfile(
-            window_s=now - since,
-            job=self._job,
-            member=self.member,
-            pulls=made["pulls"],
-            pushes=made["pushes"],
-            ignored=made["updates_ignored"],
-            busy_s=max(busy - busy_before, 0.0),
-            table_bytes=int(values.get("memory_bytes", 0)),
-            rows=int(values.get("rows", 0)),
-            keys_per_s=self._hottest.keys_per_s,
-            hottest=self._hottest.hottest[:NAMED_SLOTS],
-        )
-        with suppress(BusError):
-            subject = subjects.member_profile(self._job, "ps", self.member.index)
-            await self._bus.publish(subject, encode(profile))
-
-    def _traffic(self) -> SlotTraffic | None:
-        """Return which slots are hot, now and then."""
-        now = asyncio.get_running_loop().time()
-        if now - self._traffic_at < TRAFFIC_S:
-            return None
-        passed_s, self._traffic_at = now - self._traffic_at, now
-        self._hottest = self.core.traffic.report(passed_s)
-        return self._hottest
 
     async def _begin_to_obey(self, reply: HeartbeatReply) -> None:
         """Obey beside the heartbeats: a large part takes longer to write than silence is borne. The newest orders are obeyed."""
         self._newest = reply
         if self._obeying is None:
             self._obeying = asyncio.ensure_future(self._obey_newest())
-        if await _done(self._obeying):
+        if await done_in_time(self._obeying):
             obeyed, self._obeying = self._obeying, None
             obeyed.result()
 
@@ -325,14 +279,30 @@ class ServerLife:
 
     async def _stage(self, stager: Stager, order: CutOrder) -> None:
         """Take our part of a cut; room for it is made beside training."""
+        loop = asyncio.get_running_loop()
+        if loop.time() < self._stage_at_s:
+            return
         for _ in range(2):
             try:
                 await self._run(lambda: stager.stage(self.core, order))
                 break
             except NotPrepared:
                 await stager.prepare(order)
+        self._say_refused(stager.staged, order)
+        if stager.staged is not None and stager.staged.problem and stager.staged.again:
+            self._stage_at_s = loop.time() + AGAIN_S
+            loop.call_later(AGAIN_S, self._poked.set)
+            return
         self._poked.set()
         await stager.memory.tidy()
+
+    def _say_refused(self, staged: PartReport | None, order: CutOrder) -> None:
+        """Once a cut: it is tried at every heartbeat, and given up by the master if that goes on."""
+        if staged is not None and staged.problem and self._refused_cut != order.cut:
+            self._refused_cut = order.cut
+            log.warning(
+                "cannot stage yet" if staged.again else "cannot stage", cut=order.cut, why=staged.problem
+            )
 
     async def _finish(self, name: str) -> None:
         """Write our part once, say so as often as it takes."""
@@ -344,12 +314,6 @@ class ServerLife:
                 **self._who, path=str(path), size_bytes=size, statistics=statistics
             )
         await self._master.ask(self._finished)
-
-
-async def _done(work: asyncio.Future[Any]) -> bool:
-    """Wait for something as long as a heartbeat can wait; say whether it is done."""
-    done, _ = await asyncio.wait({work}, timeout=BUSY_S)
-    return bool(done)
 
 
 async def serve_job(

@@ -147,6 +147,11 @@ class TableSet:
         return sum(getattr(store, "memory_bytes", store.rows.memory_bytes) for store in self._stores.values())
 
     @property
+    def row_bytes(self) -> int:
+        """Bytes of rows and optimizer state alone: what a move carries."""
+        return sum(store.rows.memory_bytes for store in self._stores.values())
+
+    @property
     def rows(self) -> int:
         """Rows in use: what grows."""
         return sum(store.rows.used for store in self._stores.values())

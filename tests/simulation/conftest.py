@@ -49,7 +49,8 @@ def quiet() -> Iterator[None]:
 class Worker:
     """A worker spoken for by hand; it asks whoever leads, as often as it takes."""
 
-    def __init__(self, stage, role, index, incarnation):
+    def __init__(self, stage, role, index, incarnation, host="h"):
+        self.host = host
         self.member, self.role = Member(role, index, incarnation), role
         self.name = str(self.member)
         self.bus = stage.broker.connect(self.name)
@@ -60,7 +61,7 @@ class Worker:
         ask = JoinRequest(
             member=self.member,
             nonce=f"n-{self.member}",
-            host="h",
+            host=self.host,
             addresses=[f"tcp:{self.name}"] * (self.role == "ps"),
         )
         while not isinstance(reply := await self.master.ask(ask), JoinReply):  # noqa: ASYNC110 - time is waited for
@@ -96,7 +97,17 @@ class Stage:
     """One job, its log, and the masters that fight for it."""
 
     def __init__(
-        self, broker=None, *, records=1000, batch=10, epochs=1, workers=1, servers=0, plan=True, **spec
+        self,
+        broker=None,
+        *,
+        records=1000,
+        batch=10,
+        epochs=1,
+        workers=1,
+        servers=0,
+        plan=True,
+        hosts=("h",),
+        **spec,
     ):
         self.broker = broker or MemoryBroker(1)
         self.dataset = Dataset(records=records, batch_size=batch, epochs=epochs)
@@ -108,7 +119,7 @@ class Stage:
             leases=LeaseSpec(**leases),
             **spec,
         )
-        self.workers, self.servers, self.plan = workers, servers, plan
+        self.workers, self.servers, self.plan, self.hosts = workers, servers, plan, list(hosts)
         self.shells, self.deciders, self.tasks, self.ends = {}, {}, {}, {}
 
     async def publish(self, fact, subject=None):
@@ -118,7 +129,7 @@ class Stage:
     async def begin(self):
         await self.publish(JobSubmitted(job=JOB, spec=self.spec, uid="0123456789ab"))
         if self.plan:
-            plan = PlanProposed(job=JOB, plan=1, workers=self.workers, servers=self.servers, hosts=["h"])
+            plan = PlanProposed(job=JOB, plan=1, workers=self.workers, servers=self.servers, hosts=self.hosts)
             await self.publish(plan)
 
     def master(self, name, shell=Shell, decider=ServedDecider, snapshot_every_batches=2000, **parts):
@@ -151,8 +162,8 @@ class Stage:
         if name in self.tasks:
             self.tasks[name].cancel()
 
-    async def worker(self, index=0, incarnation=1, role="worker"):
-        return await Worker(self, role, index, incarnation).join()
+    async def worker(self, index=0, incarnation=1, role="worker", host="h"):
+        return await Worker(self, role, index, incarnation, host).join()
 
     async def until(self, true, within_s=30.0):
         async with asyncio.timeout(within_s):

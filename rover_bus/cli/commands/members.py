@@ -10,11 +10,11 @@ from rover_bus.cli.connection import Address, visit, with_stack
 from rover_bus.cli.tables import output_option, show
 
 if TYPE_CHECKING:
-    from rover_bus.events.leadership import LeaderEntry
+    from rover_bus.events.facts import Fact
     from rover_bus.events.nats_bus import NatsBus
     from rover_bus.node.layout import MemberStatus
 
-COLUMNS = ("role", "index", "incarnation", "pid", "state", "leads", "exit")
+COLUMNS = ("role", "index", "incarnation", "host", "pid", "state", "leads", "exit")
 
 
 @click.command()
@@ -23,35 +23,49 @@ COLUMNS = ("role", "index", "incarnation", "pid", "state", "leads", "exit")
 @output_option
 @with_stack
 def members(stack: Address, job: str, everyone: bool, output: str) -> None:
-    """List the processes of a job on this host: role, index, incarnation, pid, state; masters too, and which of them leads."""
+    """List the processes of a job: role, index, incarnation, host, pid, state; masters too, and which of them leads.
+
+    Those of this host, and those that run on others.
+    """
+    from rover_bus.cli.elsewhere import find_elsewhere
     from rover_bus.events.errors import BusError
 
-    leader, done = None, frozenset[str]()
+    leader, done = "", frozenset[str]()
+    facts: list[Fact] = []
     try:
-        leader, done = visit(stack, lambda bus: _ask_the_bus(bus, job))
-    except BusError as error:  # processes are known without a broker
-        click.echo(f"rover: who leads is not known now: {error}", err=True)
-    rows = list_members(stack, job, leader.holder if leader and leader.term else "", everyone, done)
-    show(rows, COLUMNS, output, empty=f"no process of {job} runs here (--all lists those that ended)")
+        leader, done, facts = visit(stack, lambda bus: _ask_the_bus(bus, job))
+    except BusError as error:  # processes of this host are known without a broker
+        click.echo(f"rover: who leads, and who runs elsewhere, is not known now: {error}", err=True)
+    rows = list_members(stack, job, leader, everyone=True, done=done)
+    here = {f"{row['role']}-{row['index']}.{row['incarnation']}" for row in rows}
+    rows = [row for row in rows if everyone or row["state"] != "ended"]
+    rows += find_elsewhere(job, facts, here, leader)
+    rows.sort(key=lambda row: (row["role"], row["index"], row["incarnation"]))
+    show(rows, COLUMNS, output, empty=f"no process of {job} runs (--all lists those that ended here)")
 
 
-async def _ask_the_bus(bus: NatsBus, job: str) -> tuple[LeaderEntry | None, frozenset[str]]:
-    """Return who leads, and the members that left because their work was done."""
-    from rover_bus.cli.history import read_job
+async def _ask_the_bus(bus: NatsBus, job: str) -> tuple[str, frozenset[str], list[Fact]]:
+    """Return who leads ("" nobody), the members that left because their work was done, and what `find_elsewhere` reads."""
+    from rover_bus.cli.elsewhere import filters
+    from rover_bus.cli.history import read_facts, read_job
     from rover_bus.events import subjects
-    from rover_bus.events.codec import decode
-    from rover_bus.events.facts import MemberLeft
+    from rover_bus.events.facts import JobSubmitted, MemberLeft
     from rover_bus.events.leadership import read_leader
     from rover_bus.events.streams import FACTS, LEADERS
 
     await read_job(bus, job)
     entry = await bus.get(LEADERS, job)
-    left = [
-        decode(stored.body, MemberLeft)
-        async for stored in bus.read(FACTS, subjects.job_facts(job, MemberLeft.kind()))
+    leader = read_leader(entry.value) if entry else None
+    submitted = [
+        stored.sequence async for stored in bus.read(FACTS, subjects.job_facts(job, JobSubmitted.kind()))
     ]
-    done = frozenset(str(fact.member) for fact in left if fact.reason == "done")
-    return read_leader(entry.value) if entry else None, done
+    wanted = [subjects.job_facts(job, MemberLeft.kind()), *filters(job)]
+    facts = [
+        each.fact async for each in read_facts(bus, wanted, first=submitted[-1]) if each.fact is not None
+    ]
+    left = [fact for fact in facts if isinstance(fact, MemberLeft) and fact.reason == "done"]
+    done = frozenset(str(fact.member) for fact in left)
+    return leader.holder if leader and leader.term else "", done, facts
 
 
 def list_members(
@@ -73,6 +87,7 @@ def list_members(
                 "role": status.member.role,
                 "index": status.member.index,
                 "incarnation": status.member.incarnation,
+                "host": status.host,
                 "pid": status.pid or None,
                 "state": status.state,
                 "leads": str(status.member) == leader if status.member.role == "master" else None,

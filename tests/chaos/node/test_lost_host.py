@@ -71,7 +71,8 @@ class Hosts:
     def _running(self, host: str, role: str) -> list[int]:
         listed = rover("members", NAME, "-o", "json", home=self.homes[host])
         rows = json.loads(listed.stdout)
-        return sorted(row["index"] for row in rows if row["role"] == role and row["pid"])
+        mine = [row for row in rows if row["host"] == host]  # the others run elsewhere
+        return sorted(row["index"] for row in mine if row["role"] == role and row["pid"])
 
     def down(self) -> None:
         for host in ("h2", "h1"):

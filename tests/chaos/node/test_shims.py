@@ -149,10 +149,29 @@ def test_a_member_that_does_not_hear_is_killed_after_its_grace_and_that_is_no_fa
     play(scene)
 
 
-def test_a_word_to_leave_that_comes_before_the_shim_can_listen_is_not_lost(play: Play) -> None:
+def test_a_member_that_was_lost_is_killed_long_before_its_grace_is_over(play: Play) -> None:
+    """It hangs (here: deaf, and stopped), it is fenced, and its successor waits for its place."""
+
+    async def scene(rig: Any) -> None:
+        for index, asked_before in enumerate((False, True)):
+            life = rig.python(IGNORES_SIGTERM, index=index, grace_s=600.0)
+            pid = await rig.running(life)
+            await rig.until(lambda life=life: "deaf" in rig.log(life), "deaf")
+            os.kill(pid, signal.SIGSTOP)
+            if asked_before:
+                rig.processes.stop(life)
+            rig.processes.stop(life, hurried=True)
+            end = await rig.ended(life)
+            assert (end.exit.reason, end.exit.signal) == ("killed", 9)
+
+    play(scene)
+
+
+@pytest.mark.parametrize("hurried", [False, True])
+def test_a_word_to_leave_that_comes_before_the_shim_can_listen_is_not_lost(play: Play, hurried: bool) -> None:
     async def scene(rig: Any) -> None:
         life = rig.start(*SLEEP)
-        rig.processes.stop(life)
+        rig.processes.stop(life, hurried)
         end = await rig.ended(life)
         assert end.exit.reason == "drained"
 

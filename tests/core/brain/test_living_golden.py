@@ -174,14 +174,20 @@ def goes_back_in_one_step_although_its_size_is_open() -> Any:
     return life
 
 
-def shrinks_when_a_host_is_lost_and_goes_back_when_it_is_heard_again() -> Any:
-    """Two hosts of two cores; the master starts the lost members on the one that is left, where there is not room for all."""
+def _two_jobs_on_two_hosts() -> Life:
+    """Of two cores each; the second host is `i`."""
     life = Life(cores=2.0)
     life.notice(
         facts.HostRegistered(host="i", daemon="e", capacity=HostCapacity(cores=2.0, memory_bytes=GIB))
     )
     life.submit("low", step, workers=5, cores=0.5)
     life.submit("high", step, workers=2, cores=0.5, priority=5)
+    return life
+
+
+def shrinks_when_a_host_is_lost_and_goes_back_when_it_is_heard_again() -> Any:
+    """The master starts the lost members on the host that is left, where there is not room for all."""
+    life = _two_jobs_on_two_hosts()
     life.wait(20)
     life.notice(facts.MembersDisplaced(job="low", host="i", reason="silent"))
     life.replace_members("low")
@@ -195,12 +201,7 @@ def shrinks_when_a_host_is_lost_and_goes_back_when_it_is_heard_again() -> Any:
 
 def shrinks_nobody_for_a_process_that_hung_on_a_living_host() -> Any:
     """The job that lost it takes the host for lost; its samples go on. One that falls silent later is lost, and others shrink."""
-    life = Life(cores=2.0)
-    life.notice(
-        facts.HostRegistered(host="i", daemon="e", capacity=HostCapacity(cores=2.0, memory_bytes=GIB))
-    )
-    life.submit("low", step, workers=5, cores=0.5)
-    life.submit("high", step, workers=2, cores=0.5, priority=5)
+    life = _two_jobs_on_two_hosts()
     sample = HostProfile(
         window_s=5.0, host="i", cores=2.0, cores_used=0.0, memory_bytes=GIB, memory_used_bytes=0
     )
@@ -249,6 +250,18 @@ def tells_a_job_that_a_host_of_its_is_not_heard() -> Any:
         heard(hosts, 20)
     life.take_over()
     heard("", 40)  # who was never heard by this Brain may take no samples
+    return life
+
+
+def misses_a_host_that_only_a_former_brain_knew() -> Any:
+    """It registered, said how often it samples, and was gone before this Brain began. One that takes no samples is not missed."""
+    life = Life(cores=4.0)
+    for host, sample_s in (("i", 5.0), ("k", 0.0)):
+        capacity = HostCapacity(cores=2.0, memory_bytes=GIB)
+        life.notice(facts.HostRegistered(host=host, daemon=host, capacity=capacity, sample_s=sample_s))
+    life.submit("j", step, workers=2)
+    life.take_over()
+    life.wait(20)
     return life
 
 
@@ -512,6 +525,7 @@ STORIES: tuple[Story, ...] = (
     shrinks_when_a_host_is_lost_and_goes_back_when_it_is_heard_again,
     shrinks_nobody_for_a_process_that_hung_on_a_living_host,
     tells_a_job_that_a_host_of_its_is_not_heard,
+    misses_a_host_that_only_a_former_brain_knew,
     makes_room_for_one_more_of_the_same_priority,
     finds_a_straggler_among_two,
     relieves_memory_before_the_kill,

@@ -184,25 +184,59 @@ def host_sample(host: str, window_s: float) -> HostProfile:
 def test_a_host_is_silent_when_two_of_its_samples_are_missing() -> None:
     watch = Watch()
     watch.hear_host(host_sample("h", 1.0), 1.0)
-    assert not watch.is_silent("h", 11.0)  # its first sample covers less than the others
+    assert not watch.is_silent("h", 11.0, {})  # its first sample covers less than the others
     watch.hear_host(host_sample("h", 2.0), 6.0)
-    assert not watch.is_silent("h", 10.0)
-    assert watch.is_silent("h", 10.1)
+    assert not watch.is_silent("h", 10.0, {})
+    assert watch.is_silent("h", 10.1, {})
 
 
 def test_a_host_that_was_never_heard_is_waited_for() -> None:
     watch = Watch()
-    assert not watch.is_silent("h", 50.0)
-    assert not watch.is_silent("h", 60.0)
-    assert watch.is_silent("h", 60.1)
+    assert not watch.is_silent("h", 50.0, {})
+    assert not watch.is_silent("h", 60.0, {})
+    assert watch.is_silent("h", 60.1, {})
 
 
 def test_no_host_is_silent_while_nobody_can_be_heard_nor_for_what_was_missed_then() -> None:
     watch = Watch()
     watch.hear_host(host_sample("h", 5.0), 1.0)
     watch.lose_bus()
-    assert not watch.is_silent("h", 60.0)
+    assert not watch.is_silent("h", 60.0, {})
     watch.regain_bus(60.5)
-    assert not watch.unheard(61.0)
-    assert not watch.is_silent("h", 61.0)
-    assert watch.is_silent("h", 72.0)
+    assert not watch.unheard(61.0, {"h": 5.0})
+    assert not watch.is_silent("h", 61.0, {})
+    assert watch.is_silent("h", 72.0, {})
+
+
+def test_a_host_that_said_how_often_it_samples_is_missed_though_it_was_never_heard() -> None:
+    watch = Watch()
+    assert watch.unheard(50.0, {"h": 5.0}) == []
+    assert watch.unheard(65.0, {"h": 5.0}) == []
+    assert watch.unheard(65.1, {"h": 5.0}) == ["h"]
+    assert watch.unheard(999.0, {}) == []  # one that did not say so may take none
+
+
+def test_a_host_that_is_expected_counts_from_its_last_word_and_not_while_nobody_can_be_heard() -> None:
+    watch = Watch()
+    watch.unheard(0.0, {"h": 5.0})
+    watch.expect_again("h", 10.0)
+    assert watch.unheard(25.0, {"h": 5.0}) == []
+    watch.lose_bus()
+    assert watch.unheard(60.0, {"h": 5.0}) == []
+    watch.regain_bus(60.0)
+    assert watch.unheard(75.0, {"h": 5.0}) == []
+    assert watch.unheard(75.1, {"h": 5.0}) == ["h"]
+    watch.hear_host(host_sample("h", 5.0), 76.0)
+    assert watch.unheard(77.0, {"h": 5.0}) == []
+    watch.forget_host("h")
+    assert watch.unheard(99.0, {}) == []
+
+
+def test_a_host_that_samples_seldom_is_not_missed_after_its_first_sample() -> None:
+    """It comes a second after the daemon's start and covers as much; the next one comes when the daemon said."""
+    watch = Watch()
+    watch.hear_host(host_sample("h", 1.0), 1.0)
+    assert watch.unheard(181.0, {"h": 60.0}) == []
+    assert not watch.is_silent("h", 121.0, {"h": 60.0})
+    assert watch.unheard(181.1, {"h": 60.0}) == ["h"]
+    assert watch.is_silent("h", 121.1, {"h": 60.0})

@@ -80,3 +80,10 @@ def test_cuts_are_told_once_and_what_becomes_of_servers_always() -> None:
         "cut 1 is ready: /s",
         *["ps-0.2 restored from cut 1 in memory: 0 rows in 0.00 s"] * 2,
     ]
+
+
+def test_a_trial_is_told_as_one_and_not_as_a_gain() -> None:
+    kept = facts.PlanKept(job="a", plan=2, constant="measured", before=1000.0, after=900.0, predicted=0.0)
+    assert told(kept) == [
+        "plan 2 was to be measured, and is: 1,000 -> 900 samples/s measured, nothing was predicted"
+    ]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from rover_bus.cli.narration import tell
 from rover_bus.cli.plans import Plans, change_text, size_text
 from rover_bus.cli.trials import trial
 from rover_bus.events import facts
 from rover_bus.events.errors import InputError, Refused
 from rover_bus.events.facts import Fact, Size
 from rover_bus.events.job import DataSpec, JobSpec, RoleSpec
+from rover_bus.events.plan_facts import PlanStep
 
 ONE, FOUR = Size(workers=1, servers=1), Size(workers=4, servers=1, worker_cores=0.5)
 
@@ -49,6 +51,27 @@ def test_a_plan_is_followed_through_its_life() -> None:
     assert plans.find(3).undone_by == 4
     assert plans.find(2).why == "computed from member set 1"
     assert (plans.find(1).applied_ms, plans.find(1).live_ms) == (3, 4)
+
+
+@pytest.mark.parametrize(
+    ("step", "constant", "why"),
+    [
+        ("probe", "measured", "a trial: it was to be measured, and the next plan follows from that"),
+        ("rollback", "measured", "what was held before"),
+        ("asked", "measured", "as a person asked"),
+        ("scale", "gain_confirmed", "gain_confirmed"),
+        ("asked", "gain_confirmed", "gain_confirmed"),
+    ],
+)
+def test_a_plan_that_is_kept_says_whether_it_had_to_gain_anything(
+    step: PlanStep, constant: str, why: str
+) -> None:
+    """A probe is kept though the speed fell: that is what it was to find out."""
+    plan = facts.PlanProposed(job="a", plan=1, workers=1, servers=1, step=step)
+    kept = facts.PlanKept(job="a", plan=1, constant=constant, before=20, after=15, predicted=0)
+    assert told(plan, kept).find(1).why == why
+    words = "was to be measured, and is" if constant == "measured" else "is kept (gain_confirmed)"
+    assert tell(kept) == f"plan 1 {words}: 20 -> 15 samples/s"
 
 
 def test_what_the_job_holds_is_the_last_plan_that_was_applied_not_the_last_that_was_said() -> None:

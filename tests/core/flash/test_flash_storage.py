@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import msgspec
 import numpy as np
 import pytest
@@ -80,6 +82,18 @@ def assert_restores(files, cut, state, **options):
     assert parts["ps-0"].arrays.keys() == state.keys()
     for name, value in state.items():
         np.testing.assert_array_equal(parts["ps-0"].arrays[name], value, strict=True)
+
+
+def test_a_directory_that_vanished_between_two_files_is_not_made_anew(tmp_path):
+    """Else what is written lands beside the mount, on a disk that nobody meant, and is hidden when the mount comes back."""
+    root = tmp_path / "mount" / "ads.u1"
+    root.mkdir(parents=True)
+    files = DirectoryFiles(root)
+    files.create("parts/a").close()
+    shutil.rmtree(tmp_path / "mount")
+    with pytest.raises(StorageFailed, match="is it still mounted"):
+        files.create("parts/b")
+    assert not (tmp_path / "mount").exists()
 
 
 def test_a_chain_of_deltas_restores_the_last_state_growth_included(rng, tmp_path):
@@ -181,7 +195,7 @@ def test_a_flipped_bit_is_named_by_file_array_and_bytes(rng, tmp_path):
         target.seek(footer.sections[0].data.offset_bytes + (3 << 20) + 5)
         target.write(b"\xff")
     (line,) = verify(files, manifest)
-    assert f"{file.path}: emb is damaged at bytes {3 << 20} to {4 << 20}" in line
+    assert f"{file.path}: array emb is damaged at bytes {3 << 20} to {4 << 20}" in line
     with pytest.raises(NoCheckpoint, match="emb is damaged"):
         restore(files)
 

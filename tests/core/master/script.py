@@ -229,7 +229,7 @@ class Script:
     ) -> list[str]:
         traffic = [item.split(":") for item in fences.pop("hottest", "").split(",") if item]
         keys_per_s = float(fences.pop("keys_per_s", 0))
-        memory = fences.pop("memory_bytes", "")
+        sizes = {name: float(fences.pop(name)) for name in ("memory_bytes", "row_bytes") if name in fences}
         routing = int(fences.pop("routing", 0))
         return self._ask(
             HeartbeatRequest(
@@ -246,7 +246,7 @@ class Script:
                 )
                 if keys_per_s
                 else None,
-                statistics={"memory_bytes": float(memory)} if memory else {},
+                statistics=sizes,
                 routing_epoch=routing,
             )
         )

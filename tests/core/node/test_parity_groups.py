@@ -20,7 +20,7 @@ from rover_bus.flash.store import FlashStore
 from rover_bus.node.groups import choose_groups
 from rover_bus.node.parities import Held, Parities
 from rover_bus.node.peers import PartServer, PeerSource
-from rover_bus.node.persisting import Task
+from rover_bus.node.persisting_state import Task
 from rover_bus.node.rebuilding import rebuild_part
 
 SECRET = b"s" * 32

@@ -82,8 +82,8 @@ def act(state: Platform, now_s: float = 0.0) -> tuple[Platform, list[Action]]:
         match action:
             case Start(life):
                 state = evolve(state, Spawned(life))
-            case Stop(life):
-                state = evolve(state, Told(life.key))
+            case Stop(life, hurried):
+                state = evolve(state, Told(life.key, hurried))
             case Adjust(life, resources, cpus):
                 state = evolve(state, Adjusted(life.key, resources, cpus))
             case Forget(job):
@@ -142,6 +142,20 @@ def test_a_new_run_of_a_job_ends_the_members_of_the_old_one_before_its_own_start
     assert (started(actions), stopped(actions)) == ([], ["worker-0.1"])
     state, actions = act(evolve(state, ended(Member("worker", 0, 1), "drained")))
     assert [each.life.uid for each in actions if isinstance(each, Start)] == ["u2"]
+
+
+def test_one_that_was_lost_is_given_no_time_even_if_it_was_asked_to_leave_before() -> None:
+    """It is fenced and its successor waits; one that has left keeps the time that its program needs to end."""
+    state, _ = act(after(EMPTY, [submitted(), desired(worker(0, 1))]))
+    left, actions = act(evolve(state, desired(worker(0, 2), plan=2)))
+    assert [(str(each.life.desired.member), each.hurried) for each in actions if isinstance(each, Stop)] == [
+        ("worker-0.1", False)
+    ]
+    lost = desired(worker(0, 2).replace(after_loss=True), plan=3)
+    for before in (state, left):
+        now, actions = act(evolve(before, lost))
+        assert [each.hurried for each in actions if isinstance(each, Stop)] == [True]
+        assert decide(now, master_command, 0.0) == [], "asked twice it answers the same"
 
 
 def test_a_new_incarnation_waits_until_the_former_one_is_proven_dead() -> None:

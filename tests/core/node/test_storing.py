@@ -19,7 +19,7 @@ from rover_bus.flash.errors import BrokenCheckpoint, NoCheckpoint, SlotsBusy, St
 from rover_bus.flash.persist import list_manifests, restore
 from rover_bus.flash.storage import find_run
 from rover_bus.flash.store import FlashStore
-from rover_bus.node.persisting import JobCheckpoints, Task
+from rover_bus.node.persisting_state import JobCheckpoints, Task
 from rover_bus.node.storage_tasks import CalledOff, Tasks
 from rover_bus.ps.snapshots import Description, Family
 from rover_bus.ps.spec import Adagrad, Hashed
@@ -221,6 +221,21 @@ def test_a_task_that_is_called_off_ends_at_the_next_chunk(host):
     here.called_off.set()
     with pytest.raises(CalledOff):
         here.do("persist", 1)
+
+
+def test_a_task_that_failed_keeps_no_slot_however_long_its_exception_lives(host):
+    """The frames in a traceback hold what was read; whoever keeps the exception must not keep the server's slots."""
+    here = host()
+    here.stage(1)
+    for step in ("pin", "digest"):
+        here.do(step, 1)
+    here.called_off.set()
+    with pytest.raises(CalledOff) as kept:
+        here.do("persist", 1)
+    here.tasks.unpin("u1", cut=(0, 1))
+    for cut in (2, 3, 4):
+        here.stage(cut)
+    assert kept.traceback, "the exception is still there"
 
 
 def test_a_storage_that_vanished_is_not_written_beside(host):

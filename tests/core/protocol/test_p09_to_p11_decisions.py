@@ -6,6 +6,7 @@ import math
 
 import pytest
 
+from rover_bus.events.checkpoint_facts import HostPartMirrored
 from rover_bus.events.checkpoints import PartReport
 from rover_bus.events.cut_log import CutFailed, CutOpened, CutStaged, CutSuperseded, PartAsked
 from rover_bus.events.facts import HostLeft, JobStopRequested
@@ -19,6 +20,7 @@ from rover_bus.events.log import (
 )
 from rover_bus.events.requests import HeartbeatRequest
 from rover_bus.master.cut import Cut, position, rewound
+from rover_bus.master.cutting import PARITY_PATIENCE_S
 from rover_bus.master.ledger import Ledger
 from rover_bus.master.pacing import LEAST_S, MOST_S, interval_s, mean_time_between_losses_s
 
@@ -98,6 +100,41 @@ def test_nothing_committed_nothing_cut(it):
     commit(it, 1)
     rest(it, 0.5)
     assert len(it.records(CutOpened)) == 1
+
+
+def test_with_parity_the_next_cut_waits_until_this_one_is_redundant_but_not_for_ever(desk):
+    """P13: a part is rebuilt from the others of the same cut, so none may be overwritten before the next has parity, too."""
+    it = desk(
+        servers=2, records=1000, leases={"max_batches": 1}, checkpoint=CheckpointSpec(every_s=1.0, parity=1)
+    )
+
+    def cut(number, redundant):
+        commit(it, 1)
+        rest(it, 1)
+        assert it.records(CutOpened)[-1].cut == number
+        take(it, number)
+        for part in ("ps-0", "ps-1") if redundant else ():
+            it.notice(
+                HostPartMirrored(
+                    host="p",
+                    job="j",
+                    uid=it.state.uid,
+                    part=part,
+                    cut=number,
+                    generation=0,
+                    of="h",
+                    parity=True,
+                )
+            )
+
+    cut(1, redundant=False)
+    cut(2, redundant=True)  # nothing was redundant before: nothing to wait for
+    cut(3, redundant=False)
+    commit(it, 1)
+    rest(it, PARITY_PATIENCE_S - 2.5)
+    assert it.records(CutOpened)[-1].cut == 3
+    rest(it, 3)
+    assert it.records(CutOpened)[-1].cut == 4
 
 
 # -- P9, P10 -----------------------------------------------------------------------------------------------------------------

@@ -6,10 +6,10 @@ import msgspec
 import pytest
 
 from rover_bus.client.worker import Worker
-from rover_bus.events.facts import HostExited
+from rover_bus.events.facts import HostExited, PlanProposed
 from rover_bus.events.identity import Member
 from rover_bus.events.job import Dataset
-from rover_bus.events.log import Granted, Lost
+from rover_bus.events.log import Granted, Lost, MembersPlanned
 from rover_bus.events.requests import JoinReply, JoinRequest, LeaseReply, LeaseRequest, RegisterReply
 from rover_bus.master.decider import Decider
 from rover_bus.master.inputs import BusLost, BusRegained, Noticed
@@ -64,6 +64,28 @@ def test_three_silent_intervals_of_a_waking_master_are_death_and_two_are_not(des
     assert it.records(Lost) == []
     it.tick(0.5)
     assert [str(record.member) for record in it.records(Lost)] == ["worker-0.1"]
+
+
+def test_whoever_is_lost_is_not_waited_for_and_whoever_left_is(desk):
+    """The lost one is fenced (P3), its successor needs its place; the program of one that left may still have work of its own."""
+    it = desk(workers=2)
+    it.tick(2.9)
+    it.beat(1)
+    it.tick(0.5)
+    it.leave(1)
+    plan = it.records(MembersPlanned)[-1]
+    assert [(str(each.member), each.after_loss) for each in plan.members] == [
+        ("worker-0.2", True),
+        ("worker-1.2", False),
+    ]
+    it.join("worker", 0)
+    it.tick(10.0)
+    slow = it.planned("worker", 0)
+    it.notice(PlanProposed(job="j", plan=2, workers=2, servers=0, hosts=["h"], replaces=[slow]))
+    [replaced] = [each for each in it.records(MembersPlanned)[-1].members if each.member.place == slow.place]
+    assert (replaced.member.incarnation, replaced.after_loss) == (slow.incarnation + 1, False), (
+        "slow, not lost"
+    )
 
 
 class IgnoresIncarnations(Decider):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rover_bus.ps import spec
 from rover_bus.ps.catalogue import Catalogue
 from rover_bus.ps.hashing import SLOTS, chunk_slots, growing_slots, hashed_slots, salt_of
-from rover_bus.ps.index import RowIndex
+from rover_bus.ps.index import MOST_MARKED, RowIndex
 from rover_bus.ps.initial import first_values, table_key
 from rover_bus.ps.local import LocalParameters
 from rover_bus.ps.plan import gather, group_ids, narrow, partition, plan_sums
@@ -134,6 +134,41 @@ def test_what_is_removed_while_a_larger_index_is_built_stays_removed():
         some = rng.integers(0, len(ids), 2_000)
         assert np.array_equal(index.find(tags[some], ids[some]), np.where(here[some], some, -1))
     assert np.array_equal(index.find(tags, ids), np.where(here, np.arange(len(ids)), -1))
+
+
+def test_rows_that_come_and_go_need_no_larger_index():
+    rng = np.random.default_rng(5)
+    ids = rng.permutation(2_000_000).astype(np.int64)[:400_000]
+    index, tags, rows = RowIndex(), np.zeros(len(ids), np.int64), np.arange(len(ids))
+    index.insert(tags[:20_000], ids[:20_000], rows[:20_000])
+    size_bytes = index.memory_bytes
+    for start in range(20_000, len(ids), 5_000):
+        index.remove(tags[: start - 15_000], ids[: start - 15_000])
+        index.insert(tags[start : start + 5_000], ids[start : start + 5_000], rows[start : start + 5_000])
+        assert index.memory_bytes == size_bytes
+    left = len(ids) - 20_000
+    assert index.used == 20_000
+    assert np.array_equal(index.find(tags, ids), np.where(rows < left, -1, rows))
+
+
+def test_marks_that_rows_left_behind_go_when_the_index_is_built_anew():
+    rng = np.random.default_rng(6)
+    full = 40_000
+    index = RowIndex(full)
+    ids, most = np.empty(0, np.int64), 0
+    for _ in range(60):
+        come = rng.integers(-(2**62), 2**62, full - len(ids))
+        index.insert(np.zeros(len(come), np.int64), come, np.arange(len(come)))
+        marks, of = int(np.count_nonzero(index._marked)), len(index._marked)
+        most = max(most, marks)
+        assert marks <= of // MOST_MARKED + of // 16, (
+            "searches for what is not there would take longer and longer"
+        )
+        ids = np.r_[ids, come]
+        index.remove(np.zeros(full // 2, np.int64), ids[: full // 2])
+        ids = ids[full // 2 :]
+        assert np.all(index.find(np.zeros(len(ids), np.int64), ids) >= 0)
+    assert marks < most, "built anew at least once"
 
 
 def test_a_flood_of_rows_finds_room_although_a_smaller_index_is_being_built():

@@ -372,16 +372,21 @@ def test_without_a_loss_a_lower_term_stays_stale() -> None:
     play(scene)
 
 
+async def forget_that_a_fourth_life_is_over(cluster: Cluster) -> None:
+    """worker-0.4 ran and died; then the broker lost all that was said since the submission."""
+    await cluster.submit()
+    kept = cluster.broker.streams[FACTS].last
+    await cluster.desire(Member("worker", 0, 4), term=2)
+    await asyncio.sleep(1.0)
+    cluster.machine.kill(("demo", "worker-0"))
+    await asyncio.sleep(1.0)
+    forget_facts(cluster, kept)
+    await asyncio.sleep(1.0)
+
+
 def test_who_is_wanted_although_a_later_life_is_over_is_said_to_be_over_at_once_with_the_last_one() -> None:
     async def scene(cluster: Cluster) -> None:
-        await cluster.submit()
-        kept = cluster.broker.streams[FACTS].last
-        await cluster.desire(Member("worker", 0, 4), term=2)
-        await asyncio.sleep(1.0)
-        cluster.machine.kill(("demo", "worker-0"))
-        await asyncio.sleep(1.0)
-        forget_facts(cluster, kept)
-        await asyncio.sleep(1.0)
+        await forget_that_a_fourth_life_is_over(cluster)
         await cluster.desire(Member("worker", 0, 1))
         await asyncio.sleep(1.0)
         assert cluster.reminders() == [("worker-0.1", 4)]
@@ -463,14 +468,7 @@ def test_whoever_asks_anew_for_somebody_who_is_over_is_told_so() -> None:
     """The first reminder reached a master that did not know the job yet; its plan came later, and wants the same life."""
 
     async def scene(cluster: Cluster) -> None:
-        await cluster.submit()
-        kept = cluster.broker.streams[FACTS].last
-        await cluster.desire(Member("worker", 0, 4), term=2)
-        await asyncio.sleep(1.0)
-        cluster.machine.kill(("demo", "worker-0"))
-        await asyncio.sleep(1.0)
-        forget_facts(cluster, kept)
-        await asyncio.sleep(1.0)
+        await forget_that_a_fourth_life_is_over(cluster)
         for term in (3, 4):
             await cluster.desire(Member("worker", 0, 1), term=term)
             await asyncio.sleep(1.0)

@@ -6,14 +6,19 @@ through, going back to cuts; each weaker rule loses samples or applies them twic
 
 from __future__ import annotations
 
+import asyncio
+from collections import Counter
 from dataclasses import replace
+from typing import ClassVar
 
 import msgspec
 
 from rover_bus.events.memory_links import CALM
+from rover_bus.flash.errors import SlotsBusy
 from rover_bus.master.cut import position
 from rover_bus.master.service import ServedDecider, build_master
 from rover_bus.ps.core import ServerCore
+from rover_bus.ps.service import AGAIN_S
 from rover_bus.ps.simulated_memory import SimulatedMemory
 from rover_bus.ps.store import BatchKey
 from rover_bus.simulation.history import live
@@ -72,6 +77,31 @@ def test_a_cut_that_is_gone_from_memory_is_given_up_by_name_and_the_job_begins_a
     for seed in SEEDS:
         verdict = live(replace(plan, seed=seed))
         assert verdict.good, verdict.wrong
+
+
+class HeldByAReader(SimulatedMemory):
+    """A slow disk still reads the slot that the next cut would overwrite, for two seconds of each cut."""
+
+    tries: ClassVar[list[tuple[int, float]]] = []
+    first_s: ClassVar[dict[int, float]] = {}
+
+    def save(self, snapshot, order):
+        now = asyncio.get_running_loop().time()
+        self.tries.append((order.cut, now))
+        if now - self.first_s.setdefault(order.cut, now) < 2.0:
+            raise SlotsBusy("no slot is free: a reader holds it")
+        return super().save(snapshot, order)
+
+
+def test_a_server_whose_slots_are_held_does_not_spend_its_time_on_trying():
+    """Each try is a snapshot between two pushes, and a heartbeat: training pays for them."""
+    HeldByAReader.tries.clear()
+    HeldByAReader.first_s.clear()
+    verdict = live(replace(LOSES_SERVERS, blows=(), servers=1), rules=Rules(memory=HeldByAReader))
+    assert verdict.good, verdict.wrong
+    tries = Counter(cut for cut, _ in HeldByAReader.tries)
+    assert len(tries) > 1
+    assert max(tries.values()) <= 2.0 / AGAIN_S + 2
 
 
 # -- each rule switched off ------------------------------------------------------------------------------------------------

@@ -389,16 +389,16 @@ def test_facts_that_the_broker_forgot_are_told_again(stage):
         await it.begin()
         it.master("m0")
         await it.worker()
-        told = [fact.kind() for fact in it.facts() if fact.position]
+        told = kinds_told(it)
         facts = it.stored(FACTS)
         it.broker.streams[FACTS].truncate(facts[-3].sequence)
         it.broker.restart(0.3)
         await it.until(lambda: "m0" in it.ends)
-        left = [fact.kind() for fact in it.facts() if fact.position]
+        left = kinds_told(it)
         it.master("m1")
         await it.leads("m1")
         await asyncio.sleep(1.0)
-        return told, left, [fact.kind() for fact in it.facts() if fact.position]
+        return told, left, kinds_told(it)
 
     told, left, again = stage(scenario)
     assert len(left) < len(told)
@@ -416,6 +416,11 @@ class Trusting(Outbox):
         """What was stored is there for ever."""
 
 
+def kinds_told(it):
+    """The facts of this job's log, in the order in which they were told."""
+    return [fact.kind() for fact in it.facts() if fact.position]
+
+
 def told_again_after_a_loss(stage, outbox):
     """Facts are lost in a power cut while another one is on its way: when that is stored, the newest of ours is there again."""
 
@@ -424,7 +429,7 @@ def told_again_after_a_loss(stage, outbox):
         leader = it.master("m0", LooksLate)
         leader.outbox = outbox(leader.bus, "j", "m0")
         await it.worker()
-        told = [fact.kind() for fact in it.facts() if fact.position]
+        told = kinds_told(it)
         it.broker.streams[FACTS].truncate(it.stored(FACTS)[-3].sequence)
         it.broker.restart(0.3)
         leader.outbox.put([FactOut(JobResumed(job="j", position=(900, 0)), (900, 0), 1)])
@@ -433,7 +438,7 @@ def told_again_after_a_loss(stage, outbox):
         if "m0" in it.ends:
             await it.leads("m1")
         await asyncio.sleep(1.0)
-        return told, [fact.kind() for fact in it.facts() if fact.position]
+        return told, kinds_told(it)
 
     return stage(scenario)
 
@@ -472,7 +477,7 @@ def told_when_the_power_fails_during_a_take_over(stage, shell):
         await it.begin()
         it.master("m0")
         await it.worker()
-        told = [fact.kind() for fact in it.facts() if fact.position]
+        told = kinds_told(it)
         it.kill("m0")
         it.master("m1", Struck)
         await asyncio.sleep(5.0)
@@ -480,7 +485,7 @@ def told_when_the_power_fails_during_a_take_over(stage, shell):
             it.master("m2", Struck)
             await it.leads("m2")
         await asyncio.sleep(2.0)
-        return told, [fact.kind() for fact in it.facts() if fact.position]
+        return told, kinds_told(it)
 
     return stage(scenario)
 

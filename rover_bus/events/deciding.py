@@ -1,0 +1,80 @@
+"""What a service brings to the shared shell: its decider, and what it serves and follows.
+
+Implemented by the master's and the Brain's deciders, declared in their `service.py`; used by shell.py. Apart, because
+whoever writes a decider reads this page and not the shell's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from rover_bus.events.bus import Message
+from rover_bus.events.facts import Fact, Position
+from rover_bus.events.log import Record
+from rover_bus.events.outbox import Outgoing
+
+
+class Deciding(Protocol):
+    """A decider as the shell sees it. Inputs are the decider's own types; the shell passes them through."""
+
+    @property
+    def history(self) -> int: ...
+
+    def evolve(self, record: Record) -> None: ...
+
+    def decide(self, input: Any, now: float) -> tuple[list[Record], Any]: ...
+
+    def dump(self) -> bytes: ...
+
+    def restore(self, body: bytes) -> None: ...
+
+    def outgoing(self, record: Record, position: Position, term: int) -> list[Outgoing]:
+        """What leaves because of a record: facts and bucket values."""
+
+    def position_of(self, fact: Fact) -> Position | None:
+        """Where in this log a published fact came from, None when it came from elsewhere."""
+
+    def standing(self) -> list[Outgoing]:
+        """Absolute values that a new leader writes again."""
+
+    # inputs the shell makes itself
+    def took_over(
+        self, holder: str, term: int, replayed_records: int, log_lost: bool, log_sequence: int
+    ) -> Any: ...
+
+    def ticked(self) -> Any: ...
+
+    def bus_lost(self) -> Any: ...
+
+    def bus_regained(self) -> Any: ...
+
+    def noticed(self, fact: Fact, cause: str) -> Any: ...
+
+    def sampled(self, sample: Any) -> Any:
+        """A sample that was heard. Asked only of those that listen to samples."""
+
+    def asked(self, message: Message) -> Any:
+        """Turn a request's bytes into an input. Raises BadMessage."""
+
+    def refuse(self, code: str, text: str) -> Any:
+        """A typed refusal for bytes that are no request."""
+
+
+@dataclass(frozen=True)
+class Wiring:
+    """What one kind of service serves and follows."""
+
+    log_subject: str
+    leader_key: str
+    job: str
+    batch_type: type[Any]
+    follows: list[str]
+    publishes: list[str]  # where facts of this log go: a successor looks there for the last one
+    samples: list[str] = field(default_factory=list)  # of PROFILES, heard while leading; lost ones are lost
+    service: str = ""
+    endpoints: Callable[[int], Iterable[str]] = lambda term: ()
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    tick_s: float = 0.25
+    snapshot_every_batches: int = 2000

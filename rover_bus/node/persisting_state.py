@@ -1,0 +1,181 @@
+"""What the persister's decider knows: tasks, what is observed of them, and the state that `persisting.evolve` keeps (P12, P14).
+
+Fed and read by `persisting` and the persister's shell. Apart from the decisions, so that both can be read in one sitting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from rover_bus.events.checkpoint_facts import CheckpointManifestOrdered, CheckpointPersistOrdered
+from rover_bus.events.job import CheckpointSpec
+
+Step = Literal["pin", "digest", "mirror", "parity", "fetch", "persist", "manifest", "prune", "sweep"]
+IN_MEMORY = ("pin", "digest", "mirror", "parity", "fetch")
+Cut = tuple[int, int]  # generation, cut
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Task:
+    """One thing to do; `part` is empty where a step concerns the whole cut, `cut` 0 where it concerns the whole job."""
+
+    job: str
+    uid: str
+    step: Step
+    cut: int = 0
+    generation: int = 0
+    part: str = ""
+
+    @property
+    def lane(self) -> str:
+        """Tasks of one lane run one after another."""
+        return "memory" if self.step in IN_MEMORY else "storage"
+
+    @property
+    def of(self) -> Cut:
+        return self.generation, self.cut
+
+
+# -- what is observed --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A staged part is in this host's memory: seen by a look after a restart."""
+
+    uid: str
+    part: str
+    cut: int
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A server of this host restores from a part that is not in this host's memory."""
+
+    job: str
+    uid: str
+    part: str
+    cut: int
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A thread took the task up."""
+
+    task: Task
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The task is done, its fact is posted."""
+
+    task: Task
+
+
+@dataclass(frozen=True, slots=True)
+class GivenUp:
+    """The task failed for good, and that is posted: it is not begun again, and nothing is built on it."""
+
+    task: Task
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The task did not succeed. `temporary`: the same may succeed later."""
+
+    task: Task
+    reason: str
+    temporary: bool
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class CalledOff:
+    """The task ended because it was called off."""
+
+    task: Task
+
+
+Observation = Found | Asked | Begun | Done | GivenUp | Failed | CalledOff
+
+
+# -- state -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """A task that failed: since when, when it is tried again, and whether hope is given up."""
+
+    since_s: float
+    again_s: float
+    delay_s: float
+    reason: str
+    hopeless: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Where a part of the newest digested cut lies: on its owner, and on those that hold a copy."""
+
+    cut: Cut
+    owner: str
+    holders: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Another daemon: where it lends parts, and what fails together with it."""
+
+    lends: str
+    domain: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobCheckpoints:
+    """One job as far as its checkpoints concern this host. `staged`: the newest cut of each part that lies here."""
+
+    uid: str
+    spec: CheckpointSpec = field(default_factory=CheckpointSpec)
+    staged: Mapping[str, Cut] = field(default_factory=dict)
+    order: CheckpointPersistOrdered | None = None
+    manifest: CheckpointManifestOrdered | None = None
+    held: Mapping[str, Held] = field(default_factory=dict)  # by part, of every host
+    complete: Mapping[str, str] = field(
+        default_factory=dict
+    )  # the parts of the newest complete cut, and their hosts
+    complete_cut: Cut = (-1, 0)
+    asked: frozenset[tuple[str, Cut]] = frozenset()  # parts that servers here restore from
+    ready: Cut = (-1, 0)
+    opened: Cut = (-1, 0)  # the newest of all
+    safe: Cut = (-1, 0)  # the newest that is ready or redundant
+    closed: tuple[Cut, ...] = ()
+    ended: bool = False
+
+    @property
+    def can_be_safe(self) -> bool:
+        """Whether cuts are taken, and get any further than this host's memory."""
+        spec = self.spec
+        return self.opened > (-1, 0) and bool(spec.persist or spec.copies or spec.parity)
+
+    def is_closed(self, cut: Cut) -> bool:
+        return cut in self.closed
+
+
+@dataclass(frozen=True, slots=True)
+class Persisting:
+    """The whole state. `running`: what threads do now; `done`: what is answered, of it `given_up` as failed; `stale` counts refused
+    orders.
+    """
+
+    host: str
+    jobs: Mapping[str, JobCheckpoints] = field(default_factory=dict)
+    peers: Mapping[str, Peer] = field(default_factory=dict)  # this host is among them
+    running: frozenset[Task] = frozenset()
+    done: frozenset[Task] = frozenset()
+    given_up: frozenset[Task] = frozenset()
+    troubles: Mapping[Task, Trouble] = field(default_factory=dict)
+    stale: int = 0
