@@ -71,6 +71,7 @@ class NatsBus(NatsStorage):
         super().__init__()
         self._broker, self.url = broker, broker.url
         self._client: Client | None = None
+        self._gone = asyncio.Event()  # the client is
         self._state: ConnectionState = "disconnected"
         self._refusal: RoverError | None = None  # why we are not connected, when it is not just the network
         self._listeners: list[Callable[[ConnectionState], None]] = []
@@ -169,6 +170,7 @@ class NatsBus(NatsStorage):
         if self._state == "closed":
             return
         client, self._client = self._client, None
+        self._gone.set()
         self._state = "closed"
         for reader in list(self._readers.values()):
             with contextlib.suppress(BusError):
@@ -296,17 +298,22 @@ class NatsBus(NatsStorage):
                 await subscription.unsubscribe()
 
     async def _settle(self, client: Client) -> None:
-        """Wait until the broker has seen all that was sent.
+        """Wait until the broker has seen all that was sent, or is gone: the next connection sends all interests again.
 
-        In a task of its own: nats-py's read loop dies of a pong whose waiter was cancelled.
+        In a task of its own: nats-py's read loop dies of a pong whose waiter was cancelled, and nobody tells a flush that
+        its connection is lost.
         """
-        await asyncio.shield(self._spawn(flush(client)))
+        if self._client is not client:
+            return
+        ends = [self._spawn(flush(client)), self._spawn(self._gone.wait())]
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        ends[1].cancel()
 
     # The connection
 
     async def _open(self) -> None:
         client = await dial(self._broker, self._on_error, self._lost)
-        self._client = client
+        self._client, self._gone = client, asyncio.Event()
         self._denied.clear()
         try:
             answers = await self._questions.begin(client)
@@ -332,6 +339,7 @@ class NatsBus(NatsStorage):
         if self._client is not client:
             return
         self._client = None
+        self._gone.set()
         if self._state == "closed":
             return
         was_connected, self._state = self._state == "connected", "disconnected"

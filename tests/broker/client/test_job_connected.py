@@ -53,6 +53,7 @@ def train(job: rover.Job, clicks: rover.ClickLog, meet: Meet = lambda job, batch
 def witness(stack: Stack) -> np.ndarray[Any, Any]:
     """What the servers wrote at the end, by (epoch, position)."""
     end = stack.call(stack.ended())
+    assert end.state == "completed", end
     exported = read_parts([Path(part) for part in end.summary["parts"]])[NAME]
     return rover.read_witness(exported, rover.Dataset(records=ROWS, batch_size=BATCH, epochs=EPOCHS))
 

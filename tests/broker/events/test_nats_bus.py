@@ -26,6 +26,7 @@ from live_bus import (
 from rover_bus.events.broker import EmbeddedBroker
 from rover_bus.events.errors import AccessDenied, BrokerUnreachable, BusError, NotConnected
 from rover_bus.events.nats_bus import NatsBus
+from rover_bus.events.nats_client import CALL_TIMEOUT_S
 from rover_bus.events.streams import LEADERS, LOG
 
 pytestmark = pytest.mark.broker
@@ -163,6 +164,28 @@ def test_a_broker_that_stays_away_is_awaited_and_calls_fail_at_once(broker: Embe
         await asyncio.sleep(0.5)
         broker.start()
         await serves_again(bus, heard, facts)
+        await bus.close()
+
+    asyncio.run(program())
+
+
+def test_who_subscribes_while_the_broker_dies_is_not_held_up_and_hears_when_it_is_back(
+    broker: EmbeddedBroker,
+) -> None:
+    async def program() -> None:
+        bus = await connect(broker)
+        heard: list[bytes] = []
+        assert broker.pid is not None
+        os.kill(broker.pid, signal.SIGSTOP)  # the subscription is sent, and never confirmed
+        subscribing = asyncio.ensure_future(bus.subscribe("rover.test", lambda msg: heard.append(msg.body)))
+        await asyncio.sleep(0.1)
+        broker.kill()
+        async with asyncio.timeout(CALL_TIMEOUT_S / 2):
+            await subscribing
+        broker.start()
+        await come_true(lambda: bus.connected)
+        await bus.publish("rover.test", b"back")
+        await come_true(lambda: heard == [b"back"])
         await bus.close()
 
     asyncio.run(program())
