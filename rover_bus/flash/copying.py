@@ -20,11 +20,12 @@ BLOCK_BYTES = 256 << 10  # gathered rows wait in the second-level cache until th
 
 
 class Piece(msgspec.Struct, frozen=True):
-    """One array to be brought up to date: all of it (`ids` None), or some rows."""
+    """One array to be brought up to date: all of it (`ids` None), or some rows. `packed`: these go there, one behind another."""
 
     target: Array
     source: Array
     ids: Ids | None
+    packed: Array | None = None
 
     @property
     def size_bytes(self) -> int:
@@ -60,7 +61,11 @@ def _tasks(piece: Piece) -> Iterator[Task]:
     if ids is not None:
         step = max(1, BLOCK_BYTES // max(1, source.nbytes // max(1, len(source))))
         for start in range(0, len(ids), 16 * step):
-            yield lambda part=ids[start : start + 16 * step]: copy_rows(target, source, part)  # type: ignore[misc]
+            part = slice(start, start + 16 * step)
+            if piece.packed is None:
+                yield lambda part=ids[part]: copy_rows(target, source, part)  # type: ignore[misc]
+            else:
+                yield lambda to=piece.packed[part], part=ids[part]: pack_rows(to, source, part)  # type: ignore[misc]
     elif source.flags.c_contiguous and source.nbytes > SPAN_BYTES:
         flat_target, flat_source = as_bytes(target), as_bytes(source)
         for start in range(0, len(flat_source), SPAN_BYTES):
@@ -82,6 +87,24 @@ def copy_rows(target: Array, source: Array, ids: Ids) -> None:
         block = ids[start : start + step]
         rows = records.take(block, mode="clip", out=scratch[: len(block)])
         places.put(block, rows, mode="clip")
+
+
+def pack_rows(target: Array, source: Array, ids: Ids) -> None:
+    """Copy `source[ids]` to a contiguous target of as many rows. Ids must be in range."""
+    if not source.flags.c_contiguous or not source.nbytes:
+        target[:] = source[ids]
+        return
+    _records(source).take(ids, mode="clip", out=_records(target))
+
+
+def put_rows(target: Array, rows: Array, ids: Ids) -> None:
+    """Copy contiguous rows to `target[ids]`; ids out of range go to the first or last row."""
+    if not rows.nbytes:
+        return
+    records, places = _records(rows), _records(target)
+    step = max(1, BLOCK_BYTES // records.itemsize)
+    for start in range(0, len(ids), step):
+        places.put(ids[start : start + step], records[start : start + step], mode="clip")
 
 
 def take_rows(source: Array, ids: Ids) -> Array:

@@ -48,6 +48,7 @@ class DirtyRows:
 
     def __init__(self) -> None:
         self._lists: list[Ids] = []
+        self.count = 0  # ids, repeats counted
         self.whole = False
 
     def add(self, ids: Ids, rows: int) -> None:
@@ -55,17 +56,15 @@ class DirtyRows:
         if self.whole or not len(ids):
             return
         self._lists.append(ids)
+        self.count += len(ids)
         if self.count > rows * MERGE_SHARE:
             self._lists = [merge(self._lists, rows)]
+            self.count = len(self._lists[0])
         if self.count > rows * WHOLE_SHARE:
             self.add_whole()
 
     def add_whole(self) -> None:
-        self.whole, self._lists = True, []
-
-    @property
-    def count(self) -> int:
-        return sum(map(len, self._lists))
+        self.whole, self._lists, self.count = True, [], 0
 
     def cost_bytes(self, array: Array) -> int:
         return array.nbytes if self.whole else self.count * (array.nbytes // max(1, len(array)))
@@ -100,11 +99,14 @@ class DirtySet:
         if self.everything:
             return
         for name, array in arrays.items():
-            rows = self._rows.setdefault(name, DirtyRows())
-            if name in touched:
-                rows.add(touched[name], len(array))
-            else:
+            rows = self._rows.get(name)
+            if rows is None:
+                rows = self._rows[name] = DirtyRows()
+            ids = touched.get(name)
+            if ids is None:
                 rows.add_whole()
+            else:
+                rows.add(ids, len(array))
 
     def cost_bytes(self, arrays: Mapping[str, Array]) -> int:
         """About how many bytes must be copied, growth not counted."""

@@ -141,15 +141,15 @@ def fit(layout: Layout, arrays: Mapping[str, Array]) -> tuple[Layout | None, str
     if len(layout.entries) != len(arrays) or any(entry.name not in arrays for entry in layout.entries):
         known = {entry.name for entry in layout.entries}
         return None, _describe("new", arrays.keys() - known) or _describe("missing", known - arrays.keys())
-    placed = []
+    placed, same = [], True
     for entry in layout.entries:
         array = arrays[entry.name]
         if array.nbytes > entry.room_bytes:
             return None, f"{entry.name} grew to {array.nbytes} bytes, of {entry.room_bytes} prepared"
         if entry.dtype != array.dtype.str or entry.shape != array.shape:
-            entry = msgspec.structs.replace(entry, dtype=array.dtype.str, shape=array.shape)
+            entry, same = msgspec.structs.replace(entry, dtype=array.dtype.str, shape=array.shape), False
         placed.append(entry)
-    return Layout(entries=tuple(placed)), ""
+    return layout if same else Layout(entries=tuple(placed)), ""
 
 
 def _describe(what: str, names: Any) -> str:

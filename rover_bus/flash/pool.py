@@ -15,6 +15,7 @@ from rover_bus.flash.copying import Piece
 from rover_bus.flash.dirty import DirtySet, Ids
 from rover_bus.flash.errors import BrokenCheckpoint, NewerCheckpoint
 from rover_bus.flash.layout import Array, Layout, fit
+from rover_bus.flash.packing import PACKING_SHARE
 from rover_bus.flash.slot import Slot
 
 CREATION_COST = 4  # a slot that must be allocated first costs as much as copying the state a few times
@@ -60,7 +61,8 @@ class SlotPool:
     def add(self, layout: Layout, extra_bytes: int) -> Slot:
         """Allocate one more. Raises NotEnoughMemory."""
         number = 1 + max(self._slots, default=0)
-        slot = Slot.create(places.slot_path(self._directory, self._part, number), number, layout, extra_bytes)
+        path = places.slot_path(self._directory, self._part, number)
+        slot = Slot.create(path, number, layout, extra_bytes, int(PACKING_SHARE * layout.data_bytes))
         self._keep(slot)
         return slot
 
@@ -102,9 +104,11 @@ class SlotPool:
     def dirty(self, slot: Slot) -> DirtySet:
         return self._dirty[slot.number]
 
-    def candidate(self, slot: Slot, arrays: Mapping[str, Array]) -> Candidate:
-        """The slot as `choice` sees it, for a save of `arrays`."""
-        if fit(slot.layout, arrays)[0] is None:
+    def candidate(self, slot: Slot, arrays: Mapping[str, Array], newest_complete: int) -> Candidate:
+        """The slot as `choice` sees it, for a save of `arrays`. What is not to be overwritten is not weighed."""
+        if slot.save_number >= newest_complete > 0:
+            cost = 0
+        elif fit(slot.layout, arrays)[0] is None:
             cost = CREATION_COST * sum(array.nbytes for array in arrays.values())
         else:
             cost = self._dirty[slot.number].cost_bytes(arrays)
@@ -113,9 +117,14 @@ class SlotPool:
             number=slot.number, save_number=slot.save_number, cut=cut, cost_bytes=cost, busy=slot.is_read
         )
 
-    def pieces(self, slot: Slot, arrays: Mapping[str, Array], layout: Layout) -> list[Piece]:
-        """What to copy so that a slot into which `arrays` fit, as `layout`, equals them."""
+    def pieces(self, slot: Slot, arrays: Mapping[str, Array], layout: Layout) -> dict[str, Piece]:
+        """What to copy so that a slot into which `arrays` fit, as `layout`, equals them. By name of the array."""
         held = {entry.name: entry for entry in slot.layout.entries}
         dirty, views = self._dirty[slot.number], slot.views(layout)
-        pieces = [Piece(views[name], array, dirty.stale(held[name], array)) for name, array in arrays.items()]
-        return [piece for piece in pieces if piece.size_bytes]
+        for name, ids in slot.unfolded.items():
+            if len(arrays[name]) >= held[name].shape[0]:  # one that has shrunk is copied whole
+                dirty.note({name: ids}, {name: arrays[name]})
+        pieces = {
+            name: Piece(views[name], array, dirty.stale(held[name], array)) for name, array in arrays.items()
+        }
+        return {name: piece for name, piece in pieces.items() if piece.size_bytes}

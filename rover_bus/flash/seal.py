@@ -10,16 +10,19 @@ from __future__ import annotations
 import struct
 
 import msgspec
+import numpy as np
 import xxhash
 
 from rover_bus.flash.errors import BrokenCheckpoint, NewerCheckpoint
-from rover_bus.flash.layout import Layout
+from rover_bus.flash.layout import Array, Layout
+from rover_bus.flash.packing import Patch
 
 MAGIC = b"ROVERFLH"
-VERSION = 1
+VERSION = 2  # 1: no packed rows
 SEAL = struct.Struct("<8sIIQQQQQQQQ")
 SEAL_ROOM_BYTES = 4096
 VOID = bytes(SEAL.size)
+FOLDED = slice(128, 136)  # of a slot: number of the save whose packed rows are in their places
 MAX_HEAD_BYTES = 1 << 30
 
 
@@ -34,11 +37,12 @@ class Seal(msgspec.Struct, frozen=True, kw_only=True):
     head_bytes: int
     head_digest: int
     data_offset_bytes: int
+    version: int = 1
 
     def encode(self) -> bytes:
         fields = (self.history, self.generation, self.cut, self.save_number)
         place = (self.head_bytes, self.head_digest, self.data_offset_bytes)
-        body = SEAL.pack(MAGIC, VERSION, 1, *fields, *place, 0)
+        body = SEAL.pack(MAGIC, self.version, 1, *fields, *place, 0)
         return body[:-8] + xxhash.xxh3_64_intdigest(body[:-8]).to_bytes(8, "little")
 
 
@@ -51,6 +55,12 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     layout: Layout
     model: str = ""
     extra: bytes = b""
+    patches: tuple[Patch, ...] = ()
+
+    @property
+    def version(self) -> int:
+        """The oldest format whose readers understand this."""
+        return 2 if self.patches else 1
 
 
 def read_seal(raw: bytes) -> Seal | None:
@@ -77,7 +87,18 @@ def read_seal(raw: bytes) -> Seal | None:
         head_bytes=head_bytes,
         head_digest=head_digest,
         data_offset_bytes=data_offset,
+        version=version,
     )
+
+
+def is_folded(raw: Array | bytes, seal: Seal) -> bool:
+    """Whether the packed rows of this save are in their places, by the first bytes of its slot."""
+    return int.from_bytes(bytes(raw[FOLDED]), "little") == seal.save_number
+
+
+def mark_folded(slot: Array, seal: Seal) -> None:
+    """Say that they are. After the last of them is."""
+    slot[FOLDED] = np.frombuffer(seal.save_number.to_bytes(8, "little"), np.uint8)
 
 
 def read_head(raw: bytes, seal: Seal) -> Head:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import mmap
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +20,23 @@ import xxhash
 
 from rover_bus.events.errors import NotEnoughMemory
 from rover_bus.flash import locks
+from rover_bus.flash.copying import Piece
+from rover_bus.flash.dirty import Ids
 from rover_bus.flash.layout import Array, Layout
+from rover_bus.flash.packing import Patch, fold, pack
 from rover_bus.flash.places import digests_path
 from rover_bus.flash.room import read_room, require_room
-from rover_bus.flash.seal import SEAL_ROOM_BYTES, VOID, Head, Seal, read_head, read_seal
+from rover_bus.flash.seal import (
+    FOLDED,
+    SEAL_ROOM_BYTES,
+    VOID,
+    Head,
+    Seal,
+    is_folded,
+    mark_folded,
+    read_head,
+    read_seal,
+)
 
 EXTRA_ROOM_BYTES = 1 << 20
 
@@ -35,19 +48,25 @@ class Slot:
         self, path: Path, number: int, fd: int, layout: Layout, data_offset: int, seal: Seal | None
     ) -> None:
         self.path, self.number, self.layout, self.seal = path, number, layout, seal
-        self._fd, self._data_offset = fd, data_offset
+        self._fd, self._data_offset, self._data_bytes = fd, data_offset, layout.data_bytes
+        self._patches: tuple[Patch, ...] = ()
+        self._viewed: tuple[Layout, Mapping[str, Array]] | None = (
+            None  # views of all arrays take time to make
+        )
         size = os.fstat(fd).st_size
         self._mapping = mmap.mmap(fd, size, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
         self._bytes: Array = np.frombuffer(self._mapping, np.uint8)
 
     @classmethod
-    def create(cls, path: Path, number: int, layout: Layout, extra_bytes: int = 0) -> Slot:
-        """Allocate and populate. Raises NotEnoughMemory, leaving nothing behind."""
+    def create(
+        cls, path: Path, number: int, layout: Layout, extra_bytes: int = 0, packing_bytes: int = 0
+    ) -> Slot:
+        """Allocate and populate, with room for packed rows behind the data. Raises NotEnoughMemory, leaving nothing behind."""
         head_room = 2 * len(msgspec.msgpack.encode(Head(layout=layout))) + max(
             EXTRA_ROOM_BYTES, 2 * extra_bytes
         )
         offset = -(-(SEAL_ROOM_BYTES + head_room) // mmap.PAGESIZE) * mmap.PAGESIZE
-        size = max(offset + layout.data_bytes, offset + 1)
+        size = max(offset + layout.data_bytes + packing_bytes, offset + 1)
         require_room(size, read_room(path.parent), path.parent)
         fresh = path.with_suffix(".new")
         fd = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
@@ -68,7 +87,9 @@ class Slot:
             seal = read_seal(os.pread(fd, SEAL_ROOM_BYTES, 0))
             if seal is not None:
                 head = read_head(os.pread(fd, seal.head_bytes, SEAL_ROOM_BYTES), seal)
-                return cls(path, number, fd, head.layout, seal.data_offset_bytes, seal)
+                slot = cls(path, number, fd, head.layout, seal.data_offset_bytes, seal)
+                slot._patches = head.patches
+                return slot
         except BaseException:
             os.close(fd)
             raise
@@ -95,6 +116,7 @@ class Slot:
     def invalidate(self) -> None:
         """From here until `stamp` the slot holds nothing, whatever happens to this process."""
         self._bytes[: len(VOID)] = 0
+        self._bytes[FOLDED] = 0
         self.seal = None
         digests_path(self.path).unlink(missing_ok=True)
 
@@ -110,16 +132,50 @@ class Slot:
             head_bytes=len(raw),
             head_digest=xxhash.xxh3_64_intdigest(raw),
             data_offset_bytes=self._data_offset,
+            version=head.version,
         )
         self._bytes[: len(VOID)] = np.frombuffer(seal.encode(), np.uint8)
-        self.seal, self.layout = seal, head.layout
+        self.seal, self.layout, self._patches = seal, head.layout, head.patches
 
     def holds_head(self, head: Head) -> bool:
         return SEAL_ROOM_BYTES + len(msgspec.msgpack.encode(head)) <= self._data_offset
 
     def views(self, layout: Layout) -> Mapping[str, Array]:
         """The arrays of a layout that fits this slot's room, writable. Do not keep them."""
-        return layout.views(self._bytes[self._data_offset :])
+        if self._viewed is None or self._viewed[0] is not layout:
+            self._viewed = layout, layout.views(self._data)
+        return self._viewed[1]
+
+    @property
+    def _data(self) -> Array:
+        return self._bytes[self._data_offset :]
+
+    # -- packed rows ---------------------------------------------------------------------------------------------------
+
+    def pack(
+        self, pieces: Mapping[str, Piece], layout: Layout, head: Head
+    ) -> tuple[list[Piece], tuple[Patch, ...]]:
+        """What to copy, touched rows behind the data where there is room: see packing. Before `invalidate`."""
+        todo, patches = pack(pieces, layout, self._data, self._data_bytes)
+        if not patches or self.holds_head(msgspec.structs.replace(head, patches=patches)):
+            return todo, patches
+        return list(pieces.values()), ()
+
+    @property
+    def unfolded(self) -> Mapping[str, Ids]:
+        """Ids of rows that are packed, and not in their places: they are as stale as if they had been touched."""
+        if self.seal is None or not self._patches or is_folded(self._bytes, self.seal):
+            return {}
+        return {patch.name: patch.ids(self._data).astype(np.int64) for patch in self._patches}
+
+    def fold(self, hurried: Callable[[], bool]) -> bool:
+        """Put packed rows into their places; False if that was cut short. The cut is readable before, meanwhile and after."""
+        if self.seal is None or not self._patches or is_folded(self._bytes, self.seal):
+            return True
+        if not fold(self._data, self.layout, self._patches, hurried):
+            return False
+        mark_folded(self._bytes, self.seal)
+        return True
 
     @property
     def size_bytes(self) -> int:
@@ -128,6 +184,7 @@ class Slot:
     def close(self) -> None:
         """Unmap as soon as the last view is gone; the file stays."""
         os.close(self._fd)
+        self._viewed = None
         del self._bytes, self._mapping
 
     def remove(self) -> None:

@@ -20,8 +20,9 @@ import numpy as np
 from rover_bus.flash import locks
 from rover_bus.flash.errors import BrokenCheckpoint, NewerCheckpoint, NoCheckpoint, OtherModel
 from rover_bus.flash.layout import Array, Layout
+from rover_bus.flash.packing import fold
 from rover_bus.flash.places import numbered
-from rover_bus.flash.seal import SEAL_ROOM_BYTES, Head, Seal, read_head, read_seal
+from rover_bus.flash.seal import SEAL_ROOM_BYTES, Head, Seal, is_folded, mark_folded, read_head, read_seal
 
 
 class StagedCut:
@@ -96,6 +97,8 @@ def open_staged(path: Path, *, writable: bool = False) -> StagedCut | None:
             raise BrokenCheckpoint(
                 f"{path} is shorter than its own head says: use another copy of cut {seal.cut}"
             )
+        if head.patches and not is_folded(os.pread(fd, SEAL_ROOM_BYTES, 0), seal):
+            _fold(fd, seal, head)
         # mmap keeps a duplicate of fd: unless it is closed, the lock of this description lives as long as the mapping.
         mapping = mmap.mmap(fd, 0, access=mmap.ACCESS_COPY if writable else mmap.ACCESS_READ)
         data = np.frombuffer(mapping, np.uint8)[seal.data_offset_bytes :]
@@ -104,6 +107,17 @@ def open_staged(path: Path, *, writable: bool = False) -> StagedCut | None:
     finally:
         if staged is None:
             os.close(fd)
+
+
+def _fold(fd: int, seal: Seal, head: Head) -> None:
+    """Put packed rows into their places in the file itself, as its writer would: the lock keeps a next save away."""
+    writing = os.open(f"/proc/self/fd/{fd}", os.O_RDWR | os.O_CLOEXEC)
+    try:
+        slot: Array = np.frombuffer(mmap.mmap(writing, 0), np.uint8)
+    finally:
+        os.close(writing)
+    fold(slot[seal.data_offset_bytes :], head.layout, head.patches)
+    mark_folded(slot, seal)
 
 
 def find_staged(directory: Path, part: str) -> list[Found]:

@@ -189,7 +189,9 @@ class FlashStore:
         if self._regrow and len(self._pool.usable) < 2:
             self._pool.add(plan_layout(arrays, self._headroom), extra_bytes)
         while True:
-            chosen = choose_slot([self._pool.candidate(slot, arrays) for slot in self._pool], self._complete)
+            chosen = choose_slot(
+                [self._pool.candidate(slot, arrays, self._complete) for slot in self._pool], self._complete
+            )
             slot = next(slot for slot in self._pool if slot.number == chosen.number)
             if slot.claim():
                 return slot
@@ -208,16 +210,18 @@ class FlashStore:
         self, slot: Slot, arrays: Mapping[str, Array], layout: Layout, cut: int, rows: Rows, extra: bytes
     ) -> int:
         number, dirty = self._saves + 1, self._pool.dirty(slot)
+        head = Head(layout=layout, model=self.model, extra=extra)
         pieces = self._pool.pieces(slot, arrays, layout)
+        todo, patches = slot.pack(pieces, layout, head)
         slot.invalidate()
         dirty.soil()  # until the last byte is copied
-        copied = copy(pieces, self._threads, self._copiers)
-        head = Head(layout=layout, model=self.model, extra=extra)
+        copy(todo, self._threads, self._copiers)
+        head = msgspec.structs.replace(head, patches=patches)
         slot.stamp(head, history=self.history, generation=self.generation, cut=cut, save_number=number)
         dirty.clean()
         self._links.append((number, self._saves, rows))
         self._saves = number
-        return copied
+        return sum(piece.size_bytes for piece in pieces.values())
 
     def write_links(self) -> None:
         """Say what the saves so far touched, to those who store or copy less than everything. Needed without `background` only."""
@@ -277,15 +281,15 @@ class FlashStore:
             self._rolling = self._roller.submit(self.catch_up)
 
     def catch_up(self) -> int:
-        """Copy the rows by which older slots lag from the newest cut, once that is complete, memory to memory;
-        return bytes copied.
+        """Put the packed rows of the newest cut into their places; once it is complete, copy the rows by which older slots lag
+        from it, memory to memory, and return bytes copied.
 
         Training is not involved: it may run, and a `save` that comes meanwhile waits for the rows of one array at most.
         """
         with self._turn:
             self._write_links()
             source = self._pool.newest
-            if source is None or source.save_number != self._complete:
+            if source is None or not source.fold(self._hurry.is_set) or source.save_number != self._complete:
                 return 0
             return sum(self._roll(slot, source) for slot in self._pool if slot is not source)
 
@@ -295,7 +299,9 @@ class FlashStore:
         if dirty.everything or layout is None or not slot.claim():
             return 0
         try:
-            pieces = [piece for piece in self._pool.pieces(slot, arrays, layout) if piece.ids is not None]
+            pieces = [
+                each for each in self._pool.pieces(slot, arrays, layout).values() if each.ids is not None
+            ]
             if pieces:
                 slot.invalidate()
             copied = 0

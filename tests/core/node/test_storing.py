@@ -154,10 +154,10 @@ def test_nothing_is_stored_without_digests_or_when_memory_has_changed_since(host
     with pytest.raises(BrokenCheckpoint, match="no digests yet"):
         here.do("persist", 1)
     here.do("digest", 1)
-    slot = open_exactly(here.root / "u1", "ps-0", 0, 1).path
-    raw = bytearray(slot.read_bytes())
-    raw[-100] ^= 1
-    slot.write_bytes(raw)
+    staged = open_exactly(here.root / "u1", "ps-0", 0, 1)
+    raw = bytearray(staged.path.read_bytes())
+    raw[staged.seal.data_offset_bytes + 100] ^= 1
+    staged.path.write_bytes(raw)
     with pytest.raises(BrokenCheckpoint, match="changed in memory after they were digested"):
         here.do("persist", 1)
     assert not list(here.storage.rglob("*.part"))

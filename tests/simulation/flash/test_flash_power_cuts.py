@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rover_bus.flash import copying, journal, seal, slot
+from rover_bus.flash import copying, journal, packing, seal, slot
 from rover_bus.flash.chain import choose_kept, should_compact
 from rover_bus.flash.errors import NoCheckpoint
 from rover_bus.flash.manifest import Manifest, PartChain
@@ -129,15 +129,23 @@ STEPS = [
     (slot.Slot, "stamp"),
     (seal.Seal, "encode"),  # between head and seal
 ]
+OF_PACKED_ROWS = [(copying, "pack_rows"), (packing, "put_rows"), (slot, "mark_folded")]
 
 
 @pytest.mark.parametrize("alone", [True, False])
-def test_a_writer_that_dies_at_any_step_leaves_the_newest_complete_cut(root, monkeypatch, alone):
-    """At every step of every save the memory is looked at as the next process would find it: locks gone, bytes as they are."""
-    rng, states, looks = np.random.default_rng(5), {}, []
+@pytest.mark.parametrize("every", [1, 2, 3])
+def test_a_writer_that_dies_at_any_step_leaves_the_newest_complete_cut(root, monkeypatch, alone, every):
+    """At every step of every save the memory is looked at as the next process would find it: locks gone, bytes as they are.
+
+    Packed rows are folded in after each save, or after some only.
+    """
+    rng, states, looks, looking = np.random.default_rng(5), {}, [], []
     state = {"emb": rng.random((5000, 4)), "mlp": rng.random(100)}
 
     def look():
+        if looking:
+            return  # the reader, too, folds packed rows
+        looking.append(True)
         left = root / "left" / "job"
         shutil.rmtree(left.parent, ignore_errors=True)
         shutil.copytree(root / "job", left)
@@ -146,6 +154,7 @@ def test_a_writer_that_dies_at_any_step_leaves_the_newest_complete_cut(root, mon
         assert len(states) - 1 <= found.cut <= len(states)
         for name, array in states[found.cut].items():
             np.testing.assert_array_equal(found.arrays[name], array)
+        looking.clear()
 
     def watched(function):
         def step(*arguments, **named):
@@ -164,14 +173,15 @@ def test_a_writer_that_dies_at_any_step_leaves_the_newest_complete_cut(root, mon
         store.save(state, cut, touched={"emb": ids})
         if not alone:
             store.complete(cut)
-        store.catch_up()
+        if cut % every == 0:
+            store.catch_up()
 
     with FlashStore("job", root=root, threads=1, background=False, alone=alone) as store:
         store.prepare(state)
         save(1)
-        for owner, name in STEPS:
+        for owner, name in STEPS + OF_PACKED_ROWS:
             monkeypatch.setattr(owner, name, watched(getattr(owner, name)))
-        for cut in range(2, 7):
+        for cut in range(2, 9):
             save(cut)
         monkeypatch.undo()
     assert len(looks) > 60
@@ -207,3 +217,36 @@ def test_the_next_process_goes_on_from_what_a_dead_writer_left(root, monkeypatch
         found = newest_staged(root / "job", "state")
         for name, array in saved.items():
             np.testing.assert_array_equal(found.arrays[name], array)
+
+
+@pytest.mark.parametrize("death", OF_PACKED_ROWS[1:])
+def test_a_process_that_dies_while_it_folds_leaves_a_cut_that_the_next_one_folds(root, monkeypatch, death):
+    rng = np.random.default_rng(7)
+    state = {"emb": rng.random((5000, 4)), "adagrad": rng.random((5000, 4)), "mlp": rng.random(100)}
+    calls, put_rows = [], packing.put_rows
+
+    def die_at_the_second(*arguments):
+        calls.append(arguments)
+        if len(calls) == 2 or death[1] == "mark_folded":
+            raise KeyboardInterrupt
+        return put_rows(*arguments)
+
+    store = FlashStore("job", root=root, threads=1, background=False)
+    store.prepare(state)
+    for cut in range(1, 4):
+        ids = rng.integers(0, 5000, 30)
+        for name in ("emb", "adagrad"):
+            state[name][ids] += cut
+        store.save(state, cut, touched={"emb": ids, "adagrad": ids} if cut > 1 else None)
+    with monkeypatch.context() as patch:
+        patch.setattr(*death, die_at_the_second)
+        with pytest.raises(KeyboardInterrupt):
+            store.catch_up()
+    store.close()
+    again = FlashStore("job", root=root, threads=1, background=False)
+    restored = again.restore()
+    assert restored.cut == 3
+    for name, array in state.items():
+        np.testing.assert_array_equal(restored.arrays[name], array)
+    del restored
+    again.close()
