@@ -95,7 +95,7 @@ class Transfer:
         while not (fetched.rounds and (fetched.left <= FEW_ROWS or fetched.rounds > MOST_ROUNDS)):
             number += 1
             yield self._writing(fetched, body, False)
-            yield Pace(len(body) / RATE_BYTES)
+            yield Pace(0.0 if self._source_is_slow else len(body) / RATE_BYTES)
             fetched, body = yield from self._fetch(number, False)
         yield self._writing(fetched, body, False)
         fetched, body = yield from self._fetch(number + 1, True)
@@ -132,6 +132,11 @@ class Transfer:
                 raise BadMessage(f"server {self.order.source.index} refused: {reply.message}")
             yield Rest(rest_s)
             rest_s = min(2 * rest_s, LONGEST_REST_S)
+
+    @property
+    def _source_is_slow(self) -> bool:
+        """Whether its answers were late again and again: then workers wait for it anyway, until its slots have left."""
+        return self._chunk_bytes > 2 * CHUNK_BYTES
 
     def _adapt(self, answer_s: float) -> None:
         """Ask a source that answers late for more at a time, and for less again, little by little, when it does not."""

@@ -7,11 +7,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from moving_slots import TABLES, Rollout, Training, compress
 
+from rover_bus.ps import transfer
 from rover_bus.ps.catalogue import Keys
 from rover_bus.ps.exchange import Receive
 from rover_bus.ps.moving import Departure, Part
 from rover_bus.ps.ranges import mask_of, members_of
-from rover_bus.ps.transfer import CHUNK_BYTES, LARGEST_CHUNK
+from rover_bus.ps.transfer import CHUNK_BYTES, LARGEST_CHUNK, Pace
 
 
 def test_a_move_under_load_changes_nothing_but_the_place(moved):
@@ -44,6 +45,28 @@ def test_a_source_that_answers_late_is_asked_for_more_at_a_time(moved, monkeypat
     rollout.move(0, 2, [(300, 1200)], training.step)
     assert wanted[:3] == [CHUNK_BYTES, 2 * CHUNK_BYTES, 4 * CHUNK_BYTES]
     assert max(wanted) == LARGEST_CHUNK
+    training.check()
+
+
+def test_no_pace_is_kept_for_a_source_that_is_late_again_and_again(moved, monkeypatch):
+    _, rollout, training = moved
+    training.step()
+    paces = []
+
+    def pace(seconds):
+        paces.append(seconds)
+        return Pace(seconds)
+
+    monkeypatch.setattr(transfer, "Pace", pace)
+    monkeypatch.setattr(transfer, "CHUNK_BYTES", 2048)
+    monkeypatch.setattr(transfer, "LARGEST_CHUNK", 8192)
+    rollout.move(0, 1, [(0, 300)], training.step)
+    assert min(paces) > 0
+    paces.clear()
+    rollout.answer_s = 0.05
+    rollout.move(0, 2, [(300, 1200)], training.step)
+    assert paces[0] > 0, "one late answer may be chance"
+    assert set(paces[1:]) == {0.0}, "workers wait for a slow source anyway"
     training.check()
 
 
