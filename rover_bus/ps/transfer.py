@@ -24,6 +24,7 @@ from rover_bus.ps.moving import FEW_ROWS
 CHUNK_BYTES = 3 << 18  # little enough to fit in while a worker computes
 LARGEST_CHUNK = 4 * CHUNK_BYTES  # from a source that answers late: it rarely gets to run
 LATE_S = 0.02  # longer than a source may let us wait for its workers' sake
+MOST_UNWRITTEN = 4  # chunks of such a source: who just ran, and answered, answers the next request at once
 RATE_BYTES = 64 << 20  # a second, while workers train: what a copy takes of them, it takes by the byte
 MOST_ROUNDS = 8  # of catching up: a slot that changes faster than that is handed over as it is
 FIRST_REST_S, LONGEST_REST_S = (
@@ -90,13 +91,17 @@ class Transfer:
             self.status = MoveStatus(move=self.order.move, phase="failed", detail=str(error))
 
     def _fetch_all(self) -> Steps:
-        number = 1
+        number, unwritten = 1, []
         fetched, body = yield from self._fetch(number, False)
         while not (fetched.rounds and (fetched.left <= FEW_ROWS or fetched.rounds > MOST_ROUNDS)):
             number += 1
-            yield self._writing(fetched, body, False)
+            unwritten.append(self._writing(fetched, body, False))
+            if not self._source_is_slow or len(unwritten) == MOST_UNWRITTEN:
+                yield from unwritten
+                unwritten = []
             yield Pace(0.0 if self._source_is_slow else len(body) / RATE_BYTES)
             fetched, body = yield from self._fetch(number, False)
+        yield from unwritten
         yield self._writing(fetched, body, False)
         fetched, body = yield from self._fetch(number + 1, True)
         yield self._writing(fetched, body, True)
