@@ -306,8 +306,10 @@ class NatsBus(NatsStorage):
         if self._client is not client:
             return
         ends = [self._spawn(flush(client)), self._spawn(self._gone.wait())]
-        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-        ends[1].cancel()
+        try:
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            ends[1].cancel()
 
     # The connection
 

@@ -31,6 +31,8 @@ class Piece(msgspec.Struct, frozen=True):
     def size_bytes(self) -> int:
         if self.ids is None:
             return self.source.nbytes
+        if not len(self.ids):
+            return 0
         return len(self.ids) * (self.source.nbytes // max(1, len(self.source)))
 
 

@@ -87,9 +87,14 @@ class DirtySet:
     def clean(self) -> None:
         self.everything, self._rows = False, {}
 
-    def clean_rows(self) -> None:
-        """Forget touched rows, keep the arrays that are stale as a whole."""
-        self._rows = {name: rows for name, rows in self._rows.items() if rows.whole}
+    @property
+    def is_clean(self) -> bool:
+        """Whether the slot holds the state as it was last noted."""
+        return not self.everything and not any(rows.whole or rows.count for rows in self._rows.values())
+
+    def clean_rows(self, name: str) -> None:
+        """Forget the touched rows of an array: they were copied."""
+        self._rows.pop(name, None)
 
     def soil(self) -> None:
         self.everything, self._rows = True, {}
@@ -107,6 +112,11 @@ class DirtySet:
                 rows.add_whole()
             else:
                 rows.add(ids, len(array))
+
+    def add(self, name: str, ids: Ids, rows: int) -> None:
+        """Some rows of an array that has `rows` in the slot are stale there, for whatever reason."""
+        if not self.everything:
+            self._rows.setdefault(name, DirtyRows()).add(ids, rows)
 
     def cost_bytes(self, arrays: Mapping[str, Array]) -> int:
         """About how many bytes must be copied, growth not counted."""
@@ -128,8 +138,8 @@ class DirtySet:
 
 
 def merge(lists: list[Ids], rows: int) -> Ids:
-    """The distinct ids of all lists, ascending."""
-    seen = np.zeros(rows, np.bool_)
+    """The distinct ids of all lists, ascending. Some may come from a time at which the array had more than `rows`."""
+    seen = np.zeros(max([rows, *(1 + int(ids.max()) for ids in lists if len(ids))]), np.bool_)
     for ids in lists:
         seen[ids] = True
     return np.flatnonzero(seen)

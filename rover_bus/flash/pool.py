@@ -101,6 +101,17 @@ class SlotPool:
         for dirty in self._dirty.values():
             dirty.note(touched, arrays)
 
+    def invalidate(self, slot: Slot) -> None:
+        """From here on the slot holds no cut; what it lacks is known all the same."""
+        self._note_unfolded(slot)
+        slot.invalidate()
+
+    def _note_unfolded(self, slot: Slot) -> None:
+        """Rows that were packed and never put into their places are as stale as if they had been touched."""
+        held = {entry.name: entry for entry in slot.layout.entries}
+        for name, ids in slot.unfolded.items():
+            self._dirty[slot.number].add(name, ids, held[name].shape[0])
+
     def dirty(self, slot: Slot) -> DirtySet:
         return self._dirty[slot.number]
 
@@ -120,10 +131,8 @@ class SlotPool:
     def pieces(self, slot: Slot, arrays: Mapping[str, Array], layout: Layout) -> dict[str, Piece]:
         """What to copy so that a slot into which `arrays` fit, as `layout`, equals them. By name of the array."""
         held = {entry.name: entry for entry in slot.layout.entries}
+        self._note_unfolded(slot)
         dirty, views = self._dirty[slot.number], slot.views(layout)
-        for name, ids in slot.unfolded.items():
-            if len(arrays[name]) >= held[name].shape[0]:  # one that has shrunk is copied whole
-                dirty.note({name: ids}, {name: arrays[name]})
         pieces = {
             name: Piece(views[name], array, dirty.stale(held[name], array)) for name, array in arrays.items()
         }

@@ -114,7 +114,7 @@ class Slot:
         return self.seal.save_number if self.seal else 0
 
     def invalidate(self) -> None:
-        """From here until `stamp` the slot holds nothing, whatever happens to this process."""
+        """From here until `stamp` the slot holds nothing, whatever happens to this process, and `unfolded` is forgotten with it."""
         self._bytes[: len(VOID)] = 0
         self._bytes[FOLDED] = 0
         self.seal = None

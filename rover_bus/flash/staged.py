@@ -1,6 +1,7 @@
 """A staged cut as its readers see it: locked against overwriting, mapped without a copy.
 
-Fed by slot files; feeds restores (copy-on-write), persisters, mirrors and digests (read only). The lock lives in
+Fed by slot files; feeds restores (copy-on-write), persisters, mirrors and digests (read only). The first reader puts rows
+that the writer packed into their places, in the file; that changes nothing that anybody reads. The lock lives in
 the file description that the mapping keeps, so it is given up when the last array is gone, or with the process, and
 never by anybody's forgetting. Who reads and is done uses `with`: an exception's traceback keeps the arrays of the frames
 that it went through, for as long as somebody keeps the exception.
@@ -76,8 +77,8 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def open_staged(path: Path, *, writable: bool = False) -> StagedCut | None:
-    """Lock and map a slot; None if it is being written, holds nothing or is gone. `writable` maps copy-on-write:
-    the file never changes.
+    """Lock and map a slot; None if it is being written, holds nothing or is gone. `writable` maps copy-on-write: what is
+    written to the arrays never reaches the file. Rows that its writer packed are put into their places first (packing).
 
     Raises NewerCheckpoint and BrokenCheckpoint.
     """
@@ -97,11 +98,15 @@ def open_staged(path: Path, *, writable: bool = False) -> StagedCut | None:
             raise BrokenCheckpoint(
                 f"{path} is shorter than its own head says: use another copy of cut {seal.cut}"
             )
-        if head.patches and not is_folded(os.pread(fd, SEAL_ROOM_BYTES, 0), seal):
-            _fold(fd, seal, head)
+        folded = (
+            not head.patches or is_folded(os.pread(fd, SEAL_ROOM_BYTES, 0), seal) or _fold(fd, seal, head)
+        )
         # mmap keeps a duplicate of fd: unless it is closed, the lock of this description lives as long as the mapping.
-        mapping = mmap.mmap(fd, 0, access=mmap.ACCESS_COPY if writable else mmap.ACCESS_READ)
+        mapping = mmap.mmap(fd, 0, access=mmap.ACCESS_COPY if writable or not folded else mmap.ACCESS_READ)
         data = np.frombuffer(mapping, np.uint8)[seal.data_offset_bytes :]
+        if not folded:
+            fold(data, head.layout, head.patches)
+            data.flags.writeable = writable
         staged = StagedCut(path, seal, head, data, fd)
         return staged
     finally:
@@ -109,15 +114,22 @@ def open_staged(path: Path, *, writable: bool = False) -> StagedCut | None:
             os.close(fd)
 
 
-def _fold(fd: int, seal: Seal, head: Head) -> None:
-    """Put packed rows into their places in the file itself, as its writer would: the lock keeps a next save away."""
-    writing = os.open(f"/proc/self/fd/{fd}", os.O_RDWR | os.O_CLOEXEC)
+def _fold(fd: int, seal: Seal, head: Head) -> bool:
+    """Put packed rows into their places in the file itself, as its writer would: the lock keeps a next save away.
+
+    False for who may not write there: he does it in his own memory.
+    """
+    try:
+        writing = os.open(f"/proc/self/fd/{fd}", os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return False
     try:
         slot: Array = np.frombuffer(mmap.mmap(writing, 0), np.uint8)
     finally:
         os.close(writing)
     fold(slot[seal.data_offset_bytes :], head.layout, head.patches)
     mark_folded(slot, seal)
+    return True
 
 
 def find_staged(directory: Path, part: str) -> list[Found]:

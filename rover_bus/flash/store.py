@@ -138,6 +138,7 @@ class FlashStore:
         with self._my_turn():
             fitting = sum(fit(slot.layout, arrays)[0] is not None for slot in self._pool.usable)
             fresh = [self._pool.add(layout, extra_bytes) for _ in range(fitting, self._count)]
+        self._roll_later()
         return sum(slot.size_bytes for slot in fresh)
 
     def save(
@@ -261,8 +262,9 @@ class FlashStore:
                 if self._pool.is_lent(slot):
                     self._pool.drop(slot)
                 elif slot.claim():
-                    slot.invalidate()
+                    self._pool.invalidate(slot)
                     slot.release()
+        self._roll_later()
 
     def tidy(self) -> int:
         """Free slots that the state has outgrown and nobody needs; return their bytes. Slow: not while training waits."""
@@ -273,6 +275,7 @@ class FlashStore:
                 if spare and not self._pool.is_lent(slot) and slot.claim():
                     freed += slot.size_bytes
                     self._pool.drop(slot)
+        self._roll_later()  # it gave way to us, perhaps before it was done
         return freed
 
     def _roll_later(self) -> None:
@@ -289,7 +292,10 @@ class FlashStore:
         with self._turn:
             self._write_links()
             source = self._pool.newest
-            if source is None or not source.fold(self._hurry.is_set) or source.save_number != self._complete:
+            if source is None or not source.fold(self._hurry.is_set):
+                return 0
+            # Rows of a save that was refused are noted everywhere, and in no slot: nothing of them is to be had from this one.
+            if source.save_number != self._complete or not self._pool.dirty(source).is_clean:
                 return 0
             return sum(self._roll(slot, source) for slot in self._pool if slot is not source)
 
@@ -299,17 +305,16 @@ class FlashStore:
         if dirty.everything or layout is None or not slot.claim():
             return 0
         try:
-            pieces = [
-                each for each in self._pool.pieces(slot, arrays, layout).values() if each.ids is not None
-            ]
-            if pieces:
+            pieces = self._pool.pieces(slot, arrays, layout)
+            by_rows = {name: piece for name, piece in pieces.items() if piece.ids is not None}
+            if by_rows:
                 slot.invalidate()
             copied = 0
-            for piece in pieces:
+            for name, piece in by_rows.items():
                 if self._hurry.is_set():
                     return copied
                 copied += copy([piece], 1, None)
-            dirty.clean_rows()
+                dirty.clean_rows(name)
             return copied
         finally:
             slot.release()

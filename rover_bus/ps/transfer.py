@@ -23,6 +23,7 @@ from rover_bus.ps.moving import FEW_ROWS
 
 CHUNK_BYTES = 3 << 18  # little enough to fit in while a worker computes
 LARGEST_CHUNK = 4 * CHUNK_BYTES  # from a source that answers late: it rarely gets to run
+NETWORK_BYTES = 125e6  # a second: the slowest network on which a large answer is not taken for a late one
 LATE_S = 0.02  # longer than a source may let us wait for its workers' sake
 MOST_UNWRITTEN = 4  # chunks of such a source: who just ran, and answered, answers the next request at once
 RATE_BYTES = 64 << 20  # a second, while workers train: what a copy takes of them, it takes by the byte
@@ -97,12 +98,13 @@ class Transfer:
             number += 1
             unwritten.append(self._writing(fetched, body, False))
             if not self._source_is_slow or len(unwritten) == MOST_UNWRITTEN:
-                yield from unwritten
+                for writing in unwritten:
+                    yield writing
                 unwritten = []
             yield Pace(0.0 if self._source_is_slow else len(body) / RATE_BYTES)
             fetched, body = yield from self._fetch(number, False)
-        yield from unwritten
-        yield self._writing(fetched, body, False)
+        for writing in [*unwritten, self._writing(fetched, body, False)]:
+            yield writing
         fetched, body = yield from self._fetch(number + 1, True)
         yield self._writing(fetched, body, True)
 
@@ -129,7 +131,7 @@ class Transfer:
                 answer = yield self._ask(number, last)
             reply = messages.decode_reply(answer.header) if answer is not None else None
             if answer is not None and isinstance(reply, Fetched) and reply.number == number:
-                self._adapt(answer.seconds)
+                self._adapt(answer.seconds, len(answer.body))
                 return reply, answer.body
             if isinstance(reply, RefusedMessage) and not (
                 reply.retry_s or reply.code == messages.UNKNOWN_MOVE
@@ -143,9 +145,13 @@ class Transfer:
         """Whether its answers were late again and again: then workers wait for it anyway, until its slots have left."""
         return self._chunk_bytes > 2 * CHUNK_BYTES
 
-    def _adapt(self, answer_s: float) -> None:
-        """Ask a source that answers late for more at a time, and for less again, little by little, when it does not."""
-        wanted = 2 * self._chunk_bytes if answer_s > LATE_S else self._chunk_bytes - CHUNK_BYTES // 8
+    def _adapt(self, answer_s: float, size_bytes: int) -> None:
+        """Ask a source that answers late for more at a time, and for less again, little by little, when it does not.
+
+        What the bytes take on their way is not the source's lateness.
+        """
+        late = answer_s > LATE_S + size_bytes / NETWORK_BYTES
+        wanted = 2 * self._chunk_bytes if late else self._chunk_bytes - CHUNK_BYTES // 8
         self._chunk_bytes = min(max(wanted, CHUNK_BYTES), LARGEST_CHUNK)
 
     def _ask(self, number: int, last: bool) -> Ask:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import time
+from contextlib import suppress
+
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from rover_bus.flash.errors import BrokenCheckpoint
+from rover_bus.flash.errors import BrokenCheckpoint, SlotsBusy
 from rover_bus.flash.layout import plan_layout
 from rover_bus.flash.packing import Patch, fold
 from rover_bus.flash.seal import is_folded
-from rover_bus.flash.staged import find_staged, newest_staged
+from rover_bus.flash.staged import find_staged, newest_staged, open_staged
 from rover_bus.flash.store import FlashStore
 
 ROWS = 3000
@@ -141,6 +145,135 @@ def test_whatever_is_saved_folded_and_read_in_between_the_newest_cut_is_the_stat
                 store = begin()
     assert_newest(store, last)
     store.remove()
+
+
+STEPS_OF_A_PART = [
+    "save",
+    "save",
+    "complete",
+    "abandon",
+    "fold",
+    "half-fold",
+    "read",
+    "next-process",
+    "shrink",
+    "grow",
+    "tidy",
+]
+OF_PARTS = st.lists(st.sampled_from(STEPS_OF_A_PART), min_size=4, max_size=16)
+
+
+@settings(max_examples=150, deadline=None)
+@given(steps=OF_PARTS, slots=st.integers(2, 3), seed=st.integers(0, 99))
+@example(steps=["save", "complete", "save", "complete", "fold", "save", "abandon", "save"], slots=2, seed=1)
+@example(
+    steps=["save", "complete", "save", "complete", "fold", "save", "save", "abandon", "fold", "save"],
+    slots=2,
+    seed=1,
+)
+def test_every_staged_cut_of_a_part_is_what_was_saved_as_it(tmp_path_factory, steps, slots, seed):
+    """As a server uses it: cuts are completed or given up later; saves may be refused, and are not repeated."""
+    rng, root = np.random.default_rng(seed), tmp_path_factory.mktemp("flash")
+    state, saved, cut, regrown = make_state(rng), {}, 0, False
+
+    def begin():
+        store = FlashStore("job", root=root, threads=1, background=False, alone=False, slots=slots)
+        store.prepare(state)
+        return store
+
+    def check():
+        for found in find_staged(store.directory, "state"):
+            with open_staged(found.path) as staged:
+                for name, array in saved[staged.cut].items():
+                    np.testing.assert_array_equal(
+                        staged.arrays[name], array, err_msg=f"{name} of {staged.cut}"
+                    )
+
+    store = begin()
+    for step in steps:
+        match step:
+            case "save":
+                cut += 1
+                touched = train(state, rng, 20)
+                if regrown:
+                    del touched[
+                        "count"
+                    ]  # new rows in the place of old ones: whoever does not name them all names none
+                regrown = False
+                with suppress(SlotsBusy):
+                    store.save(state, cut, touched=touched)
+                    saved[cut] = {name: array.copy() for name, array in state.items()}
+            case "complete":
+                if cut in saved:
+                    store.complete(cut)
+            case "abandon":
+                store.abandon(lambda seal, cut=cut: seal.cut == cut)
+            case "shrink":
+                state["count"] = state["count"][: ROWS // 2].copy()
+            case "grow":
+                regrown |= len(state["count"]) < ROWS
+                state["count"] = np.concatenate(
+                    [state["count"], np.ones(ROWS - len(state["count"]), np.int64)]
+                )
+            case "tidy":
+                store.tidy()
+            case "fold":
+                store.catch_up()
+            case "half-fold":
+                calls = iter([False, False, True])
+                with pytest.MonkeyPatch.context() as patch:
+                    patch.setattr(store._hurry, "is_set", lambda calls=calls: next(calls, True))
+                    store.catch_up()
+            case "read":
+                check()
+            case "next-process":
+                store.close()
+                store = begin()
+    check()
+    store.remove()
+
+
+def test_an_array_with_packed_rows_may_become_a_single_value(make_store, rng):
+    state, store = make_state(rng), make_store()
+    saved_twice(store, state, rng)
+    store.save(state, 3, touched=train(state, rng, 20))
+    state["count"] = np.array(7)
+    for cut in (4, 5, 6):
+        store.save(state, cut)
+    assert_newest(store, state)
+
+
+def test_the_roller_comes_back_after_it_gave_way(make_store, rng):
+    state, store = make_state(rng), make_store(background=True)
+    saved_twice(store, state, rng)
+    for cut in range(3, 30):
+        path = store.save(state, cut, touched=train(state, rng, 20)).path
+        store.tidy()
+    seal = find_staged(store.directory, "state")[0].seal
+    deadline = time.monotonic() + 10
+    while not is_folded(path.read_bytes(), seal) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert is_folded(path.read_bytes(), seal), "nobody folded what was packed"
+
+
+def test_who_may_only_read_sees_the_cut_all_the_same(make_store, rng, monkeypatch):
+    state, store = make_state(rng), make_store()
+    saved_twice(store, state, rng)
+    path = store.save(state, 3, touched=train(state, rng, 20)).path
+    opened = os.open
+
+    def refuse(path, flags, *more, **named):
+        if flags & os.O_RDWR:
+            raise PermissionError(13, "read-only", str(path))
+        return opened(path, flags, *more, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", refuse)
+        assert_newest(store, state)
+        found = newest_staged(store.directory, "state")
+    with pytest.raises(ValueError, match="read-only"):
+        found.arrays["emb"][0] = 0
+    assert not is_folded(path.read_bytes(), found.seal)
 
 
 @pytest.mark.parametrize(
