@@ -178,6 +178,8 @@ def lose_state(
     if spec is None or state.phase == "ended":
         return
     if spec.on_server_lost == "fail" or state.stop or _too_many_losses(state):
+        if lost is not None and spec.checkpoint is None:
+            detail += ", and no [checkpoint] table had it kept"
         yield from end(state, "failed", reason, detail, cause)
         return
     yield from rollout.interrupt(state, detail, cause)
