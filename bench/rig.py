@@ -37,7 +37,7 @@ def run(program: Coroutine[Any, Any, T]) -> T:
 
 def make_clicks(folder: Path, rows: int, eval_rows: int) -> None:
     """Write train.tsv and eval.tsv, clicks in Criteo's shape."""
-    from rover_bus.cli.job_file import find_example
+    from rover_bus.client.programs import find_example
 
     sizes = ["--rows", str(rows), "--eval-rows", str(eval_rows)]
     command = [sys.executable, str(find_example("clicks.py")), "train.tsv", "eval.tsv", *sizes]

@@ -19,8 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rover_bus.client.data import Bag, Columns, Schema
+from rover_bus.client.scoring import Model
 from rover_bus.events.errors import InputError
 from rover_bus.ps.spec import Adagrad, Constant, Dense, Growing, Init, Normal, RowAdagrad, Table, Uniform
+from rover_bus.ps.store import Parameters
 
 Array = NDArray[np.float32]
 Arrays = dict[str, Any]
@@ -170,6 +172,19 @@ class Dlrm:
             found[table] = np.repeat(
                 d_rows[:, n] / np.maximum(sizes, 1)[:, None].astype(np.float32), sizes, axis=0
             )
+
+
+def predict(model: Model, batch: Columns) -> Array:
+    """Score rows with an exported model: what `rover predict` and `scoring.load(...).predict` call for `program = "dlrm"`."""
+    network = Dlrm(model.schema, Settings.parse(model.settings))
+    return network.predict(batch, look_up(network, model, batch))
+
+
+def look_up(network: Dlrm, parameters: Parameters | Model, columns: Columns) -> dict[str, Any]:
+    """Read what a batch needs, without the promise of a push: from a job's parameters, or from an exported model."""
+    layers = [table.name for table in network.tables() if isinstance(table, Dense)]
+    values = {name: parameters.read(name) for name in layers}
+    return values | {name: parameters.read(name, ids) for name, ids in network.ids(columns).items()}
 
 
 def sigmoid(logits: Array) -> Array:

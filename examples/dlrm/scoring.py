@@ -1,17 +1,14 @@
-"""How good a model is: AUC, log loss, and a score for every row of an evaluation file."""
+"""How good a model is: AUC and log loss on an evaluation file."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import numpy as np
-from dlrm import Dlrm
+from dlrm import Dlrm, look_up
 from numpy.typing import NDArray
 
-from rover_bus.client.data import ClickLog, Columns
-from rover_bus.ps.spec import Dense
+from rover_bus.client.data import ClickLog
 from rover_bus.ps.store import Parameters
 
 
@@ -33,23 +30,6 @@ def evaluate(model: Dlrm, parameters: Parameters, log: ClickLog) -> Evaluation:
         labels[columns.rows] = columns.labels
     usable = ~np.isnan(scores)
     return Evaluation(auc(labels[usable], scores[usable]), log_loss(labels[usable], scores[usable]), scores)
-
-
-def look_up(model: Dlrm, parameters: Parameters, columns: Columns) -> dict[str, Any]:
-    """Read what a batch needs, without the promise of a push."""
-    layers = [table.name for table in model.tables() if isinstance(table, Dense)]
-    values = {name: parameters.read(name) for name in layers}
-    return values | {name: parameters.read(name, ids) for name, ids in model.ids(columns).items()}
-
-
-def write_scores(path: str | Path, scores: NDArray[np.float32]) -> None:
-    """Write `row,score` for every row of the evaluation file; the score of a row that could not be used is empty."""
-    lines = [
-        f"{row},{'' if np.isnan(score) else f'{score:.7g}'}\n" for row, score in enumerate(scores.tolist())
-    ]
-    partial = Path(f"{path}.partial")
-    partial.write_text("row,score\n" + "".join(lines))
-    partial.replace(path)
 
 
 def auc(labels: NDArray[np.float32], scores: NDArray[np.float32]) -> float:

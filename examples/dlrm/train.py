@@ -7,10 +7,11 @@ program trains alone: `rover run --plain JOB.toml`.
 from __future__ import annotations
 
 from dlrm import Dlrm, Settings
-from scoring import evaluate, write_scores
+from scoring import evaluate
 
 import rover_bus.client as rover
 from rover_bus.client.data import ClickLog, Schema, open_log
+from rover_bus.client.scoring import write_scores
 from rover_bus.ps.store import BatchKey
 
 

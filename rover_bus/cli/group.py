@@ -50,6 +50,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "Results and checks": {
         "export": ("export", "Write the trained model of a job as .npz."),
+        "predict": ("predict", "Score the rows of a data file with an exported model."),
         "checkpoint": ("checkpoint", "List, verify, restore and prune checkpoints on their storage."),
         "witness": ("witness", "Write how often each sample was trained, as the servers saw it."),
         "simulate": ("simulate", "Live deterministic histories of the whole system."),

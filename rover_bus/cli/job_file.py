@@ -19,12 +19,12 @@ from typing import Any
 import msgspec
 
 from rover_bus.cli.units import parse_bytes, parse_seconds
+from rover_bus.client.programs import BUILT_IN, SCORER, SCORING, find_example
 from rover_bus.events.errors import InputError
 from rover_bus.events.job import CheckpointSpec, DataSpec, JobSpec, LeaseSpec, PlanSpec, RoleSpec, StopSpec
 from rover_bus.events.subjects import name as check_name
 from rover_bus.flash.location import is_address, parse_location
 
-BUILT_IN = {"dlrm": "dlrm/train.py"}
 TABLES: dict[str, type[msgspec.Struct]] = {
     "data": DataSpec,
     "workers": RoleSpec,
@@ -53,7 +53,10 @@ def read_job(
     fields["directory"] = str(directory)
     if "data" not in fields:
         raise InputError(f'{path.name}: there is no [data]: say what to train on, `train = "clicks.csv"`')
-    fields["program"] = find_program(fields.get("program", "dlrm"), directory, path)
+    program = fields.get("program", "dlrm")
+    if isinstance(program, str):
+        fields.setdefault("scoring", program)
+    fields["program"] = find_program(program, directory, path)
     data = fields["data"]
     for key in ("train", "evaluate"):
         if data.get(key):
@@ -75,6 +78,10 @@ def read_job(
     except msgspec.ValidationError as error:
         raise InputError(f"{path.name}: {_spoken(error)}") from None
     check_name(spec.name, "job name")
+    if spec.scoring and spec.scoring not in SCORING and not SCORER.fullmatch(spec.scoring):
+        raise InputError(
+            f'{path.name}: scoring must be "module:function", or a built-in program ({", ".join(SCORING)}), not {spec.scoring!r}'
+        )
     return spec
 
 
@@ -129,15 +136,6 @@ def find_program(program: object, directory: Path, path: Path) -> list[str]:
     if shutil.which(command if "/" not in command else str(directory / command)) is None:
         raise InputError(f"{path.name}: program {command!r} is not there, or cannot be executed")
     return [str(word) for word in program]
-
-
-def find_example(relative: str) -> Path:
-    """Find an example in the wheel, or beside the package in a checkout."""
-    package = Path(__file__).parents[1]
-    for root in (package / "_examples", package.parent / "examples"):
-        if (root / relative).is_file():
-            return root / relative
-    raise InputError(f"this installation lacks examples/{relative}: install rover-bus again")
 
 
 def _read_toml(path: Path) -> dict[str, Any]:

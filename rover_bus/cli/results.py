@@ -11,14 +11,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from rover_bus.client.model_file import ModelFile
 from rover_bus.client.witness import NAME as WITNESS
 from rover_bus.client.witness import read_witness
+from rover_bus.events.bus import Bus
+from rover_bus.events.codec import decode
 from rover_bus.events.errors import InputError
+from rover_bus.events.facts import DatasetRegistered, JobSubmitted
 from rover_bus.events.job import Dataset
-from rover_bus.ps.parts import read_parts
+from rover_bus.events.model_card import ModelCard, card_of
+from rover_bus.events.streams import FACTS
+from rover_bus.events.subjects import job_fact
+from rover_bus.ps.parts import read_header, read_parts
+from rover_bus.ps.spec import Table
 from rover_bus.ps.store import Exported
 
 
@@ -58,23 +67,37 @@ def count_witness(witness: npt.NDArray[np.int32]) -> WitnessCount:
     )
 
 
-def export_model(paths: Iterable[Path], out: Path) -> dict[str, tuple[int, ...]]:
-    """Write a model as one .npz that numpy alone can read; return the shapes by name. A table's ids are `<name>.ids`."""
-    arrays = arrays_of(read_parts(paths))
-    write_whole(out, lambda path: np.savez(path, allow_pickle=False, **arrays))
-    return {name: array.shape for name, array in arrays.items()}
+def model_of_parts(paths: Iterable[Path], card: ModelCard) -> ModelFile:
+    """Return the model that servers wrote. Raises InputError when parts are missing or do not belong together."""
+    paths = list(paths)
+    header = read_header(paths[0])
+    return model_of(read_parts(paths), header.tables, card, header.seed)
 
 
-def arrays_of(tables: Mapping[str, Exported]) -> dict[str, npt.NDArray[Any]]:
-    """Return a model's tables as arrays by name, the witness left out."""
+async def read_card(bus: Bus, job: str) -> ModelCard:
+    """Return what the facts of a job say of its model. Raises InputError for a job that nobody submitted."""
+    submitted = await bus.last(FACTS, job_fact(job, JobSubmitted.kind()))
+    registered = await bus.last(FACTS, job_fact(job, DatasetRegistered.kind()))
+    if submitted is None:
+        raise InputError(f"there is no job {job!r}: `rover jobs` lists them")
+    asked = decode(submitted.body, JobSubmitted)
+    dataset = decode(registered.body, DatasetRegistered).dataset if registered is not None else None
+    return card_of(asked.spec, asked.uid, dataset)
+
+
+def model_of(
+    exported: Mapping[str, Exported], tables: Iterable[Table], card: ModelCard, seed: int
+) -> ModelFile:
+    """Return a model's tables as arrays by name and its card, the witness left out."""
     arrays: dict[str, npt.NDArray[Any]] = {}
-    for name, table in tables.items():
+    for name, table in exported.items():
         if name == WITNESS:
             continue
         arrays[name] = table.values
         if table.ids is not None:
             arrays[f"{name}.ids"] = table.ids
-    return arrays
+    listed = [msgspec.to_builtins(table) for table in tables if table.name != WITNESS]
+    return ModelFile(arrays, msgspec.structs.replace(card, tables=listed, seed=seed))
 
 
 def write_whole(out: Path, write: Any) -> None:

@@ -143,7 +143,7 @@ class Job:
         stream = source if isinstance(source, Stream) else None
         known = self._place.known
         if stream is not None and known is not None and known.streaming:
-            stream.narrow(known.partitions)
+            stream.adopt(known)
         dataset = source.dataset(
             batch_size if batch_size is not None else spec.batch_size if spec else 128,
             epochs if epochs is not None else spec.epochs if spec else 1,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from rover_bus.client.ahead import Ahead
@@ -38,8 +38,8 @@ class Stream(Protocol):
     def dataset(self, batch_size: int, epochs: int = 1, seed: int = 0) -> Dataset:
         """Return what is registered: the partitions by name."""
 
-    def narrow(self, partitions: Sequence[str]) -> None:
-        """Leave out partitions that the job has not registered."""
+    def adopt(self, registered: Dataset) -> None:
+        """Read the partitions that the job has registered, as the first worker scaled them."""
 
     def high_water(self) -> HighWater:
         """Look, and return what is readable now."""

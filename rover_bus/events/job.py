@@ -15,11 +15,23 @@ Positive = Annotated[int, msgspec.Meta(ge=1)]
 PlanMode = Literal["observe", "approve", "auto"]
 
 
+class Features(msgspec.Struct, frozen=True, kw_only=True):
+    """How raw dense columns become a program's inputs, column by column: z = (sign(x) log(1 + |x|) - mean) / deviation.
+
+    What a scorer needs beside the tables and the schema (client/scoring.py).
+    """
+
+    means: list[float] = []
+    deviations: list[float] = []
+
+
 class Dataset(Checked, frozen=True, kw_only=True):
     """A registered data set: N records on a fixed grid of batches (protocol P1).
 
     Batch k of an epoch is positions [k*batch_size, min((k+1)*batch_size, records)). `digest` tells two workers apart that
     registered different data (S6). A streaming data set has records = 0 and names its partitions (watermarks decide).
+    `features` are those of the first worker to register: they tell no two data sets apart, because their last bits may differ
+    between machines, and the scaling of a stream depends on what its partitions held at the start.
     """
 
     records: Count
@@ -28,6 +40,7 @@ class Dataset(Checked, frozen=True, kw_only=True):
     seed: int = 0
     digest: str = ""
     partitions: list[str] = []
+    features: Features | None = None
 
     @property
     def streaming(self) -> bool:
@@ -158,3 +171,4 @@ class JobSpec(Checked, frozen=True, kw_only=True):
     depth: Positive = 1  # batches in flight a worker
     priority: int = 0
     labels: dict[str, str] = {}
+    scoring: str = ""  # what turns the model into predictions: a built-in program's name, or module:function

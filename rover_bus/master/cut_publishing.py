@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
 from rover_bus.events import checkpoint_facts as facts
 from rover_bus.events import cut_log
 from rover_bus.events.checkpoints import ManifestContent
 from rover_bus.events.facts import JobFact
 from rover_bus.events.log import Record
+from rover_bus.events.model_card import card_of
 from rover_bus.master.cut import Cut
 from rover_bus.master.state import State
 
@@ -110,6 +113,9 @@ def manifest_of(state: State, cut: Cut) -> ManifestContent:
             "samples": str(cut.samples),
             "version": spec.labels.get("version", ""),
         }
+    if spec is not None:
+        card = card_of(spec, state.uid, dataset, f"{cut.number} of generation {cut.generation}")
+        about["card"] = msgspec.json.encode(card).decode()
     return ManifestContent(
         uid=state.uid,
         history=state.history,

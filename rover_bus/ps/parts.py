@@ -34,6 +34,7 @@ class PartHeader(msgspec.Struct, frozen=True, kw_only=True):
     servers: int  # parts that make up the whole
     index: int
     incarnation: int
+    seed: int  # of first values (P4)
     tables: tuple[Table, ...]
     statistics: dict[str, float]
 
@@ -71,6 +72,7 @@ def write_part(core: ServerCore, path: Path) -> int:
         servers=len(state.routing.servers),
         index=state.index,
         incarnation=state.incarnation,
+        seed=tables.seed,
         tables=tuple(tables.catalogue.tables()),
         statistics=core.statistics(),
     )

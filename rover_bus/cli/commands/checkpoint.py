@@ -15,7 +15,9 @@ import click
 from rover_bus.cli.tables import output_option, show
 
 if TYPE_CHECKING:
+    from rover_bus.client.model_file import ModelFile
     from rover_bus.flash.location import Location
+    from rover_bus.flash.manifest import Manifest
     from rover_bus.flash.persist import RestoredPart
     from rover_bus.flash.storage import Ready, Run
 
@@ -180,7 +182,7 @@ def restore(job: str, out: Path, cut: int | None, uid: str, storage: str, direct
     run = _find(job, uid, storage, directory)
     ready, parts, passed_over = read_newest(run, cut)
     _complain(passed_over)
-    for name, values in _write_arrays(out, parts).items():
+    for name, values in _write_arrays(out, parts, ready.manifest).items():
         click.echo(f"{name:<40} {' x '.join(map(str, values.shape)) or '1'}")
     click.echo(f"cut {ready.manifest.cut}, generation {ready.manifest.generation}, is in {out}", err=True)
 
@@ -205,26 +207,29 @@ def read_newest(run: Run, cut: int | None) -> tuple[Ready, dict[str, RestoredPar
     raise NoCheckpoint(refused[0] if refused else f"no checkpoint is ready in {run.path}")
 
 
-def _write_arrays(out: Path, parts: dict[str, RestoredPart]) -> dict[str, Any]:
+def _write_arrays(out: Path, parts: dict[str, RestoredPart], manifest: Manifest) -> dict[str, Any]:
     import numpy as np
 
     from rover_bus.cli.results import write_whole
+    from rover_bus.client.model_file import write_model
 
-    arrays = _as_model(parts)
-    if arrays is None:
-        arrays = {
-            f"{name}/{key}": array for name, part in parts.items() for key, array in part.arrays.items()
-        }
+    model = _as_model(parts, manifest)
+    if model is not None:
+        write_whole(out, lambda file: write_model(file, model))
+        return model.arrays
+    arrays = {f"{name}/{key}": array for name, part in parts.items() for key, array in part.arrays.items()}
     write_whole(out, lambda file: np.savez(file, allow_pickle=False, **arrays))
     return arrays
 
 
-def _as_model(parts: dict[str, RestoredPart]) -> dict[str, Any] | None:
+def _as_model(parts: dict[str, RestoredPart], manifest: Manifest) -> ModelFile | None:
     """The tables of a model, put together from the parts of its servers; None for parts that are not of our servers."""
+    import msgspec
     import numpy as np
 
-    from rover_bus.cli.results import arrays_of
+    from rover_bus.cli.results import model_of
     from rover_bus.events.errors import InputError
+    from rover_bus.events.model_card import ModelCard
     from rover_bus.ps.hashing import SLOTS
     from rover_bus.ps.parts import assemble
     from rover_bus.ps.snapshots import merge, open_part
@@ -235,7 +240,9 @@ def _as_model(parts: dict[str, RestoredPart]) -> dict[str, Any] | None:
         return None
     tables = merge(opened, np.arange(SLOTS)).tables
     listed = tables.catalogue.tables()
-    return arrays_of({table.name: assemble(table, [tables.export(table.name)]) for table in listed})
+    exported = {table.name: assemble(table, [tables.export(table.name)]) for table in listed}
+    card = msgspec.json.decode(manifest.about["card"], type=ModelCard)
+    return model_of(exported, listed, card, tables.seed)
 
 
 @checkpoint.command()

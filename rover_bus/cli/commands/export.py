@@ -1,4 +1,4 @@
-"""`rover export`: the trained model in a file that numpy alone can read."""
+"""`rover export`: the trained model in one file, with what scoring a row needs."""
 
 from __future__ import annotations
 
@@ -14,11 +14,16 @@ from rover_bus.cli.connection import Address, visit, with_stack
 @click.argument("out", type=click.Path(path_type=Path, dir_okay=False))
 @with_stack
 def export(stack: Address, job: str, out: Path) -> None:
-    """Write the model of JOB to OUT (.npz): every dense array, and every table as its rows and `<name>.ids`."""
-    from rover_bus.cli.history import read_job
-    from rover_bus.cli.results import export_model, part_files
+    """Write the model of JOB to OUT (.npz): dense arrays, tables as rows and `<name>.ids`, and what they mean.
 
-    view = visit(stack, lambda bus: read_job(bus, job))
-    shapes = export_model(part_files(job, view.summary), out)
-    for name, shape in shapes.items():
-        click.echo(f"{name:<32} {' x '.join(map(str, shape)) or '1'}")
+    numpy alone reads the file (docs/model-file.md). `rover predict OUT DATA` scores rows with it.
+    """
+    from rover_bus.cli.history import read_job
+    from rover_bus.cli.results import model_of_parts, part_files, read_card, write_whole
+    from rover_bus.client.model_file import write_model
+
+    view, card = visit(stack, lambda bus: read_job(bus, job)), visit(stack, lambda bus: read_card(bus, job))
+    model = model_of_parts(part_files(job, view.summary), card)
+    write_whole(out, lambda file: write_model(file, model))
+    for name, array in model.arrays.items():
+        click.echo(f"{name:<32} {' x '.join(map(str, array.shape)) or '1'}")

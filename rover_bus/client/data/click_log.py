@@ -38,7 +38,7 @@ class ClickLog:
 
     `scaling` is for evaluation files: that of the training file (`train.scaling`), by default taken from a sample of this file.
     `cache` is a directory for the index, so that later processes need not scan the file again. Raises InputError, one line,
-    for a file or a schema that cannot be used.
+    for a file or a schema that cannot be used. Without `labelled` the labels are not read, and every one is 0.
     """
 
     def __init__(
@@ -49,12 +49,13 @@ class ClickLog:
         scaling: Scaling | None = None,
         cache: Path | None = None,
         windows_cached: int = 3,
+        labelled: bool = True,
     ) -> None:
         schema.check()
         self.path = Path(path)
         self.schema = schema
         self._index = build_index(path, schema, cache)
-        self._layout = schema.lay_out(self._index.header)
+        self._layout = schema.lay_out(self._index.header, labelled=labelled, width=self._width())
         self._given_scaling = scaling
         self._windows: OrderedDict[tuple[int, int, int], Part] = OrderedDict()
         self._windows_cached = windows_cached
@@ -81,7 +82,12 @@ class ClickLog:
     def dataset(self, batch_size: int, epochs: int = 1, seed: int = 0) -> Dataset:
         """Return what is registered for this file: its records on a grid of batches (protocol P1)."""
         return Dataset(
-            records=self.records, batch_size=batch_size, epochs=epochs, seed=seed, digest=self.digest
+            records=self.records,
+            batch_size=batch_size,
+            epochs=epochs,
+            seed=seed,
+            digest=self.digest,
+            features=self.scaling.features,
         )
 
     def batch(self, epoch: int, number: int, dataset: Dataset) -> Batch:
@@ -122,6 +128,13 @@ class ClickLog:
         """Read the whole file in its own order: yields `read` of consecutive rows. For evaluation."""
         for first in range(0, self.records, rows_at_once):
             yield self.read(np.arange(first, min(first + rows_at_once, self.records)))
+
+    def _width(self) -> int:
+        """Number of fields of the first row of a file without a header; 0 where the header says it."""
+        if self._index.header is not None:
+            return 0
+        first_row = self._index.read(np.zeros(1, np.int64)).partition(b"\n")[0]
+        return first_row.count(self.schema.separator) + 1
 
     def _sample(self) -> bytes:
         blocks = len(self._index.offsets) - 1

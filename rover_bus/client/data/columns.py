@@ -104,7 +104,9 @@ class Batch(Columns):
 def parse_labels(
     rows: Rows, layout: Layout, schema: Schema
 ) -> tuple[NDArray[np.float32], list[tuple[int, str]]]:
-    """Return labels float32[n], NaN where unusable, and the lines where they are, with the reason."""
+    """Return labels float32[n], NaN where unusable, and the lines where they are, with the reason; zeros where none are read."""
+    if layout.label is None:
+        return np.zeros(len(rows.lines), np.float32), []
     spans = rows.column(layout.label)
     values, missing = parse_numbers(spans)
     if schema.label_threshold is None:

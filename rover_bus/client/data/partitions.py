@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -61,7 +60,7 @@ class PartitionLog:
     """The partitions of a directory. Raises InputError, one line, for what cannot be read.
 
     `scaling`: how dense values are scaled; by default taken from the first rows of the partitions that are there now (16 blocks of
-    512 in all). Workers that start later scale alike if these rows were there when the first one started; else give them one.
+    512 in all). A worker that joins later takes over the scaling that the first one registered (`adopt`).
     """
 
     def __init__(
@@ -107,16 +106,20 @@ class PartitionLog:
             seed=seed,
             digest=self.digest,
             partitions=self.partitions,
+            features=self.scaling.features,
         )
 
-    def narrow(self, partitions: Sequence[str]) -> None:
-        """Read these partitions only: those that the job registered, before others appeared. Raises InputError for one missing."""
-        for name in partitions:
+    def adopt(self, registered: Dataset) -> None:
+        """Read what the job registered: the partitions that it knows, scaled as it says. Raises InputError for a missing one."""
+        for name in registered.partitions:
             if name not in self._files:
                 raise InputError(
                     f"{self.path} has no partition {name!r}, which this job reads: was it moved away?"
                 )
-        self._files = {name: self._files[name] for name in partitions}
+        self._files = {name: self._files[name] for name in registered.partitions}
+        if registered.features is not None:
+            self.scaling = Scaling.of(registered.features)
+            self._windows.clear()
 
     def high_water(self) -> HighWater:
         """Look what was added and return the complete rows of each partition, and which are sealed."""

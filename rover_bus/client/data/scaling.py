@@ -11,6 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from rover_bus.events.job import Features
+
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
@@ -24,6 +26,16 @@ class Scaling:
 
     mean: Floats
     deviation: Floats
+
+    @classmethod
+    def of(cls, features: Features) -> Scaling:
+        """Return the scaling that was registered with a data set."""
+        return cls(np.array(features.means, np.float64), np.array(features.deviations, np.float64))
+
+    @property
+    def features(self) -> Features:
+        """What is registered of it: every bit of it, as a float64 is written in full."""
+        return Features(means=self.mean.tolist(), deviations=self.deviation.tolist())
 
     @classmethod
     def fit(cls, values: Floats, missing: Flags) -> Scaling:

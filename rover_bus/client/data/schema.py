@@ -98,9 +98,15 @@ class Schema(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         if not self.has_header and not self.columns and self.format != "criteo":
             raise InputError("a file without a header needs its column names: set columns")
 
-    def lay_out(self, header: Sequence[str] | None) -> Layout:
-        """Find the columns in a file's header (None: the file has none); a missing one is an InputError."""
+    def lay_out(self, header: Sequence[str] | None, *, labelled: bool = True, width: int = 0) -> Layout:
+        """Find the columns in a file's header (None: the file has none); a missing one is an InputError.
+
+        Without `labelled` no label is read: a file to score need not have one. `width` is what a file without a header has: one
+        column less than it names means that the label is the one that it lacks.
+        """
         names = list(header if header is not None else self.columns or self._criteo_columns())
+        if not labelled and header is None and width == len(names) - 1 and self.label in names:
+            names.remove(self.label)
 
         def find(wanted: Iterable[str]) -> tuple[int, ...]:
             for name in wanted:
@@ -111,7 +117,7 @@ class Schema(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
         return Layout(
             len(names),
-            find([self.label])[0],
+            find([self.label])[0] if labelled else None,
             find(self.dense_names),
             find(self.categorical_names),
             find(self.multi),
@@ -123,10 +129,10 @@ class Schema(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the columns of a schema stand in a row: indices in [0, width)."""
+    """Where the columns of a schema stand in a row: indices in [0, width). `label` is None where none is read."""
 
     width: int
-    label: int
+    label: int | None
     dense: tuple[int, ...]
     categorical: tuple[int, ...]
     multi: tuple[int, ...]

@@ -95,7 +95,12 @@ def test_a_job_file_becomes_a_model_predictions_and_a_clean_witness(folder: Path
         assert rover("export", "clicks", "model.npz", *state, cwd=folder).returncode == 0
         with np.load(folder / "model.npz", allow_pickle=False) as model:
             assert "witness" not in model
-            assert all(np.isfinite(model[name]).all() for name in model if not name.endswith(".ids"))
+            arrays = (model[name] for name in model if not name.endswith((".ids", ".json")))
+            assert all(np.isfinite(array).all() for array in arrays)
+        predicted = rover("predict", "model.npz", "eval.tsv", "--out", "again.csv", cwd=folder)
+        assert predicted.returncode == 0, predicted.stderr
+        again = np.genfromtxt(folder / "again.csv", delimiter=",", names=True)
+        assert np.abs(again["score"] - scores["score"]).max() <= 1e-6
     finally:
         assert rover("down", *state, cwd=folder).returncode == 0
 

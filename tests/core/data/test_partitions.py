@@ -201,7 +201,8 @@ def test_a_stream_registers_its_partitions_and_no_total(stream: Path) -> None:
     assert dataset.streaming
     assert (dataset.partitions, dataset.records, dataset.samples_total) == (["a.csv", "b.csv"], 0, 0)
     append(stream / "a.csv", line(25))
-    assert PartitionLog(stream, SCHEMA).dataset(32, seed=4) == dataset, "growth made it another data set"
+    grown = PartitionLog(stream, SCHEMA).dataset(32, seed=4)
+    assert grown.replace(features=dataset.features) == dataset, "growth made it another data set"
     other = PartitionLog(stream, Schema(categorical=("c",))).dataset(32, seed=4)
     assert other.digest != dataset.digest
 
@@ -211,11 +212,26 @@ def test_a_file_that_appears_later_is_not_part_of_the_stream(stream: Path) -> No
     (stream / "new.csv").write_text(HEADER)
     log = PartitionLog(stream, SCHEMA)
     assert log.dataset(10) != before
-    log.narrow(before.partitions)
+    log.adopt(before)
     assert log.dataset(10) == before
     assert "new.csv" not in log.high_water().rows
     with pytest.raises(InputError, match=r"no partition 'gone\.csv'"):
-        log.narrow(["gone.csv"])
+        log.adopt(before.replace(partitions=["gone.csv"]))
+
+
+def test_a_worker_that_joins_later_scales_as_the_first_one_did(tmp_path: Path) -> None:
+    schema = Schema(dense=("x",))
+    (tmp_path / "a.csv").write_text("label,x\n0,1\n1,3\n")
+    first = PartitionLog(tmp_path, schema)
+    registered = first.dataset(2)
+    (tmp_path / "a.csv").write_text("label,x\n0,1\n1,3\n1,1000\n")
+    late = PartitionLog(tmp_path, schema)
+    assert late.scaling.mean != first.scaling.mean
+    late.adopt(registered)
+    first.high_water()
+    late.high_water()
+    ours, theirs = (log.batch_of(0, 0, registered, Records("a.csv", 0, 2)) for log in (late, first))
+    assert ours.dense.tobytes() == theirs.dense.tobytes()
 
 
 def cut_short(path: Path) -> None:

@@ -1,0 +1,71 @@
+"""A trained model as one `.npz`: arrays that numpy alone can read, and a card in JSON that says what they mean.
+
+Written by `rover export` and `rover checkpoint restore`; read by scoring.py. It is apart because the format is a promise
+(docs/model-file.md): a dense array is `<name>`; a table is `<name>`, its rows, and `<name>.ids`, ascending; the card is
+`model.json`, UTF-8 as uint8.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from rover_bus.events.errors import InputError
+from rover_bus.events.model_card import ModelCard
+
+CARD = "model.json"
+FORMAT = 1
+
+
+class ModelFile(NamedTuple):
+    """Arrays by name, and the card."""
+
+    arrays: dict[str, NDArray[Any]]
+    card: ModelCard
+
+
+def write_model(file: IO[bytes], model: ModelFile) -> None:
+    """Write a model. The caller writes beside the place and renames."""
+    card = np.frombuffer(msgspec.json.encode(model.card), np.uint8)
+    np.savez(file, allow_pickle=False, **{**model.arrays, CARD: card})
+
+
+def read_model(path: str | Path) -> ModelFile:
+    """Read a whole model file. Raises InputError, one line, for a file that is none, of another format, or cut short."""
+    path = Path(path)
+    try:
+        with path.open("rb") as file:
+            stored = np.load(file, allow_pickle=False)
+            if not isinstance(stored, np.lib.npyio.NpzFile):
+                raise InputError(f"{path} is a single array, not what `rover export` writes")
+            arrays = {name: stored[name] for name in stored.files}
+    except FileNotFoundError:
+        raise InputError(f"there is no model file {path}") from None
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise InputError(
+            f"{path} is no whole model file ({_spoken(error)}): export it again, `rover export JOB {path.name}`"
+        ) from None
+    return ModelFile(arrays, _read_card(arrays.pop(CARD, None), path))
+
+
+def _read_card(raw: NDArray[Any] | None, path: Path) -> ModelCard:
+    if raw is None:
+        raise InputError(f"{path} has no {CARD}: it is not what `rover export` writes (docs/model-file.md)")
+    try:
+        version = msgspec.json.decode(raw.tobytes(), type=dict[str, Any]).get("format")
+        if version == FORMAT:
+            return msgspec.json.decode(raw.tobytes(), type=ModelCard)
+    except msgspec.MsgspecError as error:
+        raise InputError(f"{path}: its {CARD} cannot be read: {error}") from None
+    raise InputError(
+        f"{path} has format {version}, this release reads {FORMAT}: read it with the release that wrote it"
+    )
+
+
+def _spoken(error: Exception) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__

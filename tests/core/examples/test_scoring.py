@@ -1,0 +1,207 @@
+"""A model outside its job: the same probabilities as in training, unseen ids included; bad files in one line each."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from dlrm import Dlrm, Settings, look_up
+
+from rover_bus.cli.results import model_of, write_whole
+from rover_bus.client.data import ClickLog, Schema
+from rover_bus.client.model_file import CARD, read_model, write_model
+from rover_bus.client.scoring import Model, load
+from rover_bus.client.witness import NAME as WITNESS
+from rover_bus.events.errors import InputError
+from rover_bus.events.job import Dataset, DataSpec, JobSpec
+from rover_bus.events.model_card import card_of
+from rover_bus.ps.local import LocalParameters
+from rover_bus.ps.spec import Add, Hashed, Normal, Sgd
+from rover_bus.ps.store import BatchKey
+
+SCHEMA = {"format": "csv", "dense": ["age", "spend"], "categorical": ["user"], "multi": {"tags": "|"}}
+SETTINGS = {"width": 4, "top": [8]}
+SEED = 11
+
+
+def write_visits(
+    path: Path, rows: int, seed: int, users: int = 40, label: bool = True
+) -> list[dict[str, Any]]:
+    rng = np.random.default_rng(seed)
+    written = []
+    for _ in range(rows):
+        age = "" if rng.random() < 0.1 else str(rng.integers(90))
+        tags = "|".join(f"t{n}" for n in rng.integers(9, size=rng.integers(4)))
+        user = f'u, "{rng.integers(users)}"'
+        row = {"age": age, "spend": f"{rng.normal():.3f}", "user": user, "tags": tags}
+        written.append(row | ({"label": int(rng.integers(2))} if label else {}))
+    names = [*(["label"] if label else []), "age", "spend", "user", "tags"]
+    lines = [",".join('"' + str(row[name]).replace('"', '""') + '"' for name in names) for row in written]
+    path.write_text("\n".join([",".join(names), *lines]) + "\n")
+    return written
+
+
+class Trained:
+    """A model trained in this process, exported, and what it predicted before."""
+
+    def __init__(self, folder: Path) -> None:
+        write_visits(folder / "train.csv", 400, seed=1)
+        self.rows = write_visits(
+            folder / "eval.csv", 200, seed=2, users=80
+        )  # half of the users were never seen
+        log = ClickLog(folder / "train.csv", Schema.parse(SCHEMA))
+        network = Dlrm(log.schema, Settings.parse(SETTINGS))
+        parameters = LocalParameters(SEED)
+        hashed = Hashed(name="hashed", rows=7, width=2, optimizer=Sgd(), init=Normal(0.5), mixed=True)
+        witness = Hashed(name=WITNESS, rows=5, width=1, optimizer=Add(), dtype="int32")
+        parameters.declare(*network.tables(), hashed, witness)
+        dataset = log.dataset(50)
+        for number in range(dataset.batches):
+            batch = log.batch(0, number, dataset)
+            pulled = parameters.pull(network.ids(batch))
+            parameters.push(BatchKey(0, number), network.gradients(batch, pulled)[1], pulled=pulled)
+        evaluated = ClickLog(folder / "eval.csv", log.schema, scaling=log.scaling)
+        columns = evaluated.read(np.arange(evaluated.records))[0]
+        self.predicted = network.predict(columns, look_up(network, parameters, columns))
+        self.parameters, self.path = parameters, folder / "model.npz"
+        self.export(dataset)
+
+    def export(self, dataset: Dataset | None) -> None:
+        data = DataSpec(train="train.csv", schema=SCHEMA, seed=SEED)
+        spec = JobSpec(name="visits", program=["x"], data=data, model=SETTINGS, scoring="dlrm")
+        tables = self.parameters._tables.catalogue.tables()
+        model = model_of(self.parameters.export(), tables, card_of(spec, "ab12", dataset), SEED)
+        write_whole(self.path, lambda file: write_model(file, model))
+
+    def change_card(self, **changes: Any) -> None:
+        arrays, card = read_model(self.path)
+        body = msgspec.to_builtins(card) | changes
+        np.savez(self.path, **arrays, **{CARD: np.frombuffer(msgspec.json.encode(body), np.uint8)})
+
+
+@pytest.fixture
+def trained(tmp_path: Path) -> Trained:
+    return Trained(tmp_path)
+
+
+def test_rows_and_files_score_as_the_job_scored_them_unseen_ids_included(
+    trained: Trained, tmp_path: Path
+) -> None:
+    model = load(trained.path)
+    assert np.abs(model.predict(trained.rows) - trained.predicted).max() <= 1e-6
+    scores, unusable = model.predict_file(tmp_path / "eval.csv")
+    assert unusable == []
+    assert np.abs(scores - trained.predicted).max() <= 1e-6
+
+
+def test_a_file_without_labels_scores_as_one_with_them(trained: Trained, tmp_path: Path) -> None:
+    write_visits(tmp_path / "bare.csv", 200, seed=2, users=80, label=False)
+    scores, _ = load(trained.path).predict_file(tmp_path / "bare.csv")
+    assert len(scores) == 200
+    assert np.isfinite(scores).all()
+
+
+def test_rows_of_tables_are_those_of_the_job_and_unseen_ids_have_their_first_values(trained: Trained) -> None:
+    model, ids = load(trained.path), np.array([[3, -5], [2**62, 8]])
+    for table in ("embedding.user", "hashed"):
+        theirs = trained.parameters.read(table, ids)
+        assert model.rows(table, ids).tobytes() == theirs.tobytes()
+        assert model.rows(table, ids).any(axis=-1).all(), "first values that are zeros would prove nothing"
+    assert model.array("linear").shape == trained.parameters.read("linear").shape
+
+
+def test_the_file_is_read_by_numpy_alone_and_holds_no_witness(trained: Trained) -> None:
+    with np.load(trained.path, allow_pickle=False) as stored:
+        assert WITNESS not in stored.files
+        assert stored["embedding.user"].shape[0] == stored["embedding.user.ids"].shape[0]
+        assert b'"uid":"ab12"' in stored[CARD].tobytes()
+
+
+def shorten(trained: Trained) -> None:
+    raw = trained.path.read_bytes()
+    trained.path.write_bytes(raw[: len(raw) // 2])
+
+
+def drop_card(trained: Trained) -> None:
+    np.savez(trained.path, w=np.zeros(3))
+
+
+def bare_array(trained: Trained) -> None:
+    with trained.path.open("wb") as file:
+        np.save(file, np.zeros(3))
+
+
+def other_format(trained: Trained) -> None:
+    trained.change_card(format=2)
+
+
+def text(trained: Trained) -> None:
+    trained.path.write_text("row,score\n")
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (shorten, "no whole model file"),
+        (drop_card, "has no model.json"),
+        (bare_array, "single array"),
+        (other_format, "has format 2, this release reads 1"),
+        (text, "no whole model file"),
+        (lambda trained: trained.path.unlink(), "there is no model file"),
+    ],
+)
+def test_what_is_no_model_file_is_refused_in_one_line(trained: Trained, damage: Any, said: str) -> None:
+    damage(trained)
+    with pytest.raises(InputError, match=said) as refused:
+        load(trained.path)
+    assert len(str(refused.value).splitlines()) == 1
+
+
+def test_data_without_a_column_is_refused_by_its_name(trained: Trained, tmp_path: Path) -> None:
+    (tmp_path / "other.csv").write_text("label,age,user,tags\n1,2,3,4\n")
+    with pytest.raises(InputError, match="no column 'spend'"):
+        load(trained.path).predict_file(tmp_path / "other.csv")
+
+
+def test_a_model_that_names_no_function_says_how_to_name_one(trained: Trained) -> None:
+    trained.change_card(scoring="")
+    with pytest.raises(InputError, match=r"scoring = .module:function.* --scoring|--scoring"):
+        load(trained.path).predict(trained.rows)
+
+
+def test_a_program_of_ones_own_is_scored_by_the_function_that_it_named(
+    trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "my_scorer.py").write_text("def ages(model, columns):\n    return columns.dense[:, 0]\n")
+    monkeypatch.chdir(tmp_path)
+    trained.change_card(scoring="my_scorer:ages")
+    model = load(trained.path)
+    assert model.predict(trained.rows).tolist() == model.features(trained.rows).dense[:, 0].tolist()
+    for wrong in ("my_scorer:none", "no_such_module:f", "my_scorer; import os"):
+        with pytest.raises(InputError):
+            load(trained.path, scoring=wrong).predict(trained.rows)
+
+
+def test_a_row_without_any_column_of_the_model_is_refused(trained: Trained) -> None:
+    with pytest.raises(InputError, match="row 1 has none of the model's columns"):
+        load(trained.path).predict([trained.rows[0], {"AGE": 3}])
+
+
+def test_a_model_without_registered_features_says_so(trained: Trained) -> None:
+    trained.export(None)
+    with pytest.raises(InputError, match="holds no scaling"):
+        load(trained.path).predict(trained.rows)
+
+
+def test_writing_a_model_ends_in_a_whole_file(trained: Trained) -> None:
+    buffer = io.BytesIO()
+    file = read_model(trained.path)
+    write_model(buffer, file)
+    buffer.seek(0)
+    with np.load(buffer) as stored:
+        assert set(stored.files) == {*file.arrays, CARD}
+    assert Model(file).card.job == "visits"
