@@ -15,19 +15,22 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Literal, Self
 
 from rover_bus.cli.home import Home, StackRecord
-from rover_bus.cli.supervisor import Order, Service, Supervisor, Tended, service_command
+from rover_bus.cli.supervisor import Backoff, Order, Service, Supervisor, Tended, service_command
 from rover_bus.events.broker import EmbeddedBroker
 from rover_bus.events.errors import InputError, RoverError
 from rover_bus.events.subjects import name as check_name
 
 START_TIMEOUT_S = 30.0
+BROKER_TIMEOUT_S = 60.0  # it reads its store before it answers
+DISK_LOOK_S = 2.0
+ROOM_BYTES = 8 << 20
 BRAIN_STOP_S = 5.0
 DAEMON_STOP_S = 50.0  # it drains its members first, each within its grace, and waits for a last cut
 LOOPBACK = "127.0.0.1"
@@ -179,7 +182,7 @@ class RunningStack:
             secret_file=self.secret_file,
             max_file_store_bytes=self._max_file_store_bytes,
         )
-        self.broker.start()
+        self.broker.start(BROKER_TIMEOUT_S)
         self._port_file.write_text(f"{self.broker.port}\n")
 
     @property
@@ -211,8 +214,8 @@ class RunningStack:
             service.wait_until_ready(deadline_s)
         tended: list[Tended] = list(self.services.values())
         if self.broker:
-            tended.append(_MendedBroker(self.broker))
-        self._supervisor = Supervisor(tended, lambda error: print(f"rover: {error}", file=sys.stderr))
+            tended += [_MendedBroker(self.broker), _WatchedDisk(self.broker, _complain)]
+        self._supervisor = Supervisor(tended, _complain)
         self._supervisor.start()
 
     def _kill_members(self) -> None:
@@ -239,14 +242,48 @@ class RunningStack:
 
 
 class _MendedBroker:
-    """A broker that starts again when it ends without our doing."""
+    """A broker that starts again when it ends without our doing. One that answers late is waited for, never ended for it."""
 
     def __init__(self, broker: EmbeddedBroker) -> None:
-        self._broker = broker
+        self._broker, self._backoff = broker, Backoff()
 
     def mend(self) -> None:
-        if not self._broker.running:
-            self._broker.start()
+        if not self._broker.running and self._backoff.is_due():
+            self._backoff.begin()
+            self._broker.launch()
+
+
+class _WatchedDisk:
+    """Says once that the broker's disk is full; starts the broker again when there is room: its streams do not mend by themselves.
+
+    Nothing that was acknowledged is lost, commits wait (P21).
+    """
+
+    def __init__(self, broker: EmbeddedBroker, say: Callable[[str], None]) -> None:
+        self._broker, self._say = broker, say
+        self._look_at_s, self._said = 0.0, False
+
+    def mend(self) -> None:
+        if time.monotonic() < self._look_at_s:
+            return
+        self._look_at_s = time.monotonic() + DISK_LOOK_S
+        directory = self._broker.directory
+        if self._broker.write_error() is None:
+            self._said = False
+            return
+        if not self._said:
+            self._said = True
+            self._say(
+                f"the disk below {directory} is full: commits wait, nothing is lost; make room, it goes on by itself"
+            )
+        if shutil.disk_usage(directory).free > ROOM_BYTES:
+            self._broker.kill()
+            self._broker.launch()
+            self._say("there is room again: the broker was started anew")
+
+
+def _complain(text: object) -> None:
+    print(f"rover: {text}", file=sys.stderr, flush=True)
 
 
 def check_bind(address: str) -> str:

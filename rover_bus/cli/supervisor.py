@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -61,8 +62,7 @@ class Service:
         self.order = order
         self.restarts = 0
         self._process: subprocess.Popen[bytes] | None = None
-        self._started_s = self._not_before_s = 0.0
-        self._backoff_s = BACKOFF_FIRST_S
+        self._backoff = Backoff()
 
     @property
     def pid(self) -> int | None:
@@ -71,6 +71,7 @@ class Service:
 
     def start(self) -> None:
         order = self.order
+        self._backoff.begin()
         order.ready_file.unlink(missing_ok=True)
         with order.log_file.open("ab") as log:
             self._process = subprocess.Popen(
@@ -81,20 +82,11 @@ class Service:
                 env=dict(order.environment),
                 start_new_session=True,
             )
-        self._started_s = time.monotonic()
 
     def mend(self) -> None:
         if self._process is None or self._process.poll() is None:
             return
-        now = time.monotonic()
-        if not self._not_before_s:
-            lived = now - self._started_s
-            self._backoff_s = (
-                BACKOFF_FIRST_S if lived > HEALTHY_S else min(self._backoff_s * 2, BACKOFF_MAX_S)
-            )
-            self._not_before_s = now + self._backoff_s
-        if now >= self._not_before_s:
-            self._not_before_s = 0.0
+        if self._backoff.is_due():
             self.ask_to_stop()
             self.restarts += 1
             self.start()
@@ -142,11 +134,16 @@ class Service:
 
 
 class Supervisor:
-    """A thread that mends what it is given until it is stopped. `on_mended` hears the names of what was started again."""
+    """A thread that mends what it is given until it is stopped.
+
+    Nothing that it does may end what it watches, or itself: an error of one look is told to `on_error`, once as long as it stays
+    the same, and the next look comes all the same.
+    """
 
     def __init__(self, tended: list[Tended], on_error: Callable[[Exception], None]) -> None:
         self._tended = tended
         self._on_error = on_error
+        self._said: dict[int, str] = {}  # what each of them could not do at its last look
         self._stop = threading.Event()
         self.pause = threading.Lock()  # held while somebody restarts something on purpose
         self._thread = threading.Thread(target=self._look, name="rover-supervisor", daemon=True)
@@ -162,8 +159,39 @@ class Supervisor:
     def _look(self) -> None:
         while not self._stop.wait(LOOK_S):
             with self.pause:
-                for each in self._tended:
-                    try:
-                        each.mend()
-                    except (OSError, PermanentError) as error:
-                        self._on_error(error)
+                for number, each in enumerate(self._tended):
+                    self._mend(number, each)
+
+    def _mend(self, number: int, each: Tended) -> None:
+        try:
+            each.mend()
+        except Exception as error:  # noqa: BLE001 - a watch that ends watches nothing
+            if self._said.get(number) != str(error):
+                self._said[number] = str(error)
+                with suppress(OSError, ValueError):  # nobody reads any more what we say
+                    self._on_error(error)
+        else:
+            self._said.pop(number, None)
+
+
+class Backoff:
+    """When to try again what fails at once: doubling from 0.1 to 5 s, from the beginning after ten seconds in health."""
+
+    def __init__(self) -> None:
+        self._delay_s = 0.0
+        self._began_s = self._not_before_s = 0.0
+
+    def begin(self) -> None:
+        """It starts now."""
+        self._began_s, self._not_before_s = time.monotonic(), 0.0
+
+    def is_due(self) -> bool:
+        """Say whether it may start again; asked again and again while it does not run."""
+        now = time.monotonic()
+        if not self._not_before_s:
+            healthy = now - self._began_s > HEALTHY_S
+            self._delay_s = (
+                BACKOFF_FIRST_S if healthy or not self._delay_s else min(self._delay_s * 2, BACKOFF_MAX_S)
+            )
+            self._not_before_s = now + self._delay_s
+        return now >= self._not_before_s

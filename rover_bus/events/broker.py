@@ -4,7 +4,8 @@ Fed by `rover up`, `rover demo`, tests and chaos; feeds them a URL and a secret.
 apart from nats_bus.py because a broker may just as well be somebody else's: everything but this file only knows a URL.
 
 In its directory: `secret` (0600, made once), `nats-server.conf` (0600: the secret stands there and never on a command line),
-`nats-server.log`, `store/` (JetStream), `lock` (held by the running server itself, so that two never share a store).
+`nats-server.log` (rotated by the server itself; opened anew when somebody moves or removes it), `nats-server.stderr` (a panic),
+`store/` (JetStream), `lock` (held by the running server itself, so that two never share a store).
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from threading import Thread
 from types import TracebackType
 from typing import Literal, Self
 
+from rover_bus.events.broker_log import BrokerLog
 from rover_bus.events.errors import BrokerUnreachable, InputError, PermanentError
 
 BINARY_VARIABLE = "ROVER_NATS_SERVER"
@@ -33,6 +35,8 @@ MAX_PAYLOAD_BYTES = (
     8 << 20
 )  # a packed log batch or a ledger snapshot chunk; the server's own default is 1 MiB
 DISK_SHARE = 0.75
+LOG_BYTES, LOGS_KEPT = 16 << 20, 3
+START_TIMEOUT_S = 15.0
 STOP_TIMEOUT_S = 10.0
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -118,7 +122,8 @@ class EmbeddedBroker:
         self._binary = find_server(binary)
         self._max_file_store_bytes = max_file_store_bytes
         self._max_memory_store_bytes = max_memory_store_bytes
-        self._log_began = 0
+        self._stderr_file = self.directory / "nats-server.stderr"
+        self._log = BrokerLog(self.log_file)
         self._process: subprocess.Popen[bytes] | None = None
         self._keeper: Thread | None = None
         self.directory.mkdir(parents=True, exist_ok=True)
@@ -137,33 +142,53 @@ class EmbeddedBroker:
     def running(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
-    def start(self, timeout_s: float = 15.0) -> Self:
-        """Start it and return when its port answers. Raises BrokerFailed with the end of its log."""
+    def start(self, timeout_s: float = START_TIMEOUT_S) -> Self:
+        """Start it and return when its port answers. Raises BrokerFailed with the end of its log, and then it does not run."""
+        try:
+            self.launch()
+            self.wait_until_it_answers(timeout_s)
+        except BrokerFailed:
+            self.kill()
+            raise
+        return self
+
+    def launch(self) -> None:
+        """Start its process, on the port of before; it answers when it has read its store. Raises BrokerFailed."""
         if self.running:
-            return self
-        deadline = time.monotonic() + timeout_s
+            return
+        self._end(signal.SIGKILL)  # what is left of a former one
         self.port = self.port or _free_port(self.host)
         if _answers(self.host, self.port):
             raise BrokerFailed(
                 f"port {self.port} is in use by another program: stop it, or choose another port"
             )
-        self._log_began = self.log_file.stat().st_size if self.log_file.exists() else 0
+        self._log.begin()
         self._launch()
+
+    def wait_until_it_answers(self, timeout_s: float = START_TIMEOUT_S) -> None:
+        """Return when its port answers. Raises BrokerFailed; one that is late goes on starting."""
+        deadline = time.monotonic() + timeout_s
         while not _answers(self.host, self.port):
             if not self.running or time.monotonic() > deadline:
-                self.kill()
-                raise BrokerFailed(f"nats-server did not start on port {self.port}: {self._last_words()}")
+                what = "has not answered in time" if self.running else "did not start"
+                raise BrokerFailed(f"nats-server {what} on port {self.port}: {self.last_words()}")
             time.sleep(0.005)
-        return self
 
     def write_error(self) -> str | None:
         """Return what the server said when its disk refused a write, None while all is well.
 
         After such an error a stream takes nothing and answers nothing (appends time out) until there is room and a restart.
+        A log that was moved or removed is opened anew by the server, so that the next look finds what it says.
         """
-        with open(self.log_file, errors="replace") as log:
-            log.seek(min(self._log_began, self.log_file.stat().st_size))
-            return next((line.strip() for line in log if "critical write error" in line), None)
+        if not self._log.look() and self._process and self.running and _answers(self.host, self.port):
+            self._process.send_signal(signal.SIGUSR1)
+        return self._log.write_error
+
+    def last_words(self) -> str:
+        """Return the end of what it said, on one line: how it ended, when it has."""
+        code = self._process.poll() if self._process else None
+        how = f"{describe_exit(code)}: " if code is not None else ""
+        return how + self._log.last_words(self._stderr_file)
 
     def stop(self) -> None:
         """Let it end in its own time, which syncs its store."""
@@ -174,9 +199,10 @@ class EmbeddedBroker:
         self._end(signal.SIGKILL)
 
     def restart(self) -> None:
-        """Kill it and start it again with the same port and store."""
+        """Kill it and start it again with the same port and store. Raises BrokerFailed; one that is late goes on starting."""
         self.kill()
-        self.start()
+        self.launch()
+        self.wait_until_it_answers()
 
     def __enter__(self) -> Self:
         return self.start()
@@ -190,7 +216,7 @@ class EmbeddedBroker:
         configuration = self.directory / "nats-server.conf"
         with open(os.open(configuration, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
             file.write(self._configuration())
-        with open(self.directory / "lock", "w") as lock, open(self.log_file, "ab") as log:
+        with open(self.directory / "lock", "w") as lock, open(self._stderr_file, "wb") as said:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -198,7 +224,7 @@ class EmbeddedBroker:
                     f"another broker runs on {self.directory}: use its URL, stop it, or take another directory"
                 ) from None
             command = [str(self._binary), "-c", str(configuration)]
-            self._process, self._keeper = _spawn(command, lock.fileno(), log.fileno())
+            self._process, self._keeper = _spawn(command, lock.fileno(), said.fileno())
 
     def _configuration(self) -> str:
         limits = f"  max_file_store: {self._max_file_store_bytes or self._share_of_disk()}\n"
@@ -210,7 +236,7 @@ class EmbeddedBroker:
             'server_name: "rover"\n'
             f'authorization {{ token: "{self.secret}" }}\n'
             f"max_payload: {MAX_PAYLOAD_BYTES}\n"
-            f'log_file: "{self.log_file}"\nlogfile_size_limit: 16777216\n'
+            f'log_file: "{self.log_file}"\nlogfile_size_limit: {LOG_BYTES}\nlogfile_max_num: {LOGS_KEPT}\n'
             f'jetstream {{\n  store_dir: "{self.directory / "store"}"\n{limits}{sync}'
             # The server's own default of 1000 consumers a stream is a thousand watchers of a job.
             "  limits { default_max_consumers: -1 }\n}\n"
@@ -240,11 +266,15 @@ class EmbeddedBroker:
         held = sum(file.stat().st_blocks * 512 for file in store.rglob("*") if file.is_file())
         return int(DISK_SHARE * (shutil.disk_usage(store).free + held))
 
-    def _last_words(self) -> str:
-        with open(self.log_file, "rb") as log:
-            log.seek(max(0, self.log_file.stat().st_size - 2000))
-            lines = log.read().decode(errors="replace").strip().splitlines()
-        return " | ".join(lines[-4:]) or f"its log {self.log_file} is empty"
+
+def describe_exit(code: int) -> str:
+    """Return how a process ended, in words: `code` as subprocess has it, negative for a signal."""
+    if code >= 0:
+        return f"ended with status {code}"
+    try:
+        return f"killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"killed by signal {-code}"
 
 
 def _spawn(command: list[str], lock: int, log: int) -> tuple[subprocess.Popen[bytes], Thread]:

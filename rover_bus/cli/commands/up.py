@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -22,8 +21,6 @@ from rover_bus.events.errors import InputError
 
 DOWN_TIMEOUT_S = 60.0
 LEAST_STORE_BYTES = 4 << 20
-DISK_LOOK_S = 2.0
-ROOM_BYTES = 8 << 20
 
 
 @click.command()
@@ -110,32 +107,9 @@ def run_until_told(stack: RunningStack, *, quiet: bool) -> None:
             click.echo(f"host     {stack.host}")
             click.echo(f"state    {stack.home.root}")
             click.echo("next     rover submit JOB.toml --wait      Ctrl-C ends everything")
-        said = False
-        while not told.wait(DISK_LOOK_S):
-            said = mend_full_disk(stack, said)
+        told.wait()
         if not quiet:
             click.echo("ending: members drain first", err=True)
-
-
-def mend_full_disk(stack: RunningStack, said: bool) -> bool:
-    """Say once that the broker's disk is full; start the broker again when there is room: its streams do not mend by themselves.
-
-    Returns whether it has been said. Nothing that was acknowledged is lost, commits wait (P21).
-    """
-    broker = stack.broker
-    error = broker.write_error() if broker is not None else None
-    if broker is None or error is None:
-        return False
-    if not said:
-        click.echo(
-            f"rover: the disk below {broker.directory} is full: commits wait, nothing is lost; make room, it goes on by itself",
-            err=True,
-        )
-    if shutil.disk_usage(broker.directory).free > ROOM_BYTES:
-        stack.restart_broker()
-        click.echo("rover: there is room again: the broker was started anew", err=True)
-        return False
-    return True
 
 
 def _detach(home: Home) -> None:

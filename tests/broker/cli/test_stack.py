@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -19,6 +19,7 @@ from outside import rover
 
 from rover_bus.cli.home import Home, NoStack
 from rover_bus.cli.stack import RunningStack
+from rover_bus.events.broker import find_server
 from rover_bus.events.errors import Refused
 from rover_bus.flash.places import host_root
 
@@ -267,6 +268,64 @@ def test_up_that_is_killed_takes_its_services_with_it(tmp_path: Path) -> None:
     until(lambda: processes_of(state) == [], "the end of the services")
     with RunningStack(state) as again:
         assert len(again.pids()) == 3
+
+
+@contextmanager
+def in_the_foreground(state: Path, **more: str) -> Iterator[subprocess.Popen[str]]:
+    """Run `rover up` until the `with` ends; it must still run then. `more`: variables of its environment."""
+    command = [sys.executable, "-m", "rover_bus.cli.entry", "up", "--dir", str(state)]
+    said = state.parent / "up.log"
+    with (
+        said.open("w") as log,
+        subprocess.Popen(command, stdout=log, stderr=log, text=True, env=os.environ | more) as process,
+    ):
+        try:
+            until(lambda: (state / "stack.json").exists(), "a stack")
+            yield process
+            assert process.poll() is None, said.read_text()
+        finally:
+            process.terminate()
+            process.wait(PATIENCE_S)
+    assert processes_of(state) == []
+
+
+def test_a_log_of_the_broker_that_is_moved_or_removed_is_opened_anew(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    log = state / "broker" / "nats-server.log"
+    with in_the_foreground(state):
+        log.unlink()
+        until(
+            lambda: log.exists() and "re-opened" in log.read_text(), "a log in the place of the removed one"
+        )
+        log.rename(log.with_suffix(".old"))
+        log.touch()
+        until(lambda: "re-opened" in log.read_text(), "news in the new log")
+        os.truncate(log, 0)
+        time.sleep(2.5)  # longer than the watch's look
+        assert rover("doctor", "--dir", str(state)).returncode == 0
+
+
+def test_a_broker_that_answers_late_ends_nothing(tmp_path: Path) -> None:
+    """Its store may take longer to read than anybody thought of: here its second start waits 20 s before it begins."""
+    server = tmp_path / "server"
+    mark = tmp_path / "started"
+    server.write_text(
+        f'#!/bin/sh\nif [ -e {mark} ]; then sleep 20; fi\ntouch {mark}\nexec {find_server()} "$@"\n'
+    )
+    server.chmod(0o700)
+    state = tmp_path / "state"
+    with in_the_foreground(state, ROVER_NATS_SERVER=str(server)):
+        broker = state / "broker" / "nats-server.log"
+        with broker.open(
+            "a"
+        ) as log:  # what it says when its disk refused a write; there is room again already
+            log.write("[1] [ERR] JetStream out of space, critical write error detected\n")
+        until(lambda: "critical" in broker.read_text() and len(starts(broker)) == 2, "the second start")
+        assert rover("doctor", "--dir", str(state)).returncode == 0
+
+
+def starts(log: Path) -> list[str]:
+    return [line for line in log.read_text().splitlines() if "Server is ready" in line]
 
 
 def test_a_stack_in_the_background_is_ended_by_down(tmp_path: Path) -> None:

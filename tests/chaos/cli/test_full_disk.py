@@ -51,8 +51,8 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 def wait_for(text: str, file: Path, patience_s: float = 60.0) -> None:
     end = time.monotonic() + patience_s
-    while text not in file.read_text():
-        assert time.monotonic() < end, f"{text!r} never came: {file.read_text()}"
+    while not file.exists() or text not in file.read_text():
+        assert time.monotonic() < end, f"{text!r} never came: {file}"
         time.sleep(0.05)
 
 
@@ -75,6 +75,9 @@ def test_a_full_disk_is_named_and_costs_nothing(small_disk: Path, tmp_path: Path
             text=True,
         )
         time.sleep(3.0)
+        broker = small_disk / "state" / "broker" / "nats-server.log"
+        broker.unlink()  # a rotation: what the server says from here on is found all the same
+        wait_for("re-opened", broker)
         filler = small_disk / "fill"
         with open(filler, "wb") as file:
             try:
