@@ -3,7 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help demo test core simulate chaos lint format schemas picture wheel clean
+.PHONY: help demo test core simulate chaos lint format schemas docs picture wheel clean
 
 help:
 	@echo "make demo      watch a job find its size while its workers, its master and its broker are killed"
@@ -12,6 +12,7 @@ help:
 	@echo "make chaos     real processes under SIGKILL, SIGSTOP and broker restarts"
 	@echo "make lint      ruff, mypy, import-linter, schemas that have drifted"
 	@echo "make schemas   write schemas/ from the event types"
+	@echo "make docs      write docs/api.md from the docstrings"
 	@echo "make picture   draw the demo's narration for the README"
 
 # -- set-up ------------------------------------------------------------------------------------------------------------
@@ -60,6 +61,7 @@ lint: .venv/dev.stamp
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m rover_bus.cli.schemas --check
+	$(BIN)/python docs/make_api.py --check
 
 format: .venv/dev.stamp
 	$(BIN)/ruff check --fix .
@@ -67,6 +69,9 @@ format: .venv/dev.stamp
 
 schemas: .venv/dev.stamp
 	$(BIN)/python -m rover_bus.cli.schemas
+
+docs: .venv/dev.stamp
+	$(BIN)/python docs/make_api.py
 
 wheel: .venv/dev.stamp
 	$(BIN)/python -m build --wheel

@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
-from rover_bus.cli.job_file import read_job
 from rover_bus.client.data import Batch, ClickLog, Schema
+from rover_bus.client.job_file import read_job
 from rover_bus.events.job import Dataset, JobSpec
 from rover_bus.ps.local import LocalParameters
 from rover_bus.ps.store import BatchKey, Pulled

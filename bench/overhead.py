@@ -40,8 +40,8 @@ from typing import Any
 from bench.processes import Meter, running_stack
 from rover_bus.cli.connection import find_stack, visit
 from rover_bus.cli.home import Home
-from rover_bus.cli.job_file import check_data, read_job
 from rover_bus.cli.submission import ask_to_stop, follow_job, submit
+from rover_bus.client.job_file import check_data, read_job
 from rover_bus.client.programs import find_example
 from rover_bus.events.bus import Bus
 from rover_bus.events.facts import JobEnded

@@ -103,8 +103,8 @@ def last_answer(notes: Path, after: float = 0.0) -> tuple[float, bool]:
 def measure(root: Path, options: argparse.Namespace) -> dict[str, Any]:
     from bench import rig
     from rover_bus.cli.connection import Address, visit
-    from rover_bus.cli.job_file import read_job
     from rover_bus.cli.stack import RunningStack
+    from rover_bus.client.job_file import read_job
 
     rig.make_clicks(root, ROWS, 10)
     notes, job_file = root / "notes", root / "job.toml"

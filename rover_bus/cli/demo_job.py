@@ -10,7 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from rover_bus.cli.job_file import check_data, read_job
+from rover_bus.client.job_file import check_data, read_job
 from rover_bus.client.programs import find_example
 from rover_bus.events.errors import InputError
 from rover_bus.events.job import JobSpec

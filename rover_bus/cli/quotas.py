@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rover_bus.brain.decisions.arbitration import Budget
-from rover_bus.cli.units import parse_bytes
+from rover_bus.client.units import parse_bytes
 from rover_bus.events.errors import InputError
 
 

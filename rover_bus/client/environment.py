@@ -18,7 +18,8 @@ from rover_bus.events.identity import Member
 
 @dataclass(frozen=True)
 class Environment:
-    """What the platform says. `spec_file` and `summary_file` are for standalone runs of a job file (`rover run --plain`).
+    """What the platform says. `spec_file` and `summary_file` are for runs of a job file in one process (`rover run --plain`);
+    `job_file` is the one that a person names for a program that runs alone.
 
     `grace_s`: how long a drain tries to reach servers and master that do not answer; to be kept below the platform's own grace.
     """
@@ -30,6 +31,7 @@ class Environment:
     secret_file: str = ""
     state_dir: str = ""
     spec_file: str = ""
+    job_file: str = ""
     summary_file: str = ""
     grace_s: float = 5.0
 
@@ -71,4 +73,4 @@ def _seconds(variables: Mapping[str, str], name: str, default: float) -> float:
     return seconds
 
 
-_TEXTS = ("job", "host", "url", "secret_file", "state_dir", "spec_file", "summary_file")
+_TEXTS = ("job", "host", "url", "secret_file", "state_dir", "spec_file", "job_file", "summary_file")

@@ -20,10 +20,12 @@ from __future__ import annotations
 import os
 import secrets
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -34,7 +36,7 @@ from rover_bus.client.figures import Figures
 from rover_bus.client.lease import Assigned, Work
 from rover_bus.client.parameters import HandedOut, TrainingParameters
 from rover_bus.client.reader import Read, Reader, Source, Stream
-from rover_bus.client.standalone import Standalone
+from rover_bus.client.standalone import Standalone, read_spec
 from rover_bus.client.storage import pause_of
 from rover_bus.events.errors import InputError, RoverError, TemporaryError
 from rover_bus.events.job import Dataset, DataSpec, JobSpec
@@ -42,15 +44,20 @@ from rover_bus.events.job import Dataset, DataSpec, JobSpec
 SAMPLE_EVERY_S = 2.0
 
 
-def join(**variables: str) -> Job:
-    """Join the job that this process was started for, or run standalone. Use it with `with`.
+class NoJobFile(InputError):
+    """A program that runs alone asked for what only a job file says."""
 
-    Reads the ROVER_* environment; `variables` (`ROVER_JOB="movielens"`, ...) override it. Raises InputError for what cannot be,
+
+def join(job: str | Path = "", **variables: str) -> Job:
+    """Join the job that this process was started for, or run alone. Use it with `with`.
+
+    Reads the ROVER_* environment; `variables` (`ROVER_JOB="movielens"`, ...) override it. `job` is the job file of a program that
+    runs alone, by default ROVER_JOB_FILE; a member of a job has that job's. Raises InputError for what cannot be,
     BrokerUnreachable, AccessDenied, Refused when the job does not want this process.
     """
     environment = Environment.read({**os.environ, **variables})
     if not environment.job:
-        return Job(Standalone(environment.spec_file, environment.summary_file))
+        return Job(Standalone(_spec_alone(environment, job), environment.summary_file))
     connected = Connected(environment, secrets.token_hex(8), os.getpid())
     try:
         connected.start()
@@ -58,6 +65,18 @@ def join(**variables: str) -> Job:
         connected.close()
         raise
     return Job(connected)
+
+
+def _spec_alone(environment: Environment, job_file: str | Path) -> JobSpec | None:
+    """The job of a program that no job started: as `rover run --plain` hands it over, else a job file, else none."""
+    if environment.spec_file:
+        return read_spec(Path(environment.spec_file))
+    named = job_file or environment.job_file
+    if not named:
+        return None
+    from rover_bus.client.job_file import read_job  # what reads TOML is not loaded by members of a job
+
+    return read_job(named)
 
 
 class Job:
@@ -82,10 +101,10 @@ class Job:
 
     @property
     def config(self) -> JobSpec:
-        """The job as submitted. Raises InputError for a program that runs standalone without a job file."""
+        """The job as submitted. Raises NoJobFile in a program that runs alone without one; uncaught, that ends it with status 2."""
         if self._config is None:
-            raise InputError(
-                "this program runs standalone and has no job file: `rover run --plain JOB.toml` gives it one"
+            raise NoJobFile(
+                'this program runs alone and has no job file: name one, `rover.join(job="job.toml")` or ROVER_JOB_FILE=job.toml'
             )
         return self._config
 
@@ -300,6 +319,9 @@ class Job:
                 self._leave("drained" if self.drained or error is not None else "done")
         finally:
             self._close()
+        if isinstance(error, NoJobFile):
+            print(f"error: {error}", file=sys.stderr)
+            raise SystemExit(error.exit_code) from None
         return isinstance(error, JobOver)
 
     def _leave(self, reason: str) -> None:

@@ -28,10 +28,10 @@ END = Assigned(-1, -1, -1, -1)
 
 
 class Standalone:
-    """A job of one. `spec_file`: a JobSpec as JSON; `summary_file`: where the figures of the run are written, as JSON."""
+    """A job of one. `spec`: what its job file says; `summary_file`: where the figures of the run are written, as JSON."""
 
-    def __init__(self, spec_file: str = "", summary_file: str = "") -> None:
-        self.spec = read_spec(Path(spec_file)) if spec_file else None
+    def __init__(self, spec: JobSpec | None = None, summary_file: str = "") -> None:
+        self.spec = spec
         self.results: dict[str, Any] = {}
         self.draining = False
         self.committed = 0

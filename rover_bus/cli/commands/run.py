@@ -91,7 +91,7 @@ def run_plain_file(
     job_file: Path, *, seed: int | None = None, predictions: Path | None = None, quiet: bool = False
 ) -> dict[str, Any]:
     """Train a job file in one process and return its report, with the keys of `rover submit --json`."""
-    from rover_bus.cli.job_file import check_data, read_job
+    from rover_bus.client.job_file import check_data, read_job
 
     spec = read_job(job_file, seed=seed, predictions=predictions or "")
     check_data(spec)

@@ -69,7 +69,7 @@ def submit(
     secret_file: str,
 ) -> None:
     """Submit JOB_FILE (docs/job-file.md) to a running stack. Everything is checked before: the file, the data, the columns."""
-    from rover_bus.cli.job_file import check_data, read_job
+    from rover_bus.client.job_file import check_data, read_job
 
     spec = read_job(job_file, name=name, seed=seed, predictions=predictions or "")
     say = _narrate(as_json, quiet)

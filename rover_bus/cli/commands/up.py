@@ -16,7 +16,7 @@ import click
 from rover_bus.cli.home import Home, NoStack
 from rover_bus.cli.stack import RunningStack
 from rover_bus.cli.supervisor import ServiceFailed
-from rover_bus.cli.units import parse_bytes
+from rover_bus.client.units import parse_bytes
 from rover_bus.events.errors import InputError
 
 DOWN_TIMEOUT_S = 60.0

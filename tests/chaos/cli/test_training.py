@@ -16,8 +16,8 @@ import psutil
 import pytest
 
 from rover_bus.cli.chaos import Strike
-from rover_bus.cli.job_file import read_job
 from rover_bus.cli.unmanaged import Unmanaged
+from rover_bus.client.job_file import read_job
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(600)]
 ROWS, EVAL_ROWS, EPOCHS = 6000, 1000, 2

@@ -174,7 +174,7 @@ def test_every_command_is_documented() -> None:
 
 
 def test_every_key_of_a_job_file_is_documented() -> None:
-    from rover_bus.cli.job_file import TABLES, keys_of
+    from rover_bus.client.job_file import TABLES, keys_of
     from rover_bus.events.job import JobSpec
 
     text = (DOCS / "job-file.md").read_text()

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from rover_bus.cli.job_file import check_data, read_job
-from rover_bus.cli.units import parse_bytes, parse_seconds
+from rover_bus.client.job_file import check_data, read_job
+from rover_bus.client.units import parse_bytes, parse_seconds
 from rover_bus.events.errors import InputError, NameRefused
 
 JOB = """

@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import train
 
-from rover_bus.cli.job_file import read_job
+from rover_bus.client.job_file import read_job
 
 JOB = """
 program = "dlrm"

@@ -18,8 +18,8 @@ from typing import Any
 
 import msgspec
 
-from rover_bus.cli.units import parse_bytes, parse_seconds
 from rover_bus.client.programs import BUILT_IN, SCORER, SCORING, find_example
+from rover_bus.client.units import parse_bytes, parse_seconds
 from rover_bus.events.errors import InputError
 from rover_bus.events.job import CheckpointSpec, DataSpec, JobSpec, LeaseSpec, PlanSpec, RoleSpec, StopSpec
 from rover_bus.events.subjects import name as check_name
