@@ -1,6 +1,6 @@
 """Write docs/api.md from the docstrings of what a training program calls; `--check` says whether it is up to date.
 
-    python docs/make_api.py [--check]
+python docs/make_api.py [--check]
 """
 
 from __future__ import annotations
@@ -24,18 +24,27 @@ from rover_bus.ps import store
 DOCS = Path(__file__).parent
 OWN = DOCS.parent / "examples" / "own"
 
-GRADIENTS = """A gradient is that of the **sum** of the losses of a batch's samples, not of their mean: rates then fit any batch size.
-It has the shape of what `pull` returned; rows that occur more than once in a batch are summed before the optimizer sees them (`g`)."""
+GRADIENTS = """\
+A gradient is that of the **sum** of the losses of a batch's samples, not of their mean: rates then fit any batch
+size. It has the shape of what `pull` returned; rows that occur more than once in a batch are summed before the
+optimizer sees them (`g`)."""
 
-FIRST_VALUES = """A row's first value is a pure function of (the job's seed, the table's name, the id): every server, every restart and the
-exported model agree. A pull of an unknown id returns it and allocates nothing."""
+FIRST_VALUES = """\
+A row's first value is a pure function of (the job's seed, the table's name, the id): every server, every restart and
+the exported model agree. A pull of an unknown id returns it and allocates nothing."""
 
-ERRORS = """Every error is a `RoverError` with a `code` and the exit code of [the command line](cli.md#exit-codes). An exception that
-leaves the `with` block is reported and charged to the batch in hand; a temporary one, `JobOver` and Ctrl-C are not."""
+ERRORS = """\
+Every error is a `RoverError` with a `code` and the exit code of [the command line](cli.md#exit-codes). An exception
+that leaves the `with` block is reported and charged to the batch in hand; a temporary one, `JobOver` and Ctrl-C are
+not."""
 
 SECTIONS: list[tuple[str, str, list[Any]]] = [
     ("Joining a job", "", [rover.join, Job, rover.NoJobFile, rover.JobOver]),
-    ("Data", "", [rover.open_log, rover.ClickLog, rover.PartitionLog, rover.Schema, rover.Source, rover.Stream]),
+    (
+        "Data",
+        "",
+        [rover.open_log, rover.ClickLog, rover.PartitionLog, rover.Schema, rover.Source, rover.Stream],
+    ),
     ("A batch", "", [rover.Batch, Columns, Bag]),
     (
         "Parameters",
@@ -110,7 +119,9 @@ def _member(key: str, value: Any) -> str:
 
 def _signature(thing: Any) -> str:
     made_by_calls = inspect.isclass(thing) and thing in (Job, scoring.Model, store.Pulled)
-    if made_by_calls or (inspect.isclass(thing) and (issubclass(thing, Exception) or getattr(thing, "_is_protocol", False))):
+    if made_by_calls or (
+        inspect.isclass(thing) and (issubclass(thing, Exception) or getattr(thing, "_is_protocol", False))
+    ):
         return ""
     if inspect.isclass(thing) and issubclass(thing, msgspec.Struct):
         fields = msgspec.structs.fields(thing)
