@@ -26,7 +26,7 @@ import rover_bus.client
 from rover_bus.client.job import Job
 from rover_bus.client.lease import Assigned, Work
 from rover_bus.client.reader import Stream
-from rover_bus.client.standalone import Standalone
+from rover_bus.client.standalone import Standalone, read_spec
 from rover_bus.events.job import Dataset
 from rover_bus.events.requests import RoutingTable, ServerAddress
 from rover_bus.ps.client import RemoteParameters
@@ -109,7 +109,7 @@ class FixedShare(Standalone):
     """A worker's place without a master: batches [i/n, (i+1)/n) of every epoch, from the first one on in every life."""
 
     def __init__(self, directory: Path, index: int, of: int, life: int) -> None:
-        super().__init__(str(directory / SPEC), str(directory / "summary.json") if index == of else "")
+        super().__init__(read_spec(directory / SPEC), str(directory / "summary.json") if index == of else "")
         self._directory, self._index, self._of, self._life = directory, index, of, life
         self._done = 0
         self._progress = os.open(
