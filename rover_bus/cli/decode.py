@@ -79,13 +79,13 @@ def _foreign(body: bytes, what: str) -> dict[str, Any]:
 
 
 def _plain(value: Any, depth: int = 0) -> Any:
-    """Return a value in JSON's types: bytes by size and beginning, numbers that JSON lacks by name, bounded in depth."""
+    """Return a value in JSON's types: bytes in base64 as in schemas/, numbers that JSON lacks by name, bounded in depth."""
     if value is None or isinstance(value, str | bool | int):
         return value
     if isinstance(value, float):
         return value if -1e400 < value < 1e400 else str(value)
     if isinstance(value, bytes):
-        return {"bytes": len(value), "base64": b2a_base64(value[:SHOWN_BYTES], newline=False).decode()}
+        return b2a_base64(value, newline=False).decode()
     if depth >= MAX_DEPTH:
         return "..."
     if isinstance(value, dict):

@@ -7,10 +7,16 @@ import os
 import shutil
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
+from schemas_of_events import Judge
+
+from rover_bus.cli.connection import find_stack, visit
+from rover_bus.events.bus import Bus
+from rover_bus.events.streams import FACTS, LOG, PROFILES
 
 OWN = Path(__file__).parents[3] / "examples" / "own"
 ROWS = 2000
@@ -39,6 +45,10 @@ def rover(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
     return run(sys.executable, "-m", "rover_bus.cli.entry", *words, folder=folder)
 
 
+async def read_bodies(bus: Bus, stream: str) -> list[bytes]:
+    return [stored.body async for stored in bus.read(stream, "rover.>")]
+
+
 def test_a_lone_program_without_a_job_file_ends_with_2_and_names_both_ways(folder: Path) -> None:
     ended = run(sys.executable, "train.py", folder=folder)
     assert ended.returncode == 2
@@ -61,9 +71,18 @@ def test_the_same_program_as_a_job_leaves_a_model_that_predicts(folder: Path) ->
     assert json.loads(plain.stdout.splitlines()[-1])["samples_committed"] == 2 * ROWS, plain.stderr
     assert rover("up", "--detach", folder=folder).returncode == 0
     try:
+        slow = (folder / "job.toml").read_text().replace("epochs = 2", 'epochs = 2\nread_latency = "0.1s"')
+        (folder / "job.toml").write_text(slow + 'every = "0.3s"\n')  # time for a checkpoint to be stored
         submitted = rover("submit", "job.toml", "--wait", "--json", folder=folder)
         report = json.loads(submitted.stdout.splitlines()[-1])
         assert (report["state"], report["samples_committed"]) == ("completed", 2 * ROWS), submitted.stderr
+        judge = Judge()
+        for stream in (LOG, FACTS, PROFILES):
+            judge.take_all(
+                visit(find_stack(str(folder / "state"), "", ""), partial(read_bodies, stream=stream))
+            )
+        assert judge.complaints == []
+        assert judge.seen["checkpoint.manifest_ordered.v1"], "the job took no checkpoint"
         assert rover("export", "job", "model.npz", folder=folder).returncode == 0
         predicted = rover("predict", "model.npz", "clicks.csv", "--out", "scores.csv", folder=folder)
         assert predicted.returncode == 0, predicted.stderr
