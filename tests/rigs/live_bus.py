@@ -8,6 +8,8 @@ from collections.abc import Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+from patience import PATIENCE_S
+
 from rover_bus.events.broker import EmbeddedBroker
 from rover_bus.events.bus import Message, Stored
 from rover_bus.events.errors import BusError
@@ -28,7 +30,7 @@ async def connect(broker: EmbeddedBroker, **options: Any) -> NatsBus:
     return bus
 
 
-async def come_true(claim: Callable[[], bool], within_s: float = 20.0) -> None:
+async def come_true(claim: Callable[[], bool], within_s: float = PATIENCE_S) -> None:
     """Wait until a claim holds; time is only the bound that keeps a broken test from hanging."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + within_s
@@ -38,7 +40,7 @@ async def come_true(claim: Callable[[], bool], within_s: float = 20.0) -> None:
         await asyncio.sleep(0.01)
 
 
-async def eventually(call: Callable[[], Awaitable[Any]], within_s: float = 20.0) -> Any:
+async def eventually(call: Callable[[], Awaitable[Any]], within_s: float = PATIENCE_S) -> Any:
     """Repeat a call through a broker's absence, as every service does."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + within_s

@@ -11,7 +11,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-PATIENCE_S = 60.0
+from patience import PATIENCE_S
 
 
 @contextmanager

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import json
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gated import PACE_S, Gate
 from outside import rover
+from patience import until
 
 from rover_bus.cli.stack import RunningStack
 
@@ -24,11 +25,11 @@ LOOK_S = 0.3
 FILE = """
 name = "{name}"
 priority = {priority}
+program = {program}
 [data]
 train = "t.csv"
 batch_size = 32
 epochs = {epochs}
-read_latency = "{read_latency}"
 schema = {{ label = "label", categorical = ["user", "item"] }}
 [workers]
 count = {workers}
@@ -48,8 +49,8 @@ target = "500ms"
 class SmallJob:
     """One job: its file and clicks lie in `folder`, the stack that it is submitted to has its state in `home`.
 
+    It lasts until `finish` (gated.py), whatever its rows and epochs are. pace_s: what a batch takes meanwhile.
     leases, checkpoint: further lines of these tables of the job file. cores: of each member, 0 no limit.
-    patience_s: how long `until` waits.
     """
 
     folder: Path
@@ -60,11 +61,14 @@ class SmallJob:
     servers: int
     checkpoint: str
     leases: str = ""
-    read_latency: str = "20ms"
-    patience_s: float = 120.0
+    pace_s: float = PACE_S
     name: str = NAME
     priority: int = 0
     cores: float = 0.0
+
+    @property
+    def gate(self) -> Gate:
+        return Gate(self.folder / f"{self.name}.gate", self.pace_s)
 
     def rover(self, *words: str) -> subprocess.CompletedProcess[str]:
         """Run `rover` in the folder, on the stack."""
@@ -74,7 +78,7 @@ class SmallJob:
         """Write clicks and job file, and submit it."""
         clicks = "".join(f"{n % 2},u{n % 97},i{n % 1013}\n" for n in range(self.rows))
         (self.folder / "t.csv").write_text("label,user,item\n" + clicks)
-        (self.folder / "job.toml").write_text(FILE.format(**vars(self)))
+        (self.folder / "job.toml").write_text(FILE.format(program=self.gate.program(), **vars(self)))
         submitted = self.rover("submit", "job.toml")
         assert submitted.returncode == 0, submitted.stderr
 
@@ -85,15 +89,15 @@ class SmallJob:
 
     def until(self, condition: Callable[[], object], what: str) -> None:
         """Wait until `condition` holds; fail saying what never came, and what did."""
-        end_s = time.monotonic() + self.patience_s
-        while not condition():
-            assert time.monotonic() < end_s, (
-                f"never came: {what}; {self.rover('events', self.name, '-n', '25').stdout}"
-            )
-            time.sleep(LOOK_S)
+        until(condition, what, LOOK_S, lambda: self.rover("events", self.name, "-n", "25").stdout)
+
+    def finish(self) -> None:
+        """Let it come to its end."""
+        self.gate.open()
 
     def complete(self) -> None:
-        """See it end, every sample applied once."""
+        """Let it end and see it end, every sample applied once."""
+        self.finish()
         self.until(lambda: self.facts("job.ended"), "the end")
         (ended,) = self.facts("job.ended")
         assert ended["state"] == "completed", ended
@@ -106,13 +110,12 @@ class SmallJob:
 
 
 def checkpointed_job(home: Path, folder: Path, epochs: int, checkpoint: str) -> SmallJob:
-    """Return a job of some seconds an epoch on any machine, bound by its input, that stores its cuts below `folder`."""
+    """Return a job that stores its cuts below `folder`."""
     return SmallJob(
         folder=folder,
         home=home,
         rows=4_000,
         epochs=epochs,
-        read_latency="15ms",
         workers=2,
         servers=2,
         checkpoint=f'path = "store"\n{checkpoint}',

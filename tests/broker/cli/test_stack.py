@@ -8,14 +8,15 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
 import pytest
 from outside import rover
+from patience import PATIENCE_S, until
+from small_job import SmallJob
 
 from rover_bus.cli.home import Home, NoStack
 from rover_bus.cli.stack import RunningStack
@@ -24,14 +25,6 @@ from rover_bus.events.errors import Refused
 from rover_bus.flash.places import host_root
 
 pytestmark = pytest.mark.broker
-PATIENCE_S = 30.0
-
-
-def until(condition: Callable[[], object], what: str) -> None:
-    deadline_s = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline_s, f"never came: {what}"
-        time.sleep(0.02)
 
 
 def processes_of(directory: Path) -> list[int]:
@@ -365,30 +358,25 @@ def test_hosts_of_several_machines_are_one_stack_and_nobody_listens_where_he_nee
             disposable=True,
         )
         with two:
-            (tmp_path / "t.csv").write_text(
-                "label,user\n" + "".join(f"{n % 2},u{n % 97}\n" for n in range(2_000))
+            job = SmallJob(
+                folder=tmp_path,
+                home=one.home.root,
+                rows=2_000,
+                epochs=2,
+                workers=2,
+                servers=2,
+                checkpoint='every = "1s"\ncopies = 1\npersist = false',
             )
-            (tmp_path / "job.toml").write_text(
-                'name = "wide"\n[data]\ntrain = "t.csv"\nbatch_size = 16\nepochs = 2\nread_latency = "10ms"\n'
-                'schema = { label = "label", categorical = ["user"] }\n[workers]\ncount = 2\n[servers]\ncount = 2\n'
-                '[checkpoint]\nevery = "1s"\ncopies = 1\npersist = false\n'
-            )
-            submitted = rover("submit", "job.toml", home=one.home.root, cwd=tmp_path)
-            assert submitted.returncode == 0, submitted.stderr
+            job.submit()
             heard = set[str]()
 
-            def redundant() -> str:
+            def redundant() -> object:
                 heard.update(listening(tmp_path))
-                return rover("events", "wide", "-k", "checkpoint.redundant", home=one.home.root).stdout
+                return job.facts("checkpoint.redundant")
 
-            until(redundant, "a cut whose parts went from machine to machine")
+            job.until(redundant, "a cut whose parts went from machine to machine")
             assert heard == {"127.0.0.2", "127.0.0.3"}
-            until(
-                lambda: "completed" in rover("events", "wide", "-k", "job.ended", home=one.home.root).stdout,
-                "the end",
-            )
-            counted = json.loads(rover("witness", "wide", "--json", home=one.home.root).stdout)
-            assert (counted["applied"], counted["missing"], counted["duplicated"]) == (4_000, 0, 0)
+            job.complete()
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from patience import PATIENCE_S
 
 import rover_bus.client as rover
 from rover_bus.events import subjects
@@ -39,7 +40,7 @@ class Stack:
         self.buses: list[NatsBus] = []
 
     def call(self, work: Coroutine[Any, Any, Any]) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, self.loop).result(30)
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(PATIENCE_S)
 
     def start(self, name: str, work: Coroutine[Any, Any, Any]) -> None:
         self.tasks[name] = asyncio.run_coroutine_threadsafe(work, self.loop)
@@ -90,7 +91,7 @@ class Stack:
 
     async def ended(self) -> JobEnded:
         bus = await self.connect("observer")
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_S):
             while not (stored := await bus.last(FACTS, subjects.job_facts(JOB, "job.ended"))):  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
         return decode(stored.body, JobEnded)

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from patience import PATIENCE_S
 
 import rover_bus.client as rover
 from rover_bus.events.codec import decode
@@ -95,7 +96,7 @@ def test_s9_two_workers_train_every_row_of_files_that_grow_until_they_are_sealed
     writer.add("b", 3, label="broken")
     writer.seal()
     for thread in threads:
-        thread.join(30)
+        thread.join(PATIENCE_S)
     end = stack.call(stack.ended())
     assert end.state == "completed", end
     total = sum(writer.rows.values())

@@ -7,6 +7,7 @@ import random
 import time
 
 import pytest
+from patience import PATIENCE_S
 
 from rover_bus.events import subjects
 from rover_bus.events.asking import Master
@@ -48,7 +49,7 @@ def malformed(chance: random.Random) -> bytes:
             return bytes(body)
 
 
-async def until(true, within_s=20.0):
+async def until(true, within_s=PATIENCE_S):
     async with asyncio.timeout(within_s):
         while not true():  # noqa: ASYNC110 - it is time that is waited for
             await asyncio.sleep(0.02)

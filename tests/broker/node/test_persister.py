@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from patience import PATIENCE_S
 
 from rover_bus.events import checkpoint_facts as cuts
 from rover_bus.events import facts
@@ -43,7 +44,6 @@ from rover_bus.node.persister import Persister, Places
 from rover_bus.ps.lenders import ask_daemon
 
 pytestmark = pytest.mark.broker
-PATIENCE_S = 30.0
 SECRET = b"s" * 32
 
 

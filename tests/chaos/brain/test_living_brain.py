@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = [pytest.mark.chaos, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.chaos
 ROOT = Path(__file__).parents[3]
 
 

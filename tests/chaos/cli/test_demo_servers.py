@@ -14,7 +14,7 @@ import pytest
 
 from rover_bus.flash.places import host_root
 
-pytestmark = [pytest.mark.chaos, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.chaos
 COMMAND = [sys.executable, "-m", "rover_bus.cli.entry", "demo", "--act", "servers", "--headless", "--json"]
 
 

@@ -7,11 +7,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from gated import Gate
+from outside import rover
+from patience import PATIENCE_S, until
 
 pytestmark = [
     pytest.mark.chaos,
@@ -20,12 +22,12 @@ pytestmark = [
 ROVER = [sys.executable, "-m", "rover_bus.cli.entry"]
 JOB = """
 name = "tight"
+program = {program}
 [data]
 train = "t.csv"
 batch_size = 16
-epochs = 3
-read_latency = "5ms"  # bound by its input, so that it lasts until the disk is full on any machine
-schema = { label = "label", categorical = ["user"] }
+epochs = 1
+schema = {{ label = "label", categorical = ["user"] }}
 [workers]
 count = 2
 [servers]
@@ -49,17 +51,15 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", str(disk)], check=True)
 
 
-def wait_for(text: str, file: Path, patience_s: float = 60.0) -> None:
-    end = time.monotonic() + patience_s
-    while not file.exists() or text not in file.read_text():
-        assert time.monotonic() < end, f"{text!r} never came: {file}"
-        time.sleep(0.05)
+def wait_for(text: str, file: Path) -> None:
+    until(lambda: file.exists() and text in file.read_text(), f"{text!r} in {file}")
 
 
 def test_a_full_disk_is_named_and_costs_nothing(small_disk: Path, tmp_path: Path) -> None:
     rows = "".join(f"{n % 2},u{n % 97}\n" for n in range(30_000))
     (tmp_path / "t.csv").write_text("label,user\n" + rows)
-    (tmp_path / "job.toml").write_text(JOB)
+    gate = Gate(tmp_path / "gate")
+    (tmp_path / "job.toml").write_text(JOB.format(program=gate.program()))
     said = tmp_path / "up.log"
     environment = {key: value for key, value in os.environ.items() if not key.startswith("ROVER_")}
     environment["ROVER_HOME"] = str(small_disk / "state")
@@ -74,8 +74,9 @@ def test_a_full_disk_is_named_and_costs_nothing(small_disk: Path, tmp_path: Path
             stderr=subprocess.DEVNULL,
             text=True,
         )
-        time.sleep(3.0)
-        broker = small_disk / "state" / "broker" / "nats-server.log"
+        home = small_disk / "state"
+        until(lambda: rover("events", "tight", "-k", "epoch.opened", home=home).stdout, "an epoch")
+        broker = home / "broker" / "nats-server.log"
         broker.unlink()  # a rotation: what the server says from here on is found all the same
         wait_for("re-opened", broker)
         filler = small_disk / "fill"
@@ -88,11 +89,12 @@ def test_a_full_disk_is_named_and_costs_nothing(small_disk: Path, tmp_path: Path
         wait_for("is full", said)
         filler.unlink()
         wait_for("room again", said)
-        printed, _ = job.communicate(timeout=120)
+        gate.open()
+        printed, _ = job.communicate(timeout=PATIENCE_S)
         result = json.loads(printed.splitlines()[-1])
     finally:
         stack.send_signal(signal.SIGTERM)
-        stack.wait(timeout=60)
+        stack.wait(timeout=PATIENCE_S)
     assert result["state"] == "completed", result
-    assert result["samples_committed"] == result["samples_total"] == 90_000
+    assert result["samples_committed"] == result["samples_total"] == 30_000
     assert result["samples_duplicated"] == 0

@@ -19,7 +19,7 @@ from rover_bus.cli.chaos import Strike
 from rover_bus.cli.unmanaged import Unmanaged
 from rover_bus.client.job_file import read_job
 
-pytestmark = [pytest.mark.chaos, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.chaos
 ROWS, EVAL_ROWS, EPOCHS = 6000, 1000, 2
 
 JOB = f"""

@@ -18,7 +18,7 @@ from rover_bus.flash.places import host_root
 
 pytest.importorskip("obstore")
 pytest.importorskip("moto")
-pytestmark = [pytest.mark.chaos, pytest.mark.broker, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.chaos, pytest.mark.broker]
 STORAGE = "s3://checkpoints/team"
 CHECKPOINT = f"""
 every = "2s"
@@ -42,7 +42,7 @@ def test_a_job_comes_back_from_an_object_store(
         folder=tmp_path,
         home=tmp_path / "a",
         rows=6_000,
-        epochs=3,
+        epochs=1,
         workers=1,
         servers=1,
         checkpoint=CHECKPOINT,

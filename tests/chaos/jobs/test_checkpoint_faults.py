@@ -16,7 +16,7 @@ from small_job import NAME, SmallJob, checkpointed_job
 from rover_bus.cli.home import Home
 from rover_bus.cli.stack import RunningStack
 
-pytestmark = [pytest.mark.chaos, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.chaos
 
 
 @pytest.fixture
@@ -60,6 +60,7 @@ def test_a_job_starts_from_another_s_checkpoint_or_says_in_one_line_why_not(
 ) -> None:
     job = checkpointed_job(stack.home.root, tmp_path, 1, 'keep = 2\nevery = "1s"')
     job.submit()
+    job.until(lambda: job.facts("checkpoint.ready"), "a checkpoint")
     job.complete()
     assert start_from(job, "longer")[0] == "completed"
     counted = json.loads(job.rover("witness", "longer", "--json").stdout)
@@ -98,7 +99,7 @@ def test_a_storage_that_is_full_or_gone_costs_no_sample_and_no_checkpoint(
         if subprocess.run(command, capture_output=True, check=False).returncode:
             pytest.skip("nothing can be mounted here")
     try:
-        job = checkpointed_job(stack.home.root, tmp_path, 40, 'keep = 2\nevery = "1s"')
+        job = checkpointed_job(stack.home.root, tmp_path, 2, 'keep = 2\nevery = "1s"')
         job.submit()
         job.until(lambda: job.facts("checkpoint.ready"), "a checkpoint")
         with suppress(OSError):  # the daemon may have been faster

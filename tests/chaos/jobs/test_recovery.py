@@ -20,7 +20,7 @@ from outside import Hand, make_clicks, name_of, rover
 
 from rover_bus.cli.stack import RunningStack
 
-pytestmark = [pytest.mark.chaos, pytest.mark.timeout(420)]
+pytestmark = pytest.mark.chaos
 HISTORIES = int(os.environ.get("ROVER_CHAOS_HISTORIES", "10"))
 FIRST_SEED = int(os.environ.get("ROVER_CHAOS_SEED", "1"))
 ROWS, EPOCHS, BATCH = 16_000, 2, 64

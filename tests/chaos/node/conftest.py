@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from patience import PATIENCE_S
 
 from rover_bus.events.identity import DesiredMember, Member, Resources
 from rover_bus.node import layout, locks, proctree
@@ -19,7 +20,6 @@ from rover_bus.node.layout import Layout, Started
 from rover_bus.node.platform import Ended, Life, Observation, Running
 from rover_bus.node.processes import Processes, Settings
 
-PATIENCE_S = 20.0
 ALLOWED = tuple(sorted(os.sched_getaffinity(0)))
 
 

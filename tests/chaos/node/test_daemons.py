@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from patience import PATIENCE_S
 
 from rover_bus.events import facts
 from rover_bus.events.broker import EmbeddedBroker
@@ -30,7 +31,6 @@ from rover_bus.node.layout import Layout, Started, list_members, read_logs
 pytestmark = [pytest.mark.chaos, pytest.mark.broker]
 HOST = "host-a"
 ORPHAN_S = 2.0
-PATIENCE_S = 40.0
 KINDS: dict[str, type[facts.HostFact]] = {
     cls.kind(): cls
     for cls in (facts.HostRegistered, facts.HostStarted, facts.HostExited, facts.HostLeaving, facts.HostLeft)

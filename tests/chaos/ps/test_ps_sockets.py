@@ -9,12 +9,12 @@ import struct
 import subprocess
 import sys
 import threading
-import time
 from contextlib import contextmanager
 
 import msgspec
 import numpy as np
 import pytest
+from patience import PATIENCE_S, until
 
 from rover_bus.events.errors import AccessDenied
 from rover_bus.events.requests import ServerAddress
@@ -55,7 +55,7 @@ class Serving:
     def stop(self, index):
         server, thread, _ = self.servers.pop(index)
         server.stop()
-        thread.join(10)
+        thread.join(PATIENCE_S)
         assert not thread.is_alive()
 
     def route(self, generation=0, epoch=0):
@@ -65,19 +65,12 @@ class Serving:
         self.routing = divide_slots(addresses, 0, generation, epoch)
         admission = {"history": 0, "generation": generation, "state": "empty", "seed": 7}
         for server, _, _ in self.servers.values():
-            server.call(lambda core=server.core: core.admit(**admission)).result(10)
-            server.call(lambda core=server.core: core.route(self.routing)).result(10)
+            server.call(lambda core=server.core: core.admit(**admission)).result(PATIENCE_S)
+            server.call(lambda core=server.core: core.route(self.routing)).result(PATIENCE_S)
         return self.routing
 
     def newest(self, after, wait_s):
         return self.routing
-
-
-def come_true(claim, within_s=10.0):
-    end = time.monotonic() + within_s
-    while not claim():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 @contextmanager
@@ -171,8 +164,8 @@ def test_connections_with_shared_memory_leave_no_descriptor_behind(tmp_path):
                 worker.declare(*TABLES)
                 train(worker, 1, first=number)
         for server, _, _ in cluster.servers.values():
-            server.call(server.core.statistics).result(10)
-        come_true(lambda: len(os.listdir("/proc/self/fd")) == before)
+            server.call(server.core.statistics).result(PATIENCE_S)
+        until(lambda: len(os.listdir("/proc/self/fd")) == before, "their descriptors closed")
 
 
 def test_a_shared_body_where_none_can_be_ends_its_connection_only(tmp_path):
@@ -186,7 +179,7 @@ def test_a_shared_body_where_none_can_be_ends_its_connection_only(tmp_path):
         [address] = server.addresses
         for where in ((1 << 40, 64, 0), (0, 1 << 60, 0), (0, 64, 9)):
             assert speak(address, head + struct.pack("<QQQ40x", *where)) == b""
-        assert server.call(server.core.statistics).result(10)["malformed"] == 3
+        assert server.call(server.core.statistics).result(PATIENCE_S)["malformed"] == 3
         train(worker, 3)
 
 
@@ -245,7 +238,7 @@ def test_truncated_oversized_and_foreign_bytes_end_their_connection_only():
         assert speak(address, whole[:4] + b"\xff" * 12) == b""
         assert speak(address, whole[:20]) == b""
         assert speak(address, whole[:7], whole[7:]).startswith(b"RPS1")
-        counters = server.call(server.core.statistics).result(10)
+        counters = server.call(server.core.statistics).result(PATIENCE_S)
         assert (counters["malformed"], counters["denied"]) == (2, 1)
 
 
