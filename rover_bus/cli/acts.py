@@ -1,7 +1,8 @@
 """The acts of the demo's story: growth, kills, a straggler, a worker that does not pay. Each waits for what it shows.
 
 Fed by the facts of the running job; tells narrator.py, strikes through chaos.py and slowing.py. Nothing is played by the clock: an
-act ends when the log says so, or when its patience ends, so that it tells the truth on a slow machine too.
+act ends when the log says so, or when its patience ends, so that it tells the truth on a slow machine too. What could not be shown
+is said in a line of its own (`leave_out`), with the reason: the story has no silent gaps.
 """
 
 from __future__ import annotations
@@ -31,6 +32,9 @@ STORY_REST_AT = 0.56  # likewise; what is killed later waits for it
 RECOVERED_S = 12.0
 SETTLED_S = 15.0
 TRIAL_S = 25.0
+STRAGGLER, TRIAL = "a straggler", "a worker that does not pay"
+WONDERS = "the demo wants to know"
+NO_TURN = "the training was over first"
 JUDGED_STEPS = ("probe", "scale", "rollback", "asked")
 TRIAL_UNTIL = 0.85  # later there is no time to judge it
 
@@ -47,12 +51,29 @@ class Acts:
     plans: Plans
     straggler: dict[str, Any] | None = None
     trial: int = 0
+    left_out: dict[str, str] = field(default_factory=dict)
     _heard: list[Fact] = field(default_factory=list)
+    _shown: set[str] = field(default_factory=set)
 
     def hear(self, fact: Fact, time_ms: int) -> None:
         """Take a fact in, before it is told."""
         self.plans.take(fact, time_ms)
         self._heard.append(fact)
+
+    def leave_out(self, act: str, why: str) -> None:
+        """Say that an act is not shown, and why."""
+        self.left_out[act] = why
+        self.narrator.say(f"left out: {act}: {why}", "yellow")
+
+    def close(self, strikes: list[Strike]) -> None:
+        """Name what the end of the training has overtaken."""
+        struck = [done.strike for done in self.chaos.struck]
+        for strike in strikes:
+            if strike not in struck:
+                self.leave_out(f"the kill of a {strike.target} at {strike.at:.0%}", NO_TURN)
+        for act in (STRAGGLER, TRIAL):
+            if act not in self._shown and act not in self.left_out:
+                self.leave_out(act, NO_TURN)
 
     async def play_story(self, strikes: list[Strike]) -> None:
         """The narrated order: the plan first, then kills one after another, the straggler, the trial, and what is killed late."""
@@ -101,6 +122,7 @@ class Acts:
         """Let one worker run a fifth of the time, and tell what its leases become."""
         chosen = self._last_worker()
         if chosen is None:
+            self.leave_out(STRAGGLER, "no worker runs just now")
             return
         member, pid = chosen
         index, before, seen = member.index, self._usual(), len(self._heard)
@@ -118,7 +140,10 @@ class Acts:
             return found() and bool(leases) and leases[-1] < before * SHRUNK
 
         async with slowed(pid, STRAGGLER_SHARE):
-            await within(STRAGGLER_S, shrunk)
+            if await within(STRAGGLER_S, shrunk):
+                self._shown.add(STRAGGLER)
+            else:
+                self.leave_out(STRAGGLER, f"its leases did not shrink within {STRAGGLER_S:.0f} s")
         was_found, leases = found(), self.progress.leases.get(index, [])[granted:]
         self.straggler = {
             "member": str(member),
@@ -149,18 +174,26 @@ class Acts:
     # -- a worker that does not pay ------------------------------------------------------------------------------------
 
     async def _try_one_more(self) -> None:
-        """Ask for one more worker than the storage can serve; the Brain measures it, and takes it back."""
+        """Ask for one more worker than the storage can serve; the Brain measures it, and takes it back.
+
+        It is also one more than the job file leaves to the Brain: a person may want more, and is judged by the same measure.
+        """
         if self.progress.fraction > TRIAL_UNTIL or self.plans.carried_out is None:
+            self.leave_out(TRIAL, "too little of the training is left to judge it")
             return
         await within(SETTLED_S, lambda: not self._changing)
         await within(RECOVERED_S, lambda: self._even)  # beside five readers it would stay slow
         wanted = self.plans.carried_out.proposed.workers + 1
         try:
-            plan = await try_size(self.bus, self.plans, workers=wanted, reason="the demo wants to know")
-        except (BusError, Refused):
+            plan = await try_size(self.bus, self.plans, workers=wanted, reason=WONDERS, limited=False)
+        except (BusError, Refused) as error:
+            self.leave_out(TRIAL, str(error))
             return
         self.trial = plan.plan
-        await within(TRIAL_S, lambda: self._judged(plan.plan))
+        if await within(TRIAL_S, lambda: self._judged(plan.plan)):
+            self._shown.add(TRIAL)
+        else:
+            self.leave_out(TRIAL, f"plan {plan.plan} was not judged within {TRIAL_S:.0f} s")
 
     @property
     def _even(self) -> bool:

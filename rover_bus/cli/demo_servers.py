@@ -90,6 +90,7 @@ class ServersDemonstration:
         works = [acts.play(), draw_bar(self.narrator, progress)]
         with self.narrator.training("training"):
             ended = await train(bus, spec, progress, hear, works)
+        acts.close()
         report = sum_up(spec.name, ended, tally, wall_s=time.monotonic() - began_s)
         return report | {
             "act": "servers",
@@ -97,4 +98,5 @@ class ServersDemonstration:
             "hosts_lost": acts.hosts_lost,
             "restores": acts.restores,
             "relief": acts.relief,
+            "left_out": acts.left_out,
         }

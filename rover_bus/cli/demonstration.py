@@ -189,6 +189,8 @@ class Demonstration:
         works = [*self._beside(acts, chaos, progress), self._train_beside(progress, spec, ends)]
         with self.narrator.training("training"):
             ended = await train(bus, spec, progress, hear, works)
+        if self.choices.chaos == "all":
+            acts.close(self.choices.strikes())
         wall_s = time.monotonic() - began_s
         report = sum_up(
             spec.name, ended, tally, wall_s=wall_s, broker_restarts=max(outages.count, chaos.count("broker"))
@@ -199,6 +201,7 @@ class Demonstration:
             "chaos": self.choices.chaos,
             "plans": [_plan(view) for view in acts.plans.by_number.values()],
             "straggler": acts.straggler,
+            "left_out": acts.left_out,
         }
 
     def _beside(self, acts: Acts, chaos: Chaos, progress: Progress) -> Sequence[Coroutine[Any, Any, None]]:

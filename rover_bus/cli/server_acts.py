@@ -1,7 +1,8 @@
 """The acts of `rover demo --act servers`: a killed server, a hot one, a lost host. Each waits for what it shows.
 
 Fed by the facts of the running job; tells narrator.py, strikes through chaos.py, slowing.py and the second host's stack. As in
-acts.py nothing is played by the clock: an act ends when the log says so, or when its patience ends.
+acts.py nothing is played by the clock: an act ends when the log says so, or when its patience ends; one that is not shown is named
+in a line, with the reason.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from rover_bus.cli.acts import NO_TURN
 from rover_bus.cli.chaos import Chaos, Strike
 from rover_bus.cli.narrator import Narrator
 from rover_bus.cli.progress import Progress
@@ -35,6 +37,8 @@ REDUNDANT_S = 10.0
 MEASURE_S = 2.5  # of the speed before, while it is hot, and after relief
 HOT_SHARE = 0.1  # of the time that the hot server may run
 RELIEF_S = 12.0
+TOO_LATE = "too little of the training is left"
+HOT, HOST = "a hot server", "a lost host"
 LATEST = 0.9  # of the training: what has not begun by then is not begun any more
 
 
@@ -71,6 +75,7 @@ class ServerActs:
     relief: dict[str, Any] | None = None
     hosts_lost: int = 0
     restores: list[dict[str, Any]] = field(default_factory=list)
+    left_out: dict[str, str] = field(default_factory=dict)
     _heard: list[Fact] = field(default_factory=list)
 
     def hear(self, fact: Fact) -> None:
@@ -85,6 +90,17 @@ class ServerActs:
                     "seconds": round(fact.seconds, 4),
                 }
             )
+
+    def leave_out(self, act: str, why: str) -> None:
+        """Say that an act is not shown, and why."""
+        self.left_out[act] = why
+        self.narrator.say(f"left out: {act}: {why}", "yellow")
+
+    def close(self) -> None:
+        """Name what the end of the training has overtaken."""
+        for act, shown in ((HOT, self.relief is not None), (HOST, self.hosts_lost > 0)):
+            if not shown and act not in self.left_out:
+                self.leave_out(act, NO_TURN)
 
     async def play(self) -> None:
         """Play the three acts in order."""
@@ -122,6 +138,7 @@ class ServerActs:
         """One server runs a small share of the time; its slots move to the others, and nobody stops."""
         chosen = self._hot_server()
         if chosen is None or self._late:
+            self.leave_out(HOT, "no server is left to slow" if chosen is None else TOO_LATE)
             return
         name, pid = chosen
         pace = Pace(
@@ -180,7 +197,11 @@ class ServerActs:
 
     async def _lose_a_host(self) -> None:
         """Everything on the second host and its memory at once; the parts of its servers are held by the first one, too."""
-        if not await within(REDUNDANT_S, self._newest_is_redundant) or self._late:
+        if not await within(REDUNDANT_S, self._newest_is_redundant):
+            self.leave_out(HOST, f"no cut had a copy on the other host within {REDUNDANT_S:.0f} s")
+            return
+        if self._late:
+            self.leave_out(HOST, TOO_LATE)
             return
         seen, host = len(self._heard), self.second.host
         there = sorted(

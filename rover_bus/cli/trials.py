@@ -19,15 +19,17 @@ if TYPE_CHECKING:
     from rover_bus.events.bus import Bus
 
 
-async def try_size(bus: Bus, plans: Plans, *, workers: int, reason: str) -> PlanProposed:
-    """Ask for another number of workers on trial; return the plan.
+async def try_size(
+    bus: Bus, plans: Plans, *, workers: int, reason: str, limited: bool = True
+) -> PlanProposed:
+    """Ask for another number of workers on trial; return the plan. `limited`: to what the job file leaves to the Brain.
 
     Raises Refused when it holds so many, or none was applied, or the job file allows fewer.
     """
     held = held_size(plans)
     if held.workers == workers:
         raise Refused(f"job {plans.job!r} has {workers} workers already", "already")
-    plan = trial(plans, held, workers, reason)
+    plan = trial(plans, held, workers, reason, limited=limited)
     await publish(bus, plan, f"plan.{plan.plan}.{secrets.token_hex(4)}")
     return plan
 
@@ -40,9 +42,9 @@ def held_size(plans: Plans) -> Size:
     return view.proposed.size
 
 
-def trial(plans: Plans, held: Size, workers: int, reason: str) -> PlanProposed:
+def trial(plans: Plans, held: Size, workers: int, reason: str, *, limited: bool = True) -> PlanProposed:
     """Return the plan of a trial: what is held, with another number of workers. Raises Refused when the job file allows fewer."""
-    if 0 < plans.most_workers < workers:
+    if limited and 0 < plans.most_workers < workers:
         raise Refused(
             f"{workers} workers exceed the limit of {plans.most_workers} ([workers] max_count in the job file)",
             "limit_exceeded",

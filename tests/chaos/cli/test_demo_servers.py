@@ -45,6 +45,7 @@ def test_a_server_a_hot_server_and_a_host_are_survived_and_every_sample_counts_o
     report = json.loads(out.splitlines()[-1])
     assert (report["state"], report["samples_duplicated"]) == ("completed", 0), told
     assert report["samples_committed"] + report["samples_dead_lettered"] == report["samples_total"]
+    assert report["left_out"] == {}, told
     assert report["hosts_lost"] == 1
     assert report["servers_lost"] >= 2
     sources = [restore["source"] for restore in report["restores"]]

@@ -15,6 +15,7 @@ import outside
 import psutil
 import pytest
 
+from rover_bus.cli.acts import STRAGGLER, TRIAL
 from rover_bus.cli.chaos import Strike
 from rover_bus.cli.unmanaged import Unmanaged
 from rover_bus.client.job_file import read_job
@@ -143,6 +144,9 @@ def test_the_demo_kills_what_it_says_and_every_sample_is_applied_exactly_once(tm
     assert report["takeover_seconds"] > 0
     assert [plan["step"] for plan in report["plans"]][:2] == ["start", "probe"]
     assert "unmanaged" in report
+    tried = [plan for plan in report["plans"] if plan["step"] == "asked"]
+    assert bool(tried) != (TRIAL in report["left_out"]) or tried[0]["state"] not in ("kept", "rolled back")
+    assert report["straggler"] or STRAGGLER in report["left_out"]
     assert processes_below(tmp_path) == []
     assert list(tmp_path.iterdir()) == []
 

@@ -110,3 +110,4 @@ def test_more_workers_than_the_job_file_allows_are_not_tried() -> None:
     assert trial(plans, ONE, 3, "why not").workers == 3
     with pytest.raises(Refused, match="4 workers exceed the limit of 3"):
         trial(plans, ONE, 4, "why not")
+    assert trial(plans, ONE, 4, "the demo wants to know", limited=False).workers == 4
