@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import rover_bus.client as rover
-from rover_bus.cli.job_file import find_example
+from rover_bus.client.programs import find_example
 
 LOOK_S = 0.05
 PACE_S = 0.03
