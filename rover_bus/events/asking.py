@@ -42,7 +42,9 @@ class Master:
         patience_s, pause_s, attempts = FIRST_PATIENCE_S, FIRST_PAUSE_S, 0
         while True:
             try:
-                leader = await self._find()
+                leader = await asyncio.wait_for(
+                    self._find(), patience_s
+                )  # as lost as an answer, if it is lost
                 if leader is not None:
                     attempts += 1
                     self.repeats += attempts > 1
@@ -50,7 +52,7 @@ class Master:
                     answer = await self._bus.request(subject, body, timeout_s=patience_s)
                     if (reply := self._read(answer.body)) is not None:
                         return reply
-            except BusError:
+            except (BusError, TimeoutError):
                 patience_s = min(2 * patience_s, LONGEST_PATIENCE_S) if self._leader else patience_s
             self._leader = None
             await asyncio.sleep(pause_s)

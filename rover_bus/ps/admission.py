@@ -280,7 +280,9 @@ def evolve(state: Admission, event: Event) -> Admission:
             return replace(state, routing=table, groups=(SlotGroup(slots, {}),) if slots else ())
         case Routed(table, slots):
             groups = _merged(_only((*state.groups, *state.arrived), slots))
-            arrived = _only(state.arrived, ranges_of(~mask_of(slots)))
+            others = _only(state.arrived, ranges_of(~mask_of(slots)))
+            # the first of a generation says what became of all moves before it: what it does not give us is not ours
+            arrived = others if state.routing is not None else ()
             return replace(state, routing=table, groups=groups, arrived=arrived)
         case Applied(batch, which):
             groups = _with_batch(state.groups, batch, which)
@@ -302,14 +304,17 @@ def evolve(state: Admission, event: Event) -> Admission:
 
 
 def _admit(state: Admission, admitted: Admitted) -> Admission:
-    """Begin a generation, with what is held or with nothing (P5)."""
+    """Begin a generation, with what is held or with nothing (P5).
+
+    A survivor keeps slots that have arrived whole: the log may have given them to it already (P11).
+    """
     history, generation, name = admitted
     fresh = msgspec.structs.replace(
-        state, history=history, generation=generation, admitted=name, routing=None, frozen={}, arrived=()
+        state, history=history, generation=generation, admitted=name, routing=None, frozen={}
     )
     if keeps(name) and history == state.history:
         return fresh
-    return msgspec.structs.replace(fresh, groups=(), closed_before=0)
+    return msgspec.structs.replace(fresh, groups=(), arrived=(), closed_before=0)
 
 
 def _without_closed(state: Admission, before: int) -> Admission:
@@ -332,6 +337,14 @@ def _only(groups: Iterable[SlotGroup], slots: Ranges) -> tuple[SlotGroup, ...]:
 def groups_in(state: Admission, slots: Ranges) -> tuple[SlotGroup, ...]:
     """Return the applied sets of these slots: what goes with them (P3)."""
     return _only(state.groups, slots)
+
+
+def has_arrived(state: Admission, slots: Ranges) -> bool:
+    """Whether all of these slots are here whole, and wait for the routing that gives them to us."""
+    arrived = mask_of(())
+    for group in state.arrived:
+        arrived |= mask_of(group.slots)
+    return bool(arrived[mask_of(slots)].all())
 
 
 def _with_batch(

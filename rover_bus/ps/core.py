@@ -102,13 +102,16 @@ class ServerCore:
         self._listed, self._seed = None, seed
         self._remembered.clear()
         self._departing.clear()
-        for (
-            arrival
-        ) in self._arriving.values():  # the log never gave them to us: what they bring belongs to the past
-            self._open.drop(arrival.list)
-        self._arriving.clear()
+        self._end_arrivals()
         if not kept:
             self.tables, self.version, self.counters = None, 0, {}
+
+    def _end_arrivals(self) -> None:
+        """No move of a former generation goes on. What is whole waits for the first routing; the rest was never given to us."""
+        for arrival in self._arriving.values():
+            if not admission.has_arrived(self.state, arrival.slots):
+                self._open.drop(arrival.list)
+        self._arriving.clear()
 
     def load(self, part: OpenedPart) -> None:
         """Take over the state of a cut, before the first routing of this generation."""
@@ -189,6 +192,10 @@ class ServerCore:
 
     def begin_arrival(self, order: MoveOrder) -> None:
         """Make room for slots that come. Raises Refused, NotEnoughMemory."""
+        if self.state.routing is None:
+            raise Refused(
+                f"move {order.move} is of another generation: no routing is followed here", "stale_move"
+            )
         if order.move in self._arriving:
             self._open.drop(self._arriving.pop(order.move).list)
         self._arriving[order.move] = Arrival(order, self._open)

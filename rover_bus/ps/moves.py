@@ -143,8 +143,7 @@ class Moves:
         froze_s = self._froze_s.pop(move, None)
         self._paced.pop(move, None)
         self._warming.pop(move, None)
-        state = self._core.state
-        if froze_s is None or state.routing is None or state.routing.epoch <= transfer.order.epoch:
+        if froze_s is None or not transfer.is_over:
             return
         away_s = self._served_s - froze_s
         await self._run(lambda: self._note(away_s))

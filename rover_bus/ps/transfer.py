@@ -80,6 +80,17 @@ class Transfer:
         self.order, self._core = order, core
         self.status = MoveStatus(move=order.move, phase="copying")
         self._chunk_bytes = CHUNK_BYTES
+        self._generation = core.state.generation
+
+    @property
+    def is_over(self) -> bool:
+        """Whether a routing that came after the move's own is followed: of another generation it says nothing of the move."""
+        routing = self._core.state.routing
+        return (
+            routing is not None
+            and routing.generation == self._generation
+            and routing.epoch > self.order.epoch
+        )
 
     def steps(self) -> Steps:
         """Fetch everything, then the rest; `status` says how that ended. Goes on for as long as the move is on."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import msgspec
 import numpy as np
 import pytest
@@ -251,28 +253,85 @@ def test_a_push_that_only_one_server_had_is_applied_to_the_moved_slots_once(move
     assert len(cluster.cores[1].state.groups) == 1
 
 
-def test_slots_that_were_on_their_way_when_the_job_went_back_are_dropped_by_who_survives(moved):
-    """Everything had arrived, the log had not decided, and the source was lost: what came belongs to the past (P8, P11)."""
-    cluster, rollout, training = moved
-    training.step()
+MOVING = np.arange(1000)
+
+
+def arrive(rollout, most_answers=10**6):
+    """Bring slots 0 to 1000 from server 0 to server 1, as far as so many answers go; no routing follows."""
     order = rollout.order(0, 1, [(0, 1000)])
     steps, transfer = rollout.begin(order)
-    for _ in steps:
+    for _ in itertools.islice(steps, most_answers):
         pass
-    assert transfer.status.phase == "ready"
+    return order, transfer.status.phase
+
+
+def survive(core, generation=1):
+    core.admit(history=0, generation=generation, state=f"kept at generation {generation}", seed=7)
+    assert admission.keeps(core.state.admitted)
+
+
+def rows_in(core, slots):
+    """Every row of some slots with its whole state, by table and key."""
+    found = {}
+    for _, store in core.tables.families():
+        names, counts, ids = store.scan(slots, 0, 10**6).keys
+        owners = np.repeat(names, counts).tolist()
+        pieces = store.rows.copy_out(store.scan(slots, 0, 10**6).places)
+        for at, key in enumerate(zip(owners, ids.tolist(), strict=True)):
+            found[key] = [piece[at].tolist() for piece in pieces]
+    return found
+
+
+def test_slots_that_were_on_their_way_when_the_job_went_back_are_dropped_by_who_survives(moved):
+    """Everything had arrived, the log had not decided, and the source was lost: the first routing says that it is not ours (P8)."""
+    cluster, rollout, training = moved
+    training.step()
+    assert arrive(rollout)[1] == "ready"
     survivor = cluster.cores[1]
     mine = survivor.tables.owned
-    survivor.admit(history=0, generation=1, state="kept at generation 1", seed=7)
-    assert admission.keeps(survivor.state.admitted)
-    table = msgspec.structs.replace(cluster.routing, generation=1, epoch=1)
-    survivor.route(table)
+    survive(survivor)
+    survivor.route(msgspec.structs.replace(cluster.routing, generation=1, epoch=1))
     while survivor.sweep():
         pass
     assert not survivor.state.arrived
     assert survivor.tables.owned.tolist() == mine.tolist()
-    item = survivor.tables.store(("item",))
-    assert not len(item.scan(np.arange(1000), 0, 10**6).keys.keys)
+    assert not len(survivor.tables.store(("item",)).scan(MOVING, 0, 10**6).keys.keys)
     survivor.begin_arrival(rollout.order(0, 1, [(0, 1000)]))  # and they may come again
+
+
+@pytest.mark.parametrize("rewinds", [1, 2])
+def test_a_survivor_keeps_slots_that_the_log_has_given_it_though_it_never_heard_so(moved, rewinds):
+    """P11: the routing was logged and the source lost before the target heard; the job may go back again before it is routed."""
+    cluster, rollout, training = moved
+    training.step()
+    order, phase = arrive(rollout)
+    assert phase == "ready"
+    source, survivor = cluster.cores[0], cluster.cores[1]
+    expected = rows_in(source, MOVING)
+    assert len({table for table, _ in expected}) == len(TABLES)
+    for generation in range(1, rewinds + 1):
+        survive(survivor, generation)
+    survivor.route(msgspec.structs.replace(rollout.routed(order), generation=rewinds, epoch=1))
+    assert np.isin(MOVING, survivor.tables.owned).all()
+    assert rows_in(survivor, MOVING) == expected
+    assert all(admission.holds(group, BatchKey(0, 0)) for group in survivor.state.groups)
+
+
+def test_what_had_not_arrived_whole_is_dropped_at_once(moved):
+    cluster, rollout, training = moved
+    training.step()
+    order, phase = arrive(rollout, most_answers=1)
+    assert phase == "copying"
+    survive(cluster.cores[1])
+    with pytest.raises(Refused, match="has not kept"):
+        cluster.cores[1].route(msgspec.structs.replace(rollout.routed(order), generation=1, epoch=1))
+
+
+def test_an_order_of_a_former_generation_brings_nothing_before_the_first_routing(moved):
+    cluster, rollout, _ = moved
+    survive(cluster.cores[1])
+    with pytest.raises(Refused, match="another generation"):
+        cluster.cores[1].begin_arrival(rollout.order(0, 1, [(0, 1000)]))
 
 
 def test_a_table_that_the_source_does_not_know_yet_makes_the_move_begin_again(moved):
