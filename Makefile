@@ -3,13 +3,14 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help demo test core simulate chaos lint format schemas docs picture wheel clean
+.PHONY: help demo test core simulate chaos attack lint format schemas docs picture wheel clean
 
 help:
 	@echo "make demo      watch a job find its size while its workers, its master and its broker are killed"
 	@echo "make test      core, simulation and broker rings"
 	@echo "make simulate  10,000 deterministic histories (COUNT=...)"
 	@echo "make chaos     real processes under SIGKILL, SIGSTOP and broker restarts"
+	@echo "make attack    random histories of real processes with damage, judged by the witness (SEEDS=0..9)"
 	@echo "make lint      ruff, mypy, import-linter, schemas that have drifted"
 	@echo "make schemas   write schemas/ from the event types"
 	@echo "make docs      write docs/api.md from the docstrings"
@@ -54,6 +55,9 @@ simulate: .venv/dev.stamp
 
 chaos: .venv/dev.stamp
 	$(BIN)/pytest tests/chaos --timeout=1800 $(ARGS)
+
+attack: .venv/dev.stamp
+	ROVER_ATTACK_SEEDS=$(or $(SEEDS),0..9) $(BIN)/pytest tests/chaos/attack --timeout=1800 $(ARGS)
 
 lint: .venv/dev.stamp
 	$(BIN)/ruff check .

@@ -1,0 +1,141 @@
+"""What a history came to: every job ends with a witness of all ones, or by a name that something done to it explains.
+
+Fed by the command line alone, as a user sees it; feeds play.py. A job that gets nowhere and does not say why is a finding.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import counting
+import numpy as np
+from outside import rover
+
+from attack.drawing import JobShape
+
+STANDSTILL_S = 90.0
+LOOK_S = 1.0
+SERVER_GONE = (
+    "kill_server",
+    "kill_job",
+    "pause_server",
+    "lose_host",
+    "lose_memory",
+    "flip_memory",
+    "cut_memory",
+    "vanish_memory",
+    "foreign_memory",
+    "kill_up",
+)
+STORAGE_HURT = ("flip_storage", "cut_storage", "vanish_storage", "foreign_storage")
+EXPLAINED = {
+    "server_lost": SERVER_GONE,  # of a job that takes no cuts, and ends then: P24
+    "no_usable_checkpoint": STORAGE_HURT,
+}
+
+
+def wait_for_ends(
+    home: Path, jobs: tuple[JobShape, ...], end: Callable[[JobShape], object]
+) -> dict[str, str]:
+    """Wait until every job has ended, or says why it does not get on; return what is wrong with each that does neither."""
+    wrong: dict[str, str] = {}
+    open_jobs = {job.name: job for job in jobs}
+    seen: dict[str, tuple[object, float]] = {}
+    while open_jobs:
+        rows = {row["job"]: row for row in listed(home)}
+        now = time.monotonic()
+        for name, job in list(open_jobs.items()):
+            row = rows.get(name, {})
+            state = (row.get("state"), row.get("committed"), row.get("epoch"), row.get("term"))
+            if row.get("ended_ms"):
+                open_jobs.pop(name)
+            elif seen.get(name, (None, 0.0))[0] != state:
+                seen[name] = state, now
+            elif now - seen[name][1] > STANDSTILL_S:
+                open_jobs.pop(name)
+                if not row.get("reason"):
+                    wrong[name] = f"no progress for {STANDSTILL_S:.0f} s, and no reason: {row}"
+                end(job)
+        time.sleep(LOOK_S)
+    return wrong
+
+
+def listed(home: Path) -> list[dict[str, Any]]:
+    done = rover("jobs", "-o", "json", home=home)
+    return list(json.loads(done.stdout)) if done.returncode == 0 and done.stdout else []
+
+
+def judge(home: Path, folder: Path, job: JobShape, struck: set[str]) -> list[str]:
+    """Return what is wrong with a job that has ended or stands still. `struck`: what was done to it, and to what all jobs share."""
+    ends = facts(home, job.name, "job.ended")
+    paused = facts(home, job.name, "job.paused")
+    wrong = _began_from_nothing(home, job)
+    if not ends:
+        explained = paused and struck & {*STORAGE_HURT, *SERVER_GONE}
+        return wrong + ([] if explained else [f"it never ended; paused: {paused[-1:]}"])
+    end = ends[-1]
+    if end["state"] != "completed":
+        explained = struck & set(EXPLAINED.get(end["reason"], ()))
+        may = end["reason"] != "server_lost" or job.on_server_lost == "fail"
+        return wrong + ([] if explained and may else [f"{end['state']}: {end['reason']} {end['detail']}"])
+    if dead := end["summary"].get("samples_dead_lettered"):
+        wrong.append(f"{dead} samples are dead-lettered, and none were to fail")
+    return wrong + _count(home, job) + (_compare(home, folder, job) if job.integers else [])
+
+
+def facts(home: Path, job: str, kind: str) -> list[dict[str, Any]]:
+    done = rover("events", job, "-k", kind, "--json", home=home)
+    found = []
+    for line in done.stdout.splitlines():
+        body = json.loads(line).get("body")
+        if isinstance(body, dict):
+            found.append(body)
+    return found
+
+
+def _count(home: Path, job: JobShape) -> list[str]:
+    total = job.rows * job.epochs
+    done = rover("witness", job.name, "--json", home=home)
+    if done.returncode:
+        return [f"rover witness: {done.stderr.strip()}"]
+    counted = json.loads(done.stdout)
+    if (counted["applied"], counted["missing"], counted["duplicated"]) == (total, 0, 0):
+        return []
+    return [f"witness: {counted}, {total} samples"]
+
+
+def _compare(home: Path, folder: Path, job: JobShape) -> list[str]:
+    """The final tables against one application of every sample."""
+    out = folder / f"{job.name}.npz"
+    exported = rover("export", job.name, str(out), home=home)
+    if exported.returncode:
+        return [f"rover export: {exported.stderr.strip()}"]
+    wrong = []
+    with np.load(out) as model:
+        for table, wanted in counting.expected(job.rows, job.epochs).items():
+            held = np.zeros_like(wanted)
+            held[model[f"{table}.ids"]] = model[table]
+            if not np.array_equal(held, wanted):
+                rows = np.flatnonzero((held != wanted).any(1))
+                wrong.append(f"{len(rows)} rows of {table} differ, the first {rows[:3]}")
+    return wrong
+
+
+def _began_from_nothing(home: Path, job: JobShape) -> list[str]:
+    """A job that has checkpoints never goes back to nothing without being told to (issue 13, 2)."""
+    if not job.persists:
+        return []
+    ready, wrong = 0, []
+    done = rover("events", job.name, "--json", home=home)
+    for line in done.stdout.splitlines():
+        event = json.loads(line)
+        kind, body = event.get("type", ""), event.get("body") or {}
+        if kind.startswith("checkpoint.ready"):
+            ready = body.get("cut", 0)
+        if kind.startswith("ledger.rewound") and not body.get("cut") and ready:
+            wrong.append(f"it began from nothing although cut {ready} was ready: {body.get('reason')}")
+    return wrong
