@@ -17,6 +17,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import pytest
+
 ROVER = [sys.executable, "-m", "rover_bus.cli.entry"]
 
 
@@ -55,6 +57,14 @@ def living(home: Path, job: str, *roles: str) -> list[dict[str, Any]]:
 def name_of(row: dict[str, Any]) -> str:
     """Return the life that a row of `living` is."""
     return f"{row['role']}-{row['index']}.{row['incarnation']}"
+
+
+def seeds(first: int, count: int, soon: int) -> list[Any]:
+    """Return the seeds of a test's histories; those beyond the first `soon` are marked long (.ci/run leaves them out)."""
+    return [
+        pytest.param(seed, marks=[pytest.mark.long] if seed >= first + soon else [])
+        for seed in range(first, first + count)
+    ]
 
 
 class Hand(threading.Thread):

@@ -39,6 +39,7 @@ def test_s16_a_scale_up_after_which_throughput_falls_is_taken_back_within_three_
     assert said["sizes"][-1] < max(said["sizes"])
 
 
+@pytest.mark.long
 def test_s18_the_slow_one_of_two_workers_is_found_and_its_share_of_the_leases_shrinks() -> None:
     said = play("straggler")
     assert said["found"].startswith("worker-1."), said
@@ -67,6 +68,7 @@ def test_s10_a_growing_table_is_relieved_before_the_kill_under_one_incident() ->
     assert said["limits_mb"][-1] > said["limits_mb"][0]
 
 
+@pytest.mark.long
 def test_s10_the_same_job_without_relief_is_killed_at_its_limit() -> None:
     said = play("no-relief")
     assert said["killed"], said

@@ -164,6 +164,7 @@ def test_without_a_control_plane_a_killed_worker_trains_its_share_again(folder: 
     assert processes_below(folder) == []
 
 
+@pytest.mark.long
 def test_somebody_else_kills_what_members_lists_and_nothing_is_lost(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "rover_bus.cli.entry", "demo", "--headless", "--json", "--chaos", "none"]
     environment = {key: value for key, value in os.environ.items() if not key.startswith("ROVER_")}

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from outside import Hand, make_clicks, name_of, rover
+from outside import Hand, make_clicks, name_of, rover, seeds
 
 from rover_bus.cli.stack import RunningStack
 
@@ -87,7 +87,7 @@ class Breaker(Hand):
             self.send(row["pid"], f"on {name_of(row)}", signal.SIGCONT)
 
 
-@pytest.mark.parametrize("seed", range(FIRST_SEED, FIRST_SEED + RUNS))
+@pytest.mark.parametrize("seed", seeds(FIRST_SEED, RUNS, soon=6))
 def test_every_sample_is_applied_once_whatever_is_killed(
     seed: int, stack: RunningStack, clicks: Path, tmp_path: Path
 ) -> None:

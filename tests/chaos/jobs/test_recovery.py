@@ -16,7 +16,7 @@ from pathlib import Path
 import counting
 import numpy as np
 import pytest
-from outside import Hand, make_clicks, name_of, rover
+from outside import Hand, make_clicks, name_of, rover, seeds
 
 from rover_bus.cli.stack import RunningStack
 
@@ -81,7 +81,7 @@ class Killer(Hand):
             self.send(row["pid"], name_of(row))
 
 
-@pytest.mark.parametrize("seed", range(FIRST_SEED, FIRST_SEED + HISTORIES))
+@pytest.mark.parametrize("seed", seeds(FIRST_SEED, HISTORIES, soon=4))
 def test_the_tables_hold_every_sample_once_whatever_is_killed(
     seed: int, stack: RunningStack, clicks: Path, tmp_path: Path
 ) -> None:
