@@ -145,7 +145,7 @@ def choose_and_predict(
 
 
 def json_line(fits: Sequence[GroupFit]) -> str:
-    """Return the one last line of `--json`: a group's name, model, counts, errors and coverage as fractions."""
+    """Return the one last line of `-o json`: a group's name, model, counts, errors and coverage as fractions."""
     return msgspec.json.encode({"groups": [_summary(fit) for fit in fits]}).decode()
 
 

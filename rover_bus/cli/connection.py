@@ -7,30 +7,37 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
-from rover_bus.cli.home import Home
+from rover_bus.cli.home import Home, NoStack
 
 if TYPE_CHECKING:
     from rover_bus.events.nats_bus import NatsBus
 
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
 CONNECT_TIMEOUT_S = 2.0
 PATIENCE_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a stack's broker listens, and the file with its secret. `home` is where a local stack keeps its records."""
+    """Where a stack's broker listens, and the file with its secret. `home` is where a local stack keeps its records.
+
+    `stopped`: the stack does not run, and this is a private broker over what it left.
+    """
 
     url: str
     secret_file: Path | None
     home: Home
+    stopped: bool = False
 
 
 def find_stack(directory: str, url: str, secret_file: str) -> Address:
@@ -39,6 +46,7 @@ def find_stack(directory: str, url: str, secret_file: str) -> Address:
     $ROVER_URL and $ROVER_SECRET_FILE stand for options that are not given; a state directory that is given comes before them.
     """
     home = Home.find(directory)
+    secret_file = secret_file and str(Path(secret_file).absolute())
     if not url and not directory:
         url = os.environ.get("ROVER_URL", "")
         secret_file = secret_file or (os.environ.get("ROVER_SECRET_FILE", "") if url else "")
@@ -49,14 +57,53 @@ def find_stack(directory: str, url: str, secret_file: str) -> Address:
     return Address(record.url, Path(secret_file or record.secret_file), home.of_running())
 
 
-def with_stack(command: Callable[..., T]) -> Callable[..., T]:
+def with_stack(command: F) -> F:
     """Give a command the options that name a stack; it gets an Address as `stack`."""
-    from functools import wraps
 
     @wraps(command)
-    def run(*arguments: Any, directory: str, url: str, secret_file: str, **options: Any) -> T:
+    def run(*arguments: Any, directory: str, url: str, secret_file: str, **options: Any) -> Any:
         return command(*arguments, stack=find_stack(directory, url, secret_file), **options)
 
+    return cast("F", _options(run))
+
+
+def with_history(command: F) -> F:
+    """The same for a command that only reads: where the stack does not run, it reads what the stack left."""
+
+    @wraps(command)
+    def run(*arguments: Any, directory: str, url: str, secret_file: str, **options: Any) -> Any:
+        try:
+            stack = find_stack(directory, url, secret_file)
+        except NoStack:
+            with of_stopped(Home.find(directory)) as left:
+                return command(*arguments, stack=left, **options)
+        return command(*arguments, stack=stack, **options)
+
+    return cast("F", _options(run))
+
+
+@contextmanager
+def of_stopped(home: Home) -> Iterator[Address]:
+    """Run a private broker on loopback over what a stopped stack left, while the body runs. Raises NoStack where nothing was left.
+
+    The directory's lock is held meanwhile: two brokers over one store would destroy it.
+    """
+    from rover_bus.events.broker import EmbeddedBroker
+
+    if not home.has_history:
+        raise NoStack(
+            f"no stack runs in {home.root}, and none left a log there: name one with --dir or --url"
+        )
+    lock = home.hold()
+    try:
+        with EmbeddedBroker(home.broker, secret_file=home.secret_file) as broker:
+            click.echo(f"no stack runs in {home.root}: this is what it left", err=True)
+            yield Address(broker.url, home.secret_file, home, stopped=True)
+    finally:
+        os.close(lock)
+
+
+def _options(command: Callable[..., Any]) -> Any:
     for option in (
         click.option(
             "--secret-file", default="", metavar="FILE", help="The secret of a broker named by --url."
@@ -64,8 +111,8 @@ def with_stack(command: Callable[..., T]) -> Callable[..., T]:
         click.option("--url", default="", help="Use this broker instead, nats://HOST:PORT [$ROVER_URL]."),
         click.option("--dir", "directory", default="", help="State directory [$ROVER_HOME, ./.rover]."),
     ):
-        run = option(run)
-    return run
+        command = option(command)
+    return command
 
 
 async def connect(stack: Address, name: str = "rover-cli") -> NatsBus:

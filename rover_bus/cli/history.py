@@ -91,7 +91,7 @@ class JobView:
     committed: int = 0
     total: int = 0
     dead_lettered: int = 0
-    samples_per_second: float = 0.0
+    samples_per_second: float | None = None  # None once the job has ended
     planned: bool = False
     withheld: str = ""  # why the Brain makes no plan, as it last said
     master_hosts: list[str] = field(default_factory=list)
@@ -128,7 +128,7 @@ class JobView:
                 self.committed = summary.get("samples_committed", self.committed)
                 self.total = summary.get("samples_total", self.total)
                 self.dead_lettered = summary.get("samples_dead_lettered", self.dead_lettered)
-                self.samples_per_second = 0.0
+                self.samples_per_second = None
 
 
 async def read_jobs(bus: Bus, job: str = "*") -> dict[str, JobView]:

@@ -94,6 +94,11 @@ class Home:
     def _lock(self) -> Path:
         return self.root / "lock"
 
+    @property
+    def has_history(self) -> bool:
+        """Whether a stack's broker ever stored something here."""
+        return (self.broker / "store").is_dir() and self.secret_file.exists()
+
     def create(self) -> None:
         """Make the directory; only its owner can read it."""
         try:

@@ -1,4 +1,4 @@
-"""A job's end in figures: the last line of `rover submit --wait --json`, `rover run --plain --json` and `rover demo --json`.
+"""A job's end in figures: the last line of `rover submit`, `rover run --plain` and `rover demo`, each with `-o json`.
 
 Fed by the facts of one job as they come (`Tally`) and by what its servers left; docs/cli.md explains each key.
 `samples_duplicated` is read from the witness table, not from the ledger: the ledger's own count proves nothing.

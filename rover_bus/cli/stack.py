@@ -66,7 +66,7 @@ class RunningStack:
         """
         self.home = home if isinstance(home, Home) else Home.find(home)
         self.host = check_name(host or _host_name(), "host")
-        self.secret_file = Path(secret_file) if secret_file else self.home.secret_file
+        self.secret_file = Path(secret_file).absolute() if secret_file else self.home.secret_file
         self._given_url, self._sync, self._orphan_s = url, sync, orphan_s
         self._max_file_store_bytes, self._disposable = max_file_store_bytes, disposable
         self._with_brain, self._bind = brain, check_bind(bind)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from functools import wraps
+from typing import Any, TypeVar, cast
 
 import click
 
@@ -13,11 +14,33 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def output_option(command: F) -> F:
-    """Give a command `-o table|json`."""
-    option = click.option(
-        "-o", "--output", type=click.Choice(["table", "json"]), default="table", help="Form of the answer."
-    )
-    return option(command)
+    """Give a command `-o table|json`; it gets `output`."""
+    return cast("F", _form("Form of the answer.", command))
+
+
+def json_option(help: str) -> Callable[[F], F]:
+    """Give a command that prints lines `-o table|json`, `help` saying what is JSON then; it gets `as_json`."""
+
+    def decorate(command: F) -> F:
+        @wraps(command)
+        def run(*arguments: Any, output: str, **options: Any) -> Any:
+            return command(*arguments, as_json=output == "json", **options)
+
+        return cast("F", _form(f"json: {help}", run))
+
+    return decorate
+
+
+def _form(help: str, command: Callable[..., Any]) -> Any:
+    """The one spelling of the choice; `--json` is the same, hidden, for scripts that have it."""
+
+    @wraps(command)
+    def run(*arguments: Any, output: str, as_json: bool, **options: Any) -> Any:
+        return command(*arguments, output="json" if as_json else output, **options)
+
+    form = click.Choice(["table", "json"])
+    run = click.option("-o", "--output", type=form, default="table", help=help)(run)
+    return click.option("--json", "as_json", is_flag=True, hidden=True)(run)
 
 
 def show(rows: Iterable[Mapping[str, Any]], columns: Sequence[str], output: str, *, empty: str = "") -> None:

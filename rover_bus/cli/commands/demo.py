@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, get_args
 import click
 
 from rover_bus.cli.chaos import Choice
+from rover_bus.cli.tables import json_option
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -29,7 +30,7 @@ PICTURE_COLUMNS = 136
     is_flag=True,
     help="Plain lines on stderr; kills at the seed's times instead of the story's order.",
 )
-@click.option("--json", "as_json", is_flag=True, help="The last line on stdout is one JSON object.")
+@json_option("the last line on stdout is one object.")
 @click.option(
     "--compare",
     is_flag=True,

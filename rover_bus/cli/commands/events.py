@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rover_bus.cli.connection import Address, visit, with_stack
+from rover_bus.cli.connection import Address, visit, with_history
+from rover_bus.cli.tables import json_option
 
 if TYPE_CHECKING:
     from rover_bus.cli.history import Happened
@@ -28,14 +29,17 @@ if TYPE_CHECKING:
 )
 @click.option("--follow", "-f", is_flag=True, help="Wait for more.")
 @click.option("--last", "-n", "count", type=click.IntRange(min=0), help="Only the newest so many.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line, every field.")
-@with_stack
+@json_option("one object a line, every field.")
+@with_history
 def events(
     stack: Address, job: str, kinds: tuple[str, ...], follow: bool, count: int | None, as_json: bool
 ) -> None:
     """Print facts of all jobs and hosts, or of one JOB, in the order in which they were stored."""
+    from rover_bus.cli.home import NoStack
     from rover_bus.events import subjects
 
+    if follow and stack.stopped:
+        raise NoStack(f"no stack runs in {stack.home.root}: nothing more will come, leave --follow out")
     if job:
         subjects.name(job, "job")
 
@@ -83,7 +87,7 @@ def line(happened: Happened, *, with_job: bool) -> str:
     time = datetime.fromtimestamp(happened.stored.time_ms / 1000).strftime("%H:%M:%S.%f")[:-3]
     if fact is None:
         text, colour = (
-            f"{happened.stored.subject}: not readable here (`rover events --json` shows it)",
+            f"{happened.stored.subject}: not readable here (`rover events -o json` shows it)",
             "yellow",
         )
     else:

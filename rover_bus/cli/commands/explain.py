@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rover_bus.cli.connection import Address, visit, with_stack
+from rover_bus.cli.connection import Address, visit, with_history, with_stack
 from rover_bus.cli.tables import output_option, render
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 @click.argument("job")
 @click.argument("number", type=int, required=False, metavar="[PLAN]")
 @output_option
-@with_stack
+@with_history
 def explain(stack: Address, job: str, number: int | None, output: str) -> None:
     """Explain PLAN of JOB, or the newest: what was measured, the fit with its error, the front, the choice, why not the others,
     predicted against measured. Read from the logs: works while the Brain is down, and after the job is over.

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import click
 
-from rover_bus.cli.connection import Address, visit, with_stack
+from rover_bus.cli.connection import Address, visit, with_history
 
 
 @click.command()
 @click.argument("job")
 @click.argument("out", type=click.Path(path_type=Path, dir_okay=False))
-@with_stack
+@with_history
 def export(stack: Address, job: str, out: Path) -> None:
     """Write the model of JOB to OUT (.npz): dense arrays, tables as rows and `<name>.ids`, and what they mean.
 

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
+from rover_bus.cli.tables import json_option
+
 if TYPE_CHECKING:
     from rover_bus.brain.fitting import GroupFit, Probe
     from rover_bus.brain.tables import Table
@@ -42,7 +44,7 @@ FilePath = click.Path(path_type=Path, dir_okay=False)
 )
 @click.option("--predictions", type=FilePath, help="Write group,workers,ps,predicted,low_90,high_90.")
 @click.option("--plot", type=FilePath, help="Draw measured against predicted.")
-@click.option("--json", "as_json", is_flag=True, help="The last line on stdout is one JSON object.")
+@json_option("the last line on stdout is one object.")
 def fit(
     file: Path | None,
     samples: int | None,

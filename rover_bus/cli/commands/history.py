@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rover_bus.cli.connection import Address, visit, with_stack
+from rover_bus.cli.connection import Address, visit, with_history
 from rover_bus.cli.tables import output_option, show
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ COLUMNS = (
     help="Write every column there.",
 )
 @output_option
-@with_stack
+@with_history
 def history(stack: Address, out: Path | None, output: str) -> None:
     """One record a job: what it was, asked, got, used, and how it ended. Replayed from the facts; nothing else is kept.
 

@@ -19,6 +19,7 @@ COLUMNS = (
     "epoch",
     "committed",
     "total",
+    "dead_lettered",
     "samples_per_second",
     "workers",
     "servers",

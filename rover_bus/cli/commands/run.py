@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rover_bus.cli.tables import json_option
 from rover_bus.events.errors import PermanentError
 
 if TYPE_CHECKING:
@@ -34,9 +35,7 @@ class ProgramFailed(PermanentError):
 @click.option(
     "--plain", is_flag=True, help="Train a job file in one process: no bus, no servers, the same figures."
 )
-@click.option(
-    "--json", "as_json", is_flag=True, help="With --plain: the last line on stdout is one JSON object."
-)
+@json_option("with --plain, the last line on stdout is one object.")
 @click.option("--seed", type=int, help="With --plain: instead of data.seed.")
 @click.option(
     "--predictions",
@@ -90,7 +89,7 @@ def place(job: str, directory: str) -> dict[str, str]:
 def run_plain_file(
     job_file: Path, *, seed: int | None = None, predictions: Path | None = None, quiet: bool = False
 ) -> dict[str, Any]:
-    """Train a job file in one process and return its report, with the keys of `rover submit --json`."""
+    """Train a job file in one process and return its report, with the keys of `rover submit -o json`."""
     from rover_bus.client.job_file import check_data, read_job
 
     spec = read_job(job_file, seed=seed, predictions=predictions or "")

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rover_bus.cli.connection import Address, visit, with_stack
+from rover_bus.cli.connection import Address, visit, with_history
+from rover_bus.cli.tables import json_option
 
 if TYPE_CHECKING:
     from rover_bus.events.nats_bus import NatsBus
@@ -14,8 +15,8 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("event")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a fact.")
-@with_stack
+@json_option("one object a fact.")
+@with_history
 def story(stack: Address, event: str, as_json: bool) -> None:
     """Walk the causes of EVENT: a number as `rover events` prints it (or ROVER_FACTS:17), an event id, the position of a fact
     in its job's log (JOB@SEQUENCE.INDEX), or JOB/MEMBER for the life of a member (demo/worker-1.2, demo/worker-1).

@@ -14,6 +14,7 @@ import click
 
 from rover_bus.cli.connection import Address, find_stack, visit
 from rover_bus.cli.home import Home
+from rover_bus.cli.tables import json_option
 
 if TYPE_CHECKING:
     from rover_bus.cli.history import Happened
@@ -26,9 +27,7 @@ EXIT_CODES = {"completed": 0, "failed": 10, "stopped": 11, "cancelled": 12}
 @click.command()
 @click.argument("job_file", type=click.Path(path_type=Path))
 @click.option("--wait", is_flag=True, help="Follow the job to its end; the exit code says how it ended.")
-@click.option(
-    "--json", "as_json", is_flag=True, help="The last line on stdout is one JSON object. Implies --wait."
-)
+@json_option("the last line on stdout is one object; implies --wait.")
 @click.option(
     "--embedded",
     is_flag=True,

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rover_bus.cli.connection import Address, visit, with_stack
+from rover_bus.cli.connection import Address, visit, with_history
+from rover_bus.cli.tables import json_option
 
 if TYPE_CHECKING:
     from rover_bus.cli.history import JobView
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
     type=click.Path(path_type=Path, dir_okay=False),
     help="Write the raw table: .npy, int32[epochs, records].",
 )
-@click.option("--json", "as_json", is_flag=True, help="The counts as one JSON object.")
-@with_stack
+@json_option("the counts as one object.")
+@with_history
 def witness(stack: Address, job: str, out: Path | None, as_json: bool) -> None:
     """Count how often each sample of JOB was applied. Every entry is 1, or its row was dead-lettered, or something is wrong."""
     import numpy as np
