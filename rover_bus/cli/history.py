@@ -141,6 +141,13 @@ async def read_jobs(bus: Bus, job: str = "*") -> dict[str, JobView]:
     return views
 
 
+async def read_submissions(bus: Bus) -> list[str]:
+    """Return the names of all jobs in the order of their submission."""
+    kind = JobSubmitted.kind()
+    found = [each.fact async for each in read_facts(bus, [subjects.job_facts("*", kind)])]
+    return [fact.job for fact in found if isinstance(fact, JobSubmitted)]
+
+
 async def read_job(bus: Bus, job: str) -> JobView:
     """Return one job; raises InputError naming close ones when there is none."""
     views = await read_jobs(bus, subjects.name(job, "job"))

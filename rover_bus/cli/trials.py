@@ -1,7 +1,8 @@
-"""A person's trial of a size: a plan of his own, kept by the Brain only if it pays.
+"""A person's plans: a trial of a size, kept by the Brain only if it pays, and a size that is simply asked for.
 
-Used by `rover plan try` and by the demo. The plan is a fact like the Brain's, without a Brain's term: the master carries it out
-whatever the mode, because a person needs no permission of his own; its constant tells the Brain to judge it like one of its own.
+Used by `rover plan try`, by `rover scale` and by the demo. The plan is a fact like the Brain's, without a Brain's term: the
+master carries it out whatever the mode, because a person needs no permission of his own; its constant tells the Brain to judge
+it like one of its own.
 """
 
 from __future__ import annotations
@@ -49,23 +50,28 @@ def trial(plans: Plans, held: Size, workers: int, reason: str, *, limited: bool 
             f"{workers} workers exceed the limit of {plans.most_workers} ([workers] max_count in the job file)",
             "limit_exceeded",
         )
+    why = f"{held.workers} -> {workers} workers on trial{f': {reason}' if reason else ''}"
+    return by_hand(plans, held.replace(workers=workers), reason=why, constant=TRIAL)
+
+
+def by_hand(plans: Plans, size: Size, *, reason: str, constant: str) -> PlanProposed:
+    """Return a person's plan of a size, behind the newest plan of the job."""
     assert plans.newest is not None
     former = plans.newest.proposed
-    by = asker()
     return PlanProposed(
         job=plans.job,
         plan=plans.newest.number + 1,
-        workers=workers,
-        servers=held.servers,
-        worker_cores=held.worker_cores,
-        server_cores=held.server_cores,
-        worker_memory_bytes=held.worker_memory_bytes,
-        server_memory_bytes=held.server_memory_bytes,
+        workers=size.workers,
+        servers=size.servers,
+        worker_cores=size.worker_cores,
+        server_cores=size.server_cores,
+        worker_memory_bytes=size.worker_memory_bytes,
+        server_memory_bytes=size.server_memory_bytes,
         hosts=former.hosts,
         masters=former.masters,
-        reason=f"{held.workers} -> {workers} workers on trial{f': {reason}' if reason else ''}",
-        constant=TRIAL,
+        reason=reason,
+        constant=constant,
         step="asked",
-        held=held,
-        by=by,
+        held=held_size(plans),
+        by=asker(),
     )

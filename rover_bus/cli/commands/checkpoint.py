@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from rover_bus.cli.completion import complete_jobs
 from rover_bus.cli.tables import output_option, show
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ def _find(job: str, uid: str, storage: str, directory: str) -> Run:
 
 
 @checkpoint.command(name="list")
-@click.argument("job", default="")
+@click.argument("job", shell_complete=complete_jobs, default="")
 @output_option
 @on_storage
 def list_(job: str, output: str, uid: str, storage: str, directory: str) -> None:
@@ -142,7 +143,7 @@ def _complain(lines: list[str]) -> None:
 
 
 @checkpoint.command()
-@click.argument("job")
+@click.argument("job", shell_complete=complete_jobs)
 @click.option("--cut", type=int, help="Only this one [all].")
 @output_option
 @on_storage
@@ -169,7 +170,7 @@ def verify(job: str, cut: int | None, output: str, uid: str, storage: str, direc
 
 
 @checkpoint.command()
-@click.argument("job")
+@click.argument("job", shell_complete=complete_jobs)
 @click.argument("out", type=click.Path(path_type=Path, dir_okay=False))
 @click.option("--cut", type=int, help="This one, or nothing [the newest that is whole].")
 @on_storage
@@ -246,7 +247,7 @@ def _as_model(parts: dict[str, RestoredPart], manifest: Manifest) -> ModelFile |
 
 
 @checkpoint.command()
-@click.argument("job")
+@click.argument("job", shell_complete=complete_jobs)
 @click.option("--last", default=3, type=click.IntRange(1), help="Keep this many of the newest [3].")
 @click.option("--every", default=0, type=click.IntRange(0), help="Also keep cuts divisible by this [none].")
 @click.option("--dry-run", is_flag=True, help="Say what would go, and leave it.")

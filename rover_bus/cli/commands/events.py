@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rover_bus.cli.completion import complete_jobs
 from rover_bus.cli.connection import Address, visit, with_history
 from rover_bus.cli.tables import json_option
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("job", default="")
+@click.argument("job", shell_complete=complete_jobs, default="")
 @click.option(
     "--kind",
     "-k",

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rover_bus.cli.completion import complete_jobs
 from rover_bus.cli.connection import Address, visit, with_history, with_stack
 from rover_bus.cli.tables import output_option, render
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("job")
+@click.argument("job", shell_complete=complete_jobs)
 @click.argument("number", type=int, required=False, metavar="[PLAN]")
 @output_option
 @with_history
@@ -44,7 +45,7 @@ def explain(stack: Address, job: str, number: int | None, output: str) -> None:
 
 
 @click.command("what-if")
-@click.argument("job")
+@click.argument("job", shell_complete=complete_jobs)
 @click.option("--workers", type=click.IntRange(min=1), help="So many workers.")
 @click.option("--ps", "--servers", "servers", type=click.IntRange(min=1), help="So many servers.")
 @click.option("--worker-cores", type=click.FloatRange(min=0, min_open=True), help="So many cores each.")

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import click
 
+from rover_bus.cli.completion import complete_jobs
 from rover_bus.cli.connection import Address, visit, with_history
 
 
 @click.command()
-@click.argument("job")
+@click.argument("job", shell_complete=complete_jobs)
 @click.argument("out", type=click.Path(path_type=Path, dir_okay=False))
 @with_history
 def export(stack: Address, job: str, out: Path) -> None:

@@ -5,16 +5,21 @@ from __future__ import annotations
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
+from rover_bus.cli.completion import complete_jobs
 from rover_bus.cli.home import Home
+
+if TYPE_CHECKING:
+    from rover_bus.events.nats_bus import NatsBus
 
 LOOK_S = 0.2
 
 
 @click.command()
-@click.argument("job")
+@click.argument("job", shell_complete=complete_jobs)
 @click.argument("member", default="")
 @click.option("--follow", "-f", is_flag=True, help="Wait for more.")
 @click.option("--dir", "directory", default="", help="State directory [$ROVER_HOME, ./.rover].")
@@ -31,9 +36,9 @@ def logs(job: str, member: str, follow: bool, directory: str) -> None:
         return [log for log in found if not incarnation or log.name == f"{member}.log"]
 
     if not find():
-        raise InputError(
-            f"no logs of {member or 'members'} of job {job!r} in {home.node}: `rover jobs` lists jobs"
-        )
+        host = _host_of(member, job, directory)
+        where = f"{member} runs on host {host}: run `rover logs` there" if host else "`rover jobs` lists jobs"
+        raise InputError(f"no logs of {member or 'members'} of job {job!r} in {home.node}: {where}")
     read: dict[Path, int] = {}
     while True:
         for log in find():
@@ -41,6 +46,28 @@ def logs(job: str, member: str, follow: bool, directory: str) -> None:
         if not follow:
             return
         time.sleep(LOOK_S)
+
+
+def _host_of(member: str, job: str, directory: str) -> str:
+    """Return the host that a member was last started on, "" where the facts do not say."""
+    from rover_bus.cli.connection import find_stack, visit
+    from rover_bus.cli.history import read_facts
+    from rover_bus.events import subjects
+    from rover_bus.events.errors import RoverError
+    from rover_bus.events.facts import HostStarted
+
+    async def find(bus: NatsBus) -> str:
+        host = ""
+        async for each in read_facts(bus, [subjects.host_facts(fact=HostStarted.kind())]):
+            if isinstance(each.fact, HostStarted) and each.fact.job == job and member:
+                name = str(each.fact.process.member)
+                host = each.fact.process.host if name.startswith(f"{member.partition('.')[0]}.") else host
+        return host
+
+    try:
+        return visit(find_stack(directory, "", ""), find)
+    except RoverError:
+        return ""
 
 
 def _print_news(log: Path, read: dict[Path, int]) -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rover_bus.cli.completion import complete_jobs
 from rover_bus.cli.connection import Address, visit, with_stack
 from rover_bus.cli.tables import output_option, show
 
@@ -18,7 +19,7 @@ COLUMNS = ("role", "index", "incarnation", "host", "pid", "state", "leads", "exi
 
 
 @click.command()
-@click.argument("job")
+@click.argument("job", shell_complete=complete_jobs)
 @click.option("--all", "everyone", is_flag=True, help="Also those that have ended; their pid is none.")
 @output_option
 @with_stack

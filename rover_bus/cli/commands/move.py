@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from rover_bus.cli.completion import complete_jobs
 from rover_bus.cli.connection import Address, visit, with_stack
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("job")
+@click.argument("job", shell_complete=complete_jobs)
 @click.option("--from", "source", default="", metavar="ps-N", help="The server that gives slots away.")
 @click.option("--to", "target", default="", metavar="ps-N", help="Who gets them; without it: all the others.")
 @click.option(
@@ -60,51 +61,44 @@ def move(
 
 
 @click.command()
-@click.argument("job")
-@click.option("--servers", type=click.IntRange(1, 64), required=True, help="How many parameter servers.")
+@click.argument("job", shell_complete=complete_jobs)
+@click.option("--workers", type=click.IntRange(1), help="How many workers [as many as now].")
+@click.option("--servers", type=click.IntRange(1, 64), help="How many parameter servers [as many as now].")
 @click.option("--reason", default="", help="Why: it stands in the job's history.")
-@click.option("--wait/--no-wait", default=True, help="Return when the slots have moved.  [default: wait]")
+@click.option("--wait/--no-wait", default=True, help="Return when it is carried out.  [default: wait]")
 @with_stack
-def scale(stack: Address, job: str, servers: int, reason: str, wait: bool) -> None:
-    """Give a running job more or fewer parameter servers; it trains meanwhile."""
+def scale(
+    stack: Address, job: str, workers: int | None, servers: int | None, reason: str, wait: bool
+) -> None:
+    """Give a running job more or fewer workers or parameter servers; it trains meanwhile.
+
+    `rover plan try` changes workers on trial instead: the Brain takes back what does not pay.
+    """
+    if workers is None and servers is None:
+        raise click.UsageError("say how many: --workers N, --servers N, or both")
 
     async def ask(bus: NatsBus) -> str:
-        plan = await _plan(bus, job, servers, reason)
+        plan = await _plan(bus, job, workers, servers, reason)
         return await _ask(bus, job, plan, "plan", wait)
 
     click.echo(f"{job}: {visit(stack, ask)}")
 
 
-async def _plan(bus: NatsBus, job: str, servers: int, reason: str) -> PlanProposed:
-    """Return the last plan of a job with another number of servers."""
-    from rover_bus.cli.history import read_facts, read_job
-    from rover_bus.cli.submission import asker
-    from rover_bus.events import subjects
+async def _plan(
+    bus: NatsBus, job: str, workers: int | None, servers: int | None, reason: str
+) -> PlanProposed:
+    """Return the plan that a person asks for. Raises Refused when the job holds that size, or nothing yet."""
+    from rover_bus.cli.commands.plan import open_plans
+    from rover_bus.cli.trials import by_hand, held_size
     from rover_bus.events.errors import Refused
-    from rover_bus.events.facts import PlanProposed
 
-    await read_job(bus, job)
-    facts = [each.fact async for each in read_facts(bus, [subjects.job_facts(job, "plan.proposed")])]
-    plans = [fact for fact in facts if isinstance(fact, PlanProposed)]
-    if not plans:
-        raise Refused(f"job {job!r} has no plan yet: wait until it trains", "not_ready")
-    last = plans[-1]
-    return PlanProposed(
-        job=job,
-        plan=max(plan.plan for plan in plans) + 1,
-        workers=last.workers,
-        servers=servers,
-        worker_cores=last.worker_cores,
-        server_cores=last.server_cores,
-        worker_memory_bytes=last.worker_memory_bytes,
-        server_memory_bytes=last.server_memory_bytes,
-        hosts=last.hosts,
-        masters=last.masters,
-        reason=reason or f"{servers} servers, asked for",
-        step="asked",
-        constant="asked",
-        by=asker(),
-    )
+    plans = await open_plans(bus, job)
+    held = held_size(plans)
+    size = held.replace(workers=workers or held.workers, servers=servers or held.servers)
+    if size == held:
+        raise Refused(f"job {job!r} has {held.workers} workers and {held.servers} servers already", "already")
+    words = f"{size.workers} workers, {size.servers} servers, asked for"
+    return by_hand(plans, size, reason=reason or words, constant="asked")
 
 
 async def _ask(bus: NatsBus, job: str, wish: JobFact, what: str, wait: bool) -> str:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from rover_bus.cli.completion import complete_jobs
 from rover_bus.cli.connection import Address, visit, with_stack
 
 if TYPE_CHECKING:
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("job")
+@click.argument("job", shell_complete=complete_jobs)
 @click.option("--reason", default="", help="Why: it stands in the job's history.")
 @with_stack
 def pause(stack: Address, job: str, reason: str) -> None:
@@ -22,7 +23,7 @@ def pause(stack: Address, job: str, reason: str) -> None:
 
 
 @click.command()
-@click.argument("job")
+@click.argument("job", shell_complete=complete_jobs)
 @click.option("--reason", default="", help="Why: it stands in the job's history.")
 @with_stack
 def resume(stack: Address, job: str, reason: str) -> None:

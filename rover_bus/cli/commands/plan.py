@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rover_bus.cli.completion import complete_jobs
 from rover_bus.cli.connection import Address, visit, with_stack
 from rover_bus.cli.tables import output_option, show
 
@@ -30,7 +31,7 @@ def plan() -> None:
 
 
 @plan.command("list")
-@click.argument("job")
+@click.argument("job", shell_complete=complete_jobs)
 @output_option
 @with_stack
 def list_plans(stack: Address, job: str, output: str) -> None:
@@ -63,7 +64,7 @@ def row(view: PlanView) -> dict[str, Any]:
 
 
 @plan.command()
-@click.argument("job")
+@click.argument("job", shell_complete=complete_jobs)
 @click.argument("number", type=int, required=False, metavar="[PLAN]")
 @click.option("--reason", default="", help="Why: it stands in the job's history.")
 @with_stack
@@ -73,7 +74,7 @@ def approve(stack: Address, job: str, number: int | None, reason: str) -> None:
 
 
 @plan.command()
-@click.argument("job")
+@click.argument("job", shell_complete=complete_jobs)
 @click.argument("number", type=int, required=False, metavar="[PLAN]")
 @click.option("--reason", default="", help="Why: it stands in the job's history.")
 @with_stack
@@ -112,7 +113,7 @@ def mode(stack: Address, words: tuple[str, ...], cluster: bool, reason: str) -> 
 
 
 @plan.command("try")
-@click.argument("job")
+@click.argument("job", shell_complete=complete_jobs)
 @click.option("--workers", type=click.IntRange(min=1), required=True, help="So many workers.")
 @click.option("--reason", default="", help="Why: it stands in the job's history.")
 @with_stack

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from rover_bus.cli.completion import complete_jobs
 from rover_bus.cli.connection import Address, visit, with_stack
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ CANCEL_WAIT_S = 15.0
 
 
 @click.command()
-@click.argument("job")
+@click.argument("job", shell_complete=complete_jobs)
 @click.option("--reason", default="", help="Why: it stands in the job's history.")
 @click.option("--wait", is_flag=True, help="Return when the job has ended.")
 @with_stack
@@ -26,7 +27,7 @@ def stop(stack: Address, job: str, reason: str, wait: bool) -> None:
 
 
 @click.command()
-@click.argument("job")
+@click.argument("job", shell_complete=complete_jobs)
 @click.option("--reason", default="", help="Why: it stands in the job's history.")
 @with_stack
 def cancel(stack: Address, job: str, reason: str) -> None:

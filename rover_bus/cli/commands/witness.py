@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from rover_bus.cli.completion import complete_jobs
 from rover_bus.cli.connection import Address, visit, with_history
 from rover_bus.cli.tables import json_option
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("job")
+@click.argument("job", shell_complete=complete_jobs)
 @click.option(
     "--out",
     type=click.Path(path_type=Path, dir_okay=False),
