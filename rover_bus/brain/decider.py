@@ -59,6 +59,7 @@ from rover_bus.events.facts import (
     MembersDisplaced,
     PlanProposed,
     QuotaSet,
+    Size,
 )
 from rover_bus.events.job import PlanMode
 from rover_bus.events.log import Record
@@ -358,10 +359,20 @@ class BrainDecider:
         if not state.hosts or not state.history:
             return
         for name, known in list(state.jobs.items()):
-            if known.plan == 0:
+            if known.plan == 0 and known.stopping:
+                yield self._seat_masters(name, known)
+            elif known.plan == 0:
                 size, decision, _ = first_size(known.spec, state)
                 wish = Wish(size=size, step="start", constant=decision.reason, detail=decision.detail)
                 yield from self._settle(name, known, wish)
+
+    def _seat_masters(self, name: str, known: KnownJob) -> Proposed:
+        """A plan without members for a job that was asked to end before its first plan: only its own master can end it."""
+        wish = Wish(
+            size=Size(workers=0, servers=0), step="start", constant="asked", detail="its master ends it"
+        )
+        plan = propose_first(name, known, self.state, self.state.mode, wish)
+        return Proposed(plan=plan, cause=f"job:{known.uid}")
 
     # -- what leaves ---------------------------------------------------------------------------------------------------
 

@@ -36,6 +36,7 @@ from rover_bus.events.facts import (
     ClusterModeSet,
     JobPaused,
     JobResumed,
+    JobStopRequested,
     PlanApplied,
     PlanChecked,
     PlanModeSet,
@@ -211,6 +212,8 @@ def _hear(job: KnownJob, fact: Heard) -> None:
             job.paused, job.change, job.recent = True, None, []
         case JobResumed():
             job.paused = False
+        case JobStopRequested():
+            job.stopping = True
 
 
 def _note_start(job: KnownJob, plan: int) -> None:

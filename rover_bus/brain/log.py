@@ -10,6 +10,7 @@ from rover_bus.events.facts import (
     ClusterModeSet,
     JobPaused,
     JobResumed,
+    JobStopRequested,
     PlanApplied,
     PlanChecked,
     PlanModeSet,
@@ -25,7 +26,16 @@ from rover_bus.events.log import Caused, SnapshotChunk
 from rover_bus.events.poison import FailedFact
 
 # What the Brain takes in as it was said; all else it keeps in a form of its own.
-Heard = PlanApplied | PlanChecked | PlanModeSet | PlanRefused | PlanSettled | JobPaused | JobResumed
+Heard = (
+    PlanApplied
+    | PlanChecked
+    | PlanModeSet
+    | PlanRefused
+    | PlanSettled
+    | JobPaused
+    | JobResumed
+    | JobStopRequested
+)
 
 
 class BrainTermBegun(Caused, frozen=True, kw_only=True, tag="brain.term.begun"):

@@ -20,6 +20,7 @@ FOLLOWED = (
     "job.reported",
     "job.paused",
     "job.resumed",
+    "job.stop_requested",
     "members.desired",
     "members.displaced",
     "plan.applied",

@@ -95,7 +95,7 @@ class KnownJob(msgspec.Struct):
     server_loads: list[dict[str, float]] = []  # cores that servers kept busy, by place, newest last
     server_slots: dict[str, list[tuple[int, float]]] = {}  # the hottest slots, by place
     moved_s: float = float("-inf")  # when hot slots were last asked to move
-    stopping: bool = False  # its target is reached: it was asked to end
+    stopping: bool = False  # it was asked to end, by a person or because its target is reached
 
     @property
     def throughput(self) -> float:

@@ -39,7 +39,7 @@ def end(stack: Address, job: str, mode: str, reason: str, wait: bool) -> None:
     """Ask for the end of a job that has not ended; with `wait` see it happen."""
     from rover_bus.cli.history import read_job
     from rover_bus.cli.submission import ask_to_stop, follow_job
-    from rover_bus.events.errors import Refused
+    from rover_bus.events.errors import BusTimeout, Refused
 
     async def ask(bus: NatsBus) -> str:
         view = await read_job(bus, job)
@@ -52,7 +52,9 @@ def end(stack: Address, job: str, mode: str, reason: str, wait: bool) -> None:
         try:
             ended = await asyncio.wait_for(following, CANCEL_WAIT_S if mode == "cancel" else None)
         except TimeoutError:
-            return f"asked; not ended within {CANCEL_WAIT_S:g} s: `rover jobs` tells"
+            raise BusTimeout(
+                f"job {job!r} is asked to end, and has not ended within {CANCEL_WAIT_S:g} s: `rover jobs` says what it waits for"
+            ) from None
         return ended.state
 
     click.echo(f"{job}: {visit(stack, ask)}")

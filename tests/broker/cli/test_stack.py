@@ -396,3 +396,16 @@ def test_an_address_to_listen_at_is_one_that_this_machine_has(
     assert done.returncode == 2
     assert says in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_job_that_waits_for_room_is_cancelled_at_once(stack: RunningStack, tmp_path: Path) -> None:
+    where = ("--dir", str(stack.home.root))
+    first = write_job(tmp_path, "first")
+    assert rover("submit", "job.toml", *where, cwd=tmp_path).returncode == 0
+    until(lambda: "starting" in rover("jobs", *where, cwd=tmp_path).stdout, "the first job has a plan")
+    first.write_text(write_job(tmp_path).read_text().replace("[workers]\n", "[workers]\ncores = 500\n"))
+    assert rover("submit", "job.toml", *where, cwd=tmp_path).returncode == 0
+    until(lambda: "do not fit" in rover("jobs", *where, cwd=tmp_path).stdout, "the second one waits for room")
+    cancelled = rover("cancel", "tiny", *where, cwd=tmp_path)
+    assert cancelled.returncode == 0, cancelled.stderr
+    assert cancelled.stdout == "tiny: cancelled\n"

@@ -509,7 +509,20 @@ def counts_its_patience_from_the_answer_of_a_person() -> Any:
     return life
 
 
+def ends_a_job_that_waits_for_room() -> Any:
+    """A job that was never planned has no master; cancelled, it gets one and nothing else, so that the job can end."""
+    life = Life(cores=2.0)
+    life.submit("first", step, workers=1, cores=1.0)
+    life.wait(2)
+    life.submit("j", step, workers=2, cores=8.0)
+    life.wait(2)
+    life.notice(facts.JobStopRequested(job="j", mode="cancel", by="ann"))
+    life.wait(2)
+    return life
+
+
 STORIES: tuple[Story, ...] = (
+    ends_a_job_that_waits_for_room,
     grows_from_one_worker,
     takes_back_what_does_not_pay,
     judges_a_persons_trial,
