@@ -368,10 +368,11 @@ class BrainDecider:
 
     def _seat_masters(self, name: str, known: KnownJob) -> Proposed:
         """A plan without members for a job that was asked to end before its first plan: only its own master can end it."""
-        wish = Wish(
-            size=Size(workers=0, servers=0), step="start", constant="asked", detail="its master ends it"
-        )
+        wish = Wish(size=Size(workers=0, servers=0), step="start", constant="asked")
         plan = propose_first(name, known, self.state, self.state.mode, wish)
+        plan = plan.replace(
+            reason="the job was asked to end before its first plan: its master starts, to end it"
+        )
         return Proposed(plan=plan, cause=f"job:{known.uid}")
 
     # -- what leaves ---------------------------------------------------------------------------------------------------

@@ -115,4 +115,4 @@ async def _ask(bus: NatsBus, job: str, wish: JobFact, what: str, wait: bool) -> 
     if not wait:
         return "asked"
     moved = await follow_wish(bus, job, sequence, lambda line: click.echo(line, err=True))
-    return f"done, {moved.moves} moves, {moved.bytes / 2**20:.1f} MiB"
+    return f"done, {moved.moves} moves, {moved.bytes / 2**20:.1f} MiB" if moved.moves else "done"
