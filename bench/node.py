@@ -29,6 +29,7 @@ from rover_bus.events.codec import decode, encode
 from rover_bus.events.identity import DesiredMember, Member, Resources
 from rover_bus.events.job import DataSpec, JobSpec
 from rover_bus.events.nats_bus import NatsBus
+from rover_bus.events.outbox import FactOut, write_headers
 from rover_bus.events.streams import BUCKETS, FACTS, STREAMS
 from rover_bus.events.subjects import host_fact, job_fact
 from rover_bus.node import locks
@@ -36,6 +37,7 @@ from rover_bus.node.layout import Layout, Started, list_members
 from rover_bus.node.processes import BOOT
 
 HOST = "bench"
+UID = "0000000000be"
 SERVE = """
 import asyncio, signal, sys
 from rover_bus.events.nats_bus import NatsBus
@@ -125,6 +127,7 @@ class Bench:
         self.broker = EmbeddedBroker(directory / "broker")
         self.exits: dict[str, float] = {}
         self.exited = asyncio.Event()
+        self.said = 0
 
     async def open(self) -> None:
         self.broker.start()
@@ -149,7 +152,12 @@ class Bench:
         self.exited.set()
 
     async def say(self, fact: facts.JobFact) -> None:
-        await self.bus.append(FACTS, job_fact(fact.job, fact.kind()), encode(fact))
+        """Publish a fact as a master does."""
+        self.said += 1
+        fact = fact.replace(position=(self.said, 0))
+        body = encode(fact)
+        headers = write_headers(FactOut(fact, (self.said, 0), 1), body, fact.job, 0, "bench")
+        await self.bus.append(FACTS, job_fact(fact.job, fact.kind()), body, headers=headers)
 
     async def desire(self, incarnation: int, memory_bytes: int = 0) -> None:
         line = DesiredMember(
@@ -158,7 +166,7 @@ class Bench:
             command=["sleep", "600"],
             resources=Resources(memory_bytes=memory_bytes),
         )
-        await self.say(facts.MembersDesired(job="bench", uid="u", term=1, plan=incarnation, members=[line]))
+        await self.say(facts.MembersDesired(job="bench", uid=UID, term=1, plan=incarnation, members=[line]))
 
     async def pid_of(self, incarnation: int) -> int:
         name = str(Member("worker", 0, incarnation))
@@ -206,7 +214,7 @@ async def measure(directory: Path, idle_s: float, kills: int) -> dict[str, float
         figures = {"daemon_idle_percent": await idle(bench.daemon.pid, idle_s)}
         figures["daemon_pss_mb"] = pss_bytes(bench.daemon.pid) / 1e6
         spec = JobSpec(name="bench", program=["x"], data=DataSpec(train="x"))
-        await bench.say(facts.JobSubmitted(job="bench", uid="u", spec=spec))
+        await bench.say(facts.JobSubmitted(job="bench", uid=UID, spec=spec))
         for name, incarnation, limit in (("shim", 1, 0), ("shim_watching_memory", 2, 1 << 40)):
             await bench.desire(incarnation, limit)
             await bench.pid_of(incarnation)

@@ -101,7 +101,7 @@ async def leader_term(bus: NatsBus, job: str, above: int = 0, timeout_s: float =
     end = time.monotonic() + timeout_s
     while time.monotonic() < end:
         entry = await bus.get(LEADERS, job)
-        leader = read_leader(entry.value) if entry is not None else None
+        leader = read_leader(entry)
         if leader is not None and leader.term > above:
             return leader.term
         await asyncio.sleep(0.01)

@@ -60,7 +60,7 @@ async def ask(bus: NatsBus, request: Request, term: int) -> tuple[Reply, int]:
             entry = await bus.get(LEADERS, JOB)
         except BusError:
             entry = None
-        leader = read_leader(entry.value) if entry is not None else None
+        leader = read_leader(entry)
         term = leader.term if leader is not None else 0
         if not term:
             await asyncio.sleep(0.05)
@@ -144,7 +144,7 @@ async def read(process: asyncio.subprocess.Process, replies: Replies) -> None:
 async def leading(bus: NatsBus) -> int:
     """Return which of the masters leads."""
     entry = await bus.get(LEADERS, JOB)
-    leader = read_leader(entry.value) if entry is not None else None
+    leader = read_leader(entry)
     assert leader is not None
     return int(leader.holder.split("-")[1].split(".")[0])
 

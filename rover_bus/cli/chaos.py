@@ -147,5 +147,5 @@ class Chaos:
             entry = await self.bus.get(LEADERS, self.job)
         except BusError:
             return []
-        leader = read_leader(entry.value) if entry else None
+        leader = read_leader(entry)
         return [leader.holder] if leader and leader.term else []

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from rover_bus.cli.history import JobView
 from rover_bus.events.bus import Bus, Entry
+from rover_bus.events.leadership import read_leader
 from rover_bus.events.streams import LEADERS, PRESENCE
 from rover_bus.master.state import State
 
@@ -21,29 +22,29 @@ UP_AGAIN = "`rover up` there"
 
 @dataclass(slots=True)
 class Present:
-    """Who is there: hosts whose daemons say so, jobs that a master leads, and whether a Brain leads."""
+    """Who is there: hosts whose daemons say so, who leads which job, and whether a Brain leads."""
 
     hosts: set[str] = field(default_factory=set)
-    led: set[str] = field(default_factory=set)
+    leaders: dict[str, str] = field(default_factory=dict)  # by job; a master that still replays is none
     brain: bool = False
 
 
 async def read_present(bus: Bus) -> Present:
     """Read it from the buckets."""
-    brain = await bus.get(LEADERS, BRAIN_KEY)
+    led = {entry.key: read_leader(entry) for entry in await _entries(bus, LEADERS)}
     return Present(
-        hosts=await _keys(bus, PRESENCE),
-        led=await _keys(bus, LEADERS),
-        brain=brain is not None and brain.value is not None,
+        hosts={entry.key for entry in await _entries(bus, PRESENCE) if entry.expires},
+        leaders={job: leader.holder for job, leader in led.items() if leader is not None and leader.term},
+        brain=read_leader(await bus.get(LEADERS, BRAIN_KEY)) is not None,
     )
 
 
-async def _keys(bus: Bus, bucket: str) -> set[str]:
-    found: set[str] = set()
+async def _entries(bus: Bus, bucket: str) -> list[Entry]:
+    found: list[Entry] = []
 
     def note(entry: Entry) -> None:
         if entry.value is not None:
-            found.add(entry.key)
+            found.append(entry)
 
     watch = await bus.watch(bucket, "*", note)
     await watch.stop()
@@ -56,7 +57,7 @@ def hindrance(view: JobView, state: State, present: Present) -> str:
         return ""
     if not view.planned:
         return _no_plan(view, present)
-    if view.job not in present.led:
+    if view.job not in present.leaders:
         return _no_master(view, state, present)
     if state.paused:
         return f"paused: `rover resume {view.job}`"

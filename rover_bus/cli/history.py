@@ -6,14 +6,13 @@ are few, not one a lease).
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from rover_bus.cli.checkpoint_delay import CheckpointDelay
 from rover_bus.events import subjects
 from rover_bus.events.bus import Bus, Stored
-from rover_bus.events.codec import decode_any
 from rover_bus.events.envelope import Envelope, read_envelope
 from rover_bus.events.errors import BadMessage, InputError
 from rover_bus.events.facts import (
@@ -28,15 +27,17 @@ from rover_bus.events.facts import (
     PlanProposed,
     PlanWithheld,
 )
+from rover_bus.events.reading import read_fact
 from rover_bus.events.streams import FACTS
 
 
 @dataclass(frozen=True, slots=True)
 class Happened:
-    """One stored fact. `fact` is None when it is foreign or of a newer release; its body still has everything."""
+    """One stored fact. `fact` is None when it is foreign, of a newer release, or not what its subject says: see `problem`."""
 
     stored: Stored
     fact: Fact | None
+    problem: str = ""
 
     @property
     def id(self) -> str:
@@ -56,10 +57,9 @@ class Happened:
 def read_happened(stored: Stored) -> Happened:
     """Type a stored fact; never raises."""
     try:
-        fact = decode_any(stored.body)
-    except BadMessage:
-        return Happened(stored, None)
-    return Happened(stored, fact if isinstance(fact, Fact) else None)
+        return Happened(stored, read_fact(stored))
+    except BadMessage as error:
+        return Happened(stored, None, str(error))
 
 
 async def read_facts(
@@ -125,17 +125,29 @@ class JobView:
                 self.epoch = epoch + 1
             case JobEnded(state=state, reason=reason, summary=summary):
                 self.state, self.reason, self.summary, self.ended_ms = state, reason, summary, time_ms
-                self.committed = summary.get("samples_committed", self.committed)
-                self.total = summary.get("samples_total", self.total)
-                self.dead_lettered = summary.get("samples_dead_lettered", self.dead_lettered)
+                self.committed = _count(summary, "samples_committed", self.committed)
+                self.total = _count(summary, "samples_total", self.total)
+                self.dead_lettered = _count(summary, "samples_dead_lettered", self.dead_lettered)
                 self.samples_per_second = None
 
 
-async def read_jobs(bus: Bus, job: str = "*") -> dict[str, JobView]:
-    """Return all jobs, or one, as their facts tell them, in the order of their submission."""
+def _count(summary: dict[str, Any], key: str, known: int) -> int:
+    value = summary.get(key)
+    return value if isinstance(value, int) else known
+
+
+async def read_jobs(
+    bus: Bus, job: str = "*", passed_over: Callable[[Happened], None] = lambda _: None
+) -> dict[str, JobView]:
+    """Return all jobs, or one, as their facts tell them, in the order of their submission.
+
+    `passed_over` is told of each fact that no reader believes.
+    """
     views: dict[str, JobView] = {}
     async for happened in read_facts(bus, [subjects.job_facts(job)]):
-        if isinstance(happened.fact, JobFact):
+        if happened.problem:
+            passed_over(happened)
+        elif isinstance(happened.fact, JobFact):
             view = views.setdefault(happened.fact.job, JobView(happened.fact.job))
             view.take(happened.fact, happened.stored.time_ms)
     return views

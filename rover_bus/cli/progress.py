@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from rover_bus.events import subjects
 from rover_bus.events.bus import Bus, Stored, Subscription
-from rover_bus.events.journal import ChainBroken, Journal
+from rover_bus.events.journal import ChainBroken, Journal, LogDamaged
 from rover_bus.events.log import Granted, LogBatch
 from rover_bus.events.streams import LOG
 from rover_bus.master.evolution import evolve
@@ -20,13 +20,14 @@ class Progress:
     def __init__(self, bus: Bus, job: str) -> None:
         self.state = State()
         self.leases: dict[int, list[int]] = {}  # batches of the leases that each worker got, by its index
+        self.damaged = False
         self._bus = bus
         self._subject = subjects.job_log(job)
         self._journal = Journal(bus, self._subject, job, "reader", LogBatch, lambda: 0)
 
     async def follow(self) -> Subscription:
         """Read from the beginning and go on."""
-        return await self._bus.follow(LOG, [self._subject], self._take, start="first")
+        return await self._bus.follow(LOG, [self._subject], self._hear, start="first")
 
     async def read(self) -> None:
         """Read what is there now. Raises LogDamaged."""
@@ -36,12 +37,25 @@ class Progress:
         except ChainBroken as broken:
             raise await self._journal.judge(broken) from None
 
+    def _hear(self, stored: Stored) -> None:
+        """Take a batch that arrived. What cannot be replayed ends the reading, not its reader: `damaged` says so."""
+        if not self.damaged:
+            try:
+                self._take(stored)
+            except (LogDamaged, ChainBroken):
+                self.damaged = True
+
     def _take(self, stored: Stored) -> None:
         snapshot, records = self._journal.take(stored)
         if snapshot is not None:
             self.state = State.load(snapshot)
         for record in records:
-            evolve(self.state, record)
+            try:
+                evolve(self.state, record)
+            except (ValueError, LookupError) as error:
+                raise LogDamaged(
+                    f"batch {stored.sequence} of {self._subject} does not follow from what stands before it ({error!r})"
+                ) from error
             if isinstance(record, Granted):
                 self.leases.setdefault(record.worker, []).extend(record.counts)
 

@@ -62,7 +62,7 @@ class Master:
         """Return the leader last seen, or look for one: None while nobody leads, or only one of a term that is over."""
         if self._leader is None:
             entry = await self._bus.get(LEADERS, self._job)
-            leader = read_leader(entry.value) if entry is not None else None
+            leader = read_leader(entry)
             if leader is None or not leader.term:
                 return None
             if leader.history == self.history and leader.term < self.term:

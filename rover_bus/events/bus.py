@@ -38,11 +38,15 @@ class Stored:
 
 @dataclass(slots=True, frozen=True)
 class Entry:
-    """A current value of a bucket. value None: deleted or expired. `revision` grows with each change of the bucket."""
+    """A current value of a bucket. value None: deleted or expired. `revision` grows with each change of the bucket.
+
+    `expires`: it was written with a time to live.
+    """
 
     key: str
     value: bytes | None
     revision: int
+    expires: bool = False
 
 
 class Subscription(Protocol):

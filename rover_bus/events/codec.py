@@ -1,17 +1,14 @@
 """Typed events to bytes and back: msgpack maps with a `type` tag, encoded and validated by msgspec.
 
 Fed by every shell; apart because decoding is where untrusted bytes enter: sizes are bounded, nothing executes, and every
-failure is a BadMessage that says what the bytes are. `describe` is the schema-less twin for `rover decode` and the corpus: it
-uses the reference library msgpack, bounded by its limits, and reads events of any version.
+failure is a BadMessage that says what the bytes are. The schema-less reader of any bytes is `rover decode` (cli/decode.py).
 """
 
 from __future__ import annotations
 
-import base64
 from functools import cache
 from typing import Any, TypeVar
 
-import msgpack
 import msgspec
 
 from rover_bus.events.checkpoint_facts import CHECKPOINT_FACTS
@@ -91,51 +88,3 @@ def _explain(body: bytes, wanted: str, error: Exception) -> BadMessage:
     if not tag:
         return BadMessage(f"{len(body)} bytes that are no event of ours ({error})")
     return BadMessage(f"{tag!r} where {wanted} was expected, or malformed: {error}")
-
-
-def describe(body: bytes) -> dict[str, Any]:
-    """Return any bytes as something JSON can say: an event as its map, a packed batch with its records, the rest as what it is.
-
-    Never raises: foreign bytes come back as {"foreign": ..., "size_bytes": ...}.
-    """
-    try:
-        value = msgpack.unpackb(
-            body,
-            raw=False,
-            strict_map_key=False,
-            max_str_len=MAX_BODY_BYTES,
-            max_bin_len=MAX_BODY_BYTES,
-            max_array_len=1 << 20,
-            max_map_len=1 << 16,
-            max_ext_len=1 << 16,
-            unicode_errors="replace",
-        )
-    except (
-        ValueError,
-        TypeError,
-        msgpack.exceptions.UnpackException,
-        RecursionError,
-        OverflowError,
-    ) as error:
-        return _foreign(body, f"not msgpack: {error or type(error).__name__}")
-    if not isinstance(value, dict) or not isinstance(value.get("type"), str):
-        return _foreign(body, f"msgpack, but {type(value).__name__} without a type")
-    return {str(key): _plain(item) for key, item in value.items()}
-
-
-def _foreign(body: bytes, what: str) -> dict[str, Any]:
-    start = body[:64]
-    text = start.decode("utf-8", "replace") if start.isascii() and bytes(start).strip() else start.hex(" ")
-    return {"foreign": what, "size_bytes": len(body), "starts_with": text}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, bytes):
-        return {"bytes": len(value), "base64": base64.b64encode(value[:48]).decode()}
-    if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if isinstance(value, msgpack.ExtType | msgpack.Timestamp):
-        return str(value)
-    return value

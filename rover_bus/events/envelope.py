@@ -25,6 +25,7 @@ class Envelope:
     term: int = 0
     cause: str = ""
     traceparent: str = ""
+    digest: str = ""  # of the body, where a log makes the event (events/reading.py)
 
     def headers(self) -> dict[str, str]:
         """Return the headers that carry this envelope; empty fields are left out."""
@@ -39,6 +40,7 @@ class Envelope:
             "ce-roverterm": str(self.term) if self.term else "",
             "ce-rovercause": self.cause,
             "ce-datacontenttype": CONTENT_TYPE,
+            "ce-roverdigest": self.digest,
             "traceparent": self.traceparent,
         }
         return {key: value for key, value in pairs.items() if value}
@@ -56,4 +58,5 @@ def read_envelope(headers: Headers) -> Envelope:
         term=int(term) if term.isdecimal() else 0,
         cause=headers.get("ce-rovercause", ""),
         traceparent=headers.get("traceparent", ""),
+        digest=headers.get("ce-roverdigest", ""),
     )

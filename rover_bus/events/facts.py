@@ -13,7 +13,7 @@ import msgspec
 
 from rover_bus.events.fact import Fact, JobFact, Position
 from rover_bus.events.identity import DesiredMember, Exit, HostCapacity, MasterSeat, Member, Process
-from rover_bus.events.invariants import Bytes, Count, Fraction, Seconds
+from rover_bus.events.invariants import Bytes, Count, Fraction, Seconds, Uid
 from rover_bus.events.job import Dataset, JobSpec, PlanMode
 from rover_bus.events.plan_facts import (
     PLAN_FACTS,
@@ -48,7 +48,7 @@ class JobSubmitted(JobFact, frozen=True, kw_only=True, tag="job.submitted.v1"):
     """Somebody asks for a job. `uid` is random: two jobs of one name are told apart by it."""
 
     spec: JobSpec
-    uid: str
+    uid: Uid
 
 
 class JobOpened(JobFact, frozen=True, kw_only=True, tag="job.opened.v1"):

@@ -18,6 +18,7 @@ Told = Annotated[
 ]
 Cores = Annotated[float, msgspec.Meta(ge=0, description="cores, never millicores")]
 Seconds = Annotated[float, msgspec.Meta(ge=0, description="seconds")]
+Uid = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{12,64}$", description="random, of one run of a job")]
 Fraction = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
 

@@ -2,6 +2,9 @@
 
 Used by shell.py. The key elects; what fences is the term in the log. The key's value is JSON so that `nats kv get` is readable:
 {"holder", "term", "history"}; term 0 means that the holder is still replaying. Members find the term here.
+
+A key that nobody renewed for one TTL is free, whatever it holds: the broker deletes a leader's own key by then. What is still there
+has no time to live, or a longer one, and would block the job for ever; a candidate overwrites it by compare-and-set.
 """
 
 from __future__ import annotations
@@ -14,12 +17,14 @@ import msgspec
 
 from rover_bus.events.bus import Bus, Entry, Subscription
 from rover_bus.events.errors import BusError, BusTimeout, RoverError, WrongSequence
+from rover_bus.events.logs import get_logger
 from rover_bus.events.streams import LEADERS
 
 T = TypeVar("T")
 LEADER_TTL_S = 1.0  # one server; 15 s or more where the broker is replicated (nats.md)
 RENEWALS_A_TTL = 3
 LOOKS_A_TTL = 8  # of a standby, once the leader's grip may have ended
+log = get_logger("rover.leadership")
 
 
 class Deposed(RoverError):
@@ -37,12 +42,15 @@ class LeaderEntry(msgspec.Struct, frozen=True, kw_only=True):
     history: int = 0
 
 
-def read_leader(value: bytes | None) -> LeaderEntry | None:
-    """Return the leader that a key's value names, None when there is none or the value is foreign."""
-    if not value:
+def read_leader(entry: Entry | None) -> LeaderEntry | None:
+    """Return the leader that a key names. None when there is none: no key, foreign bytes, or a key that would stay for ever.
+
+    A leader writes its key with a time to live. A key without one (`nats kv put`) was written by no leader.
+    """
+    if entry is None or not entry.value or not entry.expires:
         return None
     try:
-        return msgspec.json.decode(value, type=LeaderEntry)
+        return msgspec.json.decode(entry.value, type=LeaderEntry)
     except (msgspec.DecodeError, ValueError):
         return None
 
@@ -98,10 +106,12 @@ class Leadership:
         self.entry = LeaderEntry(holder=holder)
         self._revision = 0
         self._not_before = 0.0
+        self._unchanged: tuple[int, float] | None = None  # the revision last seen, and since when it stands
 
     def wait_one_ttl(self) -> None:
         """After a broker restart the bucket is empty: give the present leader one TTL to come back (P20)."""
         self._not_before = self.clock() + self.ttl_s
+        self._unchanged = None
 
     async def acquire(self) -> None:
         """Wait until the key is free and take it."""
@@ -119,25 +129,47 @@ class Leadership:
 
     async def _watch(self, vigil: Vigil) -> Subscription | None:
         """Let the key's renewals reach the vigil; without them it looks at the key all the time."""
+
+        def hear(entry: Entry) -> None:
+            self._see(entry)
+            vigil.hear(entry)
+
         try:
-            return await self.bus.watch(LEADERS, self.key, vigil.hear)
+            return await self.bus.watch(LEADERS, self.key, hear)
         except BusError:
             return None
 
     async def _try(self) -> bool:
         try:
             found = await self._in_time(self.bus.get(LEADERS, self.key))
-            if found is not None and found.value is not None:
-                leader = read_leader(found.value)
-                if leader is None or leader.holder != self.holder:
-                    return False
-                self._revision = found.revision  # our own, taken by a call whose answer was lost
-                await self._put(self._revision)
+            if found is None or found.value is None:
+                await self._put(0)
                 return True
-            await self._put(0)
+            leader = read_leader(found)
+            ours = leader is not None and leader.holder == self.holder  # by a call whose answer was lost
+            if not ours and not self._is_abandoned(found):
+                return False
+            await self._put(found.revision)
         except BusError:
             return False
         return True
+
+    def _is_abandoned(self, found: Entry) -> bool:
+        """Whether this very value has stood for one TTL, during which its holder would have renewed it."""
+        abandoned = self.clock() - self._see(found) >= self.ttl_s
+        if abandoned:
+            log.warning(
+                "a leadership key that is not renewed is overwritten",
+                key=self.key,
+                value=repr(found.value)[:200],
+            )
+        return abandoned
+
+    def _see(self, entry: Entry) -> float:
+        """Note the key's revision; return since when it stands."""
+        if self._unchanged is None or self._unchanged[0] != entry.revision:
+            self._unchanged = (entry.revision, self.clock())
+        return self._unchanged[1]
 
     async def _put(self, expected: int) -> None:
         asked = self.clock()
@@ -166,7 +198,7 @@ class Leadership:
             await self._put(self._revision)
         except WrongSequence:
             found = await self._in_time(self.bus.get(LEADERS, self.key))
-            leader = read_leader(found.value) if found is not None else None
+            leader = read_leader(found)
             if leader is not None and leader.holder != self.holder:
                 raise Deposed(f"{leader.holder} leads {self.key} now") from None
             await self._retake(0 if found is None or found.value is None else found.revision)

@@ -167,7 +167,7 @@ class MemoryBucket:
     def put(self, key: str, value: bytes, expected: int | None, deadline_s: float | None) -> Entry:
         self._check(key, expected)
         self.revision += 1
-        entry = self.entries[key] = Entry(key, value, self.revision)
+        entry = self.entries[key] = Entry(key, value, self.revision, deadline_s is not None)
         self.deadlines.pop(key, None)
         if deadline_s is not None:
             self.deadlines[key] = deadline_s

@@ -155,9 +155,9 @@ def read_stored(raw: RawMessage) -> Stored:
 def read_entry(bucket: str, stored: Stored) -> Entry:
     """Turn a stored message of a bucket into its entry; deletions have no value."""
     removed = OPERATION in stored.headers or MARKER in stored.headers
-    return Entry(
-        stored.subject.removeprefix(f"$KV.{bucket}."), None if removed else stored.body, stored.sequence
-    )
+    key = stored.subject.removeprefix(f"$KV.{bucket}.")
+    value = None if removed else stored.body
+    return Entry(key, value, stored.sequence, expires=not removed and TTL in stored.headers)
 
 
 def read_headers(block: bytes) -> dict[str, str]:

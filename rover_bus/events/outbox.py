@@ -14,12 +14,13 @@ from typing import NamedTuple
 
 from rover_bus.events import subjects
 from rover_bus.events.bus import Bus
-from rover_bus.events.codec import decode_any, encode
-from rover_bus.events.envelope import Envelope, read_envelope
+from rover_bus.events.codec import encode
+from rover_bus.events.envelope import MESSAGE_ID, Envelope, read_envelope
 from rover_bus.events.errors import BusError, RoverError
 from rover_bus.events.facts import Fact, JobFact, Position
 from rover_bus.events.leadership import Deposed
 from rover_bus.events.logs import get_logger
+from rover_bus.events.reading import digest, event_id, read_fact
 from rover_bus.events.streams import FACTS
 
 PATIENCE_S = 1.0  # for one answer; the same id makes a repeat harmless
@@ -105,14 +106,12 @@ class Outbox:
         if isinstance(item, PutValue):
             await self.bus.put(item.bucket, item.key, item.value)
             return
-        fact, (at, index) = item.fact, item.position
-        event_id = f"{self.origin}/{self.history}/{item.term}/{at}/{index}"
-        headers = Envelope(
-            id=event_id, type=fact.tag(), source=self.source, job=fact.job, term=item.term, cause=fact.cause
-        ).headers()
+        fact = item.fact
+        body = encode(fact)
+        headers = write_headers(item, body, self.origin, self.history, self.source)
         subject = subjects.job_fact(fact.job, fact.kind())
         sequence = await self.bus.append(
-            FACTS, subject, encode(fact), headers=headers, message_id=event_id, timeout_s=PATIENCE_S
+            FACTS, subject, body, headers=headers, message_id=headers[MESSAGE_ID], timeout_s=PATIENCE_S
         )
         self._last = (subject, sequence)
 
@@ -137,6 +136,20 @@ class Outbox:
         return newest is not None and newest.sequence >= sequence
 
 
+def write_headers(item: FactOut, body: bytes, origin: str, history: int, source: str) -> dict[str, str]:
+    """Return the headers of a fact out of a log: its place there and what its body is (checked by `reading.read_fact`)."""
+    fact = item.fact
+    return Envelope(
+        id=event_id(origin, history, item.term, item.position),
+        type=fact.tag(),
+        source=source,
+        job=fact.job,
+        term=item.term,
+        cause=fact.cause,
+        digest=digest(body),
+    ).headers()
+
+
 class Told(NamedTuple):
     """A published fact: the term whose record made it, where in the log that is, and where it is stored."""
 
@@ -157,10 +170,10 @@ async def last_told(bus: Bus, subject: str, position_of: Callable[[Fact], Positi
         try:
             async for stored in bus.read(FACTS, subject):
                 try:
-                    fact = decode_any(stored.body)
+                    fact = read_fact(stored)
                 except RoverError:
                     continue
-                if isinstance(fact, Fact) and (position := position_of(fact)) is not None:
+                if (position := position_of(fact)) is not None:
                     term = read_envelope(stored.headers).term
                     greatest = max(greatest, Told(term, position, stored.subject, stored.sequence))
             return greatest

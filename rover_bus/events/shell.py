@@ -19,13 +19,14 @@ from rover_bus.events.codec import decode_any, encode
 from rover_bus.events.consumed import Heard, consumed_of_what_is_there, newest_since
 from rover_bus.events.deciding import Deciding, Wiring
 from rover_bus.events.errors import BusError, RoverError, WrongSequence
-from rover_bus.events.facts import Fact, Position
+from rover_bus.events.facts import Position
 from rover_bus.events.journal import ChainBroken, Journal, LogDamaged, snapshot_chunks
 from rover_bus.events.leadership import Deposed, Leadership
 from rover_bus.events.log import Record, SnapshotChunk
 from rover_bus.events.logs import get_logger
 from rover_bus.events.outbox import FactOut, Outbox, Outgoing, last_told
 from rover_bus.events.poison import FailedFact
+from rover_bus.events.reading import read_fact
 from rover_bus.events.streams import FACTS, LOG, PROFILES
 
 log = get_logger("rover.shell")
@@ -301,13 +302,12 @@ class Shell:
 
     def _take_in(self, stored: Stored) -> None:
         try:
-            fact = decode_any(stored.body)
+            fact = read_fact(stored)
         except RoverError as error:
             self.bad_messages += 1
             log.warning("fact skipped", sequence=stored.sequence, why=str(error))
             return
-        if isinstance(fact, Fact):
-            self.submit(self.decider.noticed(fact, f"{FACTS}:{stored.sequence}"))
+        self.submit(self.decider.noticed(fact, f"{FACTS}:{stored.sequence}"))
         if self._broken.done():
             self._charged = poison.charge(self.journal.failed, stored, self._broken.exception())
 

@@ -13,14 +13,16 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from pathlib import Path
 
 import xxhash
 
-from rover_bus.events.errors import InputError
+from rover_bus.events.errors import AccessDenied, InputError
 
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,99}")
 JOB_LOCK = "job.lock"
+OTHERS_MAY_WRITE = 0o022
 
 
 def default_root() -> Path:
@@ -41,8 +43,37 @@ def host_root(state_directory: Path | str) -> Path:
 
 
 def job_directory(root: Path | None, job: str) -> Path:
-    """Where the parts of `job` are. Raises InputError for a name that cannot be a directory's."""
-    return (root or default_root()) / checked(job, "job")
+    """Where the parts of `job` are. Raises InputError for a name that cannot be a directory's, AccessDenied like `check_ours`."""
+    root = root or default_root()
+    check_ours(root)
+    return root / checked(job, "job")
+
+
+def make_ours(directory: Path) -> None:
+    """Create a job's directory and the root above it for this user alone. Raises AccessDenied like `check_ours`."""
+    for each in (directory.parent, directory):
+        each.mkdir(parents=True, exist_ok=True, mode=0o700)
+        check_ours(each)
+
+
+def check_ours(directory: Path) -> None:
+    """Raise AccessDenied unless a directory is this user's and nobody else can write there. One that is not there yet may be made.
+
+    /dev/shm is everybody's: another user may have made the name that we would use, and what lies there becomes the model.
+    """
+    try:
+        found = os.lstat(directory)
+    except FileNotFoundError:
+        return
+    problem = ""
+    if not stat.S_ISDIR(found.st_mode):
+        problem = "is no directory"
+    elif found.st_uid != os.geteuid():
+        problem = f"belongs to user {found.st_uid}, not to {os.geteuid()}"
+    elif found.st_mode & OTHERS_MAY_WRITE:
+        problem = f"can be written by other users (mode {stat.S_IMODE(found.st_mode):o})"
+    if problem:
+        raise AccessDenied(f"{directory} {problem}: remove it, or name another place by ROVER_SHM")
 
 
 def checked(name: str, what: str) -> str:

@@ -21,7 +21,7 @@ def hold_job(directory: Path) -> int:
     """Create a job's directory and keep it from being swept until the returned descriptor is closed, or this
     process ends."""
     while True:
-        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        places.make_ours(directory)
         try:
             lock = locks.open_locked(directory / places.JOB_LOCK, exclusive=False)
         except FileNotFoundError:

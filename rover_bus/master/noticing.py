@@ -72,7 +72,7 @@ def notice(state: State, fact: Fact, cause: str, commands: Commands) -> Steps:
 
 def _history(uid: str) -> int:
     """The first history of a job is drawn from its random uid; a restore from a backup draws a new one (P21)."""
-    return int(uid[:12], 16) if uid else 0
+    return int(uid[:12], 16)
 
 
 def _exited(state: State, fact: HostExited, member: Member, cause: str, commands: Commands) -> Consequences:

@@ -16,11 +16,12 @@ from dataclasses import dataclass
 
 from rover_bus.events import facts
 from rover_bus.events.bus import Bus, ConnectionState, Stored
-from rover_bus.events.codec import decode, encode
-from rover_bus.events.errors import BadMessage, InputError, RoverError
+from rover_bus.events.codec import encode
+from rover_bus.events.errors import BadMessage, RoverError
 from rover_bus.events.identity import Exit, HostCapacity, Member, Process
 from rover_bus.events.logs import get_logger
-from rover_bus.events.subjects import host_profile, job_facts, name, parse
+from rover_bus.events.reading import read_fact
+from rover_bus.events.subjects import host_profile, job_facts
 from rover_bus.node import platform, sampling
 from rover_bus.node.cgroup import Cgroup, Limits
 from rover_bus.node.outbox import Letter, Outbox
@@ -31,16 +32,13 @@ from rover_bus.node.presence import Presence
 from rover_bus.node.processes import STUCK_SHIM_S, MemberProcesses
 from rover_bus.node.turns import Following, Turns
 
-FOLLOWED: dict[str, type[facts.JobFact]] = {
-    cls.kind(): cls
-    for cls in (
-        facts.JobSubmitted,
-        facts.PlanProposed,
-        facts.MembersDesired,
-        facts.MembersUnheard,
-        facts.JobEnded,
-    )
-}
+FOLLOWED = (
+    facts.JobSubmitted,
+    facts.PlanProposed,
+    facts.MembersDesired,
+    facts.MembersUnheard,
+    facts.JobEnded,
+)
 FIRST_SAMPLE_S = 1.0
 REACTION_S = 15.0  # of a master to an end: heard in milliseconds, or after a take-over
 FLUSH_S = 5.0
@@ -90,7 +88,7 @@ class Daemon:
             if places
             else None
         )
-        subjects = [job_facts("*", kind) for kind in FOLLOWED]
+        subjects = [job_facts("*", each.kind()) for each in FOLLOWED]
         self._following = Following(bus, subjects, self._on_fact, self._lose_history)
         self._turns = Turns(self._decide)
         self._closing = False
@@ -231,23 +229,16 @@ class Daemon:
         self._turns.soon()
 
     def _read(self, stored: Stored) -> facts.JobFact | None:
-        """Decode a fact; foreign bytes, and names that are none, are counted: a job's name becomes a path."""
-        at = parse(stored.subject)
+        """Return what is said, None for what cannot be believed: that is counted and passed over."""
         try:
-            if at is None or at.kind not in FOLLOWED:
-                return None
-            fact = decode(stored.body, FOLLOWED[at.kind])
-            if name(fact.job, "job") != at.job:
-                raise BadMessage(f"a fact of job {fact.job} on {stored.subject}")
-            if isinstance(fact, facts.JobSubmitted | facts.MembersDesired) and fact.uid:
-                name(fact.uid, "uid")
-        except (BadMessage, InputError) as error:
+            fact = read_fact(stored)
+        except BadMessage as error:
             self.bad_messages += 1
             log.warning(
                 "a fact cannot be used", subject=stored.subject, sequence=stored.sequence, why=str(error)
             )
             return None
-        return fact
+        return fact if isinstance(fact, FOLLOWED) else None
 
     # -- decide and act ------------------------------------------------------------------------------------------------
 

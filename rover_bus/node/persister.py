@@ -20,11 +20,12 @@ from rover_bus.events import checkpoint_facts as cuts
 from rover_bus.events.bus import Bus, Message, Stored, Subscription
 from rover_bus.events.checkpoints import PartReply, PartRequest
 from rover_bus.events.codec import decode, encode
-from rover_bus.events.errors import BadMessage, InputError, RoverError
-from rover_bus.events.facts import Fact, HostFact, HostLeft, HostRegistered, JobEnded, JobFact, JobSubmitted
+from rover_bus.events.errors import BadMessage, RoverError
+from rover_bus.events.facts import HostFact, HostLeft, HostRegistered, JobEnded, JobFact, JobSubmitted
 from rover_bus.events.logs import get_logger
+from rover_bus.events.reading import read_fact
 from rover_bus.events.subjects import daemon as daemon_subject
-from rover_bus.events.subjects import host_facts, job_facts, name, parse
+from rover_bus.events.subjects import host_facts, job_facts, name
 from rover_bus.flash.errors import NoCheckpoint
 from rover_bus.flash.places import job_directory, parts_in
 from rover_bus.flash.sweep import sweep
@@ -53,26 +54,21 @@ if TYPE_CHECKING:
     from rover_bus.node.peers import PartServer
     from rover_bus.node.storage_tasks import Tasks
 
-FOLLOWED: dict[str, type[JobFact]] = {
-    cls.kind(): cls
-    for cls in (
-        JobSubmitted,
-        JobEnded,
-        cuts.CheckpointOpened,
-        cuts.PartStaged,
-        cuts.CheckpointStaged,
-        cuts.CheckpointRedundant,
-        cuts.CheckpointPersistOrdered,
-        cuts.CheckpointManifestOrdered,
-        cuts.CheckpointReady,
-        cuts.CheckpointSuperseded,
-        cuts.CheckpointFailed,
-    )
-}
+FOLLOWED: tuple[type[JobFact], ...] = (
+    JobSubmitted,
+    JobEnded,
+    cuts.CheckpointOpened,
+    cuts.PartStaged,
+    cuts.CheckpointStaged,
+    cuts.CheckpointRedundant,
+    cuts.CheckpointPersistOrdered,
+    cuts.CheckpointManifestOrdered,
+    cuts.CheckpointReady,
+    cuts.CheckpointSuperseded,
+    cuts.CheckpointFailed,
+)
 CLOSING = (cuts.CheckpointReady, cuts.CheckpointSuperseded, cuts.CheckpointFailed)
-HOSTS: dict[str, type[HostFact]] = {
-    cls.kind(): cls for cls in (HostRegistered, HostLeft, cuts.HostPartDigested, cuts.HostPartMirrored)
-}
+HOSTS: tuple[type[HostFact], ...] = (HostRegistered, HostLeft, cuts.HostPartDigested, cuts.HostPartMirrored)
 COPIES, PARITY = (
     "-copies",
     "-parity",
@@ -115,7 +111,8 @@ class Persister:
         self._fetches: dict[
             tuple[str, str, int, int], str
         ] = {}  # what a server waits for; why it did not come
-        subjects = [job_facts("*", kind) for kind in FOLLOWED] + [host_facts("*", kind) for kind in HOSTS]
+        subjects = [job_facts("*", each.kind()) for each in FOLLOWED]
+        subjects += [host_facts("*", each.kind()) for each in HOSTS]
         self._following = Following(bus, subjects, self._on_fact, self._lose_history)
         self._turns = Turns(self._decide)
         self._closing = False
@@ -231,12 +228,12 @@ class Persister:
 
     def _on_fact(self, stored: Stored) -> None:
         try:
-            fact = _read(stored)
-        except (BadMessage, InputError) as error:
+            fact = read_fact(stored)
+        except BadMessage as error:
             self.bad_messages += 1
             log.warning("a fact cannot be used", subject=stored.subject, why=str(error))
             return
-        if fact is None:
+        if not isinstance(fact, (*FOLLOWED, *HOSTS)):
             return
         if isinstance(fact, CLOSING) and self._loaded:
             self._loaded.unpin(fact.uid, cut=(fact.generation, fact.cut))
@@ -380,29 +377,6 @@ class Persister:
         """Post a fact. A later life of the daemon says it again, under an id of its own."""
         which = f"{task.uid}.{task.generation}.{task.cut}.{getattr(fact, 'part', task.part)}"
         self._post(fact, f"{what}.{self._daemon}.{which}", task.job)
-
-
-def _read(stored: Stored) -> Fact | None:
-    """The fact that is stored, None for a kind that is not ours. Raises BadMessage, InputError: its names become paths."""
-    at = parse(stored.subject)
-    if at is None:
-        return None
-    if at.family == "host" and at.kind in HOSTS:
-        host_fact = decode(stored.body, HOSTS[at.kind])
-        if name(host_fact.host, "host") != at.host:
-            raise BadMessage(f"a fact of host {host_fact.host} on {stored.subject}")
-        for each in (getattr(host_fact, "uid", ""), getattr(host_fact, "part", "")):
-            if each:
-                name(each)
-        return host_fact
-    if at.family == "fact" and at.kind in FOLLOWED:
-        fact = decode(stored.body, FOLLOWED[at.kind])
-        if name(fact.job, "job") != at.job:
-            raise BadMessage(f"a fact of job {fact.job} on {stored.subject}")
-        if uid := getattr(fact, "uid", ""):
-            name(uid, "uid")
-        return fact
-    return None
 
 
 def _lane(lane: str) -> ThreadPoolExecutor:

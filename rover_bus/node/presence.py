@@ -57,7 +57,7 @@ class Presence:
 
     async def _is_taken(self) -> bool:
         entry = await self._bus.get(PRESENCE, self._host)
-        if entry is None or not entry.value:
+        if entry is None or not entry.value or not entry.expires:  # a daemon's own key expires
             return False
         try:
             value: Any = msgspec.json.decode(entry.value)

@@ -230,7 +230,7 @@ class Cluster:
 
     async def _kill_master(self, leader: bool) -> None:
         entry = self.broker.buckets[LEADERS].entries.get(JOB)
-        found = read_leader(entry.value) if entry is not None else None
+        found = read_leader(entry)
         holder = found.holder if found is not None else ""
         for key in self._living("master"):
             if (self._names.get(key) == holder) == leader:

@@ -17,6 +17,7 @@ from rover_bus.cli.home import Home, NoStack
 
 if TYPE_CHECKING:
     from rover_bus.cli.hindrances import Present
+    from rover_bus.cli.history import Happened
     from rover_bus.events.nats_bus import NatsBus
 
 Verdict = Literal["ok", "note", "bad"]
@@ -139,7 +140,11 @@ async def _look_at_logs(bus: NatsBus, present: Present) -> list[Finding]:
         await read_brain(bus)
     except LogDamaged as error:
         found.append(Finding("bad", str(error)))
-    for view in (await read_jobs(bus)).values():
+    foreign: list[Happened] = []
+    views = await read_jobs(bus, passed_over=foreign.append)
+    if foreign:
+        found.append(Finding("note", _passed_over(foreign)))
+    for view in views.values():
         if view.ended_ms:
             continue
         progress = Progress(bus, view.job)
@@ -151,3 +156,12 @@ async def _look_at_logs(bus: NatsBus, present: Present) -> list[Finding]:
             waits_for = hindrance(view, progress.state, present)
             found += [Finding("note", f"job {view.job}: {waits_for}")] if waits_for else []
     return found
+
+
+def _passed_over(foreign: list[Happened]) -> str:
+    first = foreign[0]
+    what = "1 stored fact is" if len(foreign) == 1 else f"{len(foreign)} stored facts are"
+    return (
+        f"{what} not what their subjects say, and passed over by every reader; the first is {first.id}: {first.problem} "
+        f"(`nats stream rmm ROVER_FACTS {first.stored.sequence}` removes it)"
+    )

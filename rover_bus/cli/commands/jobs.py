@@ -53,6 +53,7 @@ async def read_with_progress(bus: NatsBus) -> dict[str, JobView]:
     for view in views.values():
         if view.ended_ms:
             continue
+        view.leader = present.leaders.get(view.job, "")
         progress = Progress(bus, view.job)
         try:
             await progress.read()

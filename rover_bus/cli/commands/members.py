@@ -55,8 +55,7 @@ async def _ask_the_bus(bus: NatsBus, job: str) -> tuple[str, frozenset[str], lis
     from rover_bus.events.streams import FACTS, LEADERS
 
     await read_job(bus, job)
-    entry = await bus.get(LEADERS, job)
-    leader = read_leader(entry.value) if entry else None
+    leader = read_leader(await bus.get(LEADERS, job))
     submitted = [
         stored.sequence async for stored in bus.read(FACTS, subjects.job_facts(job, JobSubmitted.kind()))
     ]

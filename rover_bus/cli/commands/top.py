@@ -119,7 +119,7 @@ def draw_jobs(picture: Picture) -> Table:
         done = progress.fraction if progress else view.committed / view.total if view.total else 0.0
         table.add_row(
             view.job,
-            progress.state.phase if progress and progress.state.spec else view.state,
+            _state(view, progress),
             f"{done:.1%}",
             str(view.workers),
             str(view.servers),
@@ -127,6 +127,12 @@ def draw_jobs(picture: Picture) -> Table:
             f"{view.leader} (term {view.term})" if view.leader else "-",
         )
     return table
+
+
+def _state(view: JobView, progress: Progress | None) -> str:
+    if progress is None or progress.state.spec is None:
+        return view.state
+    return "log damaged" if progress.damaged else progress.state.phase
 
 
 def draw_members(picture: Picture) -> Table:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from patience import PATIENCE_S
+from told import told
 
 from rover_bus.events import checkpoint_facts as cuts
 from rover_bus.events import facts
@@ -94,7 +95,7 @@ class HostRig:
     async def stage_cut(self, cut: int, ids: list[int] | None = None) -> PartPlace:
         """Train, stage, and let the master say so."""
         if self.store is None:
-            self.store = FlashStore("u1", "ps-0", root=self.root, threads=1, background=False)
+            self.store = FlashStore("0000000000a1", "ps-0", root=self.root, threads=1, background=False)
             self.store.prepare(self.state)
         self.state["emb"][slice(None) if ids is None else ids] += cut
         self.state["step"] = np.array(cut)
@@ -106,7 +107,7 @@ class HostRig:
 
 
 def about(cut: int) -> dict[str, object]:
-    return {"job": "ads", "uid": "u1", "cut": cut, "generation": 0, "history": 0}
+    return {"job": "ads", "uid": "0000000000a1", "cut": cut, "generation": 0, "history": 0}
 
 
 class Stage:
@@ -127,7 +128,7 @@ class Stage:
         await self.bus.ensure(STREAMS, BUCKETS)
         await self.bus.follow(FACTS, [host_facts()], self.hear, start="first")
         job = JobSpec(name="ads", program=["x"], data=DataSpec(train="x"), checkpoint=CheckpointSpec(**spec))
-        await self.say(facts.JobSubmitted(job="ads", uid="u1", spec=job))
+        await self.say(facts.JobSubmitted(job="ads", uid="0000000000a1", spec=job))
 
     async def close(self) -> None:
         for host in self.hosts:
@@ -151,7 +152,8 @@ class Stage:
     async def say(self, fact: facts.JobFact) -> None:
         self.count += 1
         subject = job_fact(fact.job, fact.kind())
-        await self.bus.append(FACTS, subject, encode(fact), message_id=f"test.{self.count}")
+        body, headers = told(fact, self.count)
+        await self.bus.append(FACTS, subject, body, headers=headers, message_id=f"test.{self.count}")
 
     async def heard(self, kind: type[cuts.HostPartFact], cut: int) -> cuts.HostPartFact:
         await self.until(lambda: self.find(kind, cut), f"{kind.tag()} of cut {cut}")
@@ -175,7 +177,9 @@ class Stage:
         stored = await self.heard(cuts.HostPartPersisted, cut)
         assert isinstance(stored, cuts.HostPartPersisted)
         part = StoredPart(part="ps-0", index=0, slots=place.slots, files=stored.files)
-        content = ManifestContent(uid="u1", history=0, generation=0, cut=cut, ledger=b"L", parts=[part])
+        content = ManifestContent(
+            uid="0000000000a1", history=0, generation=0, cut=cut, ledger=b"L", parts=[part]
+        )
         await self.say(
             cuts.CheckpointManifestOrdered(term=1, host=place.host, path="", manifest=content, **about(cut))
         )
@@ -256,7 +260,7 @@ def test_another_host_holds_a_copy_and_gives_it_to_a_server_when_the_owner_is_go
         owner.store = None
         shutil.rmtree(owner.root)  # the host is gone with its memory
         stage.hosts.remove(owner)
-        order = RestoreOrder(uid="u1", history=0, generation=0, cut=3)
+        order = RestoreOrder(uid="0000000000a1", history=0, generation=0, cut=3)
         for host in (holder, third):  # the holder has it already, the other fetches it
             found = await asyncio.to_thread(ask_daemon(stage.bus, host.name, "ads"), order, place)
             assert found is not None
@@ -293,7 +297,7 @@ def test_a_daemon_that_starts_anew_gives_what_it_held_for_a_host_that_is_gone_si
         shutil.rmtree(owner.root)
         stage.hosts.remove(owner)
         await holder.start()
-        order = RestoreOrder(uid="u1", history=0, generation=0, cut=1)
+        order = RestoreOrder(uid="0000000000a1", history=0, generation=0, cut=1)
         await stage.until(lambda: holder.persister.lends, "it lends again")
         found = await asyncio.to_thread(ask_daemon(stage.bus, third.name, "ads"), order, place)
         assert found is not None
@@ -309,7 +313,7 @@ def test_a_part_that_nobody_has_is_said_to_be_absent(stage: Stage) -> None:
     async def body() -> None:
         await stage.open(copies=1)
         await stage.host("host-a")
-        request = encode(PartRequest(job="ads", uid="u1", part="ps-0", generation=0, cut=4))
+        request = encode(PartRequest(job="ads", uid="0000000000a1", part="ps-0", generation=0, cut=4))
         replies = []
 
         async def ask() -> None:

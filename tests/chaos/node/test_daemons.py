@@ -14,11 +14,12 @@ from typing import Any
 
 import pytest
 from patience import PATIENCE_S
+from told import told
 
 from rover_bus.events import facts
 from rover_bus.events.broker import EmbeddedBroker
 from rover_bus.events.bus import Stored
-from rover_bus.events.codec import decode, encode
+from rover_bus.events.codec import decode
 from rover_bus.events.errors import BusError
 from rover_bus.events.identity import DesiredMember, Member
 from rover_bus.events.job import DataSpec, JobSpec
@@ -99,14 +100,15 @@ class Stage:
         while True:
             try:
                 subject, name = job_fact(fact.job, fact.kind()), f"test.{self.facts}"
-                await self.bus.append(FACTS, subject, encode(fact), message_id=name)
+                body, headers = told(fact, self.facts)
+                await self.bus.append(FACTS, subject, body, headers=headers, message_id=name)
                 return
             except BusError:
                 await asyncio.sleep(0.1)
 
     async def submit(self, *hosts: str) -> None:
         spec = JobSpec(name="demo", program=["x"], data=DataSpec(train="x"))
-        await self.say(facts.JobSubmitted(job="demo", uid="u1", spec=spec))
+        await self.say(facts.JobSubmitted(job="demo", uid="0000000000a1", spec=spec))
         if hosts:
             await self.say(facts.PlanProposed(job="demo", plan=1, workers=1, servers=0, masters=list(hosts)))
 
@@ -115,7 +117,7 @@ class Stage:
             DesiredMember(member=each, host=HOST, command=["sh", "-c", command], grace_s=2.0)
             for each in members
         ]
-        await self.say(facts.MembersDesired(job="demo", uid="u1", term=1, plan=plan, members=lines))
+        await self.say(facts.MembersDesired(job="demo", uid="0000000000a1", term=1, plan=plan, members=lines))
 
     async def until(self, condition: Callable[[], object], what: str) -> None:
         deadline_s = time.monotonic() + PATIENCE_S
@@ -152,7 +154,7 @@ class Stage:
         return proctree.bearing(f"ROVER_LIFE={self.state_dir}".encode())
 
     def shim_of(self, member: Member) -> int:
-        started = Layout(self.state_dir).life("demo", "u1", member).read("started", Started)
+        started = Layout(self.state_dir).life("demo", "0000000000a1", member).read("started", Started)
         return started.shim if started else 0
 
 

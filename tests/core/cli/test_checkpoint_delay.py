@@ -158,6 +158,6 @@ def test_rover_jobs_says_it_while_the_job_trains_and_not_after() -> None:
     for seconds, fact in enumerate([submitted(), plan, opened(1), failed(1, FULL)]):
         view.take(fact, 1 + seconds * 1000)
     view.take(reported(), 100_000)
-    here = Present(hosts={"h"}, led={"j"}, brain=True)
+    here = Present(hosts={"h"}, leaders={"j": "m"}, brain=True)
     assert FULL in hindrance(view, State(plan=1, phase="training"), here)
     assert hindrance(view, State(plan=1, phase="finishing"), here) == ""

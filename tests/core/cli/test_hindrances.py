@@ -10,7 +10,7 @@ from rover_bus.events.facts import JobEnded, PlanProposed, PlanWithheld
 from rover_bus.events.identity import DesiredMember, MasterSeat, Member
 from rover_bus.master.state import Life, State
 
-ALL = Present(hosts={"g", "h"}, led={"j"}, brain=True)
+ALL = Present(hosts={"g", "h"}, leaders={"j": "m"}, brain=True)
 PLAN = PlanProposed(job="j", plan=1, workers=1, servers=0, hosts=["h", "g"], masters=["h", "g"])
 
 
@@ -64,13 +64,13 @@ def test_a_job_without_a_plan_says_why_there_is_none(
     ],
 )
 def test_a_job_without_a_master_names_the_hosts_that_it_waits_for(hosts: set[str], said: str) -> None:
-    present = Present(hosts=hosts, led={"another"}, brain=True)
+    present = Present(hosts=hosts, leaders={"another": "m"}, brain=True)
     assert hindrance(view(PLAN), planned(), present) == said
     assert hindrance(view(PLAN), State(), present) == said
 
 
 def test_members_that_cannot_come_are_named_with_their_host() -> None:
-    present = Present(hosts={"h"}, led={"j"}, brain=True)
+    present = Present(hosts={"h"}, leaders={"j": "m"}, brain=True)
     state = planned(("ps-0", "g"), ("worker-0", "h"), ("worker-1", "g"), joined=("worker-1",))
     said = hindrance(view(PLAN), state, present)
     assert said == "ps-0.1 cannot start: host g is not heard: `rover up` there"

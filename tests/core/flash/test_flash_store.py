@@ -403,3 +403,37 @@ def test_every_flipped_byte_of_seal_and_head_hides_the_cut_and_the_older_one_is_
     assert newest_staged(path.parent, "state").cut == 1
     os.truncate(path, 0)
     assert newest_staged(path.parent, "state").cut == 1
+
+
+@pytest.mark.parametrize("which", ["root", "job"])
+def test_a_directory_that_others_may_write_to_is_not_used(tmp_path, which):
+    root = tmp_path / "shm"
+    directory = places.job_directory(root, "j")
+    directory.mkdir(parents=True)
+    (root if which == "root" else directory).chmod(0o777)
+    with pytest.raises(AccessDenied, match="can be written by other users"):
+        hold_job(directory)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
+def test_a_directory_of_another_user_is_neither_written_to_nor_read(tmp_path):
+    root = tmp_path / "shm"
+    directory = places.job_directory(root, "j")
+    directory.mkdir(parents=True, mode=0o700)
+    os.chown(root, 12345, 12345)
+    with pytest.raises(AccessDenied, match="belongs to user 12345"):
+        hold_job(directory)
+    with pytest.raises(AccessDenied, match="ROVER_SHM"):
+        places.job_directory(root, "j")
+
+
+def test_a_link_in_place_of_the_directory_is_not_followed(tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "shm").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(AccessDenied, match="no directory"):
+        places.job_directory(tmp_path / "shm", "j")
+
+
+def test_what_is_made_is_for_this_user_alone(tmp_path):
+    os.close(hold_job(tmp_path / "shm" / "j"))
+    assert [(tmp_path / name).stat().st_mode & 0o777 for name in ("shm", "shm/j")] == [0o700, 0o700]

@@ -4,7 +4,8 @@ import asyncio
 
 import pytest
 
-from rover_bus.events.leadership import LEADER_TTL_S, Leadership
+from rover_bus.cli.hindrances import read_present
+from rover_bus.events.leadership import LEADER_TTL_S, Deposed, Leadership, read_leader
 from rover_bus.events.memory_broker import MemoryBroker
 from rover_bus.events.streams import BUCKETS, LEADERS, STREAMS
 from rover_bus.events.virtual_time import run
@@ -107,3 +108,59 @@ def test_a_standby_leaves_one_ttl_to_the_leader_after_the_broker_lost_its_memory
     value, taken = play(scenario)
     assert b'"m0"' in value
     assert not taken
+
+
+FOREIGN = [b"\x00junk", b'{"holder": "somebody", "term": 7, "history": 1}', b"[]"]
+
+
+@pytest.mark.parametrize("value", FOREIGN)
+def test_a_key_that_nobody_renews_is_taken_after_one_ttl_whatever_it_holds(value):
+    async def program():
+        broker = MemoryBroker(1)
+        people, clock = broker.connect("people"), asyncio.get_running_loop().time
+        await people.put(LEADERS, KEY, value)  # as `nats kv put` does: it has no time to live
+        began, master = clock(), Leadership(broker.connect("m0"), KEY, "m0", clock)
+        await asyncio.wait_for(master.acquire(), 30.0)
+        return clock() - began, read_leader(await people.get(LEADERS, KEY)).holder
+
+    waited, holder = run(program())
+    assert LEADER_TTL_S <= waited <= 1.5 * LEADER_TTL_S
+    assert holder == "m0"
+
+
+@pytest.mark.parametrize("value", FOREIGN)
+def test_a_leader_whose_key_is_overwritten_leads_on_or_is_followed_within_two_ttl(value):
+    async def program():
+        broker = MemoryBroker(1)
+        clock, people = asyncio.get_running_loop().time, broker.connect("people")
+        masters = [Leadership(broker.connect(name), KEY, name, clock) for name in ("m0", "m1")]
+
+        async def lead(master):
+            while True:
+                await master.acquire()
+                try:
+                    await master.keep()
+                except Deposed:
+                    continue
+
+        tasks = [asyncio.create_task(lead(master)) for master in masters]
+        await asyncio.sleep(5.0)
+        await people.put(LEADERS, KEY, value)
+        await asyncio.sleep(2.2 * LEADER_TTL_S)
+        leader = read_leader(await people.get(LEADERS, KEY))
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        return leader
+
+    assert run(program()).holder in ("m0", "m1")
+
+
+@pytest.mark.parametrize("value", FOREIGN)
+def test_a_key_that_stays_for_ever_names_no_leader(value):
+    async def program():
+        bus = MemoryBroker(1).connect("people")
+        await bus.put(LEADERS, KEY, value)
+        return read_leader(await bus.get(LEADERS, KEY)), (await read_present(bus)).leaders
+
+    assert run(program()) == (None, {})

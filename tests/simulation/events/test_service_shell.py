@@ -168,7 +168,8 @@ def brains(stage, shell):
         it.master("m0")
         await it.worker()
         await it.publish(
-            JobSubmitted(job="other", spec=it.spec, uid="0123456789ac"), "rover.job.other.job.submitted"
+            JobSubmitted(job="other", spec=it.spec.replace(name="other"), uid="0123456789ac"),
+            "rover.job.other.job.submitted",
         )
         it.tasks["b1"] = asyncio.create_task(think("b1", shell))
         await it.until(lambda: len({fact.job for fact in it.facts(PlanProposed)}) == 2)
@@ -199,7 +200,7 @@ def test_facts_of_a_brain_follow_each_other_without_a_gap_or_a_repeat(stage):
             )
             it.tasks[name] = asyncio.create_task(shell.run())
             await it.publish(
-                JobSubmitted(job=f"k{number}", spec=it.spec, uid=f"{number:012x}"),
+                JobSubmitted(job=f"k{number}", spec=it.spec.replace(name=f"k{number}"), uid=f"{number:012x}"),
                 f"rover.job.k{number}.job.submitted",
             )
             await asyncio.sleep(0.02 * number + 1.0)

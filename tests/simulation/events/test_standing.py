@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from told import told
 
 from rover_bus.cli import submission
 from rover_bus.events import subjects
@@ -35,7 +36,8 @@ def test_a_submission_that_a_power_cut_took_is_handed_in_again_by_who_waits_for_
         broker.restart(0.3)
         await asyncio.sleep(1.0)
         again = submitted(broker)
-        await submission.publish(bus, JobEnded(job="j", state="completed"), "end")
+        body, headers = told(JobEnded(job="j", state="completed"), 7)
+        await bus.append(FACTS, subjects.job_fact("j", "job.ended"), body, headers=headers)
         return before, again, await asyncio.wait_for(waiting, 5.0)
 
     before, again, end = run(scenario())

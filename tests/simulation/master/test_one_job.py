@@ -43,7 +43,7 @@ async def call(bus: Bus, job: str, request: Request) -> Reply:
     while True:
         try:
             entry = await bus.get(LEADERS, job)
-            leader = read_leader(entry.value) if entry else None
+            leader = read_leader(entry)
             if leader and leader.term:
                 message = await bus.request(
                     subjects.rpc(job, leader.term, NAMES[type(request)]), encode(request), timeout_s=1.0

@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
+from told import told
 
 from rover_bus.events import facts
 from rover_bus.events.bus import Stored
@@ -101,16 +102,17 @@ class Cluster:
         while True:
             try:
                 subject, name = job_fact(fact.job, fact.kind()), f"observer.{self.facts}"
-                await self.bus.append(FACTS, subject, encode(fact), message_id=name, timeout_s=1.0)
+                body, headers = told(fact, self.facts)
+                await self.bus.append(FACTS, subject, body, headers=headers, message_id=name, timeout_s=1.0)
                 return
             except BusError:
                 await asyncio.sleep(0.1)
 
-    async def submit(self, uid: str = "u1") -> None:
+    async def submit(self, uid: str = "0000000000a1") -> None:
         spec = JobSpec(name="demo", program=["x"], data=DataSpec(train="x"))
         await self.say(facts.JobSubmitted(job="demo", uid=uid, spec=spec))
 
-    async def desire(self, *members: Member, term: int = 1, plan: int = 1, uid: str = "u1") -> None:
+    async def desire(self, *members: Member, term: int = 1, plan: int = 1, uid: str = "0000000000a1") -> None:
         lines = [DesiredMember(member=each, host=HOST, command=["x"]) for each in members]
         await self.say(facts.MembersDesired(job="demo", uid=uid, term=term, plan=plan, members=lines))
 
@@ -273,11 +275,15 @@ def test_foreign_bytes_and_names_that_lead_elsewhere_are_counted_and_start_nobod
         await cluster.submit()
         subject = job_fact("demo", "members.desired")
         line = DesiredMember(member=WORKER, host=HOST, command=["x"])
-        escape = facts.MembersDesired(job="../x", uid="u1", term=1, plan=1, members=[line])
-        other = facts.MembersDesired(job="other", uid="u1", term=1, plan=1, members=[line])
+        escape = facts.MembersDesired(job="../x", uid="0000000000a1", term=1, plan=1, members=[line])
+        other = facts.MembersDesired(job="other", uid="0000000000a1", term=1, plan=1, members=[line])
         uid = facts.MembersDesired(job="demo", uid="../u", term=1, plan=1, members=[line])
-        for body in (b"", b"\xc1", b"\x81\xa1a", encode(escape), encode(other), encode(uid)):
-            await cluster.bus.append(FACTS, subject, body)
+        unproven = encode(
+            facts.MembersDesired(job="demo", uid="0000000000a1", term=1, plan=1, members=[line])
+        )
+        foreign = [(body, {}) for body in (b"", b"\xc1", b"\x81\xa1a", unproven)]
+        for body, headers in [*foreign, *(told(fact, 1) for fact in (escape, other, uid))]:
+            await cluster.bus.append(FACTS, subject, body, headers=headers)
         await asyncio.sleep(3.0)
         assert cluster.starts() == []
         await cluster.desire(WORKER)
