@@ -13,7 +13,7 @@ import msgspec
 
 from rover_bus.events.fact import Fact, JobFact, Position
 from rover_bus.events.identity import DesiredMember, Exit, HostCapacity, MasterSeat, Member, Process
-from rover_bus.events.invariants import Bytes, Count, Fraction, Seconds, Uid
+from rover_bus.events.invariants import Bytes, Count, Fraction, Seconds, Told, Uid
 from rover_bus.events.job import Dataset, JobSpec, PlanMode
 from rover_bus.events.plan_facts import (
     PLAN_FACTS,
@@ -380,7 +380,7 @@ class HostExited(HostFact, frozen=True, kw_only=True, tag="host.exited.v1"):
     ran_s: Seconds = 0.0
     cpu_s: Seconds = 0.0  # of the whole group
     peak_memory_bytes: Bytes = 0  # the largest resident set of one process of the group
-    last: Count = 0
+    last: Told = 0
 
 
 class HostLeaving(HostFact, frozen=True, kw_only=True, tag="host.leaving.v1"):

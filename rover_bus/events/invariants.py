@@ -16,6 +16,9 @@ Bytes = Annotated[int, msgspec.Meta(ge=0, description="bytes, never MiB")]
 Told = Annotated[
     int, msgspec.Meta(ge=0, le=1 << 40, description="what a peer counts; sums of it must fit a log")
 ]
+Members = Annotated[
+    int, msgspec.Meta(ge=0, le=10_000, description="members of one role: a plan names each of them")
+]
 Cores = Annotated[float, msgspec.Meta(ge=0, description="cores, never millicores")]
 Seconds = Annotated[float, msgspec.Meta(ge=0, description="seconds")]
 Uid = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{12,64}$", description="random, of one run of a job")]

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from rover_bus.events.invariants import Bytes, Checked, Cores, Count, Seconds
+from rover_bus.events.invariants import Bytes, Checked, Cores, Count, Members, Seconds
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 PlanMode = Literal["observe", "approve", "auto"]
@@ -65,8 +65,8 @@ class Dataset(Checked, frozen=True, kw_only=True):
 class RoleSpec(Checked, frozen=True, kw_only=True):
     """What the user asks for one role. `count = 0` lets the Brain choose."""
 
-    count: Count = 0
-    max_count: Count = 64
+    count: Members = 0
+    max_count: Members = 64
     cores: Cores = 0.0
     memory_bytes: Bytes = 0
     max_cores: Cores = 0.0  # above `cores`: the Brain may give running members up to so many

@@ -15,7 +15,7 @@ from typing import Literal
 
 from rover_bus.events.fact import JobFact, Position
 from rover_bus.events.identity import Member
-from rover_bus.events.invariants import Bytes, Checked, Cores, Count
+from rover_bus.events.invariants import Bytes, Checked, Cores, Count, Members
 from rover_bus.events.job import PlanMode
 
 # What a plan is for: the first size, a measurement, more or less of it, taking one back, memory, a slow worker, other jobs, people.
@@ -58,8 +58,8 @@ class PlanProposed(JobFact, frozen=True, kw_only=True, tag="plan.proposed.v1"):
     brain_term: Count = 0
     brain_position: Position | None = None  # in the Brain's own log
     log_sequence: Count = 0  # of the job's log: the newest record whose fact the Brain had seen
-    workers: Count
-    servers: Count
+    workers: Members
+    servers: Members
     worker_cores: Cores = 0.0
     server_cores: Cores = 0.0
     worker_memory_bytes: Bytes = 0

@@ -23,12 +23,16 @@ from rover_bus.master.state import State
 
 Steps = Generator[Record, None, None]
 Obstacle = tuple[str, str]  # a constant, and the same for people
+MOST_AHEAD = 1_000_000  # of plan numbers; a Brain counts by one
 STRICTNESS = ("auto", "approve", "observe")
 
 
 def adopt(state: State, proposal: PlanProposed, cause: str, commands: Commands) -> Steps:
-    """Decide what becomes of a proposed plan. A number that was decided on already changes nothing (P17, P22)."""
-    if proposal.plan <= state.heard:
+    """Decide what becomes of a proposed plan. A number that was decided on already changes nothing (P17, P22).
+
+    Nor does one far ahead of all others: every later plan would be stale beside it, or bear a number that fits no message.
+    """
+    if not state.heard < proposal.plan <= state.heard + MOST_AHEAD:
         return
     if state.spec is None:  # its submission was lost and is handed in again (P21)
         yield PlanCheck(

@@ -87,10 +87,7 @@ def line(happened: Happened, *, with_job: bool) -> str:
     fact = happened.fact
     time = datetime.fromtimestamp(happened.stored.time_ms / 1000).strftime("%H:%M:%S.%f")[:-3]
     if fact is None:
-        text, colour = (
-            f"{happened.stored.subject}: not readable here (`rover events -o json` shows it)",
-            "yellow",
-        )
+        text, colour = f"{happened.stored.subject}: passed over: {happened.problem}", "yellow"
     else:
         text, colour = tell(fact), mood(fact)
     styled = click.style(text, dim=True) if colour == "dim" else click.style(text, fg=colour or None)
@@ -102,6 +99,7 @@ def _as_json(happened: Happened) -> str:
     from rover_bus.cli.decode import describe, to_line
 
     stored, envelope = happened.stored, happened.envelope
+    passed_over = {"passed_over": happened.problem} if happened.problem else {}
     return to_line(
         {
             "id": happened.id,
@@ -110,6 +108,7 @@ def _as_json(happened: Happened) -> str:
             "event_id": envelope.id,
             "source": envelope.source,
             "cause": envelope.cause,
+            **passed_over,
             "body": describe(stored.body),
         }
     )
