@@ -7,8 +7,8 @@ import os
 import numpy as np
 import pytest
 
-from rover_bus.events.errors import InputError, NotEnoughMemory
-from rover_bus.flash import room
+from rover_bus.events.errors import AccessDenied, InputError, NotEnoughMemory
+from rover_bus.flash import places, room
 from rover_bus.flash.errors import (
     LayoutChanged,
     NewerCheckpoint,
