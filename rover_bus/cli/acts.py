@@ -34,6 +34,7 @@ SETTLED_S = 15.0
 TRIAL_S = 25.0
 STRAGGLER, TRIAL = "a straggler", "a worker that does not pay"
 WONDERS = "the demo wants to know"
+TOO_LATE = "too little of the training is left"
 NO_TURN = "the training was over first"
 JUDGED_STEPS = ("probe", "scale", "rollback", "asked")
 TRIAL_UNTIL = 0.85  # later there is no time to judge it
@@ -179,7 +180,7 @@ class Acts:
         It is also one more than the job file leaves to the Brain: a person may want more, and is judged by the same measure.
         """
         if self.progress.fraction > TRIAL_UNTIL or self.plans.carried_out is None:
-            self.leave_out(TRIAL, "too little of the training is left to judge it")
+            self.leave_out(TRIAL, TOO_LATE)
             return
         await within(SETTLED_S, lambda: not self._changing)
         await within(RECOVERED_S, lambda: self._even)  # beside five readers it would stay slow

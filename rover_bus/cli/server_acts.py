@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from rover_bus.cli.acts import NO_TURN
+from rover_bus.cli.acts import NO_TURN, TOO_LATE
 from rover_bus.cli.chaos import Chaos, Strike
 from rover_bus.cli.narrator import Narrator
 from rover_bus.cli.progress import Progress
@@ -37,7 +37,6 @@ REDUNDANT_S = 10.0
 MEASURE_S = 2.5  # of the speed before, while it is hot, and after relief
 HOT_SHARE = 0.1  # of the time that the hot server may run
 RELIEF_S = 12.0
-TOO_LATE = "too little of the training is left"
 HOT, HOST = "a hot server", "a lost host"
 LATEST = 0.9  # of the training: what has not begun by then is not begun any more
 

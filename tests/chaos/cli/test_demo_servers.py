@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from patience import PATIENCE_S
 
 from rover_bus.flash.places import host_root
 
@@ -40,7 +41,7 @@ def assert_nothing_is_left(directory: Path, memory: list[Path]) -> None:
 
 def test_a_server_a_hot_server_and_a_host_are_survived_and_every_sample_counts_once(tmp_path: Path) -> None:
     with play(tmp_path) as process:
-        out, told = process.communicate(timeout=280)
+        out, told = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, told
     report = json.loads(out.splitlines()[-1])
     assert (report["state"], report["samples_duplicated"]) == ("completed", 0), told
@@ -67,6 +68,6 @@ def test_an_interrupted_act_leaves_nothing_behind(tmp_path: Path) -> None:
         memory = [host_root(root / host / "node") for host in ("a", "b")]
         assert all(path.exists() for path in memory)
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=60)
+        process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130
     assert_nothing_is_left(tmp_path, memory)

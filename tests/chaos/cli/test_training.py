@@ -14,8 +14,9 @@ import numpy as np
 import outside
 import psutil
 import pytest
+from patience import PATIENCE_S
 
-from rover_bus.cli.acts import STRAGGLER, TRIAL
+from rover_bus.cli.acts import NO_TURN, STRAGGLER, TOO_LATE, TRIAL
 from rover_bus.cli.chaos import Strike
 from rover_bus.cli.unmanaged import Unmanaged
 from rover_bus.client.job_file import read_job
@@ -126,7 +127,7 @@ def test_an_embedded_stack_leaves_nothing_behind_when_it_is_interrupted(folder: 
             if "epoch 0 begins" in line:
                 break
         process.terminate()
-        process.communicate(timeout=60)
+        process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130
     assert processes_below(folder) == []
     assert list(folder.glob("rover-*")) == []
@@ -145,7 +146,8 @@ def test_the_demo_kills_what_it_says_and_every_sample_is_applied_exactly_once(tm
     assert [plan["step"] for plan in report["plans"]][:2] == ["start", "probe"]
     assert "unmanaged" in report
     tried = [plan for plan in report["plans"] if plan["step"] == "asked"]
-    assert bool(tried) != (TRIAL in report["left_out"]) or tried[0]["state"] not in ("kept", "rolled back")
+    if not [plan for plan in tried if plan["state"] in ("kept", "rolled back")]:
+        assert report["left_out"][TRIAL].startswith((NO_TURN, TOO_LATE, "plan "))  # time alone leaves it out
     assert report["straggler"] or STRAGGLER in report["left_out"]
     assert processes_below(tmp_path) == []
     assert list(tmp_path.iterdir()) == []

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 from outside import Hand, make_clicks, name_of, rover, seeds
+from patience import PATIENCE_S
 
 from rover_bus.cli.stack import RunningStack
 
@@ -105,7 +106,7 @@ def test_every_sample_is_applied_once_whatever_is_killed(
         )
     )
     with Breaker(stack, name, seed) as hand:
-        ran = rover("submit", str(job), "--wait", "--json", home=stack.home.root, timeout_s=150)
+        ran = rover("submit", str(job), "--wait", "--json", home=stack.home.root, timeout_s=PATIENCE_S)
     assert ran.returncode == 0, f"{hand.done}\n{ran.stdout[-3000:]}\n{ran.stderr[-3000:]}"
     result: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
     assert result["state"] == "completed", (hand.done, result)

@@ -17,6 +17,7 @@ import counting
 import numpy as np
 import pytest
 from outside import Hand, make_clicks, name_of, rover, seeds
+from patience import PATIENCE_S
 
 from rover_bus.cli.stack import RunningStack
 
@@ -103,7 +104,7 @@ def test_the_tables_hold_every_sample_once_whatever_is_killed(
         )
     )
     with Killer(stack, name, seed) as hand:
-        ran = rover("submit", str(job), "--wait", "--json", home=stack.home.root, timeout_s=300)
+        ran = rover("submit", str(job), "--wait", "--json", home=stack.home.root, timeout_s=PATIENCE_S)
     assert ran.returncode == 0, f"{hand.done}\n{ran.stdout[-3000:]}\n{ran.stderr[-3000:]}"
     result = json.loads(ran.stdout.splitlines()[-1])
     assert result["samples_committed"] == ROWS * EPOCHS
