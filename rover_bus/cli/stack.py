@@ -27,7 +27,9 @@ from rover_bus.events.broker import EmbeddedBroker
 from rover_bus.events.errors import InputError, RoverError
 from rover_bus.events.subjects import name as check_name
 
-START_TIMEOUT_S = 30.0
+START_TIMEOUT_S = (
+    90.0  # a daemon waits until the one before it has left; a service that fails says so at once
+)
 BROKER_TIMEOUT_S = 60.0  # it reads its store before it answers
 DISK_LOOK_S = 2.0
 ROOM_BYTES = 8 << 20

@@ -31,7 +31,7 @@ from rover_bus.node.processes import Processes, Settings
 
 Connect = Callable[[], Awaitable[Bus]]
 CONNECT_AGAIN_S = 0.2
-LOCK_PATIENCE_S = 1.0
+LOOK_S = 0.05
 log = get_logger("rover.node")
 
 
@@ -57,6 +57,9 @@ class Options:
     )
     domain: str = ""  # what fails together with this host (a rack, a machine)
     bind: str = "127.0.0.1"  # where staged parts are lent to other daemons
+    former_s: float = (
+        60.0  # how long a former daemon may take to leave: one whose `rover up` was killed drains its members
+    )
     notice_s: float = 10.0  # told to stop: how long a last cut may take to become ready or redundant (S29)
 
 
@@ -76,7 +79,7 @@ async def run_daemon(
     Raises Refused when another daemon holds the state directory or the host name, AccessDenied when the broker refuses us.
     """
     home = layout.create(state_dir)
-    lock = await _hold(home)
+    lock = await _hold(home, options.former_s)
     try:
         me = _measure(host, options)
         stop = stop or asyncio.Event()
@@ -127,16 +130,16 @@ def _put_together(bus: Bus, me: Host, home: layout.Layout, options: Options) -> 
     return Daemon(bus, me, presence, partial(Processes, home, settings), options.master_command, places)
 
 
-async def _hold(home: layout.Layout) -> int:
-    """Take the daemon's lock. It is asked for again for a moment: a shim on its way to exec shares what its dead parent held."""
+async def _hold(home: layout.Layout, patience_s: float) -> int:
+    """Take the daemon's lock once a former daemon has left, and a shim on its way to exec that shares what its dead parent held."""
     loop = asyncio.get_running_loop()
-    deadline_s = loop.time() + LOCK_PATIENCE_S
+    deadline_s = loop.time() + patience_s
     while (lock := locks.hold(str(home.daemon_lock))) is None:
         if loop.time() >= deadline_s:
             raise Refused(
                 f"another daemon runs on {home.root}: stop it, or give this one its own directory", "exists"
             )
-        await asyncio.sleep(LOCK_PATIENCE_S / 20)
+        await asyncio.sleep(LOOK_S)
     return lock
 
 

@@ -24,6 +24,7 @@ from rover_bus.cli.stack import RunningStack
 from rover_bus.events.broker import find_server
 from rover_bus.events.errors import Refused
 from rover_bus.flash.places import host_root
+from rover_bus.node.layout import list_members
 
 pytestmark = pytest.mark.broker
 
@@ -262,6 +263,27 @@ def test_up_that_is_killed_takes_its_services_with_it(tmp_path: Path) -> None:
     until(lambda: processes_of(state) == [], "the end of the services")
     with RunningStack(state) as again:
         assert len(again.pids()) == 3
+
+
+def test_up_may_be_called_again_while_a_killed_one_s_members_still_drain(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    (tmp_path / "deaf").mkdir()
+    deaf = "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(600)"
+    file = write_job(tmp_path / "deaf", "deaf")
+    file.write_text(file.read_text().replace("import time; time.sleep(600)", deaf))
+    command = [sys.executable, "-m", "rover_bus.cli.entry", "up", "--dir", str(state)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        until(lambda: (state / "stack.json").exists(), "a stack")
+        assert rover("submit", str(file), "--dir", str(state)).returncode == 0
+        until(lambda: running(state, "worker"), "its worker")
+        process.kill()
+        process.wait()
+    with RunningStack(state) as again:
+        assert len(again.pids()) == 3
+
+
+def running(state: Path, role: str) -> list[int]:
+    return [each.pid for each in list_members(state / "node") if each.member.role == role and each.pid]
 
 
 @contextmanager

@@ -50,7 +50,8 @@ async def main(url, secret, state_dir, orphan_s):
 
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-    options = Options(master_command=lambda job, index: ["sleep", "600"], url=url, orphan_s=float(orphan_s), sample_s=0.5)
+    masters = lambda job, index: ["sleep", "600"]
+    options = Options(master_command=masters, url=url, orphan_s=float(orphan_s), sample_s=0.5, former_s=2.0)
     await run_daemon(connect, "host-a", state_dir, options, stop=stop)
 
 asyncio.run(main(*sys.argv[1:]))

@@ -109,21 +109,21 @@ class Blows:
     def _hurt_memory(self, kind: str, job: JobShape, chance: random.Random) -> str:
         """Stop a server, damage what it staged and the daemon has digested, kill it: its successor opens it next."""
         found = [
-            (host, each) for host in self.site.hosts for each in host.members(job.name, "ps") if each.uid
+            (each, slots)
+            for host in self.site.hosts
+            for each in host.members(job.name, "ps")
+            if (slots := list((host.staged / each.uid).glob(f"ps-{each.member.index}.*.slot")))
         ]
-        if not found:
-            return ""
-        victims = found if kind == "lose" else [chance.choice(found)]
         said = []
-        for host, each in victims:
+        for each, slots in found if kind == "lose" else found and [chance.choice(found)]:
             _send_signal(each.pid, signal.SIGSTOP)
-            directory = host.staged / each.uid
-            slots = list(directory.glob(f"ps-{each.member.index}.*.slot"))
             if kind == "lose":
-                shutil.rmtree(directory, ignore_errors=True)
+                shutil.rmtree(slots[0].parent, ignore_errors=True)
                 said.append(f"{each.member} all")
-            elif slots and _wait_for(lambda slots=slots: all(map(_is_digested, slots))):
+            elif _wait_for(lambda slots=slots: all(map(_is_digested, slots))):
                 said.append(f"{each.member} {' '.join(damage.hurt(kind, slots, chance))}")
+            else:
+                said.append(f"{each.member} nothing, it had no digests")
             _send_signal(each.pid, signal.SIGKILL)
         return f"{job.name} {', '.join(said)}" if said else ""
 

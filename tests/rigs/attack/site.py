@@ -12,6 +12,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -25,6 +26,7 @@ from attack.drawing import History
 from rover_bus.flash.places import host_root
 from rover_bus.node.layout import MemberStatus, list_members
 
+SWEPT_S = 60.0
 SERVICES = {"daemon": "serve daemon", "brain": "serve brain", "broker": "nats-server"}
 
 
@@ -133,8 +135,11 @@ class Site:
         return [each for host in self.hosts for each in host.members(job, *roles)]
 
     def end(self) -> list[str]:
-        """End all hosts in order; return what was wrong with that, and what is left."""
+        """End all hosts in order, once their memory is swept; return what was wrong with that, and what is left."""
         wrong = []
+        end_s = time.monotonic() + SWEPT_S
+        while any(_files(host.staged) for host in self.hosts) and time.monotonic() < end_s:
+            time.sleep(0.5)
         for host in reversed(self.hosts):
             gone = host.process.poll() if host.process is not None else None
             if gone is not None:
