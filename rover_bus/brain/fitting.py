@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from rover_bus.brain.doubts import beyond, contradictions, leave_out
 from rover_bus.brain.models.forms import SYNCHRONOUS, Form, Mode, forms_of
 from rover_bus.brain.models.probing import next_probe
 from rover_bus.brain.models.samples import Configurations, FloatArray, IntArray, NotEnough, Observations
@@ -44,7 +45,8 @@ class Probe(msgspec.Struct, frozen=True):
 class GroupFit:
     """One group: what was fitted on how many samples, and what it says of the other rows.
 
-    `model` is None when the samples were not enough; `answer` then says why. `prediction` is in the unit of the table.
+    `model` is None when the samples were not enough; `answer` then says why. `prediction` is in the unit of the table. `doubts`
+    names rows that were left out, rows that contradict one another, and predictions beyond what was measured.
     """
 
     group: str
@@ -54,6 +56,7 @@ class GroupFit:
     answer: str
     rows: Table
     prediction: Prediction | None
+    doubts: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -63,7 +66,7 @@ class GroupFit:
     @property
     def warnings(self) -> tuple[str, ...]:
         """Where the model says of itself that it should not be believed."""
-        return self.model.warnings if self.model else (self.answer,)
+        return (*self.doubts, *(self.model.warnings if self.model else (self.answer,)))
 
     def errors(self) -> FloatArray:
         """Relative errors of the predicted rows that were measured."""
@@ -150,17 +153,18 @@ def json_line(fits: Sequence[GroupFit]) -> str:
 
 
 def write_predictions(path: str | Path, fits: Sequence[GroupFit]) -> None:
-    """Write `group, workers, ps, predicted, low_90, high_90`, in the unit of the table."""
+    """Write `group, workers, ps, predicted, low_90, high_90, guess`, in the unit of the table."""
     with _written(path), open(path, "w", newline="", encoding="utf-8") as file:
         out = csv.writer(file, lineterminator="\n")
-        out.writerow(["group", "workers", "ps", "predicted", "low_90", "high_90"])
+        out.writerow(["group", "workers", "ps", "predicted", "low_90", "high_90", "guess"])
         for fit in fits:
             if fit.prediction is None:
                 continue
             at, said = fit.rows.configurations, fit.prediction
-            rows = zip(at.workers, at.ps, said.throughput, said.low_90, said.high_90, strict=True)
+            rows = zip(at.workers, at.ps, said.throughput, said.low_90, said.high_90, said.guess, strict=True)
             out.writerows(
-                [fit.group, int(w), int(p), *(f"{x:.6g}" for x in values)] for w, p, *values in rows
+                [fit.group, int(w), int(p), *(f"{x:.6g}" for x in values), "yes" if guess else "no"]
+                for w, p, *values, guess in rows
             )
 
 
@@ -216,17 +220,22 @@ def _fit_group(group: str, train: Table, rows: Table) -> GroupFit:
     if not len(train):
         return GroupFit(group, 0, None, None, "no usable sample", rows, None)
     mode = train.mode()
+    train, said = leave_out(train, mode)
     unit_of_speed = _unit_of_speed(train)
     fitted = fit_best(train.observations(unit_of_speed), mode)
     if isinstance(fitted, NotEnough):
-        return GroupFit(group, len(train), None, None, fitted.reason, rows, None)
+        return GroupFit(group, len(train), None, None, fitted.reason, rows, None, said)
     model, selection = fitted
-    said = model.predict(rows.configurations)
+    predicted = model.predict(rows.configurations)
     per_unit = rows.samples_per_unit() / unit_of_speed
     in_unit = Prediction(
-        said.throughput / per_unit, said.low_90 / per_unit, said.high_90 / per_unit, said.guess
+        predicted.throughput / per_unit,
+        predicted.low_90 / per_unit,
+        predicted.high_90 / per_unit,
+        predicted.guess,
     )
-    return GroupFit(group, len(train), model, selection, "", rows, in_unit)
+    doubts = (*said, *contradictions(train, model.form), *beyond(model, rows))
+    return GroupFit(group, len(train), model, selection, "", rows, in_unit, doubts)
 
 
 def _unit_of_speed(train: Table) -> float:
@@ -248,6 +257,8 @@ def _summary(fit: GroupFit) -> dict[str, object]:
         "median_error": float(np.median(errors)) if known else None,
         "p90_error": float(np.quantile(errors, 0.9)) if known else None,
         "coverage_90": float(covered.mean()) if known else None,
+        "guesses": int(fit.prediction.guess.sum()) if fit.prediction is not None else 0,
+        "warnings": list(fit.warnings),
     }
 
 

@@ -66,6 +66,7 @@ class Table:
     groups: tuple[str, ...]
     modes: tuple[Mode | None, ...]
     left_out: tuple[LeftOut, ...] = ()
+    numbers: tuple[int, ...] = ()  # of the rows in the file, where it came from one
 
     def __len__(self) -> int:
         return len(self.throughput)
@@ -80,7 +81,14 @@ class Table:
             self.throughput[chosen],
             tuple(self.groups[i] for i in chosen),
             tuple(self.modes[i] for i in chosen),
+            numbers=tuple(self.numbers[i] for i in chosen) if self.numbers else (),
         )
+
+    def name(self, index: int) -> str:
+        """Say which row is meant: by its number in the file, and its size."""
+        at = self.configurations
+        size = f"{at.workers[index]:g} workers, {at.ps[index]:g} ps"
+        return f"row {self.numbers[index]} ({size})" if self.numbers else size
 
     def by_group(self) -> Iterator[tuple[str, Table]]:
         """Yield (group, its rows) in the order of first appearance."""
@@ -141,6 +149,7 @@ def _parse(
     numbers: list[list[float]] = []
     names: list[tuple[str, Mode | None]] = []
     left_out: list[LeftOut] = []
+    used: list[int] = []
     row = 0
     for fields in lines:
         if not any(field.strip() for field in fields):
@@ -156,10 +165,12 @@ def _parse(
             left_out.append(LeftOut(row, f"throughput is {_shown(cells['throughput']) or 'empty'}"))
             continue
         numbers.append(values)
+        used.append(row)
         names.append((cells.get("group", ""), _mode(path, row, cells.get("mode", ""))))
     table = np.array(numbers, dtype=np.float64).reshape(-1, 6).T
     groups, modes = tuple(n for n, _ in names), tuple(m for _, m in names)
-    return Table(path, unit, Configurations.of(*table[:5]), table[5], groups, modes, tuple(left_out))
+    at = Configurations.of(*table[:5])
+    return Table(path, unit, at, table[5], groups, modes, tuple(left_out), tuple(used))
 
 
 def _shown(text: str) -> str:

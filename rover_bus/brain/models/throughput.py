@@ -23,6 +23,9 @@ _MOST_ROWS = 400
 _Z_95 = 1.6448536269514722
 # Half-width in log units above which a prediction is a guess: a factor of two either way.
 GUESS = math.log(2.0)
+# Deviation of log throughput an e-fold beyond what was measured. On the measured tables, trained to 6 workers and asked for up to
+# 20, 90 % intervals cover 0.48 to 0.85 without it, 0.79 to 0.97 at 0.3, 0.86 to 1.00 at 0.4 [ours; data].
+BEYOND = 0.35
 # A form this far off (log units) cannot fit: a cliff, a mode that is not its own.
 MISFIT = 0.25
 
@@ -52,11 +55,21 @@ class ThroughputModel:
     measured: Configurations
 
     def predict(self, at: Configurations) -> Prediction:
-        """Predict each configuration. Intervals are Student's, with three degrees of freedom spent on the fit."""
+        """Predict each configuration. Intervals are Student's, with three degrees of freedom spent on the fit.
+
+        They grow with the distance beyond what was measured: there the form itself is a guess.
+        """
         mean, variance = self.residual.log_seconds(self.form.design(at), at.logs())
-        half = student_95(max(self.samples - 3, 3)) * np.sqrt(variance)
+        spread = np.sqrt(variance + (BEYOND * self.beyond(at)) ** 2)
+        half = student_95(max(self.samples - 3, 3)) * spread
         median = self.form.throughput(at, np.exp(mean))
         return Prediction(median, median * np.exp(-half), median * np.exp(half), half > GUESS)
+
+    def beyond(self, at: Configurations) -> FloatArray:
+        """Log distance of each configuration outside the range of each measured resource, summed; 0 inside."""
+        measured, asked = self.measured.logs(), at.logs()
+        outside = np.maximum(asked - measured.max(axis=0), measured.min(axis=0) - asked)
+        return np.asarray(np.maximum(outside, 0.0).sum(axis=1))
 
     def coefficients(self) -> FloatArray:
         """Return the coefficients of the form's terms, seconds an iteration a unit of each term (k,)."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 import shutil
+import statistics
 import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -42,7 +43,7 @@ FilePath = click.Path(path_type=Path, dir_okay=False)
 @click.option(
     "--unit", type=click.Choice(["steps", "samples"]), default="steps", help="What throughput counts [steps]."
 )
-@click.option("--predictions", type=FilePath, help="Write group,workers,ps,predicted,low_90,high_90.")
+@click.option("--predictions", type=FilePath, help="Write group,workers,ps,predicted,low_90,high_90,guess.")
 @click.option("--plot", type=FilePath, help="Draw measured against predicted.")
 @json_option("the last line on stdout is one object.")
 def fit(
@@ -180,7 +181,7 @@ def tell(fitted: GroupFit) -> str:
     group = fitted.group or "all rows"
     if fitted.prediction is None:
         return f"{group}: {fitted.name}"
-    errors = sorted(fitted.errors().tolist())
-    error = f", median error {errors[len(errors) // 2]:.1%}" if errors else ""
+    errors = fitted.errors().tolist()
+    error = f", median error {statistics.median(errors):.1%}" if errors else ""
     doubts = "".join(f"; {warning}" for warning in fitted.warnings)
     return f"{group}: {fitted.name} on {fitted.samples} rows, {len(fitted.rows)} predicted{error}{doubts}"

@@ -60,7 +60,17 @@ def test_a_split_by_seed_fits_each_group_and_predicts_its_unseen_rows(speeds: Pa
 def test_the_json_line_holds_what_the_issue_names(speeds: Path) -> None:
     fits = fit_and_predict(*split_table(read_table(speeds), 10, seed=0))
     groups = json.loads(json_line(fits))["groups"]
-    names = ["group", "model", "samples", "unseen", "median_error", "p90_error", "coverage_90"]
+    names = [
+        "group",
+        "model",
+        "samples",
+        "unseen",
+        "median_error",
+        "p90_error",
+        "coverage_90",
+        "guesses",
+        "warnings",
+    ]
     assert [list(group) for group in groups] == [names, names]
     assert groups[0]["samples"] == 10
     assert 0 <= groups[0]["median_error"] <= groups[0]["p90_error"]

@@ -1,0 +1,104 @@
+"""Which measurements the others contradict: leave-one-out influence, by row.
+
+Fed by observations, feeds `rover fit`. It is apart because it judges rows before any model is believed: one corrupt row (1e12 among
+300s) has a relative weight that drowns all others, so no fit on all rows can find it. Each row is left out in turn instead; the row
+without which the rest agrees best, and which the rest contradicts, is a suspect. All of it runs on the cheap line [ours].
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from rover_bus.brain.models.forms import Form
+from rover_bus.brain.models.samples import FloatArray, NotEnough, Observations
+from rover_bus.brain.models.statistics import Statistics, fit_line
+
+LEAST_ROWS = 6  # fewer do not say which of them is the wrong one
+MOST_SHARE = 8  # at most one row in so many is left out: beyond that the form is wrong, not the rows
+_LEAST_FACTOR = math.log(3.0)  # measured against predicted by the rest, log units
+_SIGMAS = 8.0
+_MOST_ROWS = 400  # longer tables are judged on so many rows, evenly taken
+DOUBT = math.log(2.0)  # a row that the others miss by more is worth a word
+REPEATS = 1.5  # the same size, measured so many times apart
+
+
+class Suspect(NamedTuple):
+    """A row by its place, and how many times what the others predict was measured there."""
+
+    row: int
+    factor: float
+
+
+def find_suspects(observations: Observations, form: Form) -> list[Suspect]:
+    """Return the rows to leave out, the worst first: those that the others contradict threefold and by far."""
+    some = _evenly(len(observations))
+    seen = observations.take(some)
+    design, seconds = _columns(seen, form)
+    kept, found = list(range(len(some))), list[Suspect]()
+    while len(kept) >= LEAST_ROWS and len(found) < len(some) // MOST_SHARE:
+        misses = [_left_out(design, seconds, kept, row) for row in kept]
+        wrong = [
+            (rest, -abs(miss), place)
+            for place, (miss, rest) in enumerate(misses)
+            if abs(miss) > max(_LEAST_FACTOR, _SIGMAS * 1.4826 * rest)
+        ]
+        if not wrong:
+            break
+        best = min(wrong)[-1]
+        found.append(Suspect(int(some[kept[best]]), math.exp(min(-misses[best][0], 700.0))))
+        del kept[best]
+    return found
+
+
+def find_doubts(observations: Observations, form: Form) -> list[Suspect]:
+    """Return the rows that the others, fitted without them, miss by more than twofold, the worst first."""
+    some = _evenly(len(observations))
+    design, seconds = _columns(observations.take(some), form)
+    rows = list(range(len(some)))
+    if len(rows) < LEAST_ROWS:
+        return []
+    misses = np.array([_left_out(design, seconds, rows, row)[0] for row in rows])
+    order = np.argsort(-np.abs(misses))
+    return [Suspect(int(some[i]), float(np.exp(-misses[i]))) for i in order if abs(misses[i]) > DOUBT]
+
+
+def find_repeats(observations: Observations) -> list[tuple[int, int, float]]:
+    """Return (row, row, ratio) for each size that was measured more than once, too far apart: the slowest and the fastest."""
+    at = np.stack(observations.configurations.columns(), axis=1)
+    _, which = np.unique(at, axis=0, return_inverse=True)
+    found = []
+    for size in range(int(which.max(initial=-1)) + 1):
+        rows = np.flatnonzero(which.ravel() == size)
+        speeds = observations.throughput[rows]
+        ratio = float(speeds.max() / speeds.min())
+        if ratio > REPEATS:
+            found.append((int(rows[np.argmin(speeds)]), int(rows[np.argmax(speeds)]), ratio))
+    return sorted(found, key=lambda each: -each[2])
+
+
+def _evenly(rows: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    return np.unique(np.linspace(0, rows - 1, min(rows, _MOST_ROWS)).astype(np.int64))
+
+
+def _columns(observations: Observations, form: Form) -> tuple[FloatArray, FloatArray]:
+    at = observations.configurations
+    return form.design(at), form.seconds(at, observations.throughput)
+
+
+def _left_out(design: FloatArray, seconds: FloatArray, kept: list[int], row: int) -> tuple[float, float]:
+    """Log miss of a row by the line through the others, and the median miss of the others; log(measured / predicted seconds)."""
+    others = [other for other in kept if other != row]
+    misses = _misses(design, seconds, others, kept)
+    place = kept.index(row)
+    return float(misses[place]), float(np.median(np.abs(np.delete(misses, place))))
+
+
+def _misses(design: FloatArray, seconds: FloatArray, fitted: list[int], judged: list[int]) -> FloatArray:
+    line = fit_line(Statistics.of(design[fitted], seconds[fitted]))
+    if isinstance(line, NotEnough):
+        return np.zeros(len(judged))
+    predicted = np.maximum(line.seconds(design[judged]), 1e-300)
+    return np.asarray(np.log(seconds[judged] / predicted))
