@@ -20,7 +20,7 @@ from rover_bus.brain.models.forms import SYNCHRONOUS, Form, Mode, forms_of
 from rover_bus.brain.models.probing import next_probe
 from rover_bus.brain.models.samples import Configurations, FloatArray, IntArray, NotEnough, Observations
 from rover_bus.brain.models.selection import Selection, fit_best, select_form
-from rover_bus.brain.models.throughput import Prediction, ThroughputModel
+from rover_bus.brain.models.throughput import BEYOND, Prediction, ThroughputModel
 from rover_bus.brain.tables import LeftOut, Table
 from rover_bus.events.errors import InputError
 
@@ -226,7 +226,7 @@ def _fit_group(group: str, train: Table, rows: Table) -> GroupFit:
     if isinstance(fitted, NotEnough):
         return GroupFit(group, len(train), None, None, fitted.reason, rows, None, said)
     model, selection = fitted
-    predicted = model.predict(rows.configurations)
+    predicted = model.predict(rows.configurations, BEYOND)
     per_unit = rows.samples_per_unit() / unit_of_speed
     in_unit = Prediction(
         predicted.throughput / per_unit,

@@ -8,6 +8,7 @@ With w workers, p servers, lw and lp cores each, m the batch size (`algorithms.m
     asynchronous   T = a1*m/lw + a2*w/(p*lp) + a3*w/p + a4*m/p + b         throughput = w*m/T      [recalled; shape: data]
     synchronous    T = c0*M/(w*lw) + c1 + c2*w/p + c3*w + c4*p + c5/(p*lp) throughput = M/T        [paper + 1/p: ours]
     optimus async  f = w*(t0 + t1*w/p + t2*w + t3*p)^-1                                            [paper]
+    retrograde     T = c0*m/lw + c1*w/(p*lp) + c2 + c3*w + c4*w^2         throughput = w*m/T      [Gunther's USL, with cores: ours]
     optimus sync   f = (t0*M/w + t1 + t2*w/p + t3*w + t4*p)^-1                                     [paper]
 """
 
@@ -61,6 +62,12 @@ def _synchronous(at: Configurations) -> list[FloatArray]:
     return [at.batch_size / (w * at.worker_cores), np.ones_like(w), w / p, w, p, 1 / (p * at.ps_cores)]
 
 
+def _retrograde(at: Configurations) -> list[FloatArray]:
+    """Workers that disturb one another: throughput falls beyond its peak, which no other asynchronous form can say."""
+    w = at.workers
+    return [at.batch_size / at.worker_cores, w / (at.ps * at.ps_cores), np.ones_like(w), w, w * w]
+
+
 def _optimus_async(at: Configurations) -> list[FloatArray]:
     return [np.ones_like(at.workers), at.workers / at.ps, at.workers, at.ps]
 
@@ -91,7 +98,15 @@ OPTIMUS_SYNC = Form(
     "optimus-sync", "sync", ("M/w", "1", "w/p", "w", "p"), "algorithms.md §2 [paper]", _optimus_sync
 )
 
-FORMS: tuple[Form, ...] = (ASYNCHRONOUS, SYNCHRONOUS, OPTIMUS_ASYNC, OPTIMUS_SYNC)
+RETROGRADE = Form(
+    "usl-async",
+    "async",
+    ("m/worker_cores", "w/(p*ps_cores)", "1", "w", "w^2"),
+    "Gunther's Universal Scalability Law, with cores [ours]",
+    _retrograde,
+)
+
+FORMS: tuple[Form, ...] = (ASYNCHRONOUS, SYNCHRONOUS, OPTIMUS_ASYNC, OPTIMUS_SYNC, RETROGRADE)
 
 
 def forms_of(mode: Mode | None) -> tuple[Form, ...]:

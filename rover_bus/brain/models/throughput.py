@@ -54,13 +54,14 @@ class ThroughputModel:
     warnings: tuple[str, ...]
     measured: Configurations
 
-    def predict(self, at: Configurations) -> Prediction:
+    def predict(self, at: Configurations, beyond: float = 0.0) -> Prediction:
         """Predict each configuration. Intervals are Student's, with three degrees of freedom spent on the fit.
 
-        They grow with the distance beyond what was measured: there the form itself is a guess.
+        `beyond`: how much they grow with the distance from what was measured, where the form itself is a guess (BEYOND). Whoever
+        approaches a size in bounded steps and measures each, as the Brain does, needs no such allowance.
         """
         mean, variance = self.residual.log_seconds(self.form.design(at), at.logs())
-        spread = np.sqrt(variance + (BEYOND * self.beyond(at)) ** 2)
+        spread = np.sqrt(variance + (beyond * self.beyond(at)) ** 2)
         half = student_95(max(self.samples - 3, 3)) * spread
         median = self.form.throughput(at, np.exp(mean))
         return Prediction(median, median * np.exp(-half), median * np.exp(half), half > GUESS)

@@ -258,3 +258,27 @@ def test_a_number_that_cannot_be_is_refused_by_name(bad: float) -> None:
         Configurations.of([1, 2], [1, bad])
     with pytest.raises(InputError, match="throughput must be finite"):
         Observations.of(Configurations.of([1, 2], 1), [1.0, bad])
+
+
+def test_throughput_that_falls_beyond_its_peak_is_described_by_the_form_that_can_say_so() -> None:
+    errors = []
+    for seed in range(10):
+        dice = np.random.default_rng(seed)
+        grid = np.array([(w, p) for w in range(1, 25) for p in range(1, 5)], float)
+        w, retrograde = grid[:, 0], dice.uniform(0.002, 0.01)
+        speed = (
+            100
+            * w
+            / (1 + 0.02 * (w - 1) + retrograde * w * (w - 1))
+            * np.exp(0.03 * dice.normal(size=len(w)))
+        )
+        observed = Observations.of(Configurations.of(w, grid[:, 1]), speed)
+        order = dice.permutation(len(w))
+        chosen = fit_best(observed.take(order[:12]), "async")
+        assert isinstance(chosen, tuple)
+        model, selection = chosen
+        assert selection.chosen == "usl-async"
+        unseen = observed.take(order[12:])
+        predicted = model.predict(unseen.configurations).throughput
+        errors.append(np.median(np.abs(predicted / unseen.throughput - 1)))
+    assert np.median(errors) <= 0.035, errors
