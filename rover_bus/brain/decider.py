@@ -44,6 +44,7 @@ from rover_bus.brain.sizing import BETWEEN_JOBS_S, first_size
 from rover_bus.brain.state import Change, KnownJob, State
 from rover_bus.brain.watch import Watch
 from rover_bus.brain.wishes import PROBE_WINDOWS, Left, Wish
+from rover_bus.events.deciding import Decision
 from rover_bus.events.facts import (
     BrainFact,
     ClusterModeSet,
@@ -109,13 +110,13 @@ class BrainDecider:
         """Apply one record of the Brain's log."""
         evolve(self.state, record)
 
-    def decide(self, input: Any, now: float) -> tuple[list[Record], None]:
+    def decide(self, input: Any, now: float) -> Decision:
         """Decide one input; the records are already evolved."""
         records: list[Record] = []
         for record in self._steps(input, now):
             self.evolve(record)
             records.append(record)
-        return records, None
+        return Decision(records)
 
     def _steps(self, input: Any, now: float) -> Steps:
         match input:

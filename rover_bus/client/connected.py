@@ -249,7 +249,8 @@ class Connected:
         seen = self._stream.high_water()
         self._look_at = time.monotonic() + LOOK_EVERY_S
         with self._condition:
-            self.worker.see(seen)
+            if self.worker.see(seen):
+                self._soon(self._session.poke)
 
     def holds(self, assigned: Assigned) -> bool:
         return self.worker.holds(assigned)

@@ -27,11 +27,20 @@ from rover_bus.client.worker import Worker
 from rover_bus.events import subjects
 from rover_bus.events.asking import Master
 from rover_bus.events.bus import Bus, Message, Subscription
-from rover_bus.events.codec import encode
-from rover_bus.events.errors import BusError, Refused
+from rover_bus.events.codec import decode, encode
+from rover_bus.events.errors import BadMessage, BusError, Refused
+from rover_bus.events.facts import MasterElected
 from rover_bus.events.job import Dataset
 from rover_bus.events.profiles import WorkerProfile
-from rover_bus.events.requests import ElectReply, ElectRequest, FailureRequest, RefusedReply, RoutingTable
+from rover_bus.events.requests import (
+    ElectReply,
+    ElectRequest,
+    FailureRequest,
+    LeaseRequest,
+    RefusedReply,
+    Reply,
+    RoutingTable,
+)
 
 LEAVE_PATIENCE_S = 5.0  # for the last answers when nobody leads; then the master learns of our end by our exit or our silence
 
@@ -62,6 +71,7 @@ class Session:
         self._clock = clock or asyncio.get_running_loop().time
         self._poked = asyncio.Event()
         self._news = asyncio.Event()
+        self._succeeded = False  # another master leads since the request on its way was sent
 
     # -- the conversation ---------------------------------------------------------------------------------------------------
 
@@ -71,7 +81,7 @@ class Session:
         Raises what no repetition can mend: AccessDenied, UnknownVersion.
         """
         worker = self.worker
-        opened = await self._hear_of_epochs()
+        elections = await self._hear_of_masters()
         try:
             while not worker.over:
                 with self._guard:
@@ -80,26 +90,52 @@ class Session:
                 if request is None:
                     await self._sleep_until(wake_s)
                     continue
-                reply = await self._master.ask(request)
+                if isinstance(request, LeaseRequest):
+                    reply = await self._ask_for_work(request)
+                else:
+                    reply = await self._master.ask(request)
                 with self._guard:
-                    worker.receive(request, reply, self._clock())
+                    if reply is not None:
+                        worker.receive(request, reply, self._clock())
                 self._tell()
         finally:
             worker.over = True
             self._tell()
-            if opened is not None:
-                await opened.stop()
+            if elections is not None:
+                await elections.stop()
 
-    async def _hear_of_epochs(self) -> Subscription | None:
-        """Ask for work as soon as the next epoch is open. Only a hint: who does not hear of it asks a little later."""
+    async def _ask_for_work(self, request: LeaseRequest) -> Reply | None:
+        """Return the master's answer, which it may hold back; None when the request was given up for something more urgent."""
+        asking = asyncio.create_task(self._master.ask(request))
+        asking.add_done_callback(lambda _: self.poke())
+        self._succeeded = False
+        try:
+            while not asking.done():
+                with self._guard:
+                    if self._succeeded or self.worker.interrupts(request, self._clock()):
+                        self.worker.give_up(request)
+                        return None
+                    wake_s = self.worker.wake_s()
+                await self._sleep_until(wake_s)
+            return asking.result()
+        finally:
+            asking.cancel()
+            await asyncio.gather(asking, return_exceptions=True)
 
-        def hurry(message: Message) -> None:
-            with self._guard:
-                self.worker.hurry()
-            self.poke()
+    async def _hear_of_masters(self) -> Subscription | None:
+        """Ask a new master at once what the former held. Only a hint: without it the next heartbeat finds the new one."""
+
+        def hear(message: Message) -> None:
+            try:
+                elected = decode(message.body, MasterElected)
+            except BadMessage:
+                return
+            if self._master.succeeded(elected.term):
+                self._succeeded = True
+                self.poke()
 
         try:
-            return await self._bus.subscribe(subjects.job_facts(self.job, "epoch.opened"), hurry)
+            return await self._bus.subscribe(subjects.job_facts(self.job, "master.elected"), hear)
         except BusError:
             return None
 
@@ -146,7 +182,9 @@ class Session:
     def see(self, seen: HighWater) -> None:
         """Tell with the next lease request what of a stream is readable. Its batches say of which `records` they are."""
         with self._guard:
-            self.worker.see(seen)
+            news = self.worker.see(seen)
+        if news:
+            self.poke()
 
     async def take(self) -> Assigned | None:
         """Return the next batch to train, waiting for one; None when there will be none (`worker.end` says why, if not closed)."""

@@ -5,6 +5,10 @@ Fed from two sides, which need not know each other: the training side takes batc
 the other, and a request that was not answered is repeated in the same bytes: so a report of progress is answered before the
 next one is made, and no skipped row is lost or counted twice (P6, P7). Time comes in as `now`, seconds of one clock.
 
+A lease request that reports nothing may be held by the master until it can grant something. Whoever has more to say meanwhile
+(`interrupts`) gives it up, says it, and repeats the request under its number: a number is used until it brought leases, so that
+a grant whose answer went unheard is the one that the repetition gets.
+
     joining --joined--> registering --registered--> training --closed | draining--> leaving --left--> over
        ^------------- stale generation or history (P8): all leases are dropped -----------|
 """
@@ -44,9 +48,6 @@ from rover_bus.events.requests import (
 from rover_bus.ps.routing import is_newer
 
 LEAST_PAUSE_S = 0.05
-FIRST_WAIT_S = (
-    0.01  # with nothing in hand, doubled up to what the master asks: an epoch ends within a few batches
-)
 ROUTING_PAUSE_S = 0.1  # between heartbeats that ask for a routing table
 ANY_PLACE = Member("worker", -1, 0)
 NO_PROGRESS = Progress()
@@ -74,8 +75,7 @@ class _Turn:
     """When it is our turn to speak, in seconds of the caller's clock."""
 
     not_before: float = 0.0  # no request at all
-    lease_not_before: float = 0.0
-    in_vain: int = 0  # lease requests in a row that brought nothing
+    news: bool = False  # the master is to hear something that the lease request on its way does not say
     heartbeat_due: float = 0.0
     heartbeat_sent: float = 0.0
 
@@ -125,6 +125,7 @@ class Worker:
         self._farewell: list[Request] = []
         self._turn = _Turn()
         self._asking = False  # a lease request is on its way
+        self._granted = True  # the last request number brought leases: the next request bears a new one
 
     # -- the training side -------------------------------------------------------------------------------------------------
 
@@ -134,9 +135,11 @@ class Worker:
             self.registered, self.closed = False, False
         self.dataset, self._file = dataset, file
 
-    def see(self, seen: HighWater) -> None:
-        """Note what is readable of a stream: the next lease request tells it."""
-        self._seen = seen
+    def see(self, seen: HighWater) -> bool:
+        """Note what is readable of a stream: the next lease request tells it. True when the one on its way is out of date by it."""
+        grown, self._seen = seen != self._seen, seen
+        self._turn.news |= grown and self._asking
+        return grown and self._asking
 
     @property
     def resting(self) -> bool:
@@ -171,7 +174,7 @@ class Worker:
     ) -> bool:
         """Note that every server holds a batch's update. `servers`: the incarnations that acked, None where there are none.
 
-        Returns True when it was the last one in our hands: then `next_request` is due at once, because an epoch may end with it. A
+        Returns True when it was the last one in our hands: then the master is told at once, because an epoch may end with it. A
         batch of a lease that is no longer ours changes nothing: the servers hold it, whoever commits it (P2).
         """
         lease = self._leases.get(assigned.token)
@@ -183,8 +186,8 @@ class Worker:
         self._pace.finish(now)
         if self._waiting or any(held.upto < held.end for held in self._leases.values()):
             return False
-        self._turn.lease_not_before = min(self._turn.lease_not_before, now)
-        return self.hungry
+        self._turn.news |= self._asking
+        return self._asking or self.hungry
 
     def drain(self) -> None:
         """Take no more work: what is done is committed at leaving, the rest returns."""
@@ -206,10 +209,6 @@ class Worker:
         self._farewell.append(failure)
         if self.external:
             self._farewell.append(LeaveRequest(**self.who(), reason="failed"))
-
-    def hurry(self) -> None:
-        """There is work again: ask for it without waiting any longer."""
-        self._turn.lease_not_before = 0.0
 
     def newer_routing(self, than: RoutingTable | None) -> RoutingTable | None:
         """Return the routing table that the master gave us, if it replaces another one: a server may have told of a later one."""
@@ -235,18 +234,26 @@ class Worker:
             return self._goodbye()
         if self.dataset is not None and not self.registered and not self.resting:
             return RegisterRequest(**self.who(), dataset=self.dataset)
-        if self.hungry and now >= self._turn.lease_not_before:
-            return self._ask_for_work()
         if now >= self._turn.heartbeat_due:
             return self._heartbeat(now)
-        return None
+        return self._ask_for_work() if self.hungry else None
 
     def wake_s(self) -> float:
         """Return when `next_request` has something to say again if nothing happens until then."""
-        due = self._turn.heartbeat_due
-        if self.hungry:
-            due = min(due, self._turn.lease_not_before)
-        return max(due, self._turn.not_before)
+        return max(self._turn.heartbeat_due, self._turn.not_before)
+
+    def interrupts(self, request: Request, now: float) -> bool:
+        """Whether something is to be said that must not wait until the answer to `request` comes.
+
+        Only a lease request that reports nothing is ever given up (`give_up`): any other is repeated until it is answered.
+        """
+        if not isinstance(request, LeaseRequest) or request.progress.tokens:
+            return False
+        return bool(self._farewell) or self._turn.news or now >= self._turn.heartbeat_due
+
+    def give_up(self, request: LeaseRequest) -> None:
+        """Wait for the answer no more. `next_request` says what is more urgent, then repeats the request under its number."""
+        self._asking = False
 
     def _join(self) -> JoinRequest:
         return JoinRequest(
@@ -260,7 +267,8 @@ class Worker:
         return type(self._farewell[0])(**{**fields, **self.who(), "progress": progress})
 
     def _ask_for_work(self) -> LeaseRequest:
-        self._request += 1
+        self._request += self._granted
+        self._granted = self._turn.news = False
         self._asking = True
         progress, held = self._report()
         return LeaseRequest(
@@ -329,7 +337,6 @@ class Worker:
                 self._joined(reply, now)
             case RegisterReply():
                 self.registered = True
-                self._turn.lease_not_before = now
             case LeaseReply() if isinstance(request, LeaseRequest):
                 self._settle(request.progress, reply.answers)
                 self._cancel(reply.cancelled)
@@ -360,21 +367,13 @@ class Worker:
         busy = any(lease.upto < lease.end for lease in self._leases.values())
         if not busy:
             self._pace.resume(now)
-        self._turn.in_vain = 0 if reply.tokens or busy else self._turn.in_vain + 1
-        self._turn.lease_not_before = now if reply.tokens else now + self._pause_s(reply.delay_s)
+        self._granted = bool(reply.tokens)
         for token, first, count in zip(reply.tokens, reply.firsts, reply.counts, strict=True):
             spans = tuple(span for span in reply.spans if span[1] < first + count and first < span[2])
             lease = HeldLease(token, reply.epoch, first, first + count, spans)
             self._leases[token] = lease
             if not self.draining:
                 self._waiting.append(lease)
-
-    def _pause_s(self, asked_s: float) -> float:
-        """Return how long to wait before asking for work again: as asked while there is work in hand, shorter at first without."""
-        asked_s = max(asked_s, LEAST_PAUSE_S)
-        if not self._turn.in_vain:
-            return asked_s
-        return min(asked_s, FIRST_WAIT_S * float(1 << min(self._turn.in_vain - 1, 10)))
 
     def _ordered(self, reply: HeartbeatReply, now: float) -> None:
         self._route(reply.routing, now)
@@ -441,4 +440,4 @@ class Worker:
         self.joined = self.registered = self.closed = False
         self.routing = None
         self._told.unsettled, self._told.retrained = None, 0
-        self._asking = False
+        self._asking, self._granted = False, True

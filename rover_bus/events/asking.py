@@ -13,12 +13,13 @@ from rover_bus.events.bus import Bus
 from rover_bus.events.codec import decode_any, encode
 from rover_bus.events.errors import BadMessage, BusError, UnknownVersion
 from rover_bus.events.leadership import LeaderEntry, read_leader
-from rover_bus.events.requests import METHODS, Reply, Request
+from rover_bus.events.requests import METHODS, JoinReply, LeaseRequest, Reply, Request
 from rover_bus.events.streams import LEADERS
 
 # For one answer: a dead master answers nothing, a busy one must not be flooded; but three repeats are to fit into three heartbeats.
 FIRST_PATIENCE_S, LONGEST_PATIENCE_S = 0.5, 1.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 0.1  # between two looks at the leadership key
+HEARTBEAT_S = 1.0  # until a master says how long it may hold a lease request
 
 _METHOD_OF = {cls: method for method, cls in METHODS.items()}
 
@@ -31,15 +32,18 @@ class Master:
         self.history = 0
         self.repeats = 0  # requests sent more than once, over the whole life
         self._bus, self._job = bus, job
+        self._heartbeat_s = HEARTBEAT_S
         self._leader: LeaderEntry | None = None
 
     async def ask(self, request: Request) -> Reply:
         """Send a request until a master answers it, and return the answer; replies of lower terms are no answers.
 
+        A lease request may be held for a heartbeat (P7): so much longer a repeat waits.
         Raises UnknownVersion when the master speaks a newer version, AccessDenied when the broker refuses us.
         """
         method, body = _METHOD_OF[type(request)], encode(request)
         patience_s, pause_s, attempts = FIRST_PATIENCE_S, FIRST_PAUSE_S, 0
+        held_s = self._heartbeat_s if isinstance(request, LeaseRequest) else 0.0
         while True:
             try:
                 leader = await asyncio.wait_for(
@@ -49,14 +53,23 @@ class Master:
                     attempts += 1
                     self.repeats += attempts > 1
                     subject = subjects.rpc(self._job, leader.term, method)
-                    answer = await self._bus.request(subject, body, timeout_s=patience_s)
+                    answer = await self._bus.request(subject, body, timeout_s=patience_s + held_s)
                     if (reply := self._read(answer.body)) is not None:
+                        if isinstance(reply, JoinReply):
+                            self._heartbeat_s = reply.heartbeat_s
                         return reply
             except (BusError, TimeoutError):
                 patience_s = min(2 * patience_s, LONGEST_PATIENCE_S) if self._leader else patience_s
             self._leader = None
             await asyncio.sleep(pause_s)
             pause_s = min(1.2 * pause_s, LONGEST_PAUSE_S)
+
+    def succeeded(self, term: int) -> bool:
+        """Note that a master leads with this term; True when that is news: then what was asked of the former is asked in vain."""
+        if self._leader is None or term <= self._leader.term:
+            return False
+        self._leader = None
+        return True
 
     async def _find(self) -> LeaderEntry | None:
         """Return the leader last seen, or look for one: None while nobody leads, or only one of a term that is over."""

@@ -6,14 +6,32 @@ whoever writes a decider reads this page and not the shell's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from rover_bus.events.bus import Message
 from rover_bus.events.facts import Fact, Position
 from rover_bus.events.log import Record
 from rover_bus.events.outbox import Outgoing
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """No reply yet: the shell keeps whom to answer under `key`, until a decision releases it or the lead ends."""
+
+    key: Hashable
+
+
+class Decision(NamedTuple):
+    """What came of one input: records, already evolved; its reply, a Hold, or None when no answer is wanted.
+
+    `released`: replies to requests that were held, by key; None for one that is waited for no more.
+    """
+
+    records: list[Record]
+    reply: Any = None
+    released: Sequence[tuple[Hashable, Any]] = ()
 
 
 class Deciding(Protocol):
@@ -24,7 +42,7 @@ class Deciding(Protocol):
 
     def evolve(self, record: Record) -> None: ...
 
-    def decide(self, input: Any, now: float) -> tuple[list[Record], Any]: ...
+    def decide(self, input: Any, now: float) -> Decision: ...
 
     def dump(self) -> bytes: ...
 

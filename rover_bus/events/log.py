@@ -280,8 +280,8 @@ class RolloutEnded(Caused, frozen=True, kw_only=True, tag="rollout.ended"):
 class Granted(Record, frozen=True, kw_only=True, tag="leases.granted"):
     """Tokens first_token, first_token + 1, ... cover [firsts[i], firsts[i] + counts[i]) of the open epoch.
 
-    `peer`: the token whose interval is leased a second time (speculation), 0 otherwise. `spans` fixes the batch ends of a
-    stream: (partition, first batch, end batch, first offset, end offset), never extended (P1).
+    `peer`: the token whose interval is leased a second time (speculation), 0 otherwise; `peer_worker` holds it. `spans` fixes the
+    batch ends of a stream: (partition, first batch, end batch, first offset, end offset), never extended (P1).
     """
 
     worker: int
@@ -291,6 +291,7 @@ class Granted(Record, frozen=True, kw_only=True, tag="leases.granted"):
     firsts: list[int]
     counts: list[int]
     peer: int = 0
+    peer_worker: int = 0
     spans: list[tuple[str, int, int, int, int]] = []
 
 

@@ -171,8 +171,9 @@ LeaseOutcome = Literal["granted", "wait", "idle", "closed", "drain"]
 class LeaseReply(Reply, frozen=True, kw_only=True, tag="leased.v1"):
     """Answers by token, and leases as columns: token i covers the batches [firsts[i], firsts[i] + counts[i]) of `epoch`.
 
-    `outcome`: granted; wait (all is leased, ask again after delay_s); idle (no partition has data); closed (no epoch is
-    left: training is over); drain (leave). `answers[i]` belongs to `progress.tokens[i]`. `cancelled`: tokens to stop working on.
+    `outcome`: granted; wait (all is leased); idle (no partition has data); closed (no epoch is left: training is over); drain
+    (leave). After wait and idle the worker repeats its request under the same number, at once: a request that reports nothing and
+    gets nothing is held by the master until it has something to say, at most one heartbeat (P7). `answers[i]` belongs to `progress.tokens[i]`. `cancelled`: tokens to stop working on.
     `spans`: for a stream, what the batches are: (partition, first batch, end batch, first offset, end offset).
     """
 
@@ -184,7 +185,6 @@ class LeaseReply(Reply, frozen=True, kw_only=True, tag="leased.v1"):
     counts: list[int] = []
     answers: list[int] = []
     cancelled: list[int] = []
-    delay_s: float = 0.0
     spans: list[tuple[str, int, int, int, int]] = []
 
 

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 from rover_bus.events import poison
 from rover_bus.events.bus import Bus, ConnectionState, Message, Stored, Subscription
 from rover_bus.events.codec import decode_any, encode
 from rover_bus.events.consumed import Heard, consumed_of_what_is_there, newest_since
-from rover_bus.events.deciding import Deciding, Wiring
+from rover_bus.events.deciding import Deciding, Hold, Wiring
 from rover_bus.events.errors import BusError, RoverError, WrongSequence
 from rover_bus.events.facts import Position
 from rover_bus.events.journal import ChainBroken, Journal, LogDamaged, snapshot_chunks
@@ -63,6 +63,7 @@ class Shell:
         self.bad_messages = 0
         self._pending: list[Record] = []
         self._replies: list[tuple[Respond, Any]] = []
+        self._held: dict[Hashable, Respond] = {}  # whom to answer once the decider releases it
         self._appending = False
         self._wake = asyncio.Event()
         self._subscriptions: list[Subscription] = []
@@ -150,9 +151,8 @@ class Shell:
             replayed, sequence = self.journal.records_replayed, self.journal.sequence
             self.journal.term = max(self.journal.term, told.term) + 1  # never one that somebody has heard of
             self.journal.number = 0
-            records, _ = self.decider.decide(
-                self.decider.took_over(self.holder, self.journal.term, replayed, lost, sequence), self.clock()
-            )
+            took_over = self.decider.took_over(self.holder, self.journal.term, replayed, lost, sequence)
+            records = self.decider.decide(took_over, self.clock()).records
             self.journal.history = self.decider.history
             try:
                 await self.journal.append(records, self.journal.inputs, candidate=True)
@@ -255,7 +255,7 @@ class Shell:
         if self._broken.done():
             return
         try:
-            records, reply = self.decider.decide(input, self.clock())
+            records, reply, released = self.decider.decide(input, self.clock())
         except Exception as error:  # noqa: BLE001 - it ends our lead, in the task that waits for it
             log.error("could not decide", job=self.wiring.job, input=type(input).__name__, why=repr(error))
             self._broken.set_exception(error)
@@ -264,7 +264,18 @@ class Shell:
         if records:
             self._pending += records
             self._wake.set()
-        if respond is None or reply is None:
+        for key, answer in released:
+            self._answer(self._held.pop(key, _drop), answer)
+        if respond is None:
+            return
+        if isinstance(reply, Hold):
+            self._held[reply.key] = respond
+        else:
+            self._answer(respond, reply)
+
+    def _answer(self, respond: Respond, reply: Any) -> None:
+        """Answer at once, or once all that was decided so far is stored. None: no answer is waited for."""
+        if reply is None:
             return
         if self._pending or self._appending or self.clock() >= self.leadership.leads_until:
             self._replies.append((respond, reply))

@@ -13,6 +13,7 @@ import msgspec
 
 from rover_bus.events.checkpoints import PartPlace, SlotRange, StoredPart
 from rover_bus.events.cut_log import CutFailed, CutSuperseded
+from rover_bus.master.intervals import IntervalSet
 from rover_bus.master.ledger import Ledger
 
 SLOTS = 4096  # ids hash to so many slots (design §6)
@@ -103,5 +104,5 @@ def rewound(cut: Cut, present: Ledger, generation: int) -> dict[str, Any]:
     if ledger.streams is not None and present.streams is not None and ledger.epoch == present.epoch:
         ledger.streams.regain(present.streams)
         ledger.frontier, ledger.batches = present.frontier, present.batches
-        ledger.returned = list(ledger.done.missing(0, ledger.frontier))[::-1]
+        ledger.returned = IntervalSet(ledger.done.missing(0, ledger.frontier))
     return ledger.dump()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
+from rover_bus.events.deciding import Decision, Hold
 from rover_bus.events.facts import Fact, JobFact, SlotsMoveRequested
 from rover_bus.events.identity import Member
 from rover_bus.events.log import Left, Lost, Record, Refusal, Reported, TermBegun
@@ -41,13 +42,14 @@ from rover_bus.master import (
 )
 from rover_bus.master.evolution import evolve
 from rover_bus.master.fences import fence, refusal
-from rover_bus.master.inputs import Asked, BusLost, BusRegained, Decided, Input, Noticed, Ticked, TookOver
+from rover_bus.master.inputs import Asked, BusLost, BusRegained, Input, Noticed, Ticked, TookOver
 from rover_bus.master.planning import Commands
 from rover_bus.master.rollout import Patience, Telemetry
 from rover_bus.master.state import State
+from rover_bus.master.waiting import Waiting
 from rover_bus.master.watch import Watch
 
-Steps = Generator[Record, None, Reply | None]
+Steps = Generator[Record, None, Reply | Hold | None]
 
 
 class Decider:
@@ -60,6 +62,8 @@ class Decider:
         self.watch = Watch(1.0)
         self.patience, self.telemetry = Patience(), Telemetry()
         self.pace = cutting.Pace()
+        self.waiting = Waiting()
+        self._released: list[tuple[Member, Reply | None]] = []
 
     @property
     def history(self) -> int:
@@ -91,29 +95,52 @@ class Decider:
         evolve(self.state, record)
         if isinstance(record, Lost | Left):
             self.watch.forget(record.member)
+            self.waiting.leave(record.member)
         if self.state.spec is not None:
             self.watch.interval_s = self.state.spec.leases.heartbeat_s
 
-    def decide(self, input: Input, now: float) -> Decided:
-        """Decide one input. Returns the records, already evolved into the state, and the reply (None: no answer is wanted)."""
+    def decide(self, input: Input, now: float) -> Decision:
+        """Decide one input, and on every held request that it changes something for."""
         records: list[Record] = []
-        steps = self._with_rollout(self._steps(input, now))
+        self._released = []
+        steps = self._with_consequences(input, now)
         try:
             while True:
                 record = next(steps)
                 self.evolve(record)
                 records.append(record)
         except StopIteration as end:
-            return records, end.value
+            return Decision(records, end.value, self._released)
 
-    def _with_rollout(self, steps: Steps) -> Steps:
-        """Whatever happened may be what a rollout waited for."""
+    def _with_consequences(self, input: Input, now: float) -> Steps:
+        """Whatever happened may be what a rollout waited for, and what held requests wait for."""
         before = self.state.rollout
-        reply = yield from steps
+        reply = yield from self._steps(input, now)
         yield from rollout.advance(self.state, self.telemetry, "rollout")
         if before is not None and self.state.rollout is None:
             yield from lifecycle.consequences(self.state, "rollout", self.commands)
+        if self.waiting.some:
+            yield from self._release(isinstance(input, Ticked), now)
         return reply
+
+    def _release(self, ticked: bool, now: float) -> Generator[Record, None, None]:
+        """Answer the held requests that there is something to say to. On a tick also those that are late, and those held long."""
+        state, waiting, watch = self.state, self.waiting, self.watch
+        for request in waiting.due(state, ticked=ticked):
+            reply = yield from leasing.lease_again(state, request, watch, now)
+            self._let_go(request.member, reply)
+        if not ticked:
+            return
+        for request, worker, token in waiting.late(state, watch, now):
+            reply = yield from leasing.speculate(state, request, worker, token, watch, now)
+            self._let_go(request.member, reply)
+        for request in waiting.expired(watch.interval_s, now):
+            self._let_go(request.member, leasing.leased(state, request, [], []))
+
+    def _let_go(self, member: Member, reply: Reply | Hold | None) -> None:
+        if not isinstance(reply, Hold):
+            self.waiting.drop(member)
+            self._released.append((member, reply))
 
     def _steps(self, input: Input, now: float) -> Steps:
         match input:
@@ -147,7 +174,9 @@ class Decider:
         self.watch.hear(request.member, now)
         match request:
             case LeaseRequest():
-                return (yield from leasing.lease(state, request, self.watch, now))
+                newest = self._replace(request) if self.waiting.some else 0
+                granted = yield from leasing.lease(state, request, self.watch, now)
+                return self._hold(request, newest, now) if isinstance(granted, Hold) else granted
             case HeartbeatRequest(member=Member(role="ps")):
                 if lifecycle.knows_more(state, request):
                     yield from lifecycle.lose_log(state, request.member, self.commands)
@@ -170,6 +199,22 @@ class Decider:
             case FinishedRequest():
                 return (yield from concluding.finished(state, request, self.commands))
         return refusal(state, "unknown_method", f"{type(request).__name__} is not served here")
+
+    def _replace(self, request: LeaseRequest) -> int:
+        """Make room for a newer copy of a held request. Return the number of the one that is still held, 0 where none is."""
+        held = self.waiting.newest(request.member)
+        if request.request < held:
+            return held
+        if self.waiting.drop(request.member) is not None:
+            self._released.append((request.member, None))
+        return 0
+
+    def _hold(self, request: LeaseRequest, newest: int, now: float) -> Reply | Hold:
+        """Nobody waits for a late copy of an older request: it must not take the place of the newest one."""
+        if newest:
+            return leasing.leased(self.state, request, [], [])
+        self.waiting.hold(request, self.state, now)
+        return Hold(request.member)
 
     def _hear_server(self, request: HeartbeatRequest) -> Generator[Record, None, None]:
         state, member, cause = self.state, request.member, str(request.member)
@@ -214,6 +259,7 @@ class Decider:
         self.watch = Watch(self.watch.interval_s)
         self.patience = Patience()
         self.pace = cutting.Pace()
+        self.waiting = Waiting()
         for life in self.state.lives.values():
             self.watch.hear(life.member, now)
         if input.log_lost:

@@ -257,8 +257,7 @@ def _seal(state: State, record: log.Sealed) -> None:
 def _rewound_ledger(dump: dict[str, Any], generation: int, state: State) -> Ledger:
     ledger = Ledger.load({**dump, "generation": generation})
     ledger.next_token = Ledger(ledger.dataset, generation).next_token
-    ledger.holders.clear()
-    ledger.twins.clear()
+    ledger.forget_holders()
     for life in state.workers():
         ledger.admit(life.member.index, life.member.incarnation)
     return ledger

@@ -8,8 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rover_bus.events.facts import Fact
-from rover_bus.events.log import Record
-from rover_bus.events.requests import Reply, Request
+from rover_bus.events.requests import Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,4 +52,3 @@ class TookOver:
 
 
 Input = Asked | Noticed | Ticked | BusLost | BusRegained | TookOver
-Decided = tuple[list[Record], Reply | None]

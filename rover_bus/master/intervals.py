@@ -1,25 +1,26 @@
-"""A set of batches as half-open intervals, for the committed set of an epoch (protocol P3: a set, not a watermark).
+"""A set of batches as half-open intervals: what of an epoch is committed, and what was given back (protocol P3: a set, no watermark).
 
-Fed and asked by the ledger. Additions are disjoint (a batch is committed once), nearly in order and constant in time: a prefix
-[0, low) takes what comes in order, two dictionaries keep the islands above it. Memory grows with the islands, not with the set.
-Why it is not the servers' set either: see ps/intervals.py.
+Fed and asked by the ledger. Additions are disjoint (a batch is committed once) and nearly in order: a prefix [0, low) takes what
+comes in order, in constant time; the islands above it lie in two ascending lists and are found by bisection. Memory grows with the
+islands, not with the set. Why it is not the servers' set either: see ps/intervals.py.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 
 
 class IntervalSet:
-    """Disjoint half-open intervals of non-negative integers."""
+    """Disjoint half-open intervals of non-negative integers. `low`: end of the one that begins at 0; `total`: how many integers."""
 
     __slots__ = ("_ends", "_starts", "low", "total")
 
     def __init__(self, intervals: Iterable[tuple[int, int]] = ()) -> None:
         self.low = 0
         self.total = 0
-        self._starts: dict[int, int] = {}
-        self._ends: dict[int, int] = {}
+        self._starts: list[int] = []  # of the islands above `low`, ascending, never adjacent
+        self._ends: list[int] = []
         for first, end in intervals:
             self.add(first, end)
 
@@ -28,48 +29,71 @@ class IntervalSet:
         if first >= end:
             return
         self.total += end - first
-        starts = self._starts
+        starts, ends = self._starts, self._ends
         if first == self.low:
-            if starts:
-                while (further := starts.pop(end, None)) is not None:
-                    del self._ends[further]
-                    end = further
             self.low = end
+            if starts and starts[0] == end:
+                self.low = ends[0]
+                del starts[0], ends[0]
             return
-        ends = self._ends
-        left = ends.pop(first, first)
-        right = starts.pop(end, end)
-        starts[left] = right
-        ends[right] = left
+        at = bisect_left(starts, first)
+        joins_left = at > 0 and ends[at - 1] == first
+        joins_right = at < len(starts) and starts[at] == end
+        if joins_left and joins_right:
+            del ends[at - 1], starts[at]
+        elif joins_left:
+            ends[at - 1] = end
+        elif joins_right:
+            starts[at] = first
+        else:
+            starts.insert(at, first)
+            ends.insert(at, end)
+
+    def remove(self, first: int, end: int) -> bool:
+        """Remove [first, end), which must lie within one interval; False when it does not, and then nothing changes."""
+        if not self.covers(first, end):
+            return False
+        self.total -= end - first
+        starts, ends = self._starts, self._ends
+        if first < self.low:
+            rest = [(end, self.low)] if end < self.low else []
+            self.low = first
+            at = 0
+        else:
+            at = bisect_right(starts, first) - 1
+            pieces = ((starts[at], first), (end, ends[at]))
+            rest = [(low, high) for low, high in pieces if low < high]
+            del starts[at], ends[at]
+        starts[at:at] = [low for low, _ in rest]
+        ends[at:at] = [high for _, high in rest]
+        return True
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
         """Yield the intervals in order."""
         if self.low:
             yield 0, self.low
-        yield from sorted(self._starts.items())
+        yield from zip(self._starts, self._ends, strict=True)
 
     def __contains__(self, batch: int) -> bool:
-        return batch < self.low or any(first <= batch < end for first, end in self._starts.items())
+        return self.covers(batch, batch + 1)
 
     def covers(self, first: int, end: int) -> bool:
         """True when all of [first, end) is in the set."""
         if end <= self.low:
             return True
-        first = max(first, self.low)
-        return any(start <= first and end <= stop for start, stop in self._starts.items())
+        at = bisect_right(self._starts, max(first, self.low)) - 1
+        return at >= 0 and end <= self._ends[at]
 
     def missing(self, first: int, end: int) -> Iterator[tuple[int, int]]:
         """Yield the parts of [first, end) that are not in the set, in order."""
         first = max(first, self.low)
-        if self._starts:
-            for start, stop in sorted(self._starts.items()):
-                if stop <= first:
-                    continue
-                if start >= end:
-                    break
-                if first < start:
-                    yield first, start
-                first = stop
+        starts, ends = self._starts, self._ends
+        at = bisect_right(ends, first)
+        while first < end and at < len(starts) and starts[at] < end:
+            if first < starts[at]:
+                yield first, starts[at]
+            first = ends[at]
+            at += 1
         if first < end:
             yield first, end
 

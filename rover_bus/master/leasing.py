@@ -1,9 +1,14 @@
-"""Decisions on leases, progress and heartbeats: the hot path (P6, P7). Generators of records; see decider.py."""
+"""Decisions on leases, progress and heartbeats: the hot path (P6, P7). Generators of records; see decider.py.
+
+A request costs what it changes: nothing here walks over all workers or all leases. What needs such a walk (which lease of the
+epoch's tail is late) is looked for on ticks, once for all requests that wait (waiting.py).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Generator
 
+from rover_bus.events.deciding import Hold
 from rover_bus.events.job import JobSpec
 from rover_bus.events.log import Granted, Record, Returned, Sealed
 from rover_bus.events.requests import (
@@ -15,20 +20,23 @@ from rover_bus.events.requests import (
     Request,
 )
 from rover_bus.master import cutting, lifecycle, rollout
-from rover_bus.master.fences import refusal
+from rover_bus.master.fences import fence, refusal
 from rover_bus.master.ledger import Holder, Ledger
 from rover_bus.master.progress import report_progress
 from rover_bus.master.sizing import lease_batches, share_left
 from rover_bus.master.state import State
 from rover_bus.master.watch import Watch
 
-Steps = Generator[Record, None, Reply | None]
+Steps = Generator[Record, None, Reply | Hold | None]
 MAX_WANTED = 1024
-WAIT_S = 0.1
+WAITING = ("wait", "idle")  # outcomes that a change of the ledger turns into a grant
 
 
 def lease(state: State, request: LeaseRequest, watch: Watch, now: float) -> Steps:
-    """Process the progress, take back what the worker never got, then grant."""
+    """Process the progress, take back what the worker never got, then grant. A request that brings and gets nothing is held.
+
+    What a request reports is answered at once: only then may its worker report more.
+    """
     ledger = state.ledger
     if request.member.role != "worker":
         return refusal(state, "wrong_role", f"{request.member} is no worker: it gets no leases")
@@ -55,35 +63,67 @@ def lease(state: State, request: LeaseRequest, watch: Watch, now: float) -> Step
     tokens: list[int] = []
     if retry:
         tokens = [token for token, lease in holder.leases.items() if lease.request == number]
-    if not tokens and request.wanted > 0 and state.phase == "training" and not state.stop:
-        tokens = yield from _grant(state, request, holder, watch, now)
+    if not tokens and request.wanted > 0 and may_grant(state):
+        tokens = yield from _grant(state, request, holder, watch)
     if tokens or answers:
         watch.move(request.member.index, request.rate, now)
-    return _leased(state, request, holder, answers, tokens)
+    reply = leased(state, request, answers, tokens)
+    if tokens or answers or reply.cancelled or request.wanted <= 0 or reply.outcome not in WAITING:
+        return reply
+    return Hold(request.member)
+
+
+def lease_again(state: State, request: LeaseRequest, watch: Watch, now: float) -> Steps:
+    """Decide on a held request anew. It is no sign of life of its worker: that was noted when it came (P19)."""
+    refused = fence(state, request)
+    if refused is not None:
+        return refused
+    return (yield from lease(state, request, watch, now))
+
+
+def may_grant(state: State) -> bool:
+    """Whether work is given out at all."""
+    return state.phase == "training" and not state.stop
+
+
+def speculate(
+    state: State, request: LeaseRequest, peer_worker: int, peer: int, watch: Watch, now: float
+) -> Steps:
+    """Lease what `peer_worker` holds under the token `peer` a second time, to a worker that has nothing to do."""
+    ledger = state.ledger
+    assert ledger is not None
+    late = ledger.holders[peer_worker].leases[peer]
+    token = ledger.next_token
+    yield Granted(
+        worker=request.member.index,
+        incarnation=request.member.incarnation,
+        request=request.request,
+        first_token=token,
+        firsts=[late.first],
+        counts=[late.end - late.first],
+        peer=peer,
+        peer_worker=peer_worker,
+    )
+    watch.move(request.member.index, request.rate, now)
+    return leased(state, request, [], [token])
 
 
 def _grant(
-    state: State, request: LeaseRequest, holder: Holder, watch: Watch, now: float
+    state: State, request: LeaseRequest, holder: Holder, watch: Watch
 ) -> Generator[Record, None, list[int]]:
     ledger, spec = state.ledger, state.spec
     assert ledger is not None
     assert spec is not None
-    wanted, size = _how_much(ledger, spec, request, holder, watch)
+    free = ledger.unassigned
+    if not free and ledger.streams is None:
+        return []
+    wanted, size = _how_much(ledger, spec, free, request, holder, watch)
     spans: list[tuple[str, int, int, int, int]] = []
     firsts, counts = ledger.propose(wanted, size)
     if ledger.streams is not None and len(firsts) < wanted:
         by_rate = lease_batches(spec.leases, request.rate, 1 << 40, 1)
         more = ledger.streams.propose(ledger.frontier, wanted - len(firsts), by_rate, request.high_water)
         firsts, counts, spans = firsts + more[0], counts + more[1], more[2]
-    peer = 0
-    if not firsts and not holder.leases:
-        peer = ledger.speculation(
-            request.member.index, lambda index, left: watch.late(index, left, request.rate, now)
-        )
-    if peer:
-        found = ledger.lease_of(peer)
-        assert found is not None
-        firsts, counts = [found[1].first], [found[1].end - found[1].first]
     if not firsts:
         return []
     first_token = ledger.next_token
@@ -94,19 +134,18 @@ def _grant(
         first_token=first_token,
         firsts=firsts,
         counts=counts,
-        peer=peer,
         spans=spans,
     )
     return list(range(first_token, first_token + len(firsts)))
 
 
 def _how_much(
-    ledger: Ledger, spec: JobSpec, request: LeaseRequest, holder: Holder, watch: Watch
+    ledger: Ledger, spec: JobSpec, free: int, request: LeaseRequest, holder: Holder, watch: Watch
 ) -> tuple[int, int]:
-    """Return how many leases this worker may get, and of how many batches. When more is leased than is not, each has its share."""
+    """Return how many leases this worker may get of the free batches, and how large. When more is leased than is free, its share."""
     wanted = min(request.wanted, MAX_WANTED)
-    size = lease_batches(spec.leases, request.rate, ledger.unassigned, len(ledger.holders))
-    if ledger.streams is not None or 2 * ledger.unassigned > ledger.remaining:
+    size = lease_batches(spec.leases, request.rate, free, len(ledger.holders))
+    if ledger.streams is not None or 2 * free > ledger.remaining:
         return wanted, size
     room = _room(ledger, request, holder, watch)
     size = min(size, room) or 1
@@ -116,9 +155,8 @@ def _how_much(
 def _room(ledger: Ledger, request: LeaseRequest, holder: Holder, watch: Watch) -> int:
     """Return how many batches more this worker may hold at the end of an epoch; one that holds none may always have one."""
     held = sum(lease.end - lease.first for lease in holder.leases.values())
-    others = [index for index in ledger.holders if index != request.member.index]
-    rates = [request.rate, *watch.rates(others)]
-    room = share_left(ledger.remaining, held, request.rate, rates)
+    part = watch.part(request.member.index, request.rate, len(ledger.holders))
+    room = share_left(ledger.remaining, held, part)
     return room if held else max(room, 1)
 
 
@@ -134,12 +172,11 @@ def _seal(state: State, request: LeaseRequest) -> Generator[Record, None, None]:
             )
 
 
-def _leased(
-    state: State, request: LeaseRequest, holder: Holder, answers: list[int], tokens: list[int]
-) -> LeaseReply:
+def leased(state: State, request: LeaseRequest, answers: list[int], tokens: list[int]) -> LeaseReply:
+    """Return the reply to a lease request as the ledger is now; without tokens it says why there are none."""
     ledger = state.ledger
     assert ledger is not None
-    leases = holder.leases
+    leases = ledger.holders[request.member.index].leases
     firsts = [leases[token].first for token in tokens]
     counts = [leases[token].end - leases[token].first for token in tokens]
     spans: list[tuple[str, int, int, int, int]] = []
@@ -158,7 +195,6 @@ def _leased(
         counts=counts,
         answers=answers,
         cancelled=[token for token in request.held if token not in leases] if request.held else [],
-        delay_s=WAIT_S if outcome in ("wait", "idle") else 0.0,
         spans=spans,
     )
 

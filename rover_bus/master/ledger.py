@@ -10,7 +10,7 @@ ledger in place and deterministically; the methods that only look are the ones d
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -58,7 +58,7 @@ class Ledger:
         self.epoch = -1
         self.batches = 0
         self.frontier = 0
-        self.returned: list[tuple[int, int]] = []  # descending, disjoint: the last one is leased next
+        self.returned = IntervalSet()  # the first one is leased next
         self.holders: dict[int, Holder] = {}
         self.done = IntervalSet()  # committed and dead: nothing of it is leased again
         self.dead: dict[int, str] = {}  # batches of the open epoch that were given up
@@ -66,6 +66,8 @@ class Ledger:
         self.twins: dict[
             int, tuple[int, int]
         ] = {}  # token -> (other token, its worker): leased twice at the tail
+        self.outstanding = 0  # leases held, by all together
+        self.cancelled: set[int] = set()  # workers that lost a lease to another's commit; who asks for it clears it
         self.streams = Streams(dataset.batch_size, dataset.partitions) if dataset.streaming else None
         self.committed_before = 0  # samples of closed epochs
         self.dead_before = 0
@@ -79,17 +81,12 @@ class Ledger:
     @property
     def unassigned(self) -> int:
         """Batches that a lease could be made of now."""
-        return self.batches - self.frontier + sum(end - first for first, end in self.returned)
+        return self.batches - self.frontier + self.returned.total
 
     @property
     def remaining(self) -> int:
         """Batches of the open epoch that are not done, leased or not."""
         return self.batches - self.done.total
-
-    @property
-    def outstanding(self) -> int:
-        """Leases held."""
-        return sum(len(holder.leases) for holder in self.holders.values())
 
     @property
     def complete(self) -> bool:
@@ -130,11 +127,11 @@ class Ledger:
     def propose(self, wanted: int, size: int) -> tuple[list[int], list[int]]:
         """Return firsts and counts of up to `wanted` leases of at most `size` batches: returned intervals first, then new ones."""
         first = self.frontier
-        if not self.returned and first + wanted * size <= self.batches:
+        if not self.returned.total and first + wanted * size <= self.batches:
             return list(range(first, first + wanted * size, size)), [size] * wanted
         firsts: list[int] = []
         counts: list[int] = []
-        for first, end in reversed(self.returned):
+        for first, end in self.returned:
             while first < end and len(firsts) < wanted:
                 count = min(size, end - first)
                 firsts.append(first)
@@ -152,27 +149,12 @@ class Ledger:
             first += count
         return firsts, counts
 
-    def speculation(self, worker: int, late: Callable[[int, int], bool]) -> int:
-        """Return a token whose interval another worker holds alone and this one shall take too; 0 when there is none.
-
-        `late(holder, batches left)` says whether it is worth it. The largest remainder first: the epoch's end waits for it.
-        """
-        best, best_left = 0, 0
+    def held_alone(self) -> Iterator[tuple[int, int, Lease]]:
+        """Yield (worker, token, lease) of what one worker alone holds. A walk over all leases: asked on ticks, not by requests."""
         for index, holder in self.holders.items():
-            if index == worker:
-                continue
             for token, lease in holder.leases.items():
-                left = lease.end - lease.first
-                if left > best_left and token not in self.twins and late(index, left):
-                    best, best_left = token, left
-        return best
-
-    def lease_of(self, token: int) -> tuple[int, Lease] | None:
-        """Return (worker, lease) of a token, wherever it is held."""
-        for index, holder in self.holders.items():
-            if (lease := holder.leases.get(token)) is not None:
-                return index, lease
-        return None
+                if token not in self.twins:
+                    yield index, token, lease
 
     def judge(
         self, holder: Holder, tokens: list[int], uptos: list[int]
@@ -213,7 +195,7 @@ class Ledger:
         self.epoch = record.epoch
         self.batches = 0 if self.streams is not None else self.dataset.batches
         self.frontier = 0
-        self.returned.clear()
+        self.returned = IntervalSet()
         self.done = IntervalSet()
         self.dead.clear()
         self.twins.clear()
@@ -244,6 +226,7 @@ class Ledger:
             else:
                 self._take(first, end)
             token += 1
+        self.outstanding += token - self.next_token
         self.next_token = token
         self.frontier = frontier
         if self.streams is not None:
@@ -267,6 +250,7 @@ class Ledger:
         if request > holder.request:
             holder.request = request
         if completed:
+            self.outstanding -= len(completed)
             former = holder.recent
             if request == former[0]:
                 completed[:0] = former[1][-64:]
@@ -289,61 +273,50 @@ class Ledger:
         self.done.add(batch, batch + 1)
         self.dead[batch] = record.reason
         self.dead_samples_here += record.samples
-        for holder in self.holders.values():
+        for index, holder in self.holders.items():
             for token, lease in list(holder.leases.items()):
                 if lease.first == batch:
                     lease.first = batch + 1
                     if lease.first == lease.end:
-                        del holder.leases[token]
-                        self.twins.pop(token, None)
-        self._take(batch, batch + 1, may_be_absent=True)
+                        self._cancel(index, token)
+        self.returned.remove(batch, batch + 1)
         if self.streams is not None:
             self.streams.settle(self.done)
 
+    def forget_holders(self) -> None:
+        """Nobody holds anything: what was leased belongs to a generation that is over."""
+        self.holders.clear()
+        self.twins.clear()
+        self.outstanding = 0
+
     def _give_back(self, holder: Holder, token: int) -> None:
         lease = holder.leases.pop(token)
+        self.outstanding -= 1
         twin = self.twins.pop(token, None)
         if twin is not None:
             self.twins.pop(twin[0], None)
             if twin[1] in self.holders and twin[0] in self.holders[twin[1]].leases:
                 return  # the other holder goes on with the same interval (P6)
         for first, end in self.done.missing(lease.first, lease.end):
-            self._put_back(first, end)
+            self.returned.add(first, end)
 
-    def _put_back(self, first: int, end: int) -> None:
-        returned = self.returned
-        low, high = 0, len(returned)
-        while low < high:
-            middle = (low + high) // 2
-            if returned[middle][0] > first:
-                low = middle + 1
-            else:
-                high = middle
-        returned.insert(low, (first, end))
-        if low + 1 < len(returned) and returned[low + 1][1] == first:
-            first = returned.pop(low + 1)[0]
-            returned[low] = (first, end)
-        if low and returned[low - 1][0] == end:
-            returned[low - 1] = (first, returned[low - 1][1])
-            del returned[low]
-
-    def _take(self, first: int, end: int, may_be_absent: bool = False) -> None:
-        """Remove [first, end) from the returned intervals; it lies within one of them, nearly always at the head."""
-        returned = self.returned
-        for position in range(len(returned) - 1, -1, -1):
-            start, stop = returned[position]
-            if start <= first and end <= stop:
-                pieces = [(a, b) for a, b in ((end, stop), (start, first)) if a < b]
-                returned[position : position + 1] = pieces
-                return
-        if not may_be_absent:
+    def _take(self, first: int, end: int) -> None:
+        """Remove [first, end) from the returned intervals."""
+        if not self.returned.remove(first, end):
             raise ValueError(f"the interval [{first}, {end}) is not free: the log does not fit this ledger")
 
     def _pair(self, record: Granted, token: int) -> None:
-        found = self.lease_of(record.peer)
-        if found is not None:
+        holder = self.holders.get(record.peer_worker)
+        if holder is not None and record.peer in holder.leases:
             self.twins[record.peer] = (token, record.worker)
-            self.twins[token] = (record.peer, found[0])
+            self.twins[token] = (record.peer, record.peer_worker)
+
+    def _cancel(self, worker: int, token: int) -> None:
+        """Nothing is left of a lease, by another's doing: its holder is to hear of it."""
+        del self.holders[worker].leases[token]
+        self.outstanding -= 1
+        self.twins.pop(token, None)
+        self.cancelled.add(worker)
 
     def _advance_twin(self, token: int, upto: int) -> None:
         other, worker = self.twins[token]
@@ -354,8 +327,7 @@ class Ledger:
             return
         lease.first = max(lease.first, upto)
         if lease.first >= lease.end:
-            del holder.leases[other]
-            self.twins.pop(other, None)
+            self._cancel(worker, other)
             self.twins.pop(token, None)
 
     # -- snapshots -----------------------------------------------------------------------------------------------------
@@ -368,7 +340,7 @@ class Ledger:
             "epoch": self.epoch,
             "batches": self.batches,
             "frontier": self.frontier,
-            "returned": self.returned,
+            "returned": list(self.returned),
             "done": list(self.done),
             "dead": list(self.dead.items()),
             "next_token": self.next_token,
@@ -401,7 +373,7 @@ class Ledger:
     def load(cls, dump: dict[str, Any]) -> Ledger:
         ledger = cls(msgspec.convert(dump["dataset"], Dataset), dump["generation"])
         ledger.epoch, ledger.batches, ledger.frontier = dump["epoch"], dump["batches"], dump["frontier"]
-        ledger.returned = [(first, end) for first, end in dump["returned"]]
+        ledger.returned = IntervalSet((first, end) for first, end in dump["returned"])
         ledger.done = IntervalSet((first, end) for first, end in dump["done"])
         ledger.dead = dict(dump["dead"])
         ledger.next_token = dump["next_token"]
@@ -411,6 +383,7 @@ class Ledger:
             holder.request = request
             holder.recent = (recent[0], tuple(recent[1]))
             holder.leases = {token: Lease(first, end, at) for token, first, end, at in leases}
+            ledger.outstanding += len(holder.leases)
         if ledger.streams is not None:
             ledger.streams.load(dump["streams"])
         (

@@ -21,18 +21,19 @@ def lease_batches(spec: LeaseSpec, rate: float, unassigned: int, workers: int) -
 
     rate: batches a second of this worker, 0 when unknown; unassigned: batches free now; workers: those alive.
     """
-    known = 0 < rate < FASTEST_BATCHES_PER_S
-    by_rate = round(rate * spec.target_s) if known else FIRST_LEASE_BATCHES
+    by_rate = round(rate * spec.target_s) if is_known(rate) else FIRST_LEASE_BATCHES
     by_tail = -(-unassigned // (2 * max(workers, 1)))
     return max(1, min(by_rate, by_tail, spec.max_batches))
 
 
-def share_left(remaining: int, held: int, rate: float, rates: list[float]) -> int:
+def is_known(rate: float) -> bool:
+    """Whether a rate is one that was measured: 0 says that none is known yet."""
+    return 0 < rate < FASTEST_BATCHES_PER_S
+
+
+def share_left(remaining: int, held: int, part: float) -> int:
     """Return how many batches more a worker may hold so that all workers end the epoch together, at least 0.
 
-    remaining: batches not done yet, leased ones included; held: those of this worker; rate: batches a second of this worker;
-    rates: of all workers, this one included. Where a rate is unknown (0) all count alike.
+    remaining: batches not done yet, leased ones included; held: those of this worker; part: its part of what all workers do.
     """
-    known = all(0 < each < FASTEST_BATCHES_PER_S for each in rates)
-    part = rate / sum(rates) if known else 1 / max(len(rates), 1)
     return max(0, math.ceil(remaining * part) - held)

@@ -6,6 +6,7 @@ is first granted, so a re-lease means the same records. A partition's watermark 
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable
 from typing import Any
 
@@ -14,6 +15,10 @@ import msgspec
 from rover_bus.master.intervals import IntervalSet
 
 Span = tuple[str, int, int, int, int]  # partition, first batch, end batch, first offset, end offset
+
+
+def _end(span: Span) -> int:
+    return span[2]
 
 
 class Partition(msgspec.Struct):
@@ -80,12 +85,14 @@ class Streams:
 
     def slices(self, first: int, end: int) -> list[Span]:
         """Return what the batches [first, end) are, as spans cut to them."""
-        size = self.batch_size
+        size, spans = self.batch_size, self.spans
         found: list[Span] = []
-        for partition, low, high, start, stop in self.spans:
+        at = bisect_right(spans, first, key=_end)
+        while at < len(spans) and spans[at][1] < end:
+            partition, low, high, start, stop = spans[at]
             a, b = max(first, low), min(end, high)
-            if a < b:
-                found.append((partition, a, b, start + (a - low) * size, min(stop, start + (b - low) * size)))
+            found.append((partition, a, b, start + (a - low) * size, min(stop, start + (b - low) * size)))
+            at += 1
         return found
 
     def samples(self, first: int, end: int) -> int:

@@ -6,9 +6,10 @@ gap between two of its looks exceeds one interval, or while the bus is away, all
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
 
 from rover_bus.events.identity import Member
+from rover_bus.master.sizing import is_known
 
 SILENT_INTERVALS = 3
 REPORT_EVERY_S = 5.0
@@ -23,29 +24,39 @@ class Watch:
         self._looked: float | None = None
         self._away_since: float | None = None
         self._reported: tuple[int, float] | None = None  # samples done, and when that was said
-        self._rates: dict[int, float] = {}  # batches a second, by worker index
+        self._rates: dict[int, float] = {}  # batches a second, by worker index, where one is known
+        self._total_rate = 0.0
         self._moved: dict[int, float] = {}  # when a worker last got or committed something
 
     def move(self, worker: int, rate: float, now: float) -> None:
         """A worker got or committed something, and says how fast it is."""
-        self._rates[worker] = rate
         self._moved[worker] = now
+        if self._rates.get(worker, 0.0) != rate:
+            self._total_rate -= self._rates.pop(worker, 0.0)
+            if is_known(rate):
+                self._rates[worker] = rate
+                self._total_rate += rate
 
-    def rates(self, workers: Iterable[int]) -> list[float]:
-        """Return how many batches a second each worker said it does, 0.0 while unknown."""
-        return [self._rates.get(worker, 0.0) for worker in workers]
+    def part(self, worker: int, rate: float, workers: int) -> float:
+        """Return which part of what all workers do is this one's. As long as a rate is unknown, all count alike."""
+        theirs = self._rates.get(worker)
+        others = len(self._rates) - (theirs is not None)
+        if not is_known(rate) or others < workers - 1:
+            return 1 / max(workers, 1)
+        return rate / (rate + max(self._total_rate - (theirs or 0.0), 0.0))
 
-    def late(self, holder: int, left: int, rate: float, now: float) -> bool:
-        """True when `left` batches would be done much sooner by an idle worker of this `rate` than by their holder.
+    def rate_to_beat(self, holder: int, left: int, now: float) -> float:
+        """Return how fast an idle worker has to be to do `left` batches much sooner than their holder; inf when none would.
 
-        Late is who has not moved for twice the time that the rest should take, or who is less than half as fast.
+        Late is a holder that has not moved for twice the time that the rest should take (then any worker is faster, -1.0), or that
+        is less than half as fast.
         """
         theirs = self._rates.get(holder, 0.0)
         expected = left / theirs if theirs > 0 else self.interval_s
         moved = self._moved.setdefault(holder, now)  # a new master's count begins when it first asks
-        stalled = now - moved > max(2 * expected, SILENT_INTERVALS * self.interval_s)
-        slow = rate > 0 and theirs > 0 and expected > 2 * left / rate + self.interval_s
-        return stalled or slow
+        if now - moved > max(2 * expected, SILENT_INTERVALS * self.interval_s):
+            return -1.0
+        return 2 * left / (expected - self.interval_s) if expected > self.interval_s else math.inf
 
     def progress(self, samples: int, now: float) -> float | None:
         """Return samples a second since the last report when one is due, else None.
@@ -65,12 +76,16 @@ class Watch:
         if self._looked is not None and now - self._looked > self.interval_s:
             self._forgive(now - self._looked)
         self._looked = now
+        self._total_rate = sum(self._rates.values())  # what was added and taken away in between is rounded
 
     def hear(self, member: Member, now: float) -> None:
         self._heard[member] = now
 
     def forget(self, member: Member) -> None:
         self._heard.pop(member, None)
+        if member.role == "worker":
+            self._total_rate -= self._rates.pop(member.index, 0.0)
+            self._moved.pop(member.index, None)
 
     def lose_bus(self, now: float) -> None:
         if self._away_since is None:

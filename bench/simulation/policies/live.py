@@ -153,7 +153,7 @@ class LiveBrain:
         self._decide(self.brain.noticed(fact, "F:1"))
 
     def _decide(self, input: object) -> None:
-        records, _ = self.brain.decide(input, self.now)
+        records = self.brain.decide(input, self.now).records
         for record in records:
             self.position += 1
             for item in self.brain.outgoing(record, (self.position, 0), 1):

@@ -233,7 +233,7 @@ class Life:
         return twin
 
     def _decide(self, input: Any) -> None:
-        records, _ = self.brain.decide(input, self.now)
+        records = self.brain.decide(input, self.now).records
         left = []
         for index, record in enumerate(records):
             self.log.append(record)

@@ -15,8 +15,6 @@ from rover_bus.events.identity import Member
 from rover_bus.events.job import Dataset
 from rover_bus.events.requests import (
     OK,
-    HeartbeatReply,
-    HeartbeatRequest,
     JoinReply,
     LeaseReply,
     LeaseRequest,
@@ -119,21 +117,17 @@ def test_seals_are_told_once_every_partition_has_one() -> None:
     assert asked(worker).sealed == ["a", "b"]
 
 
-def test_an_idle_worker_asks_again_after_a_while_and_beats_in_between() -> None:
-    worker, now, asked_at, beats = streaming(), 0.0, [], 0
-    while now < 3.5:
-        request = worker.next_request(now)
-        if isinstance(request, LeaseRequest):
-            asked_at.append(now)
-            reply = LeaseReply(term=1, request=request.request, outcome="idle", delay_s=0.1)
-            worker.receive(request, reply, now)
-        elif isinstance(request, HeartbeatRequest):
-            beats += 1
-            worker.receive(request, HeartbeatReply(term=1), now)
-        now = max(worker.wake_s(), now + 0.001)
-    assert beats >= 3
-    assert len(asked_at) >= 30
-    assert not worker.resting
+def test_what_can_be_read_of_a_stream_interrupts_a_request_that_the_master_holds() -> None:
+    worker = streaming()
+    assert not worker.see(HighWater({"a": 25, "b": 10}, [])), "nothing is on its way"
+    request = asked(worker)
+    assert not worker.see(HighWater({"a": 25, "b": 10}, [])), "it says so already"
+    assert not worker.interrupts(request, 0.05)
+    assert worker.see(HighWater({"a": 26, "b": 10}, []))
+    assert worker.interrupts(request, 0.05)
+    worker.give_up(request)
+    again = asked(worker)
+    assert (again.request, again.high_water) == (request.request, {"a": 26, "b": 10})
 
 
 def test_what_others_have_registered_is_known_from_the_join_on() -> None:
@@ -174,7 +168,6 @@ def test_leases_of_two_partitions_are_reported_one_file_after_the_other() -> Non
         seen.append(
             (progress.tokens, progress.skipped_file, [skipped.position for skipped in progress.skipped])
         )
-        worker._turn.lease_not_before = 0.0
     assert seen == [([1], "/data/a", [0]), ([2], "/data/b", [10])]
 
 

@@ -117,8 +117,8 @@ def test_progress_is_the_prefix_of_done_batches_and_rides_with_its_tokens() -> N
     grant(worker, 11, 0, 5)
     taken = [take(worker) for _ in range(5)]
     for assigned in (taken[0], taken[2], taken[1], taken[4]):
-        worker.finish(assigned, 1.0, servers=(3,))
-    request = expect(worker, LeaseRequest, 1.0)
+        worker.finish(assigned, 0.9, servers=(3,))
+    request = expect(worker, LeaseRequest, 0.9)
     assert (request.progress.tokens, request.progress.uptos, request.progress.servers) == ([11], [3], [3])
     assert request.held == []
 
@@ -128,17 +128,18 @@ def test_a_report_is_repeated_unchanged_until_it_is_answered() -> None:
     worker = joined()
     grant(worker, 11, 0, 9)
     rows = (SkippedRow(4, 4, 5, "no label"),)
-    worker.finish(take(worker), 1.0, Work(skipped=rows, values_missing=2))
-    first = expect(worker, LeaseRequest, 1.0)
-    worker.finish(take(worker), 2.0, Work(values_missing=5))
+    worker.finish(take(worker), 0.1, Work(skipped=rows, values_missing=2))
+    first = expect(worker, LeaseRequest, 0.1)
+    worker.finish(take(worker), 0.2, Work(values_missing=5))
+    assert not worker.interrupts(first, 0.2), "what it reports is to be answered first"
     refusal = RefusedReply(term=2, code="not_ready", message="", retry_s=0.2)
-    worker.receive(first, refusal, 2.0)
-    assert worker.next_request(2.1) is None
-    again = expect(worker, LeaseRequest, 2.3)
+    worker.receive(first, refusal, 0.2)
+    assert worker.next_request(0.3) is None
+    again = expect(worker, LeaseRequest, 0.5)
     assert again.progress == first.progress
     assert again.progress.skipped == list(rows)
-    worker.receive(again, LeaseReply(term=2, request=2, outcome="wait", answers=[OK], delay_s=0.1), 2.3)
-    later = expect(worker, LeaseRequest, 2.5)
+    worker.receive(again, LeaseReply(term=2, request=2, outcome="wait", answers=[OK]), 0.5)
+    later = expect(worker, LeaseRequest, 0.6)
     assert (later.progress.uptos, later.progress.missing, later.progress.skipped) == ([2], [(1, 5)], [])
 
 
@@ -167,16 +168,16 @@ def test_a_cancelled_lease_is_worked_on_no_more() -> None:
 def test_a_stale_or_completed_token_is_forgotten_and_its_retrained_samples_are_not() -> None:
     worker = joined()
     grant(worker, 11, 0, 2)
-    worker.finish(take(worker), 1.0, Work(samples_retrained=10))
-    request = expect(worker, LeaseRequest, 1.0)
-    worker.receive(request, LeaseReply(term=1, request=2, outcome="wait", answers=[STALE]), 1.0)
+    worker.finish(take(worker), 0.1, Work(samples_retrained=10))
+    request = expect(worker, LeaseRequest, 0.1)
+    worker.receive(request, LeaseReply(term=1, request=2, outcome="wait", answers=[STALE]), 0.1)
     assert worker.take() is None
-    grant(worker, 13, 7, 1, 2.0)
-    worker.finish(take(worker), 2.0)
-    request = expect(worker, LeaseRequest, 2.0)
+    grant(worker, 13, 7, 1, 0.2)
+    worker.finish(take(worker), 0.2)
+    request = expect(worker, LeaseRequest, 0.2)
     assert (request.progress.tokens, request.progress.samples_retrained) == ([13], 10)
-    worker.receive(request, LeaseReply(term=1, request=4, outcome="wait", answers=[ALREADY]), 2.0)
-    assert expect(worker, LeaseRequest, 3.0).held == []
+    worker.receive(request, LeaseReply(term=1, request=4, outcome="wait", answers=[ALREADY]), 0.2)
+    assert expect(worker, LeaseRequest, 0.3).held == []
 
 
 def test_a_new_generation_drops_everything_and_joins_again_under_the_same_name() -> None:
@@ -184,16 +185,16 @@ def test_a_new_generation_drops_everything_and_joins_again_under_the_same_name()
     worker = joined()
     grant(worker, 11, 0, 4)
     old = take(worker)
-    beat = expect(worker, HeartbeatRequest, 5.0) if not worker.hungry else expect(worker, LeaseRequest, 5.0)
-    worker.receive(beat, RefusedReply(term=1, code="stale_generation", message=""), 5.0)
+    asked = expect(worker, LeaseRequest, 0.05)
+    worker.receive(asked, RefusedReply(term=1, code="stale_generation", message=""), 0.05)
     assert worker.take() is None
     assert worker.routing is None
     welcome(worker, generation=1)
-    request = grant(worker, 1 << 40 | 1, 0, 4, 6.0)
+    request = grant(worker, 1 << 40 | 1, 0, 4, 0.05)
     assert (request.generation, request.request, request.held) == (1, 3, [])
-    worker.finish(old, 6.0)
+    worker.finish(old, 0.05)
     assert take(worker).generation == 1
-    assert expect(worker, LeaseRequest, 6.0).progress.tokens == []
+    assert expect(worker, LeaseRequest, 0.05).progress.tokens == []
 
 
 def test_a_replaced_worker_ends_and_an_external_one_that_was_lost_joins_anew() -> None:
@@ -303,28 +304,56 @@ def test_whatever_the_order_of_acks_every_remark_is_reported_once_and_only_with_
     assert seen == list(range(1, 13))
 
 
-def test_the_last_batch_in_hand_is_reported_at_once_although_the_master_said_wait() -> None:
+def held(worker: Worker, now: float) -> LeaseRequest:
+    """The lease request on its way, which a master holds: it reports nothing."""
+    request = expect(worker, LeaseRequest, now)
+    assert not request.progress.tokens
+    assert not worker.interrupts(request, now)
+    return request
+
+
+def test_the_last_batch_in_hand_interrupts_a_request_that_the_master_holds() -> None:
+    """P7: what it reports goes under the same number, so that a grant that crosses it on the way is found again."""
     worker = joined()
     grant(worker, 11, 0, 2)
     first, last = take(worker), take(worker)
-    asked = expect(worker, LeaseRequest, 1.0)
-    worker.receive(asked, LeaseReply(term=1, request=2, outcome="wait", delay_s=5.0), 0.5)
+    asked = held(worker, 0.5)
     assert not worker.finish(first, 0.6)
-    assert worker.next_request(0.6) is None
+    assert not worker.interrupts(asked, 0.6), "an epoch cannot end with it"
     assert worker.finish(last, 0.7)
-    assert expect(worker, LeaseRequest, 0.7).progress.uptos == [2]
+    assert worker.interrupts(asked, 0.7)
+    worker.give_up(asked)
+    report = expect(worker, LeaseRequest, 0.7)
+    assert (report.request, report.progress.uptos) == (asked.request, [2])
 
 
-def test_a_worker_with_nothing_in_hand_asks_again_soon_then_ever_less_often_up_to_what_the_master_said() -> (
-    None
-):
-    worker, now, pauses = joined(), 0.1, []
-    for number in range(1, 8):
-        asked = expect(worker, LeaseRequest, now)
-        worker.receive(asked, LeaseReply(term=1, request=number, outcome="wait", delay_s=0.1), now)
-        pauses.append(round(worker.wake_s() - now, 6))
-        now = worker.wake_s()
-    assert pauses == [0.01, 0.02, 0.04, 0.08, 0.1, 0.1, 0.1]
+def test_a_heartbeat_and_a_farewell_interrupt_a_request_that_the_master_holds() -> None:
+    worker = joined()
+    asked = held(worker, 0.5)
+    assert worker.interrupts(asked, 1.0)
+    worker.give_up(asked)
+    beat = expect(worker, HeartbeatRequest, 1.0)
+    assert beat.request == asked.request
+    worker.receive(beat, HeartbeatReply(term=1), 1.0)
+    again = held(worker, 1.1)
+    assert again.request == asked.request
+    worker.leave("done")
+    assert worker.interrupts(again, 1.1)
+    worker.give_up(again)
+    expect(worker, LeaveRequest, 1.1)
+
+
+def test_a_request_bears_its_number_until_it_brought_a_lease() -> None:
+    worker = joined()
+    numbers = []
+    for now in (0.1, 0.2, 0.3):
+        asked = held(worker, now)
+        numbers.append(asked.request)
+        worker.receive(asked, LeaseReply(term=1, request=asked.request, outcome="wait"), now)
+    numbers.append(grant(worker, 11, 0, 1, 0.4).request)
+    take(worker)
+    numbers.append(expect(worker, LeaseRequest, 0.5).request)
+    assert numbers == [1, 1, 1, 1, 2]
 
 
 def test_pace_measures_working_time_only_and_follows_a_slowdown() -> None:

@@ -19,6 +19,7 @@ from rover_bus.events.checkpoint_facts import (
 )
 from rover_bus.events.checkpoints import PartReport, RestoreReport, StoredFile
 from rover_bus.events.codec import decode, encode
+from rover_bus.events.deciding import Hold
 from rover_bus.events.facts import (
     Fact,
     HostExited,
@@ -393,7 +394,7 @@ class Script:
         committed, dead = ledger.samples_done()
         lines = [
             f"phase {self.decider.state.phase}, epoch {ledger.epoch}, frontier {ledger.frontier} of {ledger.batches}, "
-            f"returned {ledger.returned[::-1]}, done {list(ledger.done)}, samples {committed} committed {dead} dead"
+            f"returned {list(ledger.returned)}, done {list(ledger.done)}, samples {committed} committed {dead} dead"
         ]
         for index, holder in ledger.holders.items():
             leases = ", ".join(f"{token}:[{le.first},{le.end})" for token, le in holder.leases.items())
@@ -438,11 +439,14 @@ class Script:
         return self._decide(Asked(request))
 
     def _decide(self, input: Any) -> list[str]:
-        records, reply = self.decider.decide(input, self.now)
+        records, reply, released = self.decider.decide(input, self.now)
         self.log += records
         said = [f"  log   {show(record)}" for record in records]
-        if reply is not None:
+        if isinstance(reply, Hold):
+            said.append(f"  holds the request of {reply.key}")
+        elif reply is not None:
             said.append(f"  reply {show(reply)}")
+        said += [f"  to {member}: {show(late)}" for member, late in released if late is not None]
         return said
 
 

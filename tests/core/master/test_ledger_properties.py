@@ -40,19 +40,26 @@ class LedgerHistory(RuleBasedStateMachine):
         firsts, counts = self.ledger.propose(wanted, size)
         self.request += 1
         if firsts:
-            self._grant(worker, holder, firsts, counts, 0)
+            self._grant(worker, holder, firsts, counts)
 
     @rule(worker=st.integers(0, WORKERS - 1))
     def speculate(self, worker: int) -> None:
         holder = self.holder(worker)
-        peer = self.ledger.speculation(worker, lambda index, left: True)
-        if peer:
-            found = self.ledger.lease_of(peer)
-            assert found is not None
+        alone = [found for found in self.ledger.held_alone() if found[0] != worker]
+        if alone:
+            peer_worker, peer, lease = max(alone, key=lambda found: found[2].end - found[2].first)
             self.request += 1
-            self._grant(worker, holder, [found[1].first], [found[1].end - found[1].first], peer)
+            self._grant(worker, holder, [lease.first], [lease.end - lease.first], peer, peer_worker)
 
-    def _grant(self, worker: int, holder: Holder, firsts: list[int], counts: list[int], peer: int) -> None:
+    def _grant(
+        self,
+        worker: int,
+        holder: Holder,
+        firsts: list[int],
+        counts: list[int],
+        peer: int = 0,
+        peer_worker: int = 0,
+    ) -> None:
         self.ledger.grant(
             Granted(
                 worker=worker,
@@ -62,6 +69,7 @@ class LedgerHistory(RuleBasedStateMachine):
                 firsts=firsts,
                 counts=counts,
                 peer=peer,
+                peer_worker=peer_worker,
             )
         )
 
@@ -145,6 +153,8 @@ class LedgerHistory(RuleBasedStateMachine):
                 twin = ledger.twins.get(token)
                 if twin is None or (index, token) < (twin[1], twin[0]):
                     held += range(lease.first, lease.end)
+        assert ledger.outstanding == sum(len(holder.leases) for holder in ledger.holders.values())
+        assert ledger.unassigned == len(free)
         done = [batch for first, end in ledger.done for batch in range(first, end)]
         assert sorted([*free, *held, *done]) == list(range(ledger.batches))
         assert sorted([*self.committed, *ledger.dead]) == done
@@ -171,3 +181,10 @@ def test_intervals_are_what_a_set_of_numbers_is() -> None:
             assert kept.total == len(plain)
             assert all((n in kept) == (n in plain) for n in range(70))
             assert kept.covers(first, end)
+            if chance.random() < 0.3:
+                low, high = chance.choice(list(kept))
+                first = chance.randrange(low, high)
+                end = chance.randrange(first, high) + 1
+                assert kept.remove(first, end)
+                assert not kept.remove(first, end), "it is not there any more"
+                plain -= set(range(first, end))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from rover_bus.events.deciding import Hold
 from rover_bus.events.log import Granted, Returned
 from rover_bus.events.requests import (
     ALREADY,
@@ -58,7 +59,10 @@ def leased_twice(desk, ledger_type):
     it.first = it.lease(0, 1, wanted=9, rate=1.0).tokens
     it.lease(1, 1, rate=1.0)
     it.now += 60.0
-    it.second = it.lease(1, 2, rate=1.0)
+    it.beat(0, 1, held=it.first)
+    assert isinstance(it.lease(1, 2, rate=1.0), Hold)
+    it.tick(0.25)
+    [(_, it.second)] = it.released
     assert it.records(Granted)[-1].peer in it.first
     return it
 

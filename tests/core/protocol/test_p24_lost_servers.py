@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from rover_bus.events.facts import HostExited
@@ -93,8 +95,8 @@ def test_a_new_plan_forgets_the_places_that_were_done(desk):
 def test_after_a_take_over_a_stalled_tail_is_still_noticed():
     """A new master has heard of no progress: its count begins when it first asks, not never."""
     watch = Watch(1.0)
-    assert not watch.late(0, 1, 1.0, 100.0)
-    assert watch.late(0, 1, 1.0, 104.0)
+    assert watch.rate_to_beat(0, 1, 100.0) == math.inf
+    assert watch.rate_to_beat(0, 1, 104.0) < 0.0, "any idle worker would be faster"
 
 
 def test_a_server_lost_before_the_data_set_is_known_is_routed_around_too(desk):

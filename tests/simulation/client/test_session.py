@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rover_bus.client.lease import Assigned, Work
-from rover_bus.client.session import Session, reason_to_stop
+from rover_bus.client.session import reason_to_stop
 from rover_bus.events import subjects
 from rover_bus.events.codec import decode, encode
 from rover_bus.events.errors import Refused
@@ -413,35 +413,3 @@ def test_a_foreign_message_as_an_answer_is_no_answer(play: Play) -> None:
         exact(world, await world.ended())
 
     play(scenario)
-
-
-def waits_at_the_ends_of_epochs(play: Play, deaf: bool) -> float:
-    """Return how long workers of unequal speed stood without a batch in all."""
-
-    async def scenario(world: World) -> float:
-        waits: list[float] = []
-        loop = asyncio.get_running_loop()
-
-        class Timed(Session):
-            async def take(self) -> Assigned | None:
-                began = loop.time()
-                assigned = await super().take()
-                if assigned is not None:
-                    waits.append(loop.time() - began)
-                return assigned
-
-            async def _hear_of_epochs(self) -> Any:
-                return None if deaf else await super()._hear_of_epochs()
-
-        world.session_type = Timed
-        await world.begin()
-        world.worker("w0", 0, step_s=0.05)
-        world.worker("w1", 1, step_s=0.07)
-        exact(world, await world.ended())
-        return sum(waits)
-
-    return float(play(scenario))
-
-
-def test_a_worker_goes_on_as_soon_as_the_next_epoch_is_open(play: Play) -> None:
-    assert waits_at_the_ends_of_epochs(play, deaf=False) < waits_at_the_ends_of_epochs(play, deaf=True)

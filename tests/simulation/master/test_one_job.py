@@ -81,8 +81,6 @@ async def work(bus: Bus, job: str, index: int, done: list[tuple[int, int]]) -> N
             progress = Progress(
                 tokens=reply.tokens, uptos=[a + n for a, n in zip(reply.firsts, reply.counts, strict=True)]
             )
-        else:
-            await asyncio.sleep(reply.delay_s)
     await call(bus, job, LeaveRequest(**who))
 
 

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from rover_bus.events.codec import encode
+from rover_bus.events.deciding import Hold
 from rover_bus.events.errors import BusError
 from rover_bus.events.facts import (
     HostExited,
@@ -37,10 +38,10 @@ LOSES_ACKS = Faults(ack_lost=1.0)
 
 class Hasty(Shell):
     def submit(self, input, respond=None):
-        records, reply = self.decider.decide(input, self.clock())
+        records, reply, _ = self.decider.decide(input, self.clock())
         self._pending += records
         self._wake.set()
-        if respond is not None and reply is not None:
+        if respond is not None and reply is not None and not isinstance(reply, Hold):
             respond(encode(reply))
 
 

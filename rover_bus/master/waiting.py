@@ -1,0 +1,127 @@
+"""Lease requests that the master holds because nothing can be granted now: the end of an epoch, servers that start, a dry stream.
+
+Fed by the decider with requests that leasing.py gave a Hold, asked by it after every decision which of them to look at again. A
+decision that changes nothing for those that wait costs one comparison, however many they are: what could change it is a mark of
+the state, work that is free, or a lease that was cancelled. Nothing of this is logged: a master that ends drops what it held, and
+workers ask its successor (P7).
+
+Idle workers (they hold no lease) come before those that only want their next lease early.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rover_bus.events.identity import Member
+from rover_bus.events.requests import LeaseRequest
+from rover_bus.master.leasing import may_grant
+from rover_bus.master.state import State
+from rover_bus.master.watch import Watch
+
+
+class Waiting:
+    """Held requests by member, the longest held first. All times are seconds of the decider's clock. `some`: whether any is held."""
+
+    def __init__(self) -> None:
+        self.some = False
+        self._idle: dict[Member, tuple[LeaseRequest, float]] = {}
+        self._busy: dict[Member, tuple[LeaseRequest, float]] = {}
+        self._gone: list[Member] = []
+        self._mark: object = None
+        self._ticked: float | None = None
+
+    def __contains__(self, member: Member) -> bool:
+        return member in self._idle or member in self._busy
+
+    def hold(self, request: LeaseRequest, state: State, now: float) -> None:
+        """Keep a request, behind those that are held already."""
+        if not self.some:
+            self._mark, self.some = _mark(state), True
+        ledger = state.ledger
+        busy = ledger is not None and ledger.holders[request.member.index].leases
+        (self._busy if busy else self._idle)[request.member] = (request, now)
+
+    def drop(self, member: Member) -> LeaseRequest | None:
+        """Forget a request and return it; None when none was held."""
+        held = self._idle.pop(member, None) or self._busy.pop(member, None)
+        self.some = bool(self._idle or self._busy)
+        return held[0] if held is not None else None
+
+    def newest(self, member: Member) -> int:
+        """Return the number of the request that a member has here, 0 for none."""
+        held = self._idle.get(member) or self._busy.get(member)
+        return held[0].request if held is not None else 0
+
+    def leave(self, member: Member) -> None:
+        """A member is gone: whatever it asked is to be refused."""
+        if member in self:
+            self._gone.append(member)
+
+    def due(self, state: State, *, ticked: bool) -> Iterator[LeaseRequest]:
+        """Yield those that may be answered otherwise than before. Grants in between are taken into account."""
+        mark, ledger = _mark(state), state.ledger
+        gone, self._gone = self._gone, []
+        if mark != self._mark:
+            self._mark = mark
+            yield from self._all()
+            return
+        yield from self._of(gone)
+        if ledger is None or not may_grant(state):
+            return
+        if ledger.cancelled:
+            lives = [state.lives.get(f"worker-{index}") for index in sorted(ledger.cancelled)]
+            ledger.cancelled.clear()
+            yield from self._of([life.member for life in lives if life is not None])
+        for line in (self._idle, self._busy if ticked else {}):
+            if ledger.unassigned:
+                for request, _ in list(line.values()):
+                    yield request
+                    if not ledger.unassigned:
+                        return
+
+    def expired(self, interval_s: float, now: float) -> Iterator[LeaseRequest]:
+        """Yield, on a tick, those that would be held for more than one heartbeat if they were not answered before the next tick."""
+        gap = now - self._ticked if self._ticked is not None else 0.0
+        self._ticked = now
+        for line in (self._idle, self._busy):
+            for request, since in list(line.values()):
+                if now + gap < since + interval_s:
+                    break
+                yield request
+
+    def late(self, state: State, watch: Watch, now: float) -> Iterator[tuple[LeaseRequest, int, int]]:
+        """Yield (request, worker, token) for each lease of the tail that an idle worker shall take too: the fastest the largest.
+
+        The one walk over all leases, on ticks. A lease that the fastest of the idle would not do sooner is nobody's.
+        """
+        ledger = state.ledger
+        if not self._idle or ledger is None or ledger.unassigned or not may_grant(state):
+            return
+        idle = sorted((request for request, _ in self._idle.values()), key=lambda r: -r.rate)
+        found = [
+            (lease.end - lease.first, watch.rate_to_beat(worker, lease.end - lease.first, now), worker, token)
+            for worker, token, lease in ledger.held_alone()
+        ]
+        found = sorted((each for each in found if each[1] < idle[0].rate), key=lambda each: -each[0])
+        for request in idle:
+            at = next((at for at, each in enumerate(found) if each[1] < request.rate), None)
+            if at is None:
+                return
+            _, _, worker, token = found.pop(at)
+            yield request, worker, token
+
+    def _all(self) -> list[LeaseRequest]:
+        return [request for line in (self._idle, self._busy) for request, _ in line.values()]
+
+    def _of(self, members: list[Member]) -> list[LeaseRequest]:
+        held = [self._idle.get(member) or self._busy.get(member) for member in members]
+        return [each[0] for each in held if each is not None]
+
+
+def _mark(state: State) -> object:
+    """What the answers to all requests that wait depend on, besides work that is free."""
+    ledger = state.ledger
+    if ledger is None:
+        return state.generation
+    over = state.stop == "finish" and not ledger.outstanding
+    return state.generation, state.phase, state.stop, state.plan, ledger.epoch, ledger.complete, over
