@@ -344,7 +344,9 @@ def waiting_alone(workers: int, requests: int = 20_000) -> float:
     )
     decider.decide(TookOver("m", 1), now)
     decider.decide(Noticed(JobSubmitted(job="j", spec=spec, uid="0123456789ab"), "F:1"), now)
-    decider.decide(Noticed(PlanProposed(job="j", plan=1, workers=workers, servers=0, hosts=["h"]), "F:2"), now)
+    decider.decide(
+        Noticed(PlanProposed(job="j", plan=1, workers=workers, servers=0, hosts=["h"]), "F:2"), now
+    )
     for index in range(workers):
         member = Member("worker", index, 1)
         decider.decide(Asked(JoinRequest(member=member, nonce=f"n{index}")), now)
@@ -439,7 +441,11 @@ def show_waiting(seconds: float, as_json: bool) -> None:
     print("workers  waiting  requests/s  master CPU %  decider us/request")
     for workers in (20, 1000):
         row = measure_waiting(workers, seconds)
-        print("{workers:7} {waiting:8} {requests_per_second:11} {master_cpu_percent:13} {decider_us_a_request:19}".format(**row))
+        print(
+            "{workers:7} {waiting:8} {requests_per_second:11} {master_cpu_percent:13} {decider_us_a_request:19}".format(
+                **row
+            )
+        )
         rows.append(row)
     if as_json:
         print(json.dumps({"waiting": rows}))

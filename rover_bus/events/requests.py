@@ -173,8 +173,9 @@ class LeaseReply(Reply, frozen=True, kw_only=True, tag="leased.v1"):
 
     `outcome`: granted; wait (all is leased); idle (no partition has data); closed (no epoch is left: training is over); drain
     (leave). After wait and idle the worker repeats its request under the same number, at once: a request that reports nothing and
-    gets nothing is held by the master until it has something to say, at most one heartbeat (P7). `answers[i]` belongs to `progress.tokens[i]`. `cancelled`: tokens to stop working on.
-    `spans`: for a stream, what the batches are: (partition, first batch, end batch, first offset, end offset).
+    gets nothing is held by the master until it has something to say, at most one heartbeat (P7). `answers[i]` belongs to
+    `progress.tokens[i]`. `cancelled`: tokens to stop working on. `spans`: for a stream, what the batches are: (partition, first
+    batch, end batch, first offset, end offset).
     """
 
     request: int

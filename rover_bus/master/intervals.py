@@ -1,4 +1,4 @@
-"""A set of batches as half-open intervals: what of an epoch is committed, and what was given back (protocol P3: a set, no watermark).
+"""A set of batches as half-open intervals: what of an epoch is committed, what was given back (P3: a set, no watermark).
 
 Fed and asked by the ledger. Additions are disjoint (a batch is committed once) and nearly in order: a prefix [0, low) takes what
 comes in order, in constant time; the islands above it lie in two ascending lists and are found by bisection. Memory grows with the

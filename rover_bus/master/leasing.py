@@ -142,7 +142,7 @@ def _grant(
 def _how_much(
     ledger: Ledger, spec: JobSpec, free: int, request: LeaseRequest, holder: Holder, watch: Watch
 ) -> tuple[int, int]:
-    """Return how many leases this worker may get of the free batches, and how large. When more is leased than is free, its share."""
+    """Return how many leases this worker may get, and how large. When more is leased than is free, each has its share."""
     wanted = min(request.wanted, MAX_WANTED)
     size = lease_batches(spec.leases, request.rate, free, len(ledger.holders))
     if ledger.streams is not None or 2 * free > ledger.remaining:

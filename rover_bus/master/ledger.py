@@ -67,7 +67,9 @@ class Ledger:
             int, tuple[int, int]
         ] = {}  # token -> (other token, its worker): leased twice at the tail
         self.outstanding = 0  # leases held, by all together
-        self.cancelled: set[int] = set()  # workers that lost a lease to another's commit; who asks for it clears it
+        self.cancelled: set[int] = (
+            set()
+        )  # workers that lost a lease to another's commit; who asks for it clears it
         self.streams = Streams(dataset.batch_size, dataset.partitions) if dataset.streaming else None
         self.committed_before = 0  # samples of closed epochs
         self.dead_before = 0

@@ -20,7 +20,7 @@ from rover_bus.master.watch import Watch
 
 
 class Waiting:
-    """Held requests by member, the longest held first. All times are seconds of the decider's clock. `some`: whether any is held."""
+    """Held requests by member, the longest held first; `some`: whether there is any. Times are seconds of the decider's clock."""
 
     def __init__(self) -> None:
         self.some = False

@@ -38,7 +38,9 @@ class Counted(dict[int, Any]):
 
 def ask(decider: Decider, index: int, now: float = 0.0, **fields: Any) -> Any:
     member = Member("worker", index, 1)
-    request = LeaseRequest(**{"member": member, "history": decider.history, "request": 1, "rate": 0.1, **fields})
+    request = LeaseRequest(
+        **{"member": member, "history": decider.history, "request": 1, "rate": 0.1, **fields}
+    )
     return decider.decide(Asked(request), now)
 
 

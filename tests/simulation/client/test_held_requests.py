@@ -41,7 +41,9 @@ class Counting(service.ServedDecider):
     def decide(self, input: Any, now: float) -> Decision:
         decision = super().decide(input, now)
         Counting.held += isinstance(decision.reply, Hold)
-        Counting.released += sum(bool(reply.tokens) for _, reply in decision.released if hasattr(reply, "tokens"))
+        Counting.released += sum(
+            bool(reply.tokens) for _, reply in decision.released if hasattr(reply, "tokens")
+        )
         return decision
 
 
