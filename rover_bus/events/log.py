@@ -33,6 +33,7 @@ from rover_bus.events.poison import FailedFact
 from rover_bus.events.record import Caused as Caused
 from rover_bus.events.record import Record as Record
 from rover_bus.events.requests import ServerAddress
+from rover_bus.events.search_log import CheckpointFound, NoneUsable, SearchOrdered
 
 # -- the job -----------------------------------------------------------------------------------------------------------
 
@@ -434,6 +435,9 @@ AnyRecord = (
     | CutSuperseded
     | CutFailed
     | Restored
+    | SearchOrdered
+    | CheckpointFound
+    | NoneUsable
     | SnapshotChunk
 )
 RECORDS: tuple[type[Record], ...] = get_args(AnyRecord)
