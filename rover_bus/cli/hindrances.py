@@ -14,7 +14,7 @@ from rover_bus.cli.history import JobView
 from rover_bus.events.bus import Bus, Entry
 from rover_bus.events.leadership import read_leader
 from rover_bus.events.streams import LEADERS, PRESENCE
-from rover_bus.master.state import State
+from rover_bus.master.state import Search, State
 
 BRAIN_KEY = "brain.leader"
 UP_AGAIN = "`rover up` there"
@@ -59,12 +59,24 @@ def hindrance(view: JobView, state: State, present: Present) -> str:
         return _no_plan(view, present)
     if view.job not in present.leaders:
         return _no_master(view, state, present)
+    if state.search is not None:
+        return _no_checkpoint(view.job, state.search)
     if state.paused:
         return f"paused: `rover resume {view.job}`"
     if state.plan == 0 and state.waiting is not None:
         return f"plan {state.waiting.plan} waits for a person: `rover plan approve {view.job}`"
     return _missing_members(state, present.hosts) or (
         str(view.checkpoints) if state.phase == "training" else ""
+    )
+
+
+def _no_checkpoint(job: str, search: Search) -> str:
+    if not search.asking:
+        return f"looks for a checkpoint to go back to, on host {search.host}"
+    first = f" ({search.problems[0]})" if search.problems else ""
+    return (
+        f"none of its checkpoints can be restored{first}: `rover resume {job} --from-nothing`, or `--checkpoint N`; "
+        f"`rover events {job} -k checkpoint.none_usable` has all reasons"
     )
 
 

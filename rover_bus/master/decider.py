@@ -32,6 +32,7 @@ from rover_bus.master import (
     concluding,
     cutting,
     failing,
+    finding,
     hosts,
     leasing,
     lifecycle,
@@ -39,6 +40,7 @@ from rover_bus.master import (
     publishing,
     recovery,
     rollout,
+    searching,
 )
 from rover_bus.master.evolution import evolve
 from rover_bus.master.fences import fence, refusal
@@ -64,6 +66,7 @@ class Decider:
         self.pace = cutting.Pace()
         self.waiting = Waiting()
         self._released: list[tuple[Member, Reply | None]] = []
+        self.search_clock = searching.SearchClock()
 
     @property
     def history(self) -> int:
@@ -235,6 +238,7 @@ class Decider:
         yield from rollout.tick(self.state, self.patience, self.telemetry, now)
         yield from lifecycle.fill_gaps(self.state, self.commands)
         yield from cutting.tick(self.state, self.pace, now)
+        yield from finding.tick(self.state, self.search_clock, now, self.commands)
         yield from self._report(now)
         return None
 
@@ -260,6 +264,7 @@ class Decider:
         self.patience = Patience()
         self.pace = cutting.Pace()
         self.waiting = Waiting()
+        self.search_clock = searching.SearchClock()
         for life in self.state.lives.values():
             self.watch.hear(life.member, now)
         if input.log_lost:

@@ -268,6 +268,8 @@ def _rewind(state: State, record: log.Rewound) -> None:
     cut_evolution.rewind(state, record)
     dump = msgspec.msgpack.decode(record.ledger)
     state.ledger = None if dump is None else _rewound_ledger(dump, record.generation, state)
+    if state.dataset is None and state.ledger is not None:
+        state.dataset = state.ledger.dataset  # the log has lost it; the checkpoint knows it (P21)
     state.routing = None
     state.acking = []
     state.rollout = None

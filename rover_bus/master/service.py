@@ -81,6 +81,7 @@ def wiring(job: str, snapshot_every_batches: int = 2000, tick_s: float = 0.25) -
             subjects.host_facts(fact="part_persisted"),
             subjects.host_facts(fact="part_failed"),
             subjects.host_facts(fact="manifest_written"),
+            subjects.host_facts(fact="storage_searched"),
         ],
         publishes=[subjects.job_facts(job)],
         service=f"rover-master-{job}",
