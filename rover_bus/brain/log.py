@@ -23,7 +23,7 @@ from rover_bus.events.facts import (
 from rover_bus.events.identity import HostCapacity, MasterSeat, Member
 from rover_bus.events.job import JobSpec, PlanMode
 from rover_bus.events.log import Caused, SnapshotChunk
-from rover_bus.events.poison import FailedFact
+from rover_bus.events.poison import Failure
 
 # What the Brain takes in as it was said; all else it keeps in a form of its own.
 Heard = (
@@ -221,6 +221,17 @@ class Proposed(Caused, frozen=True, kw_only=True, tag="brain.plan.proposed"):
     plan: PlanProposed
 
 
+class BrainRuleSwitched(Caused, frozen=True, kw_only=True, tag="brain.rule.switched"):
+    """A rule is left out (`off`), because it raised in three incarnations of this release, or runs again. `job` "": of all jobs."""
+
+    rule: str
+    off: bool
+    release: str
+    why: str = ""
+    job: str = ""
+    jobs: list[str] = []  # that there are, where it is of all: they are told
+
+
 BrainRecord = (
     BrainTermBegun
     | HostSeen
@@ -238,6 +249,7 @@ BrainRecord = (
     | HotServerFound
     | Foreseen
     | Proposed
+    | BrainRuleSwitched
     | SnapshotChunk
 )
 
@@ -253,7 +265,7 @@ class BrainBatch(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", ta
     records: list[BrainRecord]
     inputs: dict[str, int] = {}
     after: str = ""
-    failed: list[FailedFact] = []
+    failed: list[Failure] = []
     time_ms: int = 0
 
     @property

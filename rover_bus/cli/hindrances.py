@@ -61,12 +61,17 @@ def hindrance(view: JobView, state: State, present: Present) -> str:
         return _no_master(view, state, present)
     if state.search is not None:
         return _no_checkpoint(view.job, state.search)
+    if exact := [rule for rule, off in state.rules_off.items() if off.exact and state.paused]:
+        off = state.rules_off[exact[0]]
+        return f"paused: rule {exact[0]!r} of {off.release} failed three times ({off.why}): `rover resume {view.job}` tries again"
     if state.paused:
         return f"paused: `rover resume {view.job}`"
     if state.plan == 0 and state.waiting is not None:
         return f"plan {state.waiting.plan} waits for a person: `rover plan approve {view.job}`"
-    return _missing_members(state, present.hosts) or (
-        str(view.checkpoints) if state.phase == "training" else ""
+    return (
+        _missing_members(state, present.hosts)
+        or (str(view.checkpoints) if state.phase == "training" else "")
+        or rules_off(view)
     )
 
 
@@ -78,6 +83,14 @@ def _no_checkpoint(job: str, search: Search) -> str:
         f"none of its checkpoints can be restored{first}: `rover resume {job} --from-nothing`, or `--checkpoint N`; "
         f"`rover events {job} -k checkpoint.none_usable` has all reasons"
     )
+
+
+def rules_off(view: JobView) -> str:
+    """Say which rules are left out of a job's ticks, and why; "" for none."""
+    said = [
+        f"rule {rule!r} is switched off, it failed three times: {why}" for rule, why in view.rules_off.items()
+    ]
+    return "; ".join(said)
 
 
 def _no_plan(view: JobView, present: Present) -> str:

@@ -44,6 +44,11 @@ def _tell_job(fact: Fact) -> str:
             return f"plan {plan} is carried out: {_count(workers, 'worker')}, {_count(servers, 'server')}"
         case facts.PlanRefused(plan=plan, reason=reason):
             return f"plan {plan} refused: {reason}"
+        case facts.RuleSwitchedOff(rule=rule, why=why, release=release, exact=exact):
+            then = "the job is paused" if exact else f"left out until another release than {release} is here"
+            return f"rule {rule!r} failed in three incarnations ({why}): {then}"
+        case facts.RuleSwitchedOn(rule=rule, release=release):
+            return f"rule {rule!r} runs again, under {release}"
         case facts.ResultReported(task=task, values=values):
             return f"{task}: " + ", ".join(f"{key} {_figure(value)}" for key, value in values.items())
         case facts.JobReported(epoch=epoch, committed=committed, total=total, samples_per_second=rate):

@@ -26,7 +26,7 @@ from rover_bus.events.errors import (
 from rover_bus.events.leadership import Deposed
 from rover_bus.events.log import Record, SnapshotChunk
 from rover_bus.events.logs import get_logger
-from rover_bus.events.poison import FailedFact, not_yet_consumed
+from rover_bus.events.poison import Failure, to_keep
 from rover_bus.events.streams import LOG
 from rover_bus.events.subjects import BRAIN_LOG
 
@@ -45,7 +45,7 @@ class Batch(Protocol):
     history: int
     records: list[Any]
     inputs: dict[str, int]
-    failed: list[FailedFact]
+    failed: list[Failure]
 
 
 class Journal:
@@ -67,7 +67,7 @@ class Journal:
         self.history = 0
         self.number = 0
         self.inputs: dict[str, int] = {}
-        self.failed: list[FailedFact] = []
+        self.failed: list[Failure] = []
         self.inputs_ms = 0  # when the broker stored the first batch that said so
         self.batches_since_snapshot = 0
         self.records_replayed = 0
@@ -143,7 +143,7 @@ class Journal:
         replay what they wrote and try again. See `fit` for what one batch can hold.
         """
         self.number += 1
-        self.inputs, self.failed = dict(inputs), not_yet_consumed(self.failed, inputs)
+        self.inputs, self.failed = dict(inputs), to_keep(self.failed, inputs)
         self.sequence = await self._store(self._encode(records), self._id(), candidate)
         self._last = self._id()
         self.batches_since_snapshot += 1

@@ -18,6 +18,7 @@ from rover_bus.events.facts import (
 )
 from rover_bus.events.log import PauseSet, PlanCheck, PlanRefusal, Record
 from rover_bus.master import finding, lifecycle, rollout
+from rover_bus.master.guarding import try_again
 from rover_bus.master.planning import Commands, plan_members, present_servers, remove_places, resume_members
 from rover_bus.master.state import State
 
@@ -173,6 +174,7 @@ def pause(
         yield PauseSet(paused=True, workers=len(places), reason=fact.reason, by=fact.by, cause=cause)
         yield remove_places(state, places, cause, f"paused{f': {fact.reason}' if fact.reason else ''}")
     else:
+        yield from try_again(state, cause, fact.by or "somebody")
         record = resume_members(state, cause, "resumed")
         yield PauseSet(paused=False, workers=record.workers, reason=fact.reason, by=fact.by, cause=cause)
         yield record

@@ -98,6 +98,14 @@ class Tried(msgspec.Struct):
     reason: str
 
 
+class RuleOff(msgspec.Struct):
+    """A rule that is left out: see guarding.py."""
+
+    release: str
+    why: str = ""
+    exact: bool = False
+
+
 class Counts(msgspec.Struct):
     """What happened so far; `rover jobs` and the job's summary read them."""
 
@@ -174,6 +182,7 @@ class State:
     )  # of slots, as last routed: a rewind does not change them
     going_back: dict[int, int] = field(default_factory=dict)  # servers on their way back to a cut, by index
     restoring: RestoreOrder | None = None  # that cut
+    rules_off: dict[str, RuleOff] = field(default_factory=dict)  # by name
     stop: str = ""
     stop_reason: str = ""
     end: tuple[str, str, str] = ("", "", "")  # state, reason, detail
@@ -262,5 +271,6 @@ _TYPED: dict[str, Any] = {
     "restoring": RestoreOrder | None,
     "search": Search | None,
     "tried": list[Tried],
+    "rules_off": dict[str, RuleOff],
     "counts": Counts,
 }

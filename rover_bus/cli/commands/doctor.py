@@ -157,14 +157,21 @@ async def _look_at_bus(bus: NatsBus, stack: Address) -> list[Finding]:
 async def _look_at_logs(bus: NatsBus, present: Present) -> list[Finding]:
     """Find logs that nobody can lead from, and jobs that wait for somebody who is not there."""
     from rover_bus.cli.brain_state import read_brain
-    from rover_bus.cli.hindrances import hindrance
+    from rover_bus.cli.hindrances import hindrance, rules_off
     from rover_bus.cli.history import read_jobs
     from rover_bus.cli.progress import Progress
     from rover_bus.events.journal import LogDamaged
 
     found = []
     try:
-        await read_brain(bus)
+        brain = await read_brain(bus)
+        found += [
+            Finding(
+                "bad",
+                f"the Brain's rule {rule!r} is switched off under {off.release}: it failed three times: {off.why}",
+            )
+            for rule, off in brain.state.rules_off.items()
+        ]
     except LogDamaged as error:
         found.append(Finding("bad", str(error)))
     foreign: list[Happened] = []
@@ -180,6 +187,7 @@ async def _look_at_logs(bus: NatsBus, present: Present) -> list[Finding]:
         except LogDamaged as error:
             found.append(Finding("bad", f"job {view.job}: {error}"))
         else:
+            found += [Finding("bad", f"job {view.job}: {off}")] if (off := rules_off(view)) else []
             waits_for = hindrance(view, progress.state, present)
             found += [Finding("note", f"job {view.job}: {waits_for}")] if waits_for else []
             found += _look_at_own_storage(progress.state.spec)
