@@ -48,7 +48,8 @@ def draw(seed: int) -> list[Strike]:
 async def train(bus: NatsBus, stack: RunningStack, spec: JobSpec, strikes: list[Strike]) -> dict[str, Any]:
     """Train one job to its end, striking meanwhile; return its report (docs/cli.md), with the strikes that were made."""
     progress, tally, began_s = Progress(bus, spec.name), Tally(), time.monotonic()
-    following = await progress.follow() if strikes else None
+    if strikes:
+        await progress.follow()
     chaos = Chaos(stack, bus, spec.name, progress, lambda _: None)
     sequence = await submit(bus, spec)
     striking = asyncio.create_task(chaos.run(strikes))
@@ -58,8 +59,7 @@ async def train(bus: NatsBus, stack: RunningStack, spec: JobSpec, strikes: list[
     finally:
         striking.cancel()
         await asyncio.gather(striking, return_exceptions=True)
-        if following is not None:
-            await following.stop()
+        await progress.stop()
     report = sum_up(spec.name, ended, tally, wall_s=time.monotonic() - began_s)
     return report | {"struck": [f"{each.name} at {each.strike.at:.2f}" for each in chaos.struck]}
 

@@ -6,6 +6,7 @@ import msgspec
 
 from rover_bus.brain.decisions.arbitration import Budget
 from rover_bus.brain.decisions.warm_start import PastJob
+from rover_bus.events.batch import BatchHeader
 from rover_bus.events.facts import (
     ClusterModeSet,
     JobPaused,
@@ -23,7 +24,6 @@ from rover_bus.events.facts import (
 from rover_bus.events.identity import HostCapacity, MasterSeat, Member
 from rover_bus.events.job import JobSpec, PlanMode
 from rover_bus.events.log import Caused, SnapshotChunk
-from rover_bus.events.poison import Failure
 
 # What the Brain takes in as it was said; all else it keeps in a form of its own.
 Heard = (
@@ -221,17 +221,6 @@ class Proposed(Caused, frozen=True, kw_only=True, tag="brain.plan.proposed"):
     plan: PlanProposed
 
 
-class BrainRuleSwitched(Caused, frozen=True, kw_only=True, tag="brain.rule.switched"):
-    """A rule is left out (`off`), because it raised in three incarnations of this release, or runs again. `job` "": of all jobs."""
-
-    rule: str
-    off: bool
-    release: str
-    why: str = ""
-    job: str = ""
-    jobs: list[str] = []  # that there are, where it is of all: they are told
-
-
 BrainRecord = (
     BrainTermBegun
     | HostSeen
@@ -249,25 +238,11 @@ BrainRecord = (
     | HotServerFound
     | Foreseen
     | Proposed
-    | BrainRuleSwitched
     | SnapshotChunk
 )
 
 
-class BrainBatch(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="brain.batch.v1"):
-    """One append of the Brain; the fields are those of events.log.LogBatch."""
+class BrainBatch(BatchHeader, frozen=True, kw_only=True, tag="brain.batch.v1"):
+    """One append of the Brain."""
 
-    job: str
-    history: int
-    term: int
-    holder: str
-    number: int
     records: list[BrainRecord]
-    inputs: dict[str, int] = {}
-    after: str = ""
-    failed: list[Failure] = []
-    time_ms: int = 0
-
-    @property
-    def id(self) -> tuple[int, int, str, int]:
-        return (self.history, self.term, self.holder, self.number)

@@ -13,6 +13,7 @@ from rover_bus.events.bus import Bus
 from rover_bus.events.deciding import Wiring
 from rover_bus.events.job import PlanMode
 from rover_bus.events.shell import Shell
+from rover_bus.events.streams import KEEP_LOG, KeepLog
 
 FOLLOWED = (
     "job.submitted",
@@ -46,6 +47,7 @@ def build_brain(
     leader_ttl_s: float = LEADER_TTL_S,
     mode: PlanMode = "auto",
     quotas: Mapping[str, Budget] = NO_QUOTAS,
+    keep_log: KeepLog = KEEP_LOG,
 ) -> tuple[Shell, BrainDecider]:
     """Return a Brain ready to run (`await shell.run()`). `history` is a fresh random number, used when the log is new.
 
@@ -64,6 +66,9 @@ def build_brain(
             subjects.cluster_facts(),
         ],
         publishes=[subjects.job_facts(kind=kind) for kind in publishing.KINDS],
+        purges=[subjects.host_facts()],
+        of_all_jobs=True,
+        keep_log=keep_log,
         samples=["rover.profile.>"],
         tick_s=TICK_S,
     )

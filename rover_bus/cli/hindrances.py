@@ -11,13 +11,15 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from rover_bus.cli.history import JobView
-from rover_bus.events.bus import Bus, Entry
+from rover_bus.events.bus import Bus
 from rover_bus.events.leadership import read_leader
+from rover_bus.events.looks import present_entries
 from rover_bus.events.streams import LEADERS, PRESENCE
-from rover_bus.master.state import Search, State
+from rover_bus.master.state import State
 
 BRAIN_KEY = "brain.leader"
 UP_AGAIN = "`rover up` there"
+MANY_WAIT = 50  # facts of one job on their way: more than any one decision makes
 
 
 @dataclass(slots=True)
@@ -31,66 +33,35 @@ class Present:
 
 async def read_present(bus: Bus) -> Present:
     """Read it from the buckets."""
-    led = {entry.key: read_leader(entry) for entry in await _entries(bus, LEADERS)}
+    led = {key: read_leader(entry) for key, entry in (await present_entries(bus, LEADERS, "*")).items()}
+    hosts = await present_entries(bus, PRESENCE, "*")
     return Present(
-        hosts={entry.key for entry in await _entries(bus, PRESENCE) if entry.expires},
+        hosts={key for key, entry in hosts.items() if entry.expires},
         leaders={job: leader.holder for job, leader in led.items() if leader is not None and leader.term},
         brain=read_leader(await bus.get(LEADERS, BRAIN_KEY)) is not None,
     )
 
 
-async def _entries(bus: Bus, bucket: str) -> list[Entry]:
-    found: list[Entry] = []
+def hindrance(view: JobView, state: State, present: Present, waiting: int = 0) -> str:
+    """Say what a job that has not ended waits for; "" where nothing stands in its way. `state`: what its own log tells.
 
-    def note(entry: Entry) -> None:
-        if entry.value is not None:
-            found.append(entry)
-
-    watch = await bus.watch(bucket, "*", note)
-    await watch.stop()
-    return found
-
-
-def hindrance(view: JobView, state: State, present: Present) -> str:
-    """Say what a job that has not ended waits for; "" where nothing stands in its way. `state`: what its own log tells."""
+    `waiting`: facts that its log says had not left.
+    """
     if view.ended_ms:
         return ""
+    if waiting >= MANY_WAIT:
+        return f"trains on, but {waiting} facts of it cannot be stored: is the store full? `rover doctor`"
     if not view.planned:
         return _no_plan(view, present)
     if view.job not in present.leaders:
         return _no_master(view, state, present)
-    if state.search is not None:
-        return _no_checkpoint(view.job, state.search)
-    if exact := [rule for rule, off in state.rules_off.items() if off.exact and state.paused]:
-        off = state.rules_off[exact[0]]
-        return f"paused: rule {exact[0]!r} of {off.release} failed three times ({off.why}): `rover resume {view.job}` tries again"
     if state.paused:
         return f"paused: `rover resume {view.job}`"
     if state.plan == 0 and state.waiting is not None:
         return f"plan {state.waiting.plan} waits for a person: `rover plan approve {view.job}`"
-    return (
-        _missing_members(state, present.hosts)
-        or (str(view.checkpoints) if state.phase == "training" else "")
-        or rules_off(view)
+    return _missing_members(state, present.hosts) or (
+        str(view.checkpoints) if state.phase == "training" else ""
     )
-
-
-def _no_checkpoint(job: str, search: Search) -> str:
-    if not search.asking:
-        return f"looks for a checkpoint to go back to, on host {search.host}"
-    first = f" ({search.problems[0]})" if search.problems else ""
-    return (
-        f"none of its checkpoints can be restored{first}: `rover resume {job} --from-nothing`, or `--checkpoint N`; "
-        f"`rover events {job} -k checkpoint.none_usable` has all reasons"
-    )
-
-
-def rules_off(view: JobView) -> str:
-    """Say which rules are left out of a job's ticks, and why; "" for none."""
-    said = [
-        f"rule {rule!r} is switched off, it failed three times: {why}" for rule, why in view.rules_off.items()
-    ]
-    return "; ".join(said)
 
 
 def _no_plan(view: JobView, present: Present) -> str:

@@ -5,13 +5,20 @@ Fed by the LOG stream; read by the demo's progress bar and by chaos.py, which st
 
 from __future__ import annotations
 
+import asyncio
+
 from rover_bus.events import subjects
 from rover_bus.events.bus import Bus, Stored, Subscription
+from rover_bus.events.errors import BusError
 from rover_bus.events.journal import ChainBroken, Journal, LogDamaged
 from rover_bus.events.log import Granted, LogBatch
+from rover_bus.events.logs import get_logger
 from rover_bus.events.streams import LOG
 from rover_bus.master.evolution import evolve
 from rover_bus.master.state import State
+
+AGAIN_S = 0.5
+log = get_logger("rover.progress")
 
 
 class Progress:
@@ -19,43 +26,78 @@ class Progress:
 
     def __init__(self, bus: Bus, job: str) -> None:
         self.state = State()
-        self.leases: dict[int, list[int]] = {}  # batches of the leases that each worker got, by its index
+        self.leases: dict[int, list[int]] = {}  # batches of leases since we look, by index of their worker
         self.damaged = False
-        self._bus = bus
+        self._bus, self._job = bus, job
         self._subject = subjects.job_log(job)
-        self._journal = Journal(bus, self._subject, job, "reader", LogBatch, lambda: 0)
+        self._journal = self._new_journal()
+        self._joined = True  # what arrives follows from what was read
+        self._subscription: Subscription | None = None
+        self._beginning_again: asyncio.Task[None] | None = None
 
-    async def follow(self) -> Subscription:
-        """Read from the beginning and go on."""
-        return await self._bus.follow(LOG, [self._subject], self._hear, start="first")
+    @property
+    def waiting(self) -> int:
+        """Facts of the job that had not left its master when it wrote last."""
+        return self._journal.waiting
+
+    async def follow(self) -> None:
+        """Read from the newest snapshot, and go on."""
+        beginning = await self._journal.beginning()
+        self._joined = True
+        self._subscription = await self._bus.follow(LOG, [self._subject], self._hear, start=beginning)
+
+    async def stop(self) -> None:
+        """Follow no more."""
+        subscription, self._subscription = self._subscription, None
+        if subscription is not None:
+            await subscription.stop()
 
     async def read(self) -> None:
         """Read what is there now. Raises LogDamaged."""
+        beginning = await self._journal.beginning()
         try:
-            async for stored in self._bus.read(LOG, self._subject):
+            async for stored in self._bus.read(LOG, self._subject, first=beginning):
                 self._take(stored)
         except ChainBroken as broken:
             raise await self._journal.judge(broken) from None
 
     def _hear(self, stored: Stored) -> None:
         """Take a batch that arrived. What cannot be replayed ends the reading, not its reader: `damaged` says so."""
-        if not self.damaged:
+        if self.damaged or not self._joined:
+            return
+        try:
+            self._take(stored)
+        except LogDamaged:
+            self.damaged = True
+        except ChainBroken as broken:
+            self._joined = False
+            self._beginning_again = asyncio.get_running_loop().create_task(self._begin_again(broken))
+
+    async def _begin_again(self, broken: ChainBroken) -> None:
+        """Our place in the log is gone (we were away, and it was purged or lost): the state is its newest snapshot's."""
+        await self.stop()
+        why = await self._journal.judge(broken)
+        self.damaged = isinstance(why, LogDamaged)
+        log.warning("reads the state from the newest snapshot again", job=self._job, why=str(why))
+        while not self.damaged:
+            self._journal, self.state = self._new_journal(), State()
             try:
-                self._take(stored)
-            except (LogDamaged, ChainBroken):
+                await self.follow()
+                break
+            except LogDamaged:
                 self.damaged = True
+            except BusError:
+                await asyncio.sleep(AGAIN_S)
+
+    def _new_journal(self) -> Journal:
+        return Journal(self._bus, self._subject, self._job, "reader", LogBatch, lambda: 0)
 
     def _take(self, stored: Stored) -> None:
         snapshot, records = self._journal.take(stored)
         if snapshot is not None:
             self.state = State.load(snapshot)
         for record in records:
-            try:
-                evolve(self.state, record)
-            except (ValueError, LookupError) as error:
-                raise LogDamaged(
-                    f"batch {stored.sequence} of {self._subject} does not follow from what stands before it ({error!r})"
-                ) from error
+            evolve(self.state, record)
             if isinstance(record, Granted):
                 self.leases.setdefault(record.worker, []).extend(record.counts)
 

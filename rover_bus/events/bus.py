@@ -115,6 +115,12 @@ class Bus(Protocol):
     async def last(self, stream: str, subject: str) -> Stored | None:
         """Return the last stored message on a subject (wildcards allowed), None when there is none."""
 
+    async def count(self, stream: str, subject: str, *, first: int = 1) -> int:
+        """Return how many messages are stored on a subject (wildcards allowed) from stream sequence `first` on."""
+
+    async def subjects(self, stream: str, subject: str) -> dict[str, int]:
+        """Return the subjects under which something is stored that `subject` takes (wildcards allowed), and how much."""
+
     async def follow(
         self,
         stream: str,

@@ -6,12 +6,11 @@ tail must notice, and must not take the new ones for known.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import aclosing
-from itertools import takewhile
-from typing import NamedTuple, cast
+from collections.abc import Mapping
+from typing import NamedTuple
 
-from rover_bus.events.bus import Bus, Stored
+from rover_bus.events.bus import Bus
+from rover_bus.events.looks import first_stored
 from rover_bus.events.streams import FACTS
 
 ALL = ">"
@@ -41,16 +40,33 @@ async def consumed_of_what_is_there(bus: Bus, inputs: Mapping[str, int], since_m
     """
     known = inputs.get(FACTS, 0)
 
-    def is_new(stored: Stored) -> bool:
-        return stored.sequence <= known and stored.time_ms > since_ms
-
     newest = await bus.last(FACTS, ALL)
     there = min(known, newest.sequence if newest is not None else 0)
-    if there:
-        reading = cast(AsyncGenerator[Stored, None], bus.read(FACTS, ALL, first=there))
-        async with aclosing(reading):
-            first = await anext(reading, None)
-        if first is not None and is_new(first):
-            facts = [stored async for stored in bus.read(FACTS, ALL)]
-            there = max((old.sequence for old in takewhile(lambda fact: not is_new(fact), facts)), default=0)
-    return {**inputs, FACTS: there}
+    low, high = 1, there + 1  # the first fact that was stored later is sought: times grow with numbers
+    if there and not await _is_new(bus, there, known, since_ms):
+        return {**inputs, FACTS: there}
+    while low < high:
+        middle = (low + high) // 2
+        if await _is_new(bus, middle, known, since_ms):
+            high = middle
+        else:
+            low = middle + 1
+    return {**inputs, FACTS: max(low - 1, 0)}
+
+
+async def where_facts_begin(bus: Bus, subject: str) -> int:
+    """Return where the first fact under `subject` is: what hosts said before it concerns others. Without one: what comes next.
+
+    Raises BusError.
+    """
+    first = await first_stored(bus, FACTS, subject)
+    if first is not None:
+        return first.sequence
+    newest = await bus.last(FACTS, ALL)
+    return 1 if newest is None else newest.sequence + 1
+
+
+async def _is_new(bus: Bus, sequence: int, known: int, since_ms: int) -> bool:
+    """Whether the first fact that is stored from here on bears a number that is known, and is another one all the same."""
+    stored = await first_stored(bus, FACTS, ALL, sequence)
+    return stored is not None and stored.sequence <= known and stored.time_ms > since_ms

@@ -10,11 +10,11 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
-from rover_bus import __version__
 from rover_bus.events.bus import Message
 from rover_bus.events.facts import Fact, Position
 from rover_bus.events.log import Record
 from rover_bus.events.outbox import Outgoing
+from rover_bus.events.streams import KEEP_LOG, KeepLog
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +41,9 @@ class Deciding(Protocol):
     @property
     def history(self) -> int: ...
 
+    def anew(self) -> Deciding:
+        """Return a decider of this kind that knows nothing: it replays the log beside this one."""
+
     def evolve(self, record: Record) -> None: ...
 
     def decide(self, input: Any, now: float) -> Decision: ...
@@ -60,16 +63,8 @@ class Deciding(Protocol):
 
     # inputs the shell makes itself
     def took_over(
-        self,
-        holder: str,
-        term: int,
-        replayed_records: int,
-        log_lost: bool,
-        log_sequence: int,
-        failing: Mapping[str, str],
-        release: str,
-    ) -> Any:
-        """`failing`: rules to switch off, and why: each has ended three incarnations of this release (poison.py)."""
+        self, holder: str, term: int, replayed_records: int, log_lost: bool, log_sequence: int
+    ) -> Any: ...
 
     def ticked(self) -> Any: ...
 
@@ -85,9 +80,6 @@ class Deciding(Protocol):
     def asked(self, message: Message) -> Any:
         """Turn a request's bytes into an input. Raises BadMessage."""
 
-    def name_of(self, asked: Any) -> str:
-        """Name a request as its refusals do: its method and the member that asks."""
-
     def refuse(self, code: str, text: str) -> Any:
         """A typed refusal for bytes that are no request."""
 
@@ -102,10 +94,15 @@ class Wiring:
     batch_type: type[Any]
     follows: list[str]
     publishes: list[str]  # where facts of this log go: a successor looks there for the last one
+    purges: list[str]  # facts whose retention this service carries out (streams.FACTS_KEPT)
+    begins: str = (
+        ""  # the first fact here begins what this service is for: none before it can matter; "": any can
+    )
+    of_all_jobs: bool = False
+    keep_log: KeepLog = KEEP_LOG
     samples: list[str] = field(default_factory=list)  # of PROFILES, heard while leading; lost ones are lost
     service: str = ""
     endpoints: Callable[[int], Iterable[str]] = lambda term: ()
     metadata: Mapping[str, str] = field(default_factory=dict)
-    release: str = __version__  # whose failures count (poison.py)
     tick_s: float = 0.25
     snapshot_every_batches: int = 2000

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from contextlib import aclosing
+from typing import Any
 
 import xxhash
 
+from rover_bus.events.batch import Published
 from rover_bus.events.bus import Bus, Stored
 from rover_bus.events.codec import decode, encode
 from rover_bus.events.envelope import Envelope
@@ -26,26 +28,14 @@ from rover_bus.events.errors import (
 from rover_bus.events.leadership import Deposed
 from rover_bus.events.log import Record, SnapshotChunk
 from rover_bus.events.logs import get_logger
-from rover_bus.events.poison import Failure, to_keep
+from rover_bus.events.looks import open_read
+from rover_bus.events.poison import FailedFact, not_yet_consumed
 from rover_bus.events.streams import LOG
 from rover_bus.events.subjects import BRAIN_LOG
 
 MAX_APPEND_BYTES = 900_000  # the broker's max_payload is 1 MiB
 APPEND_PATIENCE_S = 1.0  # repeating the same bytes is safe, so there is no reason to wait long for one answer
 log = get_logger("rover.journal")
-
-
-class Batch(Protocol):
-    """What a log batch type must have; log.LogBatch is one."""
-
-    @property
-    def id(self) -> tuple[int, int, str, int]: ...
-
-    term: int
-    history: int
-    records: list[Any]
-    inputs: dict[str, int]
-    failed: list[Failure]
 
 
 class Journal:
@@ -67,8 +57,13 @@ class Journal:
         self.history = 0
         self.number = 0
         self.inputs: dict[str, int] = {}
-        self.failed: list[Failure] = []
+        self.failed: list[FailedFact] = []
         self.inputs_ms = 0  # when the broker stored the first batch that said so
+        self.snapshot = 0  # the batch with which the newest complete snapshot begins; 0: there is none
+        self.published = Published()  # the last fact that had left when the last batch was written
+        self.waiting = 0  # facts of earlier batches that had not left then
+        self.log_bytes = 0  # of all batches so far, those that are purged included
+        self.is_whole = True  # the first batch that was read is the first that was ever written
         self.batches_since_snapshot = 0
         self.records_replayed = 0
         self._last: tuple[int, int, str, int] | None = None  # the id of the last batch taken
@@ -88,6 +83,8 @@ class Journal:
                 stored.sequence,
             )
         first = self.sequence == 0
+        if first:
+            self.is_whole = not batch.after
         if first and batch.after and not SnapshotReader.begins(batch.records):
             raise LogDamaged(
                 f"{self.subject} begins with batch {stored.sequence} of stream {LOG}, which stands behind one that is not there: "
@@ -98,6 +95,10 @@ class Journal:
         if batch.inputs != self.inputs:
             self.inputs, self.inputs_ms = dict(batch.inputs), stored.time_ms
         self.failed = list(batch.failed)
+        self.published, self.waiting = batch.published, batch.waiting
+        self.log_bytes = batch.log_bytes + len(stored.body)
+        if batch.snapshot != self.snapshot:
+            self.snapshot, self.batches_since_snapshot = batch.snapshot, 0
         self.batches_since_snapshot += 1
         self.records_replayed += len(batch.records)
         return self._snapshot.take(batch.records, first)
@@ -121,8 +122,20 @@ class Journal:
             ) from None
 
     async def judge(self, broken: ChainBroken) -> Deposed | LogDamaged:
-        """Say what a broken chain means: that what we know is void, or that the log itself has a hole. Waits for the bus."""
-        stored = await self.replay_from(self.sequence)
+        """Say what a broken chain means: that our place was purged, that what we know is void, or that the log itself has a hole.
+
+        Waits for the bus.
+        """
+        stored = await self._first_two(self.sequence)
+        if (
+            stored
+            and stored[0].sequence > self.sequence
+            and SnapshotReader.begins(self.decode(stored[0]).records)
+        ):
+            return Deposed(
+                f"{self.subject} was purged beyond batch {self.sequence}, which was read last here: "
+                f"the state is read from the snapshot in the log"
+            )
         after_ours = [each.sequence for each in stored[1:2]]
         ours = stored and stored[0].sequence == self.sequence and self.decode(stored[0]).id == self._last
         if not ours or after_ours != [broken.sequence]:
@@ -143,11 +156,24 @@ class Journal:
         replay what they wrote and try again. See `fit` for what one batch can hold.
         """
         self.number += 1
-        self.inputs, self.failed = dict(inputs), to_keep(self.failed, inputs)
-        self.sequence = await self._store(self._encode(records), self._id(), candidate)
+        self.inputs, self.failed = dict(inputs), not_yet_consumed(self.failed, inputs)
+        body = self._encode(records)
+        self.sequence = await self._store(body, self._id(), candidate)
+        self.log_bytes += len(body)
         self._last = self._id()
         self.batches_since_snapshot += 1
         return self.sequence
+
+    def cut(self, records: Sequence[Record]) -> list[Sequence[Record]]:
+        """Cut records into appends: each chunk of a snapshot is one of its own, and each fits one message of the broker."""
+        pieces: list[list[Record]] = []
+        for record in records:
+            alone = isinstance(record, SnapshotChunk)
+            if alone or not pieces or isinstance(pieces[-1][-1], SnapshotChunk):
+                pieces.append([record])
+            else:
+                pieces[-1].append(record)
+        return [fit for piece in pieces or [[]] for fit in self.fit(piece)]
 
     def fit(self, records: Sequence[Record]) -> list[Sequence[Record]]:
         """Cut records into pieces that each fit one message of the broker."""
@@ -167,6 +193,10 @@ class Journal:
             inputs=self.inputs,
             after="" if self._last is None else _name(self._last),
             failed=self.failed,
+            snapshot=self.snapshot,
+            published=self.published,
+            waiting=self.waiting,
+            log_bytes=self.log_bytes,
             time_ms=self.wall_ms(),
         )
         return encode(batch)
@@ -225,6 +255,14 @@ class Journal:
             raise WrongSequence(f"{self.subject} grew meanwhile, by an older term")
         raise Deposed(f"term {batch.term} of {batch.holder} writes {self.subject} now (ours is {self.term})")
 
+    async def beginning(self) -> int:
+        """Return where a replay begins that only wants the present: the newest complete snapshot, or the log's first batch.
+
+        Raises BusError; LogDamaged when the newest batch cannot be read.
+        """
+        tail = await self.bus.last(LOG, self.subject)
+        return 1 if tail is None else max(self.decode(tail).snapshot, 1)
+
     async def replay_from(self, sequence: int) -> list[Stored]:
         """Return what is stored from `sequence` on; repeats until the bus answers."""
         while True:
@@ -266,12 +304,18 @@ class Journal:
             )
         return True
 
-    async def purge_before(self, sequence: int) -> None:
-        """Older batches are covered by a complete snapshot: let them go. Failing is harmless."""
-        try:
-            await self.bus.purge(LOG, self.subject, before=sequence)
-        except BusError as error:
-            log.info("older log batches were not purged", job=self.job, why=str(error))
+    async def _first_two(self, sequence: int) -> list[Stored]:
+        while True:
+            found: list[Stored] = []
+            try:
+                async with aclosing(open_read(self.bus, LOG, self.subject, sequence)) as batches:
+                    async for stored in batches:
+                        found.append(stored)
+                        if len(found) == 2:
+                            break
+                return found
+            except BusError:
+                await asyncio.sleep(0.05)
 
 
 def _name(batch: tuple[int, int, str, int]) -> str:

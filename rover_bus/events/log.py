@@ -12,6 +12,7 @@ from typing import Any, get_args
 
 import msgspec
 
+from rover_bus.events.batch import BatchHeader
 from rover_bus.events.cut_log import (
     CutFailed,
     CutOpened,
@@ -29,11 +30,9 @@ from rover_bus.events.cut_log import (
 from rover_bus.events.facts import PlanProposed, SkippedRow
 from rover_bus.events.identity import DesiredMember, MasterSeat, Member
 from rover_bus.events.job import Dataset, JobSpec
-from rover_bus.events.poison import Failure
 from rover_bus.events.record import Caused as Caused
 from rover_bus.events.record import Record as Record
 from rover_bus.events.requests import ServerAddress
-from rover_bus.events.search_log import CheckpointFound, NoneUsable, SearchOrdered
 
 # -- the job -----------------------------------------------------------------------------------------------------------
 
@@ -165,19 +164,6 @@ class PauseSet(Caused, frozen=True, kw_only=True, tag="job.pause"):
     workers: int = 0
     reason: str = ""
     by: str = ""
-
-
-class RuleSwitched(Caused, frozen=True, kw_only=True, tag="rule.switched"):
-    """A rule of the decider is left out (`off`), because it raised in three incarnations of this release; or it runs again.
-
-    `exact`: exactness rests on it (P5 to P11, P19), so the job is paused instead of going on without it.
-    """
-
-    rule: str
-    off: bool
-    release: str = ""
-    why: str = ""
-    exact: bool = False
 
 
 class Admitted(Caused, frozen=True, kw_only=True, tag="member.admitted"):
@@ -414,7 +400,6 @@ AnyRecord = (
     | PlanLive
     | ModeFixed
     | PauseSet
-    | RuleSwitched
     | Admitted
     | Lost
     | Left
@@ -449,34 +434,12 @@ AnyRecord = (
     | CutSuperseded
     | CutFailed
     | Restored
-    | SearchOrdered
-    | CheckpointFound
-    | NoneUsable
     | SnapshotChunk
 )
 RECORDS: tuple[type[Record], ...] = get_args(AnyRecord)
 
 
-class LogBatch(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="log.batch.v1"):
-    """One append: records decided together (group commit).
+class LogBatch(BatchHeader, frozen=True, kw_only=True, tag="log.batch.v1"):
+    """One append of a master: records decided together (group commit), behind the header that every log's batches bear."""
 
-    (history, term, holder, number) is the batch's id: a writer that meets error 10071 knows its own by it (P16).
-    `inputs`: the last sequence consumed of every input stream, so that a replay drops what it already knows (P17).
-    `after`: the batch that this one was written behind: who followed a tail that the broker has forgotten notices (P21).
-    `failed`: what ended those who decided on it, and may be met again (events/poison.py).
-    """
-
-    job: str
-    history: int
-    term: int
-    holder: str
-    number: int
     records: list[AnyRecord]
-    inputs: dict[str, int] = {}
-    after: str = ""
-    failed: list[Failure] = []
-    time_ms: int = 0  # for people; nothing is decided by it
-
-    @property
-    def id(self) -> tuple[int, int, str, int]:
-        return (self.history, self.term, self.holder, self.number)

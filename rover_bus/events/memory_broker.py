@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from rover_bus.events.bus import Entry, Headers, Message, Stored
 from rover_bus.events.errors import BusError, NoResponders, NotConnected
 from rover_bus.events.memory_links import CALM, Faults, Follower, Interest, Link, Range, Watch
-from rover_bus.events.memory_store import MemoryBucket, MemoryStream, matches
+from rover_bus.events.memory_store import MemoryBucket, MemoryStream
 from rover_bus.events.streams import BUCKETS, STREAMS, BucketSpec, StreamSpec
+from rover_bus.events.subjects import matches
 
 if TYPE_CHECKING:
     from rover_bus.events.memory_bus import MemoryBus

@@ -26,8 +26,9 @@ from rover_bus.events.envelope import MESSAGE_ID
 from rover_bus.events.errors import BusError, BusTimeout, InputError, NotConnected
 from rover_bus.events.memory_broker import MemoryBroker, settle
 from rover_bus.events.memory_links import CALM, Faults, Follower, Interest, Link, Watch
-from rover_bus.events.memory_store import MemoryStream, matches
+from rover_bus.events.memory_store import MemoryStream
 from rover_bus.events.streams import BucketSpec, StreamSpec
+from rover_bus.events.subjects import matches
 
 __all__ = ["CALM", "Faults", "MemoryBroker", "MemoryBus"]
 
@@ -145,6 +146,12 @@ class MemoryBus:
             return found[-1] if found else None
 
         return await self._call(newest, f"read the tail of {subject}")
+
+    async def count(self, stream: str, subject: str, *, first: int = 1) -> int:
+        return await self._call(lambda: self._stream(stream).count(subject, first), f"count {subject}")
+
+    async def subjects(self, stream: str, subject: str) -> dict[str, int]:
+        return await self._call(lambda: self._stream(stream).totals(subject), f"list {subject}")
 
     async def follow(
         self,

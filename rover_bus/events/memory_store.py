@@ -9,28 +9,14 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import lru_cache
 from heapq import merge
 
 from rover_bus.events.bus import Entry, Headers, Stored
 from rover_bus.events.errors import StreamFull, WrongSequence
 from rover_bus.events.streams import StreamSpec
+from rover_bus.events.subjects import matches
 
 EPOCH_MS = 1_700_000_000_000  # what the broker's clock shows at 0.0 s of the loop's
-
-
-@lru_cache(maxsize=65536)
-def matches(pattern: str, subject: str) -> bool:
-    """Say whether a subject falls under a pattern (`*` one token, `>` the rest, at least one)."""
-    if pattern == subject:
-        return True
-    wanted, given = pattern.split("."), subject.split(".")
-    for place, token in enumerate(wanted):
-        if token == ">":
-            return len(given) > place
-        if place >= len(given) or token not in ("*", given[place]):
-            return False
-    return len(wanted) == len(given)
 
 
 def plain(pattern: str) -> bool:
@@ -96,6 +82,14 @@ class MemoryStream:
     def newest(self, patterns: Iterable[str]) -> list[Stored]:
         """Return the last message of each subject under the patterns, in order of sequence."""
         return [self.messages[number] for number in sorted(run[-1] for run in self._under(patterns))]
+
+    def count(self, pattern: str, first: int) -> int:
+        """Return how many messages are stored under a pattern from sequence `first` on."""
+        return sum(len(numbers) - bisect_left(numbers, first) for numbers in self._under([pattern]))
+
+    def totals(self, pattern: str) -> dict[str, int]:
+        """Return the subjects under a pattern, and how many messages each holds."""
+        return {self.messages[run[-1]].subject: len(run) for run in self._under([pattern])}
 
     def purge(self, pattern: str, before: int | None) -> None:
         for numbers in self._under([pattern]):

@@ -34,6 +34,7 @@ FULL = frozenset({10002, 10023, 10028, 10047, 10077, 10122})
 NO_MESSAGE = 10037
 NO_STREAM = 10059
 NAME_IN_USE = 10058  # a stream of that name with another configuration
+SUBJECTS_A_PAGE = 100_000  # of an answer that lists subjects
 MAX_CONSUMERS = 100_000  # the server allows 1000 where nothing is said, and -1 does not lift that
 
 
@@ -62,6 +63,7 @@ class RawMessage(msgspec.Struct, frozen=True):
 
 class StreamState(msgspec.Struct, frozen=True):
     last_seq: int = 0
+    subjects: dict[str, int] | None = None  # only where a filter asked for them, and found some
 
 
 class Answer(msgspec.Struct, frozen=True):

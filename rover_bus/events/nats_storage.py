@@ -82,12 +82,8 @@ class NatsStorage(ABC):
         return await self._store(subject, body, written, timeout_s, f"append to {subject}")
 
     async def read(self, stream: str, subject: str, *, first: int = 1) -> AsyncIterator[Stored]:
-        config = jetstream.consumer_config(
-            [subject], deliver_policy="by_start_sequence", opt_start_seq=max(first, 1)
-        )
-        config["inactive_threshold"] = 60_000_000_000  # its reader may be slow between two batches
         what = f"read {subject}"
-        created = await self.api(f"CONSUMER.CREATE.{stream}", {"stream_name": stream, "config": config}, what)
+        created = await self._open_reader(stream, subject, first, what)
         left = created.num_pending
         inbox = self.new_inbox()
         batch: asyncio.Queue[Raw | None] = asyncio.Queue()
@@ -111,7 +107,31 @@ class NatsStorage(ABC):
         finally:
             del self._readings[inbox]
             await unlisten()
-            self.send(f"{jetstream.API}.CONSUMER.DELETE.{stream}.{created.name}", b"")
+            self._close_reader(stream, created)
+
+    async def _open_reader(self, stream: str, subject: str, first: int, what: str) -> jetstream.Answer:
+        config = jetstream.consumer_config(
+            [subject], deliver_policy="by_start_sequence", opt_start_seq=max(first, 1)
+        )
+        config["inactive_threshold"] = 60_000_000_000  # its reader may be slow between two batches
+        return await self.api(f"CONSUMER.CREATE.{stream}", {"stream_name": stream, "config": config}, what)
+
+    def _close_reader(self, stream: str, created: jetstream.Answer) -> None:
+        self.send(f"{jetstream.API}.CONSUMER.DELETE.{stream}.{created.name}", b"")
+
+    async def count(self, stream: str, subject: str, *, first: int = 1) -> int:
+        created = await self._open_reader(stream, subject, first, f"count {subject}")
+        self._close_reader(stream, created)
+        return created.num_pending
+
+    async def subjects(self, stream: str, subject: str) -> dict[str, int]:
+        found: dict[str, int] = {}
+        while True:
+            body = {"subjects_filter": subject, "offset": len(found)}
+            page = (await self.api(f"STREAM.INFO.{stream}", body, f"list {subject}")).state.subjects or {}
+            found |= page
+            if len(page) < jetstream.SUBJECTS_A_PAGE:
+                return found
 
     async def last(self, stream: str, subject: str) -> Stored | None:
         return await self.newest(stream, subject)

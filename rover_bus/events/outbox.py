@@ -1,29 +1,33 @@
 """The outbox: what leaves after a log append, in order, until it has really left (protocol P18).
 
-Used by shell.py. Facts carry the (log sequence, index) they came from; a successor reads the last one published and goes on after
-it. Buckets are written with absolute values, so repeating is safe. Nothing here is decided.
+Used by shell.py. Facts carry the (log sequence, index) they came from; the log remembers the last one that has left, and a
+successor goes on behind it. What waits in memory while FACTS is full or refuses is bounded: facts beyond that are made again from
+the log when their turn comes. Buckets are written with absolute values, so repeating is safe, and wait for no fact. Nothing here is
+decided.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from rover_bus.events import subjects
+from rover_bus.events.batch import Published
 from rover_bus.events.bus import Bus
 from rover_bus.events.codec import encode
-from rover_bus.events.envelope import MESSAGE_ID, Envelope, read_envelope
-from rover_bus.events.errors import BusError, RoverError
-from rover_bus.events.facts import Fact, JobFact, Position
+from rover_bus.events.envelope import MESSAGE_ID, Envelope
+from rover_bus.events.errors import BusError, InputError, NotConnected
+from rover_bus.events.facts import JobFact, Position
 from rover_bus.events.leadership import Deposed
 from rover_bus.events.logs import get_logger
-from rover_bus.events.reading import digest, event_id, read_fact
+from rover_bus.events.reading import digest, event_id
 from rover_bus.events.streams import FACTS
 
 PATIENCE_S = 1.0  # for one answer; the same id makes a repeat harmless
+MAX_WAITING = 1_000  # facts held in memory until they can leave; what is behind them is in the log
 log = get_logger("rover.outbox")
 
 
@@ -48,72 +52,147 @@ class PutValue:
 Outgoing = FactOut | PutValue
 
 
-class Outbox:
-    """Publishes in order, one at a time, and waits for the bus as long as it takes."""
+FactsAfter = Callable[[Published, int], AsyncGenerator[FactOut, None]]
 
-    def __init__(self, bus: Bus, origin: str, source: str) -> None:
+
+class Outbox:
+    """Publishes in order, one at a time, and waits for the bus as long as it takes.
+
+    `facts_after(left, until)` makes facts again from the log: those behind the last one that has left, up to a batch.
+    """
+
+    def __init__(self, bus: Bus, origin: str, source: str, facts_after: FactsAfter) -> None:
         self.bus, self.origin, self.source = bus, origin, source
         self.history = 0
-        self._last: tuple[str, int] | None = None  # subject and sequence of the last fact that was stored
-        self._doubtful = False
-        self._queue: deque[Outgoing] = deque()
-        self._wake = asyncio.Event()
-        self._idle = asyncio.Event()
-        self._idle.set()
+        self.left = Published()  # the last fact that has left
+        self._left_on = ""  # its subject
+        self._facts_after = facts_after
+        self._doubtful = self._troubled = False
+        self._queue: deque[FactOut] = deque()
+        self._owed_until = 0  # facts of batches up to this one wait in the log only; 0: none do
+        self._owed = self._making = 0  # so many at least wait there, or are made again just now
+        self._values: dict[tuple[str, str], bytes] = {}
+        self._wake, self._wake_values = asyncio.Event(), asyncio.Event()
 
-    def put(self, items: list[Outgoing]) -> None:
-        if items:
-            self._queue.extend(items)
-            self._idle.clear()
+    @property
+    def waiting(self) -> int:
+        """Facts that have not left, as far as they were counted; 0 only where all have."""
+        return len(self._queue) + max(self._owed, int(self._owed_until > 0)) + self._making
+
+    def put(self, items: Sequence[Outgoing]) -> None:
+        """Take what leaves because of one batch."""
+        for item in items:
+            if isinstance(item, PutValue):
+                self._values[item.bucket, item.key] = item.value
+                self._wake_values.set()
+            else:
+                self._put_fact(item)
+
+    def _put_fact(self, item: FactOut) -> None:
+        if not self._owed_until and len(self._queue) < MAX_WAITING:
+            self._queue.append(item)
             self._wake.set()
+            return
+        if not self._owed:
+            log.warning("more facts wait than memory holds: they stay in the log", origin=self.origin)
+        self._owed += 1
+        self.owe(item.position[0])
 
-    async def drained(self) -> None:
-        """Wait until everything has left."""
-        await self._idle.wait()
+    def owe(self, until: int) -> None:
+        """Facts behind `left` are to be made again from the log, up to those of batch `until`."""
+        self._owed_until = max(self._owed_until, until)
+        self._wake.set()
 
-    async def run(self) -> None:
-        """Publish for ever."""
-        while True:
-            await self._wake.wait()
-            self._wake.clear()
-            while self._queue:
-                await self._send(self._queue[0])
-                self._queue.popleft()
-            self._idle.set()
-
-    def recall(self, told: Told) -> None:
+    def recall(self, left: Published, subject: str) -> None:
         """This is what left last, by whoever led before."""
-        if told.subject:
-            self._last = told.subject, told.sequence
+        self.left, self._left_on = left, subject
 
     def doubt(self) -> None:
         """There is a new connection: before anything more leaves, look whether what left last is still there (P21)."""
         self._doubtful = True
 
-    async def _send(self, item: Outgoing) -> None:
+    async def run(self) -> None:
+        """Publish for ever."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._publish_for_ever())
+            tasks.create_task(self._write_values_for_ever())
+
+    # -- facts -----------------------------------------------------------------------------------------------------------
+
+    async def _publish_for_ever(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while self.waiting:
+                if self._queue:
+                    await self._insist(lambda: self._publish(self._queue[0]))
+                    self._queue.popleft()
+                else:
+                    await self._catch_up()
+
+    async def _catch_up(self) -> None:
+        """Publish what waits in the log only. What is decided meanwhile comes behind it, and waits in memory again."""
+        until, self._owed_until = self._owed_until, 0
+        self._making, self._owed = max(self._owed, 1), 0
+        log.info("facts are made again from the log", origin=self.origin, after=self.left.batch, until=until)
+        await self._insist(lambda: self._publish_from_log(until))
+        self._making = 0
+
+    async def _publish_from_log(self, until: int) -> None:
+        async with aclosing(self._facts_after(self.left, until)) as facts:
+            async for fact in facts:
+                await self._insist(lambda fact=fact: self._publish(fact))  # type: ignore[misc]
+                self._making = max(self._making - 1, 1)
+
+    async def _publish(self, item: FactOut) -> None:
+        await self._look_back()
+        fact, body = item.fact, encode(item.fact)
+        headers = write_headers(item, body, self.origin, self.history, self.source)
+        subject, name = subjects.job_fact(fact.job, fact.kind()), headers[MESSAGE_ID]
+        try:
+            sequence = await self.bus.append(
+                FACTS, subject, body, headers=headers, message_id=name, timeout_s=PATIENCE_S
+            )
+        except InputError as error:
+            log.error("fact passed over: no message holds it", id=name, kind=fact.kind(), why=str(error))
+            return
+        self.left, self._left_on = Published(item.term, *item.position, sequence), subject
+
+    # -- values ----------------------------------------------------------------------------------------------------------
+
+    async def _write_values_for_ever(self) -> None:
+        while True:
+            await self._wake_values.wait()
+            self._wake_values.clear()
+            while self._values:
+                place, value = next(iter(self._values.items()))
+                await self._insist(lambda place=place, value=value: self.bus.put(*place, value))  # type: ignore[misc]
+                if self._values[place] is value:
+                    del self._values[place]
+
+    async def _insist(self, call: Callable[[], Awaitable[object]]) -> None:
         delay = 0.02
         while True:
             try:
-                await self._look_back()
-                await self._once(item)
-                return
+                await call()
             except BusError as error:
-                log.info("fact waits for the bus", origin=self.origin, why=str(error))
+                if not self._troubled and not isinstance(error, NotConnected):
+                    log.error(
+                        "facts wait: the job goes on",
+                        origin=self.origin,
+                        waiting=self.waiting,
+                        why=str(error),
+                    )
+                    self._troubled = True
+            else:
+                if self._troubled:
+                    log.warning("facts leave again", origin=self.origin, waiting=self.waiting)
+                self._troubled = False
+                return
             await asyncio.sleep(delay)
             delay = min(delay * 2, 1.0)
 
-    async def _once(self, item: Outgoing) -> None:
-        if isinstance(item, PutValue):
-            await self.bus.put(item.bucket, item.key, item.value)
-            return
-        fact = item.fact
-        body = encode(fact)
-        headers = write_headers(item, body, self.origin, self.history, self.source)
-        subject = subjects.job_fact(fact.job, fact.kind())
-        sequence = await self.bus.append(
-            FACTS, subject, body, headers=headers, message_id=headers[MESSAGE_ID], timeout_s=PATIENCE_S
-        )
-        self._last = (subject, sequence)
+    # -- what may be lost ------------------------------------------------------------------------------------------------
 
     async def _look_back(self) -> None:
         """A fact that leaves now would hide that others before it are lost. Raises Deposed, BusError."""
@@ -129,10 +208,10 @@ class Outbox:
 
     async def still_there(self) -> bool:
         """Say whether the broker still has the last fact that we published (P21). Raises BusError."""
-        if self._last is None:
+        if not self._left_on:
             return True
-        subject, sequence = self._last
-        newest = await self.bus.last(FACTS, subject)
+        sequence = self.left.sequence
+        newest = await self.bus.last(FACTS, self._left_on)
         return newest is not None and newest.sequence >= sequence
 
 
@@ -150,32 +229,31 @@ def write_headers(item: FactOut, body: bytes, origin: str, history: int, source:
     ).headers()
 
 
-class Told(NamedTuple):
-    """A published fact: the term whose record made it, where in the log that is, and where it is stored."""
+class Ready:
+    """Facts that a standby keeps ready, in case the leader dies before they are out. `whole`: none that may wait is missing."""
 
-    term: int = 0
-    position: Position = (0, 0)
-    subject: str = ""
-    sequence: int = 0
+    def __init__(self) -> None:
+        self._facts: deque[FactOut] = deque()
+        self.whole = False
 
+    def begin(self, whole: bool) -> None:
+        """The log is read from here on; `whole`: from its true beginning."""
+        self._facts.clear()
+        self.whole = whole
 
-async def last_told(bus: Bus, subject: str, position_of: Callable[[Fact], Position | None]) -> Told:
-    """Return the newest published fact that came out of a log; one of term 0 when there is none.
+    def learn(self, left: Published, waiting: int) -> None:
+        """A batch says what had left when it was written, and how much had not."""
+        if not waiting:
+            self.begin(whole=True)
+        while self._facts and (self._facts[0].term, self._facts[0].position) <= left.place:
+            self._facts.popleft()
 
-    Terms come first: where a log lost its tail in a power cut, later facts bear lower positions (P21). `position_of` tells the
-    facts of that log from those of others. Facts are few (not a lease each), so reading them is cheap.
-    """
-    while True:
-        greatest = Told()
-        try:
-            async for stored in bus.read(FACTS, subject):
-                try:
-                    fact = read_fact(stored)
-                except RoverError:
-                    continue
-                if (position := position_of(fact)) is not None:
-                    term = read_envelope(stored.headers).term
-                    greatest = max(greatest, Told(term, position, stored.subject, stored.sequence))
-            return greatest
-        except BusError:
-            await asyncio.sleep(0.05)
+    def note(self, items: Sequence[Outgoing]) -> None:
+        """A batch makes these. Of too many none is kept: they are made again from the log."""
+        self._facts.extend(item for item in items if isinstance(item, FactOut))
+        if len(self._facts) > MAX_WAITING:
+            self.begin(whole=False)
+
+    def after(self, left: Published) -> list[FactOut]:
+        """Return what has not left."""
+        return [fact for fact in self._facts if (fact.term, fact.position) > left.place]

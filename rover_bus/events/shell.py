@@ -2,39 +2,42 @@
 
 Masters and the Brain are a pure decider behind this shell; they differ in what they serve and follow. The order of effects is
 always the same: decide -> append (group commit: all that was decided while the last append was under way) -> replies -> facts
-and buckets. Until an append is known to be stored, nothing leaves (protocol P16). A standby follows the log as it grows, so a
-take-over replays nothing but the tail. The shell has the clock, the bus and the tasks; it decides nothing.
+and buckets. Until an append is known to be stored, nothing leaves (protocol P16), and no append waits for what leaves. A standby
+follows the log from its newest snapshot on, as it grows, so a take-over replays nothing but the tail. The shell has the clock, the
+bus and the tasks; it decides nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
-from rover_bus.events import poison
+from rover_bus.events import places, poison
+from rover_bus.events.batch import Published
 from rover_bus.events.bus import Bus, ConnectionState, Message, Stored, Subscription
 from rover_bus.events.codec import decode_any, encode
-from rover_bus.events.consumed import Heard, consumed_of_what_is_there, newest_since
+from rover_bus.events.consumed import Heard, consumed_of_what_is_there, newest_since, where_facts_begin
 from rover_bus.events.deciding import Deciding, Hold, Wiring
 from rover_bus.events.errors import BusError, RoverError, WrongSequence
-from rover_bus.events.facts import Position
 from rover_bus.events.journal import ChainBroken, Journal, LogDamaged, snapshot_chunks
 from rover_bus.events.leadership import Deposed, Leadership
-from rover_bus.events.log import Caused, Record, SnapshotChunk
+from rover_bus.events.log import Record, SnapshotChunk
 from rover_bus.events.logs import get_logger
-from rover_bus.events.outbox import FactOut, Outbox, Outgoing, last_told
-from rover_bus.events.poison import Cause, Failure
+from rover_bus.events.moments import Moments
+from rover_bus.events.outbox import Outbox, Outgoing, Ready
+from rover_bus.events.poison import FailedFact
+from rover_bus.events.published import newest_published
 from rover_bus.events.reading import read_fact
+from rover_bus.events.retention import Retention
 from rover_bus.events.streams import FACTS, LOG, PROFILES
 
 log = get_logger("rover.shell")
 
 Respond = Callable[[bytes], None]
-TICK = Cause("rule", "tick")  # what no rule of a tick is to blame for
-POISONED = "poisoned_request"
-MAX_UNPUBLISHED = 10_000  # facts that a standby keeps ready, in case the leader dies before they are out
+IDLE_REPORTS = (
+    40  # so often a leader says where it is before it logs what it consumed and nothing followed from
+)
 
 
 class Shell:
@@ -60,7 +63,7 @@ class Shell:
             bus, wiring.log_subject, wiring.job, holder, wiring.batch_type, wall_ms
         )
         self.leadership = self.leadership_type(bus, wiring.leader_key, holder, clock, leader_ttl_s)
-        self.outbox = Outbox(bus, wiring.job, holder)
+        self.outbox = Outbox(bus, wiring.job, holder, Moments(bus, wiring, decider.anew).facts_after)
         self.leading = False
         self.bad_messages = 0
         self._pending: list[Record] = []
@@ -69,28 +72,36 @@ class Shell:
         self._appending = False
         self._wake = asyncio.Event()
         self._subscriptions: list[Subscription] = []
-        self._unpublished: deque[Outgoing] = deque(maxlen=MAX_UNPUBLISHED)
+        self._ready = Ready()
         self._consumed: dict[str, int] = {}
         self._heard = Heard()  # the last fact of others
         self._shaken = False  # the connection was lost while we were no leader
+        self._begun_at = 1  # in FACTS: nothing before it can matter here
+        self._idle = self._seen = 0  # reports since the log grew, and to where it had
+        self._bookmark = False  # what was consumed shall be logged, also if nothing follows from it
         self._first_chunk = 0
         self._snapshots = 0
         self._returned = asyncio.Event()
         self._damage: asyncio.Future[LogDamaged | Deposed] = asyncio.get_running_loop().create_future()
         self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._charged: list[Failure] = []  # what is known of failures, with the one that broke the decider
+        self._charged: list[FailedFact] = []  # what is known of failures, with the one that broke the decider
         bus.on_connection(self._on_connection)
 
     # -- the life of a service -------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Stand by, take over, lead. Ends by cancellation, or raises Deposed when another leads."""
+        wiring = self.wiring
+        key = places.of_all(self.holder) if wiring.of_all_jobs else places.of_job(wiring.job, self.holder)
+        reporting = asyncio.create_task(places.report_for_ever(self.bus, key, self._place))
         try:
             await self._stand_by()
             await self._lead()
         except ChainBroken as broken:
             raise await self.journal.judge(broken) from None
         finally:
+            reporting.cancel()
+            await asyncio.gather(reporting, return_exceptions=True)
             for subscription in self._subscriptions:
                 await subscription.stop()
             if self.leading:
@@ -98,8 +109,9 @@ class Shell:
                 await self.leadership.resign()
 
     async def _stand_by(self) -> None:
+        beginning = await self._insist(self.journal.beginning)
         follower = await self._insist(
-            lambda: self.bus.follow(LOG, [self.wiring.log_subject], self._hear, start="first")
+            lambda: self.bus.follow(LOG, [self.wiring.log_subject], self._hear, start=beginning)
         )
         try:
             await self._acquire()
@@ -141,26 +153,19 @@ class Shell:
                 self._replay(stored)
             if not await self.journal.at_tail():
                 continue
-            told = max(
-                [
-                    await last_told(self.bus, subject, self.decider.position_of)
-                    for subject in self.wiring.publishes
-                ]
+            left, subject, confirmed = await newest_published(
+                self.bus, self.wiring.publishes, self.journal.published, self.decider.position_of
             )
-            lost = (told.term, told.position[0]) > (self.journal.term, self.journal.sequence)
-            self.outbox.recall(told)
-            self.outbox.put(self._after(told.term, told.position))
+            lost = (left.term, left.batch) > (self.journal.term, self.journal.sequence)
+            self.outbox.recall(left, subject)
+            self.outbox.put(self._after(left, confirmed))
             replayed, sequence = self.journal.records_replayed, self.journal.sequence
-            self.journal.term = max(self.journal.term, told.term) + 1  # never one that somebody has heard of
+            self.journal.term = max(self.journal.term, left.term) + 1  # never one that somebody has heard of
             self.journal.number = 0
-            failing = poison.failing_rules(self.journal.failed, self.wiring.release)
-            took_over = self.decider.took_over(
-                self.holder, self.journal.term, replayed, lost, sequence, failing, self.wiring.release
-            )
-            records = await self._decide_take_over(took_over)
-            for rule in failing:  # the records hold them from here on
-                self.journal.failed = poison.without(self.journal.failed, Cause("rule", rule))
+            took_over = self.decider.took_over(self.holder, self.journal.term, replayed, lost, sequence)
+            records = self.decider.decide(took_over, self.clock()).records
             self.journal.history = self.decider.history
+            self.journal.published, self.journal.waiting = self.outbox.left, self.outbox.waiting
             try:
                 await self.journal.append(records, self.journal.inputs, candidate=True)
             except WrongSequence:
@@ -171,24 +176,15 @@ class Shell:
             self._release(records)
             return
 
-    async def _decide_take_over(self, took_over: Any) -> list[Record]:
-        """Decide what a new leader does first; what makes that impossible is charged like everything else."""
-        try:
-            records = self.decider.decide(took_over, self.clock()).records
-            self._try_to_write(records)
-        except Exception as error:
-            self.journal.failed = poison.charge(
-                self.journal.failed, Cause("rule", "take-over"), error, self.wiring.release
-            )
-            await self.journal.append([], self.journal.inputs)
-            raise
-        return records
-
     async def _start_again(self) -> None:
         raise Deposed(f"{self.wiring.log_subject} grew during the take-over: starting again as a standby")
 
     def _replay(self, stored: Stored) -> None:
+        beginning = self.journal.sequence == 0
         snapshot, records = self.journal.take(stored)
+        if beginning:
+            self._ready.begin(whole=self.journal.is_whole)
+        self._ready.learn(self.journal.published, self.journal.waiting)
         if snapshot is not None:
             self.decider.restore(snapshot)
         for index, record in enumerate(records):
@@ -199,20 +195,17 @@ class Shell:
                     f"batch {stored.sequence} of {self.wiring.log_subject} does not follow from what stands before it ({error!r}): "
                     f"restore the log from a backup"
                 ) from error
-            self._unpublished += self.decider.outgoing(record, (stored.sequence, index), self.journal.term)
+            self._ready.note(self.decider.outgoing(record, (stored.sequence, index), self.journal.term))
 
-    def _after(self, term: int, last: Position) -> list[Outgoing]:
-        """What former leaders decided but had not published when they ended (P18). Terms come first, as in `last_told`.
+    def _after(self, left: Published, confirmed: bool) -> list[Outgoing]:
+        """What former leaders decided but had not published when they ended (P18).
 
-        `term`: 0 where a release told facts that did not say theirs; then positions alone decide.
+        Where not all of it is at hand, or facts that had left are gone with a power cut, the log has it.
         """
-        waiting = [
-            item
-            for item in self._unpublished
-            if isinstance(item, FactOut) and (0 < term < item.term or item.position > last)
-        ]
-        self._unpublished.clear()
-        return [*self.decider.standing(), *waiting]
+        if confirmed and self._ready.whole:
+            return [*self.decider.standing(), *self._ready.after(left)]
+        self.outbox.owe(self.journal.sequence)
+        return self.decider.standing()
 
     async def _lead(self) -> None:
         self.leading = True
@@ -222,6 +215,10 @@ class Shell:
             )
         inputs, since_ms = self.journal.inputs, self.journal.inputs_ms
         self._consumed = await self._insist(lambda: consumed_of_what_is_there(self.bus, inputs, since_ms))
+        consumed = self._consumed.get(FACTS, 0)
+        self._begun_at = consumed + 1
+        if not consumed and self.wiring.begins:
+            self._begun_at = await self._insist(lambda: where_facts_begin(self.bus, self.wiring.begins))
         term = self.journal.term
         self.outbox.history = self.journal.history
         endpoints = dict.fromkeys(self.wiring.endpoints(term), self._on_request)
@@ -232,9 +229,7 @@ class Shell:
             )
         self._subscriptions.append(
             await self._insist(
-                lambda: self.bus.follow(
-                    FACTS, self.wiring.follows, self._on_fact, start=self._consumed.get(FACTS, 0) + 1
-                )
+                lambda: self.bus.follow(FACTS, self.wiring.follows, self._on_fact, start=self._begun_at)
             )
         )
         if self.wiring.samples:
@@ -251,9 +246,42 @@ class Shell:
                 tasks.create_task(self._append_for_ever())
                 tasks.create_task(self._tick_for_ever())
                 tasks.create_task(self._look_back_for_ever())
+                tasks.create_task(self._say_what_was_missed(consumed))
+                tasks.create_task(self._retention().run())
         except BaseExceptionGroup as group:
             damaged = group.subgroup(LogDamaged)
             raise damaged.exceptions[0] if damaged is not None else group from None
+
+    def _retention(self) -> Retention:
+        wiring = self.wiring
+        followers = [places.EVERY] if wiring.of_all_jobs else [places.of_job(wiring.job), places.of_all()]
+        return Retention(self.bus, self.journal, self.outbox, wiring.keep_log, wiring.purges, followers)
+
+    def _place(self) -> places.Place:
+        """Say how far we are: nobody shall purge what we have not read, nor what the log does not say that we did (P17)."""
+        wiring, seen = self.wiring, self.journal.sequence
+        if not self.leading:
+            return places.Place(stream=LOG, subjects=[wiring.log_subject], position=seen)
+        known = max(self.journal.inputs.get(FACTS, 0), self._begun_at - 1)
+        self._idle = self._idle + 1 if seen == self._seen else 0
+        self._seen = seen
+        if self._idle >= IDLE_REPORTS and self._consumed.get(FACTS, 0) > known:
+            self._bookmark, self._idle = True, 0
+            self._wake.set()
+        return places.Place(stream=FACTS, subjects=wiring.follows, position=known)
+
+    async def _say_what_was_missed(self, consumed: int) -> None:
+        """Facts that were purged while nobody of us read are no loss: what they came to is kept, and in the log's snapshot."""
+        missed = consumed and await self._insist(
+            lambda: places.purged_beyond(self.bus, self.wiring.follows, consumed)
+        )
+        if missed:
+            log.warning(
+                "facts were purged before they were read here: the state is the log's snapshot and the newest that are kept",
+                job=self.wiring.job,
+                read_to=consumed,
+                subjects=missed,
+            )
 
     async def _insist(self, call: Callable[[], Any]) -> Any:
         """Repeat a call until the bus answers it."""
@@ -267,19 +295,19 @@ class Shell:
 
     # -- inputs ----------------------------------------------------------------------------------------------------------
 
-    def submit(self, input: Any, respond: Respond | None = None, cause: Cause = TICK) -> None:
+    def submit(self, input: Any, respond: Respond | None = None) -> None:
         """Decide one input now; its records join the pending batch, its reply waits for them.
 
         A decider that raises has evolved what no log will hold: nothing is decided on that state any more, it is built anew.
-        `cause` is charged for it, unless a rule that ran behind it is to blame.
         """
         if self._broken.done():
             return
         try:
             records, reply, released = self.decider.decide(input, self.clock())
-            self._try_to_write(records)
         except Exception as error:  # noqa: BLE001 - it ends our lead, in the task that waits for it
-            self._break(error, cause)
+            log.error("could not decide", job=self.wiring.job, input=type(input).__name__, why=repr(error))
+            self._broken.set_exception(error)
+            self._wake.set()
             return
         if records:
             self._pending += records
@@ -303,39 +331,6 @@ class Shell:
         else:
             respond(encode(reply))
 
-    def _break(self, error: Exception, cause: Cause) -> None:
-        self._charged = poison.charge(self.journal.failed, cause, error, self.wiring.release)
-        blamed = self._charged[-1]
-        log.error(
-            "could not decide", job=self.wiring.job, on=str(blamed.cause), why=blamed.why, lives=blamed.lives
-        )
-        self._broken.set_exception(error)
-        self._wake.set()
-
-    def _try_to_write(self, records: Sequence[Record]) -> None:
-        """Find out now what could not be stored or published later, when nothing could be charged for it.
-
-        Hot records hold nothing but what `Told` bounds.
-        """
-        for record in records:
-            if isinstance(record, Caused):
-                encode(record)
-                for item in self.decider.outgoing(record, (0, 0), self.journal.term):
-                    if isinstance(item, FactOut):
-                        encode(item.fact)
-
-    def _is_left_out(self, cause: Cause) -> Failure | None:
-        known = poison.is_left_out(self.journal.failed, cause, self.wiring.release)
-        if known is not None:
-            log.error(
-                "passed over: it ended all that decided on it",
-                job=self.wiring.job,
-                what=str(cause),
-                lives=known.lives,
-                why=known.why,
-            )
-        return known
-
     def _on_request(self, message: Message) -> None:
         respond = message.respond or _drop
         try:
@@ -344,17 +339,22 @@ class Shell:
             self.bad_messages += 1
             respond(encode(self.decider.refuse(error.code, str(error))))
             return
-        cause = Cause("request", self.decider.name_of(asked))
-        if known := self._is_left_out(cause):
-            text = f"{cause.name} ended {known.lives} masters in a row ({known.why}): it is not decided on by this release any more"
-            respond(encode(self.decider.refuse(POISONED, text)))
-            return
-        self.submit(asked, respond, cause)
+        self.submit(asked, respond)
 
     def _on_fact(self, stored: Stored) -> None:
         if self._broken.done() or stored.sequence <= self._consumed.get(FACTS, 0):
             return
-        if not self._is_left_out(poison.of_fact(stored)):
+        known = poison.find(self.journal.failed, stored)
+        if known is not None and known.lives >= poison.LIVES:
+            log.error(
+                "fact passed over: it ended all who decided on it",
+                job=self.wiring.job,
+                subject=stored.subject,
+                sequence=stored.sequence,
+                lives=known.lives,
+                why=known.why,
+            )
+        else:
             self._take_in(stored)
         self._consumed[FACTS] = stored.sequence
         self._heard = Heard(stored.sequence, stored.subject, stored.time_ms)
@@ -366,19 +366,15 @@ class Shell:
             self.bad_messages += 1
             log.warning("fact skipped", sequence=stored.sequence, why=str(error))
             return
-        self.submit(self.decider.noticed(fact, f"{FACTS}:{stored.sequence}"), cause=poison.of_fact(stored))
+        self.submit(self.decider.noticed(fact, f"{FACTS}:{stored.sequence}"))
+        if self._broken.done():
+            self._charged = poison.charge(self.journal.failed, stored, self._broken.exception())
 
     def _on_sample(self, stored: Stored) -> None:
-        cause = Cause("sample", stored.subject)
         try:
-            sample = decode_any(stored.body)
+            self.submit(self.decider.sampled(decode_any(stored.body)))
         except RoverError:
             self.bad_messages += 1
-            return
-        if poison.is_left_out(self.journal.failed, cause, self.wiring.release):
-            self.bad_messages += 1
-        else:
-            self.submit(self.decider.sampled(sample), cause=cause)
 
     def _on_connection(self, state: ConnectionState) -> None:
         if not self.leading:
@@ -424,7 +420,7 @@ class Shell:
                 self._take_snapshot()
 
     def _take_snapshot(self) -> None:
-        """The whole state as records behind what is pending; what came before may be purged once they are stored (P21)."""
+        """The whole state as records behind what is pending; a take-over begins with it once it is stored (P21)."""
         self._snapshots += 1
         self.journal.batches_since_snapshot = 0
         self._pending += snapshot_chunks(self._snapshots, self.decider.dump())
@@ -440,18 +436,20 @@ class Shell:
                 await self._end_with_the_decider()
             records, self._pending = self._pending, []
             replies, self._replies = self._replies, []
-            if records:
+            if records or self._bookmark:
+                self._bookmark = False
                 await self._append(records, replies)
             elif replies:
                 await self._answer_within_lease(replies)
 
     async def _end_with_the_decider(self) -> None:
-        """Raise what the decider raised; what ended it is charged in the log first, or it would end every successor too.
+        """Raise what the decider raised; a fact that ended it is charged in the log first, or it would end every successor too.
 
         What else was decided and not stored is not: it will be decided again.
         """
-        self.journal.failed = self._charged
-        await self.journal.append([], self.journal.inputs)
+        if self._charged:
+            self.journal.failed = self._charged
+            await self.journal.append([], self.journal.inputs)
         await self._broken
 
     async def _append(self, records: list[Record], replies: list[tuple[Respond, Any]]) -> None:
@@ -460,27 +458,28 @@ class Shell:
         self.journal.history = self.outbox.history = self.decider.history
         self._appending = True
         try:
-            pieces = [fit for piece in _pieces(records) for fit in self.journal.fit(piece)]
+            pieces = self.journal.cut(records)
             for piece in pieces:
+                self.journal.published, self.journal.waiting = self.outbox.left, self.outbox.waiting
                 sequence = await self.journal.append(piece, consumed if piece is pieces[-1] else before)
                 if self._broken.done():
                     return  # what leaves would be made of a broken state: successors tell it
                 self._release(piece)
-                await self._note_snapshot(piece, sequence)
+                self._note_snapshot(piece, sequence)
         finally:
             self._appending = False
         for respond, reply in replies:
             respond(encode(reply))
 
-    async def _note_snapshot(self, piece: Sequence[Record], sequence: int) -> None:
-        chunk = piece[0]
+    def _note_snapshot(self, piece: Sequence[Record], sequence: int) -> None:
+        """A snapshot that is whole in the log is where the next take-over begins: every batch from here on names it."""
+        chunk = piece[0] if piece else None
         if not isinstance(chunk, SnapshotChunk):
             return
         if chunk.index == 0:
             self._first_chunk = sequence
         if chunk.index + 1 == chunk.count:
-            await self.outbox.drained()
-            await self.journal.purge_before(self._first_chunk)
+            self.journal.snapshot = self._first_chunk
 
     async def _answer_within_lease(self, replies: list[tuple[Respond, Any]]) -> None:
         """Replies that rest on no append of ours wait until we know that we lead (P15)."""
@@ -494,18 +493,6 @@ class Shell:
         for index, record in enumerate(records):
             items += self.decider.outgoing(record, (self.journal.sequence, index), self.journal.term)
         self.outbox.put(items)
-
-
-def _pieces(records: list[Record]) -> list[list[Record]]:
-    """Cut before and between snapshot chunks: each is an append of its own, and none shares one with a decision."""
-    pieces: list[list[Record]] = []
-    for record in records:
-        alone = isinstance(record, SnapshotChunk)
-        if alone or not pieces or isinstance(pieces[-1][-1], SnapshotChunk):
-            pieces.append([record])
-        else:
-            pieces[-1].append(record)
-    return pieces
 
 
 def _drop(body: bytes) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from rover_bus.events.invariants import Checked, Count, Seconds
+from rover_bus.events.invariants import Bytes, Checked, Count, Seconds
 
 
 class StreamSpec(Checked, frozen=True, kw_only=True):
@@ -42,19 +42,21 @@ PROFILES = "ROVER_PROFILES"
 LEADERS = "ROVER_LEADERS"
 PRESENCE = "ROVER_PRESENCE"
 ROUTING = "ROVER_ROUTING"
+PLACES = "ROVER_PLACES"
+PURGED = "ROVER_PURGED"
 
 STREAMS: tuple[StreamSpec, ...] = (
     StreamSpec(
         name=LOG,
         subjects=["rover.job.*.log", "rover.brain.log"],
         discard="new",
-        description="decision logs, one writer a subject; kept until a snapshot covers them",
+        description="decision logs, one writer a subject; what a snapshot covers is kept for keep_log",
     ),
     StreamSpec(
         name=FACTS,
         subjects=["rover.job.*.*.*", "rover.host.*.*", "rover.cluster.*"],
         discard="new",
-        description="readable facts of jobs, hosts and the cluster",
+        description="readable facts of jobs, hosts and the cluster; FACTS_KEPT says for how long",
     ),
     StreamSpec(
         name=PROFILES,
@@ -69,4 +71,130 @@ BUCKETS: tuple[BucketSpec, ...] = (
     BucketSpec(name=LEADERS, storage="memory", expires=True, description="who leads a job, and its term"),
     BucketSpec(name=PRESENCE, storage="memory", expires=True, description="which hosts are there"),
     BucketSpec(name=ROUTING, description="which server holds which slots of a job"),
+    BucketSpec(
+        name=PLACES, storage="memory", expires=True, description="how far each living follower of a stream is"
+    ),
+    BucketSpec(name=PURGED, description="below which sequence a subject of FACTS was purged"),
 )
+
+
+class KeepLog(Checked, frozen=True, kw_only=True):
+    """How long a log keeps what its newest snapshot covers, so that any moment of it can be replayed: the smaller of both."""
+
+    age_s: Seconds = 7 * 86_400.0
+    bytes: Bytes = 256 << 20  # of one log
+
+
+KEEP_LOG = KeepLog()
+
+
+class Kept(Checked, frozen=True, kw_only=True):
+    """How long facts of a kind stay: the newest so many of a job or a host, or by age. Neither: for ever.
+
+    The newest one of a subject always stays: whoever followed it looks there whether a power cut took something (P21).
+    """
+
+    newest: Count = 0
+    age_s: Seconds = 0
+
+
+FOR_EVER = Kept()
+A_FEW, MANY = Kept(newest=100), Kept(newest=1000)
+A_MONTH, A_WEEK = Kept(age_s=30 * 86_400.0), Kept(age_s=7 * 86_400.0)
+
+# By `Parsed.noun_verb`. What says what a job was and what became of its samples is kept as long as the job; what is said again and
+# again, and counts only as long as it is the newest, is kept in numbers; what hosts say of single processes and parts, by age.
+FACTS_KEPT: dict[str, Kept] = {
+    **dict.fromkeys(
+        (
+            "job.submitted",
+            "job.opened",
+            "job.stop_requested",
+            "job.ended",
+            "dataset.registered",
+            "batch.dead_lettered",
+            "rows.skipped",
+            "ledger.rewound",
+            "epoch.opened",
+            "epoch.closed",
+            "plan.mode_set",
+            "cluster.mode_set",
+            "cluster.quota_set",
+        ),
+        FOR_EVER,
+    ),
+    **dict.fromkeys(
+        (
+            "job.reported",
+            "job.paused",
+            "job.resumed",
+            "job.pause_requested",
+            "job.resume_requested",
+            "master.elected",
+            "members.desired",
+            "members.displaced",
+            "members.unheard",
+            "member.admitted",
+            "member.lost",
+            "member.left",
+            "worker.failed",
+            "commit.refused",
+            "lease.speculated",
+            "result.reported",
+            "routing.changed",
+            "rollout.opened",
+            "rollout.closed",
+            "slots.move_requested",
+            "slots.moved",
+            "move.refused",
+            "move.failed",
+            "plan.proposed",
+            "plan.checked",
+            "plan.refused",
+            "plan.withheld",
+            "plan.approved",
+            "plan.rejected",
+            "plan.applied",
+            "plan.settled",
+            "plan.measured",
+            "plan.kept",
+            "plan.rolled_back",
+            "straggler.found",
+            "straggler.recovered",
+            "incident.opened",
+            "incident.closed",
+            "checkpoint.opened",
+            "checkpoint.staged",
+            "checkpoint.redundant",
+            "checkpoint.ready",
+            "checkpoint.superseded",
+            "checkpoint.failed",
+            "part.staged",
+            "server.restored",
+        ),
+        MANY,
+    ),
+    **dict.fromkeys(
+        (
+            "job.forecast",
+            "dataset.refused",
+            "checkpoint.persist_ordered",
+            "checkpoint.manifest_ordered",  # each holds a ledger
+            "host.registered",
+            "host.leaving",
+            "host.left",
+        ),
+        A_FEW,
+    ),
+    **dict.fromkeys(("host.started", "host.exited"), A_MONTH),
+    **dict.fromkeys(
+        (
+            "host.part_digested",
+            "host.part_mirrored",
+            "host.part_persisted",
+            "host.part_failed",
+            "host.manifest_written",
+        ),
+        A_WEEK,
+    ),
+}

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 from rover_bus.events.errors import NameRefused
 
@@ -90,6 +91,20 @@ def rpc(job: str, term: int, method: str) -> str:
 
 def daemon(host: str, method: str) -> str:
     return f"rover.daemon.{name(host, 'host')}.{name(method)}"
+
+
+@lru_cache(maxsize=65536)
+def matches(pattern: str, subject: str) -> bool:
+    """Say whether a subject falls under a pattern (`*` one token, `>` the rest, at least one)."""
+    if pattern == subject:
+        return True
+    wanted, given = pattern.split("."), subject.split(".")
+    for place, token in enumerate(wanted):
+        if token == ">":
+            return len(given) > place
+        if place >= len(given) or token not in ("*", given[place]):
+            return False
+    return len(wanted) == len(given)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from rover_bus.events import subjects
 from rover_bus.events.bus import Bus, Message
@@ -11,8 +11,9 @@ from rover_bus.events.deciding import Wiring
 from rover_bus.events.errors import BadMessage
 from rover_bus.events.facts import Fact
 from rover_bus.events.log import LogBatch
-from rover_bus.events.requests import METHOD_OF, METHODS, RefusedReply
+from rover_bus.events.requests import METHODS, RefusedReply
 from rover_bus.events.shell import Shell
+from rover_bus.events.streams import KEEP_LOG, KeepLog
 from rover_bus.master.decider import Decider
 from rover_bus.master.fences import refusal
 from rover_bus.master.inputs import Asked, BusLost, BusRegained, Noticed, Ticked, TookOver
@@ -23,16 +24,9 @@ class ServedDecider(Decider):
     """The decider with the words that the shell speaks."""
 
     def took_over(
-        self,
-        holder: str,
-        term: int,
-        replayed_records: int,
-        log_lost: bool,
-        log_sequence: int,
-        failing: Mapping[str, str],
-        release: str,
+        self, holder: str, term: int, replayed_records: int, log_lost: bool, log_sequence: int
     ) -> TookOver:
-        return TookOver(holder, term, replayed_records, log_lost, failing, release)
+        return TookOver(holder, term, replayed_records, log_lost)
 
     def ticked(self) -> Ticked:
         return Ticked()
@@ -58,14 +52,13 @@ class ServedDecider(Decider):
             raise BadMessage(f"no method {message.subject!r}")
         return Asked(decode(message.body, method))
 
-    def name_of(self, asked: Asked) -> str:
-        return f"{METHOD_OF[type(asked.request)]} of {asked.request.member}"
-
     def refuse(self, code: str, text: str) -> RefusedReply:
         return refusal(self.state, code, text)
 
 
-def wiring(job: str, snapshot_every_batches: int = 2000, tick_s: float = 0.25) -> Wiring:
+def wiring(
+    job: str, snapshot_every_batches: int = 2000, tick_s: float = 0.25, keep_log: KeepLog = KEEP_LOG
+) -> Wiring:
     """What a master serves and follows."""
     return Wiring(
         log_subject=subjects.job_log(job),
@@ -91,9 +84,11 @@ def wiring(job: str, snapshot_every_batches: int = 2000, tick_s: float = 0.25) -
             subjects.host_facts(fact="part_persisted"),
             subjects.host_facts(fact="part_failed"),
             subjects.host_facts(fact="manifest_written"),
-            subjects.host_facts(fact="storage_searched"),
         ],
         publishes=[subjects.job_facts(job)],
+        purges=[subjects.job_facts(job)],
+        begins=subjects.job_facts(job),
+        keep_log=keep_log,
         service=f"rover-master-{job}",
         endpoints=lambda term: [subjects.rpc(job, term, method) for method in METHODS],
         metadata={"job": job},
@@ -111,6 +106,7 @@ def build_master(
     wall_ms: Callable[[], int],
     commands: Commands | None = None,
     snapshot_every_batches: int = 2000,
+    keep_log: KeepLog = KEEP_LOG,
     leader_ttl_s: float = 1.0,
     decider_type: type[ServedDecider] = ServedDecider,
     shell_type: type[Shell] = Shell,
@@ -123,7 +119,7 @@ def build_master(
     shell = shell_type(
         bus,
         decider,
-        wiring(job, snapshot_every_batches),
+        wiring(job, snapshot_every_batches, keep_log=keep_log),
         holder=holder,
         clock=clock,
         wall_ms=wall_ms,

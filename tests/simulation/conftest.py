@@ -31,7 +31,7 @@ from rover_bus.events.requests import (
     RegisterRequest,
 )
 from rover_bus.events.shell import Shell
-from rover_bus.events.streams import FACTS, LOG
+from rover_bus.events.streams import FACTS, KEEP_LOG, LOG
 from rover_bus.events.virtual_time import run
 from rover_bus.master.service import ServedDecider, build_master
 
@@ -132,7 +132,15 @@ class Stage:
             plan = PlanProposed(job=JOB, plan=1, workers=self.workers, servers=self.servers, hosts=self.hosts)
             await self.publish(plan)
 
-    def master(self, name, shell=Shell, decider=ServedDecider, snapshot_every_batches=2000, **parts):
+    def master(
+        self,
+        name,
+        shell=Shell,
+        decider=ServedDecider,
+        snapshot_every_batches=2000,
+        keep_log=KEEP_LOG,
+        **parts,
+    ):
         """Start a master. `parts`: class attributes of its shell to replace (journal_type, leadership_type)."""
         loop = asyncio.get_running_loop()
         self.shells[name], self.deciders[name] = build_master(
@@ -142,6 +150,7 @@ class Stage:
             clock=loop.time,
             wall_ms=lambda: 0,
             snapshot_every_batches=snapshot_every_batches,
+            keep_log=keep_log,
             decider_type=decider,
             shell_type=type("Shown", (shell,), parts) if parts else shell,
         )

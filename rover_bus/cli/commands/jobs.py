@@ -60,7 +60,7 @@ async def read_with_progress(bus: NatsBus) -> dict[str, JobView]:
         except LogDamaged:
             view.reason = "its log is damaged: `rover doctor`"
             continue
-        view.reason = hindrance(view, progress.state, present)
+        view.reason = hindrance(view, progress.state, present, progress.waiting)
         ledger = progress.state.ledger
         if progress.state.spec is not None:
             view.state = "paused" if progress.state.paused else progress.state.phase

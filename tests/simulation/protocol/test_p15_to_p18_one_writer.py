@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from rover_bus.events.batch import Published
 from rover_bus.events.codec import encode
 from rover_bus.events.deciding import Hold
 from rover_bus.events.errors import BusError
@@ -22,7 +23,7 @@ from rover_bus.events.journal import Journal
 from rover_bus.events.leadership import Deposed, Leadership
 from rover_bus.events.log import Granted, Lost, PauseSet
 from rover_bus.events.memory_links import CALM, Faults
-from rover_bus.events.outbox import FactOut
+from rover_bus.events.outbox import FactOut, Ready
 from rover_bus.events.requests import LeaseReply
 from rover_bus.events.shell import Shell
 from rover_bus.events.streams import LOG
@@ -311,34 +312,24 @@ def test_without_positions_in_the_log_a_successor_decides_them_again(stage):
 
 
 class Forgetful(Shell):
-    def _after(self, term, last):
+    def _after(self, left, confirmed):
         return self.decider.standing()
 
 
 class SaysItAgain(Shell):
-    def _after(self, term, last):
-        return super()._after(0, (0, 0))
+    def _after(self, left, confirmed):
+        self.outbox.recall(Published(), "")
+        return super()._after(Published(), confirmed=False)
 
 
-def test_what_is_told_again_goes_by_terms_before_positions(stage):
+def test_what_is_told_again_goes_by_terms_before_positions():
     """A log that lost its tail: facts of the newest term bear lower positions than what was told of it before (P18, P21)."""
-
-    async def scenario(it):
-        await it.begin()
-        shell = it.master("m0")
-        await it.leads("m0")
-        fact = MemberLeft(job="j", member=Member("worker", 0, 1), reason="done")
-        decided = [FactOut(fact, (at, 0), term) for at, term in ((41, 3), (60, 2), (61, 2))]
-        again = []
-        for told in (2, 0):
-            shell._unpublished.extend(decided)
-            again.append([each.position[0] for each in shell._after(told, (60, 0)) if each in decided])
-        return again
-
-    assert stage(scenario) == [
-        [41, 61],
-        [61],
-    ]  # a release that did not say its term is taken by positions alone
+    ready = Ready()
+    fact = MemberLeft(job="j", member=Member("worker", 0, 1), reason="done")
+    decided = [FactOut(fact, (at, 0), term) for at, term in ((60, 2), (61, 2), (41, 3))]
+    ready.note(decided)
+    assert ready.after(Published(2, 60, 0, 9)) == decided[1:]
+    assert ready.after(Published(3, 40, 0, 9)) == decided[2:]
 
 
 def facts_across_a_take_over(stage, shell):

@@ -28,8 +28,9 @@ from rover_bus.events.log import Granted, LogBatch, PauseSet, Rewound, SnapshotC
 from rover_bus.events.memory_broker import MemoryBroker
 from rover_bus.events.memory_links import Faults
 from rover_bus.events.outbox import FactOut, Outbox
+from rover_bus.events.retention import ROUND_S
 from rover_bus.events.shell import Shell
-from rover_bus.events.streams import FACTS, LOG, STREAMS
+from rover_bus.events.streams import FACTS, LOG, STREAMS, KeepLog
 from rover_bus.master.decider import Decider
 from rover_bus.master.service import ServedDecider
 
@@ -84,11 +85,6 @@ def test_when_leader_and_broker_die_together_a_standby_leads_after_its_ttl(stage
 # -- P21: snapshots ----------------------------------------------------------------------------------------------------------
 
 
-class KeepsAll(Journal):
-    async def purge_before(self, sequence):
-        """Nothing is purged: the whole log is there to compare with."""
-
-
 async def work_through(it, worker, leases):
     progress = []
     for _ in range(leases):
@@ -109,6 +105,9 @@ def replay(bodies):
     return decider
 
 
+NOTHING_KEPT = KeepLog(age_s=0, bytes=0)
+
+
 class TinyChunks(Shell):
     def _take_snapshot(self):
         self._snapshots += 1
@@ -121,7 +120,7 @@ class TinyChunks(Shell):
 def test_replay_from_a_snapshot_is_the_replay_of_everything(stage, shell):
     async def scenario(it):
         await it.begin()
-        it.master("m0", shell, snapshot_every_batches=7, journal_type=KeepsAll)
+        it.master("m0", shell, snapshot_every_batches=7)
         worker = await it.worker()
         await work_through(it, worker, 20)
         return [stored.body for stored in it.stored()], it.deciders["m0"].dump()
@@ -141,9 +140,10 @@ def test_replay_from_a_snapshot_is_the_replay_of_everything(stage, shell):
 def test_a_snapshot_in_the_middle_of_traffic_shortens_the_log_and_loses_nothing(stage):
     async def scenario(it):
         await it.begin()
-        it.master("m0", TinyChunks, snapshot_every_batches=7)
+        it.master("m0", TinyChunks, snapshot_every_batches=7, keep_log=NOTHING_KEPT)
         worker = await it.worker()
         await work_through(it, worker, 20)
+        await asyncio.sleep(ROUND_S)
         before = it.deciders["m0"].dump()
         it.kill("m0")
         it.master("m1")
@@ -161,9 +161,11 @@ def test_a_snapshot_in_the_middle_of_traffic_shortens_the_log_and_loses_nothing(
 
 
 class PurgesAtOnce(TinyChunks):
-    async def _note_snapshot(self, piece, sequence):
+    def _note_snapshot(self, piece, sequence):
         if isinstance(piece[0], SnapshotChunk) and piece[0].index == 0:
-            await self.journal.purge_before(sequence)
+            self.journal.snapshot = sequence
+            purge = self.bus.purge(LOG, self.journal.subject, before=sequence)
+            self.purging = asyncio.create_task(purge)
 
 
 def log_after_a_death_amid_a_snapshot(stage, shell):
@@ -259,8 +261,8 @@ def test_with_old_messages_discarded_the_job_is_gone(stage):
 
 
 class SeesNothing(ServedDecider):
-    def took_over(self, holder, term, replayed_records, log_lost, *rest):
-        return super().took_over(holder, term, replayed_records, False, *rest)
+    def took_over(self, holder, term, replayed_records, log_lost, log_sequence):
+        return super().took_over(holder, term, replayed_records, False, log_sequence)
 
 
 def power_cut(it, keep):
@@ -427,7 +429,7 @@ def told_again_after_a_loss(stage, outbox):
     async def scenario(it):
         await it.begin()
         leader = it.master("m0", LooksLate)
-        leader.outbox = outbox(leader.bus, "j", "m0")
+        leader.outbox = outbox(leader.bus, "j", "m0", leader.outbox._facts_after)
         await it.worker()
         told = kinds_told(it)
         it.broker.streams[FACTS].truncate(it.stored(FACTS)[-3].sequence)
@@ -613,8 +615,8 @@ def test_facts_whose_numbers_are_used_again_are_not_taken_for_known_ones(stage):
 class ForgetfulOutbox(Outbox):
     """Gives facts the names that they had before terms stood in them."""
 
-    async def _once(self, item):
-        await super()._once(replace(item, term=0) if isinstance(item, FactOut) else item)
+    async def _publish(self, item):
+        await super()._publish(replace(item, term=0))
 
 
 def told_after_a_lost_tail(stage, **parts):
@@ -624,7 +626,7 @@ def told_after_a_lost_tail(stage, **parts):
         await it.begin()
         first = it.master("m0")
         for name, part in parts.items():
-            setattr(first, name, part(first.bus, "j", "m0"))
+            setattr(first, name, part(first.bus, "j", "m0", first.outbox._facts_after))
         worker = await it.worker()
         await work_through(it, worker, 3)
         keep = len(it.stored())
@@ -634,7 +636,7 @@ def told_after_a_lost_tail(stage, **parts):
         it.kill("m0")
         second = it.master("m1")
         for name, part in parts.items():
-            setattr(second, name, part(second.bus, "j", "m1"))
+            setattr(second, name, part(second.bus, "j", "m1", second.outbox._facts_after))
         await it.leads("m1")
         await asyncio.sleep(2.0)
         lost = it.facts(MemberLeft)[0].position
@@ -742,6 +744,11 @@ def remove(broker, subject, at):
     return sequences[at - 1] if at else 0, sequences[at + 1]
 
 
+def newest_snapshot(it):
+    """Where in the log the newest complete snapshot begins, as its last batch names it."""
+    return [stored.sequence for stored in it.stored()].index(it.batches()[-1].snapshot)
+
+
 def ends_behind_a_hole(stage, at, shell, snapshot_every_batches):
     """One batch is removed while a master leads. Returns how two later ones ended, and the sequences on both sides of the hole."""
 
@@ -750,7 +757,8 @@ def ends_behind_a_hole(stage, at, shell, snapshot_every_batches):
         it.master("m0", shell, snapshot_every_batches=snapshot_every_batches)
         worker = await it.worker()
         await work_through(it, worker, 12)
-        before, behind = remove(it.broker, subjects.job_log("j"), at)
+        first = newest_snapshot(it) if shell is TinyChunks else 0
+        before, behind = remove(it.broker, subjects.job_log("j"), first + at)
         await worker.lease()
         it.master("m1")
         await it.until(lambda: "m1" in it.ends)

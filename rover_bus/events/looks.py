@@ -1,0 +1,40 @@
+"""Looks that end: the first message of a stream from a place on, the present values of a bucket.
+
+Apart because a read that is left early must be closed, and a watch that is not wanted any more must be stopped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import cast
+
+from rover_bus.events.bus import Bus, Entry, Stored
+
+
+async def first_stored(bus: Bus, stream: str, subject: str, first: int = 1) -> Stored | None:
+    """Return the first message on a subject (wildcards allowed) from stream sequence `first` on, None when there is none.
+
+    Raises BusError.
+    """
+    async with aclosing(open_read(bus, stream, subject, first)) as reading:
+        return await anext(reading, None)
+
+
+def open_read(bus: Bus, stream: str, subject: str, first: int) -> AsyncGenerator[Stored, None]:
+    """Return a read that may be left before its end: wrap it in `aclosing`. Both adapters write theirs as generators."""
+    return cast(AsyncGenerator[Stored, None], bus.read(stream, subject, first=max(first, 1)))
+
+
+async def present_entries(bus: Bus, bucket: str, pattern: str) -> dict[str, Entry]:
+    """Return the entries of a bucket now, by key: a watch hands them over before it stands. Raises BusError."""
+    found: dict[str, Entry] = {}
+
+    def take(entry: Entry) -> None:
+        if entry.value is None:
+            found.pop(entry.key, None)
+        else:
+            found[entry.key] = entry
+
+    await (await bus.watch(bucket, pattern, take)).stop()
+    return found

@@ -1,0 +1,92 @@
+"""How far the followers of a stream are, and what was purged: so that nothing is taken that a living follower has not read.
+
+Each follower reports its place (a value in a memory bucket that expires unless it is renewed); retention.py asks for the lowest
+before it purges a subject, and leaves a mark there. A follower that was away compares its place with these marks: what it missed
+it can only read as a state.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+
+import msgspec
+
+from rover_bus.events.bus import Bus
+from rover_bus.events.errors import BusError
+from rover_bus.events.logs import get_logger
+from rover_bus.events.looks import present_entries
+from rover_bus.events.streams import PLACES, PURGED
+from rover_bus.events.subjects import matches
+
+REPORT_S = 15.0
+PLACE_TTL_S = 60.0
+EVERY = ">"  # every follower's key
+log = get_logger("rover.places")
+
+
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """All that is stored under `subjects` up to stream sequence `position` has been read, and needs no second reading."""
+
+    stream: str
+    subjects: list[str]
+    position: int
+
+
+def of_job(job: str, name: str = ">") -> str:
+    """Return the key of a follower that reads facts of one job, or of hosts for one job; without a name: of all of them."""
+    return f"job.{job}.{name}"
+
+
+def of_all(name: str = ">") -> str:
+    """Return the key of a follower that reads facts of every job: the Brain, a daemon."""
+    return f"all.{name}"
+
+
+async def report_for_ever(bus: Bus, key: str, place: Callable[[], Place]) -> None:
+    """Say again and again how far a follower is: whoever says nothing any more does not count."""
+    while True:
+        with contextlib.suppress(BusError):
+            await bus.put(PLACES, key, msgspec.json.encode(place()), ttl_s=PLACE_TTL_S)
+        await asyncio.sleep(REPORT_S)
+
+
+async def places(bus: Bus, patterns: list[str]) -> list[Place]:
+    """Return the places of the living followers under these keys. Raises BusError."""
+    found: list[Place] = []
+    for pattern in patterns:
+        for entry in (await present_entries(bus, PLACES, pattern)).values():
+            try:
+                found.append(msgspec.json.decode(entry.value or b"", type=Place))
+            except (msgspec.DecodeError, ValueError) as error:
+                log.warning("a place cannot be read", pattern=pattern, why=str(error))
+    return found
+
+
+def floor(followers: list[Place], stream: str, subject: str) -> int | None:
+    """Return the lowest position of those who follow a subject, None where nobody does: nothing above it may be purged."""
+    return min(
+        (
+            place.position
+            for place in followers
+            if place.stream == stream and any(matches(pattern, subject) for pattern in place.subjects)
+        ),
+        default=None,
+    )
+
+
+async def mark_purged(bus: Bus, subject: str, before: int) -> None:
+    """Remember that facts on a subject below a sequence are gone. Said before they go. Raises BusError."""
+    await bus.put(PURGED, subject, str(before).encode())
+
+
+async def purged_beyond(bus: Bus, subjects: list[str], position: int) -> list[str]:
+    """Return the subjects of FACTS under which something behind `position` was purged. Raises BusError."""
+    found: set[str] = set()
+    for pattern in subjects:
+        for subject, entry in (await present_entries(bus, PURGED, pattern)).items():
+            value = entry.value or b""
+            if value.isdigit() and int(value) > position + 1:
+                found.add(subject)
+    return sorted(found)
