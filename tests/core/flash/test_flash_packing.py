@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import time
 from contextlib import suppress
 
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from patience import until
 
 from rover_bus.flash.errors import BrokenCheckpoint, SlotsBusy
 from rover_bus.flash.layout import plan_layout
@@ -250,10 +250,7 @@ def test_the_roller_comes_back_after_it_gave_way(make_store, rng):
         path = store.save(state, cut, touched=train(state, rng, 20)).path
         store.tidy()
     seal = find_staged(store.directory, "state")[0].seal
-    deadline = time.monotonic() + 10
-    while not is_folded(path.read_bytes(), seal) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert is_folded(path.read_bytes(), seal), "nobody folded what was packed"
+    until(lambda: is_folded(path.read_bytes(), seal), "somebody folds what was packed")
 
 
 def test_who_may_only_read_sees_the_cut_all_the_same(make_store, rng, monkeypatch):
