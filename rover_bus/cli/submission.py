@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from rover_bus.cli.history import Happened, read_happened
 from rover_bus.events import subjects
 from rover_bus.events.bus import Bus, ConnectionState
-from rover_bus.events.codec import decode, encode
+from rover_bus.events.codec import check_input, decode, encode
 from rover_bus.events.envelope import Envelope
 from rover_bus.events.errors import BusTimeout, NotConnected, Refused, WrongSequence
 from rover_bus.events.facts import (
@@ -112,13 +112,14 @@ async def _store(
     headers = Envelope(
         id=event_id, type=fact.tag(), source="rover-cli", time=time_text, job=job, cause=fact.cause
     ).headers()
-    deadline_s = time.monotonic() + PATIENCE_S
+    body, deadline_s = encode(fact), time.monotonic() + PATIENCE_S
+    check_input(body, f"{subject}: a fact", bus.max_payload_bytes)
     while True:
         try:
             return await bus.append(
                 FACTS,
                 subject,
-                encode(fact),
+                body,
                 headers=headers,
                 message_id=event_id,
                 expected_last=expected_last,

@@ -66,6 +66,10 @@ class Bus(Protocol):
     def connected(self) -> bool:
         """True while the broker answers."""
 
+    @property
+    def max_payload_bytes(self) -> int:
+        """The largest message that the broker takes, headers counted. Larger ones raise InputError."""
+
     def on_connection(self, listener: Callable[[ConnectionState], None]) -> None:
         """Call `listener` at every change of the connection; after "connected" everything has been restored."""
 

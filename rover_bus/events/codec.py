@@ -13,13 +13,14 @@ import msgspec
 
 from rover_bus.events.checkpoint_facts import CHECKPOINT_FACTS
 from rover_bus.events.checkpoints import PartReply, PartRequest
-from rover_bus.events.errors import BadMessage, UnknownVersion
+from rover_bus.events.errors import BadMessage, TooLarge, UnknownVersion
 from rover_bus.events.facts import FACTS
 from rover_bus.events.log import LogBatch
 from rover_bus.events.profiles import PROFILES
 from rover_bus.events.requests import REPLIES, REQUESTS
 
 MAX_BODY_BYTES = 8 << 20
+HEADROOM_BYTES = 128 << 10  # what a log and a fact add to the input that they come from
 
 T = TypeVar("T")
 
@@ -53,6 +54,18 @@ def decode(body: bytes, cls: type[T]) -> T:
         return _decoder(cls).decode(body)  # type: ignore[no-any-return, arg-type]
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise _explain(body, cls.__name__, error) from None
+
+
+def check_input(body: bytes, what: str, payload_bytes: int) -> None:
+    """Raise TooLarge where no service must decide on a body: the record of it would be refused by the broker for ever.
+
+    `payload_bytes`: the most that the broker takes in one message.
+    """
+    most = payload_bytes - HEADROOM_BYTES
+    if len(body) > most:
+        raise TooLarge(
+            f"{what} of {len(body)} bytes: at most {most} are taken in; say it in parts, or shorter"
+        )
 
 
 def decode_any(body: bytes) -> msgspec.Struct:

@@ -69,6 +69,13 @@ class UnknownVersion(BadMessage):
     code = "unknown_version"
 
 
+class TooLarge(BadMessage):
+    """A message that a peer must not take in: what it would have to store of it would fit no message of the broker."""
+
+    code = "too_large"
+    exit_code = 2
+
+
 class Refused(PermanentError):
     """A peer understood the request and refuses it; `code` says why (stale, differs, exists, ...)."""
 

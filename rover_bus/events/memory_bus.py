@@ -33,6 +33,7 @@ from rover_bus.events.subjects import matches
 __all__ = ["CALM", "Faults", "MemoryBroker", "MemoryBus"]
 
 CALL_TIMEOUT_S = 5.0
+MAX_PAYLOAD_BYTES = 8 << 20  # as the embedded broker is configured, headers counted
 LEAST_TTL_S = 1.0  # the server's least time to live
 T = TypeVar("T")
 
@@ -62,6 +63,10 @@ class MemoryBus:
     def name(self) -> str:
         return self._link.name
 
+    @property
+    def max_payload_bytes(self) -> int:
+        return MAX_PAYLOAD_BYTES
+
     def on_connection(self, listener: Callable[[ConnectionState], None]) -> None:
         self._link.listeners.append(listener)
 
@@ -72,6 +77,7 @@ class MemoryBus:
 
     async def publish(self, subject: str, body: bytes, headers: Headers = NO_HEADERS) -> None:
         self._require()
+        _check_payload(subject, body, headers)
         self._broker.up(self._link, self._broker.publish, subject, body, headers)
 
     async def subscribe(
@@ -86,6 +92,7 @@ class MemoryBus:
         self, subject: str, body: bytes, *, timeout_s: float, headers: Headers = NO_HEADERS
     ) -> Message:
         self._require()
+        _check_payload(subject, body, headers)
         answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
         self._broker.up(self._link, self._broker.request, self._link, answer, subject, body, headers)
         return await self._wait(answer, timeout_s, subject)
@@ -122,6 +129,7 @@ class MemoryBus:
         timeout_s: float = 5.0,
     ) -> int:
         written = {**headers, MESSAGE_ID: message_id} if message_id else dict(headers)
+        _check_payload(subject, body, written)
 
         def store() -> int:
             kept = self._stream(stream)
@@ -279,6 +287,12 @@ class MemoryBus:
         gone = known.pop(number, None)
         if gone is not None:
             gone.attempt += 1
+
+
+def _check_payload(subject: str, body: bytes, headers: Headers) -> None:
+    size = len(body) + sum(len(key.encode()) + len(value.encode()) + 4 for key, value in headers.items())
+    if size > MAX_PAYLOAD_BYTES:
+        raise InputError(f"{subject}: {size} bytes are more than the broker takes in one message: pack less")
 
 
 def _backlog(stream: MemoryStream, subjects: list[str], start: Start | int) -> list[Stored]:

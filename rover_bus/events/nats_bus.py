@@ -41,6 +41,7 @@ from rover_bus.events.nats_client import (
     BrokerAddress,
     Interest,
     answers_ping,
+    check_payload,
     denial,
     dial,
     end,
@@ -71,6 +72,7 @@ class NatsBus(NatsStorage):
         super().__init__()
         self._broker, self.url = broker, broker.url
         self._client: Client | None = None
+        self._max_payload_bytes = 0  # as the broker said when it was reached last
         self._gone = asyncio.Event()  # the client is
         self._state: ConnectionState = "disconnected"
         self._refusal: RoverError | None = None  # why we are not connected, when it is not just the network
@@ -110,6 +112,10 @@ class NatsBus(NatsStorage):
     def connected(self) -> bool:
         return self._state == "connected"
 
+    @property
+    def max_payload_bytes(self) -> int:
+        return self._max_payload_bytes
+
     def on_connection(self, listener: Callable[[ConnectionState], None]) -> None:
         self._listeners.append(listener)
 
@@ -117,6 +123,7 @@ class NatsBus(NatsStorage):
 
     async def publish(self, subject: str, body: bytes, headers: Headers = NO_HEADERS) -> None:
         client = self._require(subject)
+        check_payload(client, subject, body, headers)
         try:
             await client.publish(subject, body, headers=dict(headers) if headers else None)
         except nats.errors.Error as error:
@@ -316,6 +323,7 @@ class NatsBus(NatsStorage):
     async def _open(self) -> None:
         client = await dial(self._broker, self._on_error, self._lost)
         self._client, self._gone = client, asyncio.Event()
+        self._max_payload_bytes = client.max_payload
         self._denied.clear()
         try:
             answers = await self._questions.begin(client)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import NamedTuple
 
 import nats.errors
@@ -140,6 +140,15 @@ def forbidden_subject(error: Exception) -> str:
     """Return the subject that an asynchronous error says is forbidden, in the server's lower case; "" for any other error."""
     found = _DENIED.search(str(error))
     return found[2] if found else ""
+
+
+def check_payload(client: Client, subject: str, body: bytes, headers: Mapping[str, str] | None) -> None:
+    """Raise InputError for what the broker would end the connection for: it counts headers too, the client's check does not."""
+    size = len(body)
+    if headers:
+        size += 12 + sum(len(key.encode()) + len(value.encode()) + 4 for key, value in headers.items())
+    if size > client.max_payload:
+        raise translate(nats.errors.MaxPayloadError(), subject, size)
 
 
 def translate(error: nats.errors.Error, subject: str, size: int) -> RoverError:

@@ -14,7 +14,7 @@ from nats.aio.msg import Msg
 
 from rover_bus.events import nats_jetstream as jetstream
 from rover_bus.events.errors import BusTimeout, NoResponders, NotConnected
-from rover_bus.events.nats_client import denial, translate
+from rover_bus.events.nats_client import check_payload, denial, translate
 
 _NO_RESPONDERS = "503"
 
@@ -44,6 +44,7 @@ class Questions:
         self._asked[token] = (answer, subject)
         alarm = loop.call_later(timeout_s, _expire, answer, subject, timeout_s)
         try:
+            check_payload(client, subject, body, headers)
             await client.publish(subject, body, reply=token, headers=headers)
             return await answer
         except nats.errors.Error as error:

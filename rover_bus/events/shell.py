@@ -16,7 +16,7 @@ from typing import Any
 from rover_bus.events import places, poison
 from rover_bus.events.batch import Published
 from rover_bus.events.bus import Bus, ConnectionState, Message, Stored, Subscription
-from rover_bus.events.codec import decode_any, encode
+from rover_bus.events.codec import check_input, decode_any, encode
 from rover_bus.events.consumed import Heard, consumed_of_what_is_there, newest_since, where_facts_begin
 from rover_bus.events.deciding import Deciding, Hold, Wiring
 from rover_bus.events.errors import BusError, RoverError, WrongSequence
@@ -334,6 +334,7 @@ class Shell:
     def _on_request(self, message: Message) -> None:
         respond = message.respond or _drop
         try:
+            check_input(message.body, "a request", self.bus.max_payload_bytes)
             asked = self.decider.asked(message)
         except RoverError as error:
             self.bad_messages += 1
@@ -361,6 +362,7 @@ class Shell:
 
     def _take_in(self, stored: Stored) -> None:
         try:
+            check_input(stored.body, "a fact", self.bus.max_payload_bytes)
             fact = read_fact(stored)
         except RoverError as error:
             self.bad_messages += 1

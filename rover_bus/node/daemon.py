@@ -89,7 +89,7 @@ class Daemon:
             else None
         )
         subjects = [job_facts("*", each.kind()) for each in FOLLOWED]
-        self._following = Following(bus, subjects, self._on_fact, self._lose_history)
+        self._following = Following(bus, subjects, self._on_fact, self._lose_history, f"{host.name}.daemon")
         self._turns = Turns(self._decide)
         self._closing = False
         self._unreported: set[tuple[str, str, Member]] = set()

@@ -113,7 +113,7 @@ class Persister:
         ] = {}  # what a server waits for; why it did not come
         subjects = [job_facts("*", each.kind()) for each in FOLLOWED]
         subjects += [host_facts("*", each.kind()) for each in HOSTS]
-        self._following = Following(bus, subjects, self._on_fact, self._lose_history)
+        self._following = Following(bus, subjects, self._on_fact, self._lose_history, f"{host}.persister")
         self._turns = Turns(self._decide)
         self._closing = False
         self.bad_messages = 0

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
+from rover_bus.events import places
 from rover_bus.events.bus import Bus, ConnectionState, Stored, Subscription
 from rover_bus.events.consumed import Heard, newest_since
 from rover_bus.events.errors import BusError
@@ -78,19 +79,23 @@ class Following:
         subjects: Sequence[str],
         hear: Callable[[Stored], None],
         on_loss: Callable[[], None],
+        name: str,
     ) -> None:
+        """`name`: under which it says how far it is, so that nothing goes that it has not heard (events/places.py)."""
+        self._name = name
         self._bus, self._subjects, self._hear, self._on_loss = bus, list(subjects), hear, on_loss
         self._newest = Heard()
         self._subscription: Subscription | None = None
         self._returned = asyncio.Event()
-        self._looking: asyncio.Task[None] | None = None
+        self._works: list[asyncio.Task[None]] = []
         self._lost = False
         self.caught_up = False
 
     async def begin(self) -> None:
         """Follow until everything stored has been heard; bus errors are waited out."""
         self._bus.on_connection(self._on_connection)
-        self._looking = asyncio.get_running_loop().create_task(self._look_back_for_ever())
+        reporting = places.report_for_ever(self._bus, places.of_all(self._name), self._place)
+        self._works = [asyncio.create_task(work) for work in (self._look_back_for_ever(), reporting)]
         await self._follow()
         while not self.caught_up:
             self.caught_up = self._newest[0] >= await insist(self._end)
@@ -98,9 +103,9 @@ class Following:
 
     async def stop(self) -> None:
         """Hear nothing any more."""
-        if self._looking:
-            self._looking.cancel()
-            await asyncio.gather(self._looking, return_exceptions=True)
+        for work in self._works:
+            work.cancel()
+        await asyncio.gather(*self._works, return_exceptions=True)
         if self._subscription:
             await self._subscription.stop()
 
@@ -111,6 +116,9 @@ class Following:
         self._subscription = await insist(
             lambda: self._bus.follow(FACTS, self._subjects, self._on_fact, start="last_per_subject")
         )
+
+    def _place(self) -> places.Place:
+        return places.Place(stream=FACTS, subjects=self._subjects, position=self._newest.sequence)
 
     async def _end(self) -> int:
         lasts = [await self._bus.last(FACTS, subject) for subject in self._subjects]

@@ -10,6 +10,7 @@ from live_bus import JOB_LOG, come_true, eventually
 from rover_bus.events.bus import Message, Stored
 from rover_bus.events.errors import (
     BusError,
+    InputError,
     StreamFull,
     WrongSequence,
 )
@@ -164,6 +165,43 @@ async def a_stream_that_is_not_there_is_told_with_what_to_do(world: World) -> No
         await bus.follow("ABSENT", ["a"], lambda stored: None)
     with pytest.raises(BusError):
         await bus.append(LOG, "elsewhere.one", b"")
+
+
+@suite.body
+async def messages_are_counted_by_subject_and_from_a_place_on(world: World) -> None:
+    bus = await world.connect()
+    sequences = [await bus.append(FACTS, f"rover.job.demo.plan.v{n % 3}", b"x") for n in range(30)]
+    await bus.append(FACTS, "rover.host.h.joined", b"x")
+    assert await bus.count(FACTS, "rover.job.demo.plan.v0") == 10
+    assert await bus.count(FACTS, "rover.job.demo.*.*", first=sequences[20]) == 10
+    assert await bus.count(FACTS, "rover.job.demo.plan.v1", first=sequences[-1] + 1) == 0
+    assert await bus.count(FACTS, "rover.job.absent.*.*") == 0
+    assert await bus.subjects(FACTS, "rover.job.demo.*.*") == {
+        f"rover.job.demo.plan.v{n}": 10 for n in range(3)
+    }
+    assert await bus.subjects(FACTS, "rover.job.absent.*.*") == {}
+    await bus.purge(FACTS, "rover.job.demo.plan.v0", before=sequences[27])
+    assert await bus.subjects(FACTS, "rover.job.demo.plan.v0") == {"rover.job.demo.plan.v0": 1}
+
+
+@suite.body
+async def what_is_larger_than_the_broker_takes_is_refused_at_once_and_the_connection_stays(
+    world: World,
+) -> None:
+    bus = await world.connect()
+    states: list[str] = []
+    bus.on_connection(states.append)
+    body = bytes(
+        bus.max_payload_bytes - 100
+    )  # with its headers it is too large: the broker would end the connection
+    headers = {"ce-id": "x" * 200}
+    for _ in range(2):
+        with pytest.raises(InputError):
+            await bus.append(FACTS, "rover.job.demo.plan.v1", body, headers=headers)
+        with pytest.raises(InputError):
+            await bus.publish("rover.profile.demo.worker.0", body, headers)
+    assert await bus.append(FACTS, "rover.job.demo.plan.v1", body[:-1000], headers=headers) > 0
+    assert states == []
 
 
 test_in_memory, test_over_nats = suite.tests()

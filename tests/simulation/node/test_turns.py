@@ -78,7 +78,7 @@ def test_a_follower_has_caught_up_when_the_newest_of_all_subjects_has_reached_it
                 FACTS, f"rover.job.j{number % 2}.job.opened", b"%d" % number, message_id=str(number)
             )
         heard: list[Stored] = []
-        following = Following(bus, ["rover.job.*.job.opened"], heard.append, lambda: None)
+        following = Following(bus, ["rover.job.*.job.opened"], heard.append, lambda: None, "h.test")
         await following.begin()
         before = sorted(stored.body for stored in heard)
         await bus.append(FACTS, "rover.job.j9.job.opened", b"9", message_id="9")

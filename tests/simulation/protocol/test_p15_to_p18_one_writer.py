@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from rover_bus.events.batch import Published
-from rover_bus.events.codec import encode
+from rover_bus.events.codec import HEADROOM_BYTES, encode
 from rover_bus.events.deciding import Hold
 from rover_bus.events.errors import BusError
 from rover_bus.events.facts import (
@@ -17,14 +17,16 @@ from rover_bus.events.facts import (
     MasterElected,
     MemberLeft,
     MemberLost,
+    WorkerFailed,
 )
 from rover_bus.events.identity import Exit, Member
 from rover_bus.events.journal import Journal
 from rover_bus.events.leadership import Deposed, Leadership
 from rover_bus.events.log import Granted, Lost, PauseSet
+from rover_bus.events.memory_bus import MAX_PAYLOAD_BYTES
 from rover_bus.events.memory_links import CALM, Faults
 from rover_bus.events.outbox import FactOut, Ready
-from rover_bus.events.requests import LeaseReply
+from rover_bus.events.requests import FailureReply, FailureRequest, LeaseReply
 from rover_bus.events.shell import Shell
 from rover_bus.events.streams import LOG
 from rover_bus.master.inputs import Noticed
@@ -410,3 +412,54 @@ def test_nothing_is_decided_any_more_on_a_state_that_no_log_holds(stage):
 
 def _pauses(batch):
     return any(isinstance(record, PauseSet) for record in batch.records)
+
+
+# -- what no batch can hold ------------------------------------------------------------------------------------------------------
+
+
+def test_a_request_that_would_make_a_batch_too_large_is_refused_by_name_and_the_master_goes_on(stage):
+    """The record of it would be refused by the broker for ever, in every successor too."""
+
+    async def scenario(it):
+        await it.begin()
+        it.master("m0")
+        worker = await it.worker()
+        text = "x" * (MAX_PAYLOAD_BYTES - 400)
+        request = FailureRequest(**worker.who, exception="E", traceback=text)
+        refused = [await it.ask_once(worker.bus, 1, request) for _ in range(3)]
+        return [reply.code for reply in refused], len((await worker.lease()).tokens), it.ends
+
+    codes, granted, ends = stage(scenario)
+    assert codes == ["too_large"] * 3
+    assert (granted, ends) == (1, {})
+
+
+def test_the_largest_request_that_is_taken_in_is_logged_and_published(stage):
+    async def scenario(it):
+        await it.begin()
+        it.master("m0")
+        worker = await it.worker()
+        text = "x" * (MAX_PAYLOAD_BYTES - HEADROOM_BYTES - 500)
+        request = FailureRequest(**worker.who, exception="E", traceback=text)
+        reply = await it.ask_once(worker.bus, 1, request)
+        await it.until(lambda: it.facts(WorkerFailed))
+        return reply, it.facts(WorkerFailed)[0].traceback == text, it.ends
+
+    reply, whole, ends = stage(scenario)
+    assert isinstance(reply, FailureReply)
+    assert whole
+    assert ends == {}
+
+
+def test_so_is_a_fact_passed_over_that_is_too_large(stage):
+    async def scenario(it):
+        await it.begin()
+        it.master("m0")
+        worker = await it.worker()
+        await it.publish(JobPauseRequested(job="j", reason="x" * (MAX_PAYLOAD_BYTES - 1000)))
+        await it.publish(JobPauseRequested(job="j"))
+        await it.until(lambda: it.records(PauseSet))
+        await worker.lease()
+        return it.shells["m0"].bad_messages, it.ends
+
+    assert stage(scenario) == (1, {})
