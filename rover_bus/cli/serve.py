@@ -27,13 +27,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from rover_bus.cli.keeping import parse_keep_log, write_keep_log
 from rover_bus.cli.supervisor import service_command
 from rover_bus.events.broker import read_secret
 from rover_bus.events.errors import BusError, InputError, RoverError
 from rover_bus.events.leadership import Deposed
 from rover_bus.events.nats_bus import NatsBus
 from rover_bus.events.shell import Shell
-from rover_bus.events.streams import BUCKETS, STREAMS
+from rover_bus.events.streams import BUCKETS, KEEP_LOG, STREAMS
 
 REACH_BROKER_S = 60.0
 log = logging.getLogger("rover.serve")
@@ -59,6 +60,7 @@ class Settings:
     with_parent: bool
     plan_mode: str
     quotas: list[str]
+    keep_log: str
     ready_file: str
 
 
@@ -95,6 +97,7 @@ def read_settings(arguments: list[str] | None = None) -> Settings:
     parser.add_argument(
         "--quota", dest="quotas", action="append", default=[], metavar="TENANT=CORES[:MEMORY]"
     )
+    parser.add_argument("--keep-log", default=write_keep_log(KEEP_LOG), metavar="AGE[:SIZE]")
     parser.add_argument("--with-parent", action="store_true")
     parser.add_argument("--ready-file", default="")
     return Settings(**vars(parser.parse_args(arguments)))
@@ -192,7 +195,7 @@ async def _serve_brain(bus: NatsBus, settings: Settings, stop: asyncio.Event) ->
     from rover_bus.cli.quotas import parse_quotas
 
     holder = f"{name(settings)}.{os.getpid()}"
-    quotas = parse_quotas(settings.quotas)
+    quotas, keep_log = parse_quotas(settings.quotas), parse_keep_log(settings.keep_log)
 
     def build() -> Shell:
         shell, _ = build_brain(
@@ -203,6 +206,7 @@ async def _serve_brain(bus: NatsBus, settings: Settings, stop: asyncio.Event) ->
             wall_ms=wall_ms,
             mode=settings.plan_mode,  # type: ignore[arg-type]
             quotas=quotas,
+            keep_log=keep_log,
         )
         return shell
 
@@ -214,6 +218,8 @@ async def _serve_master(bus: NatsBus, settings: Settings, stop: asyncio.Event) -
     from rover_bus.master.planning import Commands
     from rover_bus.master.service import build_master
 
+    keep_log = parse_keep_log(settings.keep_log)
+
     def build() -> Shell:
         shell, _ = build_master(
             bus,
@@ -222,6 +228,7 @@ async def _serve_master(bus: NatsBus, settings: Settings, stop: asyncio.Event) -
             clock=time.monotonic,
             wall_ms=wall_ms,
             commands=Commands(server=service_command("ps")),
+            keep_log=keep_log,
         )
         return shell
 
@@ -232,7 +239,9 @@ async def _serve_daemon(bus: NatsBus, settings: Settings, stop: asyncio.Event) -
     from rover_bus.node.service import Options, run_daemon
 
     options = Options(
-        master_command=lambda job, index: service_command("master", "--job", job, "--index", str(index)),
+        master_command=lambda job, index: service_command(
+            "master", "--job", job, "--index", str(index), "--keep-log", settings.keep_log
+        ),
         url=settings.url,
         secret_file=settings.secret_file,
         orphan_s=settings.orphan_s,

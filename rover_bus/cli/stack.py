@@ -22,9 +22,11 @@ from types import FrameType, TracebackType
 from typing import Literal, Self
 
 from rover_bus.cli.home import Home, StackRecord
+from rover_bus.cli.keeping import write_keep_log
 from rover_bus.cli.supervisor import Backoff, Order, Service, Supervisor, Tended, service_command
 from rover_bus.events.broker import EmbeddedBroker
 from rover_bus.events.errors import InputError, RoverError
+from rover_bus.events.streams import KEEP_LOG, KeepLog
 from rover_bus.events.subjects import name as check_name
 
 START_TIMEOUT_S = (
@@ -59,6 +61,7 @@ class RunningStack:
         disposable: bool = False,
         plan_mode: str = "auto",
         quotas: Sequence[str] = (),
+        keep_log: KeepLog = KEEP_LOG,
         brain: bool = True,
         bind: str = LOOPBACK,
     ) -> None:
@@ -73,6 +76,7 @@ class RunningStack:
         self._max_file_store_bytes, self._disposable = max_file_store_bytes, disposable
         self._with_brain, self._bind = brain, check_bind(bind)
         self._brain = ["--plan-mode", plan_mode, *(word for quota in quotas for word in ("--quota", quota))]
+        self._keep_log = ["--keep-log", write_keep_log(keep_log)]
         self._lock = -1
         self.broker: EmbeddedBroker | None = None
         self.services: dict[str, Service] = {}
@@ -207,8 +211,8 @@ class RunningStack:
         node = ["--dir", str(self.home.node), "--storage", str(self.home.checkpoints)]
         node += ["--orphan-s", str(self._orphan_s), "--bind", self._bind]
         if self._with_brain:
-            self.services["brain"] = self._service("brain", [*common, *self._brain])
-        self.services["daemon"] = self._service("daemon", [*common, *node])
+            self.services["brain"] = self._service("brain", [*common, *self._brain, *self._keep_log])
+        self.services["daemon"] = self._service("daemon", [*common, *node, *self._keep_log])
         for service in self.services.values():
             service.start()
         deadline_s = time.monotonic() + START_TIMEOUT_S

@@ -14,6 +14,7 @@ from typing import Literal
 import click
 
 from rover_bus.cli.home import Home, NoStack
+from rover_bus.cli.keeping import parse_keep_log
 from rover_bus.cli.stack import RunningStack
 from rover_bus.cli.supervisor import ServiceFailed
 from rover_bus.client.units import parse_bytes
@@ -53,6 +54,13 @@ LEAST_STORE_BYTES = 4 << 20
     help="What becomes of the Brain's plans for all jobs; the strictest of it and a job's own holds.",
 )
 @click.option("--quota", "quotas", multiple=True, metavar="TENANT=CORES[:MEMORY]", help="May be repeated.")
+@click.option(
+    "--keep-log",
+    default="7d:256MiB",
+    show_default=True,
+    metavar="AGE[:SIZE]",
+    help="How much of each job's log is kept behind its newest snapshot, the smaller of both.",
+)
 @click.option("--detach", is_flag=True, help="Run in the background; `rover down` ends it.")
 @click.option("--quiet", "-q", is_flag=True, help="Say nothing.")
 def up(
@@ -65,6 +73,7 @@ def up(
     bind: str,
     plan_mode: str,
     quotas: tuple[str, ...],
+    keep_log: str,
     detach: bool,
     quiet: bool,
 ) -> None:
@@ -92,6 +101,7 @@ def up(
             max_file_store_bytes=limit,
             plan_mode=plan_mode,
             quotas=quotas,
+            keep_log=parse_keep_log(keep_log),
         )
         run_until_told(stack, quiet=quiet)
 
