@@ -23,6 +23,7 @@ from rover_bus.brain.evolution import evolve
 from rover_bus.brain.granting import cores_left_for, grant
 from rover_bus.brain.history import traits_of
 from rover_bus.brain.log import (
+    BrainRuleSwitched,
     BrainTermBegun,
     ChangeJudged,
     ClusterHeard,
@@ -60,17 +61,21 @@ from rover_bus.events.facts import (
     MembersDisplaced,
     PlanProposed,
     QuotaSet,
+    RuleSwitchedOff,
+    RuleSwitchedOn,
     Size,
 )
 from rover_bus.events.job import PlanMode
 from rover_bus.events.log import Record
 from rover_bus.events.outbox import Outgoing
+from rover_bus.events.poison import apart
 from rover_bus.events.profiles import HostProfile, Profile, ServerProfile, WorkerProfile
 
 Steps = Generator[Record, None, None]
 NEVER_SETTLED_WINDOWS = 15.0  # a change that is not live after so long is taken back,
 STARTS_LONGER = 5.0  # nor in so many times what members of this job took to arrive: of pods one in a hundred takes that long
 NO_QUOTAS: Mapping[str, Budget] = {}
+NO_RULES: Mapping[str, str] = {}
 
 
 class Ticked(msgspec.Struct, frozen=True):
@@ -79,6 +84,14 @@ class Ticked(msgspec.Struct, frozen=True):
 
 class BusRegained(msgspec.Struct, frozen=True):
     """Samples may come again."""
+
+
+class TookOver(msgspec.Struct, frozen=True):
+    """This Brain leads from now on. `failing`: rules to switch off, and why."""
+
+    began: BrainTermBegun
+    failing: dict[str, str] = {}
+    release: str = ""
 
 
 class BrainDecider:
@@ -117,16 +130,21 @@ class BrainDecider:
     def decide(self, input: Any, now: float) -> Decision:
         """Decide one input; the records are already evolved."""
         records: list[Record] = []
-        for record in self._steps(input, now):
-            self.evolve(record)
+        steps = self._steps(input, now)
+        for record in steps:
             records.append(record)
+            try:
+                self.evolve(record)
+            except Exception as error:  # noqa: BLE001 - raised again where the record was yielded: that rule is to blame
+                steps.throw(error)
         return Decision(records)
 
     def _steps(self, input: Any, now: float) -> Steps:
         match input:
-            case BrainTermBegun():
+            case TookOver(began=began):
                 self.watch = Watch()
-                yield input
+                yield began
+                yield from self._switch_rules(input)
             case (Fact() as fact, str(cause)):
                 yield from self._notice(fact, cause, now)
                 yield from self._start_waiting_jobs()
@@ -199,40 +217,75 @@ class BrainDecider:
     # -- turns ---------------------------------------------------------------------------------------------------------
 
     def _look(self, now: float) -> Steps:
+        """Whatever time brings, each rule apart, and each job from the others: one that fails takes nothing with it."""
         self.watch.look(now)
-        yield from note_unheard(self.state, self.watch.unheard(now, self.state.sampled_s))
+        unheard = self.watch.unheard(now, self.state.sampled_s)
+        yield from self._guard("unheard", note_unheard(self.state, unheard))
         order = sorted(self.state.jobs, key=lambda name: -self.state.jobs[name].spec.priority)
         turns: list[str] = []
         for name in order:
-            known = self.state.jobs[name]
-            window = self.watch.close(name, known, now)
-            if window is not None:
-                yield window
-                yield from self._take_turn(name, known)
-                turns.append(name)
-            elif known.held is not None and known.held.workers == 0 and not known.paused:
-                turns.append(name)
+            yield from self._guard("window", self._close_window(name, turns, now), name)
+        yield from self._guard("sizes", self._choose_sizes(turns))
+        yield from self._guard("what is left", fit_into_what_is_left(self.state, self.watch, now))
+        yield from self._start_waiting_jobs()
+
+    def _close_window(self, name: str, turns: list[str], now: float) -> Steps:
+        known = self.state.jobs[name]
+        window = self.watch.close(name, known, now)
+        if window is not None:
+            yield window
+            yield from self._take_turn(name, known)
+            turns.append(name)
+        elif known.held is not None and known.held.workers == 0 and not known.paused:
+            turns.append(name)
+
+    def _choose_sizes(self, turns: list[str]) -> Steps:
         for name, answer in choose_sizes(turns, self.state, self.state.quotas).items():
             if isinstance(answer, Left):
                 yield from self._withhold(name, self.state.jobs[name], answer)
             else:
                 yield from self._settle(name, self.state.jobs[name], answer)
-        yield from fit_into_what_is_left(self.state, self.watch, now)
-        yield from self._start_waiting_jobs()
 
     def _take_turn(self, name: str, known: KnownJob) -> Steps:
-        yield from remedies.note_stragglers(name, known)
-        yield from remedies.note_hot_server(name, known)
-        yield from remedies.foresee(name, known)
-        yield from self._relieve(name, known)
+        yield from self._guard("stragglers", remedies.note_stragglers(name, known), name)
+        yield from self._guard("hot server", remedies.note_hot_server(name, known), name)
+        yield from self._guard("forecast", remedies.foresee(name, known), name)
+        yield from self._guard("memory", self._relieve(name, known), name)
         if known.change is not None:
-            yield from self._judge(name, known)
+            yield from self._guard("judge", self._judge(name, known), name)
         if known.change is None:
-            yield from self._replace(name, known)
+            yield from self._guard("replace", self._replace(name, known), name)
         if known.change is None:
-            wish = remedies.cool_servers(known, lambda: cores_left_for(name, self.state, self.state.quotas))
-            if wish is not None:
-                yield from self._settle(name, known, wish)
+            yield from self._guard("cool servers", self._cool(name, known), name)
+
+    def _cool(self, name: str, known: KnownJob) -> Steps:
+        wish = remedies.cool_servers(known, lambda: cores_left_for(name, self.state, self.state.quotas))
+        if wish is not None:
+            yield from self._settle(name, known, wish)
+
+    def _guard(self, rule: str, steps: Steps, job: str = "") -> Steps:
+        """Run a rule apart from the others (of one job from those of others), unless it is switched off."""
+        named = f"{rule} of {job}" if job else rule
+        if named in self.state.rules_off:
+            steps.close()
+            return
+        yield from apart(named, steps)
+
+    def _switch_rules(self, input: TookOver) -> Steps:
+        """Switch off what has failed, and on again what failed under another release."""
+        state, release, jobs = self.state, input.release, list(self.state.jobs)
+        for rule, off in list(state.rules_off.items()):
+            if off.release != release:
+                yield BrainRuleSwitched(
+                    rule=rule, off=False, release=release, job=off.job, jobs=jobs, cause="take-over"
+                )
+        for rule, why in input.failing.items():
+            job = rule.partition(" of ")[
+                2
+            ]  # it may not be known yet: what failed on its submission was not stored
+            yield BrainRuleSwitched(
+                rule=rule, off=True, release=release, why=why, job=job, jobs=jobs, cause="take-over"
+            )
 
     def _relieve(self, name: str, known: KnownJob) -> Steps:
         yield from memory_relief.note_ends(name, known)
@@ -364,12 +417,16 @@ class BrainDecider:
         if not state.hosts or not state.history:
             return
         for name, known in list(state.jobs.items()):
-            if known.plan == 0 and known.stopping:
-                yield self._seat_masters(name, known)
-            elif known.plan == 0:
-                size, decision, _ = first_size(known.spec, state)
-                wish = Wish(size=size, step="start", constant=decision.reason, detail=decision.detail)
-                yield from self._settle(name, known, wish)
+            if known.plan == 0:
+                yield from self._guard("start", self._start(name, known), name)
+
+    def _start(self, name: str, known: KnownJob) -> Steps:
+        if known.stopping:
+            yield self._seat_masters(name, known)
+            return
+        size, decision, _ = first_size(known.spec, self.state)
+        wish = Wish(size=size, step="start", constant=decision.reason, detail=decision.detail)
+        yield from self._settle(name, known, wish)
 
     def _seat_masters(self, name: str, known: KnownJob) -> Proposed:
         """A plan without members for a job that was asked to end before its first plan: only its own master can end it."""
@@ -386,7 +443,9 @@ class BrainDecider:
         return publishing.outgoing(record, position, term)
 
     def position_of(self, fact: Fact) -> tuple[int, int] | None:
-        ours = isinstance(fact, PlanProposed | BrainFact | JobStopRequested)
+        ours = isinstance(
+            fact, PlanProposed | BrainFact | JobStopRequested | RuleSwitchedOff | RuleSwitchedOn
+        )
         return fact.brain_position if ours else None  # type: ignore[attr-defined]
 
     def standing(self) -> list[Outgoing]:
@@ -395,11 +454,18 @@ class BrainDecider:
     # -- the shell's words ---------------------------------------------------------------------------------------------
 
     def took_over(
-        self, holder: str, term: int, replayed_records: int, log_lost: bool, log_sequence: int
-    ) -> BrainTermBegun:
+        self,
+        holder: str,
+        term: int,
+        replayed_records: int,
+        log_lost: bool,
+        log_sequence: int,
+        failing: Mapping[str, str] = NO_RULES,
+        release: str = "",
+    ) -> TookOver:
         history = self.state.history if self.state.history and not log_lost else self._new_history
         mode, quotas = self._started_with
-        return BrainTermBegun(
+        began = BrainTermBegun(
             term=term,
             holder=holder,
             history=history,
@@ -407,6 +473,7 @@ class BrainDecider:
             mode=mode,
             quotas=quotas,
         )
+        return TookOver(began, dict(failing), release)
 
     def noticed(self, fact: Fact, cause: str) -> tuple[Fact, str]:
         return fact, cause
@@ -425,6 +492,9 @@ class BrainDecider:
         return BusRegained()
 
     def asked(self, message: Any) -> Any:
+        raise NotImplementedError("the Brain serves no requests yet")
+
+    def name_of(self, asked: Any) -> str:
         raise NotImplementedError("the Brain serves no requests yet")
 
     def refuse(self, code: str, text: str) -> Any:

@@ -13,6 +13,7 @@ from rover_bus.brain.decisions.hot_servers import WINDOWS as HOT_WINDOWS
 from rover_bus.brain.decisions.reasons import Reason
 from rover_bus.brain.decisions.stragglers import REPLACE_WINDOWS, SLOW_WINDOWS, evolve_paces
 from rover_bus.brain.log import (
+    BrainRuleSwitched,
     BrainTermBegun,
     ChangeJudged,
     ClusterHeard,
@@ -31,7 +32,7 @@ from rover_bus.brain.log import (
     WindowClosed,
     Withheld,
 )
-from rover_bus.brain.state import WINDOWS_KEPT, Change, KnownJob, State, Tried
+from rover_bus.brain.state import WINDOWS_KEPT, Change, KnownJob, RuleOff, State, Tried
 from rover_bus.events.facts import (
     ClusterModeSet,
     JobPaused,
@@ -75,8 +76,13 @@ def evolve(state: State, record: Record) -> None:
             _lose_host(state, record)
         case JobSeen(job=job, uid=uid, spec=spec):
             state.jobs[job] = KnownJob(uid, spec)
+        case BrainRuleSwitched(rule=rule, off=False):
+            state.rules_off.pop(rule, None)
+        case BrainRuleSwitched(rule=rule):
+            state.rules_off[rule] = RuleOff(record.release, record.why, record.job)
         case JobGone(job=job, past=past):
             state.jobs.pop(job, None)
+            state.rules_off = {rule: off for rule, off in state.rules_off.items() if off.job != job}
             state.past = [*state.past, past][-MOST_PAST:] if past is not None else state.past
         case FactHeard(fact=fact):
             _hear(state.jobs[fact.job], fact)

@@ -221,6 +221,17 @@ class Proposed(Caused, frozen=True, kw_only=True, tag="brain.plan.proposed"):
     plan: PlanProposed
 
 
+class BrainRuleSwitched(Caused, frozen=True, kw_only=True, tag="brain.rule.switched"):
+    """A rule is left out (`off`), because it raised in three incarnations of this release, or runs again. `job` "": of all jobs."""
+
+    rule: str
+    off: bool
+    release: str
+    why: str = ""
+    job: str = ""
+    jobs: list[str] = []  # that there are, where it is of all: they are told
+
+
 BrainRecord = (
     BrainTermBegun
     | HostSeen
@@ -238,6 +249,7 @@ BrainRecord = (
     | HotServerFound
     | Foreseen
     | Proposed
+    | BrainRuleSwitched
     | SnapshotChunk
 )
 

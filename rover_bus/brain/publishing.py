@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from rover_bus.brain.log import (
+    BrainRuleSwitched,
     ChangeJudged,
     Foreseen,
     HotServerFound,
@@ -38,6 +39,8 @@ KINDS = (
     "job.forecast",
     "job.stop_requested",
     "members.unheard",
+    "rule.switched_off",
+    "rule.switched_on",
 )
 
 
@@ -89,7 +92,17 @@ def _facts(record: Record) -> list[JobFact]:
             ]
         case Foreseen():
             return _forecast(record)
+        case BrainRuleSwitched():
+            return [_rule_switched(record, job) for job in ([record.job] if record.job else record.jobs)]
     return []
+
+
+def _rule_switched(record: BrainRuleSwitched, job: str) -> JobFact:
+    if not record.off:
+        return facts.RuleSwitchedOn(job=job, rule=f"brain: {record.rule}", release=record.release)
+    return facts.RuleSwitchedOff(
+        job=job, rule=f"brain: {record.rule}", why=record.why, release=record.release
+    )
 
 
 def _verdict(record: ChangeJudged) -> list[JobFact]:

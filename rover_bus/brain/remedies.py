@@ -7,7 +7,7 @@ that lasts. Memory has a module of its own (`memory_relief`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 
 from rover_bus.brain.decisions.hot_servers import (
     HOT,
@@ -37,7 +37,7 @@ FORECAST_EVERY = 5  # windows
 # -- stragglers --------------------------------------------------------------------------------------------------------
 
 
-def note_stragglers(name: str, job: KnownJob) -> Iterator[StragglerNoted]:
+def note_stragglers(name: str, job: KnownJob) -> Generator[StragglerNoted, None, None]:
     """Yield who became slow, whose remedy changed, and who is well again."""
     lives = {member.index: member for member in job.members if member.role == "worker"}
     remedies = {r.worker: r for r in decide_stragglers(job.paces) if r.worker in lives}
@@ -80,7 +80,7 @@ def lives_to_replace(job: KnownJob) -> list[Member]:
 # -- hot servers -------------------------------------------------------------------------------------------------------
 
 
-def note_hot_server(name: str, job: KnownJob) -> Iterator[HotServerFound]:
+def note_hot_server(name: str, job: KnownJob) -> Generator[HotServerFound, None, None]:
     """Yield the one server that is hot while the others idle (S12): the master moves its hottest slots, nobody is scaled up."""
     if job.clock_s - job.moved_s < MOVED_REST_S:
         return
@@ -162,7 +162,7 @@ def cool_servers(job: KnownJob, cores_left: Callable[[], float]) -> Wish | None:
 # -- targets -----------------------------------------------------------------------------------------------------------
 
 
-def foresee(name: str, job: KnownJob) -> Iterator[Record]:
+def foresee(name: str, job: KnownJob) -> Generator[Record, None, None]:
     """Yield whether a job's target is reached, or the forecast of when, now and then."""
     stop = job.spec.stop
     if job.stopping or not job.losses or not (stop.loss or stop.auc or stop.least_decrease_per_step):

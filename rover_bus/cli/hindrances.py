@@ -15,7 +15,7 @@ from rover_bus.events.bus import Bus
 from rover_bus.events.leadership import read_leader
 from rover_bus.events.looks import present_entries
 from rover_bus.events.streams import LEADERS, PRESENCE
-from rover_bus.master.state import State
+from rover_bus.master.state import Search, State
 
 BRAIN_KEY = "brain.leader"
 UP_AGAIN = "`rover up` there"
@@ -55,13 +55,38 @@ def hindrance(view: JobView, state: State, present: Present, waiting: int = 0) -
         return _no_plan(view, present)
     if view.job not in present.leaders:
         return _no_master(view, state, present)
+    if state.search is not None:
+        return _no_checkpoint(view.job, state.search)
+    if exact := [rule for rule, off in state.rules_off.items() if off.exact and state.paused]:
+        off = state.rules_off[exact[0]]
+        return f"paused: rule {exact[0]!r} of {off.release} failed three times ({off.why}): `rover resume {view.job}` tries again"
     if state.paused:
         return f"paused: `rover resume {view.job}`"
     if state.plan == 0 and state.waiting is not None:
         return f"plan {state.waiting.plan} waits for a person: `rover plan approve {view.job}`"
-    return _missing_members(state, present.hosts) or (
-        str(view.checkpoints) if state.phase == "training" else ""
+    return (
+        _missing_members(state, present.hosts)
+        or (str(view.checkpoints) if state.phase == "training" else "")
+        or rules_off(view)
     )
+
+
+def _no_checkpoint(job: str, search: Search) -> str:
+    if not search.asking:
+        return f"looks for a checkpoint to go back to, on host {search.host}"
+    first = f" ({search.problems[0]})" if search.problems else ""
+    return (
+        f"none of its checkpoints can be restored{first}: `rover resume {job} --from-nothing`, or `--checkpoint N`; "
+        f"`rover events {job} -k checkpoint.none_usable` has all reasons"
+    )
+
+
+def rules_off(view: JobView) -> str:
+    """Say which rules are left out of a job's ticks, and why; "" for none."""
+    said = [
+        f"rule {rule!r} is switched off, it failed three times: {why}" for rule, why in view.rules_off.items()
+    ]
+    return "; ".join(said)
 
 
 def _no_plan(view: JobView, present: Present) -> str:

@@ -26,6 +26,8 @@ from rover_bus.events.facts import (
     PlanApplied,
     PlanProposed,
     PlanWithheld,
+    RuleSwitchedOff,
+    RuleSwitchedOn,
 )
 from rover_bus.events.reading import read_fact
 from rover_bus.events.streams import FACTS
@@ -100,6 +102,7 @@ class JobView:
     submitted_ms: int = 0
     ended_ms: int = 0
     summary: dict[str, Any] = field(default_factory=dict)
+    rules_off: dict[str, str] = field(default_factory=dict)  # by name, why
     checkpoints: CheckpointDelay = field(default_factory=CheckpointDelay)
 
     def take(self, fact: JobFact, time_ms: int) -> None:
@@ -121,6 +124,10 @@ class JobView:
                 self.state, self.epoch, self.committed = "running", fact.epoch, fact.committed
                 self.total, self.dead_lettered = fact.total, fact.dead_lettered
                 self.samples_per_second = fact.samples_per_second
+            case RuleSwitchedOff(rule=rule, why=why):
+                self.rules_off[rule] = why
+            case RuleSwitchedOn(rule=rule):
+                self.rules_off.pop(rule, None)
             case EpochClosed(epoch=epoch):
                 self.epoch = epoch + 1
             case JobEnded(state=state, reason=reason, summary=summary):

@@ -15,7 +15,7 @@ GOOD, BAD, PLAIN, DIM = "green", "red", "", "dim"
 
 def tell(fact: Fact) -> str:
     """Return what happened in one line, without the job's name."""
-    if isinstance(fact, cuts.CheckpointFact | cuts.HostPartFact):
+    if isinstance(fact, cuts.CHECKPOINT_FACTS):
         return tell_checkpoint(fact)
     for tell_some in (_tell_job, _tell_members, _tell_slots, _tell_data, tell_plan):
         if line := tell_some(fact):
@@ -44,6 +44,11 @@ def _tell_job(fact: Fact) -> str:
             return f"plan {plan} is carried out: {_count(workers, 'worker')}, {_count(servers, 'server')}"
         case facts.PlanRefused(plan=plan, reason=reason):
             return f"plan {plan} refused: {reason}"
+        case facts.RuleSwitchedOff(rule=rule, why=why, release=release, exact=exact):
+            then = "the job is paused" if exact else f"left out until another release than {release} is here"
+            return f"rule {rule!r} failed in three incarnations ({why}): {then}"
+        case facts.RuleSwitchedOn(rule=rule, release=release):
+            return f"rule {rule!r} runs again, under {release}"
         case facts.ResultReported(task=task, values=values):
             return f"{task}: " + ", ".join(f"{key} {_figure(value)}" for key, value in values.items())
         case facts.JobReported(epoch=epoch, committed=committed, total=total, samples_per_second=rate):
@@ -137,6 +142,23 @@ def _tell_data(fact: Fact) -> str:
 def tell_checkpoint(fact: Fact) -> str:
     """Return what happened to a cut in one line."""
     match fact:
+        case cuts.CheckpointSearchOrdered(host=host, reason=reason):
+            return f"{host} is to say which checkpoint lies on storage: {reason}"
+        case cuts.CheckpointNoneUsable(choice=choice, problems=problems):
+            then = {"ask": "a person decides", "fail": "the job fails", "restart": "it begins from nothing"}[
+                choice
+            ]
+            return f"no checkpoint can be restored, {then}: {'; '.join(problems) or 'storage is empty'}"
+        case cuts.HostStorageSearched(host=host, problem=problem) if problem:
+            return f"{host} cannot look at storage: {problem}"
+        case cuts.HostStorageSearched(host=host, found=found, there=there, refused=refused):
+            newest = (
+                f"cut {found.cut} of generation {found.generation} is the newest" if found else "none is left"
+            )
+            of_no_use = f"; of no use: {'; '.join(refused)}" if refused else ""
+            return f"{host} found {_count(there, 'checkpoint')} on storage, {newest}{of_no_use}"
+        case cuts.HostCheckpointDamaged(cut=cut, path=path, reason=reason):
+            return f"cut {cut} is damaged and set aside ({path}): {reason}"
         case cuts.CheckpointOpened(cut=cut, epoch=epoch, samples_committed=samples):
             return f"cut {cut} opens at {samples:,} samples, epoch {epoch}"
         case cuts.PartStaged(cut=cut, place=place, blocked_s=blocked):
@@ -199,7 +221,9 @@ def mood(fact: Fact) -> str:
             return BAD
         case cuts.CheckpointReady() | cuts.ServerRestored():
             return GOOD
-        case cuts.CheckpointFailed() | cuts.HostPartFailed():
+        case cuts.CheckpointFailed() | cuts.HostPartFailed() | cuts.CheckpointNoneUsable():
+            return BAD
+        case cuts.HostCheckpointDamaged():
             return BAD
         case cuts.CheckpointFact() | cuts.HostPartFact():
             return DIM

@@ -13,15 +13,13 @@ from rover_bus.events.bus import Bus
 from rover_bus.events.codec import decode_any, encode
 from rover_bus.events.errors import BadMessage, BusError, UnknownVersion
 from rover_bus.events.leadership import LeaderEntry, read_leader
-from rover_bus.events.requests import METHODS, JoinReply, LeaseRequest, Reply, Request
+from rover_bus.events.requests import METHOD_OF, JoinReply, LeaseRequest, Reply, Request
 from rover_bus.events.streams import LEADERS
 
 # For one answer: a dead master answers nothing, a busy one must not be flooded; but three repeats are to fit into three heartbeats.
 FIRST_PATIENCE_S, LONGEST_PATIENCE_S = 0.5, 1.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 0.1  # between two looks at the leadership key
 HEARTBEAT_S = 1.0  # until a master says how long it may hold a lease request
-
-_METHOD_OF = {cls: method for method, cls in METHODS.items()}
 
 
 class Master:
@@ -41,7 +39,7 @@ class Master:
         A lease request may be held for a heartbeat (P7): so much longer a repeat waits.
         Raises UnknownVersion when the master speaks a newer version, AccessDenied when the broker refuses us.
         """
-        method, body = _METHOD_OF[type(request)], encode(request)
+        method, body = METHOD_OF[type(request)], encode(request)
         patience_s, pause_s, attempts = FIRST_PATIENCE_S, FIRST_PAUSE_S, 0
         held_s = self._heartbeat_s if isinstance(request, LeaseRequest) else 0.0
         while True:

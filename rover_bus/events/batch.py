@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from rover_bus.events.fact import Position
-from rover_bus.events.poison import FailedFact
+from rover_bus.events.poison import Failure
 
 
 class Published(msgspec.Struct, frozen=True, array_like=True):
@@ -35,7 +35,7 @@ class BatchHeader(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
     (history, term, holder, number) is the batch's id: a writer that meets error 10071 knows its own by it (P16).
     `inputs`: the last sequence consumed of every input stream, so that a replay drops what it already knows (P17).
     `after`: the batch that this one was written behind: who followed a tail that the broker has forgotten notices (P21).
-    `failed`: facts not consumed yet that ended whoever decided on them (events/poison.py).
+    `failed`: what ended those who decided on it, and may be met again (events/poison.py).
     `snapshot`: the batch with which the newest complete snapshot begins, 0 where there is none: a take-over reads from there.
     `published`, `waiting`: the last fact that had left, and how many made by earlier batches had not (P18).
     `log_bytes`: what this log's batches before this one hold together, those that are purged included.
@@ -48,7 +48,7 @@ class BatchHeader(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
     number: int
     inputs: dict[str, int] = {}
     after: str = ""
-    failed: list[FailedFact] = []
+    failed: list[Failure] = []
     snapshot: int = 0
     published: Published = Published()
     waiting: int = 0

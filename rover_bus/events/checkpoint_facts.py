@@ -8,10 +8,11 @@ which the master logs. Registered by the codec beside `facts.FACTS`.
 
 from __future__ import annotations
 
-from rover_bus.events.checkpoints import ManifestContent, PartPlace, StoredFile
+from rover_bus.events.checkpoints import ManifestContent, PartPlace, StoredCheckpoint, StoredFile
 from rover_bus.events.facts import Fact, HostFact, JobFact
 from rover_bus.events.identity import Member
-from rover_bus.events.invariants import Count, Seconds
+from rover_bus.events.invariants import Bytes, Count, Seconds
+from rover_bus.events.job import NoUsable
 
 
 class CheckpointFact(JobFact, frozen=True, kw_only=True):
@@ -86,9 +87,44 @@ class CheckpointSuperseded(CheckpointFact, frozen=True, kw_only=True, tag="check
 
 
 class CheckpointFailed(CheckpointFact, frozen=True, kw_only=True, tag="checkpoint.failed.v1"):
-    """The cut will not be used any more; what was ready before is still ready."""
+    """The cut will not be used any more; what was ready before is still ready.
+
+    `restoring`: a server could not restore it: retention looks at it before anything older goes. `wanted_bytes`: the shared memory
+    of a host that would have been enough, where that was why.
+    """
 
     reason: str
+    restoring: bool = False
+    wanted_bytes: Bytes = 0
+
+
+class CheckpointSearchOrdered(JobFact, frozen=True, kw_only=True, tag="checkpoint.search_ordered.v1"):
+    """The daemon of `host`: say `host.storage_searched`, which checkpoint on storage is the newest. A lower term is stale.
+
+    Not those in `skip` (generation, cut), nor of a generation before `not_before`; with `wanted` only that cut.
+    """
+
+    term: Count
+    search: Count
+    host: str
+    uid: str
+    history: int
+    path: str = ""
+    skip: list[tuple[int, int]] = []
+    not_before: Count = 0
+    wanted: Count = 0
+    reason: str = ""
+
+
+class CheckpointNoneUsable(JobFact, frozen=True, kw_only=True, tag="checkpoint.none_usable.v1"):
+    """Checkpoints of the job lie on storage, and none can be restored; `problems` says why not, a line each.
+
+    `choice`: what the job file wants then (`on_no_usable_checkpoint`): ask (the members are released), fail, or restart.
+    """
+
+    search: Count
+    choice: NoUsable
+    problems: list[str] = []
 
 
 class ServerRestored(CheckpointFact, frozen=True, kw_only=True, tag="server.restored.v1"):
@@ -137,6 +173,29 @@ class HostManifestWritten(HostPartFact, frozen=True, kw_only=True, tag="host.man
     size_bytes: Count = 0
 
 
+class HostStorageSearched(HostFact, frozen=True, kw_only=True, tag="host.storage_searched.v1"):
+    """The answer to `checkpoint.search_ordered`. `found`: the newest that is asked for; `there`: how many lie there.
+
+    Those that cannot be read count too. `refused`: a line for each that is of no use; `problem`: why storage could not be searched.
+    """
+
+    job: str
+    uid: str
+    search: Count
+    found: StoredCheckpoint | None = None
+    there: Count = 0
+    refused: list[str] = []
+    problem: str = ""
+    daemon: str = ""
+
+
+class HostCheckpointDamaged(HostPartFact, frozen=True, kw_only=True, tag="host.checkpoint_damaged.v1"):
+    """A checkpoint on storage is not what was written. It was moved to `path`; `rover checkpoint prune --damaged` frees it."""
+
+    path: str
+    reason: str
+
+
 class HostPartFailed(HostPartFact, frozen=True, kw_only=True, tag="host.part_failed.v1"):
     """A step (digest, persist, mirror, manifest) failed for good, in one line that says what to do."""
 
@@ -160,4 +219,8 @@ CHECKPOINT_FACTS: tuple[type[Fact], ...] = (
     HostPartPersisted,
     HostManifestWritten,
     HostPartFailed,
+    CheckpointSearchOrdered,
+    CheckpointNoneUsable,
+    HostStorageSearched,
+    HostCheckpointDamaged,
 )

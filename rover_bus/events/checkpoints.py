@@ -19,6 +19,12 @@ def part_name(index: int) -> str:
     return f"ps-{index}"
 
 
+def part_index(part: str) -> int:
+    """Return the server that a part belongs to; -1 for the name of something else."""
+    index = part.removeprefix("ps-")
+    return int(index) if part.startswith("ps-") and index.isdigit() else -1
+
+
 class PartPlace(msgspec.Struct, frozen=True, kw_only=True):
     """One part of one cut in the memory of one host, and the slots that it covers."""
 
@@ -61,6 +67,17 @@ class ManifestContent(msgspec.Struct, frozen=True, kw_only=True):
     ledger: bytes
     parts: list[StoredPart]
     about: dict[str, str] = {}
+
+
+class StoredCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
+    """A checkpoint that a daemon found on storage: what its manifest says. `path`: of the run; the parts name no files."""
+
+    history: int
+    generation: int
+    cut: int
+    path: str
+    ledger: bytes
+    parts: list[StoredPart] = []
 
 
 class CutOrder(msgspec.Struct, frozen=True, kw_only=True):

@@ -86,6 +86,8 @@ class CutFailed(Caused, frozen=True, kw_only=True, tag="cut.failed"):
     generation: int = 0
     reason: str
     usable: bool = False
+    restoring: bool = False  # a server could not restore it
+    wanted_bytes: int = 0  # shared memory that would have been enough, where that was why
 
 
 class Restored(Caused, frozen=True, kw_only=True, tag="server.restored"):

@@ -10,6 +10,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
+from rover_bus import __version__
 from rover_bus.events.bus import Message
 from rover_bus.events.facts import Fact, Position
 from rover_bus.events.log import Record
@@ -63,8 +64,16 @@ class Deciding(Protocol):
 
     # inputs the shell makes itself
     def took_over(
-        self, holder: str, term: int, replayed_records: int, log_lost: bool, log_sequence: int
-    ) -> Any: ...
+        self,
+        holder: str,
+        term: int,
+        replayed_records: int,
+        log_lost: bool,
+        log_sequence: int,
+        failing: Mapping[str, str],
+        release: str,
+    ) -> Any:
+        """`failing`: rules to switch off, and why: each has ended three incarnations of this release (poison.py)."""
 
     def ticked(self) -> Any: ...
 
@@ -79,6 +88,9 @@ class Deciding(Protocol):
 
     def asked(self, message: Message) -> Any:
         """Turn a request's bytes into an input. Raises BadMessage."""
+
+    def name_of(self, asked: Any) -> str:
+        """Name a request as its refusals do: its method and the member that asks."""
 
     def refuse(self, code: str, text: str) -> Any:
         """A typed refusal for bytes that are no request."""
@@ -104,5 +116,6 @@ class Wiring:
     service: str = ""
     endpoints: Callable[[int], Iterable[str]] = lambda term: ()
     metadata: Mapping[str, str] = field(default_factory=dict)
+    release: str = __version__  # whose failures count (poison.py)
     tick_s: float = 0.25
     snapshot_every_batches: int = 2000

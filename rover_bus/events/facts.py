@@ -88,6 +88,27 @@ class MasterElected(JobFact, frozen=True, kw_only=True, tag="master.elected.v1")
     replayed_records: Count = 0
 
 
+class RuleSwitchedOff(JobFact, frozen=True, kw_only=True, tag="rule.switched_off.v1"):
+    """A rule raised in three incarnations of a master (or of the Brain, by `brain_position`), and is left out by this `release`.
+
+    `exact`: exactness rests on it, so the job is paused.
+    """
+
+    rule: str
+    why: str
+    release: str
+    exact: bool = False
+    brain_position: Position | None = None
+
+
+class RuleSwitchedOn(JobFact, frozen=True, kw_only=True, tag="rule.switched_on.v1"):
+    """A rule that was left out runs again: another release is here, or a person resumed the job."""
+
+    rule: str
+    release: str
+    brain_position: Position | None = None
+
+
 class MembersDesired(JobFact, frozen=True, kw_only=True, tag="members.desired.v1"):
     """Absolute desired state for platforms (P18). A lower (term, plan) of the same uid than one already seen is stale.
 
@@ -428,6 +449,8 @@ FACTS: tuple[type[Fact], ...] = (
     JobEnded,
     JobReported,
     MasterElected,
+    RuleSwitchedOff,
+    RuleSwitchedOn,
     *PLAN_FACTS,
     MembersDesired,
     MemberAdmitted,

@@ -13,6 +13,7 @@ from rover_bus.events.invariants import Bytes, Checked, Cores, Count, Members, S
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 PlanMode = Literal["observe", "approve", "auto"]
+NoUsable = Literal["ask", "fail", "restart"]
 
 
 class Features(msgspec.Struct, frozen=True, kw_only=True):
@@ -166,6 +167,9 @@ class JobSpec(Checked, frozen=True, kw_only=True):
     directory: str = ""
     predictions: str = ""  # where a score for every row of the evaluation file is written
     on_server_lost: Literal["fail", "restart", "restore"] = "fail"  # P24; restore: from the newest usable cut
+    on_no_usable_checkpoint: NoUsable = (
+        "ask"  # some lie on storage, none can be restored; wins over `restore`
+    )
     checkpoint: CheckpointSpec | None = None  # None: no cuts are taken
     start_from: StartFrom | None = None
     depth: Positive = 1  # batches in flight a worker

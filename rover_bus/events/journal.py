@@ -29,7 +29,7 @@ from rover_bus.events.leadership import Deposed
 from rover_bus.events.log import Record, SnapshotChunk
 from rover_bus.events.logs import get_logger
 from rover_bus.events.looks import open_read
-from rover_bus.events.poison import FailedFact, not_yet_consumed
+from rover_bus.events.poison import Failure, to_keep
 from rover_bus.events.streams import LOG
 from rover_bus.events.subjects import BRAIN_LOG
 
@@ -57,7 +57,7 @@ class Journal:
         self.history = 0
         self.number = 0
         self.inputs: dict[str, int] = {}
-        self.failed: list[FailedFact] = []
+        self.failed: list[Failure] = []
         self.inputs_ms = 0  # when the broker stored the first batch that said so
         self.snapshot = 0  # the batch with which the newest complete snapshot begins; 0: there is none
         self.published = Published()  # the last fact that had left when the last batch was written
@@ -156,7 +156,7 @@ class Journal:
         replay what they wrote and try again. See `fit` for what one batch can hold.
         """
         self.number += 1
-        self.inputs, self.failed = dict(inputs), not_yet_consumed(self.failed, inputs)
+        self.inputs, self.failed = dict(inputs), to_keep(self.failed, inputs)
         body = self._encode(records)
         self.sequence = await self._store(body, self._id(), candidate)
         self.log_bytes += len(body)

@@ -33,6 +33,7 @@ from rover_bus.events.job import Dataset, JobSpec
 from rover_bus.events.record import Caused as Caused
 from rover_bus.events.record import Record as Record
 from rover_bus.events.requests import ServerAddress
+from rover_bus.events.search_log import CheckpointFound, NoneUsable, SearchOrdered
 
 # -- the job -----------------------------------------------------------------------------------------------------------
 
@@ -164,6 +165,19 @@ class PauseSet(Caused, frozen=True, kw_only=True, tag="job.pause"):
     workers: int = 0
     reason: str = ""
     by: str = ""
+
+
+class RuleSwitched(Caused, frozen=True, kw_only=True, tag="rule.switched"):
+    """A rule of the decider is left out (`off`), because it raised in three incarnations of this release; or it runs again.
+
+    `exact`: exactness rests on it (P5 to P11, P19), so the job is paused instead of going on without it.
+    """
+
+    rule: str
+    off: bool
+    release: str = ""
+    why: str = ""
+    exact: bool = False
 
 
 class Admitted(Caused, frozen=True, kw_only=True, tag="member.admitted"):
@@ -400,6 +414,7 @@ AnyRecord = (
     | PlanLive
     | ModeFixed
     | PauseSet
+    | RuleSwitched
     | Admitted
     | Lost
     | Left
@@ -434,6 +449,9 @@ AnyRecord = (
     | CutSuperseded
     | CutFailed
     | Restored
+    | SearchOrdered
+    | CheckpointFound
+    | NoneUsable
     | SnapshotChunk
 )
 RECORDS: tuple[type[Record], ...] = get_args(AnyRecord)

@@ -254,9 +254,14 @@ class JobPauseRequested(JobFact, frozen=True, kw_only=True, tag="job.pause_reque
 
 
 class JobResumeRequested(JobFact, frozen=True, kw_only=True, tag="job.resume_requested.v1"):
-    """A person (`by`) wants the job to go on where it was."""
+    """A person (`by`) wants the job to go on where it was.
+
+    A job of which no checkpoint can be restored: `from_nothing`, or from cut `checkpoint`; neither: all are tried again.
+    """
 
     reason: str = ""
+    from_nothing: bool = False
+    checkpoint: Count = 0
 
 
 class JobPaused(JobFact, frozen=True, kw_only=True, tag="job.paused.v1"):

@@ -40,7 +40,7 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
 
 class RefusedReply(Reply, frozen=True, kw_only=True, tag="refused.v1"):
     """A typed refusal: nothing changed. `code`: stale_term | stale_generation | stale_incarnation | stale_request |
-    differs | not_admitted | job_ended | bad_message | unknown_method."""
+    differs | not_admitted | job_ended | bad_message | unknown_method | poisoned_request (it ended three masters)."""
 
     code: str
     message: str
@@ -297,3 +297,4 @@ REPLIES: tuple[type[Reply], ...] = (
 METHODS: dict[str, type[Request]] = {
     str(cls.__struct_config__.tag).rsplit(".", 1)[0]: cls for cls in REQUESTS
 }
+METHOD_OF = {cls: method for method, cls in METHODS.items()}

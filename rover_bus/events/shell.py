@@ -22,11 +22,11 @@ from rover_bus.events.deciding import Deciding, Hold, Wiring
 from rover_bus.events.errors import BusError, RoverError, WrongSequence
 from rover_bus.events.journal import ChainBroken, Journal, LogDamaged, snapshot_chunks
 from rover_bus.events.leadership import Deposed, Leadership
-from rover_bus.events.log import Record, SnapshotChunk
+from rover_bus.events.log import Caused, Record, SnapshotChunk
 from rover_bus.events.logs import get_logger
 from rover_bus.events.moments import Moments
-from rover_bus.events.outbox import Outbox, Outgoing, Ready
-from rover_bus.events.poison import FailedFact
+from rover_bus.events.outbox import FactOut, Outbox, Outgoing, Ready
+from rover_bus.events.poison import Cause, Failure
 from rover_bus.events.published import newest_published
 from rover_bus.events.reading import read_fact
 from rover_bus.events.retention import Retention
@@ -35,6 +35,8 @@ from rover_bus.events.streams import FACTS, LOG, PROFILES
 log = get_logger("rover.shell")
 
 Respond = Callable[[bytes], None]
+TICK = Cause("rule", "tick")  # what no rule of a tick is to blame for
+POISONED = "poisoned_request"
 IDLE_REPORTS = (
     40  # so often a leader says where it is before it logs what it consumed and nothing followed from
 )
@@ -84,7 +86,7 @@ class Shell:
         self._returned = asyncio.Event()
         self._damage: asyncio.Future[LogDamaged | Deposed] = asyncio.get_running_loop().create_future()
         self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._charged: list[FailedFact] = []  # what is known of failures, with the one that broke the decider
+        self._charged: list[Failure] = []  # what is known of failures, with the one that broke the decider
         bus.on_connection(self._on_connection)
 
     # -- the life of a service -------------------------------------------------------------------------------------------
@@ -162,8 +164,13 @@ class Shell:
             replayed, sequence = self.journal.records_replayed, self.journal.sequence
             self.journal.term = max(self.journal.term, left.term) + 1  # never one that somebody has heard of
             self.journal.number = 0
-            took_over = self.decider.took_over(self.holder, self.journal.term, replayed, lost, sequence)
-            records = self.decider.decide(took_over, self.clock()).records
+            failing = poison.failing_rules(self.journal.failed, self.wiring.release)
+            took_over = self.decider.took_over(
+                self.holder, self.journal.term, replayed, lost, sequence, failing, self.wiring.release
+            )
+            records = await self._decide_take_over(took_over)
+            for rule in failing:  # the records hold them from here on
+                self.journal.failed = poison.without(self.journal.failed, Cause("rule", rule))
             self.journal.history = self.decider.history
             self.journal.published, self.journal.waiting = self.outbox.left, self.outbox.waiting
             try:
@@ -175,6 +182,19 @@ class Shell:
             log.info("leads", job=self.wiring.job, term=self.journal.term, replayed=replayed, after=sequence)
             self._release(records)
             return
+
+    async def _decide_take_over(self, took_over: Any) -> list[Record]:
+        """Decide what a new leader does first; what makes that impossible is charged like everything else."""
+        try:
+            records = self.decider.decide(took_over, self.clock()).records
+            self._try_to_write(records)
+        except Exception as error:
+            self.journal.failed = poison.charge(
+                self.journal.failed, Cause("rule", "take-over"), error, self.wiring.release
+            )
+            await self.journal.append([], self.journal.inputs)
+            raise
+        return records
 
     async def _start_again(self) -> None:
         raise Deposed(f"{self.wiring.log_subject} grew during the take-over: starting again as a standby")
@@ -295,19 +315,19 @@ class Shell:
 
     # -- inputs ----------------------------------------------------------------------------------------------------------
 
-    def submit(self, input: Any, respond: Respond | None = None) -> None:
+    def submit(self, input: Any, respond: Respond | None = None, cause: Cause = TICK) -> None:
         """Decide one input now; its records join the pending batch, its reply waits for them.
 
         A decider that raises has evolved what no log will hold: nothing is decided on that state any more, it is built anew.
+        `cause` is charged for it, unless a rule that ran behind it is to blame.
         """
         if self._broken.done():
             return
         try:
             records, reply, released = self.decider.decide(input, self.clock())
+            self._try_to_write(records)
         except Exception as error:  # noqa: BLE001 - it ends our lead, in the task that waits for it
-            log.error("could not decide", job=self.wiring.job, input=type(input).__name__, why=repr(error))
-            self._broken.set_exception(error)
-            self._wake.set()
+            self._break(error, cause)
             return
         if records:
             self._pending += records
@@ -331,6 +351,39 @@ class Shell:
         else:
             respond(encode(reply))
 
+    def _break(self, error: Exception, cause: Cause) -> None:
+        self._charged = poison.charge(self.journal.failed, cause, error, self.wiring.release)
+        blamed = self._charged[-1]
+        log.error(
+            "could not decide", job=self.wiring.job, on=str(blamed.cause), why=blamed.why, lives=blamed.lives
+        )
+        self._broken.set_exception(error)
+        self._wake.set()
+
+    def _try_to_write(self, records: Sequence[Record]) -> None:
+        """Find out now what could not be stored or published later, when nothing could be charged for it.
+
+        Hot records hold nothing but what `Told` bounds.
+        """
+        for record in records:
+            if isinstance(record, Caused):
+                encode(record)
+                for item in self.decider.outgoing(record, (0, 0), self.journal.term):
+                    if isinstance(item, FactOut):
+                        encode(item.fact)
+
+    def _is_left_out(self, cause: Cause) -> Failure | None:
+        known = poison.is_left_out(self.journal.failed, cause, self.wiring.release)
+        if known is not None:
+            log.error(
+                "passed over: it ended all that decided on it",
+                job=self.wiring.job,
+                what=str(cause),
+                lives=known.lives,
+                why=known.why,
+            )
+        return known
+
     def _on_request(self, message: Message) -> None:
         respond = message.respond or _drop
         try:
@@ -340,22 +393,17 @@ class Shell:
             self.bad_messages += 1
             respond(encode(self.decider.refuse(error.code, str(error))))
             return
-        self.submit(asked, respond)
+        cause = Cause("request", self.decider.name_of(asked))
+        if known := self._is_left_out(cause):
+            text = f"{cause.name} ended {known.lives} masters in a row ({known.why}): it is not decided on by this release any more"
+            respond(encode(self.decider.refuse(POISONED, text)))
+            return
+        self.submit(asked, respond, cause)
 
     def _on_fact(self, stored: Stored) -> None:
         if self._broken.done() or stored.sequence <= self._consumed.get(FACTS, 0):
             return
-        known = poison.find(self.journal.failed, stored)
-        if known is not None and known.lives >= poison.LIVES:
-            log.error(
-                "fact passed over: it ended all who decided on it",
-                job=self.wiring.job,
-                subject=stored.subject,
-                sequence=stored.sequence,
-                lives=known.lives,
-                why=known.why,
-            )
-        else:
+        if not self._is_left_out(poison.of_fact(stored)):
             self._take_in(stored)
         self._consumed[FACTS] = stored.sequence
         self._heard = Heard(stored.sequence, stored.subject, stored.time_ms)
@@ -368,15 +416,19 @@ class Shell:
             self.bad_messages += 1
             log.warning("fact skipped", sequence=stored.sequence, why=str(error))
             return
-        self.submit(self.decider.noticed(fact, f"{FACTS}:{stored.sequence}"))
-        if self._broken.done():
-            self._charged = poison.charge(self.journal.failed, stored, self._broken.exception())
+        self.submit(self.decider.noticed(fact, f"{FACTS}:{stored.sequence}"), cause=poison.of_fact(stored))
 
     def _on_sample(self, stored: Stored) -> None:
+        cause = Cause("sample", stored.subject)
         try:
-            self.submit(self.decider.sampled(decode_any(stored.body)))
+            sample = decode_any(stored.body)
         except RoverError:
             self.bad_messages += 1
+            return
+        if poison.is_left_out(self.journal.failed, cause, self.wiring.release):
+            self.bad_messages += 1
+        else:
+            self.submit(self.decider.sampled(sample), cause=cause)
 
     def _on_connection(self, state: ConnectionState) -> None:
         if not self.leading:
@@ -445,13 +497,12 @@ class Shell:
                 await self._answer_within_lease(replies)
 
     async def _end_with_the_decider(self) -> None:
-        """Raise what the decider raised; a fact that ended it is charged in the log first, or it would end every successor too.
+        """Raise what the decider raised; what ended it is charged in the log first, or it would end every successor too.
 
         What else was decided and not stored is not: it will be decided again.
         """
-        if self._charged:
-            self.journal.failed = self._charged
-            await self.journal.append([], self.journal.inputs)
+        self.journal.failed = self._charged
+        await self.journal.append([], self.journal.inputs)
         await self._broken
 
     async def _append(self, records: list[Record], replies: list[tuple[Respond, Any]]) -> None:

@@ -17,6 +17,7 @@ from typing import Protocol
 from rover_bus.flash.errors import NoCheckpoint, StorageFailed
 from rover_bus.flash.layout import Array
 
+DAMAGED = "damaged"  # the folder of what is neither trusted nor deleted
 SYNC_BYTES = 16 << 20  # written before the disk is asked to begin
 
 
@@ -45,6 +46,10 @@ class Files(Protocol):
     def rename(self, old: str, new: str) -> None: ...
     def place(self, old: str, new: str) -> str:
         """Give a finished file its final name, `new` where names can be changed; return the one that it has."""
+        ...
+
+    def set_aside(self, path: str) -> None:
+        """Move a file below `damaged/`. One that this storage cannot move stays where it is."""
         ...
 
     def remove(self, path: str) -> None: ...
@@ -98,6 +103,13 @@ class DirectoryFiles:
     def place(self, old: str, new: str) -> str:
         self.rename(old, new)
         return new
+
+    def set_aside(self, path: str) -> None:
+        with self._explained(path):
+            target = self._root / DAMAGED / path
+            self._make_folders(target.parent)
+            os.rename(self._root / path, target)
+            _sync_directory(target.parent)
 
     def remove(self, path: str) -> None:
         with self._explained(path):

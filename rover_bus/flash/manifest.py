@@ -1,6 +1,7 @@
 """The manifest: the one small file that makes part files a checkpoint (P14).
 
-Written last, by one daemon on a logged instruction; self-contained: with it and the files that it names a model and
+Written last, by one daemon on a logged instruction, and twice (`.manifest` and `.copy`: one flipped bit, or one file
+cut short, costs no checkpoint); self-contained: with it and the files that it names a model and
 its place in the data are restored, and nothing else is asked. Pure bytes in, values out.
 """
 
@@ -15,6 +16,30 @@ from rover_bus.flash.part import PartFile
 MAGIC = b"ROVERMAN"
 VERSION = 1
 HEADER_BYTES = len(MAGIC) + 4 + 16
+FOLDER = "manifests"
+FIRST, SECOND = ".manifest", ".copy"
+
+
+def stem_of(history: int, generation: int, cut: int) -> str:
+    """What the names of a cut's manifest and of its part files begin with."""
+    return f"{history:016x}-{generation:08d}-{cut:012d}"
+
+
+def path_of(history: int, generation: int, cut: int) -> str:
+    """Where the first copy of a cut's manifest lies; `second_path` says where the other one is."""
+    return f"{FOLDER}/{stem_of(history, generation, cut)}{FIRST}"
+
+
+def second_path(path: str) -> str:
+    return path.removesuffix(FIRST) + SECOND
+
+
+def age_of(path: str) -> tuple[int, int]:
+    """(generation, cut) from the name of a manifest or of a part file; (-1, -1) for a name that is none of ours."""
+    words = path.rpartition("/")[2].partition(".")[0].split("-")
+    if len(words) < 3 or not (words[1].isdigit() and words[2].isdigit()):
+        return (-1, -1)
+    return int(words[1]), int(words[2])
 
 
 class PartChain(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,7 +66,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def path(self) -> str:
-        return f"manifests/{self.history:016x}-{self.generation:08d}-{self.cut:012d}.manifest"
+        return path_of(self.history, self.generation, self.cut)
 
     @property
     def age(self) -> tuple[int, int]:

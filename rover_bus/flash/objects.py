@@ -16,13 +16,14 @@ from typing import Any
 
 from rover_bus.events.errors import InputError
 from rover_bus.flash.errors import NoCheckpoint, StorageFailed
-from rover_bus.flash.files import Sink, as_view
+from rover_bus.flash.files import DAMAGED, Sink, as_view
 from rover_bus.flash.layout import Array
 
 PART_BYTES = 8 << 20  # of an upload; ten thousand of them are the most
 READ_AHEAD_BYTES = 16 << 20
 RETRIES, RETRY_S = 3, 30.0
 PARTIAL = ".partial"
+MOST_COPIED_BYTES = 5 << 30  # S3 copies no larger object at once
 
 
 class ObjectFiles:
@@ -91,6 +92,10 @@ class ObjectFiles:
             obstore.copy(self._store, whole, new)
             obstore.delete(self._store, whole)
         self._sizes.pop(new, None)
+
+    def set_aside(self, path: str) -> None:
+        if self.size_of(path) <= MOST_COPIED_BYTES:
+            self.rename(path, f"{DAMAGED}/{path}")
 
     def remove(self, path: str) -> None:
         import obstore

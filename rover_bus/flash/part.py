@@ -276,6 +276,18 @@ def read_part(
     }
 
 
+def check_part(files: Files, path: str, footer: Footer) -> Generator[int]:
+    """Read every byte of a part file and compare, one chunk in memory at a time. Yields bytes read.
+
+    Raises BrokenCheckpoint, naming file, array and bytes.
+    """
+    reader = _Reader(files, path, files.size_of(path))
+    for section in footer.sections:
+        for stream in (section.data, section.ids, section.scale):
+            if stream is not None:
+                yield from reader.chunks(section, stream)
+
+
 class _Reader:
     def __init__(self, files: Files, path: str, size_bytes: int) -> None:
         self._files, self._path, self._size_bytes = files, path, size_bytes
@@ -321,22 +333,35 @@ class _Reader:
 
     def _stream(self, section: Section, stream: Stream, size_bytes: int) -> Array:
         """The bytes of a stream, checked chunk by chunk while they are in the cache."""
-        start, step = stream.offset_bytes, stream.chunk_bytes
+        self._check_bounds(section, stream, size_bytes)
+        raw = np.empty(size_bytes, np.uint8)
+        for _ in self.chunks(section, stream, raw):
+            pass
+        return raw
+
+    def _check_bounds(self, section: Section, stream: Stream, size_bytes: int) -> None:
+        start = stream.offset_bytes
         if (
             stream.size_bytes != size_bytes
             or not 0 <= start <= start + size_bytes <= self._size_bytes
-            or step < 1
+            or stream.chunk_bytes < 1
         ):
             raise self._broken(section, "is not as long as its shape says")
-        digests, raw = np.frombuffer(stream.digests, "<u8"), np.empty(size_bytes, np.uint8)
-        if len(digests) != -(-size_bytes // step):
+
+    def chunks(self, section: Section, stream: Stream, raw: Array | None = None) -> Generator[int]:
+        """Read a stream and check it chunk by chunk, into `raw` if that is given. Yields bytes read."""
+        size, start, step = stream.size_bytes, stream.offset_bytes, stream.chunk_bytes
+        self._check_bounds(section, stream, size)
+        digests = np.frombuffer(stream.digests, "<u8")
+        if len(digests) != -(-size // step):
             raise self._broken(section, "has not a digest for every chunk")
-        for index, place in enumerate(range(0, size_bytes, step)):
-            chunk = raw[place : place + step]
+        spare = np.empty(min(step, size) if raw is None else 0, np.uint8)
+        for index, place in enumerate(range(0, size, step)):
+            chunk = spare[: size - place] if raw is None else raw[place : place + step]
             count = self._files.read_into(self._path, start + place, chunk)
             if count != len(chunk) or xxhash.xxh3_64_intdigest(chunk) != digests[index]:  # type: ignore[arg-type]
                 raise self._broken(section, f"is damaged at bytes {place} to {place + len(chunk)}")
-        return raw
+            yield len(chunk)
 
     def _broken(self, section: Section, what: str) -> BrokenCheckpoint:
         return BrokenCheckpoint(

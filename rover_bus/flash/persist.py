@@ -1,5 +1,5 @@
-"""Checkpoints to storage and back: write, fsync, rename, directory fsync; manifest last (P14); compaction and
-pruning in the same order.
+"""Checkpoints to storage and back: write, fsync, rename, directory fsync; manifest last (P14); compaction in the same
+order. What goes from there is `retention`.
 
 Fed with contents (from staged cuts) and a port to files; used by node daemons and by `rover checkpoint`. No clock
 and no thread: parts are generators that yield after each chunk, and the caller sets the pace. Whatever operation is
@@ -8,17 +8,26 @@ the last before a power cut, the newest complete checkpoint is found and no brok
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Iterable, Sequence
-from typing import TypeVar
+from collections.abc import Generator, Iterable
+from typing import NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
 
-from rover_bus.flash.chain import find_unreferenced
 from rover_bus.flash.errors import BrokenCheckpoint, NewerCheckpoint, NoCheckpoint, OtherModel
 from rover_bus.flash.files import Files
 from rover_bus.flash.layout import Array
-from rover_bus.flash.manifest import Manifest, PartChain, decode_manifest, encode_manifest
+from rover_bus.flash.manifest import (
+    FIRST,
+    FOLDER,
+    SECOND,
+    Manifest,
+    PartChain,
+    decode_manifest,
+    encode_manifest,
+    second_path,
+    stem_of,
+)
 from rover_bus.flash.part import (
     Codec,
     Content,
@@ -54,7 +63,7 @@ def persist_part(files: Files, identity: Identity, contents: Iterable[Content], 
     bytes written."""
     folder = f"parts/{identity.part}"
     kind = "delta" if identity.base else "whole"
-    stem = f"{folder}/{identity.history:016x}-{identity.generation:08d}-{identity.cut:012d}-{kind}"
+    stem = f"{folder}/{stem_of(identity.history, identity.generation, identity.cut)}-{kind}"
     file = yield from write_part(files, stem + PARTIAL, identity, contents, extra)
     final = files.place(file.path, f"{stem}-{file.digest}.part")
     files.sync_folder(folder)
@@ -63,15 +72,20 @@ def persist_part(files: Files, identity: Identity, contents: Iterable[Content], 
 
 def publish(files: Files, manifest: Manifest) -> None:
     """Make parts that are all durable a checkpoint. It is `ready` when this returns; an older manifest of this cut
-    is replaced."""
-    sink = files.create(manifest.path + PARTIAL)
+    is replaced. The second copy is written first: whichever of the two a power cut leaves, its parts are there."""
+    for path in (second_path(manifest.path), manifest.path):
+        _write(files, path, encode_manifest(manifest))
+    files.sync_folder(FOLDER)
+
+
+def _write(files: Files, path: str, content: bytes) -> None:
+    sink = files.create(path + PARTIAL)
     try:
-        sink.write(encode_manifest(manifest))
+        sink.write(content)
         sink.sync()
     finally:
         sink.close()
-    files.rename(manifest.path + PARTIAL, manifest.path)
-    files.sync_folder("manifests")
+    files.rename(path + PARTIAL, path)
 
 
 def drain(pace: Generator[int, None, Written]) -> Written:
@@ -87,8 +101,29 @@ def drain(pace: Generator[int, None, Written]) -> Written:
 # -- finding and reading -----------------------------------------------------------------------------------------------
 
 
+class Unreadable(NamedTuple):
+    """A manifest neither copy of which can be read. `newer`: only a newer release can."""
+
+    path: str
+    reason: str
+    newer: bool
+
+
 def read_manifest(files: Files, path: str) -> Manifest:
-    """Raises NoCheckpoint, BrokenCheckpoint, NewerCheckpoint."""
+    """The first copy, or the second one where that is damaged. Raises NoCheckpoint, BrokenCheckpoint, NewerCheckpoint."""
+    errors: list[BrokenCheckpoint | NoCheckpoint] = []
+    for copy in (path, second_path(path)):
+        try:
+            return read_copy(files, copy)
+        except (BrokenCheckpoint, NoCheckpoint) as error:
+            errors.append(error)
+    raise max(
+        errors, key=lambda error: (isinstance(error, NewerCheckpoint), isinstance(error, BrokenCheckpoint))
+    )
+
+
+def read_copy(files: Files, path: str) -> Manifest:
+    """One copy of a manifest. Raises as `read_manifest` does."""
     size = files.size_of(path)
     if size > MAX_MANIFEST_BYTES:
         raise BrokenCheckpoint(f"{path} has {size} bytes, which no manifest has: use an older checkpoint")
@@ -96,23 +131,34 @@ def read_manifest(files: Files, path: str) -> Manifest:
     return decode_manifest(raw[: files.read_into(path, 0, raw)].tobytes(), path)
 
 
+def manifest_paths(files: Files, folder: str = FOLDER) -> list[str]:
+    """The paths of the first copies, also of those of which only the second one is there."""
+    found = [path for path in files.list(folder) if path.endswith((FIRST, SECOND))]
+    return sorted({path.removesuffix(SECOND).removesuffix(FIRST) + FIRST for path in found})
+
+
+def read_manifests(files: Files) -> tuple[list[Manifest], list[Unreadable]]:
+    """Every readable manifest, newest first, and each that is not."""
+    good, bad = [], []
+    for path in manifest_paths(files):
+        try:
+            good.append(read_manifest(files, path))
+        except (BrokenCheckpoint, NoCheckpoint) as error:
+            bad.append(Unreadable(path, str(error), isinstance(error, NewerCheckpoint)))
+    return sorted(good, key=lambda manifest: manifest.age, reverse=True), bad
+
+
 def list_manifests(files: Files) -> tuple[list[Manifest], list[str]]:
     """Every readable manifest, newest first, and one line for each that is not."""
-    good, bad = [], []
-    for path in files.list("manifests"):
-        if path.endswith(".manifest"):
-            try:
-                good.append(read_manifest(files, path))
-            except (BrokenCheckpoint, NoCheckpoint) as error:
-                bad.append(str(error))
-    return sorted(good, key=lambda manifest: manifest.age, reverse=True), bad
+    good, bad = read_manifests(files)
+    return good, [each.reason for each in bad]
 
 
 def read_chain(files: Files, chain: PartChain) -> RestoredPart:
     """Read one part, every byte checked. Raises NoCheckpoint and BrokenCheckpoint, naming file, array and bytes."""
     arrays, base, footer = None, "", None
     for file in chain.files:
-        footer = _checked_footer(files, file, base)
+        footer = checked_footer(files, file, base)
         arrays, base = read_part(files, file.path, footer, arrays), file.digest
     if footer is None or arrays is None:
         raise BrokenCheckpoint(f"part {chain.name} has no files: use an older checkpoint")
@@ -120,7 +166,8 @@ def read_chain(files: Files, chain: PartChain) -> RestoredPart:
     return RestoredPart(arrays=arrays, extra=footer.extra, codecs=codecs)
 
 
-def _checked_footer(files: Files, file: PartFile, base: str) -> Footer:
+def checked_footer(files: Files, file: PartFile, base: str) -> Footer:
+    """The footer of the file that a manifest names. Raises NoCheckpoint, BrokenCheckpoint for another one."""
     footer, digest = read_footer(files, file.path)
     if digest != file.digest or footer.identity != file.identity or file.identity.base != base:
         raise BrokenCheckpoint(
@@ -212,36 +259,3 @@ def compact(files: Files, manifest: Manifest) -> Generator[int, None, Manifest]:
     if folded != manifest:
         publish(files, folded)
     return folded
-
-
-def prune(files: Files, keep: Sequence[Manifest], writing: Collection[str] = ()) -> list[str]:
-    """Remove every checkpoint but `keep` (see `chain.choose_kept`), manifests durably first, then files nobody
-    needs; return their paths.
-
-    Unreadable manifests go too. Those of a newer release stay, with every part file: nobody here knows which ones
-    they need. `writing`: paths of parts that are durable but not published yet.
-    """
-    if not keep:
-        return []
-    kept = {manifest.path for manifest in keep}
-    foreign = [path for path in files.list("manifests") if _is_newer(files, path)]
-    gone = [path for path in files.list("manifests") if path not in kept and path not in foreign]
-    for path in gone:
-        files.remove(path)
-    files.sync_folder("manifests")
-    survivors = [read_manifest(files, path) for path in files.list("manifests") if path in kept]
-    present = [] if foreign else files.list("parts")
-    unneeded = find_unreferenced([*keep, *survivors], present, writing)
-    for path in unneeded:
-        files.remove(path)
-    return [*gone, *unneeded]
-
-
-def _is_newer(files: Files, path: str) -> bool:
-    try:
-        read_manifest(files, path)
-    except NewerCheckpoint:
-        return True
-    except (BrokenCheckpoint, NoCheckpoint):
-        return False
-    return False

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from rover_bus.flash.errors import NoCheckpoint
-from rover_bus.flash.files import Sink, as_view
+from rover_bus.flash.files import DAMAGED, Sink, as_view
 from rover_bus.flash.layout import Array
 
 Operation = tuple[str, Any, Any]
@@ -63,6 +63,10 @@ class RecordingFiles:
     def place(self, old: str, new: str) -> str:
         self.rename(old, new)
         return new
+
+    def set_aside(self, path: str) -> None:
+        self.rename(path, f"{DAMAGED}/{path}")
+        self.sync_folder(path.rpartition("/")[0])
 
     def remove(self, path: str) -> None:
         if self._names.pop(path, None) is not None:

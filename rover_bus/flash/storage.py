@@ -1,7 +1,8 @@
 """Which checkpoints lie below a storage directory: one directory a run of a job, found by name, read without a stack.
 
-    <storage>/<job>.<uid>/manifests/     one small file a ready checkpoint (`manifest`)
+    <storage>/<job>.<uid>/manifests/     two small files a ready checkpoint, the same twice (`manifest`)
     <storage>/<job>.<uid>/parts/         what they name (`part`)
+    <storage>/<job>.<uid>/damaged/       what cannot be read, and the parts that only it needs (`retention`)
     <storage>/<job>.<uid>/work.lock      held by whoever compacts or prunes there (not in an object store)
 
 Fed by node daemons, by restores and by `rover checkpoint`. It is apart from `persist`, which knows one run and no
@@ -21,7 +22,7 @@ from rover_bus.flash import locks
 from rover_bus.flash.errors import BrokenCheckpoint, NoCheckpoint, PartHeld
 from rover_bus.flash.files import Files
 from rover_bus.flash.location import Location, below, last_name, open_files
-from rover_bus.flash.manifest import Manifest
+from rover_bus.flash.manifest import Manifest, age_of, second_path
 from rover_bus.flash.objects import ObjectFiles
 from rover_bus.flash.persist import list_manifests
 from rover_bus.flash.places import checked
@@ -106,7 +107,7 @@ def _written_at_s(run: Run) -> dict[str, float]:
     if not isinstance(run.path, Path):
         return ObjectFiles(run.path).written_at_s("manifests")
     times = {}
-    for path in (run.path / "manifests").glob("*.manifest"):
+    for path in (run.path / "manifests").glob("*"):
         with suppress(OSError):
             times[f"manifests/{path.name}"] = path.stat().st_mtime
     return times
@@ -126,7 +127,14 @@ def survey(run: Run) -> tuple[list[Ready], list[str]]:
     """The ready checkpoints of a run, newest first, and a line for every manifest that cannot be read."""
     manifests, refused = list_manifests(run.files)
     times = _written_at_s(run)
-    ready = [Ready(run=run, manifest=item, written_at_s=times.get(item.path, 0.0)) for item in manifests]
+    ready = [
+        Ready(
+            run=run,
+            manifest=item,
+            written_at_s=times.get(item.path) or times.get(second_path(item.path), 0.0),
+        )
+        for item in manifests
+    ]
     return ready, refused
 
 
@@ -143,15 +151,7 @@ def find_cut(ready: Iterable[Ready], cut: int) -> Ready:
 def unfinished(files: Files, ready: Sequence[Manifest]) -> set[str]:
     """Part files newer than every ready checkpoint: somebody may be about to publish them, so a pruner leaves them."""
     newest = max((manifest.age for manifest in ready), default=(-1, -1))
-    return {path for path in files.list("parts") if _age(path) > newest}
-
-
-def _age(path: str) -> tuple[int, int]:
-    """(generation, cut) from the name of a part file; a name that is none of ours is never in the way."""
-    words = path.rpartition("/")[2].split("-")
-    if len(words) < 4 or not (words[1].isdigit() and words[2].isdigit()):
-        return (-1, -1)
-    return int(words[1]), int(words[2])
+    return {path for path in files.list("parts") if age_of(path) > newest}
 
 
 @contextmanager

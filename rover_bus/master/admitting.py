@@ -37,6 +37,8 @@ def join(state: State, request: JoinRequest, commands: Commands) -> Steps:
             return refusal(state, "stale_incarnation", f"{member} was replaced or is not wanted: it must end")
         if planned is None or planned.member != member:
             return refusal(state, "not_planned", f"{member} is not planned yet", retry_s=0.2)
+    if state.search is not None and member.role == "ps":
+        return refusal(state, "searching", "storage is searched for a checkpoint: wait", retry_s=0.2)
     former = state.lives.get(member.place)
     if former is not None and former.member == member:
         return refusal(state, "stale_incarnation", f"another process is {member} already: it must end")

@@ -13,6 +13,7 @@ import msgspec
 
 from rover_bus.events.checkpoints import PartPlace, SlotRange, StoredPart
 from rover_bus.events.cut_log import CutFailed, CutSuperseded
+from rover_bus.events.search_log import CheckpointFound
 from rover_bus.master.intervals import IntervalSet
 from rover_bus.master.ledger import Ledger
 
@@ -35,6 +36,7 @@ class Cut(msgspec.Struct):
     settled: int = 0  # batches of a stream whose spans were forgotten when it opened
     cost_s: float = 0.0  # the longest that a server stood still for it
     ordered: bool = False
+    found: bool = False  # on storage, by a search: all servers go back to it, whatever they hold
     over: bool = False  # it ended by name, and is good for going back to until a newer one is as safe
     path: str = ""
     stored: dict[int, StoredPart] = {}
@@ -46,10 +48,18 @@ class Cut(msgspec.Struct):
         """Whether daemons are at it."""
         return self.ordered and self.state == "staged" and not self.over
 
-    def failed(self, reason: str, cause: str, usable: bool = False) -> CutFailed:
-        """Return the record that ends it so."""
+    def failed(
+        self, reason: str, cause: str, usable: bool = False, restoring: bool = False, wanted_bytes: int = 0
+    ) -> CutFailed:
+        """Return the record that ends it so. `restoring`: a server could not restore it."""
         return CutFailed(
-            cut=self.number, generation=self.generation, reason=reason, usable=usable, cause=cause
+            cut=self.number,
+            generation=self.generation,
+            reason=reason,
+            usable=usable,
+            restoring=restoring,
+            wanted_bytes=wanted_bytes,
+            cause=cause,
         )
 
     def superseded(self, by: int, reason: str, cause: str, usable: bool = False) -> CutSuperseded:
@@ -94,12 +104,52 @@ def position(ledger: Ledger) -> bytes:
     return msgspec.msgpack.encode(at_rest.dump())
 
 
-def rewound(cut: Cut, present: Ledger, generation: int) -> dict[str, Any]:
+def ledger_in(position: bytes) -> Ledger | None:
+    """Return the ledger that a manifest holds; None for bytes that are none."""
+    try:
+        return Ledger.load(msgspec.msgpack.decode(position))
+    except (msgspec.MsgspecError, ValueError, LookupError, TypeError, AttributeError):
+        return None
+
+
+def lacks_spans(position: Ledger, present: Ledger | None) -> bool:
+    """Whether a stream has forgotten what records batches since this place in the data were: servers may hold them (P1)."""
+    if position.streams is None or present is None or present.streams is None:
+        return False
+    settled, known = position.streams.settled_batches, present.streams
+    since = [span for span in (*known.archive, *known.spans) if span[2] > settled]
+    return (since[0][1] if since else known.settled_batches) > settled
+
+
+def found_cut(record: CheckpointFound) -> Cut:
+    """Return the cut that a search found on storage."""
+    found = record.found
+    parts = {
+        part.index: PartPlace(part=part.part, index=part.index, incarnation=0, host="", slots=part.slots)
+        for part in found.parts
+    }
+    return Cut(
+        found.cut,
+        found.generation,
+        record.epoch,
+        record.samples,
+        found.ledger,
+        state="ready",
+        parts=parts,
+        settled=record.settled,
+        path=found.path,
+        found=True,
+    )
+
+
+def rewound(cut: Cut, present: Ledger | None, generation: int) -> dict[str, Any]:
     """Return the dump of the ledger that goes back to a cut (P8), under a new generation.
 
     The grid of a stream is not taken back: servers may hold batches that were granted since, so these keep their records (P1).
     """
     ledger = Ledger.load({**msgspec.msgpack.decode(cut.ledger), "generation": generation})
+    if present is None:
+        return ledger.dump()
     ledger.samples_retrained = present.samples_retrained
     if ledger.streams is not None and present.streams is not None and ledger.epoch == present.epoch:
         ledger.streams.regain(present.streams)

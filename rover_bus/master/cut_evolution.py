@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from rover_bus.events import cut_log, log
+from rover_bus.events import cut_log, log, search_log
 from rover_bus.events.log import Record
 from rover_bus.master import recovery
-from rover_bus.master.cut import Cut, position
-from rover_bus.master.state import State
+from rover_bus.master.cut import Cut, found_cut, position
+from rover_bus.master.state import Search, State, Tried
 
-READY_KEPT = 2  # in the master's memory: storage keeps more, by its own rule
+READY_KEPT, MOST_READY_KEPT = (
+    2,
+    8,
+)  # in the master's memory; storage may keep more, by its own rule: `searching`
 SMOOTHING = 0.5
 
 
@@ -86,9 +89,17 @@ def _write(state: State, record: cut_log.ManifestOrdered) -> None:
 def _ready(state: State, record: cut_log.CutReady) -> None:
     cut = _cut(state, record.cut)
     cut.state, cut.path = "ready", record.path
+    state.last_ready = max(state.last_ready, record.cut)
+    keep = state.spec.checkpoint.keep if state.spec is not None and state.spec.checkpoint is not None else 0
     ready = sorted(number for number, each in state.cuts.items() if each.state == "ready")
-    for number in ready[:-READY_KEPT]:
+    for number in ready[: -min(max(keep, READY_KEPT), MOST_READY_KEPT)]:
         _forget(state, number)
+
+
+def _fail(state: State, record: cut_log.CutFailed) -> None:
+    if record.restoring:
+        state.tried.append(Tried(record.generation, record.cut, record.reason))
+    _end(state, record)
 
 
 def _end(state: State, record: cut_log.CutSuperseded | cut_log.CutFailed) -> None:
@@ -106,7 +117,31 @@ def _forget(state: State, number: int) -> None:
 def _restore(state: State, record: cut_log.Restored) -> None:
     state.going_back.pop(record.member.index, None)
     if not state.going_back:
-        state.restoring = None
+        state.restoring, state.tried = None, []
+        for cut in state.cuts.values():
+            cut.found = False  # from here on it is one of this job's own past
+
+
+def _search(state: State, record: search_log.SearchOrdered) -> None:
+    """The same search goes on, or a new one begins."""
+    tries = state.search.tries if state.search is not None and not state.search.asking else 0
+    state.searches, state.phase = record.search, "searching"
+    state.search = Search(record.search, record.host, record.detail, record.wanted, tries + 1)
+    if record.anew:
+        state.tried = []
+
+
+def _find(state: State, record: search_log.CheckpointFound) -> None:
+    """The one cut that the job knows is this."""
+    state.cuts = {record.found.cut: found_cut(record)}
+    state.last_ready = max(state.last_ready, record.found.cut)
+
+
+def _find_none(state: State, record: search_log.NoneUsable) -> None:
+    """A person is waited for, if the job file says so; the servers of now come again then."""
+    if state.search is not None and record.choice == "ask":
+        state.search.asking, state.search.problems = True, record.problems
+        state.search.servers = [each for each in state.planned.values() if each.member.role == "ps"]
 
 
 def rewind(state: State, record: log.Rewound) -> None:
@@ -114,8 +149,10 @@ def rewind(state: State, record: log.Rewound) -> None:
     cut = state.cuts.get(record.cut)
     state.restoring = recovery.restore_order(state, cut) if cut is not None else None
     state.going_back = dict.fromkeys(record.servers, record.cut) if record.cut else {}
+    state.search = None
     if not record.cut:
         state.cuts.clear()
+        state.tried, state.not_before, state.last_ready = [], record.generation, 0
         state.owners = []  # everybody begins anew, with an even share
     for life in state.servers():
         back = life.member.index in state.going_back
@@ -140,6 +177,9 @@ EVOLUTIONS: dict[type[Record], Callable[[State, Any], None]] = {
     cut_log.ManifestOrdered: _write,
     cut_log.CutReady: _ready,
     cut_log.CutSuperseded: _end,
-    cut_log.CutFailed: _end,
+    cut_log.CutFailed: _fail,
     cut_log.Restored: _restore,
+    search_log.SearchOrdered: _search,
+    search_log.CheckpointFound: _find,
+    search_log.NoneUsable: _find_none,
 }

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from rover_bus.events import checkpoint_facts as facts
-from rover_bus.events import cut_log
+from rover_bus.events import cut_log, search_log
 from rover_bus.events.checkpoints import ManifestContent
 from rover_bus.events.facts import JobFact
 from rover_bus.events.log import Record
@@ -127,6 +127,25 @@ def manifest_of(state: State, cut: Cut) -> ManifestContent:
     )
 
 
+def _search(job: str, record: search_log.SearchOrdered, state: State, term: int) -> list[JobFact]:
+    spec = state.spec.checkpoint if state.spec is not None else None
+    return [
+        facts.CheckpointSearchOrdered(
+            job=job,
+            term=term,
+            search=record.search,
+            host=record.host,
+            uid=state.uid,
+            history=state.history,
+            path=spec.path if spec is not None else "",
+            skip=[(each.generation, each.cut) for each in state.tried],
+            not_before=state.not_before,
+            wanted=record.wanted,
+            reason=record.detail,
+        )
+    ]
+
+
 PUBLISHERS: dict[type[Record], Callable[[str, Any, State, int], list[JobFact]]] = {
     cut_log.CutOpened: _opened,
     cut_log.PartTaken: _taken,
@@ -143,7 +162,16 @@ PUBLISHERS: dict[type[Record], Callable[[str, Any, State, int], list[JobFact]]] 
         )
     ],
     cut_log.CutFailed: lambda job, r, state, term: [
-        facts.CheckpointFailed(**{**_names(job, r.cut, state), "generation": r.generation}, reason=r.reason)
+        facts.CheckpointFailed(
+            **{**_names(job, r.cut, state), "generation": r.generation},
+            reason=r.reason,
+            restoring=r.restoring,
+            wanted_bytes=r.wanted_bytes,
+        )
+    ],
+    search_log.SearchOrdered: _search,
+    search_log.NoneUsable: lambda job, r, state, term: [
+        facts.CheckpointNoneUsable(job=job, search=r.search, choice=r.choice, problems=r.problems)
     ],
     cut_log.Restored: lambda job, r, state, term: [
         facts.ServerRestored(

@@ -33,6 +33,7 @@ from rover_bus.master import (
     concluding,
     cutting,
     failing,
+    finding,
     hosts,
     leasing,
     lifecycle,
@@ -40,13 +41,26 @@ from rover_bus.master import (
     publishing,
     recovery,
     rollout,
+    searching,
 )
 from rover_bus.master.evolution import evolve
 from rover_bus.master.fences import fence, refusal
+from rover_bus.master.guarding import (
+    CUTS,
+    GAPS,
+    HELD,
+    REPORT,
+    ROLLOUT,
+    SEARCH,
+    SILENCE,
+    TAKE_OVER,
+    guard,
+    switch_rules,
+)
 from rover_bus.master.inputs import Asked, BusLost, BusRegained, Input, Noticed, Ticked, TookOver
 from rover_bus.master.planning import Commands
 from rover_bus.master.rollout import Patience, Telemetry
-from rover_bus.master.state import State
+from rover_bus.master.state import Rollout, State
 from rover_bus.master.waiting import Waiting
 from rover_bus.master.watch import Watch
 
@@ -65,6 +79,7 @@ class Decider:
         self.pace = cutting.Pace()
         self.waiting = Waiting()
         self._released: list[tuple[Member, Reply | None]] = []
+        self.search_clock = searching.SearchClock()
 
     @property
     def history(self) -> int:
@@ -112,8 +127,11 @@ class Decider:
         try:
             while True:
                 record = next(steps)
-                self.evolve(record)
                 records.append(record)
+                try:
+                    self.evolve(record)
+                except Exception as error:  # noqa: BLE001 - raised again where the record was yielded: that rule is to blame
+                    steps.throw(error)
         except StopIteration as end:
             return Decision(records, end.value, self._released)
 
@@ -121,12 +139,15 @@ class Decider:
         """Whatever happened may be what a rollout waited for, and what held requests wait for."""
         before = self.state.rollout
         reply = yield from self._steps(input, now)
+        yield from guard(self.state, ROLLOUT, self._advance(before))
+        if self.waiting.some:
+            yield from guard(self.state, HELD, self._release(isinstance(input, Ticked), now))
+        return reply
+
+    def _advance(self, before: Rollout | None) -> Generator[Record, None, None]:
         yield from rollout.advance(self.state, self.telemetry, "rollout")
         if before is not None and self.state.rollout is None:
             yield from lifecycle.consequences(self.state, "rollout", self.commands)
-        if self.waiting.some:
-            yield from self._release(isinstance(input, Ticked), now)
-        return reply
 
     def _release(self, ticked: bool, now: float) -> Generator[Record, None, None]:
         """Answer the held requests that there is something to say to. On a tick also those that are late, and those held long."""
@@ -231,17 +252,24 @@ class Decider:
         yield from cutting.report(state, member, request.staged, cause)
 
     def _tick(self, now: float) -> Steps:
+        """Whatever time brings, each rule apart: one that fails takes none of the others with it."""
+        state = self.state
+        yield from guard(state, SILENCE, self._miss(now))
+        yield from guard(state, ROLLOUT, rollout.tick(state, self.patience, self.telemetry, now))
+        yield from guard(state, GAPS, lifecycle.fill_gaps(state, self.commands))
+        yield from guard(state, CUTS, cutting.tick(state, self.pace, now))
+        yield from guard(state, SEARCH, finding.tick(state, self.search_clock, now, self.commands))
+        yield from guard(state, REPORT, self._report(now))
+        return None
+
+    def _miss(self, now: float) -> Generator[Record, None, None]:
+        """Hosts and members that are silent are dead (P19)."""
         self.watch.look(now)
         for host in hosts.lost_with(self.state, self.watch.silent(now)):
             yield from hosts.lose(self.state, host, "silent", "tick", self.commands)
         yield from lifecycle.lose_together(
             self.state, self.watch.silent(now), "silent", "three heartbeats missed", "tick", self.commands
         )
-        yield from rollout.tick(self.state, self.patience, self.telemetry, now)
-        yield from lifecycle.fill_gaps(self.state, self.commands)
-        yield from cutting.tick(self.state, self.pace, now)
-        yield from self._report(now)
-        return None
 
     def _report(self, now: float) -> Generator[Record, None, None]:
         ledger = self.state.ledger
@@ -265,14 +293,20 @@ class Decider:
         self.patience = Patience()
         self.pace = cutting.Pace()
         self.waiting = Waiting()
+        self.search_clock = searching.SearchClock()
         for life in self.state.lives.values():
             self.watch.hear(life.member, now)
+        yield from switch_rules(self.state, input.failing, input.release)
+        yield from guard(self.state, TAKE_OVER, self._go_on(input))
+        return None
+
+    def _go_on(self, input: TookOver) -> Generator[Record, None, None]:
+        """What the state that was read implies."""
         if input.log_lost:
             yield from lifecycle.lose_state(
                 self.state, "log_lost", "the log lost its tail", "take-over", self.commands
             )
         yield from lifecycle.consequences(self.state, "take-over", self.commands)
-        return None
 
 
 def _record_refused_commit(request: Request, code: str) -> Generator[Record, None, None]:

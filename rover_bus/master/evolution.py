@@ -17,7 +17,7 @@ from rover_bus.events.log import Record
 from rover_bus.events.requests import RoutingTable
 from rover_bus.master import cut_evolution
 from rover_bus.master.ledger import Ledger
-from rover_bus.master.state import Life, Move, Part, Rollout, State, Task
+from rover_bus.master.state import Life, Move, Part, Rollout, RuleOff, State, Task
 
 
 def evolve(state: State, record: Record) -> State:
@@ -96,6 +96,13 @@ def _fix_mode(state: State, record: log.ModeFixed) -> None:
 
 def _pause(state: State, record: log.PauseSet) -> None:
     state.paused = record.paused
+
+
+def _switch_rule(state: State, record: log.RuleSwitched) -> None:
+    if record.off:
+        state.rules_off[record.rule] = RuleOff(record.release, record.why, record.exact)
+    else:
+        state.rules_off.pop(record.rule, None)
 
 
 def _admit(state: State, record: log.Admitted) -> None:
@@ -268,6 +275,8 @@ def _rewind(state: State, record: log.Rewound) -> None:
     cut_evolution.rewind(state, record)
     dump = msgspec.msgpack.decode(record.ledger)
     state.ledger = None if dump is None else _rewound_ledger(dump, record.generation, state)
+    if state.dataset is None and state.ledger is not None:
+        state.dataset = state.ledger.dataset  # the log has lost it; the checkpoint knows it (P21)
     state.routing = None
     state.acking = []
     state.rollout = None
@@ -334,6 +343,7 @@ _EVOLUTIONS: dict[type[Record], Callable[[State, Any], None]] = {
     log.PlanLive: _settle,
     log.ModeFixed: _fix_mode,
     log.PauseSet: _pause,
+    log.RuleSwitched: _switch_rule,
     log.Admitted: _admit,
     log.Lost: _lose,
     log.Left: _leave,

@@ -5,7 +5,8 @@ Built by service.py (live) and by the simulation alike; `decider.decide` takes o
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from rover_bus.events.facts import Fact
 from rover_bus.events.requests import Request
@@ -49,6 +50,8 @@ class TookOver:
     term: int
     replayed_records: int = 0
     log_lost: bool = False  # facts of ours are newer than the log: a power cut took its tail (P21)
+    failing: Mapping[str, str] = field(default_factory=dict)  # rules to switch off, and why (guarding.py)
+    release: str = ""
 
 
 Input = Asked | Noticed | Ticked | BusLost | BusRegained | TookOver

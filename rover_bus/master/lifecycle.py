@@ -5,7 +5,7 @@ Generators of records; see decider.py. `consequences` is what follows from a cha
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from typing import Any
 
 import msgspec
@@ -25,7 +25,7 @@ from rover_bus.events.log import (
     RoutingFixed,
 )
 from rover_bus.events.requests import HeartbeatRequest, ServerAddress
-from rover_bus.master import cutting, recovery, rollout
+from rover_bus.master import cutting, recovery, rollout, searching
 from rover_bus.master.ledger import Ledger
 from rover_bus.master.planning import Commands, begin_again, is_planned, remove_places, replace_members
 from rover_bus.master.state import State
@@ -131,6 +131,9 @@ def _lose_servers(state: State, lost: dict[Member, bool], cause: str, commands: 
     """`lost`: who is gone, and whether it was one that had kept its state over a rewind. Who holds a part comes first: a rewind is
     for all of them, and after it nothing is left to decide on those that it replaced.
     """
+    if state.search is not None:
+        yield from _replace_waiting(state, lost, cause, commands)
+        return
     written = state.parts if state.phase == "finishing" else {}
     open_ = {member: kept for member, kept in lost.items() if member.index not in written}
     holding = [member for member, kept in open_.items() if _holds_a_part(state, member, kept)]
@@ -145,6 +148,15 @@ def _lose_servers(state: State, lost: dict[Member, bool], cause: str, commands: 
             what = "is gone with its part" if len(gone) == 1 else "are gone with their parts"
             detail = f"{', '.join(map(str, gone))} {what} of the model"
             yield from lose_state(state, "server_lost", detail, cause, commands, member)
+
+
+def _replace_waiting(state: State, lost: Iterable[Member], cause: str, commands: Commands) -> Consequences:
+    """Servers died that wait for what a search finds: they held nothing."""
+    gone = [member for member in lost if is_planned(state, member)]
+    if gone and _too_many_losses(state):
+        yield from end(state, "failed", "server_lost", "servers die while storage is searched", cause)
+    elif gone:
+        yield replace_members(state, gone, commands, cause, "lost while storage is searched")
 
 
 def _holds_a_part(state: State, member: Member, kept: bool) -> bool:
@@ -171,11 +183,12 @@ def lose_state(
 ) -> Consequences:
     """A part of the model is gone: the job goes back to a cut, or ends, or starts again from nothing (P11, P24).
 
-    Never a silent half model: without a usable cut all servers are replaced by new, empty lives under a new generation.
+    Never a silent half model, never a silent new one: without a cut that the log knows storage is searched; where nothing lies
+    there all servers are replaced by new, empty lives under a new generation.
     `lost`: the one server whose state is gone; None: what any of them holds is not what the log says.
     """
     spec = state.spec
-    if spec is None or state.phase == "ended":
+    if spec is None or state.phase == "ended" or state.search is not None:
         return
     if spec.on_server_lost == "fail" or state.stop or _too_many_losses(state):
         if lost is not None and spec.checkpoint is None:
@@ -186,6 +199,15 @@ def lose_state(
     if spec.on_server_lost == "restore" and recovery.can_go_back(state, lost):
         yield from recovery.go_back(state, lost, detail, cause, commands)
         return
+    if spec.on_server_lost == "restore" and searching.is_worthwhile(state):
+        yield from searching.begin(state, detail, cause, commands)
+        return
+    yield from begin_anew(state, detail, cause, commands)
+
+
+def begin_anew(state: State, detail: str, cause: str, commands: Commands) -> Consequences:
+    """Begin from position 0, with new and empty servers. After a search they are new already, and wait for it."""
+    are_new = state.search is not None
     yield from cutting.end_all(state, cause, "the job begins again from nothing")
     yield Rewound(
         generation=state.generation + 1,
@@ -194,6 +216,8 @@ def lose_state(
         samples_again=state.ledger.samples_done()[0] if state.ledger is not None else 0,
         cause=cause,
     )
+    if are_new:
+        return
     servers = [desired.member for desired in state.planned.values() if desired.member.role == "ps"]
     yield begin_again(state, servers, commands, cause, f"{detail}: all servers start empty")
     for life in state.servers():
@@ -223,7 +247,8 @@ def give_up_cut(
         yield from end(state, "failed", "restore_failed", f"{member}: {restored.problem}", cause)
         return
     if restored.cut in state.cuts:
-        yield state.cuts[restored.cut].failed(f"{member} could not restore it: {restored.problem}", cause)
+        why = f"{member} could not restore it: {restored.problem}"
+        yield state.cuts[restored.cut].failed(why, cause, restoring=True)
     yield Lost(member=member, reason="restore_failed", detail=restored.problem, cause=cause)
     yield from lose_state(state, "server_lost", f"{member} could not be restored", cause, commands, member)
     yield from consequences(state, cause, commands)
@@ -243,6 +268,9 @@ def _empty_ledger(state: State) -> dict[str, Any] | None:
 
 def consequences(state: State, cause: str, commands: Commands) -> Consequences:
     """Yield what the present state implies: routing when all servers are there, the finish, the end."""
+    if state.phase == "searching" and state.stop:
+        detail = state.search.detail if state.search is not None else ""
+        yield from end(state, "failed", "server_lost", f"{detail}, and the job was to stop", cause)
     if state.phase == "starting":
         yield from _route(state, cause)
     if state.settling and state.rollout is None and not rollout.is_wanted_again(state) and _all_there(state):

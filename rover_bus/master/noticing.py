@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
-from rover_bus.events.checkpoint_facts import HostPartFact
+from rover_bus.events.checkpoint_facts import HostPartFact, HostStorageSearched
 from rover_bus.events.facts import (
     Fact,
     HostExited,
@@ -24,7 +24,7 @@ from rover_bus.events.facts import (
 from rover_bus.events.identity import FAULTS_OF_THE_PROGRAM, Member
 from rover_bus.events.log import JobTaken, ModeFixed, Record, StopAsked
 from rover_bus.events.requests import Reply
-from rover_bus.master import cutting, hosts, lifecycle, proposals
+from rover_bus.master import cutting, finding, hosts, lifecycle, proposals
 from rover_bus.master.failing import charge
 from rover_bus.master.planning import Commands, is_planned
 from rover_bus.master.state import State
@@ -56,6 +56,8 @@ def notice(state: State, fact: Fact, cause: str, commands: Commands) -> Steps:
             yield from lifecycle.consequences(state, cause, commands)
         case HostPartFact(job=job) if state.spec is not None and job == state.spec.name:
             yield from cutting.notice(state, fact, cause)
+        case HostStorageSearched(job=job) if state.spec is not None and job == state.spec.name:
+            yield from finding.answer(state, fact, cause, commands)
         case HostLeft(host=host) if state.spec is not None and state.phase != "ended":
             yield from cutting.lose_host(state, host, "left", cause)
             yield from hosts.leave(state, host, cause, commands)

@@ -123,6 +123,18 @@ def resume_members(state: State, cause: str, reason: str) -> MembersPlanned:
     return _changed(state, [*state.planned.values(), *_lives_again(state)], cause, reason)
 
 
+def release_members(state: State, cause: str, reason: str) -> MembersPlanned:
+    """Nobody runs any more, until a person has decided; masters stay."""
+    return _changed(state, [], cause, reason)
+
+
+def revive_members(state: State, servers: Iterable[DesiredMember], cause: str, reason: str) -> MembersPlanned:
+    """These servers and the workers that were released run again, by new lives."""
+    load = Counter(desired.host for desired in state.dropped.values())
+    again = [_next(state, desired, load) for desired in servers]
+    return _changed(state, [*again, *_lives_again(state)], cause, reason)
+
+
 def _lives_again(state: State) -> list[DesiredMember]:
     """Workers that were done, or paused. A server that left has given its slots away: it is not missed."""
     load = Counter(desired.host for desired in state.planned.values())

@@ -17,7 +17,8 @@ from rover_bus.events.facts import (
     PlanRejected,
 )
 from rover_bus.events.log import PauseSet, PlanCheck, PlanRefusal, Record
-from rover_bus.master import lifecycle, rollout
+from rover_bus.master import finding, lifecycle, rollout
+from rover_bus.master.guarding import try_again
 from rover_bus.master.planning import Commands, plan_members, present_servers, remove_places, resume_members
 from rover_bus.master.state import State
 
@@ -116,6 +117,8 @@ def check(state: State, proposal: PlanProposed) -> Obstacle | None:
         return "paused", "the job is paused: resume it first"
     if not state.planned:
         return None
+    if state.search is not None:
+        return "searching", "the job looks for a checkpoint to go back to"
     if proposal.brain_term and proposal.brain_term < state.brain_term:
         return "stale_brain_term", f"Brain term {proposal.brain_term} is over, {state.brain_term} is on"
     if proposal.members_plan and proposal.members_plan != state.plan:
@@ -152,6 +155,17 @@ def pause(
     state: State, fact: JobPauseRequested | JobResumeRequested, cause: str, commands: Commands
 ) -> Steps:
     """A person takes the workers away, or lets the job go on where it was. Servers stay (until checkpoints exist)."""
+    if (
+        isinstance(fact, JobResumeRequested)
+        and state.search is not None
+        and state.search.asking
+        and not state.stop
+    ):
+        yield from finding.resume(state, fact, cause, commands)
+        yield from lifecycle.consequences(state, cause, commands)
+        return
+    if isinstance(fact, JobResumeRequested) and (fact.from_nothing or fact.checkpoint):
+        return  # nobody is asked: what it would throw away is in use
     wanted = isinstance(fact, JobPauseRequested)
     if state.paused == wanted or state.phase not in ("starting", "training") or state.stop:
         return
@@ -160,6 +174,7 @@ def pause(
         yield PauseSet(paused=True, workers=len(places), reason=fact.reason, by=fact.by, cause=cause)
         yield remove_places(state, places, cause, f"paused{f': {fact.reason}' if fact.reason else ''}")
     else:
+        yield from try_again(state, cause, fact.by or "somebody")
         record = resume_members(state, cause, "resumed")
         yield PauseSet(paused=False, workers=record.workers, reason=fact.reason, by=fact.by, cause=cause)
         yield record

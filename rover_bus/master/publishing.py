@@ -106,6 +106,15 @@ def _paused(job: str, record: log.PauseSet, state: State, term: int) -> list[Job
     return [facts.JobResumed(job=job, workers=record.workers, by=record.by)]
 
 
+def _rule_switched(job: str, record: log.RuleSwitched, state: State, term: int) -> list[JobFact]:
+    if not record.off:
+        return [facts.RuleSwitchedOn(job=job, rule=record.rule, release=record.release)]
+    off = facts.RuleSwitchedOff(
+        job=job, rule=record.rule, why=record.why, release=record.release, exact=record.exact
+    )
+    return [off]
+
+
 def _committed(job: str, record: log.Committed, state: State, term: int) -> list[JobFact]:
     if not record.skipped:
         return []
@@ -215,6 +224,7 @@ _PUBLISHERS: dict[type[Record], Publisher] = {
         facts.PlanSettled(job=job, plan=r.plan, members_plan=state.plan)
     ],
     log.PauseSet: _paused,
+    log.RuleSwitched: _rule_switched,
     log.Admitted: lambda job, r, state, term: [
         facts.MemberAdmitted(job=job, member=r.member, host=r.host, pid=r.pid, state=r.state)
     ],

@@ -58,12 +58,14 @@ def go_back(state: State, lost: Member | None, detail: str, cause: str, commands
     cut = choose_cut(state, None if lost is None else going)
     assert cut is not None
     assert state.ledger is not None
+    if cut.found:  # it may be of a past that is none of the others'
+        going = _who_goes(state, None)
     for number in sorted(state.cuts):
         if number > cut.number:
             yield state.cuts[number].failed(f"the job went back to cut {cut.number}", cause)
     dump = rewound(cut, state.ledger, state.generation + 1)
     again = max(0, state.ledger.samples_done()[0] - cut.samples)
-    who = "all servers" if lost is None else ", ".join(f"ps-{index}" for index in sorted(going))
+    who = "all servers" if lost is None or cut.found else ", ".join(f"ps-{index}" for index in sorted(going))
     yield Rewound(
         generation=state.generation + 1,
         ledger=msgspec.Raw(msgspec.msgpack.encode(dump)),
@@ -81,6 +83,21 @@ def go_back(state: State, lost: Member | None, detail: str, cause: str, commands
             yield Left(
                 member=life.member, reason=f"replaced: it begins again from cut {cut.number}", cause=cause
             )
+
+
+def go_back_to_found(state: State, cut: Cut, detail: str, cause: str) -> Consequences:
+    """Rewind to a checkpoint that a search found on storage. All servers begin from it; their next lives were named before."""
+    dump = rewound(cut, state.ledger, state.generation + 1)
+    done = state.ledger.samples_done()[0] if state.ledger is not None else 0
+    yield Rewound(
+        generation=state.generation + 1,
+        ledger=msgspec.Raw(msgspec.msgpack.encode(dump)),
+        reason=f"{detail}: all servers back to cut {cut.number} of generation {cut.generation}, found on storage",
+        cut=cut.number,
+        servers=sorted(_who_goes(state, None)),
+        samples_again=max(0, done - cut.samples),
+        cause=cause,
+    )
 
 
 def named_state(state: State, member: Member) -> str:
@@ -121,7 +138,7 @@ def restore_order(state: State, cut: Cut) -> RestoreOrder:
         history=state.history,
         generation=cut.generation,
         cut=cut.number,
-        parts=[cut.parts[index] for index in sorted(cut.parts)],
+        parts=[] if cut.found else [cut.parts[index] for index in sorted(cut.parts)],
         path=cut.path,
     )
 

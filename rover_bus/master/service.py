@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from rover_bus.events import subjects
 from rover_bus.events.bus import Bus, Message
@@ -11,7 +11,7 @@ from rover_bus.events.deciding import Wiring
 from rover_bus.events.errors import BadMessage
 from rover_bus.events.facts import Fact
 from rover_bus.events.log import LogBatch
-from rover_bus.events.requests import METHODS, RefusedReply
+from rover_bus.events.requests import METHOD_OF, METHODS, RefusedReply
 from rover_bus.events.shell import Shell
 from rover_bus.events.streams import KEEP_LOG, KeepLog
 from rover_bus.master.decider import Decider
@@ -24,9 +24,16 @@ class ServedDecider(Decider):
     """The decider with the words that the shell speaks."""
 
     def took_over(
-        self, holder: str, term: int, replayed_records: int, log_lost: bool, log_sequence: int
+        self,
+        holder: str,
+        term: int,
+        replayed_records: int,
+        log_lost: bool,
+        log_sequence: int,
+        failing: Mapping[str, str],
+        release: str,
     ) -> TookOver:
-        return TookOver(holder, term, replayed_records, log_lost)
+        return TookOver(holder, term, replayed_records, log_lost, failing, release)
 
     def ticked(self) -> Ticked:
         return Ticked()
@@ -51,6 +58,9 @@ class ServedDecider(Decider):
         if method is None:
             raise BadMessage(f"no method {message.subject!r}")
         return Asked(decode(message.body, method))
+
+    def name_of(self, asked: Asked) -> str:
+        return f"{METHOD_OF[type(asked.request)]} of {asked.request.member}"
 
     def refuse(self, code: str, text: str) -> RefusedReply:
         return refusal(self.state, code, text)
@@ -84,6 +94,7 @@ def wiring(
             subjects.host_facts(fact="part_persisted"),
             subjects.host_facts(fact="part_failed"),
             subjects.host_facts(fact="manifest_written"),
+            subjects.host_facts(fact="storage_searched"),
         ],
         publishes=[subjects.job_facts(job)],
         purges=[subjects.job_facts(job)],

@@ -1,7 +1,7 @@
 """The whole state of a job as its log tells it, and the snapshot of it. Changed by evolution.py only.
 
 Phases: waiting (for a plan) -> starting (servers come up) -> training -> closed (every epoch is done; the result is computed)
--> finishing (servers write their parts) -> ended.
+-> finishing (servers write their parts) -> ended. A job that lost its model is `searching` until it knows what to go back to.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rover_bus.master.charges import Charges
 from rover_bus.master.cut import Cut
 from rover_bus.master.ledger import Ledger
 
-Phase = Literal["waiting", "starting", "training", "closed", "finishing", "ended"]
+Phase = Literal["waiting", "starting", "searching", "training", "closed", "finishing", "ended"]
 
 
 class Life(msgspec.Struct):
@@ -75,6 +75,35 @@ class Rollout(msgspec.Struct):
     by: str = ""
     proposal: int = 0
     again: int = 0  # how often it was begun before
+
+
+class Search(msgspec.Struct):
+    """For a checkpoint on storage: see searching.py. `asking`: none is usable, and a person decides what becomes of the job."""
+
+    number: int
+    host: str
+    detail: str
+    wanted: int = 0
+    tries: int = 1
+    asking: bool = False
+    problems: list[str] = []
+    servers: list[DesiredMember] = []  # that come again when a person has decided
+
+
+class Tried(msgspec.Struct):
+    """A checkpoint that could not be restored since the last one that could."""
+
+    generation: int
+    cut: int
+    reason: str
+
+
+class RuleOff(msgspec.Struct):
+    """A rule that is left out: see guarding.py."""
+
+    release: str
+    why: str = ""
+    exact: bool = False
 
 
 class Counts(msgspec.Struct):
@@ -140,12 +169,20 @@ class State:
     parts: dict[int, Part] = field(default_factory=dict)
     cuts: dict[int, Cut] = field(default_factory=dict)  # those that can still be used, by number
     last_cut: int = 0
+    last_ready: int = 0  # the newest cut that was ever on storage, since the job began from nothing
+    search: Search | None = None  # on now
+    searches: int = 0  # the last one's number
+    tried: list[Tried] = field(default_factory=list)
+    not_before: int = (
+        0  # the generation in which the job last began from nothing: what is older is another model
+    )
     cut_cost_s: float = 0.0  # how long a server stands still for one, smoothed
     owners: list[tuple[int, int, int]] = field(
         default_factory=list
     )  # of slots, as last routed: a rewind does not change them
     going_back: dict[int, int] = field(default_factory=dict)  # servers on their way back to a cut, by index
     restoring: RestoreOrder | None = None  # that cut
+    rules_off: dict[str, RuleOff] = field(default_factory=dict)  # by name
     stop: str = ""
     stop_reason: str = ""
     end: tuple[str, str, str] = ("", "", "")  # state, reason, detail
@@ -213,6 +250,9 @@ _LATER = (
     "away",
     "leaving",
     "unheard",
+    "last_ready",
+    "searches",
+    "not_before",
 )  # not in snapshots of 0.1
 _TYPED: dict[str, Any] = {
     "spec": JobSpec | None,
@@ -229,5 +269,8 @@ _TYPED: dict[str, Any] = {
     "parts": dict[int, Part],
     "cuts": dict[int, Cut],
     "restoring": RestoreOrder | None,
+    "search": Search | None,
+    "tried": list[Tried],
+    "rules_off": dict[str, RuleOff],
     "counts": Counts,
 }

@@ -63,12 +63,19 @@ FOLLOWED: tuple[type[JobFact], ...] = (
     cuts.CheckpointRedundant,
     cuts.CheckpointPersistOrdered,
     cuts.CheckpointManifestOrdered,
+    cuts.CheckpointSearchOrdered,
     cuts.CheckpointReady,
     cuts.CheckpointSuperseded,
     cuts.CheckpointFailed,
 )
 CLOSING = (cuts.CheckpointReady, cuts.CheckpointSuperseded, cuts.CheckpointFailed)
-HOSTS: tuple[type[HostFact], ...] = (HostRegistered, HostLeft, cuts.HostPartDigested, cuts.HostPartMirrored)
+HOSTS: tuple[type[HostFact], ...] = (
+    HostRegistered,
+    HostLeft,
+    cuts.HostPartDigested,
+    cuts.HostPartMirrored,
+    cuts.HostStorageSearched,
+)
 COPIES, PARITY = (
     "-copies",
     "-parity",
@@ -104,7 +111,7 @@ class Persister:
         self._host, self._daemon = host, daemon
         self._state = Persisting(host)
         self._loop = asyncio.get_running_loop()
-        self._lanes = {lane: _lane(lane) for lane in ("memory", "storage")}
+        self._lanes = {lane: _lane(lane) for lane in ("memory", "search", "storage")}
         self._called_off: dict[Task, threading.Event] = {}
         self._loaded: Tasks | None = None
         self._lender: PartServer | None = None
@@ -367,6 +374,8 @@ class Persister:
     def _say_failed(self, task: Task, reason: str) -> None:
         if task.step == "fetch":
             self._fetches[task.uid, task.part, task.generation, task.cut] = reason
+        if task.step == "search":
+            self._say(task.step, task, self._tasks.unsearched(task, reason))
         if task.step in ("pin", "digest", "mirror", "parity", "persist", "manifest"):
             if task.step in ("pin", "persist"):
                 self._tasks.unpin(task.uid, task.part)
@@ -375,7 +384,8 @@ class Persister:
 
     def _say(self, what: str, task: Task, fact: HostFact) -> None:
         """Post a fact. A later life of the daemon says it again, under an id of its own."""
-        which = f"{task.uid}.{task.generation}.{task.cut}.{getattr(fact, 'part', task.part)}"
+        generation, cut = getattr(fact, "generation", task.generation), getattr(fact, "cut", task.cut)
+        which = f"{task.uid}.{generation}.{cut}.{getattr(fact, 'part', task.part)}"
         self._post(fact, f"{what}.{self._daemon}.{which}", task.job)
 
 

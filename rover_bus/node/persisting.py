@@ -27,10 +27,12 @@ from rover_bus.events.checkpoint_facts import (
     CheckpointPersistOrdered,
     CheckpointReady,
     CheckpointRedundant,
+    CheckpointSearchOrdered,
     CheckpointStaged,
     CheckpointSuperseded,
     HostPartDigested,
     HostPartMirrored,
+    HostStorageSearched,
     PartStaged,
 )
 from rover_bus.events.facts import Fact, HostFact, HostLeft, HostRegistered, JobEnded, JobFact, JobSubmitted
@@ -101,7 +103,16 @@ def _hear_job(state: Persisting, fact: JobFact) -> Persisting:
             return _order(state, fact)
         case CheckpointReady() | CheckpointSuperseded() | CheckpointFailed():
             return _close(state, fact)
+        case CheckpointSearchOrdered(job=job, uid=uid):
+            about = _known(state, job, uid)
+            return _with_job(state, job, replace(about, search=_newer(about.search, fact)))
     return state
+
+
+def _newer(
+    known: CheckpointSearchOrdered | None, fact: CheckpointSearchOrdered
+) -> CheckpointSearchOrdered | None:
+    return known if known is not None and fact.search < known.search else fact
 
 
 def _hear_host(state: Persisting, fact: HostFact) -> Persisting:
@@ -113,6 +124,8 @@ def _hear_host(state: Persisting, fact: HostFact) -> Persisting:
             return replace(state, peers=MappingProxyType(left))
         case HostPartDigested() | HostPartMirrored():
             return _hold(state, fact)
+        case HostStorageSearched(job=job, uid=uid, search=search):
+            return _answered(state, job, uid, search)
     return state
 
 
@@ -189,6 +202,14 @@ def _answer(state: Persisting, task: Task) -> Persisting:
     return _with_job(state, task.job, replace(about, asked=about.asked - {(task.part, task.of)}))
 
 
+def _answered(state: Persisting, job: str, uid: str, search: int) -> Persisting:
+    """Whoever answered: nobody waits for this search any more."""
+    about = state.jobs.get(job)
+    if about is None or about.uid != uid or about.search is None or about.search.search > search:
+        return state
+    return _with_job(state, job, replace(about, search=None))
+
+
 def _order(state: Persisting, order: CheckpointPersistOrdered | CheckpointManifestOrdered) -> Persisting:
     about = _known(state, order.job, order.uid)
     known = about.order if isinstance(order, CheckpointPersistOrdered) else about.manifest
@@ -204,6 +225,8 @@ def _close(state: Persisting, fact: CheckpointReady | CheckpointSuperseded | Che
     ready = max(about.ready, cut) if isinstance(fact, CheckpointReady) else about.ready
     closed = (*about.closed, cut)[-CLOSED_KEPT:]
     safe = max(about.safe, ready)
+    if isinstance(fact, CheckpointFailed) and fact.restoring:
+        about = replace(about, suspects=about.suspects | {cut})
     about = replace(about, ready=ready, safe=safe, closed=closed)
     over = {task for task in state.done if task.job == fact.job and _is_past(about, task, cut)}
     state = _with_job(state, fact.job, about)
@@ -214,7 +237,7 @@ def _is_past(about: JobCheckpoints, task: Task, cut: Cut) -> bool:
     """Whether nobody asks for it any more. A newer cut may be over while the one that is ordered is still being stored."""
     ordered = [order for order in (about.order, about.manifest) if order is not None]
     open_cuts = {(order.generation, order.cut) for order in ordered} - set(about.closed)
-    return task.cut > 0 and task.of < cut and task.of not in open_cuts
+    return task.cut > 0 and task.step != "search" and task.of < cut and task.of not in open_cuts
 
 
 def _settle(state: Persisting, task: Task) -> Persisting:
@@ -226,7 +249,7 @@ def _settle(state: Persisting, task: Task) -> Persisting:
 def _fail(state: Persisting, failed: Failed) -> Persisting:
     former = state.troubles.get(failed.task)
     since_s = former.since_s if former else failed.at_s
-    haste = failed.task.step == "fetch"
+    haste = failed.task.step in ("fetch", "search")
     delay_s = min(2 * former.delay_s, RETRY_MAX_S) if former and not haste else RETRY_FIRST_S
     endless = failed.task.step in ("prune", "sweep")  # nobody waits for them
     patience_s = FETCH_PATIENCE_S if haste else PATIENCE_S
@@ -304,6 +327,8 @@ def _wanted(state: Persisting, job: str, about: JobCheckpoints) -> Iterator[Task
         return
     for part, (generation, cut) in sorted(about.asked):
         yield Task(job, about.uid, "fetch", cut, generation, part)  # a server waits for it
+    if about.search is not None and about.search.host == state.host:
+        yield Task(job, about.uid, "search", about.search.search)
     yield from _wanted_manifest(state, job, about)
     yield from _wanted_parts(state, job, about)
     for part, (generation, cut) in about.staged.items():

@@ -9,17 +9,26 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from rover_bus.events.checkpoint_facts import CheckpointManifestOrdered, CheckpointPersistOrdered
+from rover_bus.events.checkpoint_facts import (
+    CheckpointManifestOrdered,
+    CheckpointPersistOrdered,
+    CheckpointSearchOrdered,
+)
 from rover_bus.events.job import CheckpointSpec
 
-Step = Literal["pin", "digest", "mirror", "parity", "fetch", "persist", "manifest", "prune", "sweep"]
+Step = Literal[
+    "pin", "digest", "mirror", "parity", "fetch", "search", "persist", "manifest", "prune", "sweep"
+]
 IN_MEMORY = ("pin", "digest", "mirror", "parity", "fetch")
 Cut = tuple[int, int]  # generation, cut
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Task:
-    """One thing to do; `part` is empty where a step concerns the whole cut, `cut` 0 where it concerns the whole job."""
+    """One thing to do; `part` is empty where a step concerns the whole cut, `cut` 0 where it concerns the whole job.
+
+    A search has its own number in place of a cut's.
+    """
 
     job: str
     uid: str
@@ -30,7 +39,9 @@ class Task:
 
     @property
     def lane(self) -> str:
-        """Tasks of one lane run one after another."""
+        """Tasks of one lane run one after another. A search waits for no part that is being written: the job waits for it."""
+        if self.step == "search":
+            return "search"
         return "memory" if self.step in IN_MEMORY else "storage"
 
     @property
@@ -149,6 +160,8 @@ class JobCheckpoints:
     )  # the parts of the newest complete cut, and their hosts
     complete_cut: Cut = (-1, 0)
     asked: frozenset[tuple[str, Cut]] = frozenset()  # parts that servers here restore from
+    search: CheckpointSearchOrdered | None = None  # not answered yet
+    suspects: frozenset[Cut] = frozenset()  # that a server could not restore: retention looks at them
     ready: Cut = (-1, 0)
     opened: Cut = (-1, 0)  # the newest of all
     safe: Cut = (-1, 0)  # the newest that is ready or redundant

@@ -19,9 +19,10 @@ from rover_bus.events.errors import RoverError
 from rover_bus.events.facts import HostFact
 from rover_bus.flash.copies import copies_of, hold_copy, open_exactly
 from rover_bus.flash.errors import BrokenCheckpoint, NoCheckpoint, StorageFailed
-from rover_bus.flash.location import last_name, parse_location
+from rover_bus.flash.location import below, last_name, parse_location
 from rover_bus.flash.parity_slots import parity_of
 from rover_bus.flash.places import job_directory
+from rover_bus.flash.retention import Damaged, ReadBack
 from rover_bus.flash.staged import StagedCut
 from rover_bus.flash.storage import Run, run_path
 from rover_bus.flash.sweep import sweep_job
@@ -32,6 +33,8 @@ from rover_bus.node.parities import Parities
 from rover_bus.node.peers import PeerSource
 from rover_bus.node.persisting_state import JobCheckpoints, Task
 from rover_bus.node.rebuilding import rebuild_part
+
+MOST_LINES = 100  # of what cannot be used, in one answer
 
 
 class CalledOff(Exception):
@@ -53,6 +56,7 @@ class Tasks:
     rebuilt: set[tuple[str, str, int, int]] = field(
         default_factory=set
     )  # from parity, by (uid, part, generation, cut)
+    read_back: dict[str, ReadBack] = field(default_factory=dict)  # by uid
     devices: dict[Path, int] = field(
         default_factory=dict
     )  # where this life has written: the file system of each run
@@ -94,6 +98,8 @@ class Tasks:
         try:
             if task.step == "parity" and group is not None:
                 return self._keep_parity(task, about, group, addresses)
+            if task.step == "prune":
+                return self._prune(task, about, called_off)
             if task.step in ("mirror", "fetch"):
                 fact = self._hold(task, about, addresses)
             else:
@@ -124,8 +130,8 @@ class Tasks:
                 run = self._run(task, about.manifest.path, about)
                 size = storing.publish_manifest(run.files, about.manifest.manifest)
                 return cuts.HostManifestWritten(path=str(run.path), size_bytes=size, **self.stamp(task))
-            case "prune":
-                self._prune(task, about, called_off)
+            case "search" if about.search:
+                return self._search(task, about, about.search)
             case "sweep":
                 self._sweep(task)
         return None
@@ -223,13 +229,49 @@ class Tasks:
         self.unpin(task.uid, task.part)
         return cuts.HostPartPersisted(files=storing.describe_files(chain), **self.stamp(task))
 
-    def _prune(self, task: Task, about: JobCheckpoints, called_off: threading.Event) -> None:
-        run = self._run(task, about.manifest.path if about.manifest else "", about)
+    def _prune(self, task: Task, about: JobCheckpoints, called_off: threading.Event) -> list[HostFact]:
+        run, wait = (
+            self._run(task, about.manifest.path if about.manifest else "", about),
+            _pace(about, called_off),
+        )
         ours = {part: chain for (uid, part), chain in self.chains.items() if uid == task.uid}
-        folded = storing.compact_run(run, ours.values(), _pace(about, called_off))
+        folded = storing.compact_run(run, ours.values(), wait)
         for part in folded.parts if folded else ():
             self.chains[task.uid, part.name] = replace(ours[part.name], files=part.files)
-        storing.prune_run(run, about.spec.keep, about.spec.keep_every)
+        read = self.read_back.setdefault(task.uid, ReadBack())
+        aside = storing.prune_run(run, about.spec.keep, about.spec.keep_every, read, about.suspects, wait)
+        return [self._say_damaged(task, run, item) for item in aside]
+
+    def _say_damaged(self, task: Task, run: Run, item: Damaged) -> HostFact:
+        of = {"cut": max(item.cut, 0), "generation": max(item.generation, 0)}
+        return cuts.HostCheckpointDamaged(
+            path=str(below(run.path, item.path)), reason=item.reason, **{**self.stamp(task), **of}
+        )
+
+    def _search(
+        self, task: Task, about: JobCheckpoints, order: cuts.CheckpointSearchOrdered
+    ) -> cuts.HostStorageSearched:
+        """Say which checkpoint is the newest of those that are asked for, by its manifest alone: a server reads the rest."""
+        run = self._run(task, order.path, about)
+        found, there, refused = storing.search_run(
+            run, order.history, set(order.skip), order.not_before, order.wanted
+        )
+        return cuts.HostStorageSearched(
+            **self._asked(task), found=found, there=there, refused=refused[:MOST_LINES]
+        )
+
+    def unsearched(self, task: Task, problem: str) -> HostFact:
+        """Say why storage could not be looked at."""
+        return cuts.HostStorageSearched(**self._asked(task), problem=problem)
+
+    def _asked(self, task: Task) -> dict[str, Any]:
+        return {
+            "host": self.host,
+            "job": task.job,
+            "uid": task.uid,
+            "search": task.cut,
+            "daemon": self.daemon,
+        }
 
     def _sweep(self, task: Task) -> None:
         self.parities.forget(task.uid)

@@ -13,7 +13,14 @@ from typing import TypeVar
 
 import msgspec
 
-from rover_bus.events.checkpoints import ManifestContent, StoredFile, StoredPart
+from rover_bus.events.checkpoints import (
+    ManifestContent,
+    SlotRange,
+    StoredCheckpoint,
+    StoredFile,
+    StoredPart,
+    part_index,
+)
 from rover_bus.flash.chain import choose_kept, should_compact, should_write_whole
 from rover_bus.flash.copies import open_exactly
 from rover_bus.flash.digests import SlotDigests, digest_staged, read_digests, verify_arrays
@@ -21,9 +28,10 @@ from rover_bus.flash.errors import BrokenCheckpoint, NoCheckpoint
 from rover_bus.flash.files import Files
 from rover_bus.flash.journal import read_touched
 from rover_bus.flash.layout import Array
-from rover_bus.flash.manifest import Manifest, PartChain
+from rover_bus.flash.manifest import Manifest, PartChain, age_of, stem_of
 from rover_bus.flash.part import Codec, Content, Identity, PartFile, read_footer
-from rover_bus.flash.persist import compact, persist_part, prune, publish
+from rover_bus.flash.persist import compact, persist_part, publish, read_manifests
+from rover_bus.flash.retention import Damaged, ReadBack, list_damaged, prune, set_aside
 from rover_bus.flash.staged import StagedCut
 from rover_bus.flash.storage import Run, hold_for_work, survey, unfinished
 from rover_bus.ps.snapshots import may_be_rounded
@@ -152,7 +160,7 @@ def _whole(arrays: Mapping[str, Array], digests: SlotDigests, codecs: Mapping[st
 
 def _find_whole(files: Files, identity: Identity) -> PartFile | None:
     """The whole file of this cut that a former life of the daemon finished, if its footer is what it should be."""
-    stem = f"{identity.history:016x}-{identity.generation:08d}-{identity.cut:012d}-whole-"
+    stem = f"{stem_of(identity.history, identity.generation, identity.cut)}-whole-"
     for path in files.list(f"parts/{identity.part}"):
         if path.rpartition("/")[2].startswith(stem):
             try:
@@ -238,12 +246,85 @@ def _find_chain(files: Files, content: ManifestContent, stored: StoredPart) -> P
     return PartChain(name=stored.part, files=tuple(found), owner=msgspec.msgpack.encode(stored.slots))
 
 
-def prune_run(run: Run, last: int, every: int) -> list[str]:
-    """Remove what retention gives up; return the paths. Raises PartHeld (again later), StorageFailed."""
+def prune_run(
+    run: Run,
+    last: int,
+    every: int,
+    read: ReadBack,
+    suspects: Collection[tuple[int, int]] = (),
+    wait: Wait = lambda size_bytes: None,
+) -> list[Damaged]:
+    """Remove what retention gives up, once a newer checkpoint has been read back whole; return what was set aside as damaged.
+
+    Where none is whole everything stays where it is, and is named. `suspects`: (generation, cut) of those that a server could
+    not restore. Raises PartHeld (again later), StorageFailed, NewerCheckpoint.
+    """
+    files = run.files
+    manifests = [item.manifest for item in survey(run)[0]]
+    broken: dict[str, str] = {}
+    whole = False
+    for manifest in manifests:
+        suspect = manifest.age in suspects
+        if not whole or suspect:
+            problem = drain(read.check(files, manifest, anew=suspect), wait)
+            whole = whole or not problem
+            if problem:
+                broken[manifest.path] = problem
+    if not whole:
+        return [Damaged(path, *age_of(path), problem) for path, problem in broken.items()]
     with hold_for_work(run):
+        aside = set_aside(files, broken)
         manifests = [item.manifest for item in survey(run)[0]]
         keep = choose_kept(manifests, last=last, every=every)
-        return prune(run.files, keep, unfinished(run.files, manifests))
+        prune(files, keep, unfinished(files, manifests))
+    return aside
+
+
+def search_run(
+    run: Run, history: int, skip: Collection[tuple[int, int]], not_before: int, wanted: int
+) -> tuple[StoredCheckpoint | None, int, list[str]]:
+    """Return the newest checkpoint of this history whose manifest can be read, how many lie there, and a line for each of no use.
+
+    Not those in `skip`, nor of a generation before `not_before`; with `wanted` that cut alone, whatever `skip` says.
+    """
+    manifests, unreadable = read_manifests(run.files)
+    refused = [each.reason for each in unreadable]
+    found: StoredCheckpoint | None = None
+    for manifest in manifests:
+        if manifest.history != history:
+            refused.append(f"{manifest.path} is of another timeline of the job")
+        elif wanted and manifest.cut != wanted:
+            continue
+        elif not wanted and manifest.generation < not_before:
+            refused.append(f"{manifest.path} is from before the job began from nothing: name it to take it")
+        elif found is None and (wanted or manifest.age not in skip):
+            found = _describe(run, manifest)
+    damaged = list_damaged(run.files)
+    refused += [f"{each.path}: {each.reason}" for each in damaged]
+    return found, len(manifests) + len(unreadable) + len(damaged), refused
+
+
+def _describe(run: Run, manifest: Manifest) -> StoredCheckpoint:
+    parts = [
+        StoredPart(part=part.name, index=part_index(part.name), slots=_slots_of(part.owner), files=[])
+        for part in manifest.parts
+    ]
+    return StoredCheckpoint(
+        history=manifest.history,
+        generation=manifest.generation,
+        cut=manifest.cut,
+        path=str(run.path),
+        ledger=manifest.ledger,
+        parts=parts,
+    )
+
+
+def _slots_of(owner: bytes) -> list[SlotRange]:
+    """The slots of a part, as `publish_manifest` put them down; none for a part of another program."""
+    try:
+        return msgspec.msgpack.decode(owner, type=list[SlotRange])
+    except msgspec.MsgspecError:
+        return []
 
 
 def compact_run(run: Run, chains: Collection[Chain], wait: Wait) -> Manifest | None:

@@ -15,6 +15,7 @@ from rover_bus.events.errors import RoverError
 from rover_bus.flash import errors as flash_errors
 from rover_bus.flash import persist, places, staged
 from rover_bus.flash.location import open_files, parse_location
+from rover_bus.flash.manifest import path_of
 from rover_bus.flash.store import FlashStore
 from rover_bus.ps.snapshots import Snapshot
 from rover_bus.ps.staging import FoundPart, NotPrepared, PartMissing
@@ -140,7 +141,6 @@ class FlashMemory:
                 f"cut {order.cut} is not in memory ({why}) and was never stored: use another cut"
             )
         files = open_files(parse_location(order.path))
-        name = f"manifests/{order.history:016x}-{order.generation:08d}-{order.cut:012d}.manifest"
-        manifest = persist.read_manifest(files, name)
+        manifest = persist.read_manifest(files, path_of(order.history, order.generation, order.cut))
         parts = [persist.read_chain(files, chain) for chain in manifest.parts]
         return [FoundPart(part.arrays, part.extra, "storage") for part in parts]

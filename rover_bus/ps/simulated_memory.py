@@ -5,7 +5,7 @@ Fed by `staging`; keeps what P12 keeps: the newest complete cut and the one that
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -16,11 +16,16 @@ from rover_bus.ps.staging import FoundPart, PartMissing
 Staged = tuple[int, int, FoundPart]  # generation, cut, part
 
 
+def nothing_stored(order: RestoreOrder) -> Sequence[FoundPart]:
+    raise PartMissing(f"cut {order.cut} was never stored: use another cut")
+
+
 class SharedMemory:
     """The memory of one host: staged parts by name."""
 
     def __init__(self) -> None:
         self.parts: dict[str, list[Staged]] = {}
+        self.read_storage: Callable[[RestoreOrder], Sequence[FoundPart]] = nothing_stored
 
     def forget(self, part: str) -> None:
         self.parts.pop(part, None)
@@ -49,7 +54,13 @@ class SimulatedMemory:
         """Nothing is held."""
 
     def find(self, order: RestoreOrder, wanted: Sequence[PartPlace]) -> Sequence[FoundPart]:
-        return [self._copy(order, place.part) for place in wanted]
+        try:
+            if wanted:
+                return [self._copy(order, place.part) for place in wanted]
+        except PartMissing:
+            if not order.path:
+                raise
+        return self._host.read_storage(order)
 
     def _copy(self, order: RestoreOrder, name: str) -> FoundPart:
         for generation, cut, part in self._host.parts.get(name, []):

@@ -28,6 +28,7 @@ from rover_bus.node.platform import Key, Life
 from rover_bus.node.presence import Presence
 from rover_bus.simulation.members import Shared, run_server, run_worker
 from rover_bus.simulation.plan import Blow
+from rover_bus.simulation.storage import StorageDaemon
 
 JOB = "job"
 HOST = "h1"
@@ -75,6 +76,12 @@ class Cluster:
         self._services["daemon"] = self._spawn(
             name, daemon.run(asyncio.Event(), lambda: None, leave_members=True)
         )
+
+    def start_storage(self) -> None:
+        """What a daemon does for storage has a connection of its own: it is not killed with the platform."""
+        bus = self.broker.connect("storage")
+        daemon = StorageDaemon(bus, JOB, HOST, self.shared.memory, self.shared.storage)
+        self._services["storage"] = self._spawn("storage", daemon.run(asyncio.sleep))
 
     def start_brain(self) -> None:
         self._brains += 1
@@ -180,6 +187,14 @@ class Cluster:
                 part = f"ps-{int(blow.who * self.shared.plan.servers)}"
                 self.shared.say(f"what {part} had staged is gone")
                 self.shared.memory.forget(part)
+            case "lose_all_memory":
+                self.shared.say("SIGKILL to every process of the job, and all that was staged is gone")
+                self.shared.memory.parts.clear()
+                for key in list(self.host.members):
+                    self.host.kill(key)
+            case "damage_storage":
+                hit = self.shared.storage.damage(random.Random(blow.who), int(blow.for_s))
+                self.shared.say(f"checkpoints {hit} on storage are damaged")
             case "power_cut":
                 self.shared.say("the power fails under the broker")
                 self.broker.power_cut(blow.for_s / 4)

@@ -54,6 +54,7 @@ async def _live(plan: Plan, say: Callable[[float, str], None], rules: Rules) -> 
     bus = broker.connect("people")
     cluster.start_brain()
     cluster.start_daemon()
+    cluster.start_storage()
     try:
         fact = _submission(plan, rules)
         await _insist(lambda: _hand_in(bus, fact))
@@ -116,7 +117,10 @@ def _submission(plan: Plan, rules: Rules) -> JobSubmitted:
             target_s=plan.target_s, heartbeat_s=1.0, deterministic_failures=1000, relaunches=10_000
         ),
         on_server_lost=rules.on_server_lost or ("restore" if plan.cut_every_s else "restart"),
-        checkpoint=CheckpointSpec(every_s=plan.cut_every_s, persist=False) if plan.cut_every_s else None,
+        on_no_usable_checkpoint="restart",  # nobody is there who could be asked
+        checkpoint=CheckpointSpec(every_s=plan.cut_every_s, persist=plan.stored)
+        if plan.cut_every_s
+        else None,
     )
     return JobSubmitted(job=JOB, spec=spec, uid=f"{plan.seed:012x}")
 

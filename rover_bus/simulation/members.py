@@ -35,6 +35,7 @@ from rover_bus.ps.spec import Add, Growing
 from rover_bus.ps.store import BatchKey, GenerationChanged, ServersUnreachable
 from rover_bus.simulation.plan import Plan
 from rover_bus.simulation.rules import PRODUCT, Rules
+from rover_bus.simulation.storage import SimulatedStorage
 
 WITNESS = Growing(name="witness", width=1, optimizer=Add(), dtype="int32")
 Say = Callable[[str], None]
@@ -52,6 +53,10 @@ class Shared:
     rules: Rules = PRODUCT
     trained: dict[Member, int] = field(default_factory=dict)  # samples, by life
     memory: SharedMemory = field(default_factory=SharedMemory)
+    storage: SimulatedStorage = field(default_factory=lambda: SimulatedStorage(keep=3))
+
+    def __post_init__(self) -> None:
+        self.memory.read_storage = self.storage.read
 
 
 class Poisoned(Exception):

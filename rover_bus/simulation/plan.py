@@ -26,6 +26,8 @@ Act = Literal[
     "kill_server",
     "kill_all",  # every process of the job at once
     "lose_memory",  # what a server had staged is gone
+    "lose_all_memory",  # every process of the job, and all that was staged
+    "damage_storage",  # the newest `for_s` checkpoints on storage; `who` decides how
     "power_cut",  # not drawn: the tail of the log may be lost with it (P21)
 ]
 
@@ -62,6 +64,7 @@ class Plan:
     bad_rows: tuple[int, ...] = ()  # positions whose rows cannot be used
     snapshot_every_batches: int = 40
     cut_every_s: float = 0.0  # 0: the job takes no cuts
+    stored: bool = False  # cuts go to storage
     notes: dict[str, float] = field(default_factory=dict)
     sample_s: float = 0.0  # above 0 workers publish samples, and the Brain has windows of twice that
     most_workers: int = 64
@@ -102,11 +105,17 @@ def draw(seed: int) -> Plan:
         in_flight=chance.choice((1, 1, 1, 3)),
         blows=tuple(
             sorted(
-                (*_blows(chance, expected_s), *_moves(seed, expected_s), *_losses(seed, expected_s)),
+                (
+                    *_blows(chance, expected_s),
+                    *_moves(seed, expected_s),
+                    *_losses(seed, expected_s),
+                    *_damage(seed, expected_s),
+                ),
                 key=lambda blow: blow.at_s,
             )
         ),
         cut_every_s=random.Random(f"{seed}/cuts").choice((0.0, 0.2, 0.5, 2.0)),
+        stored=_is_stored(seed),
         poison=_some(chance, batches, 0.15, 1),
         bad_rows=_some(chance, records, 0.3, 5),
     )
@@ -151,6 +160,23 @@ def _losses(seed: int, expected_s: float) -> tuple[Blow, ...]:
         Blow(chance.uniform(0.5, expected_s), chance.choice(acts), chance.random())
         for _ in range(chance.choice((0, 0, 1, 1, 2, 4)))
     )
+
+
+def _is_stored(seed: int) -> bool:
+    return random.Random(f"{seed}/stored").random() < 0.3
+
+
+def _damage(seed: int, expected_s: float) -> tuple[Blow, ...]:
+    """Draw what happens to storage, where there is one: the newest checkpoints are damaged, then all memory is lost."""
+    chance = random.Random(f"{seed}/damage")
+    if not _is_stored(seed):
+        return ()
+    blows: list[Blow] = []
+    for _ in range(chance.choice((0, 1, 1, 2))):
+        at_s = chance.uniform(0.5, expected_s)
+        blows.append(Blow(at_s, "damage_storage", chance.random(), chance.choice((1, 2, 2, 3, 9))))
+        blows.append(Blow(at_s + chance.uniform(0.0, 0.5), "lose_all_memory"))
+    return tuple(blows)
 
 
 def _some(chance: random.Random, count: int, probability: float, most: int) -> tuple[int, ...]:

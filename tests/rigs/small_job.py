@@ -26,6 +26,7 @@ FILE = """
 name = "{name}"
 priority = {priority}
 program = {program}
+{top}
 [data]
 train = "t.csv"
 batch_size = 32
@@ -50,7 +51,7 @@ class SmallJob:
     """One job: its file and clicks lie in `folder`, the stack that it is submitted to has its state in `home`.
 
     It lasts until `finish` (gated.py), whatever its rows and epochs are. pace_s: what a batch takes meanwhile.
-    leases, checkpoint: further lines of these tables of the job file. cores: of each member, 0 no limit.
+    top, leases, checkpoint: further lines of the job file, above and in these tables. cores: of each member, 0 no limit.
     """
 
     folder: Path
@@ -61,6 +62,7 @@ class SmallJob:
     servers: int
     checkpoint: str
     leases: str = ""
+    top: str = ""
     pace_s: float = PACE_S
     name: str = NAME
     priority: int = 0

@@ -20,10 +20,11 @@ if TYPE_CHECKING:
     from rover_bus.flash.location import Location
     from rover_bus.flash.manifest import Manifest
     from rover_bus.flash.persist import RestoredPart
+    from rover_bus.flash.retention import Damaged
     from rover_bus.flash.storage import Ready, Run
 
 F = TypeVar("F", bound=Callable[..., Any])
-COLUMNS = ("job", "uid", "cut", "generation", "ready_at", "parts", "files", "size")
+COLUMNS = ("job", "uid", "cut", "generation", "state", "ready_at", "parts", "files", "size")
 DAMAGED = 1  # the exit code when something is not as it was written
 
 
@@ -91,8 +92,9 @@ def _find(job: str, uid: str, storage: str, directory: str) -> Run:
 @output_option
 @on_storage
 def list_(job: str, output: str, uid: str, storage: str, directory: str) -> None:
-    """List the ready checkpoints of JOB, or of all jobs, newest first."""
+    """List the checkpoints of JOB, or of all jobs, newest first: those that are ready, and those that were set aside as damaged."""
     from rover_bus.flash.errors import NoCheckpoint
+    from rover_bus.flash.retention import list_damaged
     from rover_bus.flash.storage import list_runs, survey
 
     rows, found, said = [], [], ""
@@ -106,6 +108,7 @@ def list_(job: str, output: str, uid: str, storage: str, directory: str) -> None
         if run.uid.startswith(uid):
             ready, refused = survey(run)
             rows += [describe(item) for item in ready]
+            rows += [_describe_damaged(run, item) for item in list_damaged(run.files)]
             _complain(refused)
     show(rows, COLUMNS, output, empty=said or "no checkpoint is ready here")
 
@@ -122,6 +125,7 @@ def describe(ready: Ready) -> dict[str, Any]:
         "uid": ready.run.uid,
         "cut": manifest.cut,
         "generation": manifest.generation,
+        "state": "ready",
         "ready_at": datetime.fromtimestamp(ready.written_at_s).astimezone().isoformat(" ", "seconds"),
         "parts": len(manifest.parts),
         "files": ready.chain_length,
@@ -130,6 +134,20 @@ def describe(ready: Ready) -> dict[str, Any]:
         "model": manifest.model,
         "path": str(below(ready.run.path, manifest.path)),
         **({"about": manifest.about} if manifest.about else {}),
+    }
+
+
+def _describe_damaged(run: Run, item: Damaged) -> dict[str, Any]:
+    from rover_bus.flash.location import below
+
+    return {
+        "job": run.job,
+        "uid": run.uid,
+        "cut": item.cut,
+        "generation": item.generation,
+        "state": "damaged",
+        "path": str(below(run.path, item.path)),
+        "damage": [item.reason],
     }
 
 
@@ -250,27 +268,71 @@ def _as_model(parts: dict[str, RestoredPart], manifest: Manifest) -> ModelFile |
 @click.argument("job", shell_complete=complete_jobs)
 @click.option("--last", default=3, type=click.IntRange(1), help="Keep this many of the newest [3].")
 @click.option("--every", default=0, type=click.IntRange(0), help="Also keep cuts divisible by this [none].")
+@click.option("--damaged", is_flag=True, help="Delete what was set aside as damaged, and nothing else.")
 @click.option("--dry-run", is_flag=True, help="Say what would go, and leave it.")
 @on_storage
-def prune(job: str, last: int, every: int, dry_run: bool, uid: str, storage: str, directory: str) -> None:
-    """Remove older checkpoints of JOB, and files that none of the others needs. The newest ready one always stays."""
-    from rover_bus.flash.chain import choose_kept
-    from rover_bus.flash.errors import NoCheckpoint
-    from rover_bus.flash.persist import prune as prune_run
-    from rover_bus.flash.storage import hold_for_work, survey, unfinished
+def prune(
+    job: str, last: int, every: int, damaged: bool, dry_run: bool, uid: str, storage: str, directory: str
+) -> None:
+    """Remove older checkpoints of JOB, and files that none of the others needs. The newest that is whole always stays.
 
+    A newer one is read back before an older one goes. What is damaged is moved to `damaged/` beside them and not counted.
+    """
     run = _find(job, uid, storage, directory)
-    with hold_for_work(run):
-        manifests = [item.manifest for item in survey(run)[0]]
-        if not manifests:
-            raise NoCheckpoint(f"no checkpoint is ready in {run.path}: nothing is removed")
-        keep = choose_kept(manifests, last=last, every=every)
-        going = [item for item in manifests if item not in keep]
-        if not dry_run:
-            gone = prune_run(run.files, keep, unfinished(run.files, manifests))
-    for item in going:
+    if damaged:
+        _free_damaged(run, dry_run)
+    elif dry_run:
+        _foretell(run, last, every)
+    else:
+        _prune(run, last, every)
+
+
+def _free_damaged(run: Run, dry_run: bool) -> None:
+    from rover_bus.flash.retention import free_damaged, list_damaged
+    from rover_bus.flash.storage import hold_for_work, survey
+
+    for item in list_damaged(run.files):
         click.echo(
-            f"{'would remove' if dry_run else 'removed'} cut {item.cut} of generation {item.generation}"
+            f"{'would delete' if dry_run else 'deleted'} cut {item.cut} of generation {item.generation}, damaged"
         )
-    kept = ", ".join(str(item.cut) for item in keep)
-    click.echo(f"kept: {kept}" + ("" if dry_run else f" ({len(gone)} files removed)"))
+    if dry_run:
+        _complain(survey(run)[1])
+        return
+    with hold_for_work(run):
+        click.echo(f"{len(free_damaged(run.files))} files deleted")
+
+
+def _foretell(run: Run, last: int, every: int) -> None:
+    from rover_bus.flash.chain import choose_kept
+    from rover_bus.flash.storage import survey
+
+    ready, refused = survey(run)
+    manifests = [item.manifest for item in ready]
+    keep = choose_kept(manifests, last=last, every=every)
+    _complain(refused)
+    _say_pruned("would remove", [item for item in manifests if item not in keep])
+    click.echo(f"kept: {', '.join(str(item.cut) for item in keep)}")
+
+
+def _prune(run: Run, last: int, every: int) -> None:
+    from rover_bus.flash.errors import NoCheckpoint
+    from rover_bus.flash.retention import ReadBack
+    from rover_bus.flash.storage import survey
+    from rover_bus.node.storing import prune_run
+
+    before = [item.manifest for item in survey(run)[0]]
+    if not before:
+        raise NoCheckpoint(f"no checkpoint is ready in {run.path}: nothing is removed")
+    files = set(run.files.list("parts"))
+    aside = prune_run(run, last, every, ReadBack())
+    kept = [item.manifest for item in survey(run)[0]]
+    _complain([f"cut {item.cut} is damaged, see {item.path}: {item.reason}" for item in aside])
+    there, damaged = {item.path for item in kept}, {item.path.removeprefix("damaged/") for item in aside}
+    _say_pruned("removed", [item for item in before if item.path not in there | damaged])
+    gone = len(files - set(run.files.list("parts")))
+    click.echo(f"kept: {', '.join(str(item.cut) for item in kept)} ({gone} part files gone)")
+
+
+def _say_pruned(verb: str, manifests: list[Manifest]) -> None:
+    for item in manifests:
+        click.echo(f"{verb} cut {item.cut} of generation {item.generation}")

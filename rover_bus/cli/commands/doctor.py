@@ -14,11 +14,14 @@ import click
 
 from rover_bus.cli.connection import Address, find_stack, visit
 from rover_bus.cli.home import Home, NoStack
+from rover_bus.flash.errors import NoCheckpoint
 
 if TYPE_CHECKING:
     from rover_bus.cli.hindrances import Present
     from rover_bus.cli.history import Happened
+    from rover_bus.events.job import JobSpec
     from rover_bus.events.nats_bus import NatsBus
+    from rover_bus.flash.location import Location
 
 Verdict = Literal["ok", "note", "bad"]
 MARKS: dict[Verdict, tuple[str, str]] = {
@@ -73,6 +76,30 @@ def look_at_machine(home: Home) -> Iterator[Finding]:
             "note", "uvloop is not installed: requests take a third longer (pip install 'rover-bus[speed]')"
         )
     yield from _look_at_space(home)
+    yield from look_at_checkpoints(home.checkpoints)
+
+
+def look_at_checkpoints(storage: Location, named: str = "") -> Iterator[Finding]:
+    """Yield the checkpoints below a storage that are damaged, a line a run of a job."""
+    from rover_bus.events.errors import RoverError
+    from rover_bus.flash.persist import list_manifests
+    from rover_bus.flash.retention import list_damaged
+    from rover_bus.flash.storage import list_runs
+
+    try:
+        for run in list_runs(storage):
+            aside, refused = list_damaged(run.files), list_manifests(run.files)[1]
+            if aside or refused:
+                reasons = [*refused, *(each.reason for each in aside)]
+                yield Finding(
+                    "bad",
+                    f"{len(reasons)} damaged {'checkpoint' if len(reasons) == 1 else 'checkpoints'} of {run.job} in {run.path}: "
+                    f"{reasons[0]}; `rover checkpoint prune {run.job} --damaged{named}` frees them",
+                )
+    except NoCheckpoint:
+        return
+    except RoverError as error:
+        yield Finding("bad", f"checkpoints in {storage} cannot be looked at: {error}")
 
 
 def _look_at_space(home: Home) -> Iterator[Finding]:
@@ -130,14 +157,21 @@ async def _look_at_bus(bus: NatsBus, stack: Address) -> list[Finding]:
 async def _look_at_logs(bus: NatsBus, present: Present) -> list[Finding]:
     """Find logs that nobody can lead from, and jobs that wait for somebody who is not there."""
     from rover_bus.cli.brain_state import read_brain
-    from rover_bus.cli.hindrances import hindrance
+    from rover_bus.cli.hindrances import hindrance, rules_off
     from rover_bus.cli.history import read_jobs
     from rover_bus.cli.progress import Progress
     from rover_bus.events.journal import LogDamaged
 
     found = []
     try:
-        await read_brain(bus)
+        brain = await read_brain(bus)
+        found += [
+            Finding(
+                "bad",
+                f"the Brain's rule {rule!r} is switched off under {off.release}: it failed three times: {off.why}",
+            )
+            for rule, off in brain.state.rules_off.items()
+        ]
     except LogDamaged as error:
         found.append(Finding("bad", str(error)))
     foreign: list[Happened] = []
@@ -153,8 +187,10 @@ async def _look_at_logs(bus: NatsBus, present: Present) -> list[Finding]:
         except LogDamaged as error:
             found.append(Finding("bad", f"job {view.job}: {error}"))
         else:
+            found += [Finding("bad", f"job {view.job}: {off}")] if (off := rules_off(view)) else []
             waits_for = hindrance(view, progress.state, present, progress.waiting)
             found += [Finding("note", f"job {view.job}: {waits_for}")] if waits_for else []
+            found += _look_at_own_storage(progress.state.spec)
     return found
 
 
@@ -165,3 +201,11 @@ def _passed_over(foreign: list[Happened]) -> str:
         f"{what} not what their subjects say, and passed over by every reader; the first is {first.id}: {first.problem} "
         f"(`nats stream rmm ROVER_FACTS {first.stored.sequence}` removes it)"
     )
+
+
+def _look_at_own_storage(spec: JobSpec | None) -> list[Finding]:
+    """Look at the place that a job file names for its checkpoints."""
+    from rover_bus.flash.location import parse_location
+
+    path = spec.checkpoint.path if spec is not None and spec.checkpoint is not None else ""
+    return list(look_at_checkpoints(parse_location(path), f" --storage {path}")) if path else []

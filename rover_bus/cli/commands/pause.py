@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
@@ -25,13 +25,35 @@ def pause(stack: Address, job: str, reason: str) -> None:
 @click.command()
 @click.argument("job", shell_complete=complete_jobs)
 @click.option("--reason", default="", help="Why: it stands in the job's history.")
+@click.option(
+    "--from-nothing", is_flag=True, help="None of its checkpoints can be restored: train from the beginning."
+)
+@click.option(
+    "--checkpoint",
+    type=click.IntRange(1),
+    metavar="N",
+    help="None could be restored: take this one, mended or older.",
+)
 @with_stack
-def resume(stack: Address, job: str, reason: str) -> None:
-    """Let JOB go on where it was, with the workers that it had."""
-    click.echo(visit(stack, lambda bus: ask(bus, job, reason, away=False)))
+def resume(stack: Address, job: str, reason: str, from_nothing: bool, checkpoint: int | None) -> None:
+    """Let JOB go on where it was, with the workers that it had.
+
+    A job that waits because none of its checkpoints can be restored tries all of them again, unless one of the options is given.
+    """
+    if from_nothing and checkpoint:
+        raise click.UsageError("--from-nothing and --checkpoint exclude each other")
+    choice = Choice(from_nothing, checkpoint or 0)
+    click.echo(visit(stack, lambda bus: ask(bus, job, reason, away=False, choice=choice)))
 
 
-async def ask(bus: NatsBus, job: str, reason: str, *, away: bool) -> str:
+class Choice(NamedTuple):
+    """What a job without a usable checkpoint is to go on from; neither: all of them are tried again."""
+
+    from_nothing: bool = False
+    checkpoint: int = 0
+
+
+async def ask(bus: NatsBus, job: str, reason: str, *, away: bool, choice: Choice = Choice()) -> str:  # noqa: B008 - a value
     """Ask for a pause or its end; return what the master made of it. Raises Refused where it is so already."""
     from rover_bus.cli.commands.plan import ANSWER_S, heard, open_plans, say
     from rover_bus.cli.submission import asker
@@ -40,9 +62,29 @@ async def ask(bus: NatsBus, job: str, reason: str, *, away: bool) -> str:
 
     if (await open_plans(bus, job)).paused == away:
         raise Refused(f"job {job!r} is {'paused already' if away else 'not paused'}", "already")
-    asked = JobPauseRequested if away else JobResumeRequested
-    sequence = await say(bus, job, asked(job=job, reason=reason, by=asker()))
+    if any(choice) and not await _lacks_a_checkpoint(bus, job):
+        raise Refused(
+            f"job {job!r} has its model: --from-nothing and --checkpoint are for one that has no usable checkpoint",
+            "not_asked",
+        )
+    by = asker()
+    asked = (
+        JobPauseRequested(job=job, reason=reason, by=by)
+        if away
+        else JobResumeRequested(
+            job=job, reason=reason, by=by, from_nothing=choice.from_nothing, checkpoint=choice.checkpoint
+        )
+    )
+    sequence = await say(bus, job, asked)
     answer = JobPaused if away else JobResumed
     if not await heard(bus, job, sequence, lambda fact: isinstance(fact, answer)):
         return f"{job}: asked; no master answered within {ANSWER_S:g} s (`rover jobs`, `rover events {job} -n 5`)"
     return f"{job}: {'paused' if away else 'goes on'}"
+
+
+async def _lacks_a_checkpoint(bus: NatsBus, job: str) -> bool:
+    from rover_bus.cli.progress import Progress
+
+    progress = Progress(bus, job)
+    await progress.read()
+    return progress.state.search is not None and progress.state.search.asking

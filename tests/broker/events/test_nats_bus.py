@@ -148,6 +148,27 @@ def test_a_pause_of_our_own_is_not_taken_for_the_brokers_silence(
     asyncio.run(program())
 
 
+@pytest.mark.parametrize("way", ["cancelled", "late"])
+def test_an_answer_that_comes_when_it_is_awaited_no_more_leaves_the_client_hearing(
+    broker: EmbeddedBroker, way: str
+) -> None:
+    async def program() -> None:
+        address = nats_client.BrokerAddress(broker.url, broker.secret, "secret", "tester", "_INBOX", 5.0)
+        client = await nats_client.dial(address, lambda error: None, lambda client: None)
+        assert broker.pid is not None
+        os.kill(broker.pid, signal.SIGSTOP)
+        asking = asyncio.ensure_future(nats_client.answers_ping(client, 1.0))
+        await asyncio.sleep(0.1)
+        if way == "cancelled":
+            asking.cancel()
+        await asyncio.wait({asking})
+        os.kill(broker.pid, signal.SIGCONT)
+        assert await nats_client.answers_ping(client, PATIENCE_S)
+        await nats_client.end(client)
+
+    asyncio.run(program())
+
+
 def test_a_broker_that_stays_away_is_awaited_and_calls_fail_at_once(broker: EmbeddedBroker) -> None:
     async def program() -> None:
         bus = await connect(broker)

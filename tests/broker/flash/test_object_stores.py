@@ -16,7 +16,8 @@ from rover_bus.flash.location import below, open_files, parse_location
 from rover_bus.flash.manifest import Manifest, PartChain
 from rover_bus.flash.objects import ObjectFiles
 from rover_bus.flash.part import Content, Identity
-from rover_bus.flash.persist import drain, persist_part, prune, publish, restore, verify
+from rover_bus.flash.persist import drain, persist_part, publish, restore, verify
+from rover_bus.flash.retention import prune
 from rover_bus.flash.storage import find_run, list_runs, run_path, survey
 
 obstore = pytest.importorskip("obstore")

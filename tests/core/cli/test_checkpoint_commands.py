@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from rover_bus.cli.commands.doctor import look_at_checkpoints
 from rover_bus.cli.entry import main
 from rover_bus.cli.group import rover
 from rover_bus.flash.manifest import Manifest, PartChain
@@ -125,7 +126,7 @@ def test_prune_keeps_the_newest_and_every_kth_and_a_dry_run_removes_nothing(rove
     assert (code, said.splitlines()) == (0, ["would remove cut 1 of generation 0", "kept: 3, 2"])
     assert sorted(storage.rglob("*.part")) == before
     code, said, _ = rover_checkpoint("prune", "ads", "--last", "1")
-    assert said.splitlines()[-1] == "kept: 3 (6 files removed)"
+    assert said.splitlines()[-1] == "kept: 3 (4 part files gone)"
     assert rover_checkpoint("verify", "ads")[1].split()[-1] == "whole"
 
 
@@ -134,3 +135,29 @@ def test_prune_waits_for_a_daemon_that_is_at_work(rover_checkpoint, storage):
         code, _, complaint = rover_checkpoint("prune", "ads")
     assert code == 1
     assert "try again in a moment" in complaint
+
+
+def test_what_is_damaged_is_set_aside_listed_and_freed_on_request_only(rover_checkpoint, storage):
+    damage(storage, 3)
+    for path in storage.glob("ads.u1/manifests/*2.*"):
+        path.write_bytes(b"")
+    code, said, complaint = rover_checkpoint("prune", "ads", "--last", "1")
+    assert (code, said.splitlines()) == (0, ["kept: 1 (4 part files gone)"])
+    assert "cut 3 is damaged" in complaint
+    assert "cut 2 is damaged" in complaint
+    rows = json.loads(rover_checkpoint("list", "ads", "-o", "json")[1])
+    assert [(row["cut"], row["state"]) for row in rows] == [(1, "ready"), (3, "damaged"), (2, "damaged")]
+    (finding,) = look_at_checkpoints(storage)
+    assert (finding.verdict, "2 damaged checkpoints of ads" in finding.what) == ("bad", True)
+    assert "rover checkpoint prune ads --damaged" in finding.what
+    rover_checkpoint("prune", "ads", "--last", "1")
+    assert len([*storage.glob("ads.u1/damaged/**/*.part")]) == 4, "no other pruning takes them"
+    said = rover_checkpoint("prune", "ads", "--damaged", "--dry-run")[1]
+    assert said.splitlines() == [
+        "would delete cut 3 of generation 0, damaged",
+        "would delete cut 2 of generation 0, damaged",
+    ]
+    assert rover_checkpoint("prune", "ads", "--damaged")[0] == 0
+    assert [row["cut"] for row in json.loads(rover_checkpoint("list", "-o", "json")[1])] == [1]
+    assert ([*storage.glob("ads.u1/damaged/**/*.part")], [*look_at_checkpoints(storage)]) == ([], [])
+    assert rover_checkpoint("verify", "ads")[0] == 0

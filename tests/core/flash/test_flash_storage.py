@@ -14,20 +14,20 @@ from hypothesis.extra import numpy as arrays_of
 from rover_bus.flash import chain, codec, digests
 from rover_bus.flash.errors import BrokenCheckpoint, NewerCheckpoint, NoCheckpoint, OtherModel, StorageFailed
 from rover_bus.flash.files import DirectoryFiles
-from rover_bus.flash.manifest import Manifest, PartChain, decode_manifest, encode_manifest
+from rover_bus.flash.manifest import Manifest, PartChain, decode_manifest, encode_manifest, second_path
 from rover_bus.flash.part import Content, Identity, PartFile, read_footer, read_part, write_part
 from rover_bus.flash.persist import (
     compact,
     drain,
     list_manifests,
     persist_part,
-    prune,
     publish,
     read_chain,
     restore,
     verify,
 )
 from rover_bus.flash.recording import RecordingFiles
+from rover_bus.flash.retention import prune
 from rover_bus.flash.staged import newest_staged
 
 
@@ -151,7 +151,8 @@ def test_pruning_touches_no_part_while_a_newer_release_has_a_checkpoint_here(rng
     path = tmp_path / old.path
     raw = bytearray(path.read_bytes())
     raw[8] = 9
-    path.write_bytes(raw)
+    for copy in (path, tmp_path / second_path(old.path)):
+        copy.write_bytes(raw)
     assert prune(files, [new]) == []
     assert old.files < set(files.list("parts"))
     with pytest.raises(NewerCheckpoint, match="format 9"):
@@ -169,10 +170,11 @@ def test_every_flipped_bit_is_found_and_the_older_checkpoint_is_used(rng):
     whole = files.files()
     ignored = 0
     for path in (second.path, second.parts[0].files[0].path):
+        both = (path, second_path(path)) if path == second.path else (path,)
         for place in range(len(whole[path])):
             broken = bytearray(whole[path])
             broken[place] ^= 1 << int(rng.integers(8))
-            damaged = RecordingFiles({**whole, path: bytes(broken)})
+            damaged = RecordingFiles({**whole, **dict.fromkeys(both, bytes(broken))})
             try:
                 manifest, parts, refused = restore(damaged)
             except NewerCheckpoint:
@@ -209,8 +211,9 @@ def test_a_file_cut_short_is_said_to_be(rng, tmp_path, size):
         target.truncate(size)
     with pytest.raises(BrokenCheckpoint, match=r"no part file|cut short"):
         read_footer(files, file.path)
-    with open(tmp_path / manifest.path, "r+b") as target:
-        target.truncate(size if size < 500 else 30)
+    for path in (manifest.path, second_path(manifest.path)):
+        with open(tmp_path / path, "r+b") as target:
+            target.truncate(size if size < 500 else 30)
     good, (line,) = list_manifests(files)
     assert not good
     assert ("0 bytes" in line) == (size == 0)

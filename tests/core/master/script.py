@@ -16,8 +16,15 @@ from rover_bus.events.checkpoint_facts import (
     HostPartFailed,
     HostPartMirrored,
     HostPartPersisted,
+    HostStorageSearched,
 )
-from rover_bus.events.checkpoints import PartReport, RestoreReport, StoredFile
+from rover_bus.events.checkpoints import (
+    ManifestContent,
+    PartReport,
+    RestoreReport,
+    StoredCheckpoint,
+    StoredFile,
+)
 from rover_bus.events.codec import decode, encode
 from rover_bus.events.deciding import Hold
 from rover_bus.events.facts import (
@@ -58,6 +65,7 @@ from rover_bus.events.requests import (
     SkippedRow,
     SlotTraffic,
 )
+from rover_bus.master.cut_publishing import manifest_of
 from rover_bus.master.decider import Decider
 from rover_bus.master.inputs import Asked, BusLost, BusRegained, Noticed, Ticked, TookOver
 
@@ -72,6 +80,7 @@ HIDDEN = {
     "history",
     "nonce",
     "uid",
+    "found",
 }
 
 
@@ -89,6 +98,7 @@ class Script:
         self.term = 0
         self.log: list[Record] = []
         self.requests: dict[str, int] = {}
+        self.storage: dict[int, ManifestContent] = {}
         self._take_over()
 
     def run(self, line: str) -> str:
@@ -125,10 +135,12 @@ class Script:
             ),
             leases=LeaseSpec(**leases, **counts),
             on_server_lost=names.pop("on_server_lost", "fail"),  # type: ignore[arg-type]
+            on_no_usable_checkpoint=names.pop("on_no_usable_checkpoint", "ask"),  # type: ignore[arg-type]
             checkpoint=CheckpointSpec(
                 every_s=float(names.pop("checkpoint_s")),
                 persist=names.pop("persist", "true") == "true",
                 copies=int(names.pop("copies", 0)),
+                keep=int(names.pop("keep", 3)),
             )
             if "checkpoint_s" in names
             else None,
@@ -175,8 +187,9 @@ class Script:
     def do_pause(self) -> list[str]:
         return self._notice(JobPauseRequested(job="j", by="ann"))
 
-    def do_resume(self) -> list[str]:
-        return self._notice(JobResumeRequested(job="j", by="ann"))
+    def do_resume(self, what: str = "", checkpoint: str = "0") -> list[str]:
+        choice = {"from_nothing": what == "from_nothing", "checkpoint": int(checkpoint)}
+        return self._notice(JobResumeRequested(job="j", by="ann", **choice))  # type: ignore[arg-type]
 
     def do_join(self, who: str, incarnation: str = "", nonce: str = "") -> list[str]:
         role, index = place(who)
@@ -330,8 +343,39 @@ class Script:
         return self._notice(HostPartPersisted(**{**self._of_cut(cut, part), "host": host}, files=[file]))
 
     def do_manifest(self, host: str, cut: str) -> list[str]:
+        if int(cut) in self.decider.state.cuts:
+            self.storage[int(cut)] = manifest_of(self.decider.state, self.decider.state.cuts[int(cut)])
         said = {**self._of_cut(cut, ""), "host": host}
         return self._notice(HostManifestWritten(**said, path="/storage", size_bytes=200))
+
+    def do_searched(
+        self, found: str = "0", there: str = "0", refused: str = "", problem: str = "", search: str = ""
+    ) -> list[str]:
+        """The daemon that was asked says what lies on storage: of what became ready the cut `found`."""
+        on = self.decider.state.search
+        content = self.storage.get(int(found))
+        stored = None
+        if content is not None:
+            stored = StoredCheckpoint(
+                history=content.history,
+                generation=content.generation,
+                cut=content.cut,
+                path="/storage",
+                ledger=content.ledger,
+                parts=content.parts,
+            )
+        return self._notice(
+            HostStorageSearched(
+                host=on.host if on is not None else "h",
+                job="j",
+                uid=self.decider.state.uid,
+                search=int(search) if search else on.number if on is not None else 0,
+                found=stored,
+                there=int(there),
+                refused=[line for line in refused.split(";") if line],
+                problem=problem,
+            )
+        )
 
     def do_mirrored(self, part: str, cut: str, host: str) -> list[str]:
         """A daemon holds a copy of a part."""

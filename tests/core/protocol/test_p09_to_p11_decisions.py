@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from rover_bus.events.checkpoint_facts import HostPartMirrored
+from rover_bus.events.checkpoint_facts import HostPartMirrored, HostStorageSearched
 from rover_bus.events.checkpoints import PartReport
 from rover_bus.events.cut_log import CutFailed, CutOpened, CutStaged, CutSuperseded, PartAsked
 from rover_bus.events.facts import HostLeft, JobStopRequested
@@ -19,6 +19,7 @@ from rover_bus.events.log import (
     Rewound,
 )
 from rover_bus.events.requests import HeartbeatRequest
+from rover_bus.events.search_log import SearchOrdered
 from rover_bus.master.cut import Cut, position, rewound
 from rover_bus.master.cutting import PARITY_PATIENCE_S
 from rover_bus.master.ledger import Ledger
@@ -271,6 +272,9 @@ def test_p01_batches_of_a_stream_keep_their_records_over_a_rewind():
 def test_without_a_cut_the_job_begins_again_from_nothing(it):
     commit(it, 2)
     it.exit(it.planned("ps", 0))
+    assert not it.records(Rewound), "first storage is looked at"
+    asked = it.records(SearchOrdered)[-1]
+    it.notice(HostStorageSearched(host=asked.host, job="j", uid=it.state.uid, search=asked.search))
     assert it.records(Rewound)[-1].cut == 0
     assert it.records(Rewound)[-1].samples_again == 20
 

@@ -6,7 +6,7 @@ The counterpart, for real processes, of rover_bus/simulation/plan.py. Hosts, job
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 Process = Literal[
@@ -46,6 +46,18 @@ GROUPS: tuple[tuple[int, tuple[Act, ...]], ...] = (
     (1, get_args(Room)),
     (1, ("remove_logs",)),
 )
+# What makes a blow matter: damage is met when something is restored, a foreign key when somebody looks for the leader.
+SEQUELS: dict[Act, tuple[Act, ...]] = {
+    **dict.fromkeys(get_args(Storage), ("lose_memory", "lose_memory", "kill_job")),
+    **dict.fromkeys(
+        ("foreign_leader", "foreign_routing", "foreign_fact"), ("kill_job", "kill_master", "kill_worker")
+    ),
+    **dict.fromkeys(("foreign_host_fact", "foreign_presence"), ("kill_brain", "kill_master", "kill_daemon")),
+    **dict.fromkeys(get_args(Room), ("kill_server", "kill_broker", "kill_master")),
+    "remove_logs": ("kill_broker", "kill_daemon"),
+    "kill_broker": ("kill_master", "kill_server"),
+}
+SEQUEL_S = 3.0
 SPAN_S = 18.0
 
 
@@ -145,4 +157,11 @@ def _blows(chance: random.Random, hosts: int, jobs: int) -> tuple[Blow, ...]:
             for_s=chance.uniform(0.3, 6.0),
         )
 
-    return tuple(sorted((blow() for _ in range(chance.randint(3, 9))), key=lambda each: each.at_s))
+    blows = [blow() for _ in range(chance.randint(3, 9))]
+    sequels = [_sequel(chance, each) for each in blows if each.act in SEQUELS and chance.random() < 0.6]
+    return tuple(sorted([*blows, *sequels], key=lambda each: each.at_s))
+
+
+def _sequel(chance: random.Random, blow: Blow) -> Blow:
+    at_s, act = blow.at_s + chance.uniform(0.2, SEQUEL_S), chance.choice(SEQUELS[blow.act])
+    return replace(blow, at_s=at_s, act=act, draw=chance.randrange(1 << 30))

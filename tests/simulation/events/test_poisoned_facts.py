@@ -138,12 +138,13 @@ def test_a_fact_that_bears_the_number_of_a_lost_one_is_not_charged_for_it(other)
             subject="rover.job.j.plan.mode_set", sequence=sequence, time_ms=time_ms, body=b"", headers={}
         )
 
-    failed = poison.charge([], stored(7, 100), KeyError("a"))
-    failed = poison.charge(failed, stored(7, 100), KeyError("b"))
+    cause = poison.of_fact(stored(7, 100))
+    failed = poison.charge([], cause, KeyError("a"), "1.0")
+    failed = poison.charge(failed, cause, KeyError("b"), "1.0")
     assert [(each.lives, each.why) for each in failed] == [(2, "KeyError('b')")]
-    renumbered = stored(8, 100) if other == "sequence" else stored(7, 200)
-    assert poison.find(failed, renumbered) is None
-    assert [each.lives for each in poison.charge(failed, renumbered, KeyError("c"))][-1] == 1
+    renumbered = poison.of_fact(stored(8, 100) if other == "sequence" else stored(7, 200))
+    assert poison.find(failed, renumbered, "1.0") is None
+    assert [each.lives for each in poison.charge(failed, renumbered, KeyError("c"), "1.0")][-1] == 1
 
 
 def test_a_brain_passes_a_poisoned_fact_over_and_plans_what_came_after_it(stage):

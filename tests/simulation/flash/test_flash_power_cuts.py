@@ -19,8 +19,9 @@ from rover_bus.flash.chain import choose_kept, should_compact
 from rover_bus.flash.errors import NoCheckpoint
 from rover_bus.flash.manifest import Manifest, PartChain
 from rover_bus.flash.part import Content, Identity
-from rover_bus.flash.persist import compact, drain, list_manifests, persist_part, prune, publish, restore
+from rover_bus.flash.persist import compact, drain, list_manifests, persist_part, publish, restore
 from rover_bus.flash.recording import RecordingFiles
+from rover_bus.flash.retention import prune
 from rover_bus.flash.staged import newest_staged
 from rover_bus.flash.store import FlashStore
 

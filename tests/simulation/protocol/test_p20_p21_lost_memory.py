@@ -261,8 +261,8 @@ def test_with_old_messages_discarded_the_job_is_gone(stage):
 
 
 class SeesNothing(ServedDecider):
-    def took_over(self, holder, term, replayed_records, log_lost, log_sequence):
-        return super().took_over(holder, term, replayed_records, False, log_sequence)
+    def took_over(self, holder, term, replayed_records, log_lost, *rest):
+        return super().took_over(holder, term, replayed_records, False, *rest)
 
 
 def power_cut(it, keep):

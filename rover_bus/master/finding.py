@@ -1,0 +1,124 @@
+"""Decisions on what a search of storage found: go back to it, look again, or do what the job file wants when nothing is usable.
+
+Fed by `noticing` with daemons' answers, by ticks, and by `proposals` with a person's word. Storage is tried newest first, one
+checkpoint at a time: a server that cannot restore it says so (`lifecycle.give_up_cut`), and the search goes on behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+
+from rover_bus.events.checkpoint_facts import HostStorageSearched
+from rover_bus.events.checkpoints import StoredCheckpoint
+from rover_bus.events.cut_log import CutFailed
+from rover_bus.events.facts import JobResumeRequested
+from rover_bus.events.log import PauseSet, Record
+from rover_bus.events.search_log import CheckpointFound, NoneUsable
+from rover_bus.master import lifecycle, recovery, searching
+from rover_bus.master.cut import lacks_spans, ledger_in
+from rover_bus.master.planning import Commands, release_members, revive_members
+from rover_bus.master.searching import PATIENCE_S, TRIES, SearchClock
+from rover_bus.master.state import Search, State
+
+Consequences = Generator[Record, None, None]
+
+
+def tick(state: State, clock: SearchClock, now: float, commands: Commands) -> Consequences:
+    """Ask another daemon when the one that was asked says nothing."""
+    search = state.search
+    if search is not None and not search.asking and clock.since_s(search, now) > PATIENCE_S:
+        yield from _look_again(state, search, f"host {search.host} does not answer", "tick", commands)
+
+
+def answer(state: State, fact: HostStorageSearched, cause: str, commands: Commands) -> Consequences:
+    """A daemon looked at storage. What answers no present question changes nothing (P17)."""
+    search = state.search
+    if search is None or search.asking or (fact.uid, fact.search) != (state.uid, search.number):
+        return
+    if fact.problem:
+        yield from _look_again(state, search, f"host {fact.host}: {fact.problem}", cause, commands)
+    elif fact.found is not None:
+        yield from _try(state, search, fact, fact.found, cause, commands)
+    elif fact.there or state.last_ready or search.wanted:
+        yield from _give_up(state, search, fact.refused, cause, commands)
+    else:
+        yield from lifecycle.begin_anew(state, search.detail, cause, commands)
+
+
+def _try(
+    state: State,
+    search: Search,
+    fact: HostStorageSearched,
+    found: StoredCheckpoint,
+    cause: str,
+    commands: Commands,
+) -> Consequences:
+    ledger = ledger_in(found.ledger)
+    if ledger is None or lacks_spans(ledger, state.ledger):
+        why = (
+            "its place in the data cannot be read"
+            if ledger is None
+            else "the stream's batches since then are unknown"
+        )
+        yield CutFailed(cut=found.cut, generation=found.generation, reason=why, restoring=True, cause=cause)
+        if search.wanted:
+            yield from _give_up(state, search, fact.refused, cause, commands)
+        else:
+            yield searching.order(state, search.detail, cause)
+        return
+    yield CheckpointFound(
+        search=search.number,
+        found=found,
+        epoch=max(ledger.epoch, 0),
+        samples=ledger.samples_done()[0],
+        settled=ledger.streams.settled_batches if ledger.streams is not None else 0,
+        refused=fact.refused,
+        cause=cause,
+    )
+    yield from recovery.go_back_to_found(state, state.cuts[found.cut], search.detail, cause)
+    yield from lifecycle.consequences(state, cause, commands)
+
+
+def _look_again(state: State, search: Search, problem: str, cause: str, commands: Commands) -> Consequences:
+    if search.tries < TRIES:
+        yield searching.order(state, search.detail, cause, search.wanted)
+    else:
+        yield from _give_up(state, search, [f"storage cannot be searched: {problem}"], cause, commands)
+
+
+def _give_up(
+    state: State, search: Search, problems: list[str], cause: str, commands: Commands
+) -> Consequences:
+    """Nothing that lies on storage can be restored: do as the job file says. Nothing is trained in silence."""
+    assert state.spec is not None
+    lines = [*(f"cut {each.cut}: {each.reason}" for each in state.tried), *problems]
+    if search.wanted:
+        lines = [f"cut {search.wanted} cannot be restored", *lines]
+    choice = state.spec.on_no_usable_checkpoint
+    yield NoneUsable(search=search.number, choice=choice, problems=lines, cause=cause)
+    detail = f"{search.detail}; no checkpoint can be restored: {'; '.join(lines) or 'storage is empty'}"
+    if choice == "fail":
+        yield from lifecycle.end(state, "failed", "no_usable_checkpoint", detail, cause)
+    elif choice == "restart":
+        yield from lifecycle.begin_anew(state, detail, cause, commands)
+    else:
+        workers = sum(desired.member.role == "worker" for desired in state.planned.values())
+        yield PauseSet(paused=True, workers=workers, reason=detail, cause=cause)
+        yield release_members(state, cause, "no checkpoint can be restored: a person decides")
+
+
+def resume(state: State, fact: JobResumeRequested, cause: str, commands: Commands) -> Consequences:
+    """A person decides on a job whose checkpoints cannot be restored: from nothing, from one of them, or all are tried again."""
+    search = state.search
+    assert search is not None
+    record = revive_members(state, search.servers, cause, "resumed")
+    yield PauseSet(paused=False, workers=record.workers, reason=fact.reason, by=fact.by, cause=cause)
+    yield record
+    who = fact.by or "somebody"
+    if fact.from_nothing:
+        yield from lifecycle.begin_anew(state, f"{who} wants it so", cause, commands)
+    else:
+        detail = (
+            f"{who} wants {f'cut {fact.checkpoint}' if fact.checkpoint else 'all checkpoints tried again'}"
+        )
+        yield searching.order(state, detail, cause, fact.checkpoint, anew=not fact.checkpoint)

@@ -1,0 +1,61 @@
+"""The rules that a master runs by itself, each apart from the others: what becomes of one that raises.
+
+Asked by the decider. A rule that raised in three incarnations of this release is switched off by a record, until the release
+changes; the shell counts (events/poison.py). Exactness does not go on without its rules (P5 to P11, P19): where one of these is off
+the job is paused, and a person's `rover resume` tries the rule again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+
+from rover_bus.events.log import PauseSet, Record, RuleSwitched
+from rover_bus.events.poison import apart
+from rover_bus.master.planning import remove_places
+from rover_bus.master.state import State
+
+Steps = Generator[Record, None, None]
+
+SILENCE, ROLLOUT, GAPS, CUTS, REPORT = "silence", "rollout", "gaps", "cuts", "report"
+HELD, SEARCH, TAKE_OVER = "held requests", "search", "take-over"
+# What exactness rests on, by the rules of the protocol.
+EXACT = {SILENCE: "P19", ROLLOUT: "P5", CUTS: "P9", SEARCH: "P11", HELD: "P7", TAKE_OVER: "P8"}
+CAUSE = "take-over"
+
+
+def guard(state: State, rule: str, steps: Steps) -> Steps:
+    """Run a rule apart from the others, unless it is switched off."""
+    if rule in state.rules_off:
+        steps.close()
+        return
+    yield from apart(rule, steps)
+
+
+def switch_rules(state: State, failing: Mapping[str, str], release: str) -> Steps:
+    """Switch off what has failed, and on again what failed under another release. Asked when a master takes over."""
+    for rule, off in list(state.rules_off.items()):
+        if off.release != release:
+            yield RuleSwitched(rule=rule, off=False, release=release, cause=CAUSE)
+    for rule, why in failing.items():
+        exact = rule in EXACT
+        yield RuleSwitched(rule=rule, off=True, release=release, why=why, exact=exact, cause=CAUSE)
+        if exact:
+            yield from _pause(
+                state, f"{rule!r} ({EXACT[rule]}) failed in three incarnations of {release}: {why}"
+            )
+
+
+def try_again(state: State, cause: str, by: str) -> Steps:
+    """A person lets the job go on: rules of exactness run again, and pause it again if they still fail."""
+    for rule, off in list(state.rules_off.items()):
+        if off.exact:
+            yield RuleSwitched(rule=rule, off=False, release=off.release, why=f"resumed by {by}", cause=cause)
+
+
+def _pause(state: State, reason: str) -> Steps:
+    """Let the workers part-commit and leave. Nothing else is decided here: what follows might be the rule that fails."""
+    if state.paused or state.phase not in ("starting", "training") or state.stop:
+        return
+    places = {place for place, desired in state.planned.items() if desired.member.role == "worker"}
+    yield PauseSet(paused=True, workers=len(places), reason=reason, by="master", cause=CAUSE)
+    yield remove_places(state, places, CAUSE, f"paused: {reason}")

@@ -1,0 +1,55 @@
+"""Decisions on the search for a checkpoint: which daemon is asked to look at storage, and when another one is (P14). Generators.
+
+Begun by `lifecycle` when no cut that the log knows can be restored; the answers go to `finding`. While the search is on the job's
+phase is `searching`: no lease is granted, and servers that come up wait to be told what they begin with. See docs/design/0021.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+
+from rover_bus.events.log import Left, Record
+from rover_bus.events.search_log import SearchOrdered
+from rover_bus.master import cutting
+from rover_bus.master.planning import Commands, begin_again
+from rover_bus.master.state import Search, State
+
+Consequences = Generator[Record, None, None]
+PATIENCE_S = 10.0  # for an answer: a daemon that starts again is there within it
+TRIES = 3  # daemons asked in turn, before storage counts as out of reach
+
+
+class SearchClock:
+    """What a master remembers of a search but never logs: since when it waits for an answer."""
+
+    def __init__(self) -> None:
+        self._seen: tuple[int, float] = (0, 0.0)
+
+    def since_s(self, search: Search, now: float) -> float:
+        if self._seen[0] != search.number:
+            self._seen = search.number, now
+        return now - self._seen[1]
+
+
+def is_worthwhile(state: State) -> bool:
+    """Whether checkpoints of this job may lie on storage."""
+    return state.spec is not None and state.spec.checkpoint is not None and state.spec.checkpoint.persist
+
+
+def begin(state: State, detail: str, cause: str, commands: Commands) -> Consequences:
+    """Ask what lies on storage. All servers are replaced meanwhile: what they hold is not needed, whatever is found."""
+    yield from cutting.end_all(state, cause, "it cannot be restored: storage is searched")
+    yield order(state, detail, cause)
+    servers = [desired.member for desired in state.planned.values() if desired.member.role == "ps"]
+    yield begin_again(state, servers, commands, cause, f"{detail}: storage is searched for a checkpoint")
+    for life in state.servers():
+        yield Left(member=life.member, reason="replaced: storage is searched for a checkpoint", cause=cause)
+
+
+def order(state: State, detail: str, cause: str, wanted: int = 0, anew: bool = False) -> SearchOrdered:
+    """Return the record that asks the next daemon in turn."""
+    hosts = [host for host in state.hosts if host not in state.away] or state.hosts or ["local"]
+    host = hosts[state.searches % len(hosts)]
+    return SearchOrdered(
+        search=state.searches + 1, host=host, detail=detail, wanted=wanted, anew=anew, cause=cause
+    )
