@@ -41,6 +41,7 @@ class CheckpointDelay:
         0  # the cut that daemons store; 0: none. Until it is over the newest may have no room in memory
     )
     failure: str = ""  # why the last that failed did
+    no_room: bool = False  # for the last that failed, in shared memory: no later try of a daemon can help it
     now_ms: int = 0
 
     def take(self, fact: JobFact, time_ms: int) -> None:
@@ -55,10 +56,13 @@ class CheckpointDelay:
                 self.first_ms = self.first_ms or time_ms
                 self.opened, self.last_ms = self.opened + 1, time_ms
                 self.newest = cut
-            case CheckpointFailed(cut=cut, reason=reason):
+            case CheckpointFailed(cut=cut, reason=reason, wanted_bytes=wanted_bytes):
                 self.first_ms = self.first_ms or time_ms
                 self.failure = f"cut {cut} failed: {reason}"
+                self.no_room = wanted_bytes > 0
                 self.storing = 0 if self.storing == cut else self.storing
+            case CheckpointStaged() if self.no_room:
+                self._begin_again()
             case CheckpointPersistOrdered(cut=cut):
                 self.storing = cut
         if self.good is not None and isinstance(fact, self.good):
@@ -69,10 +73,13 @@ class CheckpointDelay:
 
     def _begin_again(self) -> None:
         self.opened, self.first_ms, self.last_ms, self.failure = 0, 0, 0, ""
+        self.no_room = False
 
     def __str__(self) -> str:
         """Say what is late and why; "" while nothing is."""
-        if self.good is None or not self.first_ms or self.now_ms - self.first_ms <= self._bound_ms():
+        if self.good is None or not self.first_ms:
+            return ""
+        if not self.no_room and self.now_ms - self.first_ms <= self._bound_ms():
             return ""
         since_ms = self.now_ms - (self.good_ms or self.first_ms)
         newest = f"the newest is cut {self.good_cut}" if self.good_ms else "there is none yet"

@@ -94,7 +94,10 @@ class CutOrder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PartReport(msgspec.Struct, frozen=True, kw_only=True):
-    """A server's last staged part, with every heartbeat. `problem`: why it could not be staged; `again`: it tries on."""
+    """A server's last staged part, with every heartbeat. `problem`: why it could not be staged; `again`: it tries on.
+
+    `wanted_bytes`: the shared memory that all slots of this server take, where there was not enough.
+    """
 
     cut: int
     round: int = 0
@@ -104,6 +107,7 @@ class PartReport(msgspec.Struct, frozen=True, kw_only=True):
     blocked_s: float = 0.0
     problem: str = ""
     again: bool = False
+    wanted_bytes: int = 0
 
 
 class RestoreOrder(msgspec.Struct, frozen=True, kw_only=True):

@@ -139,7 +139,11 @@ class StreamFull(BusError):
 
 
 class NotEnoughMemory(RoverError):
-    """A table, a staging area or a member does not fit its limit."""
+    """A table, a staging area or a member does not fit its limit. `wanted_bytes`: what would be enough in all, 0 where unknown."""
 
     code = "not_enough_memory"
     exit_code = 6
+
+    def __init__(self, message: str, wanted_bytes: int = 0) -> None:
+        super().__init__(message)
+        self.wanted_bytes = wanted_bytes

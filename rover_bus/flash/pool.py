@@ -16,7 +16,7 @@ from rover_bus.flash.dirty import DirtySet, Ids
 from rover_bus.flash.errors import BrokenCheckpoint, NewerCheckpoint
 from rover_bus.flash.layout import Array, Layout, fit
 from rover_bus.flash.packing import PACKING_SHARE
-from rover_bus.flash.slot import Slot
+from rover_bus.flash.slot import Slot, slot_room
 
 CREATION_COST = 4  # a slot that must be allocated first costs as much as copying the state a few times
 
@@ -65,6 +65,10 @@ class SlotPool:
         slot = Slot.create(path, number, layout, extra_bytes, int(PACKING_SHARE * layout.data_bytes))
         self._keep(slot)
         return slot
+
+    def slot_bytes(self, layout: Layout, extra_bytes: int) -> int:
+        """What one slot takes."""
+        return slot_room(layout, extra_bytes, int(PACKING_SHARE * layout.data_bytes))[1]
 
     def _keep(self, slot: Slot) -> None:
         self._slots[slot.number], self._dirty[slot.number] = slot, DirtySet()

@@ -41,6 +41,13 @@ from rover_bus.flash.seal import (
 EXTRA_ROOM_BYTES = 1 << 20
 
 
+def slot_room(layout: Layout, extra_bytes: int, packing_bytes: int) -> tuple[int, int]:
+    """Return where the data of a slot begins, and how large its file is."""
+    head_room = 2 * len(msgspec.msgpack.encode(Head(layout=layout))) + max(EXTRA_ROOM_BYTES, 2 * extra_bytes)
+    offset = -(-(SEAL_ROOM_BYTES + head_room) // mmap.PAGESIZE) * mmap.PAGESIZE
+    return offset, max(offset + layout.data_bytes + packing_bytes, offset + 1)
+
+
 class Slot:
     """A slot file mapped for writing. `layout` is the room it has; what it holds is in `seal` (None: nothing)."""
 
@@ -62,11 +69,7 @@ class Slot:
         cls, path: Path, number: int, layout: Layout, extra_bytes: int = 0, packing_bytes: int = 0
     ) -> Slot:
         """Allocate and populate, with room for packed rows behind the data. Raises NotEnoughMemory, leaving nothing behind."""
-        head_room = 2 * len(msgspec.msgpack.encode(Head(layout=layout))) + max(
-            EXTRA_ROOM_BYTES, 2 * extra_bytes
-        )
-        offset = -(-(SEAL_ROOM_BYTES + head_room) // mmap.PAGESIZE) * mmap.PAGESIZE
-        size = max(offset + layout.data_bytes + packing_bytes, offset + 1)
+        offset, size = slot_room(layout, extra_bytes, packing_bytes)
         require_room(size, read_room(path.parent), path.parent)
         fresh = path.with_suffix(".new")
         fd = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)

@@ -25,7 +25,7 @@ from typing import Any
 
 import msgspec
 
-from rover_bus.events.errors import InputError
+from rover_bus.events.errors import InputError, NotEnoughMemory
 from rover_bus.flash import journal, locks, places
 from rover_bus.flash.choice import choose_slot
 from rover_bus.flash.copying import copy
@@ -131,13 +131,17 @@ class FlashStore:
         """Allocate and populate slots for states like this one; return the bytes that were new. Staged cuts are kept.
 
         After a `restore`, call it with the restored arrays: they live in a slot, which is replaced. Raises
-        NotEnoughMemory, InputError.
+        NotEnoughMemory, saying what all slots take, and InputError.
         """
         arrays = as_arrays(state)
         layout = plan_layout(arrays, self._headroom)
         with self._my_turn():
             fitting = sum(fit(slot.layout, arrays)[0] is not None for slot in self._pool.usable)
-            fresh = [self._pool.add(layout, extra_bytes) for _ in range(fitting, self._count)]
+            try:
+                fresh = [self._pool.add(layout, extra_bytes) for _ in range(fitting, self._count)]
+            except NotEnoughMemory as error:
+                wanted_bytes = self._count * self._pool.slot_bytes(layout, extra_bytes)
+                raise NotEnoughMemory(str(error), wanted_bytes) from None
         self._roll_later()
         return sum(slot.size_bytes for slot in fresh)
 

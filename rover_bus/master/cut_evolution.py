@@ -56,6 +56,7 @@ def _ask(state: State, record: cut_log.PartAsked) -> None:
 def _stage(state: State, record: cut_log.CutStaged) -> None:
     cut = _cut(state, record.cut)
     cut.state = "staged"
+    state.failed_cuts = 0
     known = state.cut_cost_s or cut.cost_s
     _forget_over(state, record.cut)
     state.cut_cost_s = (1 - SMOOTHING) * known + SMOOTHING * cut.cost_s
@@ -99,6 +100,8 @@ def _ready(state: State, record: cut_log.CutReady) -> None:
 def _fail(state: State, record: cut_log.CutFailed) -> None:
     if record.restoring:
         state.tried.append(Tried(record.generation, record.cut, record.reason))
+    elif record.cut in state.cuts and state.cuts[record.cut].state == "open":
+        state.failed_cuts += 1
     _end(state, record)
 
 
@@ -150,6 +153,7 @@ def rewind(state: State, record: log.Rewound) -> None:
     state.restoring = recovery.restore_order(state, cut) if cut is not None else None
     state.going_back = dict.fromkeys(record.servers, record.cut) if record.cut else {}
     state.search = None
+    state.failed_cuts = 0  # they were not to blame, or another server tries now
     if not record.cut:
         state.cuts.clear()
         state.tried, state.not_before, state.last_ready = [], record.generation, 0

@@ -20,7 +20,7 @@ from rover_bus.events.checkpoints import CutOrder, PartPlace, PartReport, Stored
 from rover_bus.events.identity import Member
 from rover_bus.events.log import Record
 from rover_bus.master.cut import SLOTS, Cut
-from rover_bus.master.pacing import interval_s, mean_time_between_losses_s
+from rover_bus.master.pacing import backoff_s, interval_s, mean_time_between_losses_s
 from rover_bus.master.state import State
 
 Consequences = Generator[Record, None, None]
@@ -89,6 +89,9 @@ def _is_due(state: State, pace: Pace, now: float) -> bool:
     last = newest(state)
     if committed and _is_left_soon(state):
         return True
+    if committed and state.failed_cuts:
+        wait_s = max(wished_interval_s(state, pace), backoff_s(state.failed_cuts))
+        return pace.since_opened_s(now) >= wait_s
     if not committed or (last is not None and last.samples == committed):
         return False
     since_s = pace.since_opened_s(now)
@@ -161,7 +164,8 @@ def report(state: State, member: Member, staged: PartReport | None, cause: str) 
         return
     if staged.problem:
         if not staged.again:
-            yield opened.failed(f"{member}: {staged.problem}", cause)
+            reason, wanted_bytes = _why_not_staged(state, member, staged)
+            yield opened.failed(reason, cause, wanted_bytes=wanted_bytes)
         return
     if not opened.wants(member.index) or staged.round != opened.rounds.get(member.index, 0):
         return
@@ -183,6 +187,19 @@ def report(state: State, member: Member, staged: PartReport | None, cause: str) 
         cause=cause,
     )
     yield from _complete(state, opened, cause)
+
+
+def _why_not_staged(state: State, member: Member, staged: PartReport) -> tuple[str, int]:
+    """Return the reason, with the shared memory that would do for all servers of its host: their parts are alike."""
+    if not staged.wanted_bytes:
+        return f"{member}: {staged.problem}", 0
+    host = state.lives[member.place].host
+    servers = sum(life.host == host for life in state.servers())
+    wanted_bytes = servers * staged.wanted_bytes
+    on = f" on {host}" if host else ""
+    size = f"{-(-wanted_bytes // (1 << 20)):,} MiB"
+    who = "its server" if servers == 1 else f"its {servers} servers"
+    return f"{member}: {staged.problem}. The job needs {size} of shared memory{on} for {who}", wanted_bytes
 
 
 def _complete(state: State, cut: Cut, cause: str) -> Consequences:

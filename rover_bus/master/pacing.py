@@ -10,7 +10,13 @@ import math
 
 PRIOR_S = 4 * 3600.0  # one loss in so much training is assumed until losses are counted
 LEAST_S = 1.0
+FAILED_FIRST_S = 2.0  # doubled up to MOST_S: what a host lacks it usually lacks for long
 MOST_S = 600.0  # what is not saved is computed again: nobody waits longer than this for it
+
+
+def backoff_s(failures: int) -> float:
+    """Return the least time to the next cut after so many failed in a row before they were staged: twice as long each time."""
+    return min(FAILED_FIRST_S * 2.0 ** min(failures - 1, 20), MOST_S)
 
 
 def mean_time_between_losses_s(trained_s: float, losses: int) -> float:

@@ -169,6 +169,7 @@ class State:
     parts: dict[int, Part] = field(default_factory=dict)
     cuts: dict[int, Cut] = field(default_factory=dict)  # those that can still be used, by number
     last_cut: int = 0
+    failed_cuts: int = 0  # in a row, before they were staged
     last_ready: int = 0  # the newest cut that was ever on storage, since the job began from nothing
     search: Search | None = None  # on now
     searches: int = 0  # the last one's number
@@ -251,6 +252,7 @@ _LATER = (
     "leaving",
     "unheard",
     "last_ready",
+    "failed_cuts",
     "searches",
     "not_before",
 )  # not in snapshots of 0.1

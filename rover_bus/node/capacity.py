@@ -44,7 +44,7 @@ def read_capacity(limits: Limits, root: Path = Path("/")) -> HostCapacity:
         memory.get("MemTotal", 0),
         limits,
         len(os.sched_getaffinity(0)),
-        _shared_memory_bytes(root / "dev/shm"),
+        _shared_memory_bytes(Path(os.environ.get("ROVER_SHM", "") or root / "dev/shm")),
     )
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rover_bus.events.checkpoints import CutOrder, PartPlace, PartReport, RestoreOrder, RestoreReport
-from rover_bus.events.errors import PermanentError, RoverError, TemporaryError
+from rover_bus.events.errors import NotEnoughMemory, PermanentError, RoverError, TemporaryError
 from rover_bus.ps import snapshots
 from rover_bus.ps.core import ServerCore
 from rover_bus.ps.snapshots import OpenedPart, Snapshot
@@ -122,7 +122,8 @@ class Stager:
 
 def _refused(order: CutOrder, error: RoverError) -> PartReport:
     again = isinstance(error, TemporaryError)
-    return PartReport(cut=order.cut, round=order.round, problem=str(error), again=again)
+    wanted = error.wanted_bytes if isinstance(error, NotEnoughMemory) else 0
+    return PartReport(cut=order.cut, round=order.round, problem=str(error), again=again, wanted_bytes=wanted)
 
 
 def needed(order: RestoreOrder, slots: Int) -> list[PartPlace]:

@@ -76,11 +76,15 @@ class SmallJob:
         """Run `rover` in the folder, on the stack."""
         return rover(*words, home=self.home, cwd=self.folder, timeout_s=120.0)
 
-    def submit(self) -> None:
-        """Write clicks and job file, and submit it."""
+    def write(self) -> None:
+        """Write clicks and job file."""
         clicks = "".join(f"{n % 2},u{n % 97},i{n % 1013}\n" for n in range(self.rows))
         (self.folder / "t.csv").write_text("label,user,item\n" + clicks)
         (self.folder / "job.toml").write_text(FILE.format(program=self.gate.program(), **vars(self)))
+
+    def submit(self) -> None:
+        """Write clicks and job file, and submit it."""
+        self.write()
         submitted = self.rover("submit", "job.toml")
         assert submitted.returncode == 0, submitted.stderr
 

@@ -82,22 +82,24 @@ def submit(
         report = run_embedded(spec, directory, say)
     else:
         home = Home.find(directory)
-        check_data(spec, home.index_cache if home.root.is_dir() else None)  # before anything needs a stack
+        cache = home.index_cache if home.root.is_dir() else None
+        rows = check_data(spec, cache)  # before anything needs a stack
         stack = find_stack(directory, url, secret_file)
-        report = _hand_in(spec, stack, origin, say if wait or as_json else None)
+        report = _hand_in(spec, stack, origin, rows["train"], say if wait or as_json else None)
     if report is not None:
         _print(report, as_json)
         context.exit(EXIT_CODES[report["state"]])
 
 
 def _hand_in(
-    spec: JobSpec, stack: Address, origin: str, say: Callable[[Happened], None] | None
+    spec: JobSpec, stack: Address, origin: str, records: int, say: Callable[[Happened], None] | None
 ) -> dict[str, Any] | None:
     """Submit to a stack that runs and follow the job to its report; without `say` nobody waits for that."""
     if origin:
         from rover_bus.cli.checkpoints import find_origin
 
         spec = spec.replace(start_from=visit(stack, lambda bus: find_origin(bus, origin)))
+    visit(stack, lambda bus: _check_room(bus, spec, records))
     if say is None:
         sequence = visit(stack, lambda bus: _submit(bus, spec))
         click.echo(
@@ -109,6 +111,21 @@ def _hand_in(
     except KeyboardInterrupt:
         click.echo(f"{spec.name} goes on: `rover jobs`, `rover stop {spec.name}`", err=True)
         raise
+
+
+async def _check_room(bus: NatsBus, spec: JobSpec, records: int) -> None:
+    """Raise NotEnoughMemory for a job whose checkpoints can never be staged."""
+    from rover_bus.cli.checkpoints import read_ready
+    from rover_bus.cli.history import read_job
+    from rover_bus.cli.shared_memory import read_shared_memory, require_shared_memory, state_bytes
+
+    if spec.checkpoint is None:
+        return
+    stored, samples, start = 0, 0, spec.start_from
+    if start is not None:
+        stored = (await read_ready(bus, start.job))[start.cut].size_bytes
+        samples = (await read_job(bus, start.job)).total
+    require_shared_memory(spec, state_bytes(spec, records, stored, samples), await read_shared_memory(bus))
 
 
 async def _submit(bus: NatsBus, spec: JobSpec) -> int:

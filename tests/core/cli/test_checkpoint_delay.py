@@ -95,6 +95,14 @@ def test_nothing_is_said_of_a_failure_that_has_just_happened() -> None:
     assert str(told((0, opened(1)), (5, failed(1, FULL)), (50, reported()))) == ""
 
 
+def test_a_shared_memory_that_is_too_small_is_said_at_once_and_until_a_cut_is_staged() -> None:
+    reason = "ps-0: a slot needs 60 MiB. The job needs 240 MiB of shared memory on h1 for its 2 servers"
+    small = [(0, opened(1)), (1, cut(CheckpointFailed, 1, reason=reason, wanted_bytes=240 << 20))]
+    assert str(told(*small)).endswith(f"cut 1 failed: {reason}")
+    again = [(3, opened(2)), (4, cut(CheckpointStaged, 2, parts=[]))]
+    assert str(told(*small, *again, (50, reported()))) == ""
+
+
 @pytest.mark.parametrize(("after_s", "late"), [(599, False), (601, True)])
 def test_without_a_failure_five_intervals_pass_before_anything_is_said(after_s: float, late: bool) -> None:
     spec = submitted(every_s=120.0)

@@ -310,13 +310,20 @@ class Script:
 
     # -- cuts ------------------------------------------------------------------------------------------------------------
 
-    def do_stage(self, who: str, cut: str, round: str = "0", slots: str = "") -> list[str]:
-        """A server says that it staged its part: by default all that it owns."""
+    def do_stage(
+        self, who: str, cut: str, round: str = "0", slots: str = "", problem: str = "", wanted: str = "0"
+    ) -> list[str]:
+        """A server says that it staged its part, by default all that it owns; or why it could not."""
         _, index = place(who)
         owners = self.decider.state.owners
         own = [(first, end) for owner, first, end in owners if owner == index]
         given = [tuple(map(int, pair.split(":"))) for pair in slots.split(",") if pair]
-        staged = PartReport(cut=int(cut), round=int(round), slots=given or own, size_bytes=100)  # type: ignore[arg-type]
+        if problem:
+            staged = PartReport(
+                cut=int(cut), round=int(round), problem=problem, wanted_bytes=int(wanted) << 20
+            )
+        else:
+            staged = PartReport(cut=int(cut), round=int(round), slots=given or own, size_bytes=100)  # type: ignore[arg-type]
         return self._ask(HeartbeatRequest(**self._who(who), staged=staged))
 
     def do_restored(self, who: str, cut: str, problem: str = "") -> list[str]:
