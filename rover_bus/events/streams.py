@@ -169,6 +169,9 @@ FACTS_KEPT: dict[str, Kept] = {
             "checkpoint.ready",
             "checkpoint.superseded",
             "checkpoint.failed",
+            "checkpoint.none_usable",
+            "rule.switched_off",
+            "rule.switched_on",
             "part.staged",
             "server.restored",
         ),
@@ -180,13 +183,14 @@ FACTS_KEPT: dict[str, Kept] = {
             "dataset.refused",
             "checkpoint.persist_ordered",
             "checkpoint.manifest_ordered",  # each holds a ledger
+            "checkpoint.search_ordered",
             "host.registered",
             "host.leaving",
             "host.left",
         ),
         A_FEW,
     ),
-    **dict.fromkeys(("host.started", "host.exited"), A_MONTH),
+    **dict.fromkeys(("host.started", "host.exited", "host.checkpoint_damaged"), A_MONTH),
     **dict.fromkeys(
         (
             "host.part_digested",
@@ -194,6 +198,7 @@ FACTS_KEPT: dict[str, Kept] = {
             "host.part_persisted",
             "host.part_failed",
             "host.manifest_written",
+            "host.storage_searched",
         ),
         A_WEEK,
     ),
