@@ -70,6 +70,18 @@ class Catalogue:
 
     def declare(self, tables: Iterable[Table]) -> list[Entry]:
         """Add tables; return the new ones. Raises Refused (`differs`) or InputError, and then has added none."""
+        added = self.new(tables)
+        for entry in added:
+            self.add(entry)
+        return added
+
+    def add(self, entry: Entry) -> None:
+        """Know one more table."""
+        self.entries[entry.table.name] = entry
+        self.families[entry.table.name] = family_of(entry.table)
+
+    def new(self, tables: Iterable[Table]) -> list[Entry]:
+        """Return what declaring these tables would add. Raises Refused (`differs`) or InputError."""
         new: dict[str, Table] = {}
         for table in tables:
             check_table(table)
@@ -85,11 +97,7 @@ class Catalogue:
         if len(self.entries) + len(new) > MAX_TABLES:
             raise Refused(f"more than {MAX_TABLES} tables", "too_many")
         first = max((entry.tag for entry in self.entries.values()), default=-1) + 1
-        added = [Entry(table, first + i, salt_of(table.name)) for i, table in enumerate(new.values())]
-        for entry in added:
-            self.entries[entry.table.name] = entry
-            self.families[entry.table.name] = family_of(entry.table)
-        return added
+        return [Entry(table, first + i, salt_of(table.name)) for i, table in enumerate(new.values())]
 
     def adopt(self, entries: Iterable[Entry]) -> None:
         """Know tables as a snapshot describes them, with the tags that its rows bear."""
@@ -97,10 +105,9 @@ class Catalogue:
             self.entries[entry.table.name] = Entry(check_table(entry.table), entry.tag, entry.salt)
             self.families[entry.table.name] = family_of(entry.table)
 
-    def withdraw(self, entries: Iterable[Entry]) -> None:
-        """Take back declarations that could not be carried out."""
-        for entry in entries:
-            del self.entries[entry.table.name], self.families[entry.table.name]
+    def withdraw(self, entry: Entry) -> None:
+        """Know a table no more."""
+        del self.entries[entry.table.name], self.families[entry.table.name]
 
     def entry(self, name: str) -> Entry:
         """Return a declared table, or raise InputError naming what is declared."""

@@ -7,16 +7,17 @@ to be by `service` (orders of the master). Pure but for its own memory: no clock
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from rover_bus.events.errors import BadMessage, InputError, NotEnoughMemory, Refused
 from rover_bus.events.requests import MoveOrder, RoutingTable
-from rover_bus.ps import admission, messages, snapshots
+from rover_bus.ps import admission, messages, snapshots, update
 from rover_bus.ps.admission import Admission, Applied, Apply, Refusal, Repeat
 from rover_bus.ps.catalogue import Keys
+from rover_bus.ps.changes import indivisible
 from rover_bus.ps.frame import BodyReader, Buffer
 from rover_bus.ps.hashing import SLOTS
 from rover_bus.ps.memory import Pages
@@ -43,21 +44,13 @@ from rover_bus.ps.storage import Store, only
 from rover_bus.ps.store import BatchKey
 from rover_bus.ps.tables import TableSet
 from rover_bus.ps.traffic import Traffic
+from rover_bus.ps.update import Trainable
 
 PAGE_BYTES = 32 << 20  # of values in one page of a dump
 REMEMBERED_PULLS = 256  # whose keys wait for their push: of some 100 KiB each
 
 Arrays = list[npt.NDArray[Any]]
 Located = tuple[Keys, Places]
-
-
-class Trainable(NamedTuple):
-    """Rows of one section of a push, ready to be trained."""
-
-    store: Store
-    keys: Keys
-    places: Places  # distinct
-    gradients: npt.NDArray[Any]
 
 
 class ServerCore:
@@ -98,7 +91,11 @@ class ServerCore:
                 f"generation {generation} is over: {self.state.generation} is served", "stale_generation"
             )
         kept = admission.keeps(state) and history == self.state.history
-        self.state = admission.evolve(self.state, admission.Admitted(history, generation, state))
+        self._begin_generation(admission.Admitted(history, generation, state), kept, seed)
+
+    @indivisible("the beginning of a generation")
+    def _begin_generation(self, admitted: admission.Admitted, kept: bool, seed: int) -> None:
+        self.state = admission.evolve(self.state, admitted)
         self._listed, self._seed = None, seed
         self._remembered.clear()
         self._departing.clear()
@@ -117,10 +114,10 @@ class ServerCore:
         """Take over the state of a cut, before the first routing of this generation."""
         if self.state.routing is not None:
             raise Refused(f"server {self.state.index} serves already", "serving")
-        self.tables, self.version = part.tables, part.version
         if self.follows_changes:
-            self.tables.follow_changes()
-        self.state = admission.evolve(self.state, admission.Loaded(part.groups, part.closed_before))
+            part.tables.follow_changes()
+        state = admission.evolve(self.state, admission.Loaded(part.groups, part.closed_before))
+        self.tables, self.version, self.state = part.tables, part.version, state
 
     def snapshot(self) -> Snapshot:
         """See everything that is held, between two pushes (P3). Raises Refused while nothing is held."""
@@ -135,6 +132,10 @@ class ServerCore:
             raise Refused(refusal.message, refusal.code)
         owner_of_slots(table)  # raises BadMessage
         slots = owned_slots(table, self.state.index)
+        self._follow_routing(table, slots)
+
+    @indivisible("a new routing")
+    def _follow_routing(self, table: RoutingTable, slots: npt.NDArray[np.int64]) -> None:
         if self.tables is None:
             self.tables = TableSet(slots, self._seed, self._memory_limit_bytes)
             if self.follows_changes:
@@ -171,7 +172,10 @@ class ServerCore:
 
     def follow_moves(self, orders: list[MoveOrder]) -> None:
         """Obey the master's orders: all moves that this server takes part in. One that is not listed is over."""
-        listed = {order.move: order for order in orders}
+        self._follow_moves({order.move: order for order in orders})
+
+    @indivisible("the orders of moves")
+    def _follow_moves(self, listed: dict[int, MoveOrder]) -> None:
         for move in [move for move in self._departing if move not in listed]:
             self._end_departure(move)
         for move in [move for move in self._arriving if move not in listed]:
@@ -191,14 +195,19 @@ class ServerCore:
         self.state = admission.evolve(self.state, admission.Thawed(move))
 
     def begin_arrival(self, order: MoveOrder) -> None:
-        """Make room for slots that come. Raises Refused, NotEnoughMemory."""
+        """Make room for slots that come. Raises Refused, NotEnoughMemory, MemoryError."""
         if self.state.routing is None:
             raise Refused(
                 f"move {order.move} is of another generation: no routing is followed here", "stale_move"
             )
         if order.move in self._arriving:
             self._open.drop(self._arriving.pop(order.move).list)
-        self._arriving[order.move] = Arrival(order, self._open)
+        self._arriving[order.move] = arrival = Arrival(order, self._open)
+        try:
+            self._open.hold(arrival.list)
+        except BaseException:
+            del self._arriving[order.move]
+            raise
 
     def take_in(self, move: int, fetched: Fetched, body: BodyReader, last: bool) -> Arrival:
         """Write rows that the source sent; with the last of them the slots are whole here, and wait for their routing."""
@@ -230,11 +239,19 @@ class ServerCore:
                 f"move {request.move} was not ordered here (yet, or any more)", messages.UNKNOWN_MOVE
             )
         if departure.check(request):
+            self._advance(departure, request)
+        applied = admission.groups_in(self.state, departure.slots) if request.hand_over else ()
+        return departure.answer(self._open, applied, self.state.closed_before)
+
+    def _advance(self, departure: Departure, request: Fetch) -> None:
+        """Choose the rows of the next answer. A move whose choice fails is over: what it took of the changes is lost to it."""
+        try:
             departure.advance(request, self._open)
             if request.hand_over:
                 self.state = admission.evolve(self.state, admission.Frozen(request.move, departure.slots))
-        applied = admission.groups_in(self.state, departure.slots) if request.hand_over else ()
-        return departure.answer(self._open, applied, self.state.closed_before)
+        except BaseException:
+            self._end_departure(request.move)
+            raise
 
     def _follow(self, request: Follow) -> Reply:
         refusal = admission.decide_peer(self.state, request.fence)
@@ -254,10 +271,12 @@ class ServerCore:
     # --- requests of workers ---
 
     def answer(self, header: Buffer, body: Buffer) -> list[Buffer]:
-        """Answer one request with one frame. Never raises for what a peer sent; changes nothing when it refuses."""
+        """Answer one request with one frame. Never raises for what a peer sent; changes nothing when it refuses.
+
+        Raises HalfChanged, after which the server must end; MemoryError where the answer finds no room: what was done stays done.
+        """
         try:
             reply, arrays = self._handle(messages.decode_request(header), BodyReader(memoryview(body)))
-            return messages.encode(reply, arrays)
         except (BadMessage, InputError) as error:
             self.count("malformed")
             return messages.encode(messages.RefusedMessage(code=error.code, message=str(error)))
@@ -268,6 +287,7 @@ class ServerCore:
         except (Refused, NotEnoughMemory) as error:
             self.count(f"refused_{error.code}")
             return messages.encode(messages.RefusedMessage(code=error.code, message=str(error)))
+        return messages.encode(reply, arrays)
 
     def can_wait(self, header: Buffer) -> bool:
         """Whether a request keeps nobody waiting but a server that fetches rows at its leisure."""
@@ -350,12 +370,19 @@ class ServerCore:
         if isinstance(decision, Repeat):
             self.count("updates_ignored")
             return Acked(repeated=True)
-        trained = self._prepare(request, body, self._fresh(decision))
-        for store, _, places, gradients in trained:
-            store.rows.train(places, gradients, request.rate_scale)
-        for departure in self._departing.values():
-            for store, keys, places, _ in trained:
-                departure.note(self._open.catalogue.families[keys.names[0]], store, keys, places)
+        sections = self._read_sections(request, body, self._fresh(decision))
+        families = self._open.catalogue.families
+        noting = sum(each.scratch_bytes(sections, families) for each in self._departing.values())
+        sections = update.prepare(self._open, sections, noting)
+        return self._apply(request, batch, decision, sections)
+
+    @indivisible("a push")
+    def _apply(self, request: Push, batch: BatchKey, decision: Apply, sections: list[Trainable]) -> Reply:
+        """Train everything and remember that. All memory is had."""
+        families = self._open.catalogue.families
+        for store, keys, places, _ in update.apply(sections, request.rate_scale):
+            for departure in self._departing.values():
+                departure.note(families[keys.names[0]], store, keys, places)
         self.state = admission.evolve(self.state, Applied(batch, decision.groups))
         self._remembered.pop(request.pull, None)
         staleness = max(0, self.version - request.version) if request.version >= 0 else 0
@@ -378,8 +405,10 @@ class ServerCore:
                 fresh[first:end] = True
         return fresh
 
-    def _prepare(self, push: Push, body: BodyReader, fresh: npt.NDArray[np.bool_] | None) -> list[Trainable]:
-        """Read and place everything before anything is trained: a push is applied whole or refused whole."""
+    def _read_sections(
+        self, push: Push, body: BodyReader, fresh: npt.NDArray[np.bool_] | None
+    ) -> list[Trainable]:
+        """Read and find everything before anything is made or trained: a push is applied whole or refused whole."""
         prepared: list[Trainable] = []
         for section in push.sections:
             store, family = self._open.store(section.names), self._open.catalogue.families[section.names[0]]
@@ -389,7 +418,7 @@ class ServerCore:
                 kept = fresh[store.slots(keys)]
                 keys, gradients = only(kept, keys), gradients[kept]
                 places = store.locate(keys)
-            prepared.append(Trainable(store, keys, store.allocate(keys, places), gradients))
+            prepared.append(Trainable(store, keys, places, gradients))
         for names in push.dense:
             store, keys = self._dense_store(names), _dense_keys(names)
             places = store.locate(keys)

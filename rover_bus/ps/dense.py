@@ -17,7 +17,7 @@ from rover_bus.events.errors import BadMessage, InputError
 from rover_bus.ps.catalogue import Catalogue, Entry, Keys, stored_width
 from rover_bus.ps.hashing import SLOTS, chunk_slots
 from rover_bus.ps.initial import first_values, table_key
-from rover_bus.ps.memory import Pages
+from rover_bus.ps.memory import SLACK_BYTES, Pages, look_for
 from rover_bus.ps.rows import Budget, Places, Rows
 from rover_bus.ps.spec import CHUNK_LINES, LINE, Dense
 from rover_bus.ps.storage import Int, Mask, Ownership, Scanned, changed_rows, places_of, runs_of
@@ -41,11 +41,20 @@ class DenseStore:
         self._located: dict[tuple[str, ...], Places] = {}
         self._free = np.empty(0, np.int64)  # places that may be used again
 
+    def make_room_to_add(self, entry: Entry) -> None:
+        slots = chunk_slots(entry.table.name, entry.chunks)
+        rows = (
+            int(np.count_nonzero(self._slots_here.held[slots])) * CHUNK_LINES
+        )  # the last chunk may have fewer
+        rows = min(rows, entry.lines)
+        self.rows.check_budget(rows)
+        self.rows.make_room(rows)
+        look_for(SLACK_BYTES + rows * (48 * self.rows.width + 64) + 32 * entry.lines)
+
     def add(self, entry: Entry) -> None:
         slots = np.repeat(chunk_slots(entry.table.name, entry.chunks), CHUNK_LINES)[: entry.lines]
         array = _Lines(slots, np.full(entry.lines, -1, np.int64))
         lines = np.flatnonzero(self._slots_here.held[slots])
-        self.rows.reserve(len(lines))
         array.places[lines] = self.rows.count + np.arange(len(lines))
         key = np.uint64(table_key(self._seed, entry.salt))
         self.rows.append(first_values(self._family.init, key, lines, self.rows.width, self._family.dtype))
@@ -72,8 +81,17 @@ class DenseStore:
     def pull(self, keys: Keys, places: Places) -> npt.NDArray[Any]:
         return self.rows.take(places)
 
+    def look_again(self, keys: Keys, places: Places) -> Places:
+        return places
+
+    def make_room(self, rows: int) -> None:
+        """Every line is there."""
+
     def allocate(self, keys: Keys, places: Places) -> Places:
         return places
+
+    def scratch_bytes(self, keys: int, rows: int) -> int:
+        return 64 * keys + self.rows.scratch_bytes(keys)
 
     def listing(self, name: str) -> tuple[Int, Int]:
         lines = self._owned(name)
@@ -105,10 +123,19 @@ class DenseStore:
 
     # --- slots that come and go ---
 
-    def hold(self, slots: Int) -> None:
+    def _lines_in(self, slots: Int) -> dict[str, Int]:
         wanted = np.zeros(SLOTS, bool)
         wanted[slots] = True
-        lines = {name: np.flatnonzero(wanted[array.slots]) for name, array in self._arrays.items()}
+        return {name: np.flatnonzero(wanted[array.slots]) for name, array in self._arrays.items()}
+
+    def rows_of(self, slots: Int) -> int:
+        return sum(map(len, self._lines_in(slots).values()))
+
+    def make_room_for(self, slots: Int) -> None:
+        self.rows.make_room(self.rows_of(slots))
+
+    def hold(self, slots: Int) -> None:
+        lines = self._lines_in(slots)
         places = self._claim(sum(map(len, lines.values())))
         for name, some in lines.items():
             self._arrays[name].places[some], places = places[: len(some)], places[len(some) :]
@@ -116,11 +143,9 @@ class DenseStore:
 
     def _claim(self, count: int) -> Int:
         used, fresh = self._free[:count], max(0, count - len(self._free))
-        self.rows.reserve(fresh)
         self.rows.reclaim(used)
         self._free = self._free[count:]
-        first = self.rows.count
-        self.rows.count += fresh
+        first = self.rows.extend(fresh)
         return np.concatenate((used, first + np.arange(fresh)))
 
     def own(self, slots: Int) -> None:

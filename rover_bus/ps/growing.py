@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rover_bus.events.errors import BadMessage, NotEnoughMemory
+from rover_bus.events.errors import BadMessage
 from rover_bus.ps.catalogue import Entry, Keys
+from rover_bus.ps.changes import indivisible
 from rover_bus.ps.hashing import SLOTS, growing_slots
 from rover_bus.ps.index import RowIndex
 from rover_bus.ps.initial import first_values, table_key
-from rover_bus.ps.memory import Pages, Stretch
+from rover_bus.ps.memory import SLACK_BYTES, Pages, Stretch, look_for
 from rover_bus.ps.ranges import members_of
 from rover_bus.ps.rows import Budget, Places, Rows
 from rover_bus.ps.spec import Growing
@@ -23,6 +24,7 @@ from rover_bus.ps.storage import Columns, Int, Mask, Ownership, Scanned, changed
 
 SCAN_ROWS = 1 << 19  # looked at in one go: a fraction of a millisecond
 SWEEP_ROWS = 1 << 13  # removed in one go
+FIRST_ROWS = 1 << 12  # given their first values at a time
 NUMBER_BITS = 40  # of rows looked at together; a tag lies above them
 
 
@@ -45,6 +47,9 @@ class GrowingStore:
     def _read_stretches(self) -> None:
         """By row: its id, its table's tag (-1: not in use), its slot."""
         self._ids, self._tags, self._slot_of = (stretch.array[:, 0] for stretch in self._stretches)
+
+    def make_room_to_add(self, entry: Entry) -> None:
+        """A table takes room as it grows."""
 
     def add(self, entry: Entry) -> None:
         key = table_key(self._seed, entry.salt)
@@ -82,27 +87,47 @@ class GrowingStore:
             values[missing] = self._first_values(keys, missing)
         return values
 
+    def look_again(self, keys: Keys, places: Places) -> Places:
+        assert not isinstance(places, slice)
+        missing = np.flatnonzero(places < 0)
+        if not len(missing):
+            return places
+        if not self._slots_here.owned[self.slots(keys)[missing]].all():
+            raise BadMessage(f"ids of {keys.names[0]!r} whose slots are not here")
+        places = places.copy()
+        places[missing] = self._index.find(self._tags_of(keys)[missing], keys.keys[missing])
+        return places
+
+    def make_room(self, rows: int) -> None:
+        fresh = max(0, rows - self.rows.freed)
+        self.rows.make_room(fresh)
+        if len(self._ids) < self.rows.count + fresh:
+            try:
+                for stretch in self._stretches:
+                    stretch.grow(self.rows.capacity)
+            finally:
+                self._read_stretches()
+        self._index.make_room(rows)
+
+    def scratch_bytes(self, keys: int, rows: int) -> int:
+        first_values = min(rows, FIRST_ROWS) * (48 * self.rows.width + 64)
+        return 160 * keys + 480 * rows + first_values + self.rows.scratch_bytes(keys)
+
     def allocate(self, keys: Keys, places: Places) -> Places:
         assert not isinstance(places, slice)
         missing = np.flatnonzero(places < 0)
         if not len(missing):
             return places
-        tags, ids, places = self._tags_of(keys)[missing], keys.keys[missing], places.copy()
-        found = self._index.find(
-            tags, ids
-        )  # since these places were looked up, another push may have allocated them
-        places[missing] = found
-        if np.any(found >= 0):
-            return self.allocate(keys, places)
-        places[missing] = new = self._make(keys, missing, self._slots_here.owned)
-        self.rows.begin(new, self._first_values(keys, missing))
+        places = places.copy()
+        places[missing] = new = self._make(keys, missing, self.slots(keys)[missing])
+        for start in range(0, len(new), FIRST_ROWS):
+            some = slice(start, start + FIRST_ROWS)
+            self.rows.begin(new[some], self._first_values(keys, missing[some]))
         return places
 
-    def _make(self, keys: Keys, missing: Int | slice, allowed: Mask) -> Int:
-        """Give keys that have none a place; its contents must be written next."""
-        slots = self.slots(keys)[missing]
-        if not allowed[slots].all():
-            raise BadMessage(f"ids of {keys.names[0]!r} whose slots are not here")
+    @indivisible("a table that takes in rows")
+    def _make(self, keys: Keys, missing: Int, slots: Int) -> Int:
+        """Give keys that have none a place; its contents must be written next. There must be room."""
         tags, ids = self._tags_of(keys)[missing], keys.keys[missing]
         places = self._claim(len(ids))
         self._ids[places], self._tags[places], self._slot_of[places] = ids, tags, slots
@@ -114,17 +139,8 @@ class GrowingStore:
         if not self._free:
             return self._extend(count)
         used = self._unused(count)
-        try:
-            self.rows.reclaim(used)
-            try:
-                fresh = self._extend(count - len(used))
-            except NotEnoughMemory:
-                self.rows.release(used)
-                raise
-        except NotEnoughMemory:
-            self._free.append(used)
-            raise
-        return np.concatenate((used, fresh))
+        self.rows.reclaim(used)
+        return np.concatenate((used, self._extend(count - len(used))))
 
     def _unused(self, count: int) -> Int:
         """Take up to so many places from the free ones, piece by piece: there may be millions of them."""
@@ -138,14 +154,8 @@ class GrowingStore:
         return np.concatenate(taken)
 
     def _extend(self, count: int) -> Int:
-        first, end = self.rows.count, self.rows.count + count
-        self.rows.reserve(count)
-        if len(self._ids) < end:
-            for stretch in self._stretches:
-                stretch.grow(self.rows.capacity)
-            self._read_stretches()
-        self.rows.count = end
-        return np.arange(first, end)
+        first = self.rows.extend(count)
+        return np.arange(first, first + count)
 
     def listing(self, name: str) -> tuple[Int, Int]:
         tag, count = self._columns[name][0], self.rows.count
@@ -187,9 +197,16 @@ class GrowingStore:
             self.rows.release(free)
             self._free = [free]
         rows = np.flatnonzero(known)
+        self._index.make_room(len(rows))
         self._index.insert(self._tags[rows], self._ids[rows], rows)
 
     # --- slots that come and go ---
+
+    def rows_of(self, slots: Int) -> int:
+        return 0
+
+    def make_room_for(self, slots: Int) -> None:
+        """Rows of slots that arrive take room as they come (`find`)."""
 
     def hold(self, slots: Int) -> None:
         while self._dropped[slots].any() and self.sweep():
@@ -269,10 +286,15 @@ class GrowingStore:
         return only(slots[self._slot_of[places]], keys)
 
     def find(self, keys: Keys, fresh: bool = False) -> Int:
-        if fresh:
-            return self._make(keys, slice(None), self._slots_here.held)
-        places = self.locate(keys)
+        places = np.full(len(keys.keys), -1) if fresh else self.locate(keys)
         missing = np.flatnonzero(places < 0)
-        if len(missing):
-            places[missing] = self._make(keys, missing, self._slots_here.held)
+        if not len(missing):
+            return places
+        slots = self.slots(keys)[missing]
+        if not self._slots_here.held[slots].all():
+            raise BadMessage(f"ids of {keys.names[0]!r} whose slots are not here")
+        self.rows.check_budget(len(missing))
+        self.make_room(len(missing))
+        look_for(SLACK_BYTES + self.scratch_bytes(len(places), len(missing)))
+        places[missing] = self._make(keys, missing, slots)
         return places

@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rover_bus.events.errors import BadMessage, NotEnoughMemory
+from rover_bus.events.errors import BadMessage
 from rover_bus.ps.catalogue import Entry, Keys
 from rover_bus.ps.hashing import SLOT_BITS, SLOTS, hashed_slots
 from rover_bus.ps.initial import first_values, table_key
-from rover_bus.ps.memory import Pages
+from rover_bus.ps.memory import SLACK_BYTES, Pages, look_for
 from rover_bus.ps.rows import Budget, Places, Rows
 from rover_bus.ps.spec import Hashed
 from rover_bus.ps.storage import (
@@ -46,13 +46,16 @@ class HashedStore:
         self._held = np.empty((0, SLOTS), np.int64)  # the same of those that are held
         self._free: dict[int, list[Int]] = {}  # first places of blocks that may be used again, by length
 
+    def make_room_to_add(self, entry: Entry) -> None:
+        rows = int(np.count_nonzero(self._slots_here.held)) * _Fixed.of(entry).depth
+        self.rows.check_budget(rows)
+        self.rows.make_room(rows)
+        look_for(SLACK_BYTES + min(rows, BUILD_ROWS) * (48 * self.rows.width + 64) + 3 * self._held.nbytes)
+
     def add(self, entry: Entry) -> None:
-        table = entry.table
-        assert isinstance(table, Hashed)
-        fixed = _Fixed(table.name, table.rows, entry.salt & (SLOTS - 1), -(-table.rows // SLOTS), entry.salt)
+        table, fixed = entry.table, _Fixed.of(entry)
         slots = np.flatnonzero(self._slots_here.held)
-        self.rows.reserve(len(slots) * fixed.depth)
-        self._columns.put(table.name, table.rows, fixed.salt, len(self._tables) * SLOTS)
+        self._columns.put(table.name, fixed.rows, fixed.salt, len(self._tables) * SLOTS)
         self._tables.append(fixed)
         places = np.full(SLOTS, -1, np.int64)
         places[slots] = self.rows.count + np.arange(len(slots)) * fixed.depth
@@ -85,8 +88,17 @@ class HashedStore:
     def pull(self, keys: Keys, places: Places) -> npt.NDArray[Any]:
         return self.rows.take(places)
 
+    def look_again(self, keys: Keys, places: Places) -> Places:
+        return places
+
+    def make_room(self, rows: int) -> None:
+        """Every row is there."""
+
     def allocate(self, keys: Keys, places: Places) -> Places:
         return places
+
+    def scratch_bytes(self, keys: int, rows: int) -> int:
+        return 64 * keys + self.rows.scratch_bytes(keys)
 
     def listing(self, name: str) -> tuple[Int, Int]:
         at = self._columns[name][2] // SLOTS
@@ -122,11 +134,7 @@ class HashedStore:
     ) -> None:
         slots = np.flatnonzero(self._slots_here.owned)
         for entry in entries:
-            table = entry.table
-            assert isinstance(table, Hashed)
-            fixed = _Fixed(
-                table.name, table.rows, entry.salt & (SLOTS - 1), -(-table.rows // SLOTS), entry.salt
-            )
+            table, fixed = entry.table, _Fixed.of(entry)
             firsts = places_of(layout[table.name], fixed.depth)
             if (
                 len(firsts) != len(slots)
@@ -134,7 +142,7 @@ class HashedStore:
                 or np.any(firsts + fixed.depth > len(columns[0]))
             ):
                 raise ValueError(f"table {table.name!r} lies outside its rows")
-            self._columns.put(table.name, table.rows, fixed.salt, len(self._tables) * SLOTS)
+            self._columns.put(table.name, fixed.rows, fixed.salt, len(self._tables) * SLOTS)
             self._tables.append(fixed)
             places = np.full(SLOTS, -1, np.int64)
             places[slots] = firsts
@@ -144,33 +152,27 @@ class HashedStore:
 
     # --- slots that come and go ---
 
+    def rows_of(self, slots: Int) -> int:
+        return len(slots) * sum(table.depth for table in self._tables)
+
+    def make_room_for(self, slots: Int) -> None:
+        """More than it takes where blocks are free: to count these is not worth it."""
+        self.rows.make_room(self.rows_of(slots))
+
     def hold(self, slots: Int) -> None:
-        places = np.full((len(self._tables), len(slots)), -1, np.int64)
-        try:
-            for at, table in enumerate(self._tables):
-                places[at] = self._claim(len(slots), table.depth)
-        except NotEnoughMemory:
-            for at, table in enumerate(self._tables):
-                self._release(places[at][places[at] >= 0], table.depth)
-            raise
-        self._held[:, slots] = places
+        for at, table in enumerate(self._tables):
+            self._held[at, slots] = self._claim(len(slots), table.depth)
         self._slots_here.held[slots] = True
 
     def _claim(self, blocks: int, depth: int) -> Int:
-        """Return first places of blocks that nobody uses: freed ones first, then new ones."""
+        """Return first places of blocks that nobody uses: freed ones first, then new ones. There must be room."""
         freed = self._free.get(depth, [])
         every = np.concatenate(freed) if freed else np.empty(0, np.int64)
         used, kept = every[:blocks], every[blocks:]
         fresh = blocks - len(used)
         self.rows.reclaim(_spread(used, depth))
-        try:
-            self.rows.reserve(fresh * depth)
-        except NotEnoughMemory:
-            self.rows.release(_spread(used, depth))
-            raise
         self._free[depth] = [kept]
-        first = self.rows.count
-        self.rows.count += fresh * depth
+        first = self.rows.extend(fresh * depth)
         return np.concatenate((used, first + np.arange(fresh) * depth))
 
     def _release(self, blocks: Int, depth: int) -> None:
@@ -267,6 +269,13 @@ class _Fixed(NamedTuple):
     salt: int
     depth: int
     whole_salt: int
+
+    @classmethod
+    def of(cls, entry: Entry) -> _Fixed:
+        """Return what is needed of a declaration."""
+        table, salt = entry.table, entry.salt
+        assert isinstance(table, Hashed)
+        return cls(table.name, table.rows, salt & (SLOTS - 1), -(-table.rows // SLOTS), salt)
 
     def row(self, slots: Int, nth: Int) -> Int:
         """Return the nth rows of slots."""

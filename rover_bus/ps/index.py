@@ -66,6 +66,7 @@ class RowIndex:
         self._larger: RowIndex | None = None
         self._built = 0  # buckets below it are in the larger one
         self._asked = 0  # the memory that those below it need there was asked for
+        self._room = 0  # pairs that `make_room` was last asked for, and that did not come yet
 
     @property
     def memory_bytes(self) -> int:
@@ -113,25 +114,43 @@ class RowIndex:
         found[which[right]] = lanes[right]
         return found
 
+    def make_room(self, count: int) -> None:
+        """Have room for so many pairs more, which are inserted next. What is in does not change. Raises MemoryError.
+
+        A larger index that cannot be built is dropped whole: one that is built in part would be given the same pairs again.
+        """
+        wanted = self.used + count
+        try:
+            begins = self._larger is None and (wanted > self._capacity or self._is_worn())
+            if begins:
+                self._larger, self._built, self._asked = RowIndex(self._next_rows(wanted)), 0, 0
+            if self._larger is not None:
+                self._go_on(self._larger, count, begins)
+        except BaseException:
+            self._larger = None
+            raise
+        if wanted > self._capacity + self._capacity // 2:
+            self.make_room(count)  # the larger one was built for fewer; it is in use now
+        self._room = count
+
+    def _go_on(self, larger: RowIndex, count: int, begins: bool) -> None:
+        """Build the larger index: all of it, or as much as keeps up with insertions of so many pairs."""
+        wanted = self.used + count
+        if wanted > self._capacity + self._capacity // 2 or wanted < BUILD_ROWS:
+            self._build(larger, self._mask + 1)
+        elif not begins:  # else its memory was never touched: there is time to populate it (`cold`)
+            self._build(larger, max(BUILD_ROWS, 4 * count) // LOAD)
+
     def insert(self, tags: Rows, keys: Rows, rows: Rows) -> None:
-        """Give these rows to (tag, key) pairs that are distinct and not yet in."""
-        wanted = self.used + len(keys)
-        begins = self._larger is None and (wanted > self._capacity or self._is_worn())
-        if begins:
-            self._larger, self._built, self._asked = RowIndex(self._next_rows(wanted)), 0, 0
-        places = ((tags + 1) << TAG_SHIFT) + rows
-        if self._larger is None:
-            self._add(keys, places)
-        elif wanted > self._capacity + self._capacity // 2 or wanted < BUILD_ROWS:
-            self._build(self._larger, self._mask + 1)
-            self.insert(tags, keys, rows)  # into the larger one: it is in use now
-        elif begins:  # its memory was never touched: there is time to populate it (`cold`)
-            self._add(keys, places)
-        else:
-            for lanes, some, where in self._add(keys, places):
+        """Give these rows to (tag, key) pairs that are distinct and not yet in; the larger index follows (`make_room`)."""
+        if self._room < len(keys):
+            self.make_room(len(keys))
+        self._room -= len(keys)
+        written = self._add(keys, ((tags + 1) << TAG_SHIFT) + rows)
+        if self._larger is not None:
+            for lanes, some, where in written:
                 passed = np.flatnonzero(lanes < self._built * LANES)
                 self._larger._add(some.take(passed), where.take(passed))
-            self._build(self._larger, max(BUILD_ROWS, 4 * len(keys)) // LOAD)
 
     def _next_rows(self, wanted: int) -> int:
         """Return the rows that the next index is for: half as many again, and no fewer buckets than there are."""

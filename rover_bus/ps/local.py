@@ -12,7 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from rover_bus.events.errors import InputError
+from rover_bus.ps import update
 from rover_bus.ps.catalogue import Keys
+from rover_bus.ps.changes import HalfChanged, indivisible
 from rover_bus.ps.gradients import Additions, added_parts, pushed_parts
 from rover_bus.ps.hashing import SLOTS
 from rover_bus.ps.intervals import NOTHING, Intervals
@@ -23,13 +25,15 @@ from rover_bus.ps.rows import Places
 from rover_bus.ps.spec import Dense, Table
 from rover_bus.ps.store import Acknowledged, BatchKey, Exported, Pulled
 from rover_bus.ps.tables import TableSet
+from rover_bus.ps.update import Trainable
 
 
 class LocalParameters:
     """`store.Parameters` in this process. `seed`: the job's, for first values."""
 
     def __init__(self, seed: int = 0) -> None:
-        self._tables = TableSet(np.arange(SLOTS), seed)
+        self._whole = TableSet(np.arange(SLOTS), seed)
+        self._broken: HalfChanged | None = None
         self._dense: list[DensePart] = []
         self._applied: dict[int, Intervals] = {}
         self._acknowledged: list[Acknowledged] = []
@@ -81,21 +85,42 @@ class LocalParameters:
         sparse += added_parts(self._tables.catalogue, add or {})
         held = self._applied.get(batch.epoch, NOTHING)
         if batch.number not in held:
-            for part, rows in sparse:
-                self._train_rows(part, plan_sums(part.group).of(rows), rate_scale)
-            for whole, lines in dense:
-                keys = _no_keys(whole.layout.names)
-                store = self._tables.store(keys.names)
-                store.rows.train(store.locate(keys), lines, rate_scale)
-            self._applied[batch.epoch] = held.add(batch.number)
+            sections = [self._rows_to_train(part, plan_sums(part.group).of(rows)) for part, rows in sparse]
+            sections += [self._lines_to_train(whole, lines) for whole, lines in dense]
+            self._change(sections, rate_scale, {**self._applied, batch.epoch: held.add(batch.number)})
         self._acknowledged.append(Acknowledged(batch, 0, (), batch.number in held, 0))
 
-    def _train_rows(self, part: SparsePart, sums: npt.NDArray[Any], rate_scale: float) -> None:
+    def _rows_to_train(self, part: SparsePart, sums: npt.NDArray[Any]) -> Trainable:
         keys = part.group.keys
         store = self._tables.store(keys.names)
-        places = self._places.pop(part, None)
-        places = store.locate(keys) if places is None else places
-        store.rows.train(store.allocate(keys, places), sums, rate_scale)
+        places = self._places.get(part)
+        return Trainable(store, keys, store.locate(keys) if places is None else places, sums)
+
+    def _lines_to_train(self, part: DensePart, lines: npt.NDArray[Any]) -> Trainable:
+        keys = _no_keys(part.layout.names)
+        store = self._tables.store(keys.names)
+        return Trainable(store, keys, store.locate(keys), lines)
+
+    def _change(self, sections: list[Trainable], rate_scale: float, applied: dict[int, Intervals]) -> None:
+        """Train everything, or nothing. Raises HalfChanged: then these parameters are of no use any more, and say so."""
+        sections = update.prepare(self._tables, sections)
+        try:
+            self._apply(sections, rate_scale, applied)
+        except HalfChanged as broken:
+            self._broken = broken
+            raise
+
+    @indivisible("a push")
+    def _apply(self, sections: list[Trainable], rate_scale: float, applied: dict[int, Intervals]) -> None:
+        update.apply(sections, rate_scale)
+        self._applied = applied
+
+    @property
+    def _tables(self) -> TableSet:
+        """The tables, unless a push stopped half way."""
+        if self._broken is not None:
+            raise self._broken
+        return self._whole
 
     def acknowledged(self) -> list[Acknowledged]:
         done, self._acknowledged = self._acknowledged, []

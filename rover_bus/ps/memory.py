@@ -20,6 +20,7 @@ from rover_bus.events.errors import NotEnoughMemory
 SMALL_BYTES = 8 << 20  # below it a copy takes no time worth speaking of
 WARM_AHEAD_BYTES = 4 << 20  # of every array: more than one answer of a move brings
 HUGE_BYTES = 2 << 20  # of a page at most
+SLACK_BYTES = 1 << 20  # for what is not counted: small objects, and what the allocator rounds up
 _NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
 _POPULATE_WRITE = 23  # Linux 5.14 on; mmap does not name it
 
@@ -95,6 +96,20 @@ class Stretch:
 
     def _shaped(self, reserved: mmap.mmap, rows: int) -> npt.NDArray[Any]:
         return np.frombuffer(reserved, self._dtype, rows * self._columns).reshape(rows, self._columns)
+
+
+def look_for(size_bytes: int) -> None:
+    """Raise NotEnoughMemory unless so much memory can be had now. It is given back at once: whoever asks uses it next.
+
+    An address range of its own, untouched: it costs two calls of the system whatever its size, and leaves the allocator as it is.
+    """
+    try:
+        mmap.mmap(-1, max(size_bytes, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS).close()
+    except (OSError, ValueError, MemoryError):
+        message = (
+            f"{-(-size_bytes >> 20)} MiB to work with could not be had: use smaller batches or more servers"
+        )
+        raise NotEnoughMemory(message) from None
 
 
 class Zeros:

@@ -6,6 +6,7 @@ tables. Apart from `admission`, which decides what may be served: here are rows,
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,6 +26,7 @@ from rover_bus.ps.rows import Places
 from rover_bus.ps.spec import Growing, Table
 from rover_bus.ps.storage import Int, Store
 from rover_bus.ps.tables import TableSet
+from rover_bus.ps.update import Trainable
 
 FEW_ROWS = 4096  # changed since the last look: so many are handed over in a few milliseconds
 MERGE_AT = 64  # entries of a change log: then they are made one
@@ -63,6 +65,10 @@ class ChangeLog:
             if len(entries) >= MERGE_AT:
                 self._changed[family] = [_merged(entries)]
 
+    def scratch_bytes(self, family: Table, rows: int) -> int:
+        """Return what noting so many rows takes at most, merging included."""
+        return 64 * (rows + sum(len(entry.keys) for entry in self._changed.get(family, ())))
+
     def count(self) -> int:
         """Return how many rows have changed."""
         self._changed = {family: [_merged(entries)] for family, entries in self._changed.items()}
@@ -94,6 +100,10 @@ class RowLog:
         self._noted.append(places)
         if len(self._noted) >= MARK_AT:
             self._mark()
+
+    def scratch_bytes(self, rows: int) -> int:
+        """Return what noting so many rows takes at most, marking included; the table may double before."""
+        return 4 * (self._store.rows.capacity + rows) + 64 * (rows + sum(map(len, self._noted)))
 
     def _mark(self) -> None:
         more = self._store.rows.capacity - len(self._changed)
@@ -184,6 +194,17 @@ class Departure:
             self._row_log(family, store).note(places)
         else:
             self.changes.note(family, store, keys, places)
+
+    def scratch_bytes(self, sections: Sequence[Trainable], families: Mapping[str, Table]) -> int:
+        """Return what noting a push takes at most."""
+        size = 0
+        for store, keys, _, gradients in sections:
+            family = families[keys.names[0]]
+            if isinstance(store, RowStore):
+                size += self._row_log(family, store).scratch_bytes(len(gradients))
+            else:
+                size += self.changes.scratch_bytes(family, len(gradients))
+        return size
 
     def _row_log(self, family: Table, store: RowStore) -> RowLog:
         if family not in self._row_logs:
@@ -304,7 +325,6 @@ class Arrival:
         self.rows = self.bytes = 0
         if np.isin(self.list, tables.owned).any():
             raise Refused(f"move {order.move} brings slots that are here already", "cannot_move")
-        tables.hold(self.list)
         self._unwritten = {
             table.name for table in tables.catalogue.tables() if not isinstance(table, Growing)
         }

@@ -42,11 +42,14 @@ class Budget:
     def __init__(self, limit_bytes: int = 0) -> None:
         self._limit_bytes, self._used_bytes = limit_bytes, 0
 
-    def charge(self, size_bytes: int) -> None:
-        """Use some. Raises NotEnoughMemory, and has then used none."""
+    def check(self, size_bytes: int) -> None:
+        """Raise NotEnoughMemory unless so many more bytes may be used."""
         if self._limit_bytes and self._used_bytes + size_bytes > self._limit_bytes:
             text = f"tables would use {self._used_bytes + size_bytes >> 20} MiB, of {self._limit_bytes >> 20} MiB allowed"
             raise NotEnoughMemory(f"{text}: use more servers, or give them more memory")
+
+    def charge(self, size_bytes: int) -> None:
+        """Use some that `check` has allowed."""
         self._used_bytes += size_bytes
 
     def refund(self, size_bytes: int) -> None:
@@ -92,16 +95,32 @@ class Rows:
         """Bytes of one row with its state."""
         return self._row_bytes
 
-    def reserve(self, extra: int) -> None:
-        """Make room for `extra` more rows, doubling; they must be appended next. Raises NotEnoughMemory and changes nothing."""
-        self._budget.charge(extra * self._row_bytes)
+    def check_budget(self, rows: int) -> None:
+        """Raise NotEnoughMemory unless so many more rows may be in use."""
+        self._budget.check(rows * self._row_bytes)
+
+    def make_room(self, extra: int) -> None:
+        """Have memory for `extra` more rows behind those there are, doubling; no row changes. Raises NotEnoughMemory."""
         if self.count + extra <= self.capacity:
             return
         capacity = max(1024, 2 * self.capacity, self.count + extra)
-        for stretch in self._stretches:
-            stretch.grow(capacity)
-        self.capacity = capacity
-        self._hold()
+        try:
+            for stretch in self._stretches:
+                stretch.grow(capacity)
+            self.capacity = capacity
+        finally:
+            self._hold()  # also where only some could grow: what they were copied from is never looked at again
+
+    def extend(self, extra: int) -> int:
+        """Use `extra` more rows, whose contents must be written next; return the first. There must be room."""
+        self._budget.charge(extra * self._row_bytes)
+        first, self.count = self.count, self.count + extra
+        return first
+
+    def scratch_bytes(self, rows: int) -> int:
+        """Return what training so many rows needs for a while, at most: the blocks of `_train`, and what `touch` looks through."""
+        block = min(rows, self._block) * (2 * self._row_bytes + 4 * self.width * self.dtype.itemsize + 64)
+        return block + (0 if self.dirty is None else 2 * self.count + 16 * rows)
 
     def cold(self) -> list[Pages]:
         """Return the pages of the used rows, and of some more, that nobody asked for yet: to be populated before rows arrive."""
@@ -147,7 +166,7 @@ class Rows:
         self._budget.refund(len(places) * self._row_bytes)
 
     def reclaim(self, places: npt.NDArray[np.int64]) -> None:
-        """Use released places again; their contents must be written next (`begin` or `put`). Raises NotEnoughMemory."""
+        """Use released places again; their contents must be written next (`begin` or `copy_in`)."""
         self._budget.charge(len(places) * self._row_bytes)
         self.freed -= len(places)
 
@@ -173,12 +192,11 @@ class Rows:
         return [(dtype, (rows, columns)) for columns, dtype, _ in self._columns]
 
     def append(self, values: npt.NDArray[Any]) -> None:
-        """Add rows with these first values and fresh state. The room must have been reserved."""
-        end = self.count + len(values)
-        self._arrays[0][self.count : end] = values
+        """Add rows with these first values and fresh state. There must be room."""
+        start = self.extend(len(values))
+        self._arrays[0][start : self.count] = values
         for array, (_, _, first) in zip(self._arrays[1:], self._columns[1:], strict=True):
-            array[self.count : end] = first
-        self.count = end
+            array[start : self.count] = first
 
     def take(self, places: Places) -> npt.NDArray[Any]:
         """Return a copy of the values at `places`, (n, width)."""
@@ -201,7 +219,11 @@ class Rows:
 
     def _train(self, places: Places, gradients: npt.NDArray[Any], rate_scale: float) -> None:
         if isinstance(places, slice):
-            self._step([array[places] for array in self._arrays], gradients, rate_scale)
+            for start in range(0, len(gradients), self._block):
+                part = gradients[start : start + self._block]
+                first = places.start + start
+                blocks = [array[first : first + len(part)] for array in self._arrays]
+                self._step(blocks, part, rate_scale)
             return
         for start in range(0, len(places), self._block):
             part = places[start : start + self._block]

@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 
 from rover_bus.events.errors import AccessDenied, BadMessage
 from rover_bus.ps import handshake, messages
+from rover_bus.ps.changes import HalfChanged
 from rover_bus.ps.core import ServerCore
 from rover_bus.ps.patience import Patience
 from rover_bus.ps.shared import SharedBodies, create_memory, map_memory
@@ -199,6 +200,9 @@ class Server:
             return
         except OSError:
             self._drop(connection)
+        except MemoryError:  # no room to receive a frame, or to answer it: sent again it may pass; nothing is half done (`changes`)
+            self.core.count("refused_not_enough_memory")
+            self._drop(connection)
         except (BadMessage, AccessDenied) as error:
             self.core.count("malformed" if isinstance(error, BadMessage) else "denied")
             self._drop(connection)
@@ -260,6 +264,9 @@ def _carry_out(function: Callable[[], Any], future: Future[Any]) -> None:
         return
     try:
         future.set_result(function())
+    except HalfChanged as error:
+        future.set_exception(error)
+        raise
     except Exception as error:  # noqa: BLE001 - it is the caller's, who waits for the future
         future.set_exception(error)
 

@@ -378,7 +378,8 @@ async def _serve_while_alive(server: Server, life: ServerLife) -> None:
             task.result()
     finally:
         if not serving.done():
-            server.stop()
+            with suppress(OSError):  # its thread is about to end by itself
+                server.stop()
             await serving
 
 

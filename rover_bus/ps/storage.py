@@ -42,8 +42,11 @@ class Store(Protocol):
 
     rows: Rows
 
+    def make_room_to_add(self, entry: Entry) -> None:
+        """Have memory for a table. No row changes. Raises NotEnoughMemory, MemoryError."""
+
     def add(self, entry: Entry) -> None:
-        """Begin to hold a table."""
+        """Begin to hold a table. There must be room (`make_room_to_add`)."""
 
     def locate(self, keys: Keys) -> Places:
         """Return the place of each key; -1 where a growing table has none yet. Raises BadMessage for keys that are not ours."""
@@ -54,19 +57,34 @@ class Store(Protocol):
     def pull(self, keys: Keys, places: Places) -> npt.NDArray[Any]:
         """Return the values, (keys, width)."""
 
+    def look_again(self, keys: Keys, places: Places) -> Places:
+        """Return the places once more: another push may have made rows that were missing. Raises BadMessage for slots not ours."""
+
+    def make_room(self, rows: int) -> None:
+        """Have memory for so many rows more. No row changes. Raises NotEnoughMemory, MemoryError."""
+
     def allocate(self, keys: Keys, places: Places) -> Places:
         """Give missing rows of distinct keys a place with first values; return the places, all of them trainable.
 
-        Raises BadMessage or NotEnoughMemory and has then changed no value: a push is refused before it trains anything.
+        There must be room (`make_room`), and as much memory to work with as `scratch_bytes` says.
         """
+
+    def scratch_bytes(self, keys: int, rows: int) -> int:
+        """Return what it takes for a while, at most, to allocate `rows` rows of so many keys and train them all."""
 
     def listing(self, name: str) -> tuple[Int, Int]:
         """Return (ids ascending, their places) of what is owned here; for a dense array ids are line numbers."""
 
     # --- slots that come and go ---
 
+    def rows_of(self, slots: Int) -> int:
+        """Return how many rows these slots take at once, whatever is in them."""
+
+    def make_room_for(self, slots: Int) -> None:
+        """Have memory for slots that arrive. No row changes. Raises NotEnoughMemory."""
+
     def hold(self, slots: Int) -> None:
-        """Make room for slots that arrive. Raises NotEnoughMemory, and has then changed nothing."""
+        """Keep rows of slots that arrive. There must be room (`make_room_for`)."""
 
     def own(self, slots: Int) -> None:
         """Serve slots that are held."""
@@ -90,7 +108,7 @@ class Store(Protocol):
         """Return the places of keys in held slots; those that have none get one, whose contents must be written next.
 
         `fresh`: none of them was ever written here, so that a growing table need not look. Keys of dense arrays are line numbers.
-        Raises BadMessage for keys of other slots, NotEnoughMemory.
+        Raises BadMessage for keys of other slots, NotEnoughMemory, and has then changed nothing.
         """
 
     # --- whole states (snapshots) ---
@@ -108,6 +126,11 @@ class Store(Protocol):
         self, entries: list[Entry], layout: dict[str, list[int]], columns: list[npt.NDArray[Any]]
     ) -> None:
         """Hold the arrays of a snapshot as they are. Raises ValueError when they do not fit."""
+
+
+def missing(places: Places) -> int:
+    """Return how many rows have no place yet."""
+    return 0 if isinstance(places, slice) else int(np.count_nonzero(places < 0))
 
 
 def changed_rows(rows: Rows) -> Int | None:

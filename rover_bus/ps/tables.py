@@ -11,14 +11,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rover_bus.events.errors import BadMessage, NotEnoughMemory
+from rover_bus.events.errors import BadMessage
 from rover_bus.flash.dirty import DirtyRows
-from rover_bus.ps.catalogue import Catalogue, Entry
+from rover_bus.ps.catalogue import Catalogue, Entry, family_of
+from rover_bus.ps.changes import indivisible
 from rover_bus.ps.dense import DenseStore
 from rover_bus.ps.growing import GrowingStore
 from rover_bus.ps.hashed import HashedStore
 from rover_bus.ps.hashing import SLOTS
-from rover_bus.ps.memory import Pages
+from rover_bus.ps.memory import SLACK_BYTES, Pages, look_for
 from rover_bus.ps.rows import Budget
 from rover_bus.ps.spec import Dense, Growing, Hashed, Table
 from rover_bus.ps.storage import Int, Store
@@ -37,26 +38,28 @@ class TableSet:
         self._stores: dict[Table, Store] = {}
 
     def declare(self, tables: Iterable[Table]) -> None:
-        """Add tables and give them their first values. Raises Refused, InputError, NotEnoughMemory."""
-        added = self.catalogue.declare(tables)
-        while added:
-            try:
-                self._store(self.catalogue.families[added[0].table.name]).add(added[0])
-            except NotEnoughMemory:
-                self.catalogue.withdraw(added)
-                raise
-            del added[0]
+        """Add tables and give them their first values. Raises Refused, InputError, and NotEnoughMemory or MemoryError: then tables
+        before the one that found no room are declared, and all may be declared again."""
+        for entry in self.catalogue.new(tables):
+            family = family_of(entry.table)
+            store = self._stores.get(family) or self._new_store(family)
+            store.make_room_to_add(entry)
+            self._add(family, store, entry)
 
-    def _store(self, family: Table) -> Store:
-        if family not in self._stores:
-            kind: Any = {Dense: DenseStore, Hashed: HashedStore, Growing: GrowingStore}[type(family)]
-            store = kind(family, self.owned, self.seed, self._budget)
-            arriving = np.setdiff1d(np.flatnonzero(self._held), self.owned)
-            if len(arriving):
-                store.hold(arriving)
-            store.rows.dirty = DirtyRows() if self.follows_changes else None
-            self._stores[family] = store
-        return self._stores[family]
+    @indivisible("a table that is declared")
+    def _add(self, family: Table, store: Store, entry: Entry) -> None:
+        store.add(entry)
+        self._stores[family] = store  # not before it has a table: an empty one could not be read from a cut
+        self.catalogue.add(entry)
+
+    def _new_store(self, family: Table) -> Store:
+        kind: Any = {Dense: DenseStore, Hashed: HashedStore, Growing: GrowingStore}[type(family)]
+        store: Store = kind(family, self.owned, self.seed, self._budget)
+        arriving = np.setdiff1d(np.flatnonzero(self._held), self.owned)
+        if len(arriving):
+            store.hold(arriving)  # no rows: it has no table yet
+        store.rows.dirty = DirtyRows() if self.follows_changes else None
+        return store
 
     def store(self, names: tuple[str, ...]) -> Store:
         """Return the store that holds all of these tables. Raises InputError if one is unknown, BadMessage if they differ."""
@@ -75,7 +78,7 @@ class TableSet:
             _, places = store.listing(name)
             store.rows.zero(places)
             return
-        self.catalogue.withdraw([self.catalogue.entries[name]])
+        self.catalogue.withdraw(self.catalogue.entries[name])
         del self._stores[family]
 
     # --- whole states (snapshots) ---
@@ -84,7 +87,9 @@ class TableSet:
         self, entries: list[Entry], layout: dict[str, list[int]], columns: list[npt.NDArray[Any]]
     ) -> None:
         """Hold the arrays of one family of a snapshot. Its declarations have been adopted by the catalogue."""
-        self._store(self.catalogue.families[entries[0].table.name]).adopt(entries, layout, columns)
+        family = self.catalogue.families[entries[0].table.name]
+        store = self._stores[family] = self._new_store(family)
+        store.adopt(entries, layout, columns)
 
     def follow_changes(self) -> None:
         """From now on remember which rows change, until the next call: what was asked for before is forgotten."""
@@ -95,15 +100,21 @@ class TableSet:
     # --- slots that come and go ---
 
     def hold(self, slots: Int) -> None:
-        """Make room for slots that arrive: nobody is served from them yet. Raises NotEnoughMemory, and then holds none of them."""
+        """Keep rows of slots that arrive: nobody is served from them yet. Raises NotEnoughMemory, and has then changed nothing."""
+        stores = self._stores.values()
+        self._budget.check(sum(store.rows_of(slots) * store.rows.row_bytes for store in stores))
+        for store in stores:
+            store.make_room_for(slots)
+        look_for(SLACK_BYTES + sum(32 * store.rows_of(slots) for store in stores))
+        self._hold(slots)
+
+    @indivisible("slots that arrive")
+    def _hold(self, slots: Int) -> None:
         for store in self._stores.values():
-            try:
-                store.hold(slots)
-            except NotEnoughMemory:
-                self.drop(slots)
-                raise
+            store.hold(slots)
         self._held[slots] = True
 
+    @indivisible("slots that are given to us")
     def own(self, slots: Int) -> None:
         """Serve slots that are held."""
         self.owned = np.union1d(self.owned, slots)
@@ -116,6 +127,7 @@ class TableSet:
         if len(stray):
             self.drop(stray)
 
+    @indivisible("slots that leave")
     def drop(self, slots: Int) -> None:
         """Neither serve nor hold these slots any more; `sweep` removes what is left of them."""
         self.owned = np.setdiff1d(self.owned, slots)
@@ -123,6 +135,7 @@ class TableSet:
         for store in self._stores.values():
             store.drop(slots)
 
+    @indivisible("the rows of slots that have left")
     def sweep(self) -> bool:
         """Remove some rows of dropped slots, in a few milliseconds; False when none are left."""
         return any(store.sweep() for store in self._stores.values())
@@ -140,6 +153,10 @@ class TableSet:
         store = self.store((name,))
         ids, places = store.listing(name)
         return ids, store.rows.take(places)
+
+    def check_budget(self, rows: Iterable[tuple[Store, int]]) -> None:
+        """Raise NotEnoughMemory unless so many more rows of each store may be in use together."""
+        self._budget.check(sum(count * store.rows.row_bytes for store, count in rows))
 
     @property
     def memory_bytes(self) -> int:

@@ -99,8 +99,9 @@ class Transfer:
             yield from self._fetch_all()
         except LinkLost:
             raise
-        except RoverError as error:
-            self.status = MoveStatus(move=self.order.move, phase="failed", detail=str(error))
+        except (RoverError, MemoryError) as error:
+            why = str(error) or "the server is out of memory"
+            self.status = MoveStatus(move=self.order.move, phase="failed", detail=why)
 
     def _fetch_all(self) -> Steps:
         number, unwritten = 1, []

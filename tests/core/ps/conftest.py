@@ -100,7 +100,7 @@ def cluster():
     return Cluster()
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_cluster():
     return Cluster
 

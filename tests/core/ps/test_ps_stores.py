@@ -301,6 +301,8 @@ def test_places_of_rows_that_left_are_used_again_piece_by_piece_and_kept_when_me
         ids = np.arange(first, end)
         keys = Keys(("item",), np.array([len(ids)]), ids)
         keys = only(store._slots_here.owned[store.slots(keys)], keys)
+        store.rows.check_budget(len(keys.keys))
+        store.make_room(len(keys.keys))
         store.allocate(keys, store.locate(keys))
         return len(keys.keys)
 
@@ -327,9 +329,12 @@ def test_places_of_hashed_rows_are_named_as_the_rows_that_lie_there(seed):
     )
     lengths = {"long": 30_000, "short": 50, "one": 1, "deep": 12_289}
     for tag, (name, rows) in enumerate(lengths.items()):
-        store.add(Entry(spec.Hashed(name=name, rows=rows, width=2, optimizer=spec.Sgd()), tag, salt_of(name)))
+        entry = Entry(spec.Hashed(name=name, rows=rows, width=2, optimizer=spec.Sgd()), tag, salt_of(name))
+        store.make_room_to_add(entry)
+        store.add(entry)
         if name == "short":  # some leave, others come into their places
             store.drop(slots[:900])
+            store.make_room_for(slots[3000:3500])
             store.hold(slots[3000:3500])
             store.own(slots[3000:3500])
     keys, places = store.named(np.arange(store.rows.count))
