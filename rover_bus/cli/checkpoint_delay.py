@@ -6,7 +6,7 @@ doctor`. A full disk or a server that cannot stage stops nobody (P9): without th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from rover_bus.events.checkpoint_facts import (
     CheckpointFailed,
@@ -15,6 +15,7 @@ from rover_bus.events.checkpoint_facts import (
     CheckpointReady,
     CheckpointRedundant,
     CheckpointStaged,
+    HostStorageBlocked,
 )
 from rover_bus.events.facts import JobFact, JobSubmitted, LedgerRewound
 from rover_bus.events.job import CheckpointSpec
@@ -42,12 +43,17 @@ class CheckpointDelay:
     )
     failure: str = ""  # why the last that failed did
     no_room: bool = False  # for the last that failed, in shared memory: no later try of a daemon can help it
+    blocked: dict[str, str] = field(default_factory=dict)  # by host: why it cannot write to the storage now
     now_ms: int = 0
 
-    def take(self, fact: JobFact, time_ms: int) -> None:
-        """Take a fact of the job in."""
+    def take(self, fact: JobFact | HostStorageBlocked, time_ms: int) -> None:
+        """Take a fact in: of the job, or of a host that stores for it."""
         self.now_ms = time_ms
         match fact:
+            case HostStorageBlocked(host=host, reason=reason):
+                self.blocked.pop(host, None)
+                if reason:
+                    self.blocked[host] = reason
             case JobSubmitted(spec=spec) if spec.checkpoint is not None:
                 self.good, self.every_ms = _wanted(spec.checkpoint), spec.checkpoint.every_s * 1000
             case LedgerRewound():
@@ -65,6 +71,8 @@ class CheckpointDelay:
                 self._begin_again()
             case CheckpointPersistOrdered(cut=cut):
                 self.storing = cut
+            case CheckpointReady():
+                self.blocked.clear()
         if self.good is not None and isinstance(fact, self.good):
             self.took_ms = time_ms - self.first_ms if self.first_ms else self.took_ms
             self.good_cut, self.good_ms = getattr(fact, "cut", 0), time_ms
@@ -76,7 +84,9 @@ class CheckpointDelay:
         self.no_room = False
 
     def __str__(self) -> str:
-        """Say what is late and why; "" while nothing is."""
+        """Say what is late and why, and at once that a storage takes nothing; "" while all is well."""
+        for host, reason in self.blocked.items():
+            return f"no checkpoint can be stored from host {host}: {reason}"
         if self.good is None or not self.first_ms:
             return ""
         if not self.no_room and self.now_ms - self.first_ms <= self._bound_ms():

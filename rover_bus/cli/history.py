@@ -13,6 +13,7 @@ from typing import Any
 from rover_bus.cli.checkpoint_delay import CheckpointDelay
 from rover_bus.events import subjects
 from rover_bus.events.bus import Bus, Stored
+from rover_bus.events.checkpoint_facts import HostStorageBlocked
 from rover_bus.events.envelope import Envelope, read_envelope
 from rover_bus.events.errors import BadMessage, InputError
 from rover_bus.events.facts import (
@@ -151,12 +152,15 @@ async def read_jobs(
     `passed_over` is told of each fact that no reader believes.
     """
     views: dict[str, JobView] = {}
-    async for happened in read_facts(bus, [subjects.job_facts(job)]):
+    blocked = subjects.host_facts(fact=HostStorageBlocked.kind())
+    async for happened in read_facts(bus, [subjects.job_facts(job), blocked]):
+        fact, time_ms = happened.fact, happened.stored.time_ms
         if happened.problem:
             passed_over(happened)
-        elif isinstance(happened.fact, JobFact):
-            view = views.setdefault(happened.fact.job, JobView(happened.fact.job))
-            view.take(happened.fact, happened.stored.time_ms)
+        elif isinstance(fact, HostStorageBlocked) and fact.job in views:
+            views[fact.job].checkpoints.take(fact, time_ms)
+        elif isinstance(fact, JobFact):
+            views.setdefault(fact.job, JobView(fact.job)).take(fact, time_ms)
     return views
 
 

@@ -182,6 +182,10 @@ def tell_checkpoint(fact: Fact) -> str:
             return f"{member} restored from cut {cut} in {source}: {rows:,} rows in {seconds:.2f} s"
         case cuts.HostPartFailed(cut=cut, part=part, step=step, reason=reason):
             return f"cut {cut}: {step} of {part or 'the manifest'} failed: {reason}"
+        case cuts.HostStorageBlocked(host=host, cut=cut, reason=reason):
+            if not reason:
+                return f"{host} can write to storage again"
+            return f"cut {cut} cannot be stored from {host} now, and is tried again: {reason}"
         case cuts.HostPartFact(host=host, cut=cut, part=part):
             return f"cut {cut}: {part} {_spoken(fact.kind().removeprefix('part_'))} on {host}".replace(
                 "  ", " "
@@ -225,6 +229,8 @@ def mood(fact: Fact) -> str:
             return BAD
         case cuts.HostCheckpointDamaged():
             return BAD
+        case cuts.HostStorageBlocked(reason=reason):
+            return BAD if reason else GOOD
         case cuts.CheckpointFact() | cuts.HostPartFact():
             return DIM
         case facts.JobReported() | facts.MembersDesired() | facts.RoutingChanged():

@@ -196,6 +196,15 @@ class HostCheckpointDamaged(HostPartFact, frozen=True, kw_only=True, tag="host.c
     reason: str
 
 
+class HostStorageBlocked(HostPartFact, frozen=True, kw_only=True, tag="host.storage_blocked.v1"):
+    """This host cannot write to the job's storage now, for `reason`, and tries again; an empty reason: it can again.
+
+    Said at the first failure: the part itself fails only after a minute of retries (`host.part_failed`).
+    """
+
+    reason: str = ""
+
+
 class HostPartFailed(HostPartFact, frozen=True, kw_only=True, tag="host.part_failed.v1"):
     """A step (digest, persist, mirror, manifest) failed for good, in one line that says what to do."""
 
@@ -219,6 +228,7 @@ CHECKPOINT_FACTS: tuple[type[Fact], ...] = (
     HostPartPersisted,
     HostManifestWritten,
     HostPartFailed,
+    HostStorageBlocked,
     CheckpointSearchOrdered,
     CheckpointNoneUsable,
     HostStorageSearched,

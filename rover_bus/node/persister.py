@@ -113,6 +113,7 @@ class Persister:
         self._loop = asyncio.get_running_loop()
         self._lanes = {lane: _lane(lane) for lane in ("memory", "search", "storage")}
         self._called_off: dict[Task, threading.Event] = {}
+        self._blocks = 0  # how often the storage was found blocked, or free again
         self._loaded: Tasks | None = None
         self._lender: PartServer | None = None
         self._fetches: dict[
@@ -333,6 +334,7 @@ class Persister:
             news = former is None or former.reason != str(error)
             if news and error.retry and task.step != "sweep":  # members are on their way out
                 log.warning("will be tried again", job=task.job, cut=task.cut, step=task.step, why=str(error))
+                self._say_blocked(task, str(error))
             self._observe(Failed(task, str(error), error.retry, self._loop.time()))
             return
         except Exception as error:  # noqa: BLE001 - not foreseen: its lane must not stand still for ever
@@ -341,6 +343,7 @@ class Persister:
             return
         if former is not None and task.step != "sweep":
             log.info("goes on", job=task.job, cut=task.cut, step=task.step)
+            self._say_blocked(task, "")
         if task.step in IN_MEMORY:
             self._begin_to_lend()
         if task.step == "fetch":
@@ -381,6 +384,13 @@ class Persister:
                 self._tasks.unpin(task.uid, task.part)
             fact = cuts.HostPartFailed(step=task.step, reason=reason, **self._tasks.stamp(task))
             self._say(f"{task.step}_failed", task, fact)
+
+    def _say_blocked(self, task: Task, reason: str) -> None:
+        """Publish at once that the storage takes nothing, or takes something again: its user has a minute less to lose."""
+        if task.step in ("persist", "manifest"):
+            self._blocks += 1
+            fact = cuts.HostStorageBlocked(reason=reason, **self._tasks.stamp(task))
+            self._say(f"blocked_{self._blocks}", task, fact)
 
     def _say(self, what: str, task: Task, fact: HostFact) -> None:
         """Post a fact. A later life of the daemon says it again, under an id of its own."""

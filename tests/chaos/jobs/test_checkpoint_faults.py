@@ -99,17 +99,22 @@ def test_a_storage_that_is_full_or_gone_costs_no_sample_and_no_checkpoint(
         if subprocess.run(command, capture_output=True, check=False).returncode:
             pytest.skip("nothing can be mounted here")
     try:
-        job = checkpointed_job(stack.home.root, tmp_path, 2, 'keep = 2\nevery = "1s"')
+        job = checkpointed_job(stack.home.root, tmp_path, 20, 'keep = 2\nevery = "1s"')
+        job.pace_s = 0.3  # there is something new to store for as long as the test takes
         job.submit()
         job.until(lambda: job.facts("checkpoint.ready"), "a checkpoint")
         with suppress(OSError):  # the daemon may have been faster
             (disk / "ballast").write_bytes(bytes(shutil.disk_usage(disk).free))
         log = stack.home.services / "daemon.log"
         job.until(lambda: "No space left on device" in log.read_text(), "a line that names the full disk")
+        reason = "no checkpoint can be stored from host h1"
+        job.until(lambda: reason in job.rover("jobs").stdout, "`rover jobs` names the full storage at once")
+        assert reason in job.rover("doctor").stdout
         assert job.rover("checkpoint", "verify", NAME).returncode == 0
         (disk / "ballast").unlink()
         before = len(job.facts("checkpoint.ready"))
         job.until(lambda: len(job.facts("checkpoint.ready")) > before, "the next one, once there is room")
+        job.until(lambda: reason not in job.rover("jobs").stdout, "`rover jobs` says nothing of it any more")
         subprocess.run(["umount", "-l", str(store)], check=True)
         job.until(lambda: "is it still mounted?" in log.read_text(), "a line that names the mount")
         assert list(store.iterdir()) == [], "nothing is written beside it in silence"

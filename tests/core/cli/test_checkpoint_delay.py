@@ -16,6 +16,7 @@ from rover_bus.events.checkpoint_facts import (
     CheckpointReady,
     CheckpointRedundant,
     CheckpointStaged,
+    HostStorageBlocked,
 )
 from rover_bus.events.facts import JobFact, JobReported, JobSubmitted, LedgerRewound, PlanProposed
 from rover_bus.events.job import CheckpointSpec, DataSpec, JobSpec
@@ -169,3 +170,21 @@ def test_rover_jobs_says_it_while_the_job_trains_and_not_after() -> None:
     here = Present(hosts={"h"}, leaders={"j": "m"}, brain=True)
     assert FULL in hindrance(view, State(plan=1, phase="training"), here)
     assert hindrance(view, State(plan=1, phase="finishing"), here) == ""
+
+
+def blocked(number: int, reason: str) -> HostStorageBlocked:
+    return HostStorageBlocked(
+        host="h1", job="j", uid="u", cut=number, generation=0, part="ps-0", reason=reason
+    )
+
+
+def test_a_storage_that_takes_nothing_is_named_at_once_until_it_takes_something() -> None:
+    delay = told((0, opened(1)), (1, stored(1)))
+    assert str(delay) == ""
+    delay.take(blocked(1, "No space left on device"), 2500)
+    assert str(delay) == "no checkpoint can be stored from host h1: No space left on device"
+    delay.take(blocked(1, ""), 3000)
+    assert str(delay) == ""
+    delay.take(blocked(2, "Read-only file system"), 4000)
+    delay.take(ready(3), 5000)
+    assert str(delay) == "", "a later checkpoint is ready"
