@@ -38,30 +38,38 @@ EXPLAINED = {
 }
 
 
-def wait_for_ends(
-    home: Path, jobs: tuple[JobShape, ...], end: Callable[[JobShape], object]
-) -> dict[str, str]:
-    """Wait until every job has ended, or says why it does not get on; return what is wrong with each that does neither."""
-    wrong: dict[str, str] = {}
-    open_jobs = {job.name: job for job in jobs}
-    seen: dict[str, tuple[object, float]] = {}
-    while open_jobs:
-        rows = {row["job"]: row for row in listed(home)}
-        now = time.monotonic()
-        for name, job in list(open_jobs.items()):
-            row = rows.get(name, {})
-            state = (row.get("state"), row.get("committed"), row.get("epoch"), row.get("term"))
-            if row.get("ended_ms"):
-                open_jobs.pop(name)
-            elif seen.get(name, (None, 0.0))[0] != state:
-                seen[name] = state, now
-            elif now - seen[name][1] > STANDSTILL_S:
-                open_jobs.pop(name)
-                if not row.get("reason"):
-                    wrong[name] = f"no progress for {STANDSTILL_S:.0f} s, and no reason: {row}"
-                end(job)
-        time.sleep(LOOK_S)
-    return wrong
+class Watch:
+    """Follows the jobs of a history to their ends. `resumed`: those that asked what to do without a usable checkpoint."""
+
+    def __init__(
+        self, home: Path, jobs: tuple[JobShape, ...], write_down: Callable[[JobShape], object]
+    ) -> None:
+        self.home, self.write_down = home, write_down
+        self.wrong: list[str] = []
+        self.resumed: set[str] = set()
+        self._open = {job.name: job for job in jobs}
+        self._seen: dict[str, tuple[object, float]] = {}
+
+    def follow(self) -> None:
+        """Return when every job has ended, or stands still; one that asks whether to begin from nothing is told so, once."""
+        while self._open:
+            rows = {row["job"]: row for row in listed(self.home)}
+            for name in list(self._open):
+                self._look(name, rows.get(name, {}))
+            time.sleep(LOOK_S)
+
+    def _look(self, name: str, row: dict[str, Any]) -> None:
+        state, now = [row.get(key) for key in ("state", "committed", "epoch", "term")], time.monotonic()
+        if row.get("ended_ms"):
+            del self._open[name]
+        elif row.get("state") == "paused" and name not in self.resumed:
+            self.resumed.add(name)
+            rover("resume", name, "--from-nothing", home=self.home)
+        elif name not in self._seen or self._seen[name][0] != state:
+            self._seen[name] = state, now
+        elif now - self._seen[name][1] > STANDSTILL_S:
+            self.write_down(self._open.pop(name))
+            self.wrong.append(f"{name}: no progress for {STANDSTILL_S:.0f} s: {row}")
 
 
 def listed(home: Path) -> list[dict[str, Any]]:
@@ -69,15 +77,14 @@ def listed(home: Path) -> list[dict[str, Any]]:
     return list(json.loads(done.stdout)) if done.returncode == 0 and done.stdout else []
 
 
-def judge(home: Path, folder: Path, job: JobShape, struck: set[str]) -> list[str]:
-    """Return what is wrong with a job that has ended or stands still. `struck`: what was done to it, and to what all jobs share."""
+def judge(home: Path, folder: Path, job: JobShape, struck: set[str], resumed: bool) -> list[str]:
+    """Return what is wrong with a job that has ended. `struck`: what was done to it, and to what all jobs share."""
     ends = facts(home, job.name, "job.ended")
-    paused = facts(home, job.name, "job.paused")
-    wrong = _began_from_nothing(home, job)
     if not ends:
-        explained = paused and struck & {*STORAGE_HURT, *SERVER_GONE}
-        return wrong + ([] if explained else [f"it never ended; paused: {paused[-1:]}"])
-    end = ends[-1]
+        return ["it never ended"]
+    if resumed and not (job.persists and struck & {*STORAGE_HURT}):
+        return [f"nothing explains why it paused: {facts(home, job.name, 'job.paused')}"]
+    wrong, end = [] if resumed else _began_from_nothing(home, job), ends[-1]
     if end["state"] != "completed":
         explained = struck & set(EXPLAINED.get(end["reason"], ()))
         may = end["reason"] != "server_lost" or job.on_server_lost == "fail"

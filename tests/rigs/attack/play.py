@@ -12,7 +12,7 @@ from outside import make_clicks, rover
 
 from attack.blows import Blows
 from attack.drawing import History, JobShape
-from attack.judging import judge, listed, wait_for_ends
+from attack.judging import Watch, judge, listed
 from attack.site import Site
 
 FILE = """
@@ -54,11 +54,13 @@ def play(history: History, folder: Path) -> Outcome:
         blows.strike_all()
         for gate in gates.values():
             gate.open()
-        stuck = wait_for_ends(site.home, history.jobs, lambda job: _kept(site, job))
-        outcome.wrong += [f"{name}: {what}" for name, what in stuck.items()]
+        watch = Watch(site.home, history.jobs, lambda job: _write_down(site, job))
+        watch.follow()
+        outcome.wrong += watch.wrong
         for job in history.jobs:
             struck = {act for act, name in blows.struck if name == job.name or _is_shared(act)}
-            outcome.wrong += [f"{job.name}: {what}" for what in judge(site.home, folder, job, struck)]
+            found = judge(site.home, folder, job, struck, job.name in watch.resumed)
+            outcome.wrong += [f"{job.name}: {what}" for what in found]
         outcome.wrong += _ask(site)
         outcome.ends = {row["job"]: row["state"] for row in listed(site.home)}
         for job in history.jobs:
@@ -94,11 +96,10 @@ def _is_shared(act: str) -> bool:
     return act in ("kill_up", "lose_host", "kill_daemon", "pause_daemon", "fill_memory", "fill_disk")
 
 
-def _kept(site: Site, job: JobShape) -> None:
-    """Write down what a job that stands still looks like, then end it."""
+def _write_down(site: Site, job: JobShape) -> None:
+    """Write down what a job that stands still looks like."""
     for words in (("events", job.name, "-n", "40"), ("members", job.name), ("doctor",)):
         print(rover(*words, home=site.home).stdout)
-    rover("cancel", job.name, home=site.home)
 
 
 def _ask(site: Site) -> list[str]:
