@@ -45,6 +45,7 @@ from rover_bus.brain.sizing import BETWEEN_JOBS_S, first_size
 from rover_bus.brain.state import Change, KnownJob, State
 from rover_bus.brain.watch import Watch
 from rover_bus.brain.wishes import PROBE_WINDOWS, Left, Wish
+from rover_bus.events import causes
 from rover_bus.events.deciding import Decision
 from rover_bus.events.facts import (
     BrainFact,
@@ -347,8 +348,9 @@ class BrainDecider:
     def _take_back(self, name: str, known: KnownJob, constant: str, after: float) -> Steps:
         change = known.change
         assert change is not None
+        cause = known.after("window")
         yield _judged(name, known, False, constant, after)
-        yield Proposed(plan=roll_back(name, known, self.state, change, constant, after), cause="window")
+        yield Proposed(plan=roll_back(name, known, self.state, change, constant, after), cause=cause)
 
     def _replace(self, name: str, known: KnownJob) -> Steps:
         lives = remedies.lives_to_replace(known)
@@ -394,7 +396,9 @@ class BrainDecider:
             yield self._proposed(name, known, wish)
 
     def _proposed(self, name: str, known: KnownJob, wish: Wish, **more: Any) -> Proposed:
-        return Proposed(plan=propose(name, known, self.state, self.state.mode, wish, **more), cause="window")
+        plan = propose(name, known, self.state, self.state.mode, wish, **more)
+        slow = plan.replaces
+        return Proposed(plan=plan, cause=causes.straggler(slow[0]) if slow else known.after("cooldown"))
 
     def _withhold(
         self, name: str, known: KnownJob, left: Left, wish: Wish | None = None, waits: list[str] | None = None
@@ -409,7 +413,7 @@ class BrainDecider:
             detail=left.detail,
             wanted=wish.size if wish else None,
             waits_for=waits or [],
-            cause="window",
+            cause=known.after("window"),
         )
 
     def _start_waiting_jobs(self) -> Steps:
@@ -523,7 +527,7 @@ def _opened(name: str, need: memory_relief.Need, plan: int) -> IncidentNoted:
         limit_bytes=relief.limit_bytes,
         seconds_left=round(left_s, 1) if left_s != float("inf") else -1.0,
         plan=plan,
-        cause="window",
+        cause=causes.timer("window", str(need.member)),
     )
 
 
@@ -563,7 +567,7 @@ def _judged(name: str, known: KnownJob, keep: bool, constant: str, after: float)
         after=round(after, 3),
         predicted=round(change.predicted, 3),
         windows=len(change.windows),
-        cause="window",
+        cause=known.after("window"),
     )
 
 

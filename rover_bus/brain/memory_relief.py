@@ -24,6 +24,7 @@ from rover_bus.brain.log import IncidentNoted
 from rover_bus.brain.models.memory import Growth, fit_growth
 from rover_bus.brain.models.samples import NotEnough
 from rover_bus.brain.state import KnownJob, State
+from rover_bus.events import causes
 from rover_bus.events.identity import Member
 
 REACTION_S = 10.0  # a larger limit is live within a second or two; windows are up to 5 s
@@ -121,7 +122,7 @@ def note_ends(name: str, job: KnownJob) -> Iterator[IncidentNoted]:
                 opened=False,
                 used_bytes=int(growth.used_bytes),
                 limit_bytes=limit,
-                cause="window",
+                cause=causes.timer("window", str(member)),
             )
 
 

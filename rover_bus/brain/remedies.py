@@ -53,7 +53,7 @@ def note_stragglers(name: str, job: KnownJob) -> Generator[StragglerNoted, None,
                 rate=round(pace.share * _expected(job, index), 3),
                 usual=round(_expected(job, index), 3),
                 constant=remedy.reason,
-                cause="window",
+                cause=job.after("window"),
             )
     for index in [index for index in job.stragglers if index not in remedies]:
         last = job.paces.get(index)
@@ -62,7 +62,7 @@ def note_stragglers(name: str, job: KnownJob) -> Generator[StragglerNoted, None,
             member=lives.get(index, Member("worker", index, 0)),
             found=False,
             share=round(last.share, 4) if last else 0.0,
-            cause="window",
+            cause=job.after("window"),
         )
 
 
@@ -92,7 +92,7 @@ def note_hot_server(name: str, job: KnownJob) -> Generator[HotServerFound, None,
         member = lives[f"ps-{hot}"]
         mean = sum(last.values()) / len(last)
         yield HotServerFound(
-            job=name, member=member, busy=last[member.place], mean=round(mean, 4), cause="window"
+            job=name, member=member, busy=last[member.place], mean=round(mean, 4), cause=job.after("window")
         )
 
 
@@ -194,5 +194,5 @@ def foresee(name: str, job: KnownJob) -> Generator[Record, None, None]:
         value=1.0 - values[-1] if stop.auc else values[-1],
         target=stop.auc or target,
         metric="AUC" if stop.auc else "loss",
-        cause="window",
+        cause=job.after("window"),
     )

@@ -16,6 +16,7 @@ from rover_bus.brain.proposing import shrink
 from rover_bus.brain.state import KnownJob, State
 from rover_bus.brain.watch import Watch
 from rover_bus.brain.wishes import declined
+from rover_bus.events import causes
 from rover_bus.events.identity import MasterSeat
 from rover_bus.events.log import Record
 
@@ -40,14 +41,17 @@ def fit_into_what_is_left(state: State, watch: Watch, now: float) -> Steps:
         if known.change is None and not known.paused and not declined(known, size):
             detail = f"a host is gone, {cores:g} cores are left"
             plan = shrink(name, known, state, state.mode, size, Reason.SHRINK_AFTER_LOSS, detail)
-            yield Proposed(plan=plan, cause="host")
+            gone = sorted(state.displaced)
+            cause = causes.timer("room", causes.host(gone[0])) if gone else known.after("room")
+            yield Proposed(plan=plan, cause=cause)
 
 
 def note_unheard(state: State, unheard: Collection[str]) -> Steps:
     """Yield what follows from hosts that are not heard (any more), once each until they are heard again."""
     known = {**state.displaced, **state.hosts}
     for host in [host for host in unheard if host in known and host not in state.unheard]:
-        yield HostGone(host=host, displaced=True, unheard=True, cause="samples")
+        silence = causes.timer("silence", causes.host(host))
+        yield HostGone(host=host, displaced=True, unheard=True, cause=silence)
         for name, job in state.jobs.items():
             if host in job.hosts or any(seat.host == host for seat in job.seats):
                 yield MembersSeen(
@@ -56,7 +60,7 @@ def note_unheard(state: State, unheard: Collection[str]) -> Steps:
                     members=job.members,
                     masters=_stand_in(job, state),
                     unheard=host,
-                    cause="samples",
+                    cause=silence,
                 )
 
 

@@ -12,6 +12,7 @@ from rover_bus.brain.decisions.arbitration import Budget
 from rover_bus.brain.decisions.plans import Allocation
 from rover_bus.brain.decisions.stragglers import WorkerPace
 from rover_bus.brain.decisions.warm_start import PastJob
+from rover_bus.events import causes
 from rover_bus.events.facts import Size
 from rover_bus.events.identity import HostCapacity, MasterSeat, Member
 from rover_bus.events.job import JobSpec, PlanMode
@@ -96,6 +97,10 @@ class KnownJob(msgspec.Struct):
     server_slots: dict[str, list[tuple[int, float]]] = {}  # the hottest slots, by place
     moved_s: float = float("-inf")  # when hot slots were last asked to move
     stopping: bool = False  # it was asked to end, by a person or because its target is reached
+
+    def after(self, timer: str) -> str:
+        """Return the cause of what follows because time passed since the job's newest plan, or since it was submitted."""
+        return causes.timer(timer, causes.plan(self.plan) if self.plan else causes.job(self.uid))
 
     @property
     def throughput(self) -> float:

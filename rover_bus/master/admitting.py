@@ -6,6 +6,7 @@ from collections.abc import Generator
 
 import msgspec
 
+from rover_bus.events import causes
 from rover_bus.events.identity import Member
 from rover_bus.events.job import Dataset
 from rover_bus.events.log import Admitted, DatasetFixed, DatasetRefusal, EpochBegun, Record
@@ -42,7 +43,7 @@ def join(state: State, request: JoinRequest, commands: Commands) -> Steps:
     former = state.lives.get(member.place)
     if former is not None and former.member == member:
         return refusal(state, "stale_incarnation", f"another process is {member} already: it must end")
-    cause = f"join:{request.nonce}"
+    cause = causes.request(member, "join")
     if former is not None:
         yield from lifecycle.lose(state, former.member, "replaced", "a newer life joined", cause, commands)
     yield Admitted(
@@ -91,7 +92,7 @@ def _welcome(state: State, member: Member) -> JoinReply:
 
 def register(state: State, request: RegisterRequest) -> Steps:
     """Fix the data set, or refuse a different one with the difference (S6)."""
-    cause = f"register:{request.member}"
+    cause = causes.request(request.member, "register")
     if state.dataset is None:
         if request.dataset.records == 0 and not request.dataset.streaming:
             return refusal(state, "bad_dataset", "the data set has no records")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
+from rover_bus.events import causes
 from rover_bus.events.log import Left, Record, ServerFinished, TaskDone, TaskGiven
 from rover_bus.events.requests import (
     ElectReply,
@@ -24,7 +25,7 @@ Steps = Generator[Record, None, Reply | None]
 
 def leave(state: State, request: LeaveRequest, commands: Commands) -> Steps:
     answers = yield from report_progress(state, request, 0, request.progress)
-    cause = f"leave:{request.member}"
+    cause = causes.request(request.member, "leave")
     if state.ledger is not None and state.ledger.complete:
         yield from lifecycle.close_epoch(state, cause)
     yield Left(member=request.member, reason=request.reason, cause=cause)
@@ -42,7 +43,7 @@ def leave(state: State, request: LeaveRequest, commands: Commands) -> Steps:
 
 def elect(state: State, request: ElectRequest) -> Steps:
     """One worker does the task for all; the next one when it is lost."""
-    cause = f"elect:{request.member}"
+    cause = causes.request(request.member, "elect")
     task = state.tasks.get(request.task)
     if request.done and task is not None and task.member == request.member and not task.done:
         yield TaskDone(task=request.task, member=request.member, values=request.values, cause=cause)
@@ -56,7 +57,7 @@ def elect(state: State, request: ElectRequest) -> Steps:
 
 def finished(state: State, request: FinishedRequest, commands: Commands) -> Steps:
     """A server wrote its part; when all have, the job is over."""
-    cause = f"finished:{request.member}"
+    cause = causes.request(request.member, "finished")
     if request.member.index not in state.parts and state.phase == "finishing":
         yield ServerFinished(
             member=request.member,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
-from rover_bus.events import cut_log
+from rover_bus.events import causes, cut_log
 from rover_bus.events.checkpoint_facts import (
     HostManifestWritten,
     HostPartFact,
@@ -70,13 +70,20 @@ def tick(state: State, pace: Pace, now: float) -> Consequences:
     if opened is not None and pace.since_opened_s(now) > STAGE_PATIENCE_S:
         absent = sorted(life.member.place for life in state.servers() if opened.wants(life.member.index))
         yield opened.failed(
-            f"{', '.join(absent) or 'a part'} did not stage in time: their logs say why", "tick"
+            f"{', '.join(absent) or 'a part'} did not stage in time: their logs say why",
+            causes.timer("staging", causes.cut(opened.number)),
         )
     persisting = next((cut for cut in state.cuts.values() if cut.storing), None)
     if persisting is not None and pace.persisting_s(now) > PERSIST_PATIENCE_S:
-        yield from fail(state, persisting.number, "it was not stored in time", "tick")
+        yield from fail(
+            state,
+            persisting.number,
+            "it was not stored in time",
+            causes.timer("storing", causes.cut(persisting.number)),
+        )
     if _is_due(state, pace, now):
-        yield cut_log.CutOpened(cut=state.last_cut + 1, cause="tick")
+        cause = causes.timer("checkpoint", causes.job(state.uid))
+        yield cut_log.CutOpened(cut=state.last_cut + 1, cause=cause)
 
 
 def _is_due(state: State, pace: Pace, now: float) -> bool:

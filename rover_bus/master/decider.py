@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Self
 
+from rover_bus.events import causes
 from rover_bus.events.deciding import Decision, Hold
 from rover_bus.events.facts import Fact, JobFact, SlotsMoveRequested
 from rover_bus.events.identity import Member
@@ -145,9 +146,10 @@ class Decider:
         return reply
 
     def _advance(self, before: Rollout | None) -> Generator[Record, None, None]:
-        yield from rollout.advance(self.state, self.telemetry, "rollout")
+        cause = causes.rollout(self.state.rollouts)
+        yield from rollout.advance(self.state, self.telemetry, cause)
         if before is not None and self.state.rollout is None:
-            yield from lifecycle.consequences(self.state, "rollout", self.commands)
+            yield from lifecycle.consequences(self.state, cause, self.commands)
 
     def _release(self, ticked: bool, now: float) -> Generator[Record, None, None]:
         """Answer the held requests that there is something to say to. On a tick also those that are late, and those held long."""
@@ -211,9 +213,9 @@ class Decider:
                 yield from rollout.report(state, request)
                 yield from rollout.advance(state, self.telemetry, str(request.member))
                 yield from self._hear_server(request)
-                return (yield from leasing.heartbeat(state, request))
+                return (yield from leasing.heartbeat(state, request, self.watch, now))
             case HeartbeatRequest():
-                return (yield from leasing.heartbeat(state, request))
+                return (yield from leasing.heartbeat(state, request, self.watch, now))
             case RegisterRequest():
                 return (yield from admitting.register(state, request))
             case LeaveRequest():
@@ -266,9 +268,10 @@ class Decider:
         """Hosts and members that are silent are dead (P19)."""
         self.watch.look(now)
         for host in hosts.lost_with(self.state, self.watch.silent(now)):
-            yield from hosts.lose(self.state, host, "silent", "tick", self.commands)
+            silence = causes.timer("silence", causes.host(host))
+            yield from hosts.lose(self.state, host, "silent", silence, self.commands)
         yield from lifecycle.lose_together(
-            self.state, self.watch.silent(now), "silent", "three heartbeats missed", "tick", self.commands
+            self.state, self.watch.silent(now), "silent", "three heartbeats missed", "", self.commands
         )
 
     def _report(self, now: float) -> Generator[Record, None, None]:
@@ -284,11 +287,16 @@ class Decider:
                 dead_lettered=dead,
                 total=ledger.samples_total,
                 samples_per_second=round(rate, 1),
-                cause="tick",
+                cause=causes.timer("report", causes.job(self.state.uid)),
             )
 
     def _take_over(self, input: TookOver, now: float) -> Steps:
-        yield TermBegun(term=input.term, holder=input.holder, replayed_records=input.replayed_records)
+        yield TermBegun(
+            term=input.term,
+            holder=input.holder,
+            replayed_records=input.replayed_records,
+            cause=causes.named(input.holder),
+        )
         self.watch = Watch(self.watch.interval_s)
         self.patience = Patience()
         self.pace = cutting.Pace()
@@ -304,9 +312,9 @@ class Decider:
         """What the state that was read implies."""
         if input.log_lost:
             yield from lifecycle.lose_state(
-                self.state, "log_lost", "the log lost its tail", "take-over", self.commands
+                self.state, "log_lost", "the log lost its tail", causes.term(input.term), self.commands
             )
-        yield from lifecycle.consequences(self.state, "take-over", self.commands)
+        yield from lifecycle.consequences(self.state, causes.term(input.term), self.commands)
 
 
 def _record_refused_commit(request: Request, code: str) -> Generator[Record, None, None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
+from rover_bus.events import causes
 from rover_bus.events.identity import Member
 from rover_bus.events.log import Charged, DeadLettered, Record
 from rover_bus.events.requests import FailureReply, FailureRequest, Reply
@@ -19,7 +20,7 @@ def failure(state: State, request: FailureRequest) -> Steps:
     yield from report_progress(state, request, 0, request.progress)
     charged = request.member not in state.charges.charged
     if charged:
-        yield from charge(state, request.member, f"failure:{request.member}", request)
+        yield from charge(state, request.member, causes.request(request.member, "failure"), request)
     return FailureReply(term=state.term, generation=state.generation, charged=charged)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
+from rover_bus.events import causes
 from rover_bus.events.checkpoint_facts import HostStorageSearched
 from rover_bus.events.checkpoints import StoredCheckpoint
 from rover_bus.events.cut_log import CutFailed
@@ -27,7 +28,8 @@ def tick(state: State, clock: SearchClock, now: float, commands: Commands) -> Co
     """Ask another daemon when the one that was asked says nothing."""
     search = state.search
     if search is not None and not search.asking and clock.since_s(search, now) > PATIENCE_S:
-        yield from _look_again(state, search, f"host {search.host} does not answer", "tick", commands)
+        cause = causes.timer("search", causes.host(search.host))
+        yield from _look_again(state, search, f"host {search.host} does not answer", cause, commands)
 
 
 def answer(state: State, fact: HostStorageSearched, cause: str, commands: Commands) -> Consequences:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping
 
+from rover_bus.events import causes
 from rover_bus.events.log import PauseSet, Record, RuleSwitched
 from rover_bus.events.poison import apart
 from rover_bus.master.planning import remove_places
@@ -20,7 +21,6 @@ SILENCE, ROLLOUT, GAPS, CUTS, REPORT = "silence", "rollout", "gaps", "cuts", "re
 HELD, SEARCH, TAKE_OVER = "held requests", "search", "take-over"
 # What exactness rests on, by the rules of the protocol.
 EXACT = {SILENCE: "P19", ROLLOUT: "P5", CUTS: "P9", SEARCH: "P11", HELD: "P7", TAKE_OVER: "P8"}
-CAUSE = "take-over"
 
 
 def guard(state: State, rule: str, steps: Steps) -> Steps:
@@ -35,10 +35,12 @@ def switch_rules(state: State, failing: Mapping[str, str], release: str) -> Step
     """Switch off what has failed, and on again what failed under another release. Asked when a master takes over."""
     for rule, off in list(state.rules_off.items()):
         if off.release != release:
-            yield RuleSwitched(rule=rule, off=False, release=release, cause=CAUSE)
+            yield RuleSwitched(rule=rule, off=False, release=release, cause=causes.term(state.term))
     for rule, why in failing.items():
         exact = rule in EXACT
-        yield RuleSwitched(rule=rule, off=True, release=release, why=why, exact=exact, cause=CAUSE)
+        yield RuleSwitched(
+            rule=rule, off=True, release=release, why=why, exact=exact, cause=causes.term(state.term)
+        )
         if exact:
             yield from _pause(
                 state, f"{rule!r} ({EXACT[rule]}) failed in three incarnations of {release}: {why}"
@@ -57,5 +59,7 @@ def _pause(state: State, reason: str) -> Steps:
     if state.paused or state.phase not in ("starting", "training") or state.stop:
         return
     places = {place for place, desired in state.planned.items() if desired.member.role == "worker"}
-    yield PauseSet(paused=True, workers=len(places), reason=reason, by="master", cause=CAUSE)
-    yield remove_places(state, places, CAUSE, f"paused: {reason}")
+    yield PauseSet(
+        paused=True, workers=len(places), reason=reason, by="master", cause=causes.term(state.term)
+    )
+    yield remove_places(state, places, causes.term(state.term), f"paused: {reason}")

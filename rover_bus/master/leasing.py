@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
+from rover_bus.events import causes
 from rover_bus.events.deciding import Hold
 from rover_bus.events.job import JobSpec
 from rover_bus.events.log import Granted, Record, Returned, Sealed
@@ -59,7 +60,7 @@ def lease(state: State, request: LeaseRequest, watch: Watch, now: float) -> Step
     if ledger.streams is not None:
         yield from _seal(state, request)
     if ledger.complete:
-        yield from lifecycle.close_epoch(state, f"{request.member}#{number}")
+        yield from lifecycle.close_epoch(state, causes.request(request.member, number))
     tokens: list[int] = []
     if retry:
         tokens = [token for token, lease in holder.leases.items() if lease.request == number]
@@ -222,7 +223,7 @@ def _was_planned(state: State, request: Request) -> bool:
     return life is not None and life.planned
 
 
-def heartbeat(state: State, request: HeartbeatRequest) -> Steps:
+def heartbeat(state: State, request: HeartbeatRequest, watch: Watch, now: float) -> Steps:
     """Progress between lease calls, the tokens held, and the master's orders on the way back."""
     member = request.member
     answers: list[int] = []
@@ -232,6 +233,7 @@ def heartbeat(state: State, request: HeartbeatRequest) -> Steps:
         holder = ledger.holders[member.index]
         if request.progress.tokens:
             answers = yield from report_progress(state, request, request.request, request.progress)
+            watch.touch(member.index, now)
         if holder.leases and request.request:
             known = {*request.held, *request.progress.tokens}
             if forgotten := ledger.forgotten(holder, request.request, known):

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from rover_bus.events import causes
 from rover_bus.events.checkpoints import RestoreReport
 from rover_bus.events.identity import Member
 from rover_bus.events.log import (
@@ -55,20 +56,29 @@ def lose_together(
     commands: Commands,
     last: int = 0,
 ) -> Consequences:
-    """Members are gone, and all are known to be gone before anything is decided on one of them: servers go back by one rewind."""
+    """Members are gone, and all are known to be gone before anything is decided on one of them: servers go back by one rewind.
+
+    `cause`: "" where it is the silence of each.
+    """
     if state.phase == "ended" or not members:
         return
     servers: dict[Member, bool] = {}
     for member in members:
         if member.role == "ps" and state.routing is not None and member.place not in state.planned:
-            yield Left(member=member, reason="it gave its slots away", cause=cause)
+            yield Left(member=member, reason="it gave its slots away", cause=cause or _silence(member))
         elif member.role == "ps":
             servers[member] = _kept_its_state(state, member)
-            yield Lost(member=member, reason=reason, detail=detail, last=last, cause=cause)
-    yield from _lose_servers(state, servers, cause, commands)
+            why = cause or _silence(member)
+            yield Lost(member=member, reason=reason, detail=detail, last=last, cause=why)
+    first = cause or _silence(members[0])
+    yield from _lose_servers(state, servers, first, commands)
     workers = [member for member in members if member.role != "ps"]
     yield from _lose_workers(state, workers, reason, detail, cause, commands, last)
-    yield from consequences(state, cause, commands)
+    yield from consequences(state, first, commands)
+
+
+def _silence(member: Member) -> str:
+    return causes.timer("silence", str(member))
 
 
 def _lose_workers(
@@ -77,9 +87,10 @@ def _lose_workers(
     for member in members:
         if state.phase == "ended":
             return
-        yield _lost(state, member, reason, detail, last, cause)
+        why = cause or _silence(member)
+        yield _lost(state, member, reason, detail, last, why)
         if is_planned(state, member):
-            yield from _replace_worker(state, member, reason, cause, commands)
+            yield from _replace_worker(state, member, reason, why, commands)
 
 
 def _kept_its_state(state: State, member: Member) -> bool:
@@ -119,12 +130,13 @@ def fill_gaps(state: State, commands: Commands) -> Consequences:
     """One plan for all workers that were lost together, so many at a time that a platform can start them (S20)."""
     if not state.gaps or state.phase in ("finishing", "ended"):
         return
+    lost = [state.planned[place].member for place in state.gaps[:MOST_STARTS_A_TICK]]
+    cause = causes.lost(lost[0])
     if state.stop and not (result_needs_a_worker(state) and not state.workers()):
-        yield remove_places(state, set(state.gaps), "tick", "nothing is left to do")
+        yield remove_places(state, set(state.gaps), cause, "nothing is left to do")
     else:
-        lost = [state.planned[place].member for place in state.gaps[:MOST_STARTS_A_TICK]]
-        yield replace_members(state, lost, commands, "tick", f"{len(lost)} workers lost together")
-    yield from consequences(state, "tick", commands)
+        yield replace_members(state, lost, commands, cause, f"{len(lost)} workers lost together")
+    yield from consequences(state, cause, commands)
 
 
 def _lose_servers(state: State, lost: dict[Member, bool], cause: str, commands: Commands) -> Consequences:

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from rover_bus.events import facts, log
+from rover_bus.events import causes, facts, log
 from rover_bus.events.facts import JobFact, Position
 from rover_bus.events.identity import Member, Resources
 from rover_bus.events.log import Record
@@ -30,7 +30,7 @@ def outgoing(job: str, record: Record, position: Position, state: State, term: i
     publisher = _PUBLISHERS.get(type(record))
     if publisher is None:
         return []
-    cause = getattr(record, "cause", "")
+    cause = _cause(record)
     made: list[Outgoing] = []
     for number, fact in enumerate(publisher(job, record, state, term)):
         place = (position[0], position[1] * FACTS_A_RECORD + number)
@@ -38,6 +38,19 @@ def outgoing(job: str, record: Record, position: Position, state: State, term: i
     if isinstance(record, log.RoutingFixed):
         made += standing(job, state)
     return made
+
+
+def _cause(record: Record) -> str:
+    """Hot records name no cause of their own: it is the request that they bear."""
+    match record:
+        case (
+            log.Granted(worker=worker, incarnation=incarnation, request=request)
+            | log.Committed(worker=worker, incarnation=incarnation, request=request)
+        ):
+            return causes.request(Member("worker", worker, incarnation), request)
+        case log.Refusal(member=member):
+            return str(member)
+    return str(getattr(record, "cause", ""))
 
 
 def standing(job: str, state: State) -> list[Outgoing]:

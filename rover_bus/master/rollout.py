@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping
 
+from rover_bus.events import causes
 from rover_bus.events.facts import PlanProposed, SlotsMoveRequested
 from rover_bus.events.identity import Member
 from rover_bus.events.log import (
@@ -361,11 +362,15 @@ def tick(state: State, patience: Patience, telemetry: Telemetry, now: float) -> 
         return
     if rollout.move is None:
         if patience.lasts((rollout.number, rollout.moved, rollout.failures), now) > JOIN_S:
-            yield from stop(state, SERVER_NEVER_STARTED, "tick")
+            yield from stop(
+                state, SERVER_NEVER_STARTED, causes.timer("server start", causes.rollout(rollout.number))
+            )
     else:
         move = rollout.move.number
         if patience.lasts((rollout.number, move, telemetry.progress.get(move)), now) > MOVE_S:
-            yield from _fail(state, f"no progress for {MOVE_S:.0f} s", "tick")
+            yield from _fail(
+                state, f"no progress for {MOVE_S:.0f} s", causes.timer("move", causes.rollout(rollout.number))
+            )
 
 
 def _fail(state: State, reason: str, cause: str) -> Consequences:
@@ -382,7 +387,7 @@ def report(state: State, request: HeartbeatRequest) -> Consequences:
     for status in request.moves:
         if move is None or status.move != move.number or request.member != move.target:
             continue
-        cause = f"move {move.number} to {move.target}"
+        cause = causes.request(move.target, f"move-{move.number}")
         if status.phase == "failed":
             yield from _fail(state, status.detail or "the target gave up", cause)
         elif status.phase == "ready" and state.phase == "training" and not state.stop:

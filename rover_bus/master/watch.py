@@ -28,6 +28,10 @@ class Watch:
         self._total_rate = 0.0
         self._moved: dict[int, float] = {}  # when a worker last got or committed something
 
+    def touch(self, worker: int, now: float) -> None:
+        """A worker reported progress between its lease requests."""
+        self._moved[worker] = now
+
     def move(self, worker: int, rate: float, now: float) -> None:
         """A worker got or committed something, and says how fast it is."""
         self._moved[worker] = now

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from rover_bus.events.nats_bus import NatsBus
 
 
+DEEPEST = 20  # levels that are indented
+
+
 @click.command()
 @click.argument("event")
 @json_option("one object a fact.")
@@ -32,4 +35,4 @@ def story(stack: Address, event: str, as_json: bool) -> None:
         ]
 
     for depth, why, text in visit(stack, find):
-        click.echo(text if as_json else f"{'   ' * depth}{why:<4}{text}")
+        click.echo(text if as_json else f"{'   ' * min(depth, DEEPEST)}{why}{' ' * bool(why)}{text}")

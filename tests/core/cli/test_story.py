@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from told import told as published
+from walked import offenders
 
 from rover_bus.cli.history import Happened, JobView, read_happened
 from rover_bus.cli.narration import mood, tell
@@ -57,15 +58,65 @@ def test_a_loss_is_walked_back_to_the_submission_through_processes_that_name_no_
 
 
 def test_what_an_event_led_to_stands_below_it() -> None:
-    assert told("ROVER_FACTS:2") == [(0, "ROVER_FACTS:1"), (1, "ROVER_FACTS:2"), (2, "ROVER_FACTS:3")]
+    assert told("ROVER_FACTS:2") == [(at - 1, f"ROVER_FACTS:{at}") for at in range(1, 7)]
+    assert told("ROVER_FACTS:4")[-2:] == [(4, "ROVER_FACTS:5"), (5, "ROVER_FACTS:6")]
 
 
 def test_a_fact_is_found_by_its_place_in_the_log() -> None:
     assert told("a@9.0") == told("6")
 
 
-def test_a_cause_that_is_no_fact_ends_the_walk() -> None:
-    assert told("7") == [(0, "ROVER_FACTS:7")]
+def test_a_cause_that_is_no_stored_fact_leads_to_the_submission_all_the_same() -> None:
+    assert told("7") == [(0, "ROVER_FACTS:1"), (1, "ROVER_FACTS:7")]
+
+
+def test_a_timer_is_named_and_what_it_began_with_is_walked_on() -> None:
+    """A cut is due some time after the submission; a silent worker is lost some time after its process was started."""
+    history: list[Fact] = [
+        *HISTORY[:4],
+        facts.JobReported(
+            job="a", epoch=0, committed=0, dead_lettered=0, total=9, cause=f"timer:report of job:{UID}"
+        ),
+        facts.MemberLost(job="a", member=WORKER, reason="silent", cause="timer:silence of worker-0.1"),
+        facts.MembersDesired(job="a", term=1, plan=2, members=[], cause="lost:worker-0.1"),
+    ]
+    walked = tell_event(stored(history), "7")
+    assert [each.id for _, _, each in walked] == [f"ROVER_FACTS:{at}" for at in (1, 2, 3, 4, 6, 7)]
+    assert [why for _, why, _ in walked][-2:] == ["└─ after silence:", "└─"]
+    assert [(why, each.id) for _, why, each in tell_event(stored(history), "5")][1:] == [
+        ("└─ after report:", "ROVER_FACTS:5")
+    ]
+
+
+def test_a_name_means_the_newest_fact_before_the_one_that_uses_it() -> None:
+    again = facts.PlanProposed(job="a", plan=1, workers=2, servers=0, cause="job:00000000000b", by="brain")
+    settled = facts.PlanSettled(job="a", plan=1, cause="timer:window of plan:1")
+    history: list[Fact] = [
+        *HISTORY[:2],
+        settled,
+        facts.JobSubmitted(job="a", spec=SPEC, uid="00000000000b"),
+        again,
+        settled,
+    ]
+    assert [each.id for _, _, each in tell_event(stored(history), "3")] == [
+        f"ROVER_FACTS:{at}" for at in (1, 2, 3)
+    ]
+    assert [each.id for _, _, each in tell_event(stored(history), "6")] == [
+        f"ROVER_FACTS:{at}" for at in (4, 5, 6)
+    ]
+
+
+def test_a_fact_that_names_no_cause_is_found_by_the_walk_over_all() -> None:
+    history = [
+        *HISTORY[:3],
+        facts.EpochOpened(job="a", epoch=0),
+        facts.EpochOpened(job="a", epoch=1, cause="tick"),
+    ]
+    assert offenders(stored(HISTORY[:6])) == []
+    assert [line.split(":", 1)[1] for line in offenders(stored(history))] == [
+        "4 epoch.opened: it names no cause",
+        "5 epoch.opened: its cause is 'tick', which is no fact that is stored",
+    ]
 
 
 def test_causes_that_name_each_other_do_not_walk_for_ever() -> None:

@@ -1,0 +1,79 @@
+"""How a cause is written: every fact names what led to it (design §2.4), and `rover story` walks it.
+
+Used by deciders, which write causes, and by `cli/stories.py`, which follows them; apart so that both speak one grammar:
+
+    ROVER_FACTS:<sequence>          a stored fact: what a person, a daemon or another service published
+    job:<uid>                       the submission of the job
+    <member>[/<request>]            a process of the job: what it asked or reported (worker-3.1/join, worker-3.1#17)
+    host:<host>                     a host's daemon
+    term:<n>  plan:<n>  cut:<n>  rollout:<n>  lost:<member>  straggler:<member>
+                                    the fact of the same job that says so (master.elected, plan.proposed, ...)
+    timer:<name> of <cause>         time passed since: what was waited for, and what it was that began the wait
+
+Symbolic names are used where a decider cannot know which number its own fact will bear.
+"""
+
+from __future__ import annotations
+
+import re
+
+from rover_bus.events.identity import Member
+
+_MEMBER = re.compile(r"(?:master|worker|ps)-\d+\.\d+")
+_TIMER = re.compile(r"timer:(?P<name>[^:]+) of (?P<cause>\S+)")
+
+
+def timer(name: str, of: str) -> str:
+    """Return the cause of what follows because time passed since `of`."""
+    return f"timer:{name} of {of}"
+
+
+def request(member: Member, what: str | int) -> str:
+    """Return the cause of what follows from a member's request: its method, or the number of its lease request."""
+    return f"{member}#{what}" if isinstance(what, int) else f"{member}/{what}"
+
+
+def job(uid: str) -> str:
+    return f"job:{uid}"
+
+
+def host(name: str) -> str:
+    return f"host:{name}"
+
+
+def term(number: int) -> str:
+    return f"term:{number}"
+
+
+def plan(number: int) -> str:
+    return f"plan:{number}"
+
+
+def cut(number: int) -> str:
+    return f"cut:{number}"
+
+
+def rollout(number: int) -> str:
+    return f"rollout:{number}"
+
+
+def lost(member: Member) -> str:
+    return f"lost:{member}"
+
+
+def straggler(member: Member) -> str:
+    return f"straggler:{member}"
+
+
+def named(cause: str) -> str:
+    """Return the name of the fact that a cause points at: without the timer, and without what a process asked."""
+    found = _TIMER.fullmatch(cause)
+    cause = found["cause"] if found else cause
+    member = _MEMBER.match(cause)
+    return member.group() if member else cause
+
+
+def waited_for(cause: str) -> str:
+    """Return the name of the timer that a cause states, "" when it states none."""
+    found = _TIMER.fullmatch(cause)
+    return found["name"] if found else ""

@@ -1,0 +1,76 @@
+"""Where the facts of a job do not say what led to them: every chain of causes is to end where a story may begin."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rover_bus.cli.connection import NoStack, of_stopped, visit
+from rover_bus.cli.history import Happened, read_facts
+from rover_bus.cli.home import Home
+from rover_bus.cli.stories import Links, cause_written
+from rover_bus.events import facts
+from rover_bus.events.causes import named
+from rover_bus.events.facts import ClusterFact, HostFact, JobFact, JobSubmitted, MasterElected, MemberAdmitted
+from rover_bus.events.nats_bus import NatsBus
+
+COMMANDS = (
+    facts.JobStopRequested,
+    facts.JobPauseRequested,
+    facts.JobResumeRequested,
+    facts.PlanApproved,
+    facts.PlanRejected,
+    facts.PlanModeSet,
+    facts.PlanProposed,  # `rover plan try`
+    facts.SlotsMoveRequested,
+)
+
+
+def offenders(happened: Iterable[Happened]) -> list[str]:
+    """Return a line for each fact whose story does not reach a submission, a command, or a host's or process's own fact."""
+    known = [each for each in happened if each.fact is not None]
+    links = Links(known)
+    return [f"{each.id} {_name(each)}: {why}" for each in known if (why := _wrong(links, each))]
+
+
+def _wrong(links: Links, each: Happened) -> str:
+    fact, written = each.fact, cause_written(each)
+    first = links.chain_of(each)[0]
+    if isinstance(fact, JobFact) and not isinstance(first.fact, JobSubmitted | ClusterFact | HostFact):
+        return f"its story begins at {first.id} {_name(first)}"
+    if written and links.named_by(each) is None and not _is_own(each, written):
+        return f"its cause is {written!r}, which is no fact that is stored"
+    return "" if written or _bears_none(each) else "it names no cause"
+
+
+def _is_own(each: Happened, written: str) -> bool:
+    """A process that no daemon started says this of itself."""
+    match each.fact:
+        case MemberAdmitted(member=member):
+            return named(written) == str(member)
+        case MasterElected(holder=holder):
+            return named(written) == named(holder)
+    return False
+
+
+def _bears_none(each: Happened) -> bool:
+    fact = each.fact
+    if isinstance(fact, COMMANDS):
+        return fact.by != "brain"
+    return isinstance(fact, HostFact | ClusterFact | JobSubmitted)
+
+
+def _name(each: Happened) -> str:
+    return each.fact.kind() if each.fact is not None else each.stored.subject
+
+
+def of_stopped_stack(home: Home) -> list[str]:
+    """Return the offenders among all facts that a stopped stack left, [] where it left none."""
+    try:
+        with of_stopped(home) as address:
+            return visit(address, _offenders_there)
+    except NoStack:
+        return []
+
+
+async def _offenders_there(bus: NatsBus) -> list[str]:
+    return offenders([each async for each in read_facts(bus)])
