@@ -26,8 +26,8 @@ from pathlib import Path
 import numpy as np
 
 from bench.checkpoint_state import SPAN_BYTES, TABLES, Array, Memcpy, State, make_state, seconds
-from rover_bus.flash.digests import digest_staged
 from rover_bus.flash.files import DirectoryFiles
+from rover_bus.flash.lineage import digest_staged
 from rover_bus.flash.manifest import Manifest, PartChain
 from rover_bus.flash.parity import encode, rebuild
 from rover_bus.flash.part import Content, Identity

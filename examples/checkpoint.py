@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from rover_bus.flash.alone import load_cut, store_cut
-from rover_bus.flash.errors import NoCheckpoint
+from rover_bus.flash.errors import BrokenCheckpoint, NoCheckpoint
 from rover_bus.flash.layout import Array
 from rover_bus.flash.staged import newest_staged
 from rover_bus.flash.store import FlashStore
@@ -31,6 +31,8 @@ def resume(store: FlashStore, storage: Path) -> tuple[int, dict[str, Array], str
         return staged.cut, staged.arrays, "shared memory"
     except NoCheckpoint:
         pass
+    except BrokenCheckpoint as error:  # bits flipped in shared memory: file, array and bytes are named
+        print(error, flush=True)
     try:
         cut, part = load_cut(storage)
         return cut, part.arrays, "storage"

@@ -179,7 +179,9 @@ def tell_checkpoint(fact: Fact) -> str:
         case cuts.CheckpointFailed(cut=cut, reason=reason):
             return f"cut {cut} failed: {reason}"
         case cuts.ServerRestored(member=member, cut=cut, source=source, seconds=seconds, rows=rows):
-            return f"{member} restored from cut {cut} in {source}: {rows:,} rows in {seconds:.2f} s"
+            again = f", {fact.samples_again:,} samples again" if fact.samples_again else ""
+            text = f"{member} restored from cut {cut} in {source}: {rows:,} rows in {seconds:.2f} s{again}"
+            return f"{text}; not from {'; '.join(fact.refused)}" if fact.refused else text
         case cuts.HostPartFailed(cut=cut, part=part, step=step, reason=reason):
             return f"cut {cut}: {step} of {part or 'the manifest'} failed: {reason}"
         case cuts.HostStorageBlocked(host=host, cut=cut, reason=reason):

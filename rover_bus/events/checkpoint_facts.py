@@ -128,12 +128,18 @@ class CheckpointNoneUsable(JobFact, frozen=True, kw_only=True, tag="checkpoint.n
 
 
 class ServerRestored(CheckpointFact, frozen=True, kw_only=True, tag="server.restored.v1"):
-    """A server serves from a cut. `source`: memory | peer | parity | storage; `rows` and `seconds` of the restore."""
+    """A server serves from a cut. `source`: memory | peer | parity | storage; `rows` and `seconds` of the restore.
+
+    `refused`: a line for each source that was tried before and could not be believed, or had no digests yet: file, array and bytes.
+    `samples_again`: what going back cost in all, newer cuts that could not be had included.
+    """
 
     member: Member
     source: str
     seconds: Seconds = 0.0
     rows: Count = 0
+    refused: list[str] = []
+    samples_again: Count = 0
 
 
 class HostPartFact(HostFact, frozen=True, kw_only=True):
@@ -148,9 +154,13 @@ class HostPartFact(HostFact, frozen=True, kw_only=True):
 
 
 class HostPartDigested(HostPartFact, frozen=True, kw_only=True, tag="host.part_digested.v1"):
-    """The staged part has digests: only now may it be persisted, mirrored or served (P12)."""
+    """The staged part has digests: only now may it be gone back to, persisted, mirrored or served (P12).
+
+    `save_number`: which save of the part; one cut may be staged in several rounds (P10).
+    """
 
     size_bytes: Count = 0
+    save_number: Count = 0
 
 
 class HostPartMirrored(HostPartFact, frozen=True, kw_only=True, tag="host.part_mirrored.v1"):

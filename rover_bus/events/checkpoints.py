@@ -126,13 +126,17 @@ class RestoreOrder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RestoreReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a restore order, with every heartbeat. `source`: memory | peer | parity | storage; `problem`: it failed."""
+    """What became of a restore order, with every heartbeat. `source`: memory | peer | parity | storage; `problem`: it failed.
+
+    `refused`: a line for each source that was tried before and could not be believed: file, array and bytes.
+    """
 
     cut: int
     source: str = ""
     seconds: float = 0.0
     rows: int = 0
     problem: str = ""
+    refused: list[str] = []
 
 
 class PartRequest(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="part_wanted.v1"):
@@ -146,6 +150,7 @@ class PartRequest(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", t
     part: str
     generation: int
     cut: int
+    elsewhere: bool = False  # what the server's own memory has of it is damaged
 
 
 class PartReply(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="part_found.v1"):

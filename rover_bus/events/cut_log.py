@@ -58,6 +58,13 @@ class PartCopied(Caused, frozen=True, kw_only=True, tag="part.copied"):
     holder: str
 
 
+class PartDigested(Caused, frozen=True, kw_only=True, tag="part.digested"):
+    """The part has digests: from here on it is a source (P12)."""
+
+    cut: int
+    part: str
+
+
 class ManifestOrdered(Caused, frozen=True, kw_only=True, tag="manifest.ordered"):
     cut: int
     host: str
@@ -70,7 +77,8 @@ class CutReady(Caused, frozen=True, kw_only=True, tag="cut.ready"):
 
 
 class CutSuperseded(Caused, frozen=True, kw_only=True, tag="cut.superseded"):
-    """`usable`: its copies are the newest that there are: until a newer cut is redundant it can be gone back to."""
+    """`usable`: it is still in memory, or in another host's: it can be gone back to until a newer cut is as safe, and the next one
+    is staged in its place."""
 
     cut: int
     generation: int = 0
@@ -98,3 +106,4 @@ class Restored(Caused, frozen=True, kw_only=True, tag="server.restored"):
     source: str
     seconds: float = 0.0
     rows: int = 0
+    refused: list[str] = []

@@ -23,6 +23,7 @@ from rover_bus.events.cut_log import (
     ManifestOrdered,
     PartAsked,
     PartCopied,
+    PartDigested,
     PartStored,
     PartTaken,
     Restored,
@@ -444,6 +445,7 @@ AnyRecord = (
     | CutPersistOrdered
     | PartStored
     | PartCopied
+    | PartDigested
     | ManifestOrdered
     | CutReady
     | CutSuperseded

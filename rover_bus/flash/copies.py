@@ -20,14 +20,15 @@ import numpy as np
 
 from rover_bus.flash import places
 from rover_bus.flash.copying import as_bytes, take_rows
-from rover_bus.flash.digests import SlotDigests, read_digests, verify_arrays
-from rover_bus.flash.errors import BrokenCheckpoint, NoCheckpoint, SlotsBusy
+from rover_bus.flash.digests import SlotDigests, name_of, verify_arrays, verify_staged, write_digests
+from rover_bus.flash.errors import BrokenCheckpoint, NoCheckpoint, NotDigested, SlotsBusy
 from rover_bus.flash.journal import read_touched
 from rover_bus.flash.layout import Array, Layout, fit, plain_dtype, plan_layout, size_of
 from rover_bus.flash.seal import Head, Seal
 from rover_bus.flash.slot import Slot
 from rover_bus.flash.staged import StagedCut, find_staged, open_staged
 from rover_bus.flash.sweep import hold_job
+from rover_bus.flash.verified import open_verified
 
 BLOCK_BYTES = 1 << 20
 MOST_SLOTS = 3  # one more than two, for a reader that holds one
@@ -100,15 +101,13 @@ def open_exactly(directory: Path, part: str, generation: int, cut: int) -> Stage
 def lend(
     directory: Path, staged: StagedCut, part: str, since: Since, *, differences: bool = False
 ) -> tuple[Offer, Iterator[Array]]:
-    """The offer for a holder that has `since`, and the bytes to send after it. Raises BrokenCheckpoint without digests.
+    """The offer for a holder that has `since`, and the bytes to send after it, checked first. Raises NotDigested, BrokenCheckpoint.
 
     `differences`: old XOR new, for a holder of parity, as long as the cut that it has lies here, too, and has the same arrays.
     """
-    digests = read_digests(staged)
+    digests = verify_staged(staged)
     if digests is None:
-        raise BrokenCheckpoint(
-            f"cut {staged.cut} of {part} has no digests yet: nothing is served before (P12)"
-        )
+        raise NotDigested(f"cut {staged.cut} of {part} has no digests yet: nothing is served before (P12)")
     seal, touched = staged.seal, None
     arrays = staged.arrays
     if (since.history, since.generation) == (seal.history, seal.generation) and since.save_number:
@@ -138,7 +137,10 @@ def _former(directory: Path, part: str, since: Since, staged: StagedCut) -> Mapp
         wanted = since.history, since.generation, since.save_number
         if (found.seal.history, found.seal.generation, found.seal.save_number) != wanted:
             continue
-        opened = open_staged(found.path)
+        try:
+            opened = open_verified(found.path)
+        except (NotDigested, BrokenCheckpoint):
+            return {}
         if opened is None or opened.seal != found.seal or opened.head.model != staged.head.model:
             return {}
         old, new = opened.arrays, staged.arrays
@@ -178,6 +180,28 @@ def _rows_a_block(array: Array) -> int:
 
 
 # -- the holder's side -------------------------------------------------------------------------------------------------
+
+
+def has_good_copy(root: Path, uid: str, part: str, generation: int, cut: int) -> bool:
+    """Whether this host holds a copy of exactly this cut that is what was digested. Those that are not lose their names."""
+    directory = places.job_directory(root, copies_of(uid))
+    drop_damaged(directory, part)
+    return any(
+        (found.seal.generation, found.seal.cut) == (generation, cut) for found in find_staged(directory, part)
+    )
+
+
+def drop_damaged(directory: Path, part: str) -> None:
+    """Take the copies of a part that are not what was digested out of everybody's sight; who reads one goes on."""
+    for _, path in places.numbered(directory, part, "slot"):
+        try:
+            staged = open_verified(path)
+        except (NotDigested, BrokenCheckpoint):
+            path.unlink(missing_ok=True)
+            places.digests_path(path).unlink(missing_ok=True)
+            continue
+        if staged is not None:
+            staged.close()
 
 
 def hold_copy(root: Path, uid: str, part: str, source: Source) -> Seal:
@@ -246,8 +270,7 @@ def _receive(directory: Path, part: str, slot: Slot | None, offer: Offer, source
         arrays = dict(fresh.views(layout))
         for sent in offer.arrays:
             _fill(arrays[sent.name], sent, source)
-        digests = SlotDigests(save_number=offer.save_number, arrays=offer.digests)
-        verify_arrays(arrays, digests, f"the copy of {part}")
+        verify_arrays(arrays, SlotDigests(of=0, arrays=offer.digests), f"the copy of {part}")
         head = Head(layout=layout, model=offer.model, extra=offer.extra)
         fresh.stamp(
             head,
@@ -256,10 +279,10 @@ def _receive(directory: Path, part: str, slot: Slot | None, offer: Offer, source
             cut=offer.cut,
             save_number=offer.save_number,
         )
-        places.digests_path(fresh.path).write_bytes(msgspec.msgpack.encode(digests))
         del arrays
         seal = fresh.seal
         assert seal is not None
+        write_digests(fresh.path, SlotDigests(of=name_of(seal), arrays=offer.digests))
         return seal
     finally:
         if slot is None:

@@ -1,14 +1,18 @@
 """A digest a chunk, so that a flipped bit is found, and named.
 
 Fed with staged arrays, off the blocking path (P12: copy and digest in one pass cost 1.5 to 1.75 times the copy);
-feeds persisters and mirrors, which touch nothing before its digests exist. Chunks restart at every array: names in
-errors are then the user's own.
+feeds restores, persisters and mirrors, which believe nothing before its digests exist and agree (`verified`, `lineage`).
+Chunks restart at every array: names in errors are then the user's own. The digests of a slot lie in a file beside it,
+sealed themselves, and name the seal that they belong to.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
@@ -19,10 +23,40 @@ from rover_bus.flash.copying import as_bytes
 from rover_bus.flash.errors import BrokenCheckpoint
 from rover_bus.flash.layout import Array
 from rover_bus.flash.places import digests_path
+from rover_bus.flash.seal import Seal
 from rover_bus.flash.staged import StagedCut
 
 CHUNK_BYTES = 1 << 20
+SPAN_CHUNKS = 8  # of a thread's task
+MOST_THREADS = 16  # more do not make memory faster
+MAGIC = b"ROVERDIG"
 Digests = npt.NDArray[np.uint64]
+Stop = Callable[[], None]  # called between tasks; raises to call the work off
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+def never() -> None:
+    """Never call the work off."""
+
+
+# -- arrays ------------------------------------------------------------------------------------------------------------
+
+
+class Span(NamedTuple):
+    """Some chunks of one array: `first` is the number of the first."""
+
+    name: str
+    first: int
+    raw: Array
+
+
+class Damage(NamedTuple):
+    """Bytes `start` to `end` of an array that are not what was digested."""
+
+    name: str
+    start: int
+    end: int
 
 
 def digest_array(array: Array, chunk_bytes: int = CHUNK_BYTES) -> Digests:
@@ -32,58 +66,140 @@ def digest_array(array: Array, chunk_bytes: int = CHUNK_BYTES) -> Digests:
     return np.fromiter((xxhash.xxh3_64_intdigest(chunk) for chunk in chunks), np.uint64)  # type: ignore[arg-type]
 
 
-def check_array(
-    name: str, array: Array, digests: Digests, where: str, chunk_bytes: int = CHUNK_BYTES
-) -> None:
-    """Raise BrokenCheckpoint, naming array and bytes, unless the array is what was digested."""
-    found = digest_array(array, chunk_bytes)
-    if len(found) != len(digests):
-        raise BrokenCheckpoint(
-            f"{where}: {name} has {len(found)} chunks, {len(digests)} were digested: use another copy"
-        )
-    for chunk in np.flatnonzero(found != digests)[:1]:
-        start = int(chunk) * chunk_bytes
-        end = min(start + chunk_bytes, array.nbytes)
-        raise BrokenCheckpoint(
-            f"{where}: bytes {start} to {end} of {name} are not what was written: use another copy"
-        )
+def digest_arrays(arrays: Mapping[str, Array], stop: Stop = never) -> dict[str, Digests]:
+    """The digests of all arrays, on all cores that this process may use: the digest lets go of the interpreter."""
+    found: dict[str, list[Digests]] = {name: [] for name in arrays}
+    spans = list(spans_of(arrays))
+    for span, digests in zip(
+        spans, on_all_cores(lambda each: digest_array(each.raw), spans, stop), strict=True
+    ):
+        found[span.name].append(digests)
+    return {name: np.concatenate([np.empty(0, np.uint64), *parts]) for name, parts in found.items()}
+
+
+def spans_of(arrays: Mapping[str, Array]) -> Iterator[Span]:
+    """Cut arrays into tasks."""
+    step = SPAN_CHUNKS * CHUNK_BYTES
+    for name, array in arrays.items():
+        raw = as_bytes(array)
+        for start in range(0, len(raw), step):
+            yield Span(name, start // CHUNK_BYTES, raw[start : start + step])
+
+
+def on_all_cores(work: Callable[[T], R], items: Sequence[T], stop: Stop = never) -> list[R]:
+    """Do the same to all items, each on some thread; results in the order of the items."""
+
+    def one(item: T) -> R:
+        stop()
+        return work(item)
+
+    threads = min(len(os.sched_getaffinity(0)), MOST_THREADS, len(items))
+    if threads < 2:
+        return [one(item) for item in items]
+    with ThreadPoolExecutor(threads, thread_name_prefix="rover-flash-digest") as pool:
+        return list(pool.map(one, items))
+
+
+# -- of a slot ---------------------------------------------------------------------------------------------------------
 
 
 class SlotDigests(msgspec.Struct, frozen=True, kw_only=True):
-    """Digests of what a slot held at one save, little-endian uint64, by array."""
+    """Digests of what a slot held under one seal (`of`: that seal, digested), little-endian uint64, by array."""
 
-    save_number: int
+    of: int
     arrays: dict[str, bytes]
 
-    def of(self, name: str) -> Digests:
+    def digests_of(self, name: str) -> Digests:
+        """The digests of one array; none if it was not there."""
         return np.frombuffer(self.arrays.get(name, b""), "<u8")
 
 
-def digest_staged(staged: StagedCut) -> SlotDigests:
-    """Digest a staged cut and write the result next to its slot, for every later reader."""
-    arrays = {name: digest_array(array).astype("<u8").tobytes() for name, array in staged.arrays.items()}
-    digests = SlotDigests(save_number=staged.seal.save_number, arrays=arrays)
-    path = digests_path(staged.path)
+def bind(seal: Seal, arrays: Mapping[str, Digests]) -> SlotDigests:
+    """Say of which seal these are the digests."""
+    return SlotDigests(
+        of=name_of(seal), arrays={name: each.astype("<u8").tobytes() for name, each in arrays.items()}
+    )
+
+
+def name_of(seal: Seal) -> int:
+    """What tells a seal from all others."""
+    return xxhash.xxh3_64_intdigest(seal.encode())
+
+
+def write_digests(slot: Path, digests: SlotDigests) -> None:
+    """Put them beside their slot, for every later reader."""
+    body = msgspec.msgpack.encode(digests)
+    path = digests_path(slot)
     fresh = path.with_name(path.name + ".new")
-    fresh.write_bytes(msgspec.msgpack.encode(digests))
+    fresh.write_bytes(MAGIC + xxhash.xxh3_64_intdigest(body).to_bytes(8, "little") + body)
     fresh.rename(path)
-    return digests
 
 
-def read_digests(staged: StagedCut) -> SlotDigests | None:
-    """The digests of exactly this save, if somebody has made them."""
-    digests = _decode(digests_path(staged.path))
-    return digests if digests and digests.save_number == staged.seal.save_number else None
-
-
-def _decode(path: Path) -> SlotDigests | None:
+def read_digests(slot: Path, seal: Seal) -> SlotDigests | None:
+    """The digests of exactly this save, if they were made. Raises BrokenCheckpoint where they are damaged themselves."""
+    path = digests_path(slot)
     try:
-        return msgspec.msgpack.decode(path.read_bytes(), type=SlotDigests)
-    except (FileNotFoundError, msgspec.MsgspecError):
+        raw = path.read_bytes()
+    except FileNotFoundError:
         return None
+    body = raw[16:]
+    if raw[:8] != MAGIC or xxhash.xxh3_64_intdigest(body) != int.from_bytes(raw[8:16], "little"):
+        raise BrokenCheckpoint(f"{path} is damaged: nothing tells whether {slot.name} is, use another copy")
+    try:
+        digests = msgspec.msgpack.decode(body, type=SlotDigests)
+    except msgspec.MsgspecError as error:
+        raise BrokenCheckpoint(f"{path} cannot be read ({error}): use another copy") from None
+    return digests if digests.of == name_of(seal) else None
 
 
-def verify_arrays(arrays: Mapping[str, Array], digests: SlotDigests, where: str) -> None:
-    """Check every array. Raises BrokenCheckpoint for the first chunk that differs."""
-    for name, array in arrays.items():
-        check_array(name, array, digests.of(name), where)
+def is_digested(slot: Path, seal: Seal) -> bool:
+    """Whether usable digests of exactly this save exist: from then on it is a source."""
+    try:
+        return read_digests(slot, seal) is not None
+    except BrokenCheckpoint:
+        return False
+
+
+# -- comparing ---------------------------------------------------------------------------------------------------------
+
+
+def find_damage(arrays: Mapping[str, Array], digests: SlotDigests, stop: Stop = never) -> list[Damage]:
+    """Every chunk that is not what was digested, on all cores. An array that was not digested is damaged as a whole."""
+
+    def compare(span: Span) -> list[Damage]:
+        found = digest_array(span.raw)
+        wanted = digests.digests_of(span.name)[span.first : span.first + len(found)]
+        differing = np.flatnonzero(found != wanted) if len(found) == len(wanted) else range(len(found))
+        starts = [(span.first + int(each)) * CHUNK_BYTES for each in differing]
+        end = span.first * CHUNK_BYTES + len(span.raw)
+        return [Damage(span.name, start, min(start + CHUNK_BYTES, end)) for start in starts]
+
+    lost = [
+        Damage(name, 0, arrays[name].nbytes if name in arrays else 0)
+        for name in {*arrays, *digests.arrays}
+        if name not in arrays or -(-arrays[name].nbytes // CHUNK_BYTES) != len(digests.digests_of(name))
+    ]
+    return lost or [each for found in on_all_cores(compare, list(spans_of(arrays)), stop) for each in found]
+
+
+def name_damage(where: str, found: Sequence[Damage]) -> BrokenCheckpoint:
+    """The error that names file, array and bytes of the first damage, and how much more there is."""
+    name, start, end = found[0]
+    more = f", and {len(found) - 1} more places" if len(found) > 1 else ""
+    return BrokenCheckpoint(
+        f"{where}: bytes {start} to {end} of {name}{more} are not what was written: use another copy"
+    )
+
+
+def verify_arrays(arrays: Mapping[str, Array], digests: SlotDigests, where: str, stop: Stop = never) -> None:
+    """Check every array. Raises BrokenCheckpoint, naming the first chunk that differs."""
+    if found := find_damage(arrays, digests, stop):
+        raise name_damage(where, found)
+
+
+def verify_staged(staged: StagedCut) -> SlotDigests | None:
+    """Check everything that a staged cut holds; None: it has no digests yet. Raises BrokenCheckpoint."""
+    digests = read_digests(staged.path, staged.seal)
+    if digests is not None:
+        verify_arrays(staged.arrays, digests, str(staged.path))
+    return digests

@@ -38,6 +38,12 @@ class NoCheckpoint(PermanentError):
     code = "no_checkpoint"
 
 
+class NotDigested(NoCheckpoint):
+    """It is staged, but has no digests yet: nothing is believed before they exist (P12)."""
+
+    code = "not_digested"
+
+
 class BrokenCheckpoint(PermanentError):
     """Bytes are not what was written: cut short, flipped, empty, or not a checkpoint at all."""
 

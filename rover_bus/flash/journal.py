@@ -13,11 +13,13 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
+import xxhash
 
 from rover_bus.flash.dirty import Ids
 from rover_bus.flash.places import numbered, touched_path
 
 KEEP_SAVES = 64
+DIGEST_BYTES = 8
 
 
 class Touched(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,7 +59,12 @@ def write_touched(
         lists=[ids.astype("<u8" if large else "<u4").tobytes() for ids in distinct.values()],
         rows={name: place[id(ids)] for name, ids in touched.items()},
     )
-    touched_path(directory, part, save_number).write_bytes(msgspec.msgpack.encode(link))
+    body = msgspec.msgpack.encode(link)
+    touched_path(directory, part, save_number).write_bytes(_digest(body) + body)
+
+
+def _digest(body: bytes) -> bytes:
+    return xxhash.xxh3_64_intdigest(body).to_bytes(DIGEST_BYTES, "little")
 
 
 def forget_after(directory: Path, part: str, save_number: int) -> None:
@@ -87,7 +94,10 @@ def read_touched(directory: Path, part: str, save_number: int, since_save: int) 
 
 
 def _read(path: Path) -> Touched | None:
+    """A link as it was written; one that is cut short, or damaged, is missing."""
     try:
-        return msgspec.msgpack.decode(path.read_bytes(), type=Touched)
+        raw = path.read_bytes()
+        body = raw[DIGEST_BYTES:]
+        return msgspec.msgpack.decode(body, type=Touched) if raw[:DIGEST_BYTES] == _digest(body) else None
     except (FileNotFoundError, msgspec.MsgspecError):
         return None

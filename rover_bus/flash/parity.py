@@ -157,6 +157,10 @@ class BlockMemory(Protocol):
         """The buffer holds version `cut`, whole."""
         ...
 
+    def agrees(self, block: Bytes) -> bool:
+        """Whether the buffer still holds what was sealed last."""
+        ...
+
 
 class ProcessMemory:
     """Buffers of the process: nobody else finds them."""
@@ -172,6 +176,10 @@ class ProcessMemory:
 
     def seal(self, block: Bytes, cut: int) -> None:
         """Nobody but us reads it."""
+
+    def agrees(self, block: Bytes) -> bool:
+        """Nobody but us writes it."""
+        return True
 
 
 class ParityBlock:
@@ -196,6 +204,16 @@ class ParityBlock:
     def valid(self) -> Bytes:
         """The block of version `cut`. A new version never changes it in place, until the one after that begins."""
         return self._valid
+
+    @property
+    def rebuilds(self) -> bool:
+        """Whether the valid version is what it was when it became whole: shared memory is damaged by neighbours."""
+        return self._memory.agrees(self._valid)
+
+    @property
+    def may_go_on(self) -> bool:
+        """Whether the next version may be built on what both buffers hold. Before its first delta."""
+        return self.rebuilds and self._memory.agrees(self._building[: len(self._valid)])
 
     def add(self, delta: PartDelta) -> Outcome:
         """Take one part's delta in. Raises BrokenCheckpoint for one that does not fit its own size."""

@@ -17,13 +17,14 @@ import numpy as np
 
 from rover_bus.events.errors import NotEnoughMemory, RoverError
 from rover_bus.flash import places
-from rover_bus.flash.digests import SlotDigests, digest_array, verify_arrays
+from rover_bus.flash.digests import Digests, bind, digest_arrays, read_digests, write_digests
 from rover_bus.flash.gf256 import Bytes
 from rover_bus.flash.layout import plan_layout
 from rover_bus.flash.seal import Head
 from rover_bus.flash.slot import Slot
-from rover_bus.flash.staged import find_staged, open_staged
+from rover_bus.flash.staged import find_staged
 from rover_bus.flash.sweep import hold_job
+from rover_bus.flash.verified import open_verified
 
 SUFFIX = "-parity"
 MODEL = "parity block"  # of the head: no part's restore takes one for a state
@@ -41,6 +42,7 @@ class ParitySlots:
     def __init__(self, directory: Path, name: str, describe: Describe) -> None:
         self._directory, self._name, self._describe = directory, places.checked(name, "part"), describe
         self._slots: dict[int, Slot] = {}  # by the address of their first byte
+        self._sealed: Digests | None = None  # of the newest whole version
         self._lock = hold_job(directory)
         found = find_staged(directory, name)
         self._saves = found[0].seal.save_number if found else 0
@@ -86,11 +88,16 @@ class ParitySlots:
         if not slot.holds_head(head):
             return
         self._saves += 1
-        digests = SlotDigests(
-            save_number=self._saves, arrays={"block": digest_array(block).astype("<u8").tobytes()}
-        )
-        places.digests_path(slot.path).write_bytes(msgspec.msgpack.encode(digests))
+        self._sealed = digest_arrays({"block": block})["block"]
         slot.stamp(head, history=0, generation=0, cut=cut, save_number=self._saves)
+        assert slot.seal is not None
+        write_digests(slot.path, bind(slot.seal, {"block": self._sealed}))
+
+    def agrees(self, block: Bytes) -> bool:
+        """Whether a buffer is what the newest whole version was digested as; a buffer of the process is believed."""
+        if self._sealed is None:
+            return True
+        return np.array_equal(digest_arrays({"block": block})["block"], self._sealed)
 
     def adopt(self) -> tuple[Bytes, bytes] | None:
         """Take over the newest whole version of a former life, checked; return it and its description. The rest is removed."""
@@ -107,15 +114,14 @@ class ParitySlots:
     def _whole(self) -> Iterator[tuple[Slot, bytes]]:
         for found in find_staged(self._directory, self._name):
             with suppress(RoverError, OSError, msgspec.MsgspecError, KeyError):
-                staged = open_staged(found.path)
+                staged = open_verified(found.path)
                 if staged is None or staged.head.model != MODEL:
                     continue
-                digests = msgspec.msgpack.decode(
-                    places.digests_path(found.path).read_bytes(), type=SlotDigests
-                )
-                verify_arrays({"block": staged.arrays["block"]}, digests, f"parity {self._name}")
                 description = staged.extra
+                known = read_digests(staged.path, staged.seal)
+                staged.close()
                 del staged
+                self._sealed = known.digests_of("block") if known is not None else None
                 slot = Slot.adopt(found.path, found.number)
                 if slot is not None:
                     yield slot, description

@@ -20,7 +20,7 @@ import xxhash
 
 from rover_bus.flash.codec import can_encode, decode_rows, encode_rows
 from rover_bus.flash.copying import as_bytes, take_rows
-from rover_bus.flash.digests import CHUNK_BYTES, Digests
+from rover_bus.flash.digests import CHUNK_BYTES, Digests, digest_array
 from rover_bus.flash.dirty import Ids
 from rover_bus.flash.errors import BrokenCheckpoint, NewerCheckpoint
 from rover_bus.flash.files import Files, Sink
@@ -161,11 +161,13 @@ class _Writer:
         encoded = _encode_all(content) if content.codec == "int8" and can_encode(array) else None
         if encoded:
             levels, scales = encoded
+            if ids is None and content.expected is not None:
+                _compare(content, digest_array(array))
             data = yield from self.stream(_spans(levels), CHUNK_BYTES)
             scale = yield from self.stream(_spans(scales), CHUNK_BYTES)
         elif ids is None:
             data = yield from self.stream(_spans(array), CHUNK_BYTES)
-            _compare(content, data)
+            _compare(content, np.frombuffer(data.digests, "<u8"))
         else:
             rows = _rows_a_chunk(array)
             data = yield from self.stream(_taken(array, ids, rows), max(1, rows * _row_bytes(array)))
@@ -181,10 +183,10 @@ class _Writer:
         )
 
 
-def _compare(content: Content, data: Stream) -> None:
+def _compare(content: Content, found: Digests) -> None:
     if content.expected is None:
         return
-    for chunk in np.flatnonzero(np.frombuffer(data.digests, "<u8") != content.expected)[:1]:
+    for chunk in np.flatnonzero(found != content.expected)[:1]:
         start = int(chunk) * CHUNK_BYTES
         text = f"bytes {start} to {start + CHUNK_BYTES} of {content.name} changed in memory after they were digested"
         raise BrokenCheckpoint(f"{text}: nothing was persisted, the next cut will be")

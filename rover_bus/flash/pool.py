@@ -29,6 +29,7 @@ class SlotPool:
         self._slots: dict[int, Slot] = {}
         self._dirty: dict[int, DirtySet] = {}
         self._restored: set[int] = set()
+        self.broken: list[str] = []  # what was wrong with slots that could not be taken over
 
     def __iter__(self) -> Iterator[Slot]:
         return iter(list(self._slots.values()))
@@ -51,10 +52,12 @@ class SlotPool:
                 slot = Slot.adopt(path, number)
             except NewerCheckpoint:
                 raise
-            except BrokenCheckpoint:
+            except BrokenCheckpoint as error:
+                self.broken.append(f"{path}: {error}")
                 slot = None
             if slot is None:
                 path.unlink()
+                places.digests_path(path).unlink(missing_ok=True)
             else:
                 self._keep(slot)
 
@@ -109,6 +112,11 @@ class SlotPool:
         """From here on the slot holds no cut; what it lacks is known all the same."""
         self._note_unfolded(slot)
         slot.invalidate()
+
+    def give_up(self, slot: Slot) -> None:
+        """What the slot holds will never be a source: nothing in it is built on, the next save copies all of the state."""
+        slot.invalidate()
+        self._dirty[slot.number].soil()
 
     def _note_unfolded(self, slot: Slot) -> None:
         """Rows that were packed and never put into their places are as stale as if they had been touched."""

@@ -58,6 +58,9 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     model: str = ""
     extra: bytes = b""
     patches: tuple[Patch, ...] = ()
+    carried: tuple[
+        str, ...
+    ] = ()  # arrays of which some rows were left as the slot had them, from former saves
 
     @property
     def version(self) -> int:
@@ -66,18 +69,23 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_seal(raw: bytes) -> Seal | None:
-    """The seal in the first bytes of a slot, or None: no cut is staged here. Raises NewerCheckpoint."""
-    if len(raw) < SEAL.size or raw[:8] != MAGIC:
+    """The seal in the first bytes of a slot, or None: no cut is staged here.
+
+    Raises BrokenCheckpoint for bytes that are neither void nor a seal, NewerCheckpoint. The digest is looked at first: a flipped
+    bit makes no newer release.
+    """
+    if len(raw) < SEAL.size or raw[: SEAL.size] == VOID or raw[:8] == VOID[:8]:
         return None
+    digest = int.from_bytes(raw[SEAL.size - 8 : SEAL.size], "little")
+    if raw[:8] != MAGIC or xxhash.xxh3_64_intdigest(raw[: SEAL.size - 8]) != digest:
+        raise BrokenCheckpoint(
+            f"its seal (bytes 0 to {SEAL.size}) is damaged, or was never finished: use another copy"
+        )
     version = int.from_bytes(raw[8:12], "little")
     if version > VERSION:
         raise NewerCheckpoint(
             f"staged in format {version}, this release reads up to {VERSION}: restore with the newer release"
         )
-    if xxhash.xxh3_64_intdigest(raw[: SEAL.size - 8]) != int.from_bytes(
-        raw[SEAL.size - 8 : SEAL.size], "little"
-    ):
-        return None
     _, _, _, history, generation, cut, number, head_bytes, head_digest, data_offset, _ = SEAL.unpack(
         raw[: SEAL.size]
     )

@@ -21,6 +21,7 @@ import xxhash
 from rover_bus.events.errors import NotEnoughMemory
 from rover_bus.flash import locks
 from rover_bus.flash.copying import Piece
+from rover_bus.flash.digests import is_digested
 from rover_bus.flash.dirty import Ids
 from rover_bus.flash.layout import Array, Layout
 from rover_bus.flash.packing import Patch, fold, pack
@@ -71,6 +72,7 @@ class Slot:
         """Allocate and populate, with room for packed rows behind the data. Raises NotEnoughMemory, leaving nothing behind."""
         offset, size = slot_room(layout, extra_bytes, packing_bytes)
         require_room(size, read_room(path.parent), path.parent)
+        digests_path(path).unlink(missing_ok=True)  # of a dead writer's slot of this number
         fresh = path.with_suffix(".new")
         fd = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
@@ -89,7 +91,9 @@ class Slot:
         try:
             seal = read_seal(os.pread(fd, SEAL_ROOM_BYTES, 0))
             if seal is not None:
-                head = read_head(os.pread(fd, seal.head_bytes, SEAL_ROOM_BYTES), seal)
+                head = read_head(
+                    os.pread(fd, min(seal.head_bytes, os.fstat(fd).st_size), SEAL_ROOM_BYTES), seal
+                )
                 slot = cls(path, number, fd, head.layout, seal.data_offset_bytes, seal)
                 slot._patches = head.patches
                 return slot
@@ -115,6 +119,11 @@ class Slot:
     def save_number(self) -> int:
         """Number of the save it holds; 0: none."""
         return self.seal.save_number if self.seal else 0
+
+    @property
+    def is_digested(self) -> bool:
+        """Whether what it holds has digests: only then is it a source (P12)."""
+        return self.seal is not None and is_digested(self.path, self.seal)
 
     def invalidate(self) -> None:
         """From here until `stamp` the slot holds nothing, whatever happens to this process, and `unfolded` is forgotten with it."""

@@ -90,10 +90,13 @@ def open_staged(path: Path, *, writable: bool = False) -> StagedCut | None:
     try:
         if not locks.lock_shared(fd):
             return None
-        seal = read_seal(os.pread(fd, SEAL_ROOM_BYTES, 0))
+        seal = read_slot_seal(path, os.pread(fd, SEAL_ROOM_BYTES, 0))
         if seal is None:
             return None
-        head = read_head(os.pread(fd, min(seal.head_bytes, os.fstat(fd).st_size), SEAL_ROOM_BYTES), seal)
+        try:
+            head = read_head(os.pread(fd, min(seal.head_bytes, os.fstat(fd).st_size), SEAL_ROOM_BYTES), seal)
+        except BrokenCheckpoint as error:
+            raise BrokenCheckpoint(f"{path}: {error}") from None
         if os.fstat(fd).st_size < seal.data_offset_bytes + head.layout.data_bytes:
             raise BrokenCheckpoint(
                 f"{path} is shorter than its own head says: use another copy of cut {seal.cut}"
@@ -132,14 +135,33 @@ def _fold(fd: int, seal: Seal, head: Head) -> bool:
     return True
 
 
-def find_staged(directory: Path, part: str) -> list[Found]:
-    """The staged cuts of a part, newest save first, without locking any."""
+def read_slot_seal(path: Path, raw: bytes) -> Seal | None:
+    """The seal in the first bytes of a slot; None: it holds nothing. Raises NewerCheckpoint, BrokenCheckpoint, naming the file."""
+    try:
+        return read_seal(raw)
+    except NewerCheckpoint as error:
+        raise NewerCheckpoint(f"{path} was {error}") from None
+    except BrokenCheckpoint as error:
+        raise BrokenCheckpoint(f"{path}: {error}") from None
+
+
+def find_staged(directory: Path, part: str, problems: list[str] | None = None) -> list[Found]:
+    """The staged cuts of a part, newest save first, without locking any. `problems` takes a line for each slot with a broken seal.
+
+    Raises NewerCheckpoint.
+    """
     found = []
     for number, path in numbered(directory, part, "slot"):
         try:
             with open(path, "rb") as file:
-                seal = read_seal(file.read(SEAL_ROOM_BYTES))
+                seal = read_slot_seal(path, file.read(SEAL_ROOM_BYTES))
         except FileNotFoundError:
+            continue
+        except NewerCheckpoint:
+            raise
+        except BrokenCheckpoint as error:
+            if problems is not None:
+                problems.append(str(error))
             continue
         if seal is not None:
             found.append(Found(path=path, number=number, seal=seal))
@@ -149,8 +171,10 @@ def find_staged(directory: Path, part: str) -> list[Found]:
 def newest_staged(
     directory: Path, part: str, *, cut: int | None = None, model: str = "", writable: bool = False
 ) -> StagedCut:
-    """The newest readable cut of a part, or the given one. Raises NoCheckpoint, OtherModel, or what is wrong with
-    the only one there is."""
+    """The newest readable cut of a part, or the given one, unverified: for those who digest it, and who check digests themselves.
+
+    Whoever goes back to a cut opens it by `verified`. Raises NoCheckpoint, OtherModel, or what is wrong with the only one there is.
+    """
     broken: BrokenCheckpoint | None = None
     for found in find_staged(directory, part):
         if cut is not None and found.seal.cut != cut:

@@ -5,11 +5,11 @@
         store.save(state, cut=1)                                  # all of it, at the speed of memcpy
         store.save(state, cut=2, touched={"embedding": ids})      # these rows, and every other array whole
     ...
-    restored = FlashStore("my-job", "worker-0").restore()         # after a crash: mapped copy-on-write, no copy
+    restored = FlashStore("my-job", "worker-0").restore()         # after a crash: checked, mapped copy-on-write, no copy
 
 Fed by whoever owns a part of a model (a parameter server, a training script); read by daemons through `staged` and
-`journal`. The decisions are in `choice`, `layout` and `dirty`; this is their shell. One thread saves; rows are
-rolled forward behind its back.
+`journal`. The decisions are in `choice`, `layout` and `dirty`; this is their shell. One thread saves; cuts get digests
+(of several parts: from the daemon) and rows are rolled forward behind its back.
 """
 
 from __future__ import annotations
@@ -25,20 +25,32 @@ from typing import Any
 
 import msgspec
 
-from rover_bus.events.errors import InputError, NotEnoughMemory
+from rover_bus.events.errors import InputError, NotEnoughMemory, RoverError
+from rover_bus.events.logs import get_logger
 from rover_bus.flash import journal, locks, places
 from rover_bus.flash.choice import choose_slot
 from rover_bus.flash.copying import copy
 from rover_bus.flash.dirty import Ids, as_ids
-from rover_bus.flash.errors import LayoutChanged, NotPrepared, PartHeld
+from rover_bus.flash.errors import (
+    BrokenCheckpoint,
+    LayoutChanged,
+    NoCheckpoint,
+    NotDigested,
+    NotPrepared,
+    PartHeld,
+    SlotsBusy,
+)
 from rover_bus.flash.layout import Array, Layout, State, as_arrays, fit, plan_layout
+from rover_bus.flash.lineage import digest_staged
 from rover_bus.flash.pool import SlotPool
 from rover_bus.flash.seal import Head, Seal
 from rover_bus.flash.slot import Slot
-from rover_bus.flash.staged import StagedCut, newest_staged
+from rover_bus.flash.staged import StagedCut, open_staged
 from rover_bus.flash.sweep import hold_job, sweep_job
+from rover_bus.flash.verified import Verified, newest_verified
 
 Rows = Mapping[str, Ids]
+log = get_logger("rover.flash")
 
 
 class Staged(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,8 +71,9 @@ class Staged(msgspec.Struct, frozen=True, kw_only=True):
 class FlashStore:
     """The one writer of one part of one job.
 
-    `alone`: this part is the whole checkpoint, so that a cut is complete when it is staged. Several parts call `complete`
-    instead (P12), and after a restart `restore` or `complete` says which staged cut was.
+    `alone`: this part is the whole checkpoint, so that a cut is complete when it is staged, and this store makes its digests: on
+    the thread behind training's back, at the latest before the next save. Several parts call `complete` instead (P12), after a
+    restart `restore` or `complete` says which staged cut was, and a daemon makes digests.
     `slots`: two hold what is needed; with three, saves go on while a reader persists one.
     `headroom`: see `layout.plan_layout`. `regrow`: prepare again by itself when a state has outgrown its slot or
     has other keys (else: LayoutChanged). `background`: roll older slots forward to the newest cut on a thread of
@@ -97,6 +110,8 @@ class FlashStore:
         self._roller = ThreadPoolExecutor(1, thread_name_prefix="rover-flash-roll") if background else None
         self._rolling: Future[int] | None = None
         self._links: list[tuple[int, int, Rows]] = []  # sealed, not written yet: nobody waits for them
+        self._undigested: list[str] = []  # what a dead process left that is no source
+        self._parent: int | None = None  # number of the save that the state comes from, if it is one of ours
         self._fds = [hold_job(self.directory)]
         try:
             self._own()
@@ -106,8 +121,11 @@ class FlashStore:
             raise
         newest = self._pool.newest
         self._saves = newest.save_number if newest else 0
+        if alone:
+            self._forget_what_is_no_source()
         journal.forget_after(self.directory, part, self._saves)
-        self._complete = self._saves if alone else 0
+        whole = self._pool.newest
+        self._complete = whole.save_number if alone and whole else 0
 
     def _own(self) -> None:
         owner = locks.open_locked(places.owner_path(self.directory, self.part), exclusive=True)
@@ -148,7 +166,7 @@ class FlashStore:
     def save(
         self, state: State, cut: int, *, touched: Mapping[str, Any] | None = None, extra: bytes = b""
     ) -> Staged:
-        """Stage `state` as `cut`. On return the cut survives this process.
+        """Stage `state` as `cut`. The cut survives this process from the moment on that it has digests, the one before until then.
 
         `touched`: for each array named, the rows changed since the last save (ids in any order, repeats allowed, or
         a boolean mask); arrays not named are copied whole. It is noted first: after an error the same call may be
@@ -159,6 +177,8 @@ class FlashStore:
         rows = _check_touched(touched or {}, arrays)
         with self._my_turn():
             self._write_links()
+            if self._alone:
+                self._make_source()
             self._pool.note(rows, arrays)
             staged = self._stage(arrays, cut, rows, extra)
             if self._alone:
@@ -172,7 +192,7 @@ class FlashStore:
         overwritten = slot.seal.cut if slot.seal else None
         try:
             layout, why = fit(slot.layout, arrays)
-            if layout is None or not slot.holds_head(Head(layout=layout, model=self.model, extra=extra)):
+            if layout is None or not slot.holds_head(self._head(layout, extra, tuple(arrays))):
                 slot = self._replace(slot, arrays, len(extra), why or "the extra bytes outgrew their room")
                 layout = slot.layout
             copied = self._write(slot, arrays, layout, cut, rows, extra)
@@ -211,12 +231,17 @@ class FlashStore:
         fresh.claim()
         return fresh
 
+    def _head(self, layout: Layout, extra: bytes, carried: tuple[str, ...]) -> Head:
+        return Head(layout=layout, model=self.model, extra=extra, carried=carried)
+
     def _write(
         self, slot: Slot, arrays: Mapping[str, Array], layout: Layout, cut: int, rows: Rows, extra: bytes
     ) -> int:
         number, dirty = self._saves + 1, self._pool.dirty(slot)
-        head = Head(layout=layout, model=self.model, extra=extra)
         pieces = self._pool.pieces(slot, arrays, layout)
+        whole = {name for name, piece in pieces.items() if piece.ids is None}
+        carried = tuple(name for name, array in arrays.items() if array.nbytes and name not in whole)
+        head = self._head(layout, extra, carried)
         todo, patches = slot.pack(pieces, layout, head)
         slot.invalidate()
         dirty.soil()  # until the last byte is copied
@@ -224,8 +249,9 @@ class FlashStore:
         head = msgspec.structs.replace(head, patches=patches)
         slot.stamp(head, history=self.history, generation=self.generation, cut=cut, save_number=number)
         dirty.clean()
-        self._links.append((number, self._saves, rows))
-        self._saves = number
+        if self._parent is not None:
+            self._links.append((number, self._parent, rows))
+        self._saves = self._parent = number
         return sum(piece.size_bytes for piece in pieces.values())
 
     def write_links(self) -> None:
@@ -251,11 +277,14 @@ class FlashStore:
     def _finish(self, cut: int) -> None:
         numbers = [slot.save_number for slot in self._pool if slot.seal and slot.seal.cut == cut]
         self._complete = max([self._complete, *numbers])
+        if not self._alone:
+            self._let_go_of_what_is_lent()
+
+    def _let_go_of_what_is_lent(self) -> None:
+        """A newer cut is complete, and a source: the slot under a restored state is never written again, nor restored."""
         for slot in self._pool:
             if slot.save_number < self._complete and self._pool.is_lent(slot):
-                self._pool.drop(
-                    slot
-                )  # never written again: its memory now belongs to the restored state alone
+                self._pool.drop(slot)  # its memory now belongs to the restored state alone
 
     def abandon(self, abandoned: Callable[[Seal], bool]) -> None:
         """These staged cuts will never be complete: their slots may be overwritten, unless a reader holds them."""
@@ -266,7 +295,7 @@ class FlashStore:
                 if self._pool.is_lent(slot):
                     self._pool.drop(slot)
                 elif slot.claim():
-                    self._pool.invalidate(slot)
+                    self._pool.give_up(slot)
                     slot.release()
         self._roll_later()
 
@@ -288,16 +317,21 @@ class FlashStore:
             self._rolling = self._roller.submit(self.catch_up)
 
     def catch_up(self) -> int:
-        """Put the packed rows of the newest cut into their places; once it is complete, copy the rows by which older slots lag
-        from it, memory to memory, and return bytes copied.
+        """Put the packed rows of the newest cut into their places, and digest it if that is ours to do; once it is complete,
+        copy the rows by which older slots lag from it, memory to memory, and return bytes copied.
 
-        Training is not involved: it may run, and a `save` that comes meanwhile waits for the rows of one array at most.
+        Training is not involved: it may run, and a `save` that comes meanwhile waits for the rows of one array at most, and for
+        digests: without them the cut would be no source while the next one is written.
         """
         with self._turn:
             self._write_links()
             source = self._pool.newest
             if source is None or not source.fold(self._hurry.is_set):
                 return 0
+            if self._alone:
+                self._make_source()
+                if self._pool.newest is not source:
+                    return 0
             # Rows of a save that was refused are noted everywhere, and in no slot: nothing of them is to be had from this one.
             if source.save_number != self._complete or not self._pool.dirty(source).is_clean:
                 return 0
@@ -323,18 +357,76 @@ class FlashStore:
         finally:
             slot.release()
 
+    # -- digests of a store that is alone ------------------------------------------------------------------------------
+
+    def _forget_what_is_no_source(self) -> None:
+        """Cuts that a dead process left without digests: nothing will ever tell whether they are what it saved (P12)."""
+        for slot in self._pool:
+            if slot.seal is not None and not slot.is_digested and slot.claim():
+                self._undigested.append(
+                    f"{slot.path}: cut {slot.seal.cut} has no digests: its writer died before"
+                )
+                self._pool.give_up(slot)
+                slot.release()
+
+    def _make_source(self) -> None:
+        """Digest the newest cut, so that the next save may overwrite the one before. Raises SlotsBusy where that cannot be."""
+        try:
+            self._digest_newest()
+        except OSError as error:
+            raise SlotsBusy(
+                f"the last cut has no digests ({error.strerror}): make room, then save again"
+            ) from None
+
+    def _digest_newest(self) -> None:
+        """A cut that is not what it should be is given up: the one before is the newest then, and the next save copies all."""
+        slot = self._pool.newest
+        if slot is None or slot.seal is None:
+            return
+        try:
+            staged = None if slot.is_digested else open_staged(slot.path)
+            if staged is not None:
+                with staged:
+                    digest_staged(staged)
+            self._let_go_of_what_is_lent()
+        except RoverError as error:
+            log.error("a staged cut is damaged: the one before is kept", cut=slot.seal.cut, why=str(error))
+            self._pool.give_up(slot)
+            self._complete = max(
+                each.save_number for each in self._pool
+            )  # the one before is the newest again
+
     # -- restoring -----------------------------------------------------------------------------------------------------
 
-    def restore(self, cut: int | None = None) -> StagedCut:
-        """The newest cut in memory, or the given one, mapped copy-on-write: nothing is copied until it is written to.
+    def restore(self, cut: int | None = None, *, of: tuple[int, int] | None = None) -> StagedCut:
+        """The newest cut in memory that is what was digested, or the given one, mapped copy-on-write: nothing is copied until it
+        is written to. `of`: its history and generation.
 
         The arrays may be trained in place; call `prepare` before the next save. Raises NoCheckpoint, OtherModel,
-        BrokenCheckpoint.
+        BrokenCheckpoint naming file, array and bytes, NotDigested.
         """
-        staged = newest_staged(self.directory, self.part, cut=cut, model=self.model, writable=True)
-        self._complete = max(self._complete, staged.seal.save_number)
-        self._pool.lend(staged.path)
+        with self._my_turn():
+            self._write_links()
+            if self._alone:
+                self._make_source()
+            staged, refused = self._find(cut, of)
+            for line in refused:
+                log.warning("a newer cut is passed over", why=line)
+            self._complete = max(self._complete, staged.seal.save_number)
+            self._pool.lend(staged.path)
+            self._parent = staged.seal.save_number
         return staged
+
+    def _find(self, cut: int | None, of: tuple[int, int] | None) -> Verified:
+        try:
+            return newest_verified(self.directory, self.part, cut=cut, of=of, model=self.model, writable=True)
+        except NoCheckpoint as error:
+            lines = "; ".join([*self._pool.broken, *self._undigested, str(error)])
+            if self._pool.broken:
+                raise BrokenCheckpoint(lines) from None
+            if self._undigested:
+                raise NotDigested(lines) from None
+            raise
 
     # -- life ----------------------------------------------------------------------------------------------------------
 
@@ -342,6 +434,9 @@ class FlashStore:
         """Let go; what is staged stays for the next process."""
         self._end_threads()
         self._write_links()
+        if self._alone:
+            with suppress(SlotsBusy):
+                self._make_source()
         self._pool.close()
         while self._fds:
             os.close(self._fds.pop())

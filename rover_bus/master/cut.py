@@ -41,6 +41,7 @@ class Cut(msgspec.Struct):
     path: str = ""
     stored: dict[int, StoredPart] = {}
     copied: dict[str, list[str]] = {}  # part -> other hosts that hold it
+    digested: list[str] = []  # parts that are sources: without digests nothing is gone back to (P12)
     writer: str = ""
 
     @property
@@ -76,6 +77,20 @@ class Cut(msgspec.Struct):
     def redundant(self) -> bool:
         """Whether each of its parts is also in the memory of another host."""
         return bool(self.parts) and all(part.part in self.copied for part in self.parts.values())
+
+    @property
+    def proven(self) -> bool:
+        """Whether each of its parts is a source."""
+        parts = {part.part for part in self.parts.values()}
+        return self.state == "ready" or (bool(parts) and parts <= set(self.digested))
+
+    def is_from(self, part: str, host: str) -> bool:
+        """Whether a part was staged on this host, as far as is known: digests may be quicker than the server's report."""
+        return all(place.host == host for place in self.parts.values() if place.part == part)
+
+    def is_as_safe_as(self, other: Cut) -> bool:
+        """Whether nothing is lost with the other: it was redundant only if this one is, a source only if this one is."""
+        return (self.redundant or not other.redundant) and (self.proven or not other.proven)
 
     def missing(self, slots: Iterable[int], away: Collection[str] = ()) -> set[int]:
         """Return those of the slots that no part covers, or only parts that were lost with their hosts (`away`)."""

@@ -39,12 +39,15 @@ def _open(state: State, record: cut_log.CutOpened) -> None:
         position(ledger),
         settled=settled,
     )
+    _forget_over(state)
     keep_spans(state)
 
 
 def _take(state: State, record: cut_log.PartTaken) -> None:
     cut = _cut(state, record.cut)
     index = record.place.index
+    if index in cut.parts and record.place.part in cut.digested:
+        cut.digested.remove(record.place.part)  # another round: these digests are of what was overwritten
     cut.parts[index], cut.taken[index] = record.place, record.round
     cut.cost_s = max(cut.cost_s, record.blocked_s)
 
@@ -58,7 +61,7 @@ def _stage(state: State, record: cut_log.CutStaged) -> None:
     cut.state = "staged"
     state.failed_cuts = 0
     known = state.cut_cost_s or cut.cost_s
-    _forget_over(state, record.cut)
+    _forget_over(state)
     state.cut_cost_s = (1 - SMOOTHING) * known + SMOOTHING * cut.cost_s
 
 
@@ -72,14 +75,25 @@ def _store(state: State, record: cut_log.PartStored) -> None:
 
 def _copy(state: State, record: cut_log.PartCopied) -> None:
     _cut(state, record.cut).copied.setdefault(record.part, []).append(record.holder)
-    _forget_over(state, record.cut)
+    _forget_over(state)
 
 
-def _forget_over(state: State, number: int) -> None:
-    """A cut that had ended by name goes when a newer one is as safe: redundant if it was (P13), else staged."""
-    newer = _cut(state, number)
-    for older in [each for each in state.cuts.values() if each.over and each.number < number]:
-        if newer.state != "open" and (newer.redundant or not older.redundant):
+def _digest(state: State, record: cut_log.PartDigested) -> None:
+    _cut(state, record.cut).digested.append(record.part)
+    _forget_over(state)
+
+
+def _forget_over(state: State) -> None:
+    """A cut that had ended by name goes when a newer one is as safe: a source if it was (P12), redundant if it was (P13).
+
+    Not before a still newer one opens, whose parts are staged in its place: until then it is the cut before in memory, and what is
+    left when the newest one turns out damaged.
+    """
+    if all(cut.state != "open" for cut in state.cuts.values()):
+        return
+    done = [cut for cut in state.cuts.values() if cut.state != "open"]
+    for older in [cut for cut in done if cut.over]:
+        if any(newer.number > older.number and newer.is_as_safe_as(older) for newer in done):
             _forget(state, older.number)
 
 
@@ -150,6 +164,7 @@ def _find_none(state: State, record: search_log.NoneUsable) -> None:
 def rewind(state: State, record: log.Rewound) -> None:
     """The ledger goes back; servers that are not named keep what they hold under the new generation (P11)."""
     cut = state.cuts.get(record.cut)
+    state.samples_again = record.samples_again + (state.samples_again if state.going_back else 0)
     state.restoring = recovery.restore_order(state, cut) if cut is not None else None
     state.going_back = dict.fromkeys(record.servers, record.cut) if record.cut else {}
     state.search = None
@@ -178,6 +193,7 @@ EVOLUTIONS: dict[type[Record], Callable[[State, Any], None]] = {
     cut_log.CutPersistOrdered: _order,
     cut_log.PartStored: _store,
     cut_log.PartCopied: _copy,
+    cut_log.PartDigested: _digest,
     cut_log.ManifestOrdered: _write,
     cut_log.CutReady: _ready,
     cut_log.CutSuperseded: _end,

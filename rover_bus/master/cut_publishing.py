@@ -175,7 +175,13 @@ PUBLISHERS: dict[type[Record], Callable[[str, Any, State, int], list[JobFact]]] 
     ],
     cut_log.Restored: lambda job, r, state, term: [
         facts.ServerRestored(
-            **_names(job, r.cut, state), member=r.member, source=r.source, seconds=r.seconds, rows=r.rows
+            **_names(job, r.cut, state),
+            member=r.member,
+            source=r.source,
+            seconds=r.seconds,
+            rows=r.rows,
+            refused=r.refused,
+            samples_again=state.samples_again,
         )
     ],
 }

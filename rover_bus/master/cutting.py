@@ -11,6 +11,7 @@ from collections.abc import Generator
 from rover_bus.events import causes, cut_log
 from rover_bus.events.checkpoint_facts import (
     HostManifestWritten,
+    HostPartDigested,
     HostPartFact,
     HostPartFailed,
     HostPartMirrored,
@@ -26,6 +27,7 @@ from rover_bus.master.state import State
 Consequences = Generator[Record, None, None]
 STAGE_PATIENCE_S = 120.0  # for every server to stage: after it a cut is given up, and the next one opens
 PERSIST_PATIENCE_S = 900.0
+DIGEST_PATIENCE_S = 15.0  # a daemon that starts anew makes them within it
 PARITY_PATIENCE_S = (
     15.0  # longer than the loss of a host is hidden: after it the next cut is taken all the same
 )
@@ -102,9 +104,17 @@ def _is_due(state: State, pace: Pace, now: float) -> bool:
     if not committed or (last is not None and last.samples == committed):
         return False
     since_s = pace.since_opened_s(now)
+    if since_s < DIGEST_PATIENCE_S and _waits_for_digests(state):
+        return False
     if since_s < PARITY_PATIENCE_S and _waits_for_parity(state):
         return False
     return last is None or since_s >= wished_interval_s(state, pace)
+
+
+def _waits_for_digests(state: State) -> bool:
+    """Whether the newest cut is no source yet: the next one would be staged in its place, because the one before is kept (P12)."""
+    newer = newest(state, "staged")
+    return newer is not None and not newer.proven and not newer.over
 
 
 def _waits_for_parity(state: State) -> bool:
@@ -147,13 +157,15 @@ def newest(state: State, *states: str) -> Cut | None:
 
 
 def order_for(state: State, member: Member) -> CutOrder | None:
-    """Return what a server is told with every heartbeat's answer."""
+    """Return what a server is told with every heartbeat's answer. A cut is called complete when every part of it is a source: only
+    then may a server overwrite the one before (P12).
+    """
     if state.spec is None or state.spec.checkpoint is None or state.routing is None:
         return None
     if all(server.index != member.index for server in state.routing.servers):
         return None  # it holds no slots
-    opened, complete = newest(state, "open"), newest(state, "staged", "ready")
-    number = complete.number if complete is not None else 0
+    opened = newest(state, "open")
+    number = max((cut.number for cut in state.cuts.values() if cut.state != "open" and cut.proven), default=0)
     if opened is None or not opened.wants(member.index) or member.index in state.going_back:
         return CutOrder(cut=opened.number if opened is not None else 0, complete=number, round=-1)
     return CutOrder(
@@ -218,7 +230,8 @@ def _complete(state: State, cut: Cut, cause: str) -> Consequences:
     for older in sorted(state.cuts):
         waits = state.cuts[older].state == "staged" and not state.cuts[older].ordered
         if older < cut.number and waits and not state.cuts[older].over:
-            yield state.cuts[older].superseded(cut.number, "", cause, usable=state.cuts[older].redundant)
+            usable = state.cuts[older].proven or state.cuts[older].redundant
+            yield state.cuts[older].superseded(cut.number, "", cause, usable=usable)
     yield from persist_next(state, cause)
 
 
@@ -261,6 +274,10 @@ def notice(state: State, fact: HostPartFact, cause: str) -> Consequences:
     if cut is None or fact.uid != state.uid or fact.generation != cut.generation or state.phase == "ended":
         return
     match fact:
+        case HostPartDigested(host=host, part=part) if part not in cut.digested and cut.is_from(part, host):
+            yield cut_log.PartDigested(cut=cut.number, part=part, cause=cause)
+        case HostPartFailed(step="digest", reason=reason) if cut.state != "ready" and not cut.proven:
+            yield from fail(state, cut.number, reason, cause, usable=False)
         case HostPartMirrored(host=holder, part=part) if holder not in cut.copied.get(part, []):
             yield cut_log.PartCopied(cut=cut.number, part=part, holder=holder, cause=cause)
         case HostPartPersisted() if cut.storing:
@@ -285,9 +302,11 @@ def _store(state: State, cut: Cut, fact: HostPartPersisted, cause: str) -> Conse
         yield cut_log.ManifestOrdered(cut=cut.number, host=fact.host, cause=cause)
 
 
-def fail(state: State, number: int, reason: str, cause: str, gone: str = "") -> Consequences:
-    """End a cut, and go on with the next one that waits."""
-    yield state.cuts[number].failed(reason, cause, usable=True)
+def fail(
+    state: State, number: int, reason: str, cause: str, gone: str = "", usable: bool = True
+) -> Consequences:
+    """End a cut, and go on with the next one that waits. `usable`: it is still good for going back to."""
+    yield state.cuts[number].failed(reason, cause, usable=usable)
     yield from persist_next(state, cause, gone)
 
 

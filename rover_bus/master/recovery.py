@@ -154,5 +154,6 @@ def report(state: State, member: Member, restored: RestoreReport | None, cause: 
             source=restored.source,
             seconds=restored.seconds,
             rows=restored.rows,
+            refused=restored.refused,
             cause=cause,
         )

@@ -90,6 +90,7 @@ def wiring(
             subjects.host_facts(fact="leaving"),
             subjects.host_facts(fact="left"),
             subjects.host_facts(fact="registered"),
+            subjects.host_facts(fact="part_digested"),
             subjects.host_facts(fact="part_mirrored"),
             subjects.host_facts(fact="part_persisted"),
             subjects.host_facts(fact="part_failed"),

@@ -184,6 +184,7 @@ class State:
     going_back: dict[int, int] = field(default_factory=dict)  # servers on their way back to a cut, by index
     restoring: RestoreOrder | None = None  # that cut
     rules_off: dict[str, RuleOff] = field(default_factory=dict)  # by name
+    samples_again: int = 0  # what the last way back costs, over all cuts that were tried
     stop: str = ""
     stop_reason: str = ""
     end: tuple[str, str, str] = ("", "", "")  # state, reason, detail
@@ -255,6 +256,7 @@ _LATER = (
     "failed_cuts",
     "searches",
     "not_before",
+    "samples_again",
 )  # not in snapshots of 0.1
 _TYPED: dict[str, Any] = {
     "spec": JobSpec | None,

@@ -16,7 +16,7 @@ import msgspec
 from rover_bus.events.errors import RoverError
 from rover_bus.events.logs import get_logger
 from rover_bus.flash.copies import Offer, Since, Source
-from rover_bus.flash.errors import NoCheckpoint
+from rover_bus.flash.errors import BrokenCheckpoint, NoCheckpoint
 from rover_bus.flash.images import read_delta
 from rover_bus.flash.layout import Array
 from rover_bus.flash.parity import Outcome, ParityBlock
@@ -148,7 +148,12 @@ class Parities:
         held.offers = held.coming
 
     def _follow(self, held: Held, connect: Connect) -> bool:
-        """Add what changed since the valid version; False: some owner does not know it."""
+        """Add what changed since the valid version; False: some owner does not know it, or the block is damaged."""
+        if not held.block.may_go_on:
+            log.error(
+                "a parity block is damaged in memory: it is made anew", parts=held.parts, cut=held.block.cut
+            )
+            return False
         held.coming = {}
         try:
             for number, part in enumerate(held.parts):
@@ -166,13 +171,17 @@ class Parities:
         return True
 
     def lend(self, uid: str, part: str, generation: int, cut: int) -> tuple[Lent, Array]:
-        """Return the block that stands for a part of a cut. Raises NoCheckpoint."""
+        """Return the block that stands for a part of a cut, checked. Raises NoCheckpoint, BrokenCheckpoint."""
         with self._lock:
             for (of, _), held in self._held.items():
                 offer = held.offers.get(part)
                 if of == uid and offer is not None and (offer.generation, offer.cut) == (generation, cut):
                     if held.block.cut != cut:
                         continue
+                    if not held.block.rebuilds:
+                        raise BrokenCheckpoint(
+                            f"the parity of cut {cut} of {part} is damaged in memory: use another source"
+                        )
                     block = held.block.valid
                     lent = Lent(
                         parity=held.parity, parts=list(held.parts), offer=offer, size_bytes=len(block)

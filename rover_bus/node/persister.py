@@ -1,7 +1,7 @@
 """The persister of a node daemon: staged parts of this host to storage, off the training path (protocol P12, P14).
 
 Fed by the FACTS stream (staged parts, the master's orders) and by a look at the shared memory when it starts; asks the pure
-decider after each; runs its tasks on two threads that give way to training; posts what came of them through the daemon's outbox.
+decider after each; runs its tasks on threads that give way to training; posts what came of them through the daemon's outbox.
 What it knows is rebuilt from the stream and the shared memory: after a SIGKILL its successor answers the newest order again.
 """
 
@@ -26,7 +26,6 @@ from rover_bus.events.logs import get_logger
 from rover_bus.events.reading import read_fact
 from rover_bus.events.subjects import daemon as daemon_subject
 from rover_bus.events.subjects import host_facts, job_facts, name
-from rover_bus.flash.errors import NoCheckpoint
 from rover_bus.flash.places import job_directory, parts_in
 from rover_bus.flash.sweep import sweep
 from rover_bus.node import persisting
@@ -111,7 +110,7 @@ class Persister:
         self._host, self._daemon = host, daemon
         self._state = Persisting(host)
         self._loop = asyncio.get_running_loop()
-        self._lanes = {lane: _lane(lane) for lane in ("memory", "search", "storage")}
+        self._lanes = {lane: _lane(lane) for lane in ("digest", "memory", "search", "storage")}
         self._called_off: dict[Task, threading.Event] = {}
         self._blocks = 0  # how often the storage was found blocked, or free again
         self._loaded: Tasks | None = None
@@ -266,24 +265,24 @@ class Persister:
         message.respond(encode(reply))
 
     def _find(self, wanted: PartRequest) -> PartReply:
-        """Say where the part is in this host's memory, or begin to fetch it."""
-        from rover_bus.flash.copies import open_exactly
-
-        for uid, source in ((wanted.uid, "memory"), (wanted.uid + COPIES, "peer")):
-            directory = job_directory(self._places.shm, uid)
-            with suppress(NoCheckpoint):
-                open_exactly(directory, wanted.part, wanted.generation, wanted.cut).close()
-                which = wanted.uid, wanted.part, wanted.generation, wanted.cut
-                if self._loaded and which in self._loaded.rebuilt:
-                    source = "parity"
-                return PartReply(state="here", directory=str(directory), source=source)
+        """Say where the part is in this host's memory, or begin to fetch it. What has no digests yet is no source (P12)."""
+        which = wanted.uid, wanted.part, wanted.generation, wanted.cut
+        own, copies = (job_directory(self._places.shm, wanted.uid + suffix) for suffix in ("", COPIES))
+        if not wanted.elsewhere:
+            if _has_digests(own, wanted):
+                return PartReply(state="here", directory=str(own), source="memory")
+            task = Task(wanted.job, wanted.uid, "digest", wanted.cut, wanted.generation, wanted.part)
+            if persisting.is_being_digested(self._state, task):
+                return PartReply(state="coming")
+        if _has_digests(copies, wanted):
+            rebuilt = self._loaded is not None and which in self._loaded.rebuilt
+            return PartReply(state="here", directory=str(copies), source="parity" if rebuilt else "peer")
         if not self._places.secret:
             return PartReply(state="absent", problem="this daemon has no secret to ask others with")
-        key = wanted.uid, wanted.part, wanted.generation, wanted.cut
-        if self._fetches.get(key):
-            return PartReply(state="absent", problem=self._fetches.pop(key))
-        if key not in self._fetches:
-            self._fetches[key] = ""
+        if self._fetches.get(which):
+            return PartReply(state="absent", problem=self._fetches.pop(which))
+        if which not in self._fetches:
+            self._fetches[which] = ""
             self._observe(Asked(wanted.job, wanted.uid, wanted.part, wanted.cut, wanted.generation))
         return PartReply(state="coming")
 
@@ -396,7 +395,21 @@ class Persister:
         """Post a fact. A later life of the daemon says it again, under an id of its own."""
         generation, cut = getattr(fact, "generation", task.generation), getattr(fact, "cut", task.cut)
         which = f"{task.uid}.{generation}.{cut}.{getattr(fact, 'part', task.part)}"
+        if isinstance(fact, cuts.HostPartDigested):  # of a part that is staged once more it is said once more
+            which += f".{fact.save_number}"
         self._post(fact, f"{what}.{self._daemon}.{which}", task.job)
+
+
+def _has_digests(directory: Path, wanted: PartRequest) -> bool:
+    """Whether exactly this cut lies in a directory and was digested; whether it still is that, its reader checks."""
+    from rover_bus.flash.digests import is_digested
+    from rover_bus.flash.staged import find_staged
+
+    return any(
+        (found.seal.generation, found.seal.cut) == (wanted.generation, wanted.cut)
+        and is_digested(found.path, found.seal)
+        for found in find_staged(directory, wanted.part)
+    )
 
 
 def _lane(lane: str) -> ThreadPoolExecutor:

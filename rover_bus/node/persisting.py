@@ -4,8 +4,9 @@ Fed with the facts of jobs (what is staged, what shall be stored, what became of
 after a restart, and with what its own tasks came to; gives tasks to `persister.py`, which runs them on threads. The rules:
 
 - What is ordered is pinned at once (a reader's lock): its slot is not overwritten while it waits for the disk.
-- Digests come first: nothing is stored whose digests do not exist. Digests and copies between memories have a lane of their
-  own, so that a slow disk never holds up redundancy.
+- Digests come first, of the youngest cut of each part before any other: without them it is no source, and nothing is stored,
+  copied or gone back to. They have a lane of their own, copies between memories another, so that neither a fetch nor a slow disk
+  holds them up, and no rate limits them.
 - Orders are absolute. A lower term is stale. What belongs to a cut that is over (ready, superseded, failed) is not begun, and
   is called off if it runs.
 - A failure that may pass (a full disk, a mount that is gone) is tried again with a growing delay, and given up after a
@@ -87,6 +88,7 @@ def _hear_job(state: Persisting, fact: JobFact) -> Persisting:
         case PartStaged(job=job, uid=uid, place=place, cut=cut, generation=generation):
             if place.host != state.host:
                 return state
+            state = _begin_again(state, Task(job, uid, "digest", cut, generation, place.part))
             return _stage(state, job, uid, place.part, (generation, cut))
         case CheckpointOpened(job=job, uid=uid):
             about = _known(state, job, uid)
@@ -172,6 +174,13 @@ def _stage(state: Persisting, job: str, uid: str, part: str, cut: Cut) -> Persis
     return _with_job(state, job, replace(about, staged=_put(about.staged, part, cut)))
 
 
+def _begin_again(state: Persisting, task: Task) -> Persisting:
+    """A part may be staged twice for one cut (P10): what was done with the first says nothing of the second."""
+    done, given_up = state.done - {task}, state.given_up - {task}
+    troubles = {key: value for key, value in state.troubles.items() if key != task}
+    return replace(state, done=done, given_up=given_up, troubles=MappingProxyType(troubles))
+
+
 def _hold(state: Persisting, fact: HostPartDigested | HostPartMirrored) -> Persisting:
     """Note who has the part in memory. A newer cut replaces the older one: copies of that are overwritten soon."""
     about, cut = _known(state, fact.job, fact.uid), (fact.generation, fact.cut)
@@ -234,7 +243,12 @@ def _close(state: Persisting, fact: CheckpointReady | CheckpointSuperseded | Che
 
 
 def _is_past(about: JobCheckpoints, task: Task, cut: Cut) -> bool:
-    """Whether nobody asks for it any more. A newer cut may be over while the one that is ordered is still being stored."""
+    """Whether nobody asks for it any more. A newer cut may be over while the one that is ordered is still being stored.
+
+    Digests are asked for as long as the part holds no newer cut.
+    """
+    if task.step == "digest" and about.staged.get(task.part) == task.of:
+        return False
     ordered = [order for order in (about.order, about.manifest) if order is not None]
     open_cuts = {(order.generation, order.cut) for order in ordered} - set(about.closed)
     return task.cut > 0 and task.step != "search" and task.of < cut and task.of not in open_cuts
@@ -325,15 +339,14 @@ def _wanted(state: Persisting, job: str, about: JobCheckpoints) -> Iterator[Task
     if about.ended:
         yield Task(job, about.uid, "sweep")
         return
+    for part, (generation, cut) in about.staged.items():
+        yield Task(job, about.uid, "digest", cut, generation, part)
     for part, (generation, cut) in sorted(about.asked):
         yield Task(job, about.uid, "fetch", cut, generation, part)  # a server waits for it
     if about.search is not None and about.search.host == state.host:
         yield Task(job, about.uid, "search", about.search.search)
     yield from _wanted_manifest(state, job, about)
     yield from _wanted_parts(state, job, about)
-    for part, (generation, cut) in about.staged.items():
-        if not about.is_closed((generation, cut)):
-            yield Task(job, about.uid, "digest", cut, generation, part)
     for part, held in about.held.items():
         if _holds_a_copy(state, about, part, held):
             yield Task(job, about.uid, "mirror", held.cut[1], held.cut[0], part)
@@ -359,6 +372,14 @@ def groups(state: Persisting, about: JobCheckpoints) -> list[Group]:
 
 def _is_digested(about: JobCheckpoints, group: Group) -> bool:
     return all(part in about.held and about.held[part].cut == about.complete_cut for part in group.parts)
+
+
+def is_being_digested(state: Persisting, task: Task) -> bool:
+    """Whether a digest task is still to come, or runs: its part may be a source in a moment."""
+    about = state.jobs.get(task.job)
+    wanted = about is not None and about.staged.get(task.part) == task.of
+    trouble = state.troubles.get(task)
+    return wanted and task not in state.done and (trouble is None or not trouble.hopeless)
 
 
 def sources(state: Persisting, job: str, part: str, cut: Cut) -> list[str]:

@@ -39,9 +39,11 @@ class Task:
 
     @property
     def lane(self) -> str:
-        """Tasks of one lane run one after another. A search waits for no part that is being written: the job waits for it."""
-        if self.step == "search":
-            return "search"
+        """Tasks of one lane run one after another. A search waits for no part that is being written: the job waits for it. Nor do
+        digests: until they exist a staged part is no source.
+        """
+        if self.step in ("search", "digest"):
+            return self.step
         return "memory" if self.step in IN_MEMORY else "storage"
 
     @property
@@ -64,7 +66,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A server of this host restores from a part that is not in this host's memory."""
+    """A server of this host restores from a part that is not in this host's memory, or is damaged there."""
 
     job: str
     uid: str

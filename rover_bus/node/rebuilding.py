@@ -11,7 +11,8 @@ from pathlib import Path
 
 from rover_bus.events.errors import RoverError
 from rover_bus.flash.copies import hold_copy, open_exactly
-from rover_bus.flash.errors import NoCheckpoint
+from rover_bus.flash.digests import verify_staged
+from rover_bus.flash.errors import BrokenCheckpoint, NoCheckpoint
 from rover_bus.flash.images import ImageSource, image_bytes, image_of, read_image
 from rover_bus.flash.layout import Array
 from rover_bus.flash.parity import rebuild
@@ -53,8 +54,8 @@ def _find_blocks(
     try:
         mine = own.lend(task.uid, task.part, task.generation, task.cut)
         blocks.append((mine[0].parity, mine))
-    except NoCheckpoint:
-        pass
+    except (NoCheckpoint, BrokenCheckpoint):
+        pass  # damaged here: another block may do
     for address in addresses:
         try:
             source = PeerSource(address, secret, task.uid, task.part, task.generation, task.cut)
@@ -69,10 +70,11 @@ def _find_blocks(
 
 
 def _own_image(shm: Path, task: Task, part: str) -> Array | None:
+    """The image of a part that is staged here and is what was digested; else others may have it."""
     try:
         with open_exactly(job_directory(shm, task.uid), part, task.generation, task.cut) as staged:
-            return image_of(staged)
-    except NoCheckpoint:
+            return image_of(staged) if verify_staged(staged) is not None else None
+    except (NoCheckpoint, BrokenCheckpoint):
         return None
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from typing import Any
 from rover_bus.events import checkpoint_facts as cuts
 from rover_bus.events.errors import RoverError
 from rover_bus.events.facts import HostFact
-from rover_bus.flash.copies import copies_of, hold_copy, open_exactly
+from rover_bus.flash.copies import copies_of, has_good_copy, hold_copy, open_exactly
 from rover_bus.flash.errors import BrokenCheckpoint, NoCheckpoint, StorageFailed
 from rover_bus.flash.location import below, last_name, parse_location
 from rover_bus.flash.parity_slots import parity_of
@@ -122,8 +122,10 @@ class Tasks:
             case "pin":
                 self._pin(task)
             case "digest":
-                size = storing.digest_cut(self._directory(task), task.part, task.generation, task.cut)
-                return cuts.HostPartDigested(size_bytes=size, **self.stamp(task))
+                size, save = storing.digest_cut(
+                    self._directory(task), task.part, task.generation, task.cut, _stop(called_off)
+                )
+                return cuts.HostPartDigested(size_bytes=size, save_number=save, **self.stamp(task))
             case "persist":
                 return self._persist(task, about, called_off)
             case "manifest" if about.manifest:
@@ -167,10 +169,8 @@ class Tasks:
 
     def _hold(self, task: Task, about: JobCheckpoints, addresses: Mapping[str, list[str]]) -> HostFact | None:
         """Bring a part of another host into our memory, from the first daemon that has it."""
-        if task.step == "fetch":  # a copy may have come meanwhile
-            with suppress(NoCheckpoint):
-                open_exactly(job_directory(self.shm, copies_of(task.uid)), task.part, *task.of).close()
-                return None
+        if task.step == "fetch" and has_good_copy(self.shm, task.uid, task.part, *task.of):
+            return None  # it came meanwhile
         problem: RoverError = NoCheckpoint(
             f"no daemon is known that has {task.part} of cut {task.cut} in memory"
         )
@@ -300,6 +300,14 @@ class Tasks:
             self.devices[path] = path.stat().st_dev
         elif not path.is_dir() or path.stat().st_dev != self.devices[path]:
             raise StorageFailed(f"{path} is gone: is it still mounted?", delay_s=10.0)
+
+
+def _stop(called_off: threading.Event) -> Callable[[], None]:
+    def stop() -> None:
+        if called_off.is_set():
+            raise CalledOff
+
+    return stop
 
 
 def _pace(about: JobCheckpoints, called_off: threading.Event) -> Callable[[int], None]:

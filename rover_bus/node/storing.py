@@ -23,11 +23,12 @@ from rover_bus.events.checkpoints import (
 )
 from rover_bus.flash.chain import choose_kept, should_compact, should_write_whole
 from rover_bus.flash.copies import open_exactly
-from rover_bus.flash.digests import SlotDigests, digest_staged, read_digests, verify_arrays
-from rover_bus.flash.errors import BrokenCheckpoint, NoCheckpoint
+from rover_bus.flash.digests import SlotDigests, Stop, never, read_digests, verify_arrays
+from rover_bus.flash.errors import BrokenCheckpoint, NoCheckpoint, NotDigested
 from rover_bus.flash.files import Files
 from rover_bus.flash.journal import read_touched
 from rover_bus.flash.layout import Array
+from rover_bus.flash.lineage import digest_staged
 from rover_bus.flash.manifest import Manifest, PartChain, age_of, stem_of
 from rover_bus.flash.part import Codec, Content, Identity, PartFile, read_footer
 from rover_bus.flash.persist import compact, persist_part, publish, read_manifests
@@ -51,12 +52,16 @@ class Chain:
     shapes: Shapes
 
 
-def digest_cut(directory: Path, part: str, generation: int, cut: int) -> int:
-    """Digest a staged part unless somebody has; return the bytes of its arrays."""
+def digest_cut(directory: Path, part: str, generation: int, cut: int, stop: Stop = never) -> tuple[int, int]:
+    """Digest a staged part unless it has digests; return the bytes of its arrays and the number of its save. `stop` raises to call
+    it off.
+
+    Raises NoCheckpoint, BrokenCheckpoint (also where its digests are damaged: making them anew would believe what lies there).
+    """
     with open_exactly(directory, part, generation, cut) as staged:
-        if read_digests(staged) is None:
-            digest_staged(staged)
-        return sum(array.nbytes for array in staged.arrays.values())
+        if read_digests(staged.path, staged.seal) is None:
+            digest_staged(staged, stop)
+        return sum(array.nbytes for array in staged.arrays.values()), staged.seal.save_number
 
 
 # -- a part ------------------------------------------------------------------------------------------------------------
@@ -80,11 +85,9 @@ def store_part(
     later), NoCheckpoint, BrokenCheckpoint (the memory is not what was digested).
     """
     with open_exactly(directory, part, *cut) as staged:
-        digests = read_digests(staged)
+        digests = read_digests(staged.path, staged.seal)
         if digests is None:
-            raise BrokenCheckpoint(
-                f"cut {cut[1]} of {part} has no digests yet: nothing is stored before (P12)"
-            )
+            raise NotDigested(f"cut {cut[1]} of {part} has no digests yet: nothing is stored before (P12)")
         rounded = may_be_rounded(staged.extra) if codec != "raw" else frozenset()
         codecs: dict[str, Codec] = {name: codec if name in rounded else "raw" for name in staged.arrays}
         identity = _identify(staged, uid, part)
@@ -153,7 +156,7 @@ def _size(content: Content) -> int:
 
 def _whole(arrays: Mapping[str, Array], digests: SlotDigests, codecs: Mapping[str, Codec]) -> list[Content]:
     return [
-        Content(name=name, array=array, codec=codecs[name], expected=digests.of(name))
+        Content(name=name, array=array, codec=codecs[name], expected=digests.digests_of(name))
         for name, array in arrays.items()
     ]
 

@@ -1,7 +1,8 @@
 """Shared memory and storage behind a server's staging: the flash store as the port that `staging` asks for.
 
 The part of a server lies under `<root>/<job uid>` as `ps-<index>` and outlives its process; its next life adopts it. A restore
-looks there first (mapped copy-on-write: nothing is copied), then with whom `peers` names, then in storage. See docs/design/0014.
+looks there first (mapped copy-on-write: nothing is copied), then with whom `peers` names, then in storage. Nothing is believed
+that was not checked against its digests (P12). See docs/design/0014, 0020.
 """
 
 from __future__ import annotations
@@ -13,29 +14,24 @@ from pathlib import Path
 from rover_bus.events.checkpoints import CutOrder, PartPlace, RestoreOrder, part_name
 from rover_bus.events.errors import RoverError
 from rover_bus.flash import errors as flash_errors
-from rover_bus.flash import persist, places, staged
+from rover_bus.flash import persist, places
 from rover_bus.flash.location import open_files, parse_location
 from rover_bus.flash.manifest import path_of
+from rover_bus.flash.staged import StagedCut
 from rover_bus.flash.store import FlashStore
+from rover_bus.flash.verified import newest_verified
 from rover_bus.ps.snapshots import Snapshot
 from rover_bus.ps.staging import FoundPart, NotPrepared, PartMissing
 
 HEADROOM = 0.5  # growing tables grow in place for a while
-FromPeers = Callable[[RestoreOrder, PartPlace], FoundPart | None]
+FromPeers = Callable[[RestoreOrder, PartPlace, bool, list[str]], tuple[StagedCut, str] | None]
 
 
-def ask_nobody(order: RestoreOrder, place: PartPlace) -> FoundPart | None:
+def ask_nobody(
+    order: RestoreOrder, place: PartPlace, elsewhere: bool, refused: list[str]
+) -> tuple[StagedCut, str] | None:
+    """No other host has a part."""
     return None
-
-
-def through(ask: Callable[[RestoreOrder, PartPlace], tuple[staged.StagedCut, str] | None]) -> FromPeers:
-    """Return the way to parts in other hosts' memory that `lenders.ask_daemon` knows, as found parts."""
-
-    def find(order: RestoreOrder, place: PartPlace) -> FoundPart | None:
-        found = ask(order, place)
-        return FoundPart(found[0].arrays, found[0].extra, found[1]) if found is not None else None
-
-    return find
 
 
 class FlashMemory:
@@ -113,34 +109,52 @@ class FlashMemory:
     def find(self, order: RestoreOrder, wanted: Sequence[PartPlace]) -> Sequence[FoundPart]:
         """The parts that are wanted, from wherever they are: memory, peers; if one is in neither, all from storage."""
         if not wanted:
-            return self._from_storage(order, "it was never in memory here")
-        found, why = [], ""
+            return self._from_storage(order, ["it was never in memory here"])
+        found: list[FoundPart] = []
         for place in wanted:
-            try:
-                part = self._from_memory(order, place)
-            except RoverError as error:
-                part, why = self._peers(order, place), str(error)
+            refused: list[str] = []
+            part = self._find_one(order, place, refused)
             if part is None:
-                return self._from_storage(order, why)
+                return self._from_storage(order, refused)
             found.append(part)
         return found
 
-    def _from_memory(self, order: RestoreOrder, place: PartPlace) -> FoundPart | None:
-        if place.part == self._part and order.uid == self._uid:
-            cut = self._open().restore(order.cut)
+    def _find_one(self, order: RestoreOrder, place: PartPlace, refused: list[str]) -> FoundPart | None:
+        """A part from this host's memory, else from another's. `refused` takes a line for each source that would not do."""
+        elsewhere = False
+        try:
+            return self._from_memory(order, place, refused)
+        except RoverError as error:
+            refused.append(f"memory: {error}")
+            elsewhere = isinstance(error, flash_errors.BrokenCheckpoint)
+        answer = self._peers(order, place, elsewhere, refused)
+        if answer is None:
+            return None
+        staged, source = answer
+        if source == "memory" and self._is_ours(order, place):  # digested meanwhile: the store lends it
+            staged.close()
+            return self._from_memory(order, place, refused)
+        return FoundPart(staged.arrays, staged.extra, source, tuple(refused))
+
+    def _is_ours(self, order: RestoreOrder, place: PartPlace) -> bool:
+        return place.part == self._part and order.uid == self._uid
+
+    def _from_memory(self, order: RestoreOrder, place: PartPlace, refused: list[str]) -> FoundPart:
+        of = order.history, order.generation
+        if self._is_ours(order, place):
+            cut = self._open().restore(order.cut, of=of)
         else:
             directory = places.job_directory(self._root, order.uid)
-            cut = staged.newest_staged(directory, place.part, cut=order.cut, writable=True)
-        if (cut.seal.history, cut.seal.generation) != (order.history, order.generation):
-            raise PartMissing(f"cut {order.cut} of {place.part} in memory is of another life of the job")
-        return FoundPart(cut.arrays, cut.extra, "memory")
+            cut = newest_verified(directory, place.part, cut=order.cut, of=of, writable=True).staged
+        return FoundPart(cut.arrays, cut.extra, "memory", tuple(refused))
 
-    def _from_storage(self, order: RestoreOrder, why: str) -> list[FoundPart]:
+    def _from_storage(self, order: RestoreOrder, refused: Sequence[str]) -> list[FoundPart]:
+        """All parts of a stored cut, every byte checked on the way."""
         if not order.path:
             raise PartMissing(
-                f"cut {order.cut} is not in memory ({why}) and was never stored: use another cut"
+                f"cut {order.cut} cannot be had from memory ({'; '.join(refused)}) and was never stored: use another cut"
             )
         files = open_files(parse_location(order.path))
         manifest = persist.read_manifest(files, path_of(order.history, order.generation, order.cut))
         parts = [persist.read_chain(files, chain) for chain in manifest.parts]
-        return [FoundPart(part.arrays, part.extra, "storage") for part in parts]
+        return [FoundPart(part.arrays, part.extra, "storage", tuple(refused)) for part in parts]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from rover_bus.events.bus import Bus
@@ -16,43 +17,75 @@ from rover_bus.events.codec import decode, encode
 from rover_bus.events.errors import BusError, RoverError
 from rover_bus.events.logs import get_logger
 from rover_bus.events.subjects import daemon
-from rover_bus.flash.staged import StagedCut, newest_staged
+from rover_bus.flash.copies import drop_damaged
+from rover_bus.flash.staged import StagedCut
+from rover_bus.flash.verified import newest_verified
 
 ANSWER_S, AGAIN_S = 2.0, 0.05
 NO_DAEMON_S = (
     15.0  # the daemon that started us may be starting again itself; longer silence is no way to a part
 )
 FETCH_S = 600.0
+MOST_DAMAGED = 4  # of sources in shared memory, before storage is asked
+AskDaemon = Callable[[RestoreOrder, PartPlace, bool, list[str]], tuple[StagedCut, str] | None]
 log = get_logger("rover.ps")
 
 
-def ask_daemon(
-    bus: Bus, host: str, job: str
-) -> Callable[[RestoreOrder, PartPlace], tuple[StagedCut, str] | None]:
+def ask_daemon(bus: Bus, host: str, job: str) -> AskDaemon:
     """Return a way to parts in other hosts' memory; call it in the loop of the bus, and what it returns in another thread.
 
-    What it finds is mapped copy-on-write, with its source (memory | peer); None: nobody has the part, or nobody answers.
+    What it finds is checked, mapped copy-on-write, with its source (memory | peer | parity); None: nobody has the part, or nobody
+    answers.
     """
     loop = asyncio.get_running_loop()
 
-    def ask(order: RestoreOrder, place: PartPlace) -> tuple[StagedCut, str] | None:
-        request = PartRequest(
-            job=job, uid=order.uid, part=place.part, generation=order.generation, cut=order.cut
+    def request(order: RestoreOrder, place: PartPlace, elsewhere: bool) -> PartReply:
+        asked = PartRequest(
+            job=job,
+            uid=order.uid,
+            part=place.part,
+            generation=order.generation,
+            cut=order.cut,
+            elsewhere=elsewhere,
         )
-        reply = asyncio.run_coroutine_threadsafe(_ask(bus, host, request), loop).result(FETCH_S + NO_DAEMON_S)
+        return asyncio.run_coroutine_threadsafe(_ask(bus, host, asked), loop).result(FETCH_S + NO_DAEMON_S)
+
+    return partial(_find, request)
+
+
+def _find(
+    request: Callable[[RestoreOrder, PartPlace, bool], PartReply],
+    order: RestoreOrder,
+    place: PartPlace,
+    elsewhere: bool,
+    refused: list[str],
+) -> tuple[StagedCut, str] | None:
+    """Ask, check what is there, and ask on while that is damaged: a damaged copy loses its name, so that it is fetched anew."""
+    for _ in range(MOST_DAMAGED):
+        reply = request(order, place, elsewhere)
         if reply.state != "here":
+            refused.append(f"no host has it: {reply.problem}")
             log.info("no other host has the part", part=place.part, cut=order.cut, why=reply.problem)
             return None
+        directory = Path(reply.directory)
         try:
-            cut = newest_staged(Path(reply.directory), place.part, cut=order.cut, writable=True)
+            found = newest_verified(
+                directory,
+                place.part,
+                cut=order.cut,
+                of=(order.history, order.generation),
+                writable=True,
+            )
         except RoverError as error:
             log.warning("a copy cannot be used", part=place.part, cut=order.cut, why=str(error))
-            return None
-        if (cut.seal.history, cut.seal.generation) != (order.history, order.generation):
-            return None
-        return cut, reply.source
-
-    return ask
+            refused.append(f"{reply.source}: {error}")
+            if reply.source == "memory":
+                elsewhere = True
+            else:
+                drop_damaged(directory, place.part)
+            continue
+        return found.staged, reply.source
+    return None
 
 
 async def _ask(bus: Bus, host: str, request: PartRequest) -> PartReply:

@@ -392,11 +392,11 @@ def _memory_in(shared_memory: Path, bus: Bus, host: str, job: str, index: int) -
     """Return how a server finds its memory below `shared_memory` once it is admitted."""
 
     def remember(joined: JoinReply) -> Memory:
-        from rover_bus.ps.flash_memory import FlashMemory, through
+        from rover_bus.ps.flash_memory import FlashMemory
         from rover_bus.ps.lenders import ask_daemon
 
         slots = (joined.spec.get("checkpoint") or {}).get("slots", 2)
-        peers = through(ask_daemon(bus, host, job))
+        peers = ask_daemon(bus, host, job)
         return FlashMemory(shared_memory, joined.uid, index, joined.history, slots, peers)
 
     return remember

@@ -26,9 +26,27 @@ class SharedMemory:
     def __init__(self) -> None:
         self.parts: dict[str, list[Staged]] = {}
         self.read_storage: Callable[[RestoreOrder], Sequence[FoundPart]] = nothing_stored
+        self._digested: set[tuple[str, int, int]] = set()  # part, generation, cut
 
     def forget(self, part: str) -> None:
         self.parts.pop(part, None)
+
+    def holds(self, part: str, generation: int, cut: int) -> bool:
+        return any(each[:2] == (generation, cut) for each in self.parts.get(part, []))
+
+    def stage(self, part: str, kept: list[Staged], taken: Staged) -> None:
+        """What is staged anew is no source before it has digests (P12)."""
+        self._digested.discard((part, *taken[:2]))
+        self.parts[part] = [*kept, taken]
+
+    def digest(self, part: str, generation: int, cut: int) -> bool:
+        """Make a part a source, if it lies here."""
+        if self.holds(part, generation, cut):
+            self._digested.add((part, generation, cut))
+        return self.is_digested(part, generation, cut)
+
+    def is_digested(self, part: str, generation: int, cut: int) -> bool:
+        return (part, generation, cut) in self._digested
 
 
 class SimulatedMemory:
@@ -41,7 +59,7 @@ class SimulatedMemory:
         arrays = {name: np.array(array) for name, array in snapshot.arrays.items()}
         kept = [each for each in self._host.parts.get(self._part, []) if each[1] == order.complete]
         taken = order.generation, order.cut, FoundPart(arrays, snapshot.extra, "memory")
-        self._host.parts[self._part] = [*kept, taken]
+        self._host.stage(self._part, kept, taken)
         return sum(array.nbytes for array in arrays.values())
 
     async def prepare(self) -> None:
@@ -65,5 +83,7 @@ class SimulatedMemory:
     def _copy(self, order: RestoreOrder, name: str) -> FoundPart:
         for generation, cut, part in self._host.parts.get(name, []):
             if (generation, cut) == (order.generation, order.cut):
+                if not self._host.is_digested(name, generation, cut):
+                    raise PartMissing(f"cut {cut} of {name} has no digests yet: use another cut")
                 return part._replace(arrays={key: np.array(array) for key, array in part.arrays.items()})
         raise PartMissing(f"cut {order.cut} of {name} is not in memory: use another cut")

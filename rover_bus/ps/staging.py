@@ -24,11 +24,15 @@ WITNESS = "witness"  # a job's own: never taken over from another job
 
 
 class FoundPart(NamedTuple):
-    """A part as it was staged or stored. `source`: memory | peer | parity | storage; the arrays are private to the reader."""
+    """A part as it was staged or stored. `source`: memory | peer | parity | storage; the arrays are private to the reader.
+
+    `refused`: a line for each source that was tried before, and why it could not be believed.
+    """
 
     arrays: Mapping[str, Array]
     extra: bytes
     source: str
+    refused: tuple[str, ...] = ()
 
 
 class NotPrepared(TemporaryError):
@@ -110,13 +114,18 @@ class Stager:
         """Load the slots that are wanted from the parts of a cut. What goes wrong becomes the report's problem."""
         began = self._clock()
         try:
-            part, source = assemble(self.memory.find(order, needed(order, slots)), order, slots)
+            found = self.memory.find(order, needed(order, slots))
+            part, source = assemble(found, order, slots)
             core.load(part)
         except RoverError as error:
             self.restored = RestoreReport(cut=order.cut, problem=str(error))
             return
         self.restored = RestoreReport(
-            cut=order.cut, source=source, seconds=self._clock() - began, rows=part.tables.rows
+            cut=order.cut,
+            source=source,
+            seconds=self._clock() - began,
+            rows=part.tables.rows,
+            refused=list(dict.fromkeys(line for each in found for line in each.refused)),
         )
 
 

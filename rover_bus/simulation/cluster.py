@@ -26,6 +26,7 @@ from rover_bus.node.cgroup import Cgroup, Limits
 from rover_bus.node.daemon import Daemon, Host
 from rover_bus.node.platform import Key, Life
 from rover_bus.node.presence import Presence
+from rover_bus.simulation.digester import digest_for_ever
 from rover_bus.simulation.members import Shared, run_server, run_worker
 from rover_bus.simulation.plan import Blow
 from rover_bus.simulation.storage import StorageDaemon
@@ -73,8 +74,11 @@ class Cluster:
             self.host.attach,
             lambda job, index: ["master", str(index)],
         )
+        digesting = digest_for_ever(
+            bus, JOB, HOST, self.shared.memory, chance_of(self.shared.plan.seed, f"digests of {name}")
+        )
         self._services["daemon"] = self._spawn(
-            name, daemon.run(asyncio.Event(), lambda: None, leave_members=True)
+            name, _beside(digesting, daemon.run(asyncio.Event(), lambda: None, leave_members=True))
         )
 
     def start_storage(self) -> None:
@@ -290,6 +294,16 @@ class Cluster:
         await asyncio.gather(*tasks, return_exceptions=True)
         for _ in range(20):
             await asyncio.sleep(0)
+
+
+async def _beside(work: Coroutine[Any, Any, None], main: Coroutine[Any, Any, None]) -> None:
+    """Do some work as long as another goes on."""
+    working = asyncio.create_task(work)
+    try:
+        await main
+    finally:
+        working.cancel()
+        await asyncio.gather(working, return_exceptions=True)
 
 
 def chance_of(seed: int, what: str) -> random.Random:

@@ -262,7 +262,7 @@ def test_another_host_holds_a_copy_and_gives_it_to_a_server_when_the_owner_is_go
         stage.hosts.remove(owner)
         order = RestoreOrder(uid="0000000000a1", history=0, generation=0, cut=3)
         for host in (holder, third):  # the holder has it already, the other fetches it
-            found = await asyncio.to_thread(ask_daemon(stage.bus, host.name, "ads"), order, place)
+            found = await asyncio.to_thread(ask_daemon(stage.bus, host.name, "ads"), order, place, False, [])
             assert found is not None
             staged, source = found
             assert source == "peer"
@@ -299,7 +299,7 @@ def test_a_daemon_that_starts_anew_gives_what_it_held_for_a_host_that_is_gone_si
         await holder.start()
         order = RestoreOrder(uid="0000000000a1", history=0, generation=0, cut=1)
         await stage.until(lambda: holder.persister.lends, "it lends again")
-        found = await asyncio.to_thread(ask_daemon(stage.bus, third.name, "ads"), order, place)
+        found = await asyncio.to_thread(ask_daemon(stage.bus, third.name, "ads"), order, place, False, [])
         assert found is not None
         staged, said = found
         assert said == source

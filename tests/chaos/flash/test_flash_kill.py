@@ -1,4 +1,7 @@
-"""A real writer, killed by SIGKILL at random moments, and its readers: what it had announced is there, whole."""
+"""A real writer, killed by SIGKILL at random moments, and its readers: what it had announced is there, whole.
+
+What is staged survives at once; the next process goes on from it once it has digests, and from the cut before until then (P12).
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,7 @@ from rover_bus.flash.errors import NoCheckpoint, PartHeld, SlotsBusy
 from rover_bus.flash.staged import newest_staged
 from rover_bus.flash.store import FlashStore
 from rover_bus.flash.sweep import sweep
+from rover_bus.flash.verified import newest_verified
 
 pytestmark = pytest.mark.chaos
 
@@ -52,8 +56,24 @@ def root():
     shutil.rmtree(directory, ignore_errors=True)
 
 
+def assert_whole(found):
+    assert (found.arrays["step"] == found.cut).all()
+    rows = np.arange(200_000) * (np.arange(200_000) <= found.cut)
+    assert (found.arrays["table"] == rows[:, None]).all()
+
+
+def source_in(root):
+    """The cut that the next process goes on from, checked; 0 where there is none."""
+    try:
+        found = newest_verified(root / "job", "state").staged
+    except NoCheckpoint:
+        return 0
+    assert_whole(found)
+    return found.cut
+
+
 @pytest.mark.parametrize("slots", [2, 3])
-def test_a_killed_writer_loses_nothing_that_it_had_announced(root, slots):
+def test_a_killed_writer_loses_nothing_that_it_had_announced_and_goes_on_from_what_has_digests(root, slots):
     seed = random.randrange(1 << 30)
     print("seed", seed)
     rng, announced = random.Random(seed), 0
@@ -72,11 +92,11 @@ def test_a_killed_writer_loses_nothing_that_it_had_announced(root, slots):
         announced = max([announced, *map(int, said)])
         found = newest_staged(root / "job", "state")
         assert announced <= found.cut <= announced + 1
-        announced = found.cut
-        assert (found.arrays["step"] == found.cut).all()
-        rows = np.arange(200_000) * (np.arange(200_000) <= found.cut)
-        assert (found.arrays["table"] == rows[:, None]).all()
+        assert_whole(found)
+        newest = found.cut
         del found
+        announced = source_in(root)
+        assert newest - 1 <= announced <= newest
     assert sweep(root, keep=()) == ["job"]
     assert not root.exists(), "nothing is left behind, the empty root included"
 

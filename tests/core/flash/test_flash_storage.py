@@ -14,6 +14,7 @@ from hypothesis.extra import numpy as arrays_of
 from rover_bus.flash import chain, codec, digests
 from rover_bus.flash.errors import BrokenCheckpoint, NewerCheckpoint, NoCheckpoint, OtherModel, StorageFailed
 from rover_bus.flash.files import DirectoryFiles
+from rover_bus.flash.lineage import digest_staged
 from rover_bus.flash.manifest import Manifest, PartChain, decode_manifest, encode_manifest, second_path
 from rover_bus.flash.part import Content, Identity, PartFile, read_footer, read_part, write_part
 from rover_bus.flash.persist import (
@@ -256,16 +257,16 @@ def test_memory_that_changed_after_it_was_digested_is_not_persisted(make_store, 
     store.prepare(state)
     path = store.save(state, 1).path
     staged = newest_staged(store.directory, "state")
-    assert digests.read_digests(staged) is None
-    made = digests.digest_staged(staged)
-    assert digests.read_digests(staged) == made
+    assert digests.read_digests(path, staged.seal) is None
+    made = digest_staged(staged)
+    assert digests.read_digests(path, staged.seal) == made
     digests.verify_arrays(staged.arrays, made, "memory")
     with open(path, "r+b") as file:
         file.seek(staged.seal.data_offset_bytes + (2 << 20))
         file.write(b"\x01")
     with pytest.raises(BrokenCheckpoint, match=f"memory: bytes {2 << 20} to {3 << 20} of emb"):
         digests.verify_arrays(staged.arrays, made, "memory")
-    content = Content(name="emb", array=staged.arrays["emb"], expected=made.of("emb"))
+    content = Content(name="emb", array=staged.arrays["emb"], expected=made.digests_of("emb"))
     with pytest.raises(BrokenCheckpoint, match=f"bytes {2 << 20} to {3 << 20} of emb changed in memory"):
         drain(
             persist_part(
@@ -275,7 +276,8 @@ def test_memory_that_changed_after_it_was_digested_is_not_persisted(make_store, 
     del staged, content
     store.save(state, 2)
     store.save(state, 3)
-    assert digests.read_digests(newest_staged(store.directory, "state")) is None, "digests are of one save"
+    newest = newest_staged(store.directory, "state")
+    assert digests.read_digests(newest.path, newest.seal) is None, "digests are of one save"
 
 
 FLOATS = st.floats(-(2.0**127), 2.0**127, width=32)

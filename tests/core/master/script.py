@@ -13,6 +13,7 @@ import msgspec
 
 from rover_bus.events.checkpoint_facts import (
     HostManifestWritten,
+    HostPartDigested,
     HostPartFailed,
     HostPartMirrored,
     HostPartPersisted,
@@ -383,6 +384,13 @@ class Script:
                 problem=problem,
             )
         )
+
+    def do_digested(self, part: str, cut: str) -> list[str]:
+        """A daemon has made the digests of a staged part."""
+        cuts = self.decider.state.cuts
+        parts = cuts[int(cut)].parts.values() if int(cut) in cuts else []
+        host = next((place.host for place in parts if place.part == part), "h")
+        return self._notice(HostPartDigested(**{**self._of_cut(cut, part), "host": host}))
 
     def do_mirrored(self, part: str, cut: str, host: str) -> list[str]:
         """A daemon holds a copy of a part."""

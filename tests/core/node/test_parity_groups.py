@@ -13,8 +13,8 @@ import pytest
 
 from rover_bus.events.errors import NotEnoughMemory, RoverError
 from rover_bus.flash import parity_slots
-from rover_bus.flash.digests import digest_staged
 from rover_bus.flash.errors import NoCheckpoint, SlotsBusy
+from rover_bus.flash.lineage import digest_staged
 from rover_bus.flash.staged import find_staged, newest_staged
 from rover_bus.flash.store import FlashStore
 from rover_bus.node.groups import choose_groups

@@ -12,8 +12,8 @@ import pytest
 
 from rover_bus.events.errors import AccessDenied
 from rover_bus.flash import copies
-from rover_bus.flash.digests import digest_staged
 from rover_bus.flash.errors import BrokenCheckpoint, NoCheckpoint, StorageFailed
+from rover_bus.flash.lineage import digest_staged
 from rover_bus.flash.staged import find_staged, newest_staged
 from rover_bus.flash.store import FlashStore
 from rover_bus.node.peers import PartServer, PeerSource

@@ -24,6 +24,7 @@ from rover_bus.node.persisting import (
     decide,
     evolve,
     forget,
+    is_being_digested,
     next_wake_s,
     sources,
 )
@@ -108,7 +109,7 @@ def pinned(state, cut):
 
 def test_what_is_ordered_is_pinned_and_digested_before_it_is_stored(state):
     state = after(state, ordered(3, place(0), place(1, OTHER)))
-    assert doing(state) == [task("pin", 3)]
+    assert doing(state) == [task("pin", 3), task("digest", 3)]
     state = did(state, task("pin", 3))
     assert doing(state) == [task("digest", 3)]
     state = did(state, task("digest", 3))
@@ -138,7 +139,7 @@ def test_what_was_done_for_the_cut_that_a_slow_disk_writes_is_not_done_again_whe
 def test_an_order_of_a_lower_term_is_stale(state):
     state = after(state, ordered(3, term=2), ordered(4, term=1))
     assert state.stale == 1
-    assert doing(state) == [task("pin", 3)]
+    assert doing(state) == [task("pin", 3), task("digest", 3)]
 
 
 def test_the_same_order_again_changes_nothing(state):
@@ -184,7 +185,7 @@ def test_a_failure_that_cannot_pass_is_said_at_once_and_the_next_cut_is_stored(s
     state = did(pinned(state, 3), task("digest", 3))
     state = after(state, Begun(persist), Failed(persist, "not staged", False, 5.0))
     assert decide(state, 5.0) == [GiveUp(persist, "not staged")]
-    assert doing(after(state, GivenUp(persist), ordered(4)), 5.0) == [task("pin", 4)]
+    assert doing(after(state, GivenUp(persist), ordered(4)), 5.0) == [task("pin", 4), task("digest", 4)]
 
 
 def test_a_job_that_is_over_is_swept_until_nobody_holds_its_memory(state):
@@ -199,7 +200,7 @@ def test_a_job_that_is_over_is_swept_until_nobody_holds_its_memory(state):
 
 def test_after_a_restart_what_lies_in_memory_is_digested_and_the_newest_order_answered_again(state):
     state = after(state, ordered(3), Found("u1", "ps-0", 3, 0), Found("u2", "ps-0", 9, 0))
-    assert doing(state) == [task("pin", 3)]
+    assert doing(state) == [task("digest", 3), task("pin", 3)]
     state = did(state, task("pin", 3))
     assert doing(state) == [task("digest", 3)]
     assert doing(did(state, task("digest", 3))) == [task("persist", 3)]
@@ -324,15 +325,41 @@ def test_a_server_that_waits_for_its_part_is_not_kept_waiting_for_daemons_that_s
     assert now_s == pytest.approx(FETCH_PATIENCE_S, abs=1.0)
 
 
-def test_a_server_that_asks_gets_its_part_fetched_before_anything_else(state):
-    state = after(state, staged(3), Asked("ads", "u1", "ps-1", 2, 0))
+def test_a_server_that_asks_gets_its_part_fetched_before_any_other_copy_and_digests_wait_for_nothing(state):
+    state = after(
+        state, staged(3), registered(ME), registered(OTHER), digested(4), Asked("ads", "u1", "ps-1", 2, 0)
+    )
     fetch = task("fetch", 2, "ps-1")
-    assert doing(state) == [fetch]
+    assert doing(state) == [task("digest", 3), fetch]
     state = after(state, Begun(fetch), Failed(fetch, "nobody has it", False, 0.0))
     assert GiveUp(fetch, "nobody has it") in decide(state, 0.0)
     state = after(state, GivenUp(fetch))
     assert doing(state) == [task("digest", 3)]
-    assert doing(after(state, Asked("ads", "u1", "ps-1", 2, 0))) == [fetch]
+    assert doing(after(state, Asked("ads", "u1", "ps-1", 2, 0))) == [task("digest", 3), fetch]
+
+
+def test_the_youngest_cut_is_digested_first_also_when_it_is_closed_already(state):
+    """Without digests it is no source, whatever became of it on its way to storage."""
+    state = after(state, ordered(3), staged(4), superseded(4))
+    assert doing(state) == [task("digest", 4), task("pin", 3)]
+    state = did(state, task("digest", 4))
+    assert doing(state) == [task("pin", 3), task("digest", 3)]
+
+
+def test_a_part_that_is_staged_once_more_for_its_cut_is_digested_once_more(state):
+    state = did(after(state, staged(3)), task("digest", 3))
+    assert doing(state) == []
+    assert doing(after(state, staged(3))) == [task("digest", 3)]
+
+
+def test_digests_that_are_to_come_are_told_from_those_that_will_never_be(state):
+    digest = task("digest", 3)
+    state = after(state, staged(3))
+    assert is_being_digested(state, digest)
+    assert not is_being_digested(state, task("digest", 2))
+    failed = after(state, Begun(digest), Failed(digest, "damaged", False, 0.0))
+    assert not is_being_digested(failed, digest)
+    assert not is_being_digested(did(state, digest), digest)
 
 
 def test_what_a_server_was_refused_is_not_looked_for_again_when_newer_cuts_end(state):

@@ -15,7 +15,7 @@ from rover_bus.events import checkpoint_facts as cuts
 from rover_bus.events.checkpoints import ManifestContent, StoredPart
 from rover_bus.events.job import CheckpointSpec
 from rover_bus.flash.copies import open_exactly
-from rover_bus.flash.errors import BrokenCheckpoint, NoCheckpoint, SlotsBusy, StorageFailed
+from rover_bus.flash.errors import BrokenCheckpoint, NoCheckpoint, NotDigested, SlotsBusy, StorageFailed
 from rover_bus.flash.persist import list_manifests, restore
 from rover_bus.flash.storage import find_run
 from rover_bus.flash.store import FlashStore
@@ -151,7 +151,7 @@ def test_a_daemon_that_starts_anew_uses_what_its_former_life_finished_and_writes
 def test_nothing_is_stored_without_digests_or_when_memory_has_changed_since(host):
     here = host()
     here.stage(1)
-    with pytest.raises(BrokenCheckpoint, match="no digests yet"):
+    with pytest.raises(NotDigested, match="no digests yet"):
         here.do("persist", 1)
     here.do("digest", 1)
     staged = open_exactly(here.root / "u1", "ps-0", 0, 1)

@@ -6,9 +6,15 @@ import math
 
 import pytest
 
-from rover_bus.events.checkpoint_facts import HostPartMirrored, HostStorageSearched
-from rover_bus.events.checkpoints import PartReport
-from rover_bus.events.cut_log import CutFailed, CutOpened, CutStaged, CutSuperseded, PartAsked
+from rover_bus.events.checkpoint_facts import (
+    HostPartDigested,
+    HostPartFailed,
+    HostPartMirrored,
+    HostStorageSearched,
+    ServerRestored,
+)
+from rover_bus.events.checkpoints import PartReport, RestoreReport
+from rover_bus.events.cut_log import CutFailed, CutOpened, CutStaged, CutSuperseded, PartAsked, Restored
 from rover_bus.events.facts import HostLeft, JobStopRequested
 from rover_bus.events.job import CheckpointSpec, Dataset
 from rover_bus.events.log import (
@@ -21,7 +27,8 @@ from rover_bus.events.log import (
 from rover_bus.events.requests import HeartbeatRequest
 from rover_bus.events.search_log import SearchOrdered
 from rover_bus.master.cut import Cut, position, rewound
-from rover_bus.master.cutting import PARITY_PATIENCE_S
+from rover_bus.master.cut_publishing import PUBLISHERS
+from rover_bus.master.cutting import DIGEST_PATIENCE_S, PARITY_PATIENCE_S
 from rover_bus.master.ledger import Ledger
 from rover_bus.master.pacing import LEAST_S, MOST_S, interval_s, mean_time_between_losses_s
 
@@ -62,9 +69,18 @@ def stage(it, index, slots, cut, round=0):
     return it.ask(HeartbeatRequest(**it.who(index, "ps"), staged=report))
 
 
-def take(it, cut):
+def take(it, cut, digested=True):
     for index in range(2):
         stage(it, index, HALF[index], cut)
+    for part in ("ps-0", "ps-1") if digested else ():
+        digest(it, cut, part)
+
+
+def digest(it, cut, part):
+    """The daemon of the host that it was staged on makes the digests of a part."""
+    generation = it.state.cuts[cut].generation
+    named = {"host": "h", "job": "j", "uid": it.state.uid, "cut": cut, "generation": generation, "part": part}
+    it.notice(HostPartDigested(**named))
 
 
 # -- how often -------------------------------------------------------------------------------------------------------------
@@ -291,6 +307,111 @@ def test_two_servers_lost_one_after_the_other_go_back_together(it):
     for index in range(2):
         assert it.join("ps", index).restore.cut == 1
     assert it.state.phase == "training"
+
+
+# -- P12: without digests it is no source --------------------------------------------------------------------------------------
+
+
+def completes(it):
+    """What the servers are told to be complete: what is older may be overwritten."""
+    return it.beat(0, role="ps").cut.complete
+
+
+def test_p12_a_cut_is_complete_when_each_of_its_parts_has_digests(it):
+    commit(it, 1)
+    rest(it, 1)
+    take(it, 1, digested=False)
+    assert len(it.records(CutStaged)) == 1
+    assert completes(it) == 0
+    digest(it, 1, "ps-0")
+    assert completes(it) == 0
+    digest(it, 1, "ps-1")
+    assert completes(it) == 1
+
+
+def test_p12_the_cut_before_is_kept_until_the_newest_one_has_digests_and_the_next_one_waits(it):
+    commit(it, 1)
+    rest(it, 1)
+    take(it, 1)
+    commit(it, 1)
+    rest(it, 1)
+    take(it, 2, digested=False)
+    assert completes(it) == 1
+    assert sorted(it.state.cuts) == [1, 2]
+    commit(it, 1)
+    rest(it, DIGEST_PATIENCE_S - 2.0)
+    assert it.state.last_cut == 2, "its parts would be staged in the place of those that have no digests yet"
+    for part in ("ps-0", "ps-1"):
+        digest(it, 2, part)
+    rest(it, 1)
+    assert (it.state.last_cut, completes(it)) == (3, 2)
+
+
+def test_p12_without_a_daemon_cuts_go_on_in_the_place_of_the_one_that_has_no_digests(it):
+    commit(it, 1)
+    rest(it, 1)
+    take(it, 1)
+    commit(it, 1)
+    rest(it, 1)
+    take(it, 2, digested=False)
+    commit(it, 1)
+    rest(it, DIGEST_PATIENCE_S + 1.0)
+    assert (it.state.last_cut, completes(it)) == (3, 1)
+
+
+def test_p12_a_part_that_is_staged_once_more_needs_digests_of_its_own(it):
+    commit(it, 1)
+    rest(it, 1)
+    stage(it, 0, [(0, 2040)], 1)
+    digest(it, 1, "ps-0")
+    stage(it, 1, [(2048, 4096)], 1)
+    digest(it, 1, "ps-1")
+    stage(it, 0, [(0, 2048)], 1, round=1)
+    assert len(it.records(CutStaged)) == 1
+    assert completes(it) == 0
+    digest(it, 1, "ps-0")
+    assert completes(it) == 1
+
+
+def test_p12_damage_that_is_found_while_a_part_is_digested_ends_its_cut_and_the_one_before_is_gone_back_to(
+    it,
+):
+    commit(it, 1)
+    rest(it, 1)
+    take(it, 1)
+    commit(it, 1)
+    rest(it, 1)
+    take(it, 2, digested=False)
+    named = {"host": "h", "job": "j", "uid": it.state.uid, "cut": 2, "generation": 0, "part": "ps-0"}
+    it.notice(HostPartFailed(**named, step="digest", reason="bytes 0 to 9 of 0.0 are not what was written"))
+    assert "bytes 0 to 9 of 0.0" in it.records(CutFailed)[-1].reason
+    it.exit(it.planned("ps", 0))
+    assert it.records(Rewound)[-1].cut == 1
+
+
+def test_p12_a_server_that_finds_no_source_of_the_newest_cut_goes_back_to_the_one_before_and_the_cost_is_told(
+    it,
+):
+    commit(it, 1)
+    rest(it, 1)
+    take(it, 1)
+    commit(it, 2)
+    rest(it, 1)
+    take(it, 2, digested=False)
+    commit(it, 3)
+    it.exit(it.planned("ps", 0))
+    assert [(each.cut, each.samples_again) for each in it.records(Rewound)] == [(2, 30)]
+    it.join("ps", 0)
+    refused = RestoreReport(cut=2, problem="ps-0.1.slot: cut 2 has no digests yet")
+    it.ask(HeartbeatRequest(**it.who(0, "ps"), restored=refused))
+    assert [(each.cut, each.samples_again) for each in it.records(Rewound)] == [(2, 30), (1, 20)]
+    it.join("ps", 0)
+    done = RestoreReport(cut=1, source="memory", rows=7, refused=["memory: bytes 0 to 9 of 0.0"])
+    it.ask(HeartbeatRequest(**it.who(0, "ps"), restored=done))
+    [record] = it.records(Restored)
+    [told] = PUBLISHERS[Restored]("j", record, it.state, 1)
+    assert isinstance(told, ServerRestored)
+    assert (told.cut, told.samples_again, told.refused) == (1, 50, ["memory: bytes 0 to 9 of 0.0"])
 
 
 # -- ends --------------------------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import tempfile
+import time
 from pathlib import Path
 
 import msgspec
@@ -14,6 +15,9 @@ import pytest
 from rover_bus.events.checkpoints import CutOrder, PartPlace, RestoreOrder
 from rover_bus.events.errors import InputError, Refused
 from rover_bus.events.requests import ServerAddress
+from rover_bus.flash.copies import open_exactly
+from rover_bus.flash.errors import SlotsBusy
+from rover_bus.flash.lineage import digest_staged
 from rover_bus.ps import snapshots, spec
 from rover_bus.ps.core import ServerCore
 from rover_bus.ps.flash_memory import FlashMemory
@@ -205,6 +209,16 @@ def stage(stager, core, cut, complete=0):
     return stager.staged
 
 
+def digest(root, cut):
+    """The daemon of the host makes the digests of what was staged: from then on it is a source."""
+    while True:
+        try:
+            digest_staged(open_exactly(root / "u", "ps-0", 0, cut))
+            return
+        except SlotsBusy:  # its touched-link is written behind training's back
+            time.sleep(0.01)
+
+
 def order_of(cut, core):
     place = PartPlace(part="ps-0", index=0, incarnation=1, host="h", slots=list(core.snapshot().slots))
     return RestoreOrder(uid="u", history=5, generation=0, cut=cut, parts=[place])
@@ -222,6 +236,7 @@ def test_the_next_life_of_a_server_finds_what_the_former_staged(trained, root):
     for cut in range(2, 7):  # tables outgrow their slots meanwhile
         train(parameters, 30 * cut, 30 * cut + 30)
         copied = stage(stager, core, cut, complete=cut - 1).copied_bytes
+        digest(root, cut)
         digests[cut] = sums(core.tables)
     assert copied > 0
     assert whole > 0
@@ -259,6 +274,7 @@ def test_touched_rows_alone_are_copied_again(make_cluster, root):
         parameters.push(BatchKey(0, cut), {"big": np.ones_like(pulled["big"])})
         parameters.flush()
         copied.append(stage(stager, core, cut, complete=cut - 1).copied_bytes)
+        digest(root, cut)
     assert copied[-1] < copied[0] / 50
     new = ServerCore(0, 2)
     new.admit(history=0, generation=1, state="cut:5", seed=7)
@@ -274,6 +290,7 @@ def test_training_a_restored_server_does_not_change_what_is_staged(trained, root
     [core] = cluster.cores.values()
     stager = Stager(FlashMemory(root, "u", 0, 5), lambda: 0.0)
     stage(stager, core, 1)
+    digest(root, 1)
     stager.memory.close()
     before = sums(core.tables)
     for _ in range(2):

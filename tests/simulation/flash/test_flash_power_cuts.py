@@ -200,6 +200,8 @@ def test_the_next_process_goes_on_from_what_a_dead_writer_left(root, monkeypatch
     for cut in range(1, 2 * len(deaths) + 1):
         store = FlashStore("job", root=root, threads=1, background=False)
         store.prepare(state)
+        if cut > 1:
+            store.restore().close()  # the state comes from there: its next save is linked to it
         state["mlp"] += 1
         if cut % 2:
             store.save(state, cut)
