@@ -13,12 +13,13 @@ from rover_bus.cli.entry import main
 from rover_bus.events.errors import InputError
 from rover_bus.flash.errors import NoCheckpoint, StorageFailed
 from rover_bus.flash.location import below, open_files, parse_location
-from rover_bus.flash.manifest import Manifest, PartChain
+from rover_bus.flash.manifest import Manifest, PartChain, second_path
 from rover_bus.flash.objects import ObjectFiles
 from rover_bus.flash.part import Content, Identity
 from rover_bus.flash.persist import drain, persist_part, publish, restore, verify
-from rover_bus.flash.retention import prune
+from rover_bus.flash.retention import ReadBack, free_damaged, list_damaged, prune
 from rover_bus.flash.storage import find_run, list_runs, run_path, survey
+from rover_bus.node.storing import prune_run, search_run
 
 obstore = pytest.importorskip("obstore")
 from_url = pytest.importorskip("obstore.store").from_url
@@ -109,8 +110,33 @@ def test_what_retention_gives_up_goes_with_what_is_left_of_uploads(bucket):
     files = open_files(run_path(bucket, "ads", "u1"))
     prune(files, manifests[2:])
     assert [item.cut for item in [restore(files)[0]]] == [3]
-    assert files.list("manifests") == [manifests[2].path]
+    assert files.list("manifests") == sorted([manifests[2].path, second_path(manifests[2].path)])
     assert files.list("parts") == [manifests[2].parts[0].files[0].path]
+
+
+def test_damaged_checkpoints_are_set_aside_searched_past_and_freed_on_request_only(bucket):
+    manifests = [store(cut) for cut in (1, 2, 3, 4)]
+    objects = from_url(f"{bucket}/ads.u1")
+    for copy in (manifests[3].path, second_path(manifests[3].path)):
+        obstore.put(objects, copy, b"")
+    obstore.put(objects, manifests[0].path, b"")  # one copy of two costs nothing
+    part = manifests[2].parts[0].files[0].path
+    raw = bytearray(obstore.get(objects, part).bytes())
+    raw[5_000_000] ^= 1
+    obstore.put(objects, part, bytes(raw))
+    run = find_run(bucket, "ads")
+    found, there, refused = search_run(run, 1, {(0, 3)}, 0, 0)
+    assert (found.cut, found.path, there, len(refused)) == (2, f"{BUCKET}/ads.u1", 4, 1)
+    aside = prune_run(find_run(bucket, "ads"), 2, 0, ReadBack())
+    assert sorted(item.cut for item in aside) == [3, 4]
+    run = find_run(bucket, "ads")
+    assert ([item.manifest.cut for item in survey(run)[0]], survey(run)[1]) == ([2, 1], [])
+    assert [item.cut for item in list_damaged(run.files)] == [4, 3]
+    assert len(run.files.list("damaged/parts")) == 2
+    prune_run(run, 1, 0, ReadBack())
+    assert len(find_run(bucket, "ads").files.list("damaged/parts")) == 2
+    free_damaged(find_run(bucket, "ads").files)
+    assert find_run(bucket, "ads").files.list("damaged") == []
 
 
 def test_people_list_verify_restore_and_prune_by_address(bucket, monkeypatch, capsys, tmp_path):
