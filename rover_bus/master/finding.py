@@ -22,6 +22,7 @@ from rover_bus.master.searching import PATIENCE_S, TRIES, SearchClock
 from rover_bus.master.state import Search, State
 
 Consequences = Generator[Record, None, None]
+MOST_SAID = 10  # reasons in one line; the fact has all of them
 
 
 def tick(state: State, clock: SearchClock, now: float, commands: Commands) -> Consequences:
@@ -98,7 +99,7 @@ def _give_up(
         lines = [f"cut {search.wanted} cannot be restored", *lines]
     choice = state.spec.on_no_usable_checkpoint
     yield NoneUsable(search=search.number, choice=choice, problems=lines, cause=cause)
-    detail = f"{search.detail}; no checkpoint can be restored: {'; '.join(lines) or 'storage is empty'}"
+    detail = f"{search.detail}; no checkpoint can be restored: {'; '.join(lines[:MOST_SAID]) or 'storage is empty'}"
     if choice == "fail":
         yield from lifecycle.end(state, "failed", "no_usable_checkpoint", detail, cause)
     elif choice == "restart":
