@@ -26,6 +26,7 @@ from rover_bus.master.ledger import Holder, Ledger
 from rover_bus.master.progress import report_progress
 from rover_bus.master.sizing import lease_batches, share_left
 from rover_bus.master.state import State
+from rover_bus.master.stream import Partition
 from rover_bus.master.watch import Watch
 
 Steps = Generator[Record, None, Reply | Hold | None]
@@ -58,7 +59,7 @@ def lease(state: State, request: LeaseRequest, watch: Watch, now: float) -> Step
                 worker=request.member.index, incarnation=request.member.incarnation, tokens=forgotten
             )
     if ledger.streams is not None:
-        yield from _seal(state, request)
+        yield from _seal(state, request, watch)
     if ledger.complete:
         yield from lifecycle.close_epoch(state, causes.request(request.member, number))
     tokens: list[int] = []
@@ -161,16 +162,22 @@ def _room(ledger: Ledger, request: LeaseRequest, holder: Holder, watch: Watch) -
     return room if held else max(room, 1)
 
 
-def _seal(state: State, request: LeaseRequest) -> Generator[Record, None, None]:
+def _seal(state: State, request: LeaseRequest, watch: Watch) -> Generator[Record, None, None]:
+    """End partitions behind the last record that any worker has reported, or was granted: one of them may see fewer than others.
+
+    A report beyond a seal moves the seal, as long as the epoch is open.
+    """
     ledger = state.ledger
     assert ledger is not None
     assert ledger.streams is not None
-    for partition in request.sealed:
-        part = ledger.streams.partitions.get(partition)
-        if (part is None or part.end < 0) and partition in request.high_water:
-            yield Sealed(
-                partition=partition, end_offset=request.high_water[partition], cause=f"{request.member}"
-            )
+    watch.note_readable(request.high_water)
+    for partition in sorted(request.high_water):
+        part = ledger.streams.partitions.get(partition) or Partition()
+        if part.end < 0 and partition not in request.sealed:
+            continue
+        end = max(watch.readable[partition], part.assigned)
+        if end > part.end and (part.end < 0 or not ledger.complete):
+            yield Sealed(partition=partition, end_offset=end, cause=f"{request.member}")
 
 
 def leased(state: State, request: LeaseRequest, answers: list[int], tokens: list[int]) -> LeaseReply:

@@ -56,7 +56,7 @@ class Streams:
         counts: list[int] = []
         spans: list[Span] = []
         for partition in sorted(high_water, key=lambda p: (self._assigned(p) - high_water[p], p)):
-            offset, high = self._assigned(partition), high_water[partition]
+            offset, high = self._assigned(partition), self._bounded(partition, high_water[partition])
             while offset < high and len(firsts) < wanted:
                 end = min(high, offset + size * self.batch_size)
                 count = -(-(end - offset) // self.batch_size)
@@ -66,6 +66,11 @@ class Streams:
                 next_batch += count
                 offset = end
         return firsts, counts, spans
+
+    def _bounded(self, partition: str, high: int) -> int:
+        """Return a high water no further than the seal: nothing is granted behind the end."""
+        part = self.partitions.get(partition)
+        return min(high, part.end) if part is not None and part.end >= 0 else high
 
     def _assigned(self, partition: str) -> int:
         part = self.partitions.get(partition)

@@ -7,6 +7,7 @@ gap between two of its looks exceeds one interval, or while the bus is away, all
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from rover_bus.events.identity import Member
 from rover_bus.master.sizing import is_known
@@ -27,6 +28,12 @@ class Watch:
         self._rates: dict[int, float] = {}  # batches a second, by worker index, where one is known
         self._total_rate = 0.0
         self._moved: dict[int, float] = {}  # when a worker last got or committed something
+        self.readable: dict[str, int] = {}  # records of a stream's partition that some worker has reported
+
+    def note_readable(self, high_water: Mapping[str, int]) -> None:
+        """A worker says how many records of each partition it can read; others may see fewer."""
+        for partition, records in high_water.items():
+            self.readable[partition] = max(records, self.readable.get(partition, 0))
 
     def touch(self, worker: int, now: float) -> None:
         """A worker reported progress between its lease requests."""
