@@ -55,6 +55,7 @@ from rover_bus.events.facts import (
     HostRegistered,
     JobEnded,
     JobFact,
+    JobForgotten,
     JobReported,
     JobStopRequested,
     JobSubmitted,
@@ -87,7 +88,7 @@ class BusRegained(msgspec.Struct, frozen=True):
     """Samples may come again."""
 
 
-class TookOver(msgspec.Struct, frozen=True):
+class BrainTookOver(msgspec.Struct, frozen=True):
     """This Brain leads from now on. `failing`: rules to switch off, and why."""
 
     began: BrainTermBegun
@@ -142,7 +143,7 @@ class BrainDecider:
 
     def _steps(self, input: Any, now: float) -> Steps:
         match input:
-            case TookOver(began=began):
+            case BrainTookOver(began=began):
                 self.watch = Watch()
                 yield began
                 yield from self._switch_rules(input)
@@ -186,6 +187,9 @@ class BrainDecider:
                 known = state.jobs.get(job)
                 if known is None or known.uid != uid:
                     yield JobSeen(job=job, uid=uid, spec=spec, cause=cause)
+            case JobForgotten(job=job, uid=uid):
+                if job in state.jobs and state.jobs[job].uid == uid:  # its end was not heard
+                    yield JobGone(job=job, cause=cause)
             case JobFact(job=job) if job in state.jobs:
                 yield from self._notice_job(fact, state.jobs[job], cause, now)
 
@@ -272,7 +276,7 @@ class BrainDecider:
             return
         yield from apart(named, steps)
 
-    def _switch_rules(self, input: TookOver) -> Steps:
+    def _switch_rules(self, input: BrainTookOver) -> Steps:
         """Switch off what has failed, and on again what failed under another release."""
         state, release, jobs = self.state, input.release, list(self.state.jobs)
         for rule, off in list(state.rules_off.items()):
@@ -466,7 +470,7 @@ class BrainDecider:
         log_sequence: int,
         failing: Mapping[str, str] = NO_RULES,
         release: str = "",
-    ) -> TookOver:
+    ) -> BrainTookOver:
         history = self.state.history if self.state.history and not log_lost else self._new_history
         mode, quotas = self._started_with
         began = BrainTermBegun(
@@ -477,7 +481,7 @@ class BrainDecider:
             mode=mode,
             quotas=quotas,
         )
-        return TookOver(began, dict(failing), release)
+        return BrainTookOver(began, dict(failing), release)
 
     def noticed(self, fact: Fact, cause: str) -> tuple[Fact, str]:
         return fact, cause

@@ -32,7 +32,7 @@ from rover_bus.brain.log import (
     WindowClosed,
     Withheld,
 )
-from rover_bus.brain.state import WINDOWS_KEPT, Change, KnownJob, RuleOff, State, Tried
+from rover_bus.brain.state import WINDOWS_KEPT, BrainRuleOff, Change, KnownJob, State, Tried
 from rover_bus.events.facts import (
     ClusterModeSet,
     JobPaused,
@@ -79,7 +79,7 @@ def evolve(state: State, record: Record) -> None:
         case BrainRuleSwitched(rule=rule, off=False):
             state.rules_off.pop(rule, None)
         case BrainRuleSwitched(rule=rule):
-            state.rules_off[rule] = RuleOff(record.release, record.why, record.job)
+            state.rules_off[rule] = BrainRuleOff(record.release, record.why, record.job)
         case JobGone(job=job, past=past):
             state.jobs.pop(job, None)
             state.rules_off = {rule: off for rule, off in state.rules_off.items() if off.job != job}

@@ -18,6 +18,7 @@ from rover_bus.events.streams import KEEP_LOG, KeepLog
 FOLLOWED = (
     "job.submitted",
     "job.ended",
+    "job.forgotten",
     "job.reported",
     "job.paused",
     "job.resumed",

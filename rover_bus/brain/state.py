@@ -127,7 +127,7 @@ class KnownJob(msgspec.Struct):
         )
 
 
-class RuleOff(msgspec.Struct):
+class BrainRuleOff(msgspec.Struct):
     """A rule that is left out by this release. `job` "": for all jobs."""
 
     release: str
@@ -152,7 +152,7 @@ class State(msgspec.Struct):
     started_quotas: dict[str, Budget] = {}
     said_mode: PlanMode | None = None  # what a person said since then
     said_quotas: dict[str, Budget | None] = {}  # None: as much as they like
-    rules_off: dict[str, RuleOff] = {}  # by name, and of what job
+    rules_off: dict[str, BrainRuleOff] = {}  # by name, and of what job
 
     @property
     def mode(self) -> PlanMode:

@@ -34,6 +34,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "move": ("move", "Move slots of parameters between the servers of a running job."),
         "stop": ("stop", "Let a job finish what it holds, and end."),
         "cancel": ("stop", "End a job at once."),
+        "forget": ("forget", "Remove everything that is kept of an ended job."),
     },
     "What happened, and why": {
         "events": ("events", "Print facts as they happened; --follow waits for more."),

@@ -21,6 +21,7 @@ from rover_bus.events.facts import (
     Fact,
     JobEnded,
     JobFact,
+    JobForgotten,
     JobReported,
     JobSubmitted,
     MasterElected,
@@ -30,6 +31,7 @@ from rover_bus.events.facts import (
     RuleSwitchedOff,
     RuleSwitchedOn,
 )
+from rover_bus.events.job import JobSpec
 from rover_bus.events.reading import read_fact
 from rover_bus.events.streams import FACTS
 
@@ -103,6 +105,8 @@ class JobView:
     submitted_ms: int = 0
     ended_ms: int = 0
     summary: dict[str, Any] = field(default_factory=dict)
+    spec: JobSpec | None = None
+    forgotten: bool = False  # what is left of a job that was forgotten is no job
     rules_off: dict[str, str] = field(default_factory=dict)  # by name, why
     checkpoints: CheckpointDelay = field(default_factory=CheckpointDelay)
 
@@ -112,6 +116,9 @@ class JobView:
         match fact:
             case JobSubmitted(uid=uid, spec=spec):
                 self.uid, self.epochs, self.submitted_ms = uid, spec.data.epochs, time_ms
+                self.spec = spec
+            case JobForgotten():
+                self.forgotten = True
             case MasterElected(term=term, holder=holder):
                 self.term, self.leader = term, holder
                 self.state = "starting" if self.state == "submitted" else self.state
@@ -161,7 +168,7 @@ async def read_jobs(
             views[fact.job].checkpoints.take(fact, time_ms)
         elif isinstance(fact, JobFact):
             views.setdefault(fact.job, JobView(fact.job)).take(fact, time_ms)
-    return views
+    return {name: view for name, view in views.items() if view.submitted_ms or not view.forgotten}
 
 
 async def read_submissions(bus: Bus) -> list[str]:

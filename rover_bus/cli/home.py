@@ -48,6 +48,7 @@ class StackRecord:
     secret_file: str
     embedded: bool = True
     sync: str = "default"
+    store_limit_bytes: int = 0  # of its own broker
     home: str = ""
 
 

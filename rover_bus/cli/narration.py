@@ -36,6 +36,8 @@ def _tell_job(fact: Fact) -> str:
             )
         case facts.JobEnded(state=state, reason=reason, detail=detail):
             return f"{state}{_because(reason)}{f': {detail}' if detail else ''}"
+        case facts.JobForgotten(by=by, reason=reason):
+            return f"forgotten{f' by {by}' if by else ''}{_because(reason)}"
         case facts.MasterElected(holder=holder, term=term, replayed_records=replayed):
             return f"{holder} leads, term {term}, after replaying {replayed} records"
         case facts.PlanProposed(plan=plan, reason=reason, by=by):

@@ -61,6 +61,8 @@ class Settings:
     plan_mode: str
     quotas: list[str]
     keep_log: str
+    keep_jobs_s: float
+    keep_bytes: int
     ready_file: str
 
 
@@ -98,6 +100,8 @@ def read_settings(arguments: list[str] | None = None) -> Settings:
         "--quota", dest="quotas", action="append", default=[], metavar="TENANT=CORES[:MEMORY]"
     )
     parser.add_argument("--keep-log", default=write_keep_log(KEEP_LOG), metavar="AGE[:SIZE]")
+    parser.add_argument("--keep-jobs-s", type=float, default=0.0)
+    parser.add_argument("--keep-bytes", type=int, default=0)
     parser.add_argument("--with-parent", action="store_true")
     parser.add_argument("--ready-file", default="")
     return Settings(**vars(parser.parse_args(arguments)))
@@ -191,6 +195,8 @@ def wall_ms() -> int:
 
 
 async def _serve_brain(bus: NatsBus, settings: Settings, stop: asyncio.Event) -> None:
+    from rover_bus.brain.ended_jobs import KeepJobs
+    from rover_bus.brain.keeping import keep_within
     from rover_bus.brain.service import build_brain
     from rover_bus.cli.quotas import parse_quotas
 
@@ -210,8 +216,22 @@ async def _serve_brain(bus: NatsBus, settings: Settings, stop: asyncio.Event) ->
         )
         return shell
 
+    leading: list[Shell] = []
+
+    def build_and_note() -> Shell:
+        leading[:] = [build()]
+        return leading[0]
+
+    retention = KeepJobs(settings.keep_jobs_s, settings.keep_bytes)
+    keeping = asyncio.create_task(
+        keep_within(bus, retention, lambda: any(shell.leading for shell in leading), wall_ms)
+    )
     _tell_ready(settings)
-    await _lead_again_and_again(build, stop)
+    try:
+        await _lead_again_and_again(build_and_note, stop)
+    finally:
+        keeping.cancel()
+        await asyncio.gather(keeping, return_exceptions=True)
 
 
 async def _serve_master(bus: NatsBus, settings: Settings, stop: asyncio.Event) -> None:
@@ -258,6 +278,7 @@ async def _serve_daemon(bus: NatsBus, settings: Settings, stop: asyncio.Event) -
 async def _serve_ps(bus: NatsBus, settings: Settings, stop: asyncio.Event) -> None:
     from rover_bus.events.identity import Member
     from rover_bus.flash.places import host_root
+    from rover_bus.node.layout import parts_directory
     from rover_bus.ps.service import serve_job
 
     incarnation = int(os.environ.get("ROVER_INCARNATION", "0"))
@@ -276,11 +297,6 @@ async def _serve_ps(bus: NatsBus, settings: Settings, stop: asyncio.Event) -> No
         )
     )
     await _until(stop, serving)
-
-
-def parts_directory(node_directory: str | Path, job: str) -> Path:
-    """Return where the servers of a job on this host write their parts of the model."""
-    return Path(node_directory) / "parts" / job
 
 
 _ROLES: dict[str, Callable[[NatsBus, Settings, asyncio.Event], Awaitable[None]]] = {

@@ -60,6 +60,8 @@ class RunningStack:
         max_file_store_bytes: int = 0,
         disposable: bool = False,
         plan_mode: str = "auto",
+        keep_jobs_s: float = 0.0,
+        keep_bytes: int = 0,
         quotas: Sequence[str] = (),
         keep_log: KeepLog = KEEP_LOG,
         brain: bool = True,
@@ -77,6 +79,7 @@ class RunningStack:
         self._with_brain, self._bind = brain, check_bind(bind)
         self._brain = ["--plan-mode", plan_mode, *(word for quota in quotas for word in ("--quota", quota))]
         self._keep_log = ["--keep-log", write_keep_log(keep_log)]
+        self._keep_jobs_s, self._keep_bytes = keep_jobs_s, keep_bytes
         self._lock = -1
         self.broker: EmbeddedBroker | None = None
         self.services: dict[str, Service] = {}
@@ -109,6 +112,7 @@ class RunningStack:
             secret_file=str(self.secret_file),
             embedded=self.broker is not None,
             sync=self._sync,
+            store_limit_bytes=self.broker.store_limit_bytes() if self.broker else 0,
             home=str(self.home.root),
         )
 
@@ -211,7 +215,8 @@ class RunningStack:
         node = ["--dir", str(self.home.node), "--storage", str(self.home.checkpoints)]
         node += ["--orphan-s", str(self._orphan_s), "--bind", self._bind]
         if self._with_brain:
-            self.services["brain"] = self._service("brain", [*common, *self._brain, *self._keep_log])
+            brain = [*common, *self._brain, *self._keep_log, *self._retention()]
+            self.services["brain"] = self._service("brain", brain)
         self.services["daemon"] = self._service("daemon", [*common, *node, *self._keep_log])
         for service in self.services.values():
             service.start()
@@ -223,6 +228,11 @@ class RunningStack:
             tended += [_MendedBroker(self.broker), _WatchedDisk(self.broker, _complain)]
         self._supervisor = Supervisor(tended, _complain)
         self._supervisor.start()
+
+    def _retention(self) -> list[str]:
+        """How long ended jobs are kept, and how much all may take; where nothing is said, half of what our own broker may store."""
+        keep_bytes = self._keep_bytes or (self.broker.store_limit_bytes() // 2 if self.broker else 0)
+        return ["--keep-jobs-s", str(self._keep_jobs_s), "--keep-bytes", str(keep_bytes)]
 
     def _kill_members(self) -> None:
         """Kill what the daemon was told to drain; it waits for their shims and starts nothing any more."""
@@ -280,7 +290,8 @@ class _WatchedDisk:
         if not self._said:
             self._said = True
             self._say(
-                f"the disk below {directory} is full: commits wait, nothing is lost; make room, it goes on by itself"
+                f"the disk below {directory} is full: commits wait, nothing is lost; make room "
+                "(`rover forget JOB` removes an ended job), it goes on by itself"
             )
         if shutil.disk_usage(directory).free > ROOM_BYTES:
             self._broker.kill()

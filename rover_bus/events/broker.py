@@ -227,7 +227,7 @@ class EmbeddedBroker:
             self._process, self._keeper = _spawn(command, lock.fileno(), said.fileno())
 
     def _configuration(self) -> str:
-        limits = f"  max_file_store: {self._max_file_store_bytes or self._share_of_disk()}\n"
+        limits = f"  max_file_store: {self.store_limit_bytes()}\n"
         if self._max_memory_store_bytes:
             limits += f"  max_memory_store: {self._max_memory_store_bytes}\n"
         sync = "  sync_interval: always\n" if self.sync == "always" else ""
@@ -254,6 +254,10 @@ class EmbeddedBroker:
             process.kill()
         keeper.join()
         self._process = self._keeper = None
+
+    def store_limit_bytes(self) -> int:
+        """Return the most that the store may hold on disk."""
+        return self._max_file_store_bytes or self._share_of_disk()
 
     def _share_of_disk(self) -> int:
         """Return the bytes the store may grow to: a share of the disk, what it already holds included.

@@ -138,6 +138,9 @@ class Bus(Protocol):
     async def purge(self, stream: str, subject: str, *, before: int | None = None) -> None:
         """Delete messages on a subject, those below sequence `before` or all."""
 
+    async def size(self, stream: str) -> int:
+        """Return the bytes that a stream holds."""
+
     async def get(self, bucket: str, key: str) -> Entry | None:
         """Return the present value, None when absent, deleted or expired."""
 

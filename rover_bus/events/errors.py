@@ -132,6 +132,12 @@ class WrongSequence(BusError):
     retry = False
 
 
+MAKE_ROOM = (
+    "To free space: `rover forget JOB` removes an ended job (`rover doctor` names the oldest), "
+    "`rover up --max-store` raises the limit; then everything goes on"
+)
+
+
 class StreamFull(BusError):
     """The stream or its disk is full: nothing was stored. Free space, then the same append will pass (P21)."""
 

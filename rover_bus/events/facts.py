@@ -80,6 +80,13 @@ class JobEnded(JobFact, frozen=True, kw_only=True, tag="job.ended.v1"):
     summary: dict[str, Any] = {}
 
 
+class JobForgotten(JobFact, frozen=True, kw_only=True, tag="job.forgotten.v1"):
+    """An ended job is gone from the broker: its log, its facts, its samples. Daemons remove what they keep of this `uid`."""
+
+    uid: Uid
+    reason: str = ""
+
+
 class MasterElected(JobFact, frozen=True, kw_only=True, tag="master.elected.v1"):
     """A master leads with a new term. `replayed_records` is what it had to read to know the job."""
 
@@ -447,6 +454,7 @@ FACTS: tuple[type[Fact], ...] = (
     JobOpened,
     JobStopRequested,
     JobEnded,
+    JobForgotten,
     JobReported,
     MasterElected,
     RuleSwitchedOff,

@@ -183,6 +183,9 @@ class MemoryBus:
     async def purge(self, stream: str, subject: str, *, before: int | None = None) -> None:
         await self._call(lambda: self._stream(stream).purge(subject, before), f"purge {subject}")
 
+    async def size(self, stream: str) -> int:
+        return await self._call(lambda: self._stream(stream).size_bytes, f"look at {stream}")
+
     async def get(self, bucket: str, key: str) -> Entry | None:
         return await self._call(lambda: self._bucket(bucket).entries.get(key), f"get {bucket} {key}")
 

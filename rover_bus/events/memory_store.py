@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from heapq import merge
 
 from rover_bus.events.bus import Entry, Headers, Stored
-from rover_bus.events.errors import StreamFull, WrongSequence
+from rover_bus.events.errors import MAKE_ROOM, StreamFull, WrongSequence
 from rover_bus.events.streams import StreamSpec
 from rover_bus.events.subjects import matches
 
@@ -134,7 +134,7 @@ class MemoryStream:
             return
         if spec.discard == "new":
             raise StreamFull(
-                f"stream {spec.name} holds its {spec.max_bytes} bytes: purge it or raise its limit"
+                f"stream {spec.name} holds its {spec.max_bytes} bytes: nothing was stored. {MAKE_ROOM}"
             )
         while self.messages and self.size_bytes + size > spec.max_bytes:
             self._remove(next(iter(self.messages)))

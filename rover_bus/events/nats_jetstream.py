@@ -16,7 +16,7 @@ import msgspec
 
 from rover_bus.events.bus import Entry, Headers, Stored
 from rover_bus.events.envelope import MESSAGE_ID
-from rover_bus.events.errors import AccessDenied, BusError, InputError, StreamFull, WrongSequence
+from rover_bus.events.errors import MAKE_ROOM, AccessDenied, BusError, InputError, StreamFull, WrongSequence
 from rover_bus.events.streams import BucketSpec, StreamSpec
 
 API = "$JS.API"
@@ -64,6 +64,15 @@ class RawMessage(msgspec.Struct, frozen=True):
 class StreamState(msgspec.Struct, frozen=True):
     last_seq: int = 0
     subjects: dict[str, int] | None = None  # only where a filter asked for them, and found some
+    messages: int = 0
+    bytes: int = 0
+
+
+class StoreUsage(msgspec.Struct, frozen=True):
+    """Bytes on disk of all streams, and the account's limit; 0: it has none of its own."""
+
+    stored_bytes: int
+    limit_bytes: int
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -77,6 +86,8 @@ class Answer(msgspec.Struct, frozen=True):
     delivered: Delivered = Delivered()
     config: dict[str, Any] = {}
     state: StreamState = StreamState()
+    storage: int = 0
+    limits: dict[str, Any] = {}
 
 
 _decoder = msgspec.json.Decoder(Answer)
@@ -97,7 +108,7 @@ def refuse(error: ApiError, what: str) -> NoReturn:
     if error.err_code in WRONG_SEQUENCE:
         raise WrongSequence(f"{what}: {said}: read the tail before going on")
     if error.err_code in FULL:
-        raise StreamFull(f"{what}: {said}: nothing was stored; free space or raise the limit, then repeat it")
+        raise StreamFull(f"{what}: {said}: nothing was stored. {MAKE_ROOM}")
     if error.err_code == NO_STREAM:
         raise BusError(
             f"{what}: the stream or bucket does not exist: call ensure first (`rover doctor` says what is missing)"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from rover_bus.events import nats_jetstream as jetstream
@@ -150,6 +151,26 @@ class NatsStorage(ABC):
     async def purge(self, stream: str, subject: str, *, before: int | None = None) -> None:
         body = {"filter": subject} if before is None else {"filter": subject, "seq": before}
         await self.api(f"STREAM.PURGE.{stream}", body, f"purge {subject}")
+
+    async def size(self, stream: str) -> int:
+        return (await self.api(f"STREAM.INFO.{stream}", None, f"look at {stream}")).state.bytes
+
+    async def usage(self) -> jetstream.StoreUsage:
+        """Return what is stored in all streams on disk, and the limit where the account has one (`rover doctor`)."""
+        answer = await self.api("INFO", None, "look at the store")
+        return jetstream.StoreUsage(answer.storage, max(int(answer.limits.get("max_storage", 0)), 0))
+
+    async def growth(self, stream: str, within_s: float) -> float:
+        """Return how many bytes a second a stream took in of late, from the messages of so many seconds and its mean message."""
+        info = await self.api(f"STREAM.INFO.{stream}", None, f"look at {stream}")
+        since = datetime.now(UTC) - timedelta(seconds=within_s)
+        config = jetstream.consumer_config(
+            [">"], deliver_policy="by_start_time", opt_start_time=since.isoformat()
+        )
+        body = {"stream_name": stream, "config": config}
+        created = await self.api(f"CONSUMER.CREATE.{stream}", body, f"look at {stream}")
+        self.send(f"{jetstream.API}.CONSUMER.DELETE.{stream}.{created.name}", b"")
+        return created.num_pending * info.state.bytes / max(info.state.messages, 1) / within_s
 
     async def ensure(self, streams: Iterable[StreamSpec], buckets: Iterable[BucketSpec]) -> None:
         """Create the streams and buckets that are not there; again after every reconnection, since memory forgets.

@@ -18,6 +18,7 @@ from rover_bus.events.facts import (
     BrainFact,
     ClusterFact,
     HostFact,
+    JobForgotten,
     JobPauseRequested,
     JobResumeRequested,
     JobStopRequested,
@@ -42,6 +43,7 @@ ASKED: tuple[type[Fact], ...] = (
     PlanRejected,
     PlanModeSet,
     SlotsMoveRequested,
+    JobForgotten,
 )
 BRAIN = "brain"  # the origin of the Brain's facts, in their ids
 NAMES = ("job", "uid", "part")  # of a host's fact: they become paths

@@ -81,6 +81,11 @@ def member_profile(job: str, role: str, index: int) -> str:
     return f"rover.profile.{name(job, 'job')}.{name(role)}.{index}"
 
 
+def member_profiles(job: str) -> str:
+    """Filter for the samples of all members of a job."""
+    return f"rover.profile.{name(job, 'job')}.*.*"
+
+
 def host_profile(host: str) -> str:
     return f"rover.profile.host.{name(host, 'host')}"
 

@@ -12,6 +12,7 @@ names, so that people find their checkpoints when everything else is gone.
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -111,6 +112,17 @@ def _written_at_s(run: Run) -> dict[str, float]:
         with suppress(OSError):
             times[f"manifests/{path.name}"] = path.stat().st_mtime
     return times
+
+
+def remove_run(path: Location) -> int:
+    """Remove all that lies there of one run, manifests first: none may name what is gone. Returns how many files there were."""
+    files = open_files(path)
+    names = sorted(files.list(""), key=lambda name: not name.startswith("manifests/"))
+    for name in names:
+        files.remove(name)
+    if isinstance(path, Path):
+        shutil.rmtree(path, ignore_errors=True)
+    return len(names)
 
 
 def find_run(storage: Location, job: str, uid: str = "") -> Run:

@@ -27,7 +27,7 @@ from rover_bus.node.cgroup import Cgroup, Limits
 from rover_bus.node.outbox import Letter, Outbox
 from rover_bus.node.persister import Persister, Places
 from rover_bus.node.persisting_state import Cut
-from rover_bus.node.platform import Adjust, Ended, Forget, Observation, Platform, Running, Start, Stop
+from rover_bus.node.platform import Adjust, Ended, Erase, Forget, Observation, Platform, Running, Start, Stop
 from rover_bus.node.presence import Presence
 from rover_bus.node.processes import STUCK_SHIM_S, MemberProcesses
 from rover_bus.node.turns import Following, Turns
@@ -38,6 +38,7 @@ FOLLOWED = (
     facts.MembersDesired,
     facts.MembersUnheard,
     facts.JobEnded,
+    facts.JobForgotten,
 )
 FIRST_SAMPLE_S = 1.0
 REACTION_S = 15.0  # of a master to an end: heard in milliseconds, or after a take-over
@@ -263,6 +264,9 @@ class Daemon:
                 self._processes.forget(job)
                 self._ends = {key: ended for key, ended in self._ends.items() if key[0] != job}
                 self._state = platform.forget(self._state, job)
+            case Erase(job, uid):
+                self._processes.erase(job, uid)
+                self._state = platform.erase(self._state, job)
 
     # -- what happened -------------------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@
         exit        how it ended, written by the shim after the last process of the group is gone
         reported    the fact about the exit is stored on the bus
     logs/<job>.<uid>/<place>.<inc>.log      standard output and error
+    parts/<job>/                            parts of its model, written by its servers at the end
 
 Fed by processes.py and the shim; read by the daemon after a restart, by `rover members` and by `rover logs`.
 """
@@ -122,6 +123,11 @@ class Life:
         shutil.rmtree(self.path, ignore_errors=True)
 
 
+def parts_directory(root: str | Path, job: str) -> Path:
+    """Return where the servers of a job on this host write their parts of the model."""
+    return Path(root) / "parts" / name(job, "job")
+
+
 @dataclass(frozen=True, slots=True)
 class Layout:
     """Paths below a state directory. Names come from the bus, so each is checked before it becomes a path."""
@@ -152,6 +158,12 @@ class Layout:
         """Remove the records of a job that is over, those of former runs too; its logs stay."""
         for run in self.runs("members", job):
             shutil.rmtree(run, ignore_errors=True)
+
+    def erase(self, job: str, uid: str) -> None:
+        """Remove what is kept of a run of a job: records, logs, and the parts of its model."""
+        for below in ("members", "logs"):
+            shutil.rmtree(self.root / below / _run(job, uid), ignore_errors=True)
+        shutil.rmtree(parts_directory(self.root, job), ignore_errors=True)
 
     def mark_reported(self, job: str, uid: str, member: Member) -> None:
         """Note that the fact about an exit is stored, and remove the reported lives before it: the last one tells enough."""

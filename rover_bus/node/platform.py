@@ -23,6 +23,7 @@ from rover_bus.events.facts import (
     Fact,
     JobEnded,
     JobFact,
+    JobForgotten,
     JobSubmitted,
     MembersDesired,
     MembersUnheard,
@@ -54,6 +55,7 @@ class Wanted:
     masters: Mapping[int, int] = field(default_factory=dict)  # of this host: index -> first incarnation here
     seated: bool = False  # a master said where masters run: plans only say it while there is none
     ended: bool = False
+    forgotten: bool = False  # ended, and nothing of it is to be kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +182,15 @@ class Forget:
     uid: str
 
 
-Action = Start | Stop | Adjust | Forget
+@dataclass(frozen=True, slots=True)
+class Erase:
+    """This run of a job is forgotten: its logs, records and parts of its model may go."""
+
+    job: str
+    uid: str
+
+
+Action = Start | Stop | Adjust | Forget | Erase
 
 
 # -- evolve ------------------------------------------------------------------------------------------------------------
@@ -242,6 +252,8 @@ def _evolve_wanted(state: Platform, fact: JobFact) -> Platform:
             wanted = replace(known, masters={0: first}, seated=True)
         case JobEnded():
             wanted = replace(known, ended=True, members={}, masters={})
+        case JobForgotten(uid=uid) if same_run(uid, known.uid) and (known.ended or not known.uid):
+            wanted = Wanted(uid=uid, ended=True, forgotten=True)
         case _:
             return state
     return replace(state, jobs=_with(state.jobs, fact.job, wanted))
@@ -314,6 +326,8 @@ def decide(state: Platform, master_command: MasterCommand, now_s: float) -> list
     for job, known in state.jobs.items():
         if known.ended and any(key[0] == job for key in state.past) and not _lives_of(state, job):
             actions.append(Forget(job, known.uid))
+        elif known.forgotten and not _lives_of(state, job):
+            actions.append(Erase(job, known.uid))
     return actions
 
 
@@ -345,6 +359,11 @@ def lose_history(state: Platform) -> Platform:
 def forget(state: Platform, job: str) -> Platform:
     """Return the state without what is over of a job: its end stays known, its places do not."""
     return replace(state, past=_without(state.past, lambda key: key[0] == job))
+
+
+def erase(state: Platform, job: str) -> Platform:
+    """Return the state without a job that was forgotten."""
+    return replace(forget(state, job), jobs=_without(state.jobs, lambda known: known == job))
 
 
 def next_wake_s(state: Platform, master_command: MasterCommand, now_s: float) -> float | None:

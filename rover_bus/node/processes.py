@@ -60,6 +60,9 @@ class MemberProcesses(Protocol):
     def forget(self, job: str) -> None:
         """Drop the records of a job of which nothing lives."""
 
+    def erase(self, job: str, uid: str) -> None:
+        """Remove all files of a run of a job that was forgotten."""
+
     def release(self) -> None:
         """Let go of everything; members live on under their shims."""
 
@@ -340,6 +343,9 @@ class Processes:
 
     def forget(self, job: str) -> None:
         self._layout.forget(job)
+
+    def erase(self, job: str, uid: str) -> None:
+        self._layout.erase(job, uid)
 
     # -- letting go ----------------------------------------------------------------------------------------------------
 

@@ -39,6 +39,7 @@ class SimulatedHost:
         self._attached: SimulatedProcesses | None = None
         self._processes: dict[Key, _Process] = {}
         self._ends: list[Ended] = []  # kept until the job is forgotten, as the state directory does
+        self.erased: list[tuple[str, str]] = []  # runs of jobs whose files are gone
         self._pids = 1000
 
     def attach(self, observe: Observe) -> SimulatedProcesses:
@@ -95,6 +96,10 @@ class SimulatedHost:
 
     def forget(self, job: str) -> None:
         self._ends = [each for each in self._ends if each.job != job]
+
+    def erase(self, job: str, uid: str) -> None:
+        self.forget(job)
+        self.erased.append((job, uid))
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
@@ -163,6 +168,10 @@ class SimulatedProcesses:
     def forget(self, job: str) -> None:
         if self._host.is_attached(self):
             self._host.forget(job)
+
+    def erase(self, job: str, uid: str) -> None:
+        if self._host.is_attached(self):
+            self._host.erase(job, uid)
 
     def release(self) -> None:
         if self._host.is_attached(self):

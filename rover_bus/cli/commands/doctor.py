@@ -32,6 +32,8 @@ MARKS: dict[Verdict, tuple[str, str]] = {
 SHARED_MEMORY_WANTED_BYTES = 256 << 20
 DISK_WANTED_BYTES = 1 << 30
 UNHEALTHY = 1
+STORE_NEARLY_FULL = 0.8
+GROWTH_S = 3600.0
 
 
 class Finding(NamedTuple):
@@ -151,7 +153,48 @@ async def _look_at_bus(bus: NatsBus, stack: Address) -> list[Finding]:
         found.append(Finding("bad", "no host is there: no node daemon has said so (services/daemon.log)"))
     if not present.brain:
         found.append(Finding("note", "no Brain leads: no job gets a plan (services/brain.log)"))
+    found += await look_at_store(bus, _store_limit(stack))
     return [*found, *await _look_at_logs(bus, present)]
+
+
+def _store_limit(stack: Address) -> int:
+    try:
+        return stack.home.read_record().store_limit_bytes
+    except NoStack:
+        return 0
+
+
+async def look_at_store(bus: NatsBus, own_limit_bytes: int) -> list[Finding]:
+    """Find how full the broker's store is, and when it will be full if it grows as in the last hour."""
+    from rover_bus.brain.ended_jobs import JobRuns, ended_first
+    from rover_bus.cli.history import read_facts
+    from rover_bus.events.errors import MAKE_ROOM
+    from rover_bus.events.streams import FACTS, LOG
+    from rover_bus.events.subjects import job_facts
+
+    usage = await bus.usage()
+    limit = own_limit_bytes or usage.limit_bytes
+    rate = sum([await bus.growth(stream, GROWTH_S) for stream in (LOG, FACTS)])
+    jobs = JobRuns()
+    async for happened in read_facts(bus, [job_facts(kind="job.submitted"), job_facts(kind="job.ended")]):
+        jobs.take(happened.stored)
+    ended = ended_first(jobs.known)
+    held = f"store: {usage.stored_bytes / 2**20:,.1f} MiB"
+    if not limit:
+        return [Finding("ok", f"{held} stored; its limit is not known here")]
+    share, left_s = usage.stored_bytes / limit, (limit - usage.stored_bytes) / rate if rate > 0 else 0.0
+    when = f", full in about {_span(left_s)} as it grew in the last hour" if left_s > 0 else ""
+    oldest = f"; ended first: {', '.join(name for name, _ in ended[:3])}" if ended else "; no job has ended"
+    advice = f". {MAKE_ROOM}{oldest}" if share >= STORE_NEARLY_FULL else ""
+    verdict: Verdict = "bad" if share >= STORE_NEARLY_FULL else "ok"
+    return [Finding(verdict, f"{held} of {limit / 2**20:,.0f} MiB ({share:.0%}){when}{advice}")]
+
+
+def _span(seconds: float) -> str:
+    for unit_s, unit in ((86400 * 365, "years"), (86400, "days"), (3600, "hours"), (60, "minutes")):
+        if seconds >= 2 * unit_s:
+            return f"{seconds / unit_s:,.0f} {unit}"
+    return f"{seconds:.0f} s"
 
 
 async def _look_at_logs(bus: NatsBus, present: Present) -> list[Finding]:

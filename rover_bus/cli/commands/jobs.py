@@ -35,7 +35,11 @@ def jobs(stack: Address, output: str) -> None:
     """List the jobs of a stack in the order of their submission, and what became of them."""
 
     def row(view: JobView) -> dict[str, Any]:
-        return {key: getattr(view, key) for key in view.__slots__ if key != "checkpoints"}
+        return {
+            key: getattr(view, key)
+            for key in view.__slots__
+            if key not in ("checkpoints", "spec", "forgotten")
+        }
 
     views = visit(stack, read_with_progress)
     show(map(row, views.values()), COLUMNS, output, empty="no job yet: `rover submit JOB.toml`")

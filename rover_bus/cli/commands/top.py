@@ -70,7 +70,7 @@ class Picture:
         from rover_bus.cli.progress import Progress
 
         for view in list(self.jobs.values()):
-            if not view.ended_ms and view.job not in self.progress:
+            if not view.ended_ms and not view.forgotten and view.job not in self.progress:
                 self.progress[view.job] = Progress(bus, view.job)
                 await self.progress[view.job].follow()
 
@@ -114,7 +114,8 @@ def draw_jobs(picture: Picture) -> Table:
     table = Table(
         "job", "state", "done", "workers", "servers", "samples/s", "leader", box=None, pad_edge=False
     )
-    for view in sorted(picture.jobs.values(), key=lambda each: (each.ended_ms > 0, -each.submitted_ms)):
+    there = [view for view in picture.jobs.values() if view.submitted_ms or not view.forgotten]
+    for view in sorted(there, key=lambda each: (each.ended_ms > 0, -each.submitted_ms)):
         progress = None if view.ended_ms else picture.progress.get(view.job)
         done = progress.fraction if progress else view.committed / view.total if view.total else 0.0
         table.add_row(

@@ -17,7 +17,7 @@ from rover_bus.cli.home import Home, NoStack
 from rover_bus.cli.keeping import parse_keep_log
 from rover_bus.cli.stack import RunningStack
 from rover_bus.cli.supervisor import ServiceFailed
-from rover_bus.client.units import parse_bytes
+from rover_bus.client.units import parse_bytes, parse_seconds
 from rover_bus.events.errors import InputError
 
 DOWN_TIMEOUT_S = 60.0
@@ -39,6 +39,18 @@ LEAST_STORE_BYTES = 4 << 20
     default="",
     metavar="SIZE",
     help="Most that the broker may store, for example 10GiB [no limit].",
+)
+@click.option(
+    "--keep-jobs",
+    default="",
+    metavar="AGE",
+    help="Forget jobs so long after their end, for example 720h: log, facts, member logs, final model; not checkpoints [never].",
+)
+@click.option(
+    "--keep-store",
+    default="",
+    metavar="SIZE",
+    help="Forget the job that ended first when logs and facts take more [half of what the broker may store].",
 )
 @click.option("--host", default="", help="Name of this host [its own].")
 @click.option(
@@ -69,6 +81,8 @@ def up(
     secret_file: str,
     sync: Literal["default", "always"],
     max_store: str,
+    keep_jobs: str,
+    keep_store: str,
     host: str,
     bind: str,
     plan_mode: str,
@@ -100,6 +114,8 @@ def up(
             bind=bind,
             max_file_store_bytes=limit,
             plan_mode=plan_mode,
+            keep_jobs_s=parse_seconds(keep_jobs, "--keep-jobs") if keep_jobs else 0.0,
+            keep_bytes=parse_bytes(keep_store, "--keep-store") if keep_store else 0,
             quotas=quotas,
             keep_log=parse_keep_log(keep_log),
         )

@@ -2,12 +2,14 @@
 
 from collections.abc import Iterable
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rover_bus.events.facts import (
     Fact,
     JobEnded,
+    JobForgotten,
     JobSubmitted,
     MembersDesired,
     MembersUnheard,
@@ -22,7 +24,9 @@ from rover_bus.node.platform import (
     Adjust,
     Adjusted,
     Ended,
+    Erase,
     Forget,
+    Life,
     Observation,
     Platform,
     Running,
@@ -31,6 +35,7 @@ from rover_bus.node.platform import (
     Stop,
     Told,
     decide,
+    erase,
     evolve,
     forget,
     next_wake_s,
@@ -191,7 +196,7 @@ def test_a_daemon_without_a_command_for_masters_still_runs_the_others() -> None:
     assert started(decide(state, lambda job, index: [], 0.0)) == ["worker-0.1"]
 
 
-def test_a_later_plan_that_names_no_masters_leaves_them_where_they_are() -> None:
+def test_a_later_plan_that_names_master_command_leaves_them_where_they_are() -> None:
     state, _ = act(after(EMPTY, [submitted(), masters(HERE)]))
     assert decide(evolve(state, masters(plan=2)), master_command, 0.0) == []
 
@@ -209,7 +214,7 @@ def test_masters_run_where_the_job_s_own_log_seats_them_whatever_plans_say_later
     assert stopped(actions) == ["master-0.1001"]
 
 
-def test_a_desired_set_that_names_no_masters_leaves_them_where_the_plan_put_them() -> None:
+def test_a_desired_set_that_names_master_command_leaves_them_where_the_plan_put_them() -> None:
     state, _ = act(after(EMPTY, [submitted(), masters(HERE)]))
     assert decide(evolve(state, desired()), master_command, 0.0) == []
 
@@ -414,3 +419,28 @@ def test_no_life_is_ever_started_twice_nor_beside_another_of_its_place(history: 
             for cpu, share in life.cpus.items():
                 loads[cpu] = loads.get(cpu, 0.0) + share
         assert all(load <= 1.0 + 1e-6 for load in loads.values())
+
+
+def forgotten(uid: str = "u1") -> JobForgotten:
+    return JobForgotten(job="demo", uid=uid)
+
+
+def test_the_files_of_a_job_that_was_forgotten_go_once_nothing_of_it_lives() -> None:
+    running = after(EMPTY, [submitted("u1"), Spawned(Life("demo", "u1", worker(0)))])
+    ended_job = after(running, [JobEnded(job="demo", state="completed"), forgotten()])
+    assert Erase("demo", "u1") not in decide(ended_job, master_command, 0.0)
+    over = evolve(ended_job, ended(Member("worker", 0, 1)))
+    over = forget(over, "demo")
+    assert decide(over, master_command, 0.0) == [Erase("demo", "u1")]
+    assert decide(erase(over, "demo"), master_command, 0.0) == []
+
+
+@pytest.mark.parametrize("uid", ["u1", "u2"])
+def test_a_job_that_runs_is_not_forgotten(uid: str) -> None:
+    state = after(EMPTY, [submitted("u1"), desired(worker(0), uid="u1")])
+    assert evolve(state, forgotten(uid)).jobs == state.jobs
+
+
+def test_a_daemon_that_was_away_erases_what_it_kept_and_not_the_next_run_of_the_name() -> None:
+    assert decide(evolve(EMPTY, forgotten()), master_command, 0.0) == [Erase("demo", "u1")]
+    assert decide(after(EMPTY, [forgotten(), submitted("u2")]), master_command, 0.0) == []

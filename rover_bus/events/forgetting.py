@@ -1,0 +1,42 @@
+"""Forgetting an ended job: everything that the broker holds of it goes, in an order that any interruption leaves repeatable.
+
+Used by `rover forget` and by the Brain's retention. First what is large goes (the log, then facts). Then one small fact is stored,
+`job.forgotten`, which stays in place of all of them: daemons that are away remove their files when they are back. Last goes what
+says that the job was there. A store that is full is no obstacle: what is purged first makes room for the fact.
+"""
+
+from __future__ import annotations
+
+from rover_bus.events import subjects
+from rover_bus.events.bus import Bus
+from rover_bus.events.checkpoint_facts import CHECKPOINT_FACTS
+from rover_bus.events.codec import encode
+from rover_bus.events.envelope import Envelope
+from rover_bus.events.facts import FACTS as FACT_TYPES
+from rover_bus.events.facts import JobEnded, JobFact, JobForgotten, JobSubmitted
+from rover_bus.events.streams import FACTS, LEADERS, LOG, PROFILES, ROUTING
+
+LAST = (JobSubmitted, JobEnded, JobForgotten)  # by these a forgetting that was interrupted is found again
+FIRST = tuple(
+    each for each in (*FACT_TYPES, *CHECKPOINT_FACTS) if issubclass(each, JobFact) and each not in LAST
+)
+
+
+async def forget_job(bus: Bus, job: str, uid: str, *, by: str, reason: str) -> None:
+    """Purge an ended job from the broker. The caller has seen that it ended. Raises BusError; may be repeated."""
+    await bus.purge(LOG, subjects.job_log(job))
+    for kind in FIRST:
+        await bus.purge(FACTS, subjects.job_facts(job, kind.kind()))
+    fact = JobForgotten(job=job, uid=uid, by=by, reason=reason)
+    headers = Envelope(id=f"{job}/forgotten.{uid}", type=fact.tag(), source=by, job=job).headers()
+    sequence = await bus.append(
+        FACTS,
+        subjects.job_fact(job, fact.kind()),
+        encode(fact),
+        headers=headers,
+        message_id=f"{job}/forgotten.{uid}",
+    )
+    await bus.purge(FACTS, subjects.job_facts(job), before=sequence)
+    await bus.purge(PROFILES, subjects.member_profiles(job))
+    for bucket in (ROUTING, LEADERS):
+        await bus.delete(bucket, job)
