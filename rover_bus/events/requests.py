@@ -215,6 +215,10 @@ class HeartbeatReply(Reply, frozen=True, kw_only=True, tag="heard.v1"):
     closed_before: int = (
         0  # epochs before this one lie before every usable cut: applied sets may be forgotten (P11)
     )
+    settled: tuple[int, int] = (
+        0,
+        0,
+    )  # to a server: an epoch, and how many of its first batches are done for good (P3)
     cut: CutOrder | None = None  # to a server whose job takes cuts
     moves: list[MoveOrder] = []  # for a server: every move that it takes part in now
 

@@ -33,7 +33,7 @@ class Cut(msgspec.Struct):
     parts: dict[int, PartPlace] = {}
     rounds: dict[int, int] = {}
     taken: dict[int, int] = {}  # the round that each part belongs to
-    settled: int = 0  # batches of a stream whose spans were forgotten when it opened
+    settled: int = 0  # first batches of the epoch that were done when it opened; a stream forgot their spans
     cost_s: float = 0.0  # the longest that a server stood still for it
     ordered: bool = False
     found: bool = False  # on storage, by a search: all servers go back to it, whatever they hold

@@ -30,14 +30,13 @@ def _open(state: State, record: cut_log.CutOpened) -> None:
     if ledger is None:
         raise ValueError("a cut before the data set was fixed: this log does not belong to a job")
     state.last_cut = record.cut
-    settled = ledger.streams.settled_batches if ledger.streams is not None else 0
     state.cuts[record.cut] = Cut(
         record.cut,
         state.generation,
         max(ledger.epoch, 0),
         ledger.samples_done()[0],
         position(ledger),
-        settled=settled,
+        settled=ledger.settled,
     )
     _forget_over(state)
     keep_spans(state)

@@ -74,7 +74,7 @@ def _try(
         found=found,
         epoch=max(ledger.epoch, 0),
         samples=ledger.samples_done()[0],
-        settled=ledger.streams.settled_batches if ledger.streams is not None else 0,
+        settled=ledger.settled if ledger is not None else 0,
         refused=fact.refused,
         cause=cause,
     )

@@ -213,6 +213,17 @@ def _closed_before(state: State) -> int:
     return min((cut.epoch for cut in state.cuts.values()), default=epoch)
 
 
+def _settled(state: State) -> tuple[int, int]:
+    """Return an epoch, and how many of its first batches are committed or dead, in every usable cut as well (P3).
+
+    Not just now: a dead batch is leased again after a rewind to a cut before its end, and survivors must not hold it then.
+    """
+    if state.cuts:
+        return min((cut.epoch, cut.settled) for cut in state.cuts.values())
+    ledger = state.ledger
+    return (max(ledger.epoch, 0), ledger.settled) if ledger is not None else (0, 0)
+
+
 def _outcome(state: State, request: LeaseRequest) -> str:
     ledger = state.ledger
     assert ledger is not None
@@ -261,5 +272,6 @@ def heartbeat(state: State, request: HeartbeatRequest, watch: Watch, now: float)
         job_state=state.phase,
         moves=rollout.orders_for(state, member) if state.rollout is not None else [],
         closed_before=_closed_before(state),
+        settled=_settled(state) if member.role == "ps" else (0, 0),
         cut=cutting.order_for(state, member) if member.role == "ps" else None,
     )

@@ -104,6 +104,11 @@ class Ledger:
             return sum(part.assigned for part in self.streams.partitions.values())
         return self.dataset.samples_total
 
+    @property
+    def settled(self) -> int:
+        """How many of the first batches of the open epoch are done, without a hole."""
+        return self.done.low if self.streams is None else self.streams.settled_batches
+
     def samples_done(self) -> tuple[int, int]:
         """Return (committed, dead-lettered) samples over all epochs."""
         covered = sum(self._samples(first, end) for first, end in self.done)

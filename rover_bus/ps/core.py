@@ -260,9 +260,14 @@ class ServerCore:
         self.route(request.routing)
         return Acked()
 
-    def settle(self, epoch: int, committed: tuple[tuple[int, int], ...]) -> None:
-        """Fold the master's settled batches into the applied sets (P3)."""
-        self.state = admission.evolve(self.state, admission.Settled(epoch, committed))
+    def has_holes(self, epoch: int) -> bool:
+        """Whether the applied sets of an epoch have holes that `settle` may close. May be asked from any thread."""
+        return any(len(group.applied.get(epoch, ())) > 1 for group in self.state.groups)
+
+    def settle(self, generation: int, epoch: int, batches: int) -> None:
+        """Fold the first batches of an epoch, which are done for good, into the applied sets (P3)."""
+        if generation == self.state.generation:
+            self.state = admission.evolve(self.state, admission.Settled(epoch, ((0, batches),)))
 
     def close_epochs(self, before: int) -> None:
         """Forget the applied sets of closed epochs (P11)."""

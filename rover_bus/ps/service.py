@@ -250,6 +250,9 @@ class ServerLife:
         if reply.closed_before > self._closed_before:
             self._closed_before = closed = reply.closed_before
             await self._run(lambda: self.core.close_epochs(closed))
+        epoch, batches = reply.settled
+        if batches and self.core.has_holes(epoch):
+            await self._run(lambda: self.core.settle(reply.generation, epoch, batches))
         if self._stager is not None and reply.cut is not None and self._stager.is_due(reply.cut):
             await self._stage(self._stager, reply.cut)
         if reply.order == "finish":

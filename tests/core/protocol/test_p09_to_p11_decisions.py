@@ -119,6 +119,19 @@ def test_nothing_committed_nothing_cut(it):
     assert len(it.records(CutOpened)) == 1
 
 
+def test_servers_are_told_to_fold_only_what_the_oldest_cut_holds_as_settled_too(it):
+    """P3, P11: a batch that died since may be leased again after a rewind, and a survivor must not hold it then."""
+    rest(it, 0.5)
+    commit(it, 3)
+    assert it.beat(0, role="ps").settled == (0, 3)
+    rest(it, 1)
+    take(it, 1)
+    assert len(it.records(CutOpened)) == 1
+    commit(it, 4)
+    assert it.beat(0, role="ps").settled == (0, 3)
+    assert it.beat(0, it.requests).settled == (0, 0)  # a worker has no use for it
+
+
 def test_with_parity_the_next_cut_waits_until_this_one_is_redundant_but_not_for_ever(desk):
     """P13: a part is rebuilt from the others of the same cut, so none may be overwritten before the next has parity, too."""
     it = desk(
