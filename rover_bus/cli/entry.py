@@ -37,7 +37,7 @@ def main() -> int:
 def _run_command() -> int:
     import click
 
-    from rover_bus.cli.group import rover
+    from rover_bus.cli.group import ReaderGone, rover
     from rover_bus.events.errors import RoverError
 
     debugging = bool(os.environ.get("ROVER_DEBUG"))
@@ -47,6 +47,8 @@ def _run_command() -> int:
         return int(rover.main(prog_name="rover", standalone_mode=False) or 0)
     except click.Abort:
         return INTERRUPTED
+    except ReaderGone as gone:
+        raise BrokenPipeError from gone
     except click.ClickException as error:
         error.show()
         return error.exit_code

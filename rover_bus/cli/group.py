@@ -5,6 +5,7 @@ Fed by entry.py; apart from the commands, so that `rover --help` imports none of
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 
 import click
@@ -63,8 +64,20 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
 COMMANDS = {name: entry for section in SECTIONS.values() for name, entry in section.items()}
 
 
+class ReaderGone(Exception):
+    """The reader of our output went away. Click would end with 1 on a BrokenPipeError that it sees."""
+
+
 class LazyGroup(click.Group):
     """Knows its commands by name and help only, until one is asked for."""
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            result: object = super().invoke(ctx)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            raise ReaderGone from None
+        return result
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)

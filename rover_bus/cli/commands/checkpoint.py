@@ -52,10 +52,13 @@ def on_storage(command: F) -> F:
 def _storage(job: str, storage: str, directory: str) -> Location:
     """The place that is named; else what a running stack knows of the job; else the state directory's own."""
     from rover_bus.cli.home import Home
+    from rover_bus.events.errors import InputError
     from rover_bus.flash.location import parse_location
 
     if storage:
         named = parse_location(storage)
+        if isinstance(named, Path) and not named.is_dir():
+            raise InputError(f"there is no directory {named}: --storage names where checkpoints lie")
         return named.absolute() if isinstance(named, Path) else named
     return _path_of(job, directory) or Home.find(directory).of_running().checkpoints
 

@@ -43,6 +43,7 @@ def events(
         raise NoStack(f"no stack runs in {stack.home.root}: nothing more will come, leave --follow out")
     if job:
         subjects.name(job, "job")
+    _check_kinds(kinds)
 
     def wanted(happened: Happened) -> bool:
         parsed = subjects.parse(happened.stored.subject)
@@ -53,11 +54,28 @@ def events(
     def say(happened: Happened) -> None:
         click.echo(_as_json(happened) if as_json else line(happened, with_job=not job))
 
-    visit(stack, lambda bus: _print(bus, wanted, say, follow, count))
+    visit(stack, lambda bus: _print(bus, job, wanted, say, follow, count))
 
 
-async def _print(bus: NatsBus, wanted: Any, say: Any, follow: bool, count: int | None) -> None:
-    from rover_bus.cli.history import read_facts, read_happened
+def _check_kinds(kinds: tuple[str, ...]) -> None:
+    """Raise InputError for a kind that no fact has, naming a close one."""
+    from difflib import get_close_matches
+
+    from rover_bus.events.codec import EVENTS
+    from rover_bus.events.errors import InputError
+    from rover_bus.events.facts import Fact
+
+    facts = {cls.tag().rpartition(".")[0] for cls in EVENTS.values() if issubclass(cls, Fact)}
+    known = facts | {kind.partition(".")[0] for kind in facts}
+    for kind in kinds:
+        if kind not in known:
+            close = get_close_matches(kind, sorted(known), n=1)
+            hint = f"; did you mean {close[0]!r}?" if close else ": docs/cli.md and schemas/ name them"
+            raise InputError(f"there are no events of kind {kind!r}{hint}")
+
+
+async def _print(bus: NatsBus, job: str, wanted: Any, say: Any, follow: bool, count: int | None) -> None:
+    from rover_bus.cli.history import read_facts, read_happened, read_job
     from rover_bus.events.streams import FACTS
 
     found, newest = [], 0
@@ -65,6 +83,8 @@ async def _print(bus: NatsBus, wanted: Any, say: Any, follow: bool, count: int |
         newest = happened.stored.sequence
         if wanted(happened):
             found.append(happened)
+    if job and not found and not follow:
+        await read_job(bus, job)  # nothing happened to it, or there is no such job: then it says so
     for happened in found if count is None else found[len(found) - min(count, len(found)) :]:
         say(happened)
     if not follow:

@@ -122,6 +122,8 @@ def try_plan(stack: Address, job: str, workers: int, reason: str) -> None:
     from rover_bus.cli.trials import try_size
 
     async def ask(bus: NatsBus) -> str:
+        from rover_bus.cli.plans import read_plans
+        from rover_bus.events.errors import BusTimeout, Refused
         from rover_bus.events.facts import PlanApplied, PlanRefused
 
         asked = await try_size(bus, await open_plans(bus, job), workers=workers, reason=reason)
@@ -129,8 +131,12 @@ def try_plan(stack: Address, job: str, workers: int, reason: str) -> None:
         def wanted(fact: JobFact) -> bool:
             return isinstance(fact, PlanApplied | PlanRefused) and fact.plan == asked.plan
 
-        await heard(bus, job, 1, wanted)
-        return await _became(bus, job, asked.plan)
+        if not await heard(bus, job, 1, wanted):
+            raise BusTimeout(f"no master answered within {ANSWER_S:g} s: `rover plan list {job}` tells")
+        became = await _became(bus, job, asked.plan)
+        if (await read_plans(bus, job)).find(asked.plan).state == "refused":
+            raise Refused(became, "plan_refused")
+        return became
 
     click.echo(visit(stack, ask))
 

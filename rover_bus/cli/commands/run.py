@@ -66,7 +66,17 @@ def run(
         report = run_plain_file(Path(command[0]), seed=seed, predictions=predictions, quiet=as_json)
         _print(report, as_json)
     else:
-        context.exit(subprocess.call(list(command), env=place(job, directory)))
+        context.exit(_wrap(list(command), place(job, directory)))
+
+
+def _wrap(command: list[str], environment: dict[str, str]) -> int:
+    """Run a program and return its exit code. Raises InputError when it cannot be started."""
+    from rover_bus.events.errors import InputError
+
+    try:
+        return subprocess.call(command, env=environment)
+    except OSError as error:
+        raise InputError(f"cannot run {command[0]}: {error.strerror or error}") from None
 
 
 def place(job: str, directory: str) -> dict[str, str]:

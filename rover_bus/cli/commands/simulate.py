@@ -12,7 +12,13 @@ from rover_bus.cli.tables import json_option
 
 @click.command()
 @click.option("--seed", default=0, show_default=True, help="The history to play, or the first of --count.")
-@click.option("--count", default=1, show_default=True, help="How many histories, from --seed on.")
+@click.option(
+    "--count",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="How many histories, from --seed on.",
+)
 @click.option("--watch", is_flag=True, help="Show the history as it unfolds.")
 @json_option("one last line.")
 def simulate(seed: int, count: int, watch: bool, as_json: bool) -> None:

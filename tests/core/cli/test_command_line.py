@@ -78,6 +78,9 @@ def test_a_command_that_does_not_exist_suggests_the_one_that_was_meant() -> None
         ),
         (("logs", "nothing"), 2, "no logs of members of job 'nothing'"),
         (("events", "two words"), 4, "no stack runs"),
+        (("run", "--", "./no-such-program"), 2, "cannot run ./no-such-program: No such file"),
+        (("simulate", "--count", "-1"), 2, "-1 is not in the range"),
+        (("checkpoint", "list", "--storage", "/there/is/none"), 2, "there is no directory /there/is/none"),
     ],
 )
 def test_bad_input_gets_one_clear_line_and_its_exit_code(
