@@ -1,9 +1,10 @@
 """How long nobody is served when the leading master is killed: SIGKILL, then the next lease reply that any client gets.
 
-    python -m bench.takeover [--kills 10] [--json]
+    python -m bench.takeover [--kills 10] [--past 1000000] [--json]
 
 A hot standby runs; 32 clients in two processes lease one shard a call and compute half of the time. After each kill a new
-standby is started, as the node daemon would. Prints each time and the median.
+standby is started, as the node daemon would. `--past`: the job has so many leases and facts behind it (takeover_past.py), and the
+first standby's way from its start to the first lease is printed as well. Prints each time and the median.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import sys
 import time
 
 from bench import rig
+from bench.takeover_past import write_past
 from rover_bus.events import subjects
 from rover_bus.events.codec import decode_any, encode
 from rover_bus.events.errors import BusError
@@ -43,6 +45,7 @@ from rover_bus.events.streams import LEADERS
 CLIENTS, PROCESSES, COMPUTE_S = 32, 2, 0.02
 NAMES = {cls: name for name, cls in METHODS.items()}
 JOB = "takeover"
+DATASET = Dataset(records=10**9, batch_size=100)
 
 
 async def ask(bus: NatsBus, request: Request, term: int) -> tuple[Reply, int]:
@@ -70,9 +73,8 @@ async def client(bus: NatsBus, index: int) -> None:
     member = Member("worker", index, 1)
     joined, term = await ask(bus, JoinRequest(member=member, nonce=f"takeover-{index}"), 0)
     assert isinstance(joined, JoinReply), joined
-    dataset = Dataset(records=10**9, batch_size=100)
-    _, term = await ask(bus, RegisterRequest(member=member, history=joined.history, dataset=dataset), term)
-    progress, number = Progress(), 0
+    _, term = await ask(bus, RegisterRequest(member=member, history=joined.history, dataset=DATASET), term)
+    progress, number = Progress(), int(os.environ.get("BENCH_REQUESTS", "0"))
     while True:
         number += 1
         request = LeaseRequest(
@@ -99,16 +101,24 @@ async def clients(url: str, first: int) -> None:
 Replies = list[tuple[float, int]]  # when each came, and the term that it named
 
 
-async def drive(url: str, secret: str, kills: int) -> list[float]:
+async def drive(url: str, secret: str, kills: int, past: int) -> list[float]:
     """Kill the leader again and again; the clients' output says when the next reply came."""
     bus = await rig.connect(url, secret, "bench")
-    await rig.open_job(bus, JOB, workers=CLIENTS)
+    if past:
+        requests, seconds = await write_past(bus, JOB, CLIENTS, DATASET, past)
+        os.environ["BENCH_REQUESTS"] = str(requests)
+        print(f"a past of {past} leases and facts, written in {seconds:.0f} s", flush=True)
+    else:
+        await rig.open_job(bus, JOB, workers=CLIENTS)
+    began = time.monotonic()
     masters = {index: rig.start_master(url, secret, JOB, index) for index in range(2)}
     processes = [await start_clients(url, secret, n * CLIENTS // PROCESSES) for n in range(PROCESSES)]
     replies: Replies = []
     readers = [asyncio.create_task(read(process, replies)) for process in processes]
     term, times, chance = 0, [], random.Random(1)
     try:
+        await rig.leader_term(bus, JOB, timeout_s=120.0)
+        print(f"the first master led {time.monotonic() - began:.2f} s after its start", flush=True)
         for _ in range(kills):
             term = await rig.leader_term(bus, JOB, above=term)
             await asyncio.sleep(1.5 + chance.random())
@@ -164,6 +174,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--kills", type=int, default=10)
+    parser.add_argument("--past", type=int, default=0)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--client", nargs=2, help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -171,7 +182,7 @@ def main() -> None:
         rig.run(clients(args.client[0], int(args.client[1])))
         return
     with rig.broker() as broker:
-        times = rig.run(drive(broker.url, broker.secret, args.kills))
+        times = rig.run(drive(broker.url, broker.secret, args.kills, args.past))
     print("seconds without a lease:", " ".join(f"{seconds:.2f}" for seconds in times))
     print(f"median {statistics.median(times):.2f} s, max {max(times):.2f} s, {len(times)} kills")
     if args.json:

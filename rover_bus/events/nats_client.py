@@ -20,6 +20,7 @@ from nats.aio.subscription import Subscription as ClientSubscription
 from rover_bus.events.errors import AccessDenied, BrokerUnreachable, InputError, NotConnected, RoverError
 
 CALL_TIMEOUT_S = 5.0
+HEADERS_BYTES = 64 << 10  # more than ours ever hold: below that headers are not counted
 PENDING_BYTES = 16 << 20  # written but not yet sent, before publish waits
 _DENIED = re.compile(r'permissions violation for (publish|subscription) (?:to )?"([^"]+)"', re.IGNORECASE)
 
@@ -159,6 +160,8 @@ def forbidden_subject(error: Exception) -> str:
 def check_payload(client: Client, subject: str, body: bytes, headers: Mapping[str, str] | None) -> None:
     """Raise InputError for what the broker would end the connection for: it counts headers too, the client's check does not."""
     size = len(body)
+    if size + HEADERS_BYTES < client.max_payload:
+        return
     if headers:
         size += 12 + sum(len(key.encode()) + len(value.encode()) + 4 for key, value in headers.items())
     if size > client.max_payload:
