@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from rover_bus.events import places, subjects
 from rover_bus.events.bus import Bus
 from rover_bus.events.consumed import ALL
-from rover_bus.events.errors import BusError
+from rover_bus.events.errors import RoverError
 from rover_bus.events.journal import Journal
 from rover_bus.events.logs import get_logger
 from rover_bus.events.looks import first_stored
@@ -62,8 +62,8 @@ class Retention:
             await asyncio.sleep(ROUND_S)
             try:
                 await self._round()
-            except BusError as error:
-                log.info("purging waits for the bus", job=self._journal.job, why=str(error))
+            except RoverError as error:
+                log.warning("nothing is purged in this round", job=self._journal.job, why=str(error))
 
     async def _round(self) -> None:
         living = await places.places(self._bus, self._followers)

@@ -87,3 +87,10 @@ def test_nothing_stands_in_the_way_of_a_job_that_trains_or_is_over() -> None:
     withheld = PlanWithheld(job="j", constant="no_capacity", reason="no room for a second")
     assert hindrance(view(PLAN, withheld), state, ALL) == ""
     assert hindrance(view(JobEnded(job="j", state="completed")), State(), Present()) == ""
+
+
+def test_facts_that_cannot_be_stored_are_said_before_all_else():
+    said = hindrance(view(PLAN), State(plan=1, paused=True), ALL, waiting=700)
+    assert "700 facts" in said
+    assert "rover doctor" in said
+    assert "700" not in hindrance(view(PLAN), State(plan=1, paused=True), ALL, waiting=3)

@@ -7,6 +7,7 @@ import logging
 
 import pytest
 
+from rover_bus.brain.service import build_brain
 from rover_bus.cli.progress import Progress
 from rover_bus.events import outbox, places, retention, streams, subjects
 from rover_bus.events.codec import decode
@@ -439,6 +440,34 @@ def test_a_service_that_missed_facts_says_so_and_goes_on(stage, monkeypatch, cap
 
     stage(scenario)
     assert "facts were purged before they were read here" in caplog.text
+
+
+def test_the_brain_lets_go_of_what_hosts_said_long_ago(stage, monkeypatch):
+    monkeypatch.setitem(streams.FACTS_KEPT, "host.exited", Kept(age_s=600.0))
+    exited = subjects.host_fact("h", "exited")
+
+    async def say(it, count, pause_s):
+        for index in range(count):
+            fact = HostExited(host="h", job="j", member=Member("worker", index, 1), exit=Exit(reason="done"))
+            await it.publish(fact, exited)
+            await asyncio.sleep(pause_s)
+
+    async def scenario(it):
+        brain, _ = build_brain(
+            it.broker.connect("b0"),
+            holder="b0",
+            history=5,
+            clock=asyncio.get_running_loop().time,
+            wall_ms=lambda: 0,
+        )
+        it.tasks["b0"] = asyncio.create_task(brain.run())
+        await say(it, 40, 30.0)
+        await asyncio.sleep(ROUND_S)
+        return [stored.time_ms for stored in it.stored(FACTS, exited)]
+
+    left = stage(scenario)
+    assert 20 <= len(left) < 30
+    assert left[-1] - left[0] <= 720_000
 
 
 def test_every_kind_of_fact_has_a_rule():
