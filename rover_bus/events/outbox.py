@@ -93,7 +93,7 @@ class Outbox:
             self._queue.append(item)
             self._wake.set()
             return
-        if not self._owed:
+        if not self._owed and len(self._queue) >= MAX_WAITING:
             log.warning("more facts wait than memory holds: they stay in the log", origin=self.origin)
         self._owed += 1
         self.owe(item.position[0])

@@ -199,6 +199,7 @@ FACTS_KEPT: dict[str, Kept] = {
             "host.part_failed",
             "host.manifest_written",
             "host.storage_searched",
+            "host.storage_blocked",
         ),
         A_WEEK,
     ),
