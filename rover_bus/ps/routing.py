@@ -22,8 +22,19 @@ def version(table: RoutingTable) -> tuple[int, int]:
 
 
 def is_newer(table: RoutingTable, than: RoutingTable | None) -> bool:
-    """Whether a table replaces another. One of another history always does: it came from the master that leads now."""
-    return than is None or table.history != than.history or version(table) > version(than)
+    """Whether a table replaces another. One of another history always does: it came from the master that leads now.
+
+    A log that lost its tail in a power cut uses numbers again (P21): of two tables of one version the later incarnations win.
+    """
+    if than is None or table.history != than.history:
+        return True
+    return (*version(table), _incarnations(table)) > (*version(than), _incarnations(than))
+
+
+def _incarnations(table: RoutingTable) -> list[int]:
+    return [
+        incarnation for _, incarnation in sorted((each.index, each.incarnation) for each in table.servers)
+    ]
 
 
 def owner_of_slots(table: RoutingTable) -> npt.NDArray[np.int64]:
