@@ -111,6 +111,7 @@ FACTS_KEPT: dict[str, Kept] = {
             "job.opened",
             "job.stop_requested",
             "job.ended",
+            "job.forgotten",
             "dataset.registered",
             "batch.dead_lettered",
             "rows.skipped",
