@@ -5,7 +5,8 @@
 A whole stack on this machine; one server holds all tables (26 of width 64 with Adagrad rows; `--growing`: tables that grow by
 id, whose index is built again). One worker pulls and pushes all the time and notes when; each kill comes when a cut is complete.
 Beside it, in this very process, memcpy of as many bytes into warm memory. The steps between (process ended, started, admitted,
-restored) are the job's own facts. Medians over the kills.
+restored) are the job's own facts. Medians over the kills. `undigested_s`: how long a part is staged and has no digests yet, so that
+it is no source; seen in shared memory itself, over all cuts of the run.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ import signal
 import statistics
 import sys
 import tempfile
+import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -105,14 +108,18 @@ def measure(root: Path, options: argparse.Namespace) -> dict[str, Any]:
     from rover_bus.cli.connection import Address, visit
     from rover_bus.cli.stack import RunningStack
     from rover_bus.client.job_file import read_job
+    from rover_bus.flash.places import host_root
 
     rig.make_clicks(root, ROWS, 10)
     notes, job_file = root / "notes", root / "job.toml"
     job_file.write_text(_describe_job(notes, options))
     with RunningStack(root / "stack", disposable=True) as stack:
         address = Address(stack.url, stack.secret_file, stack.home)
-        rounds = visit(address, lambda bus: _kill_and_wait(bus, stack, read_job(job_file), notes, options))
-    return _sum_up(rounds, memcpy(options.mib), options)
+        with Watch(host_root(stack.home.node)) as watch:
+            rounds = visit(
+                address, lambda bus: _kill_and_wait(bus, stack, read_job(job_file), notes, options)
+            )
+    return _sum_up(rounds, memcpy(options.mib), watch.undigested_s, options)
 
 
 def _describe_job(notes: Path, options: argparse.Namespace) -> str:
@@ -128,8 +135,54 @@ def _describe_job(notes: Path, options: argparse.Namespace) -> str:
     )
 
 
-def _sum_up(rounds: list[dict[str, float]], memcpy_s: float, options: argparse.Namespace) -> dict[str, Any]:
-    medians = {key: round(statistics.median(each[key] for each in rounds), 3) for key in rounds[0]}
+class Watch:
+    """Looks at the slots below a host's shared memory from outside: when each save was sealed, and when its digests were there."""
+
+    LOOK_S = 0.002
+
+    def __init__(self, root: Path) -> None:
+        self._root, self._over = root, threading.Event()
+        self._sealed: dict[tuple[str, int], float] = {}  # slot and save number -> when
+        self._done: set[tuple[str, int]] = set()
+        self.undigested_s: list[float] = []
+        self._thread = threading.Thread(target=self._look_on, daemon=True)
+
+    def __enter__(self) -> Watch:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _look_on(self) -> None:
+        from rover_bus.events.errors import RoverError
+
+        while not self._over.wait(self.LOOK_S):
+            for path in self._root.glob("*/*.slot") if self._root.is_dir() else ():
+                with suppress(RoverError, OSError):  # half written, or gone
+                    self._look(path)
+
+    def _look(self, path: Path) -> None:
+        from rover_bus.flash.digests import is_digested
+        from rover_bus.flash.seal import SEAL_ROOM_BYTES, read_seal
+
+        with open(path, "rb") as file:
+            seal = read_seal(file.read(SEAL_ROOM_BYTES))
+        if seal is None:
+            return
+        save = str(path), seal.save_number
+        since = self._sealed.setdefault(save, time.monotonic())
+        if save not in self._done and is_digested(path, seal):
+            self._done.add(save)
+            self.undigested_s.append(time.monotonic() - since)
+
+
+def _sum_up(
+    rounds: list[dict[str, Any]], memcpy_s: float, undigested_s: list[float], options: argparse.Namespace
+) -> dict[str, Any]:
+    numbers = [key for key in rounds[0] if key != "source"]
+    medians = {key: round(statistics.median(each[key] for each in rounds), 3) for key in numbers}
     return {
         "mib": options.mib,
         "tables": "growing" if options.growing else "hashed",
@@ -140,6 +193,9 @@ def _sum_up(rounds: list[dict[str, float]], memcpy_s: float, options: argparse.N
         **{f"of_which_{key}": medians[key] for key in ("ended_s", "started_s", "admitted_s", "restored_s")},
         "all_s": [round(each["serving_again_s"], 3) for each in rounds],
         "staging_blocked_s": medians["staging_blocked_s"],
+        "undigested_s": round(statistics.median(undigested_s), 3),
+        "undigested_longest_s": round(max(undigested_s), 3),
+        "sources": sorted({each["source"] for each in rounds}),
     }
 
 
@@ -167,7 +223,7 @@ class Ear:
 
 async def _kill_and_wait(
     bus: Any, stack: Any, spec: Any, notes: Path, options: argparse.Namespace
-) -> list[dict[str, float]]:
+) -> list[dict[str, Any]]:
     from rover_bus.cli.submission import ask_to_stop, submit
 
     ear = Ear(bus, spec.name, await submit(bus, spec))
@@ -179,7 +235,7 @@ async def _kill_and_wait(
     return rounds
 
 
-async def _kill_once(ear: Ear, stack: Any, job: str, notes: Path) -> dict[str, float]:
+async def _kill_once(ear: Ear, stack: Any, job: str, notes: Path) -> dict[str, Any]:
     """Kill the server when a cut is complete; return what the way back took, step by step."""
     from rover_bus.events import checkpoint_facts as cuts
     from rover_bus.events import facts
@@ -202,6 +258,7 @@ async def _kill_once(ear: Ear, stack: Any, job: str, notes: Path) -> dict[str, f
         "started_s": started - ended,
         "admitted_s": admitted - started,
         "restored_s": told.seconds,
+        "source": f"{told.source}, {told.samples_again} samples again",
         "staging_blocked_s": staged.blocked_s,
     }
 
