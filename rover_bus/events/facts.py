@@ -418,6 +418,13 @@ class HostLeaving(HostFact, frozen=True, kw_only=True, tag="host.leaving.v1"):
     reason: str = ""
 
 
+class HostTurnFailed(HostFact, frozen=True, kw_only=True, tag="host.turn_failed.v1"):
+    """A daemon cannot decide on a job: its members here stay as they are, other jobs go on. Said once an error."""
+
+    job: str
+    why: str
+
+
 class HostLeft(HostFact, frozen=True, kw_only=True, tag="host.left.v1"):
     """The daemon goes away on purpose."""
 
@@ -488,6 +495,7 @@ FACTS: tuple[type[Fact], ...] = (
     HostStarted,
     HostExited,
     HostLeaving,
+    HostTurnFailed,
     HostLeft,
     ClusterModeSet,
     QuotaSet,

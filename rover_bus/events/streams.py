@@ -191,7 +191,7 @@ FACTS_KEPT: dict[str, Kept] = {
         ),
         A_FEW,
     ),
-    **dict.fromkeys(("host.started", "host.exited", "host.checkpoint_damaged"), A_MONTH),
+    **dict.fromkeys(("host.started", "host.exited", "host.checkpoint_damaged", "host.turn_failed"), A_MONTH),
     **dict.fromkeys(
         (
             "host.part_digested",

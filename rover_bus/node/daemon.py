@@ -30,7 +30,7 @@ from rover_bus.node.persisting_state import Cut
 from rover_bus.node.platform import Adjust, Ended, Erase, Forget, Observation, Platform, Running, Start, Stop
 from rover_bus.node.presence import Presence
 from rover_bus.node.processes import STUCK_SHIM_S, MemberProcesses
-from rover_bus.node.turns import Following, Turns
+from rover_bus.node.turns import Following, Turns, failing_jobs
 
 FOLLOWED = (
     facts.JobSubmitted,
@@ -98,6 +98,7 @@ class Daemon:
             tuple[str, str, Member], float
         ] = {}  # wanted, but over: when that is said again
         self._registrations = 0
+        self._failing: dict[str, str] = {}  # jobs that could not be decided on, and why
         self.bad_messages = 0
 
     @property
@@ -244,13 +245,37 @@ class Daemon:
     # -- decide and act ------------------------------------------------------------------------------------------------
 
     def _decide(self) -> float | None:
-        for action in platform.decide(self._state, self._master_command, self._loop.time()):
+        try:
+            return self._decide_without([])
+        except Exception:  # noqa: BLE001 - whose it is, is found now; raised again where no job alone is to blame
+            jobs = dict.fromkeys([*self._state.jobs, *(key[0] for key in self._state.lives)])
+            failing = failing_jobs(self._state, jobs, self._ask, platform.without, self._say_failed)
+            return self._decide_without(failing)
+
+    def _ask(self, state: Platform) -> object:
+        now_s = self._loop.time()
+        return platform.decide(state, self._master_command, now_s), platform.next_wake_s(
+            state, self._master_command, now_s
+        )
+
+    def _decide_without(self, failing: list[str]) -> float | None:
+        state = platform.without(self._state, failing) if failing else self._state
+        for action in platform.decide(state, self._master_command, self._loop.time()):
             self._act(action)
+        state = platform.without(self._state, failing) if failing else self._state
         wakes = [
-            platform.next_wake_s(self._state, self._master_command, self._loop.time()),
+            platform.next_wake_s(state, self._master_command, self._loop.time()),
             self._report_overtaken(),
         ]
         return min((wake_s for wake_s in wakes if wake_s is not None), default=None)
+
+    def _say_failed(self, job: str, error: Exception) -> None:
+        """A job cannot be decided on: said once an error, tried again in every turn."""
+        if self._failing.get(job) != repr(error):
+            self._failing[job] = repr(error)
+            log.error("cannot decide on a job: it stays as it is", job=job, why=repr(error))
+            fact = facts.HostTurnFailed(host=self._host.name, job=job, why=repr(error)[:500])
+            self._post(fact, f"turn_failed.{self._host.daemon}.{job}.{len(self._failing)}", job)
 
     def _act(self, action: platform.Action) -> None:
         match action:

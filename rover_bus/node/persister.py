@@ -21,7 +21,15 @@ from rover_bus.events.bus import Bus, Message, Stored, Subscription
 from rover_bus.events.checkpoints import PartReply, PartRequest
 from rover_bus.events.codec import decode, encode
 from rover_bus.events.errors import BadMessage, RoverError
-from rover_bus.events.facts import HostFact, HostLeft, HostRegistered, JobEnded, JobFact, JobSubmitted
+from rover_bus.events.facts import (
+    HostFact,
+    HostLeft,
+    HostRegistered,
+    HostTurnFailed,
+    JobEnded,
+    JobFact,
+    JobSubmitted,
+)
 from rover_bus.events.logs import get_logger
 from rover_bus.events.reading import read_fact
 from rover_bus.events.subjects import daemon as daemon_subject
@@ -47,7 +55,7 @@ from rover_bus.node.persisting_state import (
     Persisting,
     Task,
 )
-from rover_bus.node.turns import Following, Turns, insist
+from rover_bus.node.turns import Following, Turns, failing_jobs, insist
 
 if TYPE_CHECKING:
     from rover_bus.node.peers import PartServer
@@ -114,6 +122,7 @@ class Persister:
         self._called_off: dict[Task, threading.Event] = {}
         self._blocks = 0  # how often the storage was found blocked, or free again
         self._loaded: Tasks | None = None
+        self._failing: dict[str, str] = {}  # jobs that could not be decided on, and why
         self._lender: PartServer | None = None
         self._fetches: dict[
             tuple[str, str, int, int], str
@@ -291,7 +300,26 @@ class Persister:
         self._turns.soon()
 
     def _decide(self) -> float | None:
-        for action in persisting.decide(self._state, self._loop.time()):
+        try:
+            return self._decide_without([])
+        except Exception:  # noqa: BLE001 - whose it is, is found now; raised again where no job alone is to blame
+            jobs = self._state.jobs
+            failing = failing_jobs(self._state, jobs, self._ask, persisting.without, self._say_turn_failed)
+            return self._decide_without(failing)
+
+    def _ask(self, state: Persisting) -> object:
+        return persisting.decide(state, self._loop.time()), persisting.next_wake_s(state)
+
+    def _say_turn_failed(self, job: str, error: Exception) -> None:
+        if self._failing.get(job) != repr(error):
+            self._failing[job] = repr(error)
+            log.error("cannot decide on the checkpoints of a job", job=job, why=repr(error))
+            fact = HostTurnFailed(host=self._host, job=job, why=repr(error)[:500])
+            self._post(fact, f"turn_failed.cuts.{self._daemon}.{job}.{len(self._failing)}", job)
+
+    def _decide_without(self, failing: list[str]) -> float | None:
+        state = persisting.without(self._state, failing) if failing else self._state
+        for action in persisting.decide(state, self._loop.time()):
             match action:
                 case Do(task):
                     self._begin(task)
@@ -301,7 +329,7 @@ class Persister:
                     log.error("given up", job=task.job, cut=task.cut, step=task.step, why=reason)
                     self._say_failed(task, reason)
                     self._observe(GivenUp(task))
-        return persisting.next_wake_s(self._state)
+        return persisting.next_wake_s(persisting.without(self._state, failing) if failing else self._state)
 
     # -- tasks ---------------------------------------------------------------------------------------------------------
 

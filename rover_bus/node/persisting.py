@@ -16,7 +16,7 @@ after a restart, and with what its own tasks came to; gives tasks to `persister.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TypeVar
@@ -316,6 +316,15 @@ def decide(state: Persisting, now_s: float) -> list[Action]:
             busy.add(task.lane)
             actions.append(Do(task))
     return actions
+
+
+def without(state: Persisting, jobs: Collection[str]) -> Persisting:
+    """Return the state without some jobs and their running tasks: nothing is decided on them."""
+    return replace(
+        state,
+        jobs=MappingProxyType({job: about for job, about in state.jobs.items() if job not in jobs}),
+        running=frozenset(task for task in state.running if task.job not in jobs),
+    )
 
 
 def next_wake_s(state: Persisting) -> float | None:

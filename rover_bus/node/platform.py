@@ -14,7 +14,7 @@ its actions go back to processes.py. The rules, each in one place:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TypeVar
@@ -364,6 +364,15 @@ def forget(state: Platform, job: str) -> Platform:
 def erase(state: Platform, job: str) -> Platform:
     """Return the state without a job that was forgotten."""
     return replace(forget(state, job), jobs=_without(state.jobs, lambda known: known == job))
+
+
+def without(state: Platform, jobs: Collection[str]) -> Platform:
+    """Return the state without what is wanted and what lives of some jobs: nothing is decided on them."""
+    return replace(
+        state,
+        jobs=_without(state.jobs, lambda job: job in jobs),
+        lives=_without(state.lives, lambda key: key[0] in jobs),
+    )
 
 
 def next_wake_s(state: Platform, master_command: MasterCommand, now_s: float) -> float | None:

@@ -7,7 +7,7 @@ asked for twice are the same mistake in either.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from typing import TypeVar
 
 from rover_bus.events import places
@@ -18,6 +18,7 @@ from rover_bus.events.logs import get_logger
 from rover_bus.events.streams import FACTS
 
 AGAIN_S = 0.5
+S = TypeVar("S")
 T = TypeVar("T")
 log = get_logger("rover.node")
 
@@ -161,6 +162,27 @@ class Following:
     def _lose(self, present: int) -> None:
         log.warning("the broker has forgotten facts (a power cut?)", known=self._newest[0], now=present)
         self._on_loss()
+
+
+def failing_jobs(
+    state: S,
+    jobs: Iterable[str],
+    decide: Callable[[S], object],
+    without: Callable[[S, Collection[str]], S],
+    say: Callable[[str, Exception], None],
+) -> list[str]:
+    """Return the jobs on which a decider raises, of which `say` is told; it is asked about each of them alone. Raises nothing.
+
+    States are frozen: what raised has changed nothing, and such a job is decided on again in the next turn.
+    """
+    names, failing = list(jobs), []
+    for job in names:
+        try:
+            decide(without(state, [other for other in names if other != job]))
+        except Exception as error:  # noqa: BLE001 - it is said, and takes no other job with it
+            failing.append(job)
+            say(job, error)
+    return failing
 
 
 async def insist(call: Callable[[], Awaitable[T]]) -> T:

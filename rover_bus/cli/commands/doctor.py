@@ -201,9 +201,11 @@ async def _look_at_logs(bus: NatsBus, present: Present) -> list[Finding]:
     """Find logs that nobody can lead from, and jobs that wait for somebody who is not there."""
     from rover_bus.cli.brain_state import read_brain
     from rover_bus.cli.hindrances import hindrance, rules_off
-    from rover_bus.cli.history import read_jobs
+    from rover_bus.cli.history import read_facts, read_jobs
     from rover_bus.cli.progress import Progress
+    from rover_bus.events.facts import HostTurnFailed
     from rover_bus.events.journal import LogDamaged
+    from rover_bus.events.subjects import host_facts
 
     found = []
     try:
@@ -217,6 +219,7 @@ async def _look_at_logs(bus: NatsBus, present: Present) -> list[Finding]:
         ]
     except LogDamaged as error:
         found.append(Finding("bad", str(error)))
+    failed = [each.fact async for each in read_facts(bus, [host_facts(fact=HostTurnFailed.kind())])]
     foreign: list[Happened] = []
     views = await read_jobs(bus, passed_over=foreign.append)
     if foreign:
@@ -224,6 +227,15 @@ async def _look_at_logs(bus: NatsBus, present: Present) -> list[Finding]:
     for view in views.values():
         if view.ended_ms:
             continue
+        whys = {
+            fact.host: fact.why
+            for fact in failed
+            if isinstance(fact, HostTurnFailed) and fact.job == view.job
+        }
+        found += [
+            Finding("bad", f"job {view.job}: host {host} could not decide on it: {why} (services/daemon.log)")
+            for host, why in whys.items()
+        ]
         progress = Progress(bus, view.job)
         try:
             await progress.read()

@@ -20,6 +20,7 @@ from rover_bus.events.memory_bus import MemoryBus
 from rover_bus.events.streams import FACTS, PRESENCE
 from rover_bus.events.subjects import host_facts, job_fact
 from rover_bus.events.virtual_time import run
+from rover_bus.node import platform
 from rover_bus.node.cgroup import Cgroup, Limits
 from rover_bus.node.daemon import Daemon, Host
 from rover_bus.node.platform import Life
@@ -30,7 +31,14 @@ HOST = "host-a"
 SEEDS = int(os.environ.get("ROVER_SEEDS", "20"))
 KINDS: dict[str, type[facts.HostFact]] = {
     cls.kind(): cls
-    for cls in (facts.HostRegistered, facts.HostStarted, facts.HostExited, facts.HostLeaving, facts.HostLeft)
+    for cls in (
+        facts.HostRegistered,
+        facts.HostStarted,
+        facts.HostExited,
+        facts.HostLeaving,
+        facts.HostTurnFailed,
+        facts.HostLeft,
+    )
 }
 
 
@@ -479,6 +487,36 @@ def test_whoever_asks_anew_for_somebody_who_is_over_is_told_so() -> None:
             await cluster.desire(Member("worker", 0, 1), term=term)
             await asyncio.sleep(1.0)
         assert cluster.reminders() == 2 * [("worker-0.1", 4)]
+        await cluster.end()
+
+    play(scene)
+
+
+def test_a_job_on_which_the_daemon_cannot_decide_takes_no_other_with_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    whole = platform.desired_here
+
+    def desired_here(
+        state: platform.Platform, job: str, command: platform.MasterCommand
+    ) -> dict[str, DesiredMember]:
+        if job == "bad":
+            raise KeyError("never seen before")
+        return whole(state, job, command)
+
+    async def scene(cluster: Cluster) -> None:
+        await cluster.submit()
+        await cluster.desire(WORKER)
+        await asyncio.sleep(1.0)
+        monkeypatch.setattr(platform, "desired_here", desired_here)
+        spec = JobSpec(name="bad", program=["x"], data=DataSpec(train="x"))
+        await cluster.say(facts.JobSubmitted(job="bad", uid="0000000000b2", spec=spec))
+        await cluster.desire(WORKER, Member("worker", 1, 1), plan=2)
+        await asyncio.sleep(3.0)
+        assert cluster.running() == ["worker-0.1", "worker-1.1"]
+        failed = [each for each in cluster.said if isinstance(each, facts.HostTurnFailed)]
+        assert [(each.job, each.why) for each in failed] == [("bad", "KeyError('never seen before')")]
+        monkeypatch.undo()
         await cluster.end()
 
     play(scene)
