@@ -3,6 +3,7 @@
     secret          0600; the broker and every server demand it
     lock            held by the `rover up` that runs here; the kernel lets go of it when that process dies
     stack.json      how to reach it, while it runs
+    kept            `rover down` has had last checkpoints taken: the stack need not ask for them once more
     broker/         nats-server: configuration, log, store
     node/           the node daemon: records of members, their logs
     services/       logs of the Brain and the daemon
@@ -50,6 +51,7 @@ class StackRecord:
     sync: str = "default"
     store_limit_bytes: int = 0  # of its own broker
     home: str = ""
+    disposable: bool = False  # nobody wants its models when it ends
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +101,10 @@ class Home:
     def has_history(self) -> bool:
         """Whether a stack's broker ever stored something here."""
         return (self.broker / "store").is_dir() and self.secret_file.exists()
+
+    @property
+    def _kept(self) -> Path:
+        return self.root / "kept"
 
     def create(self) -> None:
         """Make the directory; only its owner can read it."""
@@ -157,6 +163,16 @@ class Home:
             os.close(lock)
             if made:
                 shutil.rmtree(self.root, ignore_errors=True)
+
+    def note_kept(self) -> None:
+        """Tell the stack that runs here that its models are kept, or may be lost."""
+        self._kept.touch()
+
+    def take_note_of_kept(self) -> bool:
+        """Say whether its models are seen to already; the note is used up."""
+        noted = self._kept.exists()
+        self._kept.unlink(missing_ok=True)
+        return noted
 
     def write_record(self, record: StackRecord) -> None:
         fresh = self._record.with_suffix(".next")

@@ -161,6 +161,10 @@ def tell_checkpoint(fact: Fact) -> str:
             return f"{host} found {_count(there, 'checkpoint')} on storage, {newest}{of_no_use}"
         case cuts.HostCheckpointDamaged(cut=cut, path=path, reason=reason):
             return f"cut {cut} is damaged and set aside ({path}): {reason}"
+        case cuts.CheckpointRequested(reason=reason, by=by):
+            return f"a checkpoint is asked for{f' by {by}' if by else ''}{_because(reason)}"
+        case cuts.CheckpointDeclined(reason=reason):
+            return f"no checkpoint is taken: {reason}"
         case cuts.CheckpointOpened(cut=cut, epoch=epoch, samples_committed=samples):
             return f"cut {cut} opens at {samples:,} samples, epoch {epoch}"
         case cuts.PartStaged(cut=cut, place=place, blocked_s=blocked):

@@ -21,6 +21,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Literal, Self
 
+from rover_bus.cli.connection import Address
 from rover_bus.cli.home import Home, StackRecord
 from rover_bus.cli.keeping import write_keep_log
 from rover_bus.cli.supervisor import Backoff, Order, Service, Supervisor, Tended, service_command
@@ -97,11 +98,22 @@ class RunningStack:
         try:
             self._start_broker()
             self._start_services()
+            self.home.take_note_of_kept()  # of a former one
             self.home.write_record(self.record())
         except BaseException:
             self.stop()
             raise
         return self
+
+    @property
+    def address(self) -> Address:
+        """How a command reaches it."""
+        return Address(self.url, self.secret_file, self.home)
+
+    @property
+    def has_broker(self) -> bool:
+        """Whether the broker ends with it, and every job with that."""
+        return self.broker is not None
 
     def record(self) -> StackRecord:
         """Return how to reach it."""
@@ -114,6 +126,7 @@ class RunningStack:
             sync=self._sync,
             store_limit_bytes=self.broker.store_limit_bytes() if self.broker else 0,
             home=str(self.home.root),
+            disposable=self._disposable,
         )
 
     def stop(self, *, at_once: bool = False) -> None:
@@ -130,7 +143,7 @@ class RunningStack:
                 service = self.services.pop(name)
                 service.ask_to_stop()
                 if at_once and name == "daemon":
-                    self._kill_members()
+                    self.kill_members()
                 service.stop(timeout_s)
         if self._disposable:
             from rover_bus.flash.places import host_root
@@ -234,7 +247,7 @@ class RunningStack:
         keep_bytes = self._keep_bytes or (self.broker.store_limit_bytes() // 2 if self.broker else 0)
         return ["--keep-jobs-s", str(self._keep_jobs_s), "--keep-bytes", str(keep_bytes)]
 
-    def _kill_members(self) -> None:
+    def kill_members(self) -> None:
         """Kill what the daemon was told to drain; it waits for their shims and starts nothing any more."""
         from rover_bus.node.layout import list_members
 

@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from rover_bus.cli.history import Happened, read_happened
 from rover_bus.events import subjects
 from rover_bus.events.bus import Bus, ConnectionState
+from rover_bus.events.checkpoint_facts import CheckpointRequested
 from rover_bus.events.codec import check_input, decode, encode
 from rover_bus.events.envelope import Envelope
 from rover_bus.events.errors import BusTimeout, NotConnected, Refused, WrongSequence
@@ -92,6 +93,12 @@ async def ask_to_stop(bus: Bus, job: str, mode: str, reason: str) -> int:
     """Ask a job to drain or to be cancelled; return the sequence of the request."""
     fact = JobStopRequested(job=job, mode=mode, reason=reason, by=asker())  # type: ignore[arg-type]
     return await publish(bus, fact, f"stop.{secrets.token_hex(8)}")
+
+
+async def request_checkpoint(bus: Bus, job: str, reason: str, by: str) -> int:
+    """Ask for a checkpoint of a job now; return the sequence of the request."""
+    fact = CheckpointRequested(job=job, reason=reason, by=by)
+    return await publish(bus, fact, f"checkpoint.{secrets.token_hex(8)}")
 
 
 async def publish(bus: Bus, fact: JobFact, what: str, *, expected_last: int | None = None) -> int:

@@ -24,11 +24,28 @@ class CheckpointFact(JobFact, frozen=True, kw_only=True):
     history: int = 0
 
 
+class CheckpointRequested(JobFact, frozen=True, kw_only=True, tag="checkpoint.requested.v1"):
+    """Somebody wants a checkpoint now, in storage, whatever the job file says of how often and where: its stack is going down."""
+
+    reason: str = ""
+
+
+class CheckpointDeclined(JobFact, frozen=True, kw_only=True, tag="checkpoint.declined.v1"):
+    """A requested checkpoint is not taken. `samples`: what is trained; 0: there is nothing to keep."""
+
+    reason: str
+    samples: Count = 0
+
+
 class CheckpointOpened(CheckpointFact, frozen=True, kw_only=True, tag="checkpoint.opened.v1"):
-    """A cut is open: its place in the data is what is committed now; servers take their parts in their own time (P9)."""
+    """A cut is open: its place in the data is what is committed now; servers take their parts in their own time (P9).
+
+    `requested`: somebody asked for it, and it is stored in any case.
+    """
 
     epoch: Count = 0
     samples_committed: Count = 0
+    requested: bool = False
 
 
 class PartStaged(CheckpointFact, frozen=True, kw_only=True, tag="part.staged.v1"):
@@ -223,6 +240,8 @@ class HostPartFailed(HostPartFact, frozen=True, kw_only=True, tag="host.part_fai
 
 
 CHECKPOINT_FACTS: tuple[type[Fact], ...] = (
+    CheckpointRequested,
+    CheckpointDeclined,
     CheckpointOpened,
     PartStaged,
     CheckpointStaged,

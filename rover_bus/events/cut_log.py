@@ -10,6 +10,19 @@ from rover_bus.events.identity import Member
 from rover_bus.events.record import Caused
 
 
+class CutAsked(Caused, frozen=True, kw_only=True, tag="cut.asked"):
+    """Somebody wants one now: the next is opened as soon as it can be, and stored whatever the job file says."""
+
+    reason: str = ""
+
+
+class CutDeclined(Caused, frozen=True, kw_only=True, tag="cut.declined"):
+    """None is taken: there is nothing to keep (`samples` 0), or the job is on its way to its end."""
+
+    reason: str
+    samples: int = 0
+
+
 class CutOpened(Caused, frozen=True, kw_only=True, tag="cut.opened"):
     """The ledger as it is here is the cut's place in the data (P9)."""
 

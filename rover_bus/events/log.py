@@ -14,6 +14,8 @@ import msgspec
 
 from rover_bus.events.batch import BatchHeader
 from rover_bus.events.cut_log import (
+    CutAsked,
+    CutDeclined,
     CutFailed,
     CutOpened,
     CutPersistOrdered,
@@ -438,6 +440,8 @@ AnyRecord = (
     | EpochEnded
     | Sealed
     | Rewound
+    | CutAsked
+    | CutDeclined
     | CutOpened
     | PartTaken
     | PartAsked

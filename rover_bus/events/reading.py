@@ -10,6 +10,7 @@ from __future__ import annotations
 import xxhash
 
 from rover_bus.events.bus import Stored
+from rover_bus.events.checkpoint_facts import CheckpointRequested
 from rover_bus.events.codec import decode_any
 from rover_bus.events.envelope import read_envelope
 from rover_bus.events.errors import BadMessage, NameRefused
@@ -44,6 +45,7 @@ ASKED: tuple[type[Fact], ...] = (
     PlanModeSet,
     SlotsMoveRequested,
     JobForgotten,
+    CheckpointRequested,
 )
 BRAIN = "brain"  # the origin of the Brain's facts, in their ids
 NAMES = ("job", "uid", "part")  # of a host's fact: they become paths

@@ -25,6 +25,10 @@ def _cut(state: State, number: int) -> Cut:
     return cut
 
 
+def _ask_for_one(state: State, record: cut_log.CutAsked) -> None:
+    state.asked = record.cause
+
+
 def _open(state: State, record: cut_log.CutOpened) -> None:
     ledger = state.ledger
     if ledger is None:
@@ -37,7 +41,9 @@ def _open(state: State, record: cut_log.CutOpened) -> None:
         ledger.samples_done()[0],
         position(ledger),
         settled=ledger.settled,
+        requested=bool(state.asked),
     )
+    state.asked = ""
     _forget_over(state)
     keep_spans(state)
 
@@ -185,6 +191,8 @@ def keep_spans(state: State) -> None:
 
 
 EVOLUTIONS: dict[type[Record], Callable[[State, Any], None]] = {
+    cut_log.CutAsked: _ask_for_one,
+    cut_log.CutDeclined: lambda state, record: None,
     cut_log.CutOpened: _open,
     cut_log.PartTaken: _take,
     cut_log.PartAsked: _ask,

@@ -31,6 +31,7 @@ def _opened(job: str, record: cut_log.CutOpened, state: State, term: int) -> lis
             **_names(job, record.cut, state),
             epoch=cut.epoch if cut is not None else 0,
             samples_committed=cut.samples if cut is not None else 0,
+            requested=cut.requested if cut is not None else False,
         )
     ]
 
@@ -147,6 +148,9 @@ def _search(job: str, record: search_log.SearchOrdered, state: State, term: int)
 
 
 PUBLISHERS: dict[type[Record], Callable[[str, Any, State, int], list[JobFact]]] = {
+    cut_log.CutDeclined: lambda job, r, state, term: [
+        facts.CheckpointDeclined(job=job, reason=r.reason, samples=r.samples)
+    ],
     cut_log.CutOpened: _opened,
     cut_log.PartTaken: _taken,
     cut_log.CutStaged: _staged,

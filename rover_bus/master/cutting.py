@@ -64,8 +64,11 @@ class Pace:
 
 
 def tick(state: State, pace: Pace, now: float) -> Consequences:
-    """Open a cut when one is due; give up what took too long."""
-    if state.spec is None or state.spec.checkpoint is None:
+    """Open a cut when one is due; give up what took too long.
+
+    A job without [checkpoint] has one taken when somebody asks for it, and when a host of it leaves.
+    """
+    if state.spec is None:
         return
     pace.look(state, now)
     opened = newest(state, "open")
@@ -84,24 +87,38 @@ def tick(state: State, pace: Pace, now: float) -> Consequences:
             causes.timer("storing", causes.cut(persisting.number)),
         )
     if _is_due(state, pace, now):
-        cause = causes.timer("checkpoint", causes.job(state.uid))
+        cause = state.asked or causes.timer("checkpoint", causes.job(state.uid))
         yield cut_log.CutOpened(cut=state.last_cut + 1, cause=cause)
+
+
+def request(state: State, reason: str, cause: str) -> Consequences:
+    """Somebody wants a cut now. Asked twice before it opens it is still one."""
+    samples = state.ledger.samples_done()[0] if state.ledger is not None else 0
+    if not samples:
+        yield cut_log.CutDeclined(reason="nothing is trained yet", cause=cause)
+    elif state.stop or state.phase not in ("starting", "training"):
+        why = "the job is on its way to its end"
+        yield cut_log.CutDeclined(reason=why, samples=samples, cause=cause)
+    elif not state.asked:
+        yield cut_log.CutAsked(reason=reason, cause=cause)
 
 
 def _is_due(state: State, pace: Pace, now: float) -> bool:
     ledger, spec = state.ledger, state.spec
-    if spec is None or spec.checkpoint is None or ledger is None or state.routing is None:
+    if spec is None or ledger is None or state.routing is None:
         return False
     if state.phase != "training" or state.stop or state.going_back or newest(state, "open") is not None:
         return False
     committed = ledger.samples_done()[0]
     last = newest(state)
-    if committed and _is_left_soon(state):
+    if committed and (state.asked or _is_left_soon(state)):
         return True
-    if committed and state.failed_cuts:
+    if spec.checkpoint is None or not committed:
+        return False
+    if state.failed_cuts:
         wait_s = max(wished_interval_s(state, pace), backoff_s(state.failed_cuts))
         return pace.since_opened_s(now) >= wait_s
-    if not committed or (last is not None and last.samples == committed):
+    if last is not None and last.samples == committed:
         return False
     since_s = pace.since_opened_s(now)
     if since_s < DIGEST_PATIENCE_S and _waits_for_digests(state):
@@ -160,7 +177,7 @@ def order_for(state: State, member: Member) -> CutOrder | None:
     """Return what a server is told with every heartbeat's answer. A cut is called complete when every part of it is a source: only
     then may a server overwrite the one before (P12).
     """
-    if state.spec is None or state.spec.checkpoint is None or state.routing is None:
+    if state.spec is None or state.routing is None or (state.spec.checkpoint is None and not state.cuts):
         return None
     if all(server.index != member.index for server in state.routing.servers):
         return None  # it holds no slots
@@ -256,7 +273,7 @@ def persist_next(state: State, cause: str, gone: str = "") -> Consequences:
     assert state.spec is not None
     wanted = state.spec.checkpoint
     cut = newest(state, "staged")
-    if wanted is None or not wanted.persist or cut is None or cut.over:
+    if cut is None or cut.over or not (cut.requested or wanted is None or wanted.persist):
         return
     nobody = {gone, *state.away} - {
         host for host in state.leaving if host != gone
@@ -265,7 +282,7 @@ def persist_next(state: State, cause: str, gone: str = "") -> Consequences:
         return
     if any(other.storing for other in state.cuts.values()):
         return
-    yield cut_log.CutPersistOrdered(cut=cut.number, path=wanted.path, cause=cause)
+    yield cut_log.CutPersistOrdered(cut=cut.number, path=wanted.path if wanted else "", cause=cause)
 
 
 def notice(state: State, fact: HostPartFact, cause: str) -> Consequences:

@@ -133,7 +133,15 @@ def _remove(state: State, record: log.Lost | log.Left) -> None:
 def _leave(state: State, record: log.Left) -> None:
     planned = state.planned.get(record.member.place)
     wanted = planned.member == record.member if planned else not _was_planned(state, record.member)
-    if record.member.role == "worker" and state.phase == "training" and not state.stop and wanted:
+    life = state.lives.get(record.member.place)
+    told = life is not None and life.host in state.leaving  # it left because its host does (S29)
+    if (
+        record.member.role == "worker"
+        and state.phase == "training"
+        and not state.stop
+        and wanted
+        and not told
+    ):
         state.charges.relaunches += 1  # a program that leaves early would else be started for ever
     _remove(state, record)
 

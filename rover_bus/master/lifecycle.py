@@ -202,16 +202,18 @@ def lose_state(
     spec = state.spec
     if spec is None or state.phase == "ended" or state.search is not None:
         return
-    if spec.on_server_lost == "fail" or state.stop or _too_many_losses(state):
+    left = _left_with_its_host(state, lost)
+    if _ends_it(state, lost, left):
         if lost is not None and spec.checkpoint is None:
             detail += ", and no [checkpoint] table had it kept"
         yield from end(state, "failed", reason, detail, cause)
         return
     yield from rollout.interrupt(state, detail, cause)
-    if spec.on_server_lost == "restore" and recovery.can_go_back(state, lost):
+    wanted = left or bool(state.going_back) or spec.on_server_lost == "restore"
+    if wanted and recovery.can_go_back(state, lost):
         yield from recovery.go_back(state, lost, detail, cause, commands)
         return
-    if spec.on_server_lost == "restore" and searching.is_worthwhile(state):
+    if wanted and searching.is_worthwhile(state):
         yield from searching.begin(state, detail, cause, commands)
         return
     yield from begin_anew(state, detail, cause, commands)
@@ -234,6 +236,25 @@ def begin_anew(state: State, detail: str, cause: str, commands: Commands) -> Con
     yield begin_again(state, servers, commands, cause, f"{detail}: all servers start empty")
     for life in state.servers():
         yield Left(member=life.member, reason="replaced: the job starts again from nothing", cause=cause)
+
+
+def _ends_it(state: State, lost: Member | None, left: bool) -> bool:
+    """Whether the loss of a part of the model ends the job. `left`: with a host that had said so, and a cut has what it held.
+
+    A server on its way back to a cut of that kind goes back again, also in a job that ends when a server is lost.
+    """
+    assert state.spec is not None
+    if state.stop or (_too_many_losses(state) and not left):
+        return True
+    usable = recovery.can_go_back(state, lost) or searching.is_worthwhile(state)
+    back = left or (bool(state.going_back) and usable)
+    return state.spec.on_server_lost == "fail" and not back
+
+
+def _left_with_its_host(state: State, lost: Member | None) -> bool:
+    """Whether a server went as its host had announced (S29), and a cut has what it held: no failure, whatever the job file says."""
+    desired = state.planned.get(lost.place) if lost is not None else None
+    return desired is not None and desired.host in state.leaving and recovery.can_go_back(state, lost)
 
 
 def knows_more(state: State, request: HeartbeatRequest) -> bool:

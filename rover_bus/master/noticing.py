@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
-from rover_bus.events.checkpoint_facts import HostPartFact, HostStorageSearched
+from rover_bus.events.checkpoint_facts import CheckpointRequested, HostPartFact, HostStorageSearched
 from rover_bus.events.facts import (
     Fact,
     HostExited,
@@ -54,6 +54,8 @@ def notice(state: State, fact: Fact, cause: str, commands: Commands) -> Steps:
             if mode == "cancel":
                 yield from lifecycle.end(state, "cancelled", "asked", fact.reason, cause)
             yield from lifecycle.consequences(state, cause, commands)
+        case CheckpointRequested(reason=reason) if state.spec is not None and state.phase != "ended":
+            yield from cutting.request(state, reason, cause)
         case HostPartFact(job=job) if state.spec is not None and job == state.spec.name:
             yield from cutting.notice(state, fact, cause)
         case HostStorageSearched(job=job) if state.spec is not None and job == state.spec.name:

@@ -85,6 +85,7 @@ def wiring(
             subjects.job_facts(job, "plan.rejected"),
             subjects.job_facts(job, "plan.mode_set"),
             subjects.job_facts(job, "slots.move_requested"),
+            subjects.job_facts(job, "checkpoint.requested"),
             subjects.job_facts(job, "members.unheard"),
             subjects.host_facts(fact="exited"),
             subjects.host_facts(fact="leaving"),

@@ -177,6 +177,7 @@ class State:
     not_before: int = (
         0  # the generation in which the job last began from nothing: what is older is another model
     )
+    asked: str = ""  # who or what wants a cut as soon as one can be opened; "": none does
     cut_cost_s: float = 0.0  # how long a server stands still for one, smoothed
     owners: list[tuple[int, int, int]] = field(
         default_factory=list
@@ -257,6 +258,7 @@ _LATER = (
     "searches",
     "not_before",
     "samples_again",
+    "asked",
 )  # not in snapshots of 0.1
 _TYPED: dict[str, Any] = {
     "spec": JobSpec | None,

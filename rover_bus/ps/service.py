@@ -93,6 +93,7 @@ class ServerLife:
         self._pushes = 0.0  # at the last heartbeat
         self._newest: HeartbeatReply | None = None
         self._memory_of, self._clock = memory, clock
+        self._joined: JoinReply | None = None
         self._stager: Stager | None = None
         self._refused_cut = 0  # the last that was said to be refused
         self._stage_at_s = 0.0  # not before
@@ -193,14 +194,18 @@ class ServerLife:
     def _prepare_memory(self, joined: JoinReply) -> None:
         """Know what to begin with, and from now on which rows change, if this job takes cuts."""
         takes_cuts = joined.spec.get("checkpoint") is not None
-        self._restore = joined.restore
+        self._restore, self._joined = joined.restore, joined
         if (
             self._memory_of is not None
             and self._stager is None
             and (takes_cuts or joined.restore is not None)
         ):
-            self._stager = Stager(self._memory_of(joined), self._clock)
+            self._open_memory()
         self.core.follows_changes = takes_cuts and self._stager is not None
+
+    def _open_memory(self) -> None:
+        if self._memory_of is not None and self._joined is not None:
+            self._stager = Stager(self._memory_of(self._joined), self._clock)
 
     @property
     def _routed(self) -> bool:
@@ -253,6 +258,8 @@ class ServerLife:
         epoch, batches = reply.settled
         if batches and self.core.has_holes(epoch):
             await self._run(lambda: self.core.settle(reply.generation, epoch, batches))
+        if reply.cut is not None and reply.cut.cut and self._stager is None:
+            self._open_memory()  # somebody wants a cut of a job that takes none by itself: a whole one
         if self._stager is not None and reply.cut is not None and self._stager.is_due(reply.cut):
             await self._stage(self._stager, reply.cut)
         if reply.order == "finish":

@@ -72,6 +72,8 @@ def submit(
 
     spec = read_job(job_file, name=name, seed=seed, predictions=predictions or "")
     say = _narrate(as_json, quiet)
+    if not quiet and (risk := risk_without_checkpoints(spec)):
+        click.echo(risk, err=True)
     report: dict[str, Any] | None
     if embedded:
         if origin:
@@ -89,6 +91,16 @@ def submit(
     if report is not None:
         _print(report, as_json)
         context.exit(EXIT_CODES[report["state"]])
+
+
+def risk_without_checkpoints(spec: JobSpec) -> str:
+    """Return in one line what a job risks that takes no checkpoints; "" for one that does."""
+    if spec.checkpoint is not None:
+        return ""
+    what = "starts it from nothing" if spec.on_server_lost == "restart" else "ends it, and its model is gone"
+    return (
+        f"note: {spec.name} takes no checkpoints: a parameter server that is lost {what} (add [checkpoint])"
+    )
 
 
 def _hand_in(

@@ -9,18 +9,20 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import FrameType
 from typing import Literal
 
 import click
 
-from rover_bus.cli.home import Home, NoStack
+from rover_bus.cli.home import Home, NoStack, StackRecord
 from rover_bus.cli.keeping import parse_keep_log
 from rover_bus.cli.stack import RunningStack
 from rover_bus.cli.supervisor import ServiceFailed
 from rover_bus.client.units import parse_bytes, parse_seconds
-from rover_bus.events.errors import InputError
+from rover_bus.events.errors import InputError, Refused
 
 DOWN_TIMEOUT_S = 60.0
+ASK = "End the stack all the same, and lose what they have trained?"
 LEAST_STORE_BYTES = 4 << 20
 
 
@@ -75,7 +77,9 @@ LEAST_STORE_BYTES = 4 << 20
 )
 @click.option("--detach", is_flag=True, help="Run in the background; `rover down` ends it.")
 @click.option("--quiet", "-q", is_flag=True, help="Say nothing.")
+@click.pass_context
 def up(
+    context: click.Context,
     directory: str,
     url: str,
     secret_file: str,
@@ -94,7 +98,7 @@ def up(
     """Run a stack on this machine until Ctrl-C: a broker, a node daemon and a Brain, each started again when it ends.
 
     Everything listens on loopback, or where --bind says, and demands the stack's secret. Jobs come by `rover submit` from another
-    terminal.
+    terminal. Ctrl-C has last checkpoints taken of the jobs that run, as `rover down` does; a second one ends everything at once.
     """
     home = Home.find(directory)
     if detach:
@@ -119,23 +123,99 @@ def up(
             quotas=quotas,
             keep_log=parse_keep_log(keep_log),
         )
-        run_until_told(stack, quiet=quiet)
+        if run_until_told(stack, quiet=quiet):
+            context.exit(Refused.exit_code)
 
 
-def run_until_told(stack: RunningStack, *, quiet: bool) -> None:
-    """Run a stack in the foreground until SIGINT, SIGTERM or SIGHUP; then take it away."""
-    told = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda *_: told.set())
+class Ending:
+    """What signals say to a stack in the foreground: the first one to end, a second one not to wait for anything."""
+
+    def __init__(self, stack: RunningStack) -> None:
+        self._stack = stack
+        self.told, self.forced = threading.Event(), False
+        self.number = 0
+        self.stopping = False
+
+    def listen(self) -> None:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, self._hear)
+
+    def go_on(self) -> None:
+        """It is not to end after all."""
+        self.told.clear()
+
+    def _hear(self, number: int, _frame: FrameType | None) -> None:
+        if self.told.is_set():
+            self.forced = True
+        if self.forced and self.stopping:
+            self._stack.kill_members()
+        self.number = number
+        self.told.set()
+
+
+def run_until_told(stack: RunningStack, *, quiet: bool) -> list[tuple[str, str]]:
+    """Run a stack in the foreground until SIGINT, SIGTERM or SIGHUP; then have models kept, and take it away.
+
+    Returns the jobs whose models are lost by that, and why.
+    """
+    ending = Ending(stack)
+    ending.listen()
     with stack:
         if not quiet:
             click.echo(f"broker   {stack.url} (secret in {stack.secret_file})")
             click.echo(f"host     {stack.host}")
             click.echo(f"state    {stack.home.root}")
             click.echo("next     rover submit JOB.toml --wait      Ctrl-C ends everything")
-        told.wait()
+        while True:
+            ending.told.wait()
+            lost = _keep(stack, ending, quiet)
+            if not lost or _may_be_lost(lost, ending):
+                break
+            ending.go_on()
         if not quiet:
             click.echo("ending: members drain first", err=True)
+        ending.stopping = True
+        stack.stop(at_once=ending.forced)
+    return lost
+
+
+def _keep(stack: RunningStack, ending: Ending, quiet: bool) -> list[tuple[str, str]]:
+    """Have last checkpoints taken, unless `rover down` has seen to that. A second signal ends the waiting."""
+    from rover_bus.cli.last_checkpoints import keep_all
+
+    if stack.home.take_note_of_kept():
+        return []
+
+    def say(line: str) -> None:
+        if not quiet:
+            click.echo(f"{line}; once more Ctrl-C ends it without", err=True)
+
+    host = "" if stack.has_broker else stack.host
+    return keep_all(
+        stack.address,
+        stack.home.checkpoints,
+        "the stack is going down",
+        host=host,
+        say=say,
+        enough=lambda: ending.forced,
+    )
+
+
+def _may_be_lost(lost: list[tuple[str, str]], ending: Ending) -> bool:
+    """Name what goes with the stack; ask, where Ctrl-C was pressed in a terminal. Who ends a service has decided already."""
+    from rover_bus.cli.last_checkpoints import tell_lost
+
+    tell_lost(lost)
+    if ending.forced or ending.number != signal.SIGINT or not sys.stdin.isatty():
+        return True
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        return click.confirm(ASK, err=True)
+    except click.Abort:  # Ctrl-C once more
+        ending.forced = True
+        return True
+    finally:
+        ending.listen()
 
 
 def _detach(home: Home) -> None:
@@ -167,10 +247,17 @@ def _detach(home: Home) -> None:
 
 @click.command()
 @click.option("--dir", "directory", default="", help="State directory [$ROVER_HOME, ./.rover].")
-def down(directory: str) -> None:
-    """End the stack of a state directory, wherever it runs; members drain first."""
+@click.option("--discard", is_flag=True, help="End it also where what a job has trained is lost by that.")
+def down(directory: str, discard: bool) -> None:
+    """End the stack of a state directory, wherever it runs: last checkpoints first, then members drain.
+
+    Every running job gets one, also without [checkpoint], within 30 s; `rover up` there goes on from them.
+    """
     home = Home.find(directory)
     record = home.read_record()
+    if not record.disposable:
+        _keep_or_ask(home.of_running(), record, discard)
+        home.of_running().note_kept()
     os.kill(record.pid, signal.SIGTERM)
     deadline_s = time.monotonic() + DOWN_TIMEOUT_S
     while home.is_held():
@@ -179,6 +266,28 @@ def down(directory: str) -> None:
                 f"pid {record.pid} has not ended in {DOWN_TIMEOUT_S:g} s: look at {_log(home)}"
             )
         time.sleep(0.05)
+
+
+def _keep_or_ask(own: Home, record: StackRecord, discard: bool) -> None:
+    """Have last checkpoints taken. Raises Refused, and nothing has ended, when some job cannot have one and nobody says yes."""
+    from rover_bus.cli.connection import Address
+    from rover_bus.cli.last_checkpoints import keep_all, tell_lost
+
+    lost = keep_all(
+        Address(record.url, Path(record.secret_file), own),
+        own.checkpoints,
+        "rover down",
+        host="" if record.embedded else record.host,
+        say=lambda line: click.echo(line, err=True),
+    )
+    tell_lost(lost)
+    if not lost or discard or (sys.stdin.isatty() and click.confirm(ASK, err=True)):
+        return
+    jobs = ", ".join(job for job, _ in lost)
+    raise Refused(
+        f"nothing has ended: what is trained would be lost ({jobs}); `rover down --discard` ends it all the same",
+        "models_lost",
+    )
 
 
 def _log(home: Home) -> Path:

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from rover_bus.events.checkpoint_facts import (
+    CheckpointRequested,
     HostManifestWritten,
     HostPartDigested,
     HostPartFailed,
@@ -184,6 +185,10 @@ class Script:
 
     def do_mode(self, mode: str) -> list[str]:
         return self._notice(PlanModeSet(job="j", mode=mode, by="ann"))  # type: ignore[arg-type]
+
+    def do_checkpoint(self) -> list[str]:
+        """A stack that is going down asks for a last checkpoint."""
+        return self._notice(CheckpointRequested(job="j", reason="rover down", by="ann"))
 
     def do_pause(self) -> list[str]:
         return self._notice(JobPauseRequested(job="j", by="ann"))

@@ -1,0 +1,54 @@
+"""What a process left behind when it ended: its signal or status in words, and the end of what it wrote to stderr.
+
+Fed by daemons (members), by supervisors (services) and by the embedded broker; feeds the events that say how a process ended.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+LINES = 50
+BYTES = 4096
+
+
+def read_tail(path: Path, *, begin: int = 0, lines: int = LINES, size_bytes: int = BYTES) -> str:
+    """Return the last lines of a file, at most `lines` and `size_bytes` in UTF-8; "" when it cannot be read.
+
+    begin: the offset at which the process began to write, so that a former one's lines are not taken for its own.
+    """
+    try:
+        with path.open("rb") as file:
+            end = file.seek(0, os.SEEK_END)
+            first = max(begin, end - size_bytes)
+            file.seek(first)
+            text = file.read(size_bytes).decode(errors="replace").strip()
+    except OSError:
+        return ""
+    kept = text.splitlines()[-lines:]
+    while kept and len("\n".join(kept).encode()) > size_bytes:  # what could not be decoded is longer now
+        kept[0] = kept[0][len(kept[0]) // 2 + 1 :]
+        kept = kept if kept[0] else kept[1:]
+    return "\n".join(kept)
+
+
+def last_line(text: str) -> str:
+    """Return the last line that says something."""
+    lines = text.strip().splitlines()
+    return lines[-1].strip() if lines else ""
+
+
+def name_signal(number: int) -> str:
+    """Return `SIGBUS` for 7; a number without a name is told as one."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def describe_ending(status: int | None, number: int | None, text: str = "") -> str:
+    """Return how a process ended, in one line: `SIGBUS`, or `status 3`, and the last line that it wrote."""
+    how = name_signal(number) if number is not None else f"status {status}" if status is not None else ""
+    said = last_line(text)
+    return f"{how}: {said}" if how and said else how or said
