@@ -66,6 +66,7 @@ from rover_bus.events.facts import (
     RuleSwitchedOff,
     RuleSwitchedOn,
     Size,
+    SlotsMoveRequested,
 )
 from rover_bus.events.job import PlanMode
 from rover_bus.events.log import Record
@@ -452,7 +453,13 @@ class BrainDecider:
 
     def position_of(self, fact: Fact) -> tuple[int, int] | None:
         ours = isinstance(
-            fact, PlanProposed | BrainFact | JobStopRequested | RuleSwitchedOff | RuleSwitchedOn
+            fact,
+            PlanProposed
+            | BrainFact
+            | JobStopRequested
+            | SlotsMoveRequested
+            | RuleSwitchedOff
+            | RuleSwitchedOn,
         )
         return fact.brain_position if ours else None  # type: ignore[attr-defined]
 

@@ -38,6 +38,7 @@ KINDS = (
     "incident.closed",
     "job.forecast",
     "job.stop_requested",
+    "slots.move_requested",
     "members.unheard",
     "rule.switched_off",
     "rule.switched_on",

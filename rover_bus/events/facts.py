@@ -208,6 +208,7 @@ class SlotsMoveRequested(JobFact, frozen=True, kw_only=True, tag="slots.move_req
     hot: bool = False
     host: str = ""
     reason: str = ""
+    brain_position: Position | None = None  # when the Brain asks: a server is hot
 
 
 class MoveRefused(JobFact, frozen=True, kw_only=True, tag="move.refused.v1"):
