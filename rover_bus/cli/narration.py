@@ -76,14 +76,14 @@ def _tell_members(fact: Fact) -> str:
         case facts.MemberLeft(member=member, reason=reason):
             return f"{member} left{_because(reason)}"
         case facts.WorkerFailed(member=member, exception=exception, message=message):
-            return f"{member} raised {exception}: {message}"
+            return f"{member} raised {exception}: {message}" if exception else f"{member} failed: {message}"
         case facts.HostRegistered(host=host, capacity=capacity):
             return f"host {host}: {capacity.cores:g} cores, {capacity.memory_bytes / 2**30:.1f} GiB"
         case facts.HostStarted(process=process, adopted=adopted):
             return f"{process.member} {'adopted' if adopted else 'started'}, pid {process.pid}"
         case facts.HostExited(member=member, exit=exit, ran_s=ran_s):
-            detail = f" ({exit.detail})" if exit.detail else ""
-            return f"process of {member} ended after {ran_s:.1f} s: {_spoken(exit.reason)}{detail}"
+            told = f": {exit.tell()}" if exit.tell() else ""
+            return f"process of {member} ended after {ran_s:.1f} s: {_spoken(exit.reason)}{told}"
         case facts.HostLeaving(host=host, within_s=within):
             return f"host {host} will be gone soon: its workers leave, its servers after a last cut, within {within:g} s"
         case facts.HostLeft(host=host, reason=reason):

@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import faulthandler
 import logging
 import os
 import secrets
@@ -70,6 +71,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Run one service until it is told to end; return an exit code as docs/cli.md lists them."""
     settings = read_settings(arguments)
     _configure_logs(settings)
+    faulthandler.enable()  # a crash inside (SIGBUS, SIGSEGV) leaves its lines on stderr, and these go into the event
     try:
         _run(_serve(settings))
     except RoverError as error:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ipaddress
 import os
 import re
+import resource
 import shutil
 import signal
 import socket
@@ -34,6 +35,8 @@ START_TIMEOUT_S = (
     90.0  # a daemon waits until the one before it has left; a service that fails says so at once
 )
 BROKER_TIMEOUT_S = 60.0  # it reads its store before it answers
+# A server of a job with two workers holds 29, a daemon with five members 22, the broker 20 and one for every member.
+LEAST_FILES, MOST_FILES = 256, 65_536
 DISK_LOOK_S = 2.0
 ROOM_BYTES = 8 << 20
 BRAIN_STOP_S = 5.0
@@ -93,6 +96,7 @@ class RunningStack:
 
     def start(self) -> Self:
         """Start everything; return when the host is registered. Raises RoverError, and then nothing of it runs."""
+        check_open_files()
         self.home.create()
         self._lock = self.home.hold()
         try:
@@ -314,6 +318,18 @@ class _WatchedDisk:
 
 def _complain(text: object) -> None:
     print(f"rover: {text}", file=sys.stderr, flush=True)
+
+
+def check_open_files() -> None:
+    """Let this process and its children open as many files as the machine allows. Raises InputError where these are too few."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < LEAST_FILES:
+        raise InputError(
+            f"only {hard} files may be open at once, and a stack needs {LEAST_FILES}: raise it (`ulimit -n {LEAST_FILES}`)"
+        )
+    wanted = MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def check_bind(address: str) -> str:

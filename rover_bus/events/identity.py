@@ -11,6 +11,7 @@ from typing import Literal
 import msgspec
 
 from rover_bus.events.invariants import Bytes, Checked, Cores, Count, Seconds
+from rover_bus.events.last_words import describe_ending
 
 Role = Literal["master", "worker", "ps"]
 
@@ -27,6 +28,8 @@ ExitReason = Literal[
     "never_started",
     "unknown",
 ]
+
+IN_ORDER: frozenset[str] = frozenset({"completed", "drained"})
 
 # What counts against the data and the program; everything else is the cluster's doing (protocol, "Poison and faults").
 FAULTS_OF_THE_PROGRAM: frozenset[str] = frozenset({"failed", "crashed"})
@@ -82,12 +85,18 @@ class MasterSeat(Checked, frozen=True, kw_only=True):
 
 
 class Exit(Checked, frozen=True, kw_only=True):
-    """How a member's process ended."""
+    """How a member's process ended. `stderr`: the last 50 lines that it wrote, at most 4 KiB; of one that ended in order none."""
 
     reason: ExitReason
     status: int | None = None
     signal: int | None = None
     detail: str = ""
+    stderr: str = ""
+
+    def tell(self) -> str:
+        """Return signal or status, the last line that it wrote and what the platform knows of it, in one line; "" for nothing."""
+        how = describe_ending(self.status, self.signal, self.stderr) if self.reason not in IN_ORDER else ""
+        return f"{how} ({self.detail})" if how and self.detail else how or self.detail
 
 
 class HostCapacity(Checked, frozen=True, kw_only=True):

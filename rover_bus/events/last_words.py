@@ -39,6 +39,11 @@ def last_line(text: str) -> str:
     return lines[-1].strip() if lines else ""
 
 
+def _fatal_error(text: str) -> str:
+    """Return what Python's fault handler says first; its last lines are the outermost frames."""
+    return next((line.strip() for line in text.splitlines() if line.startswith("Fatal Python error")), "")
+
+
 def name_signal(number: int) -> str:
     """Return `SIGBUS` for 7; a number without a name is told as one."""
     try:
@@ -50,5 +55,5 @@ def name_signal(number: int) -> str:
 def describe_ending(status: int | None, number: int | None, text: str = "") -> str:
     """Return how a process ended, in one line: `SIGBUS`, or `status 3`, and the last line that it wrote."""
     how = name_signal(number) if number is not None else f"status {status}" if status is not None else ""
-    said = last_line(text)
+    said = _fatal_error(text) or last_line(text)
     return f"{how}: {said}" if how and said else how or said

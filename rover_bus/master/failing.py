@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator
 
 from rover_bus.events import causes
-from rover_bus.events.identity import Member
+from rover_bus.events.identity import Exit, Member
 from rover_bus.events.log import Charged, DeadLettered, Record
 from rover_bus.events.requests import FailureReply, FailureRequest, Reply
 from rover_bus.master import lifecycle
@@ -25,9 +25,13 @@ def failure(state: State, request: FailureRequest) -> Steps:
 
 
 def charge(
-    state: State, member: Member, cause: str, report: FailureRequest | None = None, fingerprint: str = ""
+    state: State, member: Member, cause: str, report: FailureRequest | None = None, exit: Exit | None = None
 ) -> Generator[Record, None, None]:
-    """Charge a failure of `member` and decide what follows: a dead letter, or the end of the job."""
+    """Charge a failure of `member` and decide what follows: a dead letter, or the end of the job.
+
+    It reported what it met (`report`), or its process ended (`exit`), perhaps before it could join.
+    """
+    ended = f"{exit.reason}:{exit.status}:{exit.signal}" if exit else ""
     batch = first_uncommitted(state, member, report.token if report else 0)
     epoch = state.ledger.epoch if state.ledger is not None else -1
     yield Charged(
@@ -35,16 +39,16 @@ def charge(
         epoch=epoch,
         batch=batch,
         exception=report.exception if report else "",
-        message=report.message if report else "",
-        traceback=report.traceback if report else "",
-        fingerprint=report.fingerprint if report else fingerprint,
+        message=report.message if report else exit.tell() if exit else "",
+        traceback=report.traceback if report else exit.stderr if exit else "",
+        fingerprint=report.fingerprint if report else ended,
         cause=cause,
     )
     spec = state.spec
     if spec is None or state.phase in ("finishing", "ended"):
         return
     if same := state.charges.deterministic(spec.leases.deterministic_failures):
-        detail = f"{report.exception}: {report.message}" if report else same
+        detail = f"{report.exception}: {report.message}" if report else (exit and exit.tell()) or same
         yield from lifecycle.end(state, "failed", "deterministic_failure", detail, cause)
         return
     if batch >= 0:

@@ -87,11 +87,9 @@ def _exited(state: State, fact: HostExited, member: Member, cause: str, commands
     if not admitted and (not is_planned(state, member) or _is_lost_already(state, member, fact.last)):
         return  # of a former life, of a master, or known
     if fact.exit.reason in FAULTS_OF_THE_PROGRAM and member not in state.charges.charged:
-        yield from charge(
-            state, member, cause, fingerprint=f"{fact.exit.reason}:{fact.exit.status}:{fact.exit.signal}"
-        )
+        yield from charge(state, member, cause, exit=fact.exit)
     yield from lifecycle.lose(
-        state, member, fact.exit.reason, fact.exit.detail, cause, commands, last=fact.last
+        state, member, fact.exit.reason, fact.exit.tell(), cause, commands, last=fact.last
     )
 
 

@@ -18,7 +18,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
-from rover_bus.events.identity import Resources
+from rover_bus.events.identity import IN_ORDER, Exit, Resources
+from rover_bus.events.last_words import read_tail
 from rover_bus.events.logs import get_logger
 from rover_bus.node import layout, locks, proctree
 from rover_bus.node.affinity import threads
@@ -328,7 +329,7 @@ class Processes:
                 job=life.job,
                 uid=life.uid,
                 member=life.desired.member,
-                exit=ended.exit(),
+                exit=self._exit(held, ended),
                 ran_s=ended.ran_s,
                 at_s=self._loop.time(),
                 reported=held.directory.is_reported(),
@@ -336,6 +337,14 @@ class Processes:
                 peak_memory_bytes=max(ended.peak_memory_bytes, 0),
             )
         )
+
+    def _exit(self, held: _Held, ended: layout.Ended) -> Exit:
+        """How it ended, with its last words where it did not end in order: what it wrote is the one trace of a fault."""
+        said = ended.exit()
+        if said.reason in IN_ORDER:
+            return said
+        life = held.life
+        return said.replace(stderr=read_tail(self._layout.log(life.job, life.uid, life.desired.member)))
 
     def mark_reported(self, ended: Ended) -> None:
         with contextlib.suppress(OSError):  # a full disk: it is sent once more after a restart

@@ -340,6 +340,33 @@ def test_a_broker_that_answers_late_ends_nothing(tmp_path: Path) -> None:
         assert rover("doctor", "--dir", str(state)).returncode == 0
 
 
+def test_too_few_files_are_said_in_one_line_before_anything_starts(tmp_path: Path) -> None:
+    up = f'"{sys.executable}" -m rover_bus.cli.entry up --dir "{tmp_path}/state"'
+    command = ["sh", "-c", f"ulimit -n 24; exec {up}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2, done.stderr
+    assert "only 24 files may be open at once" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert not (tmp_path / "state").exists()
+
+
+def test_a_worker_that_dies_before_it_joins_is_explained(stack: RunningStack, tmp_path: Path) -> None:
+    file = write_job(tmp_path)
+    file.write_text(
+        file.read_text().replace("import time; time.sleep(600)", "import no_such_module_anywhere")
+    )
+    where = ("--dir", str(stack.home.root))
+    assert rover("submit", str(file), *where, cwd=tmp_path).returncode == 0
+
+    def told(kind: str) -> str:
+        return rover("events", "tiny", "-k", kind, *where, cwd=tmp_path).stdout
+
+    cause = "status 1: ModuleNotFoundError: No module named 'no_such_module_anywhere'"
+    until(lambda: told("job.ended"), "the end")
+    assert cause in told("job.ended")
+    assert cause in told("worker.failed")
+
+
 def starts(log: Path) -> list[str]:
     return [line for line in log.read_text().splitlines() if "Server is ready" in line]
 
