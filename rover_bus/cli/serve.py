@@ -264,6 +264,7 @@ async def _serve_daemon(bus: NatsBus, settings: Settings, stop: asyncio.Event) -
         master_command=lambda job, index: service_command(
             "master", "--job", job, "--index", str(index), "--keep-log", settings.keep_log
         ),
+        server_command=tuple(service_command("ps")),
         url=settings.url,
         secret_file=settings.secret_file,
         orphan_s=settings.orphan_s,

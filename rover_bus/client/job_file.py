@@ -118,6 +118,11 @@ def _place_checkpoints(text: str, directory: Path, path: Path) -> str:
         raise InputError(f"{path.name}: checkpoint.path: {error}") from None
 
 
+PYTHON = (
+    "python"  # as first word: the interpreter that the daemon of each host runs under, whatever a PATH finds
+)
+
+
 def find_program(program: object, directory: Path, path: Path) -> list[str]:
     """Return the worker's command line: a list as it stands, or a built-in program by its name."""
     if isinstance(program, str):
@@ -133,6 +138,8 @@ def find_program(program: object, directory: Path, path: Path) -> list[str]:
             f'{path.name}: program must be a name, or a list of words like ["python", "train.py"]'
         )
     command = program[0]
+    if command == PYTHON:
+        return [str(word) for word in program]
     if shutil.which(command if "/" not in command else str(directory / command)) is None:
         raise InputError(f"{path.name}: program {command!r} is not there, or cannot be executed")
     return [str(word) for word in program]

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
-from rover_bus.events.identity import IN_ORDER, Exit, Resources
+from rover_bus.events.identity import IN_ORDER, DesiredMember, Exit, Resources
 from rover_bus.events.last_words import read_tail
 from rover_bus.events.logs import get_logger
 from rover_bus.node import layout, locks, proctree
@@ -76,7 +76,10 @@ class Settings:
     allowed: tuple[int, ...]
     orphan_s: float = 30.0  # P23: without a daemon for this long a group is drained; 0: never
     oom_path: str = "/proc/vmstat"
-    python: str = sys.executable
+    python: str = sys.executable  # of shims, and what `python` means as the first word of a program
+    server_command: tuple[
+        str, ...
+    ] = ()  # what runs a parameter server on this host; empty: what desired state says
 
 
 @dataclass(slots=True)
@@ -169,7 +172,7 @@ class Processes:
             f"orphan={self._settings.orphan_s}",
             f"oom={self._settings.oom_path}",
             "--",
-            *desired.command,
+            *self._command(desired),
         ]
         return os.posix_spawn(
             command[0],
@@ -184,6 +187,13 @@ class Processes:
             setsigmask=SHIM_SIGNALS,  # a word that comes before the shim can listen waits
             setsigdef=[*SHIM_SIGNALS, signal.SIGPIPE],
         )
+
+    def _command(self, desired: DesiredMember) -> list[str]:
+        """Return what runs a member here. Which interpreter has our code is this host's to know, not the log's of another host."""
+        if desired.member.role == "ps" and self._settings.server_command:
+            return list(self._settings.server_command)
+        first, *rest = desired.command
+        return [self._settings.python if first == "python" else first, *rest]
 
     def environment(self, life: Life) -> dict[str, str]:
         """Return a member's environment: ours, the threads for its cores, what desired state says, who it is."""

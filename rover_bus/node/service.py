@@ -46,6 +46,7 @@ class Options:
     """What may be said of a daemon beside its name and its place."""
 
     master_command: MasterCommand = no_masters  # (job, index) -> command line of a master
+    server_command: tuple[str, ...] = ()  # command line of a parameter server
     url: str = ""  # passed on to members as ROVER_URL
     secret_file: str = ""  # passed on to members as ROVER_SECRET_FILE
     orphan_s: float = (
@@ -117,6 +118,7 @@ def _put_together(bus: Bus, me: Host, home: layout.Layout, options: Options) -> 
     settings = Settings(
         environment=_shared(me.name, home.root, options),
         allowed=me.allowed,
+        server_command=options.server_command,
         orphan_s=options.orphan_s,
         oom_path=str(cgroup.out_of_memory_counter(me.cgroup) or "/proc/vmstat"),
     )
