@@ -7,11 +7,11 @@ the model of a checkpoint that a job starts from. Fed by the job file and by dae
 from __future__ import annotations
 
 from rover_bus.cli.hindrances import read_present
-from rover_bus.events.bus import Bus
-from rover_bus.events.codec import decode
-from rover_bus.events.errors import NotEnoughMemory
+from rover_bus.events.bus import Bus, Stored
+from rover_bus.events.errors import BadMessage, NotEnoughMemory
 from rover_bus.events.facts import HostRegistered
 from rover_bus.events.job import JobSpec
+from rover_bus.events.reading import read_fact
 from rover_bus.events.streams import FACTS
 from rover_bus.events.subjects import host_fact
 
@@ -54,9 +54,18 @@ async def read_shared_memory(bus: Bus) -> dict[str, int]:
     found = {}
     for host in (await read_present(bus)).hosts:
         stored = await bus.last(FACTS, host_fact(host, HostRegistered.kind()))
-        found[host] = decode(stored.body, HostRegistered).capacity.shared_memory_bytes if stored else 0
+        found[host] = _shared_memory_of(stored) if stored else 0
     return found
 
 
 def _mib(size_bytes: int) -> str:
     return f"{-(-size_bytes // (1 << 20)):,} MiB"
+
+
+def _shared_memory_of(stored: Stored) -> int:
+    """What a host says that it has; 0, as of a host that says nothing, where what is stored cannot be believed."""
+    try:
+        fact = read_fact(stored)
+    except BadMessage:
+        return 0
+    return fact.capacity.shared_memory_bytes if isinstance(fact, HostRegistered) else 0

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import random
+from contextlib import suppress
 
 from rover_bus.events import subjects
 from rover_bus.events.bus import Bus, Stored
 from rover_bus.events.checkpoint_facts import HostPartDigested, PartStaged
-from rover_bus.events.codec import decode, encode
-from rover_bus.events.errors import BusError
+from rover_bus.events.codec import encode
+from rover_bus.events.errors import BadMessage, BusError
+from rover_bus.events.reading import read_fact
 from rover_bus.events.streams import FACTS
 from rover_bus.ps.simulated_memory import SharedMemory
 
@@ -26,9 +28,10 @@ async def digest_for_ever(bus: Bus, job: str, host: str, memory: SharedMemory, c
     staged: asyncio.Queue[PartStaged] = asyncio.Queue()
 
     def hear(stored: Stored) -> None:
-        fact = decode(stored.body, PartStaged)
-        if fact.place.host == host:
-            staged.put_nowait(fact)
+        with suppress(BadMessage):
+            fact = read_fact(stored)
+            if isinstance(fact, PartStaged) and fact.place.host == host:
+                staged.put_nowait(fact)
 
     while True:
         try:

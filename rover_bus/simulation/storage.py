@@ -20,9 +20,10 @@ from rover_bus.events.checkpoints import (
     StoredCheckpoint,
     StoredFile,
 )
-from rover_bus.events.codec import decode, encode
+from rover_bus.events.codec import encode
 from rover_bus.events.errors import BadMessage
 from rover_bus.events.facts import HostFact
+from rover_bus.events.reading import read_fact
 from rover_bus.events.streams import FACTS
 from rover_bus.events.subjects import host_fact, job_facts
 from rover_bus.flash.errors import BrokenCheckpoint
@@ -123,8 +124,8 @@ class StorageDaemon:
 
     def _on_fact(self, stored: Stored) -> None:
         try:
-            fact = next(decode(stored.body, kind) for kind in ORDERS if kind.kind() in stored.subject)
-        except (BadMessage, StopIteration):
+            fact = read_fact(stored)
+        except BadMessage:
             return
         if isinstance(fact, cuts.CheckpointPersistOrdered):
             self._waiting += [self._persist(fact, place) for place in fact.parts]
