@@ -467,11 +467,20 @@ class Shell:
         return not self._heard.subject or (await newest_since(self.bus, self._heard))[0]
 
     async def _tick_for_ever(self) -> None:
+        unanswered = False
         while True:
             await asyncio.sleep(self.wiring.tick_s)
+            unanswered = self._look_at_the_lead(unanswered)
             self.submit(self.decider.ticked())
             if self.journal.batches_since_snapshot >= self.wiring.snapshot_every_batches:
                 self._take_snapshot()
+
+    def _look_at_the_lead(self, unanswered: bool) -> bool:
+        """Whether renewals of the lead go unanswered: a broker hangs long before its connections end, and nobody is heard (P19)."""
+        now_unanswered = self.clock() >= self.leadership.leads_until
+        if now_unanswered != unanswered:
+            self.submit(self.decider.bus_lost() if now_unanswered else self.decider.bus_regained())
+        return now_unanswered
 
     def _take_snapshot(self) -> None:
         """The whole state as records behind what is pending; a take-over begins with it once it is stored (P21)."""

@@ -93,13 +93,16 @@ class Blows:
         return [(f"{job.name} {each.member}", each.pid) for each in self.site.members(job.name, *roles)]
 
     def _restart(self, host: Host) -> str:
-        assert host.process is not None
+        if host.process is None or not host.runs:
+            return ""
         host.process.kill()
         host.process.wait()
         host.up()
         return host.name
 
     def _lose(self, host: Host, seconds: float) -> str:
+        if not host.runs:
+            return ""
         host.lose()
         self._after(seconds, host.up)
         return f"{host.name}, back after {seconds:.1f} s"

@@ -52,8 +52,17 @@ class Host:
         name = host_root(self.home / "node").name
         return self.memory / name if self.memory in self.small else host_root(self.home / "node")
 
+    @property
+    def runs(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
     def up(self) -> None:
-        """Start it; return when it can be found."""
+        """Start it unless it runs; return when it can be found. One that finds no broker is called again, as its user would."""
+        if not self.runs:
+            self._start()
+            until(self._found, f"{self.name} is up", more=self.log.read_text)
+
+    def _start(self) -> None:
         words = ["up", "--host", self.name, "--dir", str(self.home)]
         first = self.site.hosts[0] if self.site.hosts else self
         if first is not self:
@@ -66,11 +75,12 @@ class Host:
             self.process = subprocess.Popen(
                 [*ROVER, *words], cwd=self.site.root, env=environment, stdout=log, stderr=log
             )
-        until(self._found, f"{self.name} is up", more=self.log.read_text)
 
     def _found(self) -> bool:
         assert self.process is not None
-        assert self.process.poll() is None, self.log.read_text()[-2000:]
+        if not self.runs:
+            assert "no broker answers" in _tail(self.log), _tail(self.log)
+            self._start()
         with suppress(OSError, ValueError):
             record = json.loads((self.home / "stack.json").read_text())
             return bool(record["pid"] == self.process.pid)
@@ -78,7 +88,7 @@ class Host:
 
     def service(self, kind: str) -> int:
         """Return the pid of a service, 0 while there is none."""
-        if self.process is None or self.process.poll() is not None:
+        if self.process is None or not self.runs:
             return 0
         for child in psutil.Process(self.process.pid).children(recursive=True):
             with suppress(psutil.Error):
