@@ -271,7 +271,7 @@ class RunningStack:
             below / f"{role}.ready",
             environment,
         )
-        return Service(order)
+        return Service(order, _complain)
 
 
 class _MendedBroker:
@@ -283,6 +283,7 @@ class _MendedBroker:
     def mend(self) -> None:
         if not self._broker.running and self._backoff.is_due():
             self._backoff.begin()
+            _complain(f"the broker ended ({self._broker.last_words()}) and is started again")
             self._broker.launch()
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Protocol
 
 from rover_bus.events.errors import PermanentError
+from rover_bus.events.last_words import describe_ending, read_tail
 
 LOOK_S = 0.2
 BACKOFF_FIRST_S, BACKOFF_MAX_S = 0.1, 5.0
@@ -58,11 +59,13 @@ class Order:
 class Service:
     """One service's present process."""
 
-    def __init__(self, order: Order) -> None:
-        self.order = order
+    def __init__(self, order: Order, say: Callable[[str], None] = lambda _: None) -> None:
+        """`say` is told how it ended whenever it is started again."""
+        self.order, self._say = order, say
         self.restarts = 0
         self._process: subprocess.Popen[bytes] | None = None
         self._backoff = Backoff()
+        self._log_began = 0  # where its present process began to write
 
     @property
     def pid(self) -> int | None:
@@ -74,6 +77,7 @@ class Service:
         self._backoff.begin()
         order.ready_file.unlink(missing_ok=True)
         with order.log_file.open("ab") as log:
+            self._log_began = log.tell()
             self._process = subprocess.Popen(
                 [*order.command, "--with-parent", "--ready-file", str(order.ready_file)],
                 stdin=subprocess.PIPE,
@@ -87,6 +91,7 @@ class Service:
         if self._process is None or self._process.poll() is None:
             return
         if self._backoff.is_due():
+            self._say(f"{self.order.name} ended ({self._ending()}) and is started again")
             self.ask_to_stop()
             self.restarts += 1
             self.start()
@@ -122,6 +127,11 @@ class Service:
         if self._process is not None:
             self._process.kill()
             self._process.wait()
+
+    def _ending(self) -> str:
+        code = self._process.poll() if self._process else None
+        status, number = (None, -code) if code is not None and code < 0 else (code, None)
+        return describe_ending(status, number, read_tail(self.order.log_file, begin=self._log_began))
 
     def last_words(self) -> str:
         """Return the end of its log in one line."""

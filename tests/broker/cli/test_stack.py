@@ -305,6 +305,15 @@ def in_the_foreground(state: Path, **more: str) -> Iterator[subprocess.Popen[str
     assert processes_of(state) == []
 
 
+def test_a_service_that_crashes_is_explained(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    with in_the_foreground(state):
+        brain = next(pid for pid in processes_of(state) if "brain" in psutil.Process(pid).cmdline())
+        os.kill(brain, signal.SIGBUS)
+        said = "brain ended (SIGBUS: Fatal Python error: Bus error) and is started again"
+        until(lambda: said in (tmp_path / "up.log").read_text(), "how the Brain ended")
+
+
 def test_a_log_of_the_broker_that_is_moved_or_removed_is_opened_anew(tmp_path: Path) -> None:
     state = tmp_path / "state"
     log = state / "broker" / "nats-server.log"
