@@ -40,7 +40,7 @@ LOSES_ACKS = Faults(ack_lost=1.0)
 
 
 class Hasty(Shell):
-    def submit(self, input, respond=None):
+    def submit(self, input, respond=None, cause=None):
         records, reply, _ = self.decider.decide(input, self.clock())
         self._pending += records
         self._wake.set()
