@@ -12,6 +12,7 @@ import random
 
 import pytest
 
+from rover_bus.events.errors import RoverError
 from rover_bus.events.identity import Member
 from rover_bus.events.log import MoveEnded
 from rover_bus.events.memory_broker import MemoryBroker
@@ -19,6 +20,7 @@ from rover_bus.events.memory_links import CALM, Faults
 from rover_bus.master.service import ServedDecider, build_master
 from rover_bus.node.simulated import SimulatedHost
 from rover_bus.ps.core import ServerCore
+from rover_bus.ps.simulated_memory import SimulatedMemory
 from rover_bus.simulation.history import live
 from rover_bus.simulation.plan import Blow, Plan
 from rover_bus.simulation.rules import Rules
@@ -37,6 +39,9 @@ class Striker:
         self.hosts: list[SimulatedHost] = []
         self.brokers: list[MemoryBroker] = []
         self.names: list[str] = []  # of connections
+        self.unread = (
+            0  # restores that found no digests yet, or nothing: the job goes back once more, to a cut before
+        )
 
     def note(self, record: MoveEnded) -> None:
         if not record.done or record.move in self.seen:
@@ -90,8 +95,16 @@ class Striker:
                 striker.names.append(name)
                 return super().connect(name)
 
+        class Memory(SimulatedMemory):
+            def find(self, order, wanted):
+                try:
+                    return super().find(order, wanted)
+                except RoverError:
+                    striker.unread += 1
+                    raise
+
         master = lambda *a, **k: build_master(*a, **k, decider_type=Watched)  # noqa: E731
-        return Rules(build_master=master, host=Host, broker=Broker, core=core)
+        return Rules(build_master=master, host=Host, broker=Broker, memory=Memory, core=core)
 
 
 def plan_of(seed: int) -> Plan:
@@ -139,7 +152,7 @@ def lived(seed: int) -> tuple[list[str], int]:
     striker = Striker(seed)
     verdict = live(plan_of(seed), rules=striker.rules())
     wrong = list(verdict.wrong)
-    rewinds, killed = verdict.summary["rewinds"], len(striker.killed)
+    rewinds, killed = verdict.summary["rewinds"] - striker.unread, len(striker.killed)
     if rewinds > killed:
         wrong.append(f"{rewinds} rewinds, {killed} servers killed: a survivor ended")
     return wrong, killed
