@@ -171,6 +171,8 @@ FACTS_KEPT: dict[str, Kept] = {
             "checkpoint.superseded",
             "checkpoint.failed",
             "checkpoint.none_usable",
+            "checkpoint.requested",
+            "checkpoint.declined",
             "rule.switched_off",
             "rule.switched_on",
             "part.staged",
