@@ -466,4 +466,3 @@ def test_a_job_that_waits_for_room_is_cancelled_at_once(stack: RunningStack, tmp
     until(lambda: "do not fit" in rover("jobs", *where, cwd=tmp_path).stdout, "the second one waits for room")
     rover("cancel", "tiny", *where, cwd=tmp_path)
     until(lambda: "cancelled" in rover("jobs", *where, cwd=tmp_path).stdout, "the end of the second one")
-    assert "starting" in rover("jobs", *where, cwd=tmp_path).stdout, "the first one is as it was"
