@@ -140,7 +140,8 @@ def test_a_job_whose_checkpoints_are_all_damaged_waits_for_a_person(
     assert job.rover("resume", NAME, "--from-nothing", "--checkpoint", "1").returncode == 2
     assert job.rover("resume", NAME, "--checkpoint", str(cuts[1])).returncode == 0, "still damaged"
     job.until(lambda: len(job.facts("checkpoint.none_usable")) == 2, "the question again")
-    damage(job, cuts[1])
+    for cut in cuts[1:]:  # its parts may be differences to those of the others
+        damage(job, cut)
     job.until(lambda: job.rover("resume", NAME, "--checkpoint", str(cuts[1])).returncode == 0, "an answer")
     job.until(lambda: len(job.facts("server.restored")) == 2, "the model")
     assert {fact["cut"] for fact in job.facts("server.restored")} == {cuts[1]}
