@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from rover_bus.cli.plan_narration import tell_plan
 from rover_bus.events import checkpoint_facts as cuts
 from rover_bus.events import facts
-from rover_bus.events.facts import Fact
+from rover_bus.events.facts import Fact, HostFact
 from rover_bus.events.identity import Member
 
 GOOD, BAD, PLAIN, DIM = "green", "red", "", "dim"
@@ -151,16 +151,6 @@ def tell_checkpoint(fact: Fact) -> str:
                 choice
             ]
             return f"no checkpoint can be restored, {then}: {'; '.join(problems) or 'storage is empty'}"
-        case cuts.HostStorageSearched(host=host, problem=problem) if problem:
-            return f"{host} cannot look at storage: {problem}"
-        case cuts.HostStorageSearched(host=host, found=found, there=there, refused=refused):
-            newest = (
-                f"cut {found.cut} of generation {found.generation} is the newest" if found else "none is left"
-            )
-            of_no_use = f"; of no use: {'; '.join(refused)}" if refused else ""
-            return f"{host} found {_count(there, 'checkpoint')} on storage, {newest}{of_no_use}"
-        case cuts.HostCheckpointDamaged(cut=cut, path=path, reason=reason):
-            return f"cut {cut} is damaged and set aside ({path}): {reason}"
         case cuts.CheckpointRequested(reason=reason, by=by):
             return f"a checkpoint is asked for{f' by {by}' if by else ''}{_because(reason)}"
         case cuts.CheckpointDeclined(reason=reason):
@@ -188,6 +178,24 @@ def tell_checkpoint(fact: Fact) -> str:
             again = f", {fact.samples_again:,} samples again" if fact.samples_again else ""
             text = f"{member} restored from cut {cut} in {source}: {rows:,} rows in {seconds:.2f} s{again}"
             return f"{text}; not from {'; '.join(fact.refused)}" if fact.refused else text
+        case HostFact():
+            return tell_storage(fact)
+    return f"{fact.kind()}"
+
+
+def tell_storage(fact: HostFact) -> str:
+    """Return what a daemon did with a part of a cut, or found on storage, in one line."""
+    match fact:
+        case cuts.HostStorageSearched(host=host, problem=problem) if problem:
+            return f"{host} cannot look at storage: {problem}"
+        case cuts.HostStorageSearched(host=host, found=found, there=there, refused=refused):
+            newest = (
+                f"cut {found.cut} of generation {found.generation} is the newest" if found else "none is left"
+            )
+            of_no_use = f"; of no use: {'; '.join(refused)}" if refused else ""
+            return f"{host} found {_count(there, 'checkpoint')} on storage, {newest}{of_no_use}"
+        case cuts.HostCheckpointDamaged(cut=cut, path=path, reason=reason):
+            return f"cut {cut} is damaged and set aside ({path}): {reason}"
         case cuts.HostPartFailed(cut=cut, part=part, step=step, reason=reason):
             return f"cut {cut}: {step} of {part or 'the manifest'} failed: {reason}"
         case cuts.HostStorageBlocked(host=host, cut=cut, reason=reason):
