@@ -204,28 +204,11 @@ class RunningStack:
         self.broker = EmbeddedBroker(
             self.home.broker,
             host=self._bind,
-            port=self._former_port(),
             sync=self._sync,
             secret_file=self.secret_file,
             max_file_store_bytes=self._max_file_store_bytes,
         )
         self.broker.start(BROKER_TIMEOUT_S)
-        self._port_file.write_text(f"{self.broker.port}\n")
-
-    @property
-    def _port_file(self) -> Path:
-        return self.home.broker / "port"
-
-    def _former_port(self) -> int:
-        """The port of last time, while it is free: members that outlived us know no other."""
-        try:
-            port = int(self._port_file.read_text())
-            with socket.socket() as probe:
-                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                probe.bind((self._bind, port))
-        except (OSError, ValueError, OverflowError):
-            return 0
-        return port
 
     def _start_services(self) -> None:
         common = ["--url", self.url, "--secret-file", str(self.secret_file), "--host", self.host]

@@ -5,7 +5,7 @@ apart from nats_bus.py because a broker may just as well be somebody else's: eve
 
 In its directory: `secret` (0600, made once), `nats-server.conf` (0600: the secret stands there and never on a command line),
 `nats-server.log` (rotated by the server itself; opened anew when somebody moves or removes it), `nats-server.stderr` (a panic),
-`store/` (JetStream), `lock` (held by the running server itself, so that two never share a store).
+`store/` (JetStream), `lock` (held by the running server itself, so that two never share a store), `port` (of last time).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
 from types import TracebackType
-from typing import Literal, Self
+from typing import IO, Literal, Self
 
 from rover_bus.events.broker_log import BrokerLog
 from rover_bus.events.errors import BrokerUnreachable, InputError, PermanentError
@@ -38,6 +38,7 @@ DISK_SHARE = 0.75
 LOG_BYTES, LOGS_KEPT = 16 << 20, 3
 START_TIMEOUT_S = 15.0
 STOP_TIMEOUT_S = 10.0
+DYING_S = 2.0  # a broker whose parent was killed holds its lock until the kernel has ended it
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -96,7 +97,7 @@ def read_secret(path: Path) -> str:
 
 
 class EmbeddedBroker:
-    """One nats-server with JetStream on loopback unless told otherwise. Its port, once chosen, stays the same over restarts.
+    """One nats-server with JetStream on loopback unless told otherwise. It keeps its port over restarts, as long as that is free.
 
     It dies with this process, also by SIGKILL. Usable as a context manager, which starts and stops it.
     """
@@ -123,6 +124,7 @@ class EmbeddedBroker:
         self._max_file_store_bytes = max_file_store_bytes
         self._max_memory_store_bytes = max_memory_store_bytes
         self._stderr_file = self.directory / "nats-server.stderr"
+        self._port_file = self.directory / "port"
         self._log = BrokerLog(self.log_file)
         self._process: subprocess.Popen[bytes] | None = None
         self._keeper: Thread | None = None
@@ -157,13 +159,16 @@ class EmbeddedBroker:
         if self.running:
             return
         self._end(signal.SIGKILL)  # what is left of a former one
-        self.port = self.port or _free_port(self.host)
-        if _answers(self.host, self.port):
-            raise BrokerFailed(
-                f"port {self.port} is in use by another program: stop it, or choose another port"
-            )
-        self._log.begin()
-        self._launch()
+        with open(self.directory / "lock", "w") as lock:
+            self._take(lock)
+            self.port = self.port or self._former_port() or _free_port(self.host)
+            if _answers(self.host, self.port):
+                raise BrokerFailed(
+                    f"port {self.port} is in use by another program: stop it, or choose another port"
+                )
+            self._log.begin()
+            self._launch(lock.fileno())
+        self._port_file.write_text(f"{self.port}\n")
 
     def wait_until_it_answers(self, timeout_s: float = START_TIMEOUT_S) -> None:
         """Return when its port answers. Raises BrokerFailed; one that is late goes on starting."""
@@ -212,19 +217,37 @@ class EmbeddedBroker:
     ) -> None:
         self.stop()
 
-    def _launch(self) -> None:
+    def _launch(self, lock: int) -> None:
         configuration = self.directory / "nats-server.conf"
         with open(os.open(configuration, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
             file.write(self._configuration())
-        with open(self.directory / "lock", "w") as lock, open(self._stderr_file, "wb") as said:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise BrokerFailed(
-                    f"another broker runs on {self.directory}: use its URL, stop it, or take another directory"
-                ) from None
+        with open(self._stderr_file, "wb") as said:
             command = [str(self._binary), "-c", str(configuration)]
-            self._process, self._keeper = _spawn(command, lock.fileno(), said.fileno())
+            self._process, self._keeper = _spawn(command, lock, said.fileno())
+
+    def _take(self, lock: IO[str]) -> None:
+        """Take the lock of the directory; wait a moment for a broker whose parent was killed: the kernel is still ending it."""
+        deadline = time.monotonic() + DYING_S
+        while True:
+            try:
+                return fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise BrokerFailed(
+                        f"another broker runs on {self.directory}: use its URL, stop it, or take another directory"
+                    ) from None
+            time.sleep(0.01)
+
+    def _former_port(self) -> int:
+        """Return the port of last time while it is free, else 0: members that outlived the broker know no other."""
+        try:
+            port = int(self._port_file.read_text())
+            with socket.socket(_family(self.host)) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind((self.host, port))
+        except (OSError, ValueError, OverflowError):
+            return 0
+        return port
 
     def _configuration(self) -> str:
         limits = f"  max_file_store: {self.store_limit_bytes()}\n"
@@ -340,7 +363,11 @@ def _answers(host: str, port: int) -> bool:
     return True
 
 
+def _family(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET
+
+
 def _free_port(host: str) -> int:
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+    with socket.socket(_family(host)) as probe:
         probe.bind((host, 0))
         return int(probe.getsockname()[1])

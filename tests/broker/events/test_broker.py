@@ -6,6 +6,7 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
+from threading import Timer
 
 import psutil
 import pytest
@@ -98,3 +99,15 @@ def test_it_dies_with_a_parent_that_is_killed_but_not_with_a_thread(
         parent.send_signal(signal.SIGKILL)
         parent.wait()
     until(lambda: gone(pid), "its end")
+
+
+def test_a_broker_whose_lock_is_about_to_be_free_is_waited_for(tmp_path: Path) -> None:
+    """As after SIGKILL of `rover up`: its broker dies with it, but not in the same instant."""
+    first = EmbeddedBroker(tmp_path / "broker").start()
+    killer = Timer(0.5, first.kill)
+    killer.start()
+    try:
+        with EmbeddedBroker(tmp_path / "broker") as second:
+            assert second.port == first.port
+    finally:
+        killer.join()

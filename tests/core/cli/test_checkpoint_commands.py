@@ -66,6 +66,7 @@ def test_list_shows_what_is_ready_newest_first(rover_checkpoint):
 def test_a_storage_that_holds_nothing_is_no_error_and_a_job_that_is_not_there_is_one(
     rover_checkpoint, tmp_path
 ):
+    (tmp_path / "empty").mkdir()
     said = CliRunner().invoke(rover, ["checkpoint", "list", "--storage", str(tmp_path / "empty")])
     assert (said.exit_code, said.stdout) == (0, "")
     assert "name the directory with --storage" in said.stderr
