@@ -205,6 +205,7 @@ def test_who_subscribes_while_the_broker_dies_is_not_held_up_and_hears_when_it_i
         await asyncio.sleep(0.1)
         broker.kill()
         await asyncio.wait_for(subscribing, PATIENCE_S)
+        await come_true(lambda: not bus.connected)  # where the pong was quicker than the signal
         broker.start()
         await come_true(lambda: bus.connected)
         await bus.publish("rover.test", b"back")
