@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from rover_bus.cli.keeping import parse_keep_log, write_keep_log
-from rover_bus.cli.supervisor import service_command
+from rover_bus.cli.supervisor import Refusal, service_command
 from rover_bus.events.broker import read_secret
 from rover_bus.events.errors import BusError, InputError, RoverError
 from rover_bus.events.leadership import Deposed
@@ -76,6 +76,8 @@ def main(arguments: list[str] | None = None) -> int:
         _run(_serve(settings))
     except RoverError as error:
         log.error("%s", error)
+        if settings.ready_file:
+            Refusal(str(error), error.exit_code).write(Path(settings.ready_file))
         return error.exit_code
     return 0
 

@@ -25,6 +25,7 @@ from typing import Literal, Self
 from rover_bus.cli.connection import Address
 from rover_bus.cli.home import Home, StackRecord
 from rover_bus.cli.keeping import write_keep_log
+from rover_bus.cli.quotas import parse_quotas
 from rover_bus.cli.supervisor import Backoff, Order, Service, Supervisor, Tended, service_command
 from rover_bus.events.broker import EmbeddedBroker
 from rover_bus.events.errors import InputError, RoverError
@@ -74,6 +75,7 @@ class RunningStack:
         """`disposable`: nobody wants its state: at its end the memory where its jobs staged cuts is freed, whatever became of
         them; when it ends by an exception its members are killed instead of drained. `brain` False: one more host of a cluster
         that has its Brain elsewhere. `bind`: where broker, daemon and servers listen, and what other hosts are told (`check_bind`).
+        Raises InputError for what no stack can be started with.
         """
         self.home = home if isinstance(home, Home) else Home.find(home)
         self.host = check_name(host or _host_name(), "host")
@@ -81,6 +83,7 @@ class RunningStack:
         self._given_url, self._sync, self._orphan_s = url, sync, orphan_s
         self._max_file_store_bytes, self._disposable = max_file_store_bytes, disposable
         self._with_brain, self._bind = brain, check_bind(bind)
+        parse_quotas(quotas)  # the Brain reads them; what is wrong with them is said before anything starts
         self._brain = ["--plan-mode", plan_mode, *(word for quota in quotas for word in ("--quota", quota))]
         self._keep_log = ["--keep-log", write_keep_log(keep_log)]
         self._keep_jobs_s, self._keep_bytes = keep_jobs_s, keep_bytes

@@ -7,13 +7,14 @@ services in order. One thread looks after all of them five times a second, which
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -32,10 +33,14 @@ def service_command(role: str, *arguments: str) -> list[str]:
 
 
 class ServiceFailed(PermanentError):
-    """A service did not start; the message ends with what it said."""
+    """A service did not start; the message ends with what it said. `exit_code`: the one that it ended with, where it said why."""
 
     code = "service_failed"
     exit_code = 4
+
+    def __init__(self, message: str, exit_code: int = exit_code) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
 
 
 class Tended(Protocol):
@@ -47,13 +52,38 @@ class Tended(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """A service to run. `ready_file` is written by it when it serves."""
+    """A service to run. `ready_file` is written by it when it serves; beside it stands why it cannot (`Refusal`)."""
 
     name: str
     command: list[str]
     log_file: Path
     ready_file: Path
     environment: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a service ended by itself, as it says to the supervisor that started it: the error's one line and its exit code."""
+
+    message: str
+    exit_code: int
+
+    @staticmethod
+    def place(ready_file: Path) -> Path:
+        """Return where it stands for a service with this ready file."""
+        return ready_file.with_suffix(".refused")
+
+    @classmethod
+    def read(cls, ready_file: Path) -> Refusal | None:
+        """Return what the service said; None where it ended without a word."""
+        try:
+            return cls(**json.loads(cls.place(ready_file).read_text()))
+        except (OSError, ValueError, TypeError):
+            return None
+
+    def write(self, ready_file: Path) -> None:
+        """Say it."""
+        self.place(ready_file).write_text(json.dumps(asdict(self)) + "\n")
 
 
 class Service:
@@ -76,6 +106,7 @@ class Service:
         order = self.order
         self._backoff.begin()
         order.ready_file.unlink(missing_ok=True)
+        Refusal.place(order.ready_file).unlink(missing_ok=True)
         with order.log_file.open("ab") as log:
             self._log_began = log.tell()
             self._process = subprocess.Popen(
@@ -100,6 +131,8 @@ class Service:
         """Return when it serves. Raises ServiceFailed when it ended, or `deadline_s` (monotonic) has come."""
         while not self.order.ready_file.exists():
             ended = self.pid is None
+            if ended and (refusal := Refusal.read(self.order.ready_file)):
+                raise ServiceFailed(f"{self.order.name} cannot start: {refusal.message}", refusal.exit_code)
             if ended or time.monotonic() > deadline_s:
                 what = "ended at its start" if ended else "is not ready in time"
                 raise ServiceFailed(f"{self.order.name} {what}: {self.last_words()}")

@@ -31,7 +31,6 @@ class Deposed(RoverError):
     """Somebody else leads now: this service must stop and come back as a standby."""
 
     code = "deposed"
-    exit_code = 7
 
 
 class LeaderEntry(msgspec.Struct, frozen=True, kw_only=True):

@@ -152,7 +152,7 @@ class Cluster:
         try:
             await shell.run()
         except* Deposed:
-            code = Deposed.exit_code
+            code = 1  # a new process of it stands by; a real one does without one (serve.py)
         except* RoverError as errors:
             self.shared.say(f"{name} failed: {errors.exceptions}")
             code = 1

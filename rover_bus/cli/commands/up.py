@@ -14,6 +14,7 @@ from typing import Literal
 
 import click
 
+from rover_bus.cli.entry import INTERRUPTED
 from rover_bus.cli.home import Home, NoStack, StackRecord
 from rover_bus.cli.keeping import parse_keep_log
 from rover_bus.cli.stack import RunningStack
@@ -101,30 +102,27 @@ def up(
     terminal. Ctrl-C has last checkpoints taken of the jobs that run, as `rover down` does; a second one ends everything at once.
     """
     home = Home.find(directory)
+    limit = parse_bytes(max_store, "--max-store") if max_store else 0
+    if 0 < limit < LEAST_STORE_BYTES:
+        raise InputError(f"--max-store {max_store} is too small: the streams of a stack need at least 4MiB")
+    stack = RunningStack(
+        home,
+        url=url,
+        secret_file=secret_file,
+        sync=sync,
+        host=host,
+        bind=bind,
+        max_file_store_bytes=limit,
+        plan_mode=plan_mode,
+        keep_jobs_s=parse_seconds(keep_jobs, "--keep-jobs") if keep_jobs else 0.0,
+        keep_bytes=parse_bytes(keep_store, "--keep-store") if keep_store else 0,
+        quotas=quotas,
+        keep_log=parse_keep_log(keep_log),
+    )
     if detach:
         _detach(home)
     else:
-        limit = parse_bytes(max_store, "--max-store") if max_store else 0
-        if 0 < limit < LEAST_STORE_BYTES:
-            raise InputError(
-                f"--max-store {max_store} is too small: the streams of a stack need at least 4MiB"
-            )
-        stack = RunningStack(
-            home,
-            url=url,
-            secret_file=secret_file,
-            sync=sync,
-            host=host,
-            bind=bind,
-            max_file_store_bytes=limit,
-            plan_mode=plan_mode,
-            keep_jobs_s=parse_seconds(keep_jobs, "--keep-jobs") if keep_jobs else 0.0,
-            keep_bytes=parse_bytes(keep_store, "--keep-store") if keep_store else 0,
-            quotas=quotas,
-            keep_log=parse_keep_log(keep_log),
-        )
-        if run_until_told(stack, quiet=quiet):
-            context.exit(Refused.exit_code)
+        context.exit(run_until_told(stack, quiet=quiet))
 
 
 class Ending:
@@ -153,10 +151,10 @@ class Ending:
         self.told.set()
 
 
-def run_until_told(stack: RunningStack, *, quiet: bool) -> list[tuple[str, str]]:
+def run_until_told(stack: RunningStack, *, quiet: bool) -> int:
     """Run a stack in the foreground until SIGINT, SIGTERM or SIGHUP; then have models kept, and take it away.
 
-    Returns the jobs whose models are lost by that, and why.
+    Returns the exit code: that of a refusal when a model is lost by that, else 130 after Ctrl-C (0 after `rover down`).
     """
     ending = Ending(stack)
     ending.listen()
@@ -176,7 +174,9 @@ def run_until_told(stack: RunningStack, *, quiet: bool) -> list[tuple[str, str]]
             click.echo("ending: members drain first", err=True)
         ending.stopping = True
         stack.stop(at_once=ending.forced)
-    return lost
+    if lost:
+        return Refused.exit_code
+    return INTERRUPTED if ending.number == signal.SIGINT else 0
 
 
 def _keep(stack: RunningStack, ending: Ending, quiet: bool) -> list[tuple[str, str]]:
@@ -219,7 +219,10 @@ def _may_be_lost(lost: list[tuple[str, str]], ending: Ending) -> bool:
 
 
 def _detach(home: Home) -> None:
-    """Start the same command without --detach in a session of its own; return when it serves."""
+    """Start the same command without --detach in a session of its own; return when it serves.
+
+    Raises ServiceFailed with its last line and its exit code when it ends instead.
+    """
     home.create()
     log = home.services / "up.log"
     words = [word for word in sys.argv[1:] if word != "--detach"]
@@ -240,7 +243,9 @@ def _detach(home: Home) -> None:
             pass
         if process.poll() is not None:
             lines = log.read_bytes()[began:].decode(errors="replace").strip().splitlines()
-            raise ServiceFailed((lines or [f"nothing is said in {log}"])[-1].removeprefix("rover: "))
+            said_last = (lines or [f"nothing is said in {log}"])[-1].removeprefix("rover: ")
+            code = process.returncode
+            raise ServiceFailed(said_last, code if code > 0 else ServiceFailed.exit_code)
         time.sleep(0.02)
     click.echo(f"running in the background, pid {process.pid}; `rover down` ends it (log: {log})")
 

@@ -1,80 +1,244 @@
-"""docs/cli.md's exit codes, of commands that need a stack. Those that need none: tests/core/cli/test_command_line.py."""
+"""docs/cli.md's exit codes (tests/rigs/exit_codes.py) of commands that need a stack. Those that need none: tests/core/cli."""
 
 from __future__ import annotations
 
+import asyncio
 import os
+import shutil
+import signal
 import subprocess
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from outside import ROVER, rover
+from exit_codes import WITH_STACK, Row
+from outside import ROVER, living
+from patience import PATIENCE_S, until
 from small_job import SmallJob
 
+from rover_bus.cli.connection import connect
 from rover_bus.cli.stack import RunningStack
+from rover_bus.events import subjects
+from rover_bus.events.streams import LOG
+
+Done = subprocess.CompletedProcess[str]
+
+
+class Scene:
+    """One stack with the job `ads` that trains, and the files that the rows name."""
+
+    def __init__(self, stack: RunningStack, job: SmallJob) -> None:
+        self.stack, self.job, self.folder = stack, job, job.folder
+        self.write_files()
+
+    def write_files(self) -> None:
+        text = (self.folder / "job.toml").read_text()
+        (self.folder / "huge.toml").write_text(
+            text.replace('"ads"', '"huge"').replace("epochs = 1\n", f"epochs = {10**9}\n")
+        )
+        program = f'program = ["{sys.executable}", "-c", "raise SystemExit(7)"]'
+        lines = [program if line.startswith("program") else line for line in text.splitlines()]
+        (self.folder / "failing.toml").write_text("\n".join(lines).replace('"ads"', '"failing"') + "\n")
+        (self.folder / "wrong").write_text("no-secret-of-ours\n")
+        (self.folder / "wrong").chmod(0o600)
+
+    def command(self, row: Row) -> list[str]:
+        words = row.words.replace("{url}", self.stack.url).split()
+        service = [sys.executable, "-m", "rover_bus.cli.serve"]
+        return [*service, *words[1:]] if words[0] == "serve" else [*ROVER, *words]
+
+    @property
+    def environment(self) -> dict[str, str]:
+        clean = {key: value for key, value in os.environ.items() if not key.startswith("ROVER_")}
+        return clean | {"ROVER_HOME": str(self.job.home)}
+
+    def type(self, row: Row, **more: str) -> Done:
+        """Run the row's command line to its end."""
+        command, environment = self.command(row), self.environment | more
+        return subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=self.folder,
+            env=environment,
+            timeout=PATIENCE_S,
+        )
+
+    def interrupt(self, row: Row, begun: Callable[[], object], then: Callable[[int], object]) -> Done:
+        """Run the row's command line; once it has `begun`, do `then` with its process id, and see it end."""
+        process = subprocess.Popen(
+            self.command(row),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=self.folder,
+            env=self.environment,
+        )
+        try:
+            until(begun, f"the beginning of `{row}`", 0.2)
+            then(process.pid)
+            said, complained = process.communicate(timeout=PATIENCE_S)
+        finally:
+            process.kill()
+        return subprocess.CompletedProcess(process.args, process.returncode, said, complained)
+
+    def trains(self, name: str) -> bool:
+        return bool(living(self.job.home, name, "worker"))
+
+    def name_of(self, row: Row) -> str:
+        words = row.words.split()
+        return words[words.index("--name") + 1]
+
+    def home_of(self, row: Row) -> Path:
+        words = row.words.split()
+        return self.folder / words[words.index("--dir") + 1]
 
 
 @pytest.fixture(scope="module")
-def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SmallJob]:
+def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     folder = tmp_path_factory.mktemp("codes")
     with RunningStack(folder / "state", disposable=True) as stack:
-        made = SmallJob(
+        job = SmallJob(
             folder=folder,
             home=stack.home.root,
             rows=640,
             epochs=1,
             workers=1,
             servers=1,
-            checkpoint=f'path = "{folder / "stored"}"',
+            checkpoint=f'path = "{folder / "stored"}"\nevery = "1s"',
         )
-        made.submit()
-        made.until(lambda: made.facts("plan.settled"), "a job that trains")
-        yield made
-        made.rover("cancel", made.name)
+        job.submit()
+        job.until(lambda: job.facts("checkpoint.ready"), "a checkpoint of a job that trains")
+        yield Scene(stack, job)
 
 
-@pytest.mark.parametrize(
-    ("words", "exit_code", "says"),
-    [
-        (("events", "ads"), 0, ""),
-        (("events", "adz"), 2, "there is no job 'adz'; did you mean 'ads'?"),
-        (("events", "-k", "foo"), 2, "there are no events of kind 'foo'"),
-        (("events", "-k", "plan.aplied"), 2, "did you mean 'plan.applied'?"),
-        (("events", "ads", "-k", "host"), 0, ""),
-        (("story", "999999"), 2, "no event '999999'"),
-        (("submit", "job.toml"), 3, "exists"),
-        (("plan", "approve", "ads"), 3, "no plan"),
-        (("cancel", "adz"), 2, "did you mean 'ads'?"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
-)
-def test_a_command_ends_with_its_code_and_one_line(
-    job: SmallJob, words: tuple[str, ...], exit_code: int, says: str
-) -> None:
-    done = job.rover(*words)
-    assert done.returncode == exit_code, done.stderr
-    assert says in done.stderr
-    assert "Traceback" not in done.stderr
+# -- what the tests do around a command line, by the row's name for it -----------------------------------------------------
 
 
-def test_who_reads_no_more_is_no_error_of_ours(job: SmallJob) -> None:
-    """`rover events | head`: the reading end is closed before anything is written."""
+def the_reader_has_gone(scene: Scene, row: Row) -> Done:
+    """As in `rover events | head`: the reading end is closed before anything is written."""
     reading, writing = os.pipe()
     os.close(reading)
-    done = subprocess.run(
-        [*ROVER, "events"],
-        stdout=writing,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"ROVER_HOME": str(job.home)},
-        check=False,
+    try:
+        command = scene.command(row)
+        return subprocess.run(
+            command,
+            stdout=writing,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            env=scene.environment,
+            timeout=PATIENCE_S,
+        )
+    finally:
+        os.close(writing)
+
+
+def a_stored_part_is_damaged(scene: Scene, row: Row) -> Done:
+    copied = shutil.copytree(scene.folder / "stored", scene.folder / "damaged", dirs_exist_ok=True)
+    part = max((file for file in copied.rglob("*") if file.is_file()), key=lambda file: file.stat().st_size)
+    with part.open("r+b") as file:
+        file.seek(part.stat().st_size // 2)
+        byte = file.read(1)
+        file.seek(-1, os.SEEK_CUR)
+        file.write(bytes([byte[0] ^ 1]))
+    return scene.type(row)
+
+
+def the_job_is_stopped(scene: Scene, row: Row) -> Done:
+    name = scene.name_of(row)
+    return scene.interrupt(row, lambda: scene.trains(name), lambda _: scene.job.rover("stop", name))
+
+
+def the_job_is_cancelled(scene: Scene, row: Row) -> Done:
+    name = scene.name_of(row)
+    return scene.interrupt(row, lambda: scene.trains(name), lambda _: scene.job.rover("cancel", name))
+
+
+def ctrl_c_once_a_job_trains(scene: Scene, row: Row) -> Done:
+    name = scene.name_of(row)
+    done = scene.interrupt(row, lambda: scene.trains(name), lambda pid: os.kill(pid, signal.SIGINT))
+    assert scene.job.rover("cancel", name).returncode == 0  # it went on
+    return done
+
+
+def ctrl_c_once_it_serves(scene: Scene, row: Row) -> Done:
+    record = scene.home_of(row) / "stack.json"
+    return scene.interrupt(row, record.exists, lambda pid: os.kill(pid, signal.SIGINT))
+
+
+def rover_down_once_it_serves(scene: Scene, row: Row) -> Done:
+    home = scene.home_of(row)
+    return scene.interrupt(
+        row, (home / "stack.json").exists, lambda _: scene.job.rover("down", "--dir", str(home))
     )
-    os.close(writing)
-    assert (done.returncode, done.stderr) == (141, "")
 
 
-def test_a_trial_that_the_master_refuses_is_refused(job: SmallJob, tmp_path: Path) -> None:
-    assert job.rover("pause", job.name).returncode == 0
-    refused = job.rover("plan", "try", job.name, "--workers", "2")
-    assert refused.returncode == 3, (refused.stdout, refused.stderr)
-    assert rover("resume", job.name, home=job.home, cwd=tmp_path).returncode == 0
+def the_job_is_paused(scene: Scene, row: Row) -> Done:
+    assert scene.job.rover("pause", scene.job.name).returncode == 0
+    done = scene.type(row)
+    assert scene.job.rover("resume", scene.job.name).returncode == 0
+    return done
+
+
+def all_masters_are_stopped(scene: Scene, row: Row) -> Done:
+    """Nobody is there to end the job that is to be cancelled; when they run again it ends."""
+    submitted = scene.job.rover("submit", "job.toml", "--name", "held")
+    assert submitted.returncode == 0, submitted.stderr
+    until(lambda: scene.trains("held"), "a job that trains", 0.2)
+    masters = [row["pid"] for row in living(scene.job.home, "held", "master")]
+    with stopped(masters):
+        done = scene.type(row)
+    until(lambda: "cancelled" in scene.job.rover("events", "held", "-k", "job.ended").stdout, "its end", 0.2)
+    return done
+
+
+@contextmanager
+def stopped(pids: list[int]) -> Iterator[None]:
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+
+
+def the_jobs_log_is_damaged(scene: Scene, row: Row) -> Done:
+    async def damage() -> None:
+        bus = await connect(scene.stack.address)
+        await bus.append(LOG, subjects.job_log("broken"), b"\xc1 no batch")
+        await bus.close()
+
+    asyncio.run(damage())
+    secret = str(scene.stack.secret_file)
+    return scene.type(row, ROVER_URL=scene.stack.url, ROVER_SECRET_FILE=secret)
+
+
+AROUND: dict[str, Callable[[Scene, Row], Done]] = {
+    "": Scene.type,
+    "the reader has gone": the_reader_has_gone,
+    "a stored part is damaged": a_stored_part_is_damaged,
+    "the job is stopped": the_job_is_stopped,
+    "the job is cancelled": the_job_is_cancelled,
+    "Ctrl-C once a job trains": ctrl_c_once_a_job_trains,
+    "Ctrl-C once it serves": ctrl_c_once_it_serves,
+    "rover down once it serves": rover_down_once_it_serves,
+    "the job is paused": the_job_is_paused,
+    "all masters are stopped": all_masters_are_stopped,
+    "the job's log is damaged": the_jobs_log_is_damaged,
+}
+
+
+@pytest.mark.parametrize("row", WITH_STACK, ids=str)
+def test_a_command_ends_with_its_code_and_one_line(scene: Scene, row: Row) -> None:
+    done = AROUND[row.meanwhile](scene, row)
+    assert done.returncode == row.code, (done.stdout, done.stderr)
+    assert row.says in done.stderr + (done.stdout or "" if row.code == 1 else "")
+    assert "Traceback" not in done.stderr
+    if 1 < row.code < 8 or row.code == 141:
+        assert len(done.stderr.splitlines()) == (row.code != 141), done.stderr

@@ -242,13 +242,13 @@ def test_a_wrong_column_is_refused_before_anything_is_submitted(stack: RunningSt
 
 
 def test_up_ends_everything_on_ctrl_c_and_on_sigterm(tmp_path: Path) -> None:
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 0)):
         state = tmp_path / number.name
         command = [sys.executable, "-m", "rover_bus.cli.entry", "up", "--dir", str(state)]
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
             until(lambda: (state / "stack.json").exists(), "a stack")  # noqa: B023
             process.send_signal(number)
-            assert process.wait(PATIENCE_S) == 0
+            assert process.wait(PATIENCE_S) == code
         assert processes_of(state) == []
         assert not (state / "stack.json").exists()
 
@@ -383,7 +383,7 @@ def starts(log: Path) -> list[str]:
 def test_a_stack_in_the_background_is_ended_by_down(tmp_path: Path) -> None:
     where = ("--dir", str(tmp_path / "state"))
     assert rover("up", "--detach", *where, cwd=tmp_path).returncode == 0
-    assert rover("up", "--detach", *where, cwd=tmp_path).returncode == 4
+    assert rover("up", "--detach", *where, cwd=tmp_path).returncode == 3
     assert rover("down", *where, cwd=tmp_path).returncode == 0
     until(lambda: processes_of(tmp_path) == [], "the end of the services")
     assert rover("down", *where, cwd=tmp_path).returncode == 4

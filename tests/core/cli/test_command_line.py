@@ -12,6 +12,7 @@ from pkgutil import walk_packages
 
 import pytest
 from click.testing import CliRunner
+from exit_codes import ROWS, WITHOUT_STACK, Row
 
 import rover_bus
 from rover_bus.cli.commands.submit import EXIT_CODES
@@ -20,6 +21,11 @@ from rover_bus.events.errors import RoverError
 
 DOCS = Path(__file__).parents[3] / "docs"
 JOB_FILE = Path(__file__).parents[3] / "examples/jobs/movielens.toml"
+FAILING = """program = ["python", "-c", "raise SystemExit(7)"]
+[data]
+train = "t.csv"
+schema = { label = "label", categorical = ["user"] }
+"""
 
 
 def run(*arguments: str, cwd: Path | None = None, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -50,49 +56,16 @@ def test_help_imports_no_command_and_nothing_heavy() -> None:
         assert f"  {command} " in done.stdout
 
 
-def test_a_command_that_does_not_exist_suggests_the_one_that_was_meant() -> None:
-    done = run("sbmit")
-    assert done.returncode == 2
-    assert "Did you mean 'submit'?" in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("arguments", "exit_code", "says"),
-    [
-        (("jobs",), 4, "start one with `rover up`"),
-        (("jobs", "--url", "nats://127.0.0.1:9"), 4, "no broker answers at nats://127.0.0.1:9"),
-        (("submit", "absent.toml", "--embedded"), 2, "no job file"),
-        (("submit", "job.toml"), 2, "absent.tsv"),  # the data is looked at before a stack is looked for
-        (("run", "--plain", "absent.toml"), 2, "no job file"),
-        (("fit",), 2, "FILE with --samples"),
-        (("fit", "absent.csv", "--samples", "5"), 2, "absent.csv: No such file or directory"),
-        (
-            ("fit", "--choose", "4", "--candidates", "c.csv", "--measure", "./absent"),
-            2,
-            "there is no such program",
-        ),
-        (
-            ("fit", "--choose", "4", "--candidates", "c.csv", "--measure", "'open"),
-            2,
-            "quote it as a shell would",
-        ),
-        (("logs", "nothing"), 2, "no logs of members of job 'nothing'"),
-        (("events", "two words"), 4, "no stack runs"),
-        (("run", "--", "./no-such-program"), 2, "cannot run ./no-such-program: No such file"),
-        (("simulate", "--count", "-1"), 2, "-1 is not in the range"),
-        (("checkpoint", "list", "--storage", "/there/is/none"), 2, "there is no directory /there/is/none"),
-    ],
-)
-def test_bad_input_gets_one_clear_line_and_its_exit_code(
-    tmp_path: Path, arguments: tuple[str, ...], exit_code: int, says: str
-) -> None:
+@pytest.mark.parametrize("row", WITHOUT_STACK, ids=str)
+def test_a_command_ends_with_its_code_and_one_clear_line(tmp_path: Path, row: Row) -> None:
     job = JOB_FILE.read_text()
-    (tmp_path / "job.toml").write_text(
-        re.sub(r"^train = .*", 'train = "absent.tsv"', job, flags=re.MULTILINE)
-    )
-    done = run(*arguments, cwd=tmp_path)
-    assert done.returncode == exit_code, done.stderr
-    assert says in done.stderr
+    job = re.sub(r"^train = .*", 'train = "absent.tsv"', job, flags=re.MULTILINE)
+    (tmp_path / "job.toml").write_text(job)
+    (tmp_path / "t.csv").write_text("label,user\n1,u\n0,v\n")
+    (tmp_path / "failing.toml").write_text(FAILING)
+    done = run(*row.words.split(), cwd=tmp_path)
+    assert done.returncode == row.code, done.stderr
+    assert row.says in done.stderr
     assert "Traceback" not in done.stderr
     assert not (tmp_path / ".rover").exists()
 
@@ -163,12 +136,17 @@ def exit_codes_in_use() -> dict[int, str]:
     return found
 
 
+def documented_codes() -> set[int]:
+    return {int(code) for code in re.findall(r"^\| (\d+) \|", (DOCS / "cli.md").read_text(), re.MULTILINE)}
+
+
 def test_every_exit_code_is_documented() -> None:
-    documented = {
-        int(code) for code in re.findall(r"^\| (\d+) \|", (DOCS / "cli.md").read_text(), re.MULTILINE)
-    }
-    missing = {code: name for code, name in exit_codes_in_use().items() if code not in documented}
+    missing = {code: name for code, name in exit_codes_in_use().items() if code not in documented_codes()}
     assert not missing
+
+
+def test_every_documented_exit_code_is_seen_by_a_row_of_the_table() -> None:
+    assert {row.code for row in ROWS} == documented_codes()
 
 
 def test_every_command_is_documented() -> None:
