@@ -19,6 +19,9 @@ from attack import damage, traffic
 from attack.drawing import Blow, JobShape
 from attack.site import Host, Site
 from rover_bus.events.errors import RoverError
+from rover_bus.flash.digests import is_digested
+from rover_bus.flash.staged import find_staged
+from rover_bus.node.layout import MemberStatus
 
 ROLES = {"worker": "worker", "server": "ps", "master": "master"}
 DIGESTED_S = 3.0
@@ -123,7 +126,7 @@ class Blows:
             if kind == "lose":
                 shutil.rmtree(slots[0].parent, ignore_errors=True)
                 said.append(f"{each.member} all")
-            elif _wait_for(lambda slots=slots: all(map(_is_digested, slots))):
+            elif _wait_for(lambda each=each, below=slots[0].parent: _are_digested(below, each)):
                 said.append(f"{each.member} {' '.join(damage.hurt(kind, slots, chance))}")
             else:
                 said.append(f"{each.member} nothing, it had no digests")
@@ -166,8 +169,10 @@ def _remove_logs(host: Host) -> str:
     return f"{len(logs)} logs of {host.name}"
 
 
-def _is_digested(slot: Path) -> bool:
-    return slot.with_suffix(".digests").exists()
+def _are_digested(directory: Path, server: MemberStatus) -> bool:
+    """Whether every cut that a stopped server has staged has its own digests: what is damaged before is not covered (P12)."""
+    staged = find_staged(directory, f"ps-{server.member.index}")
+    return bool(staged) and all(is_digested(found.path, found.seal) for found in staged)
 
 
 def _send_signal(pid: int, number: signal.Signals) -> None:
@@ -181,7 +186,6 @@ def _wait_for(true: Callable[[], bool]) -> bool:
         if time.monotonic() > end_s:
             return False
         time.sleep(0.05)
-    time.sleep(0.5)  # the newest save's digests come a little after those of the one before
     return True
 
 

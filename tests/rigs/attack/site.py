@@ -108,11 +108,13 @@ class Host:
 
     def lose(self) -> None:
         """Take everything that runs here away, and the memory."""
-        for process in processes_below(self.disk):
+        lost = processes_below(self.disk)
+        for process in lost:
             with suppress(psutil.Error):
                 process.kill()
         if self.process is not None:
             self.process.wait()
+        psutil.wait_procs(lost, PATIENCE_S)  # one that is dying may still write
         shutil.rmtree(self.staged, ignore_errors=True)
 
     def end(self) -> int:
