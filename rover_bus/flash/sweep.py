@@ -58,9 +58,10 @@ def sweep_job(directory: Path, *, even_if_staged: bool) -> bool:
 def sweep(root: Path, keep: Collection[str]) -> list[str]:
     """Remove the directories of all jobs but `keep` that no living process holds; return their names.
 
-    `keep` names the jobs that may come back although nobody holds them now: those that the log does not know as ended.
+    `keep` names the jobs that may come back although nobody holds them now: those that the log does not know as ended. A directory
+    whose lock has vanished is held by nobody.
     """
     if not root.is_dir():
         return []
-    found = sorted(path for path in root.iterdir() if (path / places.JOB_LOCK).exists())
+    found = sorted(path for path in root.iterdir() if path.is_dir())
     return [path.name for path in found if path.name not in keep and sweep_job(path, even_if_staged=True)]

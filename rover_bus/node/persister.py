@@ -146,12 +146,12 @@ class Persister:
     def unsafe_jobs(self, jobs: Iterable[str]) -> dict[str, Cut]:
         """Of these jobs those whose cuts become safe anywhere, each with its newest: one that opens from now on is newer."""
         known = {job: self._state.jobs[job] for job in jobs if job in self._state.jobs}
-        return {job: about.opened for job, about in known.items() if about.can_be_safe and not about.ended}
+        return {job: about.opened for job, about in known.items() if about.can_be_safe}
 
     def is_safe(self, job: str, cut: Cut) -> bool:
         """Whether a newer cut of the job is ready, or redundant; a job that is over needs none."""
         about = self._state.jobs.get(job)
-        return about is None or about.ended or about.safe > cut
+        return about is None or about.safe > cut
 
     # -- its life ------------------------------------------------------------------------------------------------------
 
@@ -205,7 +205,7 @@ class Persister:
         """Observe what lies in shared memory: a former life of the daemon may have known of it."""
         for about in self._state.jobs.values():
             directory = job_directory(self._places.shm, about.uid) if about.uid else None
-            if about.ended or directory is None or not directory.is_dir():
+            if directory is None or not directory.is_dir():
                 continue
             from rover_bus.flash.staged import find_staged
 
@@ -216,7 +216,7 @@ class Persister:
                         self._observe(Found(about.uid, part, seal.cut, seal.generation))
 
     def _alive(self) -> list[str]:
-        return [about.uid for about in self._state.jobs.values() if about.uid and not about.ended]
+        return [about.uid for about in self._state.jobs.values() if about.uid]
 
     def _find_what_is_held(self) -> None:
         """Look for what a former life held for other hosts, and lend it again: they may be gone, and need it now."""
@@ -275,6 +275,8 @@ class Persister:
 
     def _find(self, wanted: PartRequest) -> PartReply:
         """Say where the part is in this host's memory, or begin to fetch it. What has no digests yet is no source (P12)."""
+        if persisting.is_over(self._state, wanted.job, wanted.uid):
+            return PartReply(state="absent", problem="the job has ended: its memory is free again")
         which = wanted.uid, wanted.part, wanted.generation, wanted.cut
         own, copies = (job_directory(self._places.shm, wanted.uid + suffix) for suffix in ("", COPIES))
         if not wanted.elsewhere:
@@ -334,7 +336,7 @@ class Persister:
     # -- tasks ---------------------------------------------------------------------------------------------------------
 
     def _begin(self, task: Task) -> None:
-        about = self._state.jobs[task.job]
+        about = JobCheckpoints(task.uid) if task.step == "sweep" else self._state.jobs[task.job]
         self._called_off[task] = threading.Event()
         self._observe(Begun(task))
         parts = {task.part, *about.complete} if task.step in ("fetch", "parity") else {task.part}
@@ -378,8 +380,6 @@ class Persister:
         for fact in facts:
             self._say(task.step, task, fact)
         self._observe(Done(task))
-        if task.step == "sweep":
-            self._state = persisting.forget(self._state, task.job)
 
     def _begin_to_lend(self) -> None:
         """There is something that others may want: serve it, and say where, before they hear of it."""

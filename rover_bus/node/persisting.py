@@ -12,6 +12,8 @@ after a restart, and with what its own tasks came to; gives tasks to `persister.
 - A failure that may pass (a full disk, a mount that is gone) is tried again with a growing delay, and given up after a
   while, so that the master can go on with a newer cut. What was ready is never touched by it.
 - Pruning follows the log: only the host that wrote the manifest prunes, only when `checkpoint.ready` is stored.
+- An ended job's memory is swept by its uid, after the last of its tasks has left its thread: a copy that comes later would stay
+  for ever. A newer job of the same name waits for nothing of it, and what is still published about the former changes nothing.
 """
 
 from __future__ import annotations
@@ -64,6 +66,7 @@ FETCH_PATIENCE_S = (
     4.0  # a server waits: daemons that start again are found within this, else it goes back to storage
 )
 CLOSED_KEPT = 64
+SWEPT_KEPT = 256  # ended jobs whose late facts are known as such
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -72,19 +75,28 @@ V = TypeVar("V")
 def evolve(state: Persisting, event: Fact | Observation) -> Persisting:
     """Take a fact or an observation in."""
     if isinstance(event, HostFact):
-        return _hear_host(state, event)
-    return _hear_job(state, event) if isinstance(event, JobFact) else _observe(state, event)
+        return state if _is_past_job(state, event) else _hear_host(state, event)
+    if isinstance(event, JobFact):
+        return state if _is_past_job(state, event) else _hear_job(state, event)
+    return _observe(state, event)
+
+
+def _is_past_job(state: Persisting, fact: HostFact | JobFact) -> bool:
+    """Whether a fact belongs to a run that has ended, or to one before the submission that is known."""
+    uid = getattr(fact, "uid", "")
+    if not uid or isinstance(fact, JobSubmitted):
+        return False
+    about = state.jobs.get(getattr(fact, "job", ""))
+    newer = about is not None and about.submitted and about.uid != uid
+    return newer or uid in state.ended or uid in state.swept
 
 
 def _hear_job(state: Persisting, fact: JobFact) -> Persisting:
     match fact:
         case JobSubmitted(job=job, uid=uid, spec=spec):
-            about = state.jobs.get(job)
-            if about is None or about.uid != uid:
-                about = JobCheckpoints(uid)
-            return _with_job(state, job, replace(about, spec=spec.checkpoint or CheckpointSpec()))
+            return _submit(state, job, uid, spec.checkpoint or CheckpointSpec())
         case JobEnded(job=job) if job in state.jobs:
-            return _with_job(state, job, replace(state.jobs[job], ended=True))
+            return _end(state, job)
         case PartStaged(job=job, uid=uid, place=place, cut=cut, generation=generation):
             if place.host != state.host:
                 return state
@@ -109,6 +121,23 @@ def _hear_job(state: Persisting, fact: JobFact) -> Persisting:
             about = _known(state, job, uid)
             return _with_job(state, job, replace(about, search=_newer(about.search, fact)))
     return state
+
+
+def _submit(state: Persisting, job: str, uid: str, spec: CheckpointSpec) -> Persisting:
+    """Begin to know a job. One of the same name before it is over; this one, if it had ended, ends once more after this fact."""
+    about = state.jobs.get(job)
+    if about is not None and about.uid != uid:
+        state, about = _end(state, job), None
+    ended = MappingProxyType({of: name for of, name in state.ended.items() if of != uid})
+    state = replace(state, ended=ended, swept=tuple(of for of in state.swept if of != uid))
+    return _with_job(state, job, replace(about or JobCheckpoints(uid), spec=spec, submitted=True))
+
+
+def _end(state: Persisting, job: str) -> Persisting:
+    """Nothing is done for the job any more, but its memory is to be swept."""
+    about = state.jobs[job]
+    others = MappingProxyType({name: other for name, other in state.jobs.items() if name != job})
+    return replace(state, jobs=others, ended=_put(state.ended, about.uid, job) if about.uid else state.ended)
 
 
 def _newer(
@@ -141,6 +170,8 @@ def _observe(state: Persisting, seen: Fact | Observation) -> Persisting:
             return _ask(state, seen)
         case Begun(task):
             return replace(state, running=state.running | {task})
+        case Done(task) if task.step == "sweep":
+            return _forget(state, task.uid)
         case Done(task):
             return _settle(replace(_answer(state, task), done=state.done | {task}), task)
         case GivenUp(task):
@@ -162,7 +193,7 @@ def _put(mapping: Mapping[K, V], key: K, value: V) -> Mapping[K, V]:
 
 
 def _known(state: Persisting, job: str, uid: str) -> JobCheckpoints:
-    """What is known of the job, or a beginning: facts of another run of the name replace what there was."""
+    """What is known of the job, or a beginning: as long as no submission is known, facts of another run replace what there was."""
     about = state.jobs.get(job)
     return about if about and (about.uid == uid or not uid) else JobCheckpoints(uid)
 
@@ -197,6 +228,8 @@ def _hold(state: Persisting, fact: HostPartDigested | HostPartMirrored) -> Persi
 
 def _ask(state: Persisting, asked: Asked) -> Persisting:
     """A server needs a part: fetch it, whatever became of a former fetch."""
+    if is_over(state, asked.job, asked.uid):
+        return state
     about, cut = _known(state, asked.job, asked.uid), (asked.generation, asked.cut)
     task = Task(asked.job, asked.uid, "fetch", asked.cut, asked.generation, asked.part)
     state = replace(_settle(state, task) if task not in state.running else state, done=state.done - {task})
@@ -260,6 +293,19 @@ def _settle(state: Persisting, task: Task) -> Persisting:
     return replace(state, running=state.running - {task}, troubles=MappingProxyType(troubles))
 
 
+def _forget(state: Persisting, uid: str) -> Persisting:
+    """The memory of an ended job is free: keep of it only that it is over, because facts about it may still come."""
+    return replace(
+        state,
+        ended=MappingProxyType({of: job for of, job in state.ended.items() if of != uid}),
+        swept=(*state.swept, uid)[-SWEPT_KEPT:],
+        running=frozenset(task for task in state.running if task.uid != uid),
+        done=frozenset(task for task in state.done if task.uid != uid),
+        given_up=frozenset(task for task in state.given_up if task.uid != uid),
+        troubles=MappingProxyType({task: each for task, each in state.troubles.items() if task.uid != uid}),
+    )
+
+
 def _fail(state: Persisting, failed: Failed) -> Persisting:
     former = state.troubles.get(failed.task)
     since_s = former.since_s if former else failed.at_s
@@ -311,7 +357,10 @@ def decide(state: Persisting, now_s: float) -> list[Action]:
         if task in state.troubles and state.troubles[task].hopeless and task not in state.done
     ]
     busy = {task.lane for task in state.running}
+    worked_on = {task.uid for task in state.running}
     for task in wanted:
+        if task.step == "sweep" and task.uid in worked_on:
+            continue
         if task.lane not in busy and _may_begin(state, task, now_s):
             busy.add(task.lane)
             actions.append(Do(task))
@@ -323,6 +372,7 @@ def without(state: Persisting, jobs: Collection[str]) -> Persisting:
     return replace(
         state,
         jobs=MappingProxyType({job: about for job, about in state.jobs.items() if job not in jobs}),
+        ended=MappingProxyType({uid: job for uid, job in state.ended.items() if job not in jobs}),
         running=frozenset(task for task in state.running if task.job not in jobs),
     )
 
@@ -334,7 +384,8 @@ def next_wake_s(state: Persisting) -> float | None:
 
 
 def _all_wanted(state: Persisting) -> list[Task]:
-    return [task for job, about in state.jobs.items() for task in _wanted(state, job, about)]
+    wanted = [task for job, about in state.jobs.items() for task in _wanted(state, job, about)]
+    return wanted + [Task(job, uid, "sweep") for uid, job in state.ended.items()]
 
 
 def _may_begin(state: Persisting, task: Task, now_s: float) -> bool:
@@ -345,9 +396,6 @@ def _may_begin(state: Persisting, task: Task, now_s: float) -> bool:
 
 def _wanted(state: Persisting, job: str, about: JobCheckpoints) -> Iterator[Task]:
     """Everything that should be done for a job or is done already, in order of haste."""
-    if about.ended:
-        yield Task(job, about.uid, "sweep")
-        return
     for part, (generation, cut) in about.staged.items():
         yield Task(job, about.uid, "digest", cut, generation, part)
     for part, (generation, cut) in sorted(about.asked):
@@ -391,6 +439,14 @@ def is_being_digested(state: Persisting, task: Task) -> bool:
     return wanted and task not in state.done and (trouble is None or not trouble.hopeless)
 
 
+def is_over(state: Persisting, job: str, uid: str) -> bool:
+    """Whether a run of a job has ended, or gave way to a newer one of its name."""
+    about = state.jobs.get(job)
+    if about is not None and about.uid == uid:
+        return False
+    return uid in state.ended or uid in state.swept or (about is not None and about.submitted)
+
+
 def sources(state: Persisting, job: str, part: str, cut: Cut) -> list[str]:
     """Addresses of other daemons that have this part in memory, its owner first, then whoever else may have it."""
     about = state.jobs.get(job)
@@ -424,10 +480,3 @@ def lose_history(state: Persisting) -> Persisting:
     """Return the state when the broker has forgotten what it told: a later order may have a lower term (P21)."""
     jobs = {job: replace(about, order=None, manifest=None) for job, about in state.jobs.items()}
     return replace(state, jobs=MappingProxyType(jobs))
-
-
-def forget(state: Persisting, job: str) -> Persisting:
-    """Drop a job that is over and swept."""
-    jobs = {name: about for name, about in state.jobs.items() if name != job}
-    done = frozenset(task for task in state.done if task.job != job)
-    return replace(state, jobs=MappingProxyType(jobs), done=done, given_up=state.given_up & done)

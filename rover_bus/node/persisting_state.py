@@ -168,7 +168,7 @@ class JobCheckpoints:
     opened: Cut = (-1, 0)  # the newest of all
     safe: Cut = (-1, 0)  # the newest that is ready or redundant
     closed: tuple[Cut, ...] = ()
-    ended: bool = False
+    submitted: bool = False  # its submission is known: facts of other runs of the name are older
 
     @property
     def can_be_safe(self) -> bool:
@@ -183,11 +183,13 @@ class JobCheckpoints:
 @dataclass(frozen=True, slots=True)
 class Persisting:
     """The whole state. `running`: what threads do now; `done`: what is answered, of it `given_up` as failed; `stale` counts refused
-    orders.
+    orders. `ended`: jobs whose memory is to be swept, by uid; `swept`: the uids of the last ones whose memory was.
     """
 
     host: str
     jobs: Mapping[str, JobCheckpoints] = field(default_factory=dict)
+    ended: Mapping[str, str] = field(default_factory=dict)
+    swept: tuple[str, ...] = ()
     peers: Mapping[str, Peer] = field(default_factory=dict)  # this host is among them
     running: frozenset[Task] = frozenset()
     done: frozenset[Task] = frozenset()

@@ -101,7 +101,7 @@ class Tasks:
             if task.step == "prune":
                 return self._prune(task, about, called_off)
             if task.step in ("mirror", "fetch"):
-                fact = self._hold(task, about, addresses)
+                fact = self._hold(task, about, addresses, called_off)
             else:
                 fact = self._step(task, about, called_off)
             return [fact] if fact is not None else []
@@ -167,14 +167,22 @@ class Tasks:
                 problem = error
         raise problem
 
-    def _hold(self, task: Task, about: JobCheckpoints, addresses: Mapping[str, list[str]]) -> HostFact | None:
+    def _hold(
+        self,
+        task: Task,
+        about: JobCheckpoints,
+        addresses: Mapping[str, list[str]],
+        called_off: threading.Event,
+    ) -> HostFact | None:
         """Bring a part of another host into our memory, from the first daemon that has it."""
         if task.step == "fetch" and has_good_copy(self.shm, task.uid, task.part, *task.of):
             return None  # it came meanwhile
         problem: RoverError = NoCheckpoint(
             f"no daemon is known that has {task.part} of cut {task.cut} in memory"
         )
+        stop = _stop(called_off)
         for address in addresses.get(task.part, []):
+            stop()
             try:
                 source = PeerSource(address, self.secret, task.uid, task.part, task.generation, task.cut)
                 try:
@@ -275,10 +283,18 @@ class Tasks:
 
     def _sweep(self, task: Task) -> None:
         self.parities.forget(task.uid)
+        self._let_go_of(task.uid)
         for name in (task.uid, copies_of(task.uid), parity_of(task.uid)):
             directory = job_directory(self.shm, name)
             if directory.is_dir() and not sweep_job(directory, even_if_staged=True):
                 raise StorageFailed(f"{directory} is still held by a process of its job", delay_s=1.0)
+
+    def _let_go_of(self, uid: str) -> None:
+        """What is mapped keeps its memory, whether its file has a name or not."""
+        self.unpin(uid)
+        self.forget_chains(uid)
+        self.read_back.pop(uid, None)
+        self.rebuilt = {each for each in self.rebuilt if each[0] != uid}
 
     def _directory(self, task: Task) -> Path:
         return job_directory(self.shm, task.uid)

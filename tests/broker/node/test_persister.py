@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -39,8 +40,9 @@ from rover_bus.events.subjects import daemon, host_facts, job_fact
 from rover_bus.flash.persist import list_manifests, restore
 from rover_bus.flash.storage import find_run
 from rover_bus.flash.store import FlashStore
-from rover_bus.node import persisting
+from rover_bus.node import persisting, storage_tasks
 from rover_bus.node.outbox import Letter, Outbox
+from rover_bus.node.peers import PeerSource
 from rover_bus.node.persister import Persister, Places
 from rover_bus.ps.lenders import ask_daemon
 
@@ -273,6 +275,32 @@ def test_another_host_holds_a_copy_and_gives_it_to_a_server_when_the_owner_is_go
             await stage.until(
                 lambda host=host: not host.root.exists() or not any(host.root.iterdir()), "swept"
             )
+
+    live(stage, body)
+
+
+def test_a_copy_that_was_on_its_way_when_its_job_ended_does_not_stay(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def connect(*wanted: Any, **more: Any) -> PeerSource:
+        begun.set()
+        go_on.wait(PATIENCE_S)
+        return PeerSource(*wanted, **more)
+
+    monkeypatch.setattr(storage_tasks, "PeerSource", connect)
+
+    async def body() -> None:
+        await stage.open(copies=1, persist=False)
+        owner, holder = [await stage.host(name) for name in ("host-a", "host-b")]
+        await owner.stage_cut(1)
+        await stage.until(begun.is_set, "a copy is on its way")
+        await stage.say(facts.JobEnded(job="ads", state="completed"))
+        await asyncio.sleep(0.5)  # a sweep that waits for nothing is over by now
+        go_on.set()
+        await stage.until(lambda: not holder.persister.state.running, "the copy is there, or called off")
+        await stage.until(lambda: not holder.root.exists() or not any(holder.root.iterdir()), "swept")
 
     live(stage, body)
 

@@ -366,6 +366,17 @@ def test_the_sweep_takes_what_nobody_holds_and_the_log_does_not_keep(make_store,
     assert sorted(path.name for path in root.iterdir()) == ["alive", "kept"]
 
 
+def test_the_sweep_takes_a_directory_whose_lock_has_vanished(make_store, rng, root):
+    state = make_state(rng)
+    store = make_store("dead")
+    store.prepare(state)
+    store.save(state, 1)
+    store.close()
+    (root / "dead" / places.JOB_LOCK).unlink()
+    assert sweep(root, keep=()) == ["dead"]
+    assert not root.exists()
+
+
 def test_another_model_a_newer_format_and_nothing_at_all_are_told_apart(make_store, rng):
     state, store = make_state(rng), make_store(model="a")
     store.prepare(state)

@@ -7,6 +7,7 @@ import random
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from rover_bus.events import checkpoint_facts as cuts
 from rover_bus.events.checkpoints import ManifestContent, PartPlace
@@ -23,7 +24,6 @@ from rover_bus.node.persisting import (
     GiveUp,
     decide,
     evolve,
-    forget,
     is_being_digested,
     next_wake_s,
     sources,
@@ -195,7 +195,55 @@ def test_a_job_that_is_over_is_swept_until_nobody_holds_its_memory(state):
     state = after(state, Begun(sweep), Failed(sweep, "held", True, 0.0))
     assert doing(state, 0.0) == []
     assert doing(state, next_wake_s(state)) == [sweep]
-    assert doing(forget(did(state, sweep), "ads")) == []
+    assert doing(did(state, sweep)) == []
+
+
+def ended(state):
+    return evolve(state, JobEnded(job="ads", state="completed"))
+
+
+def submitted(state, uid):
+    spec = JobSpec(name="ads", program=["x"], data=DataSpec(train="x"), checkpoint=CheckpointSpec(path="/s2"))
+    return evolve(state, JobSubmitted(job="ads", uid=uid, spec=spec))
+
+
+@pytest.mark.parametrize("step", ["mirror", "parity", "fetch", "digest"])
+def test_memory_is_swept_after_the_last_thread_that_writes_there_and_never_beside_it(state, step):
+    """A copy that began before the end of its job came to lie in a directory that was swept already, and stayed for ever."""
+    working = task(step, 3)
+    state = ended(after(state, Begun(working)))
+    assert decide(state, 0.0) == [CallOff(working)]
+    for leaves in (CalledOff(working), Done(working), Failed(working, "gone", True, 0.0)):
+        assert doing(evolve(state, leaves)) == [Task("ads", "u1", "sweep")]
+
+
+def test_a_newer_job_of_the_name_goes_on_while_the_memory_of_the_former_is_still_held(state):
+    sweep = Task("ads", "u1", "sweep")
+    state = submitted(after(ended(state), Begun(sweep), Failed(sweep, "held", True, 0.0)), "u2")
+    newer = replace(staged(3), uid="u2")
+    state = evolve(state, newer)
+    assert doing(state, 0.0) == [Task("ads", "u2", "digest", 3, 0, "ps-0")]
+    state = after(state, Begun(sweep), Done(sweep))
+    assert doing(state, 0.0) == [Task("ads", "u2", "digest", 3, 0, "ps-0")]
+
+
+def test_a_job_whose_end_was_never_seen_is_swept_when_a_newer_one_has_its_name(state):
+    assert Task("ads", "u1", "sweep") in doing(submitted(state, "u2"))
+
+
+def test_what_is_still_published_about_a_job_that_has_ended_changes_nothing(state):
+    """A late fact of the former run replaced what was known of its successor, the path of its checkpoints among it."""
+    sweep = Task("ads", "u1", "sweep")
+    for so_far in (ended(state), did(ended(state), sweep), submitted(state, "u2")):
+        for each in (digested(3), staged(3), ordered(3), ready(3)):
+            assert evolve(so_far, each) == so_far
+        assert evolve(so_far, Asked("ads", "u1", "ps-0", 3, 0)) == so_far
+
+
+def test_a_job_that_the_broker_tells_once_more_is_as_alive_as_what_follows_says(state):
+    state = submitted(did(ended(state), Task("ads", "u1", "sweep")), "u1")
+    assert doing(evolve(state, staged(3))) == [task("digest", 3)]
+    assert doing(ended(state)) == [Task("ads", "u1", "sweep")]
 
 
 def test_after_a_restart_what_lies_in_memory_is_digested_and_the_newest_order_answered_again(state):
