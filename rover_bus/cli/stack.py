@@ -16,7 +16,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -26,7 +26,8 @@ from rover_bus.cli.connection import Address
 from rover_bus.cli.home import Home, StackRecord
 from rover_bus.cli.keeping import write_keep_log
 from rover_bus.cli.quotas import parse_quotas
-from rover_bus.cli.supervisor import Backoff, Order, Service, Supervisor, Tended, service_command
+from rover_bus.cli.supervisor import Order, Service, Supervisor, Tended, service_command
+from rover_bus.cli.tended_broker import MendedBroker, WatchedDisk
 from rover_bus.events.broker import EmbeddedBroker
 from rover_bus.events.errors import InputError, RoverError
 from rover_bus.events.streams import KEEP_LOG, KeepLog
@@ -38,8 +39,6 @@ START_TIMEOUT_S = (
 BROKER_TIMEOUT_S = 60.0  # it reads its store before it answers
 # A server of a job with two workers holds 29, a daemon with five members 22, the broker 20 and one for every member.
 LEAST_FILES, MOST_FILES = 256, 65_536
-DISK_LOOK_S = 2.0
-ROOM_BYTES = 8 << 20
 BRAIN_STOP_S = 5.0
 DAEMON_STOP_S = 50.0  # it drains its members first, each within its grace, and waits for a last cut
 LOOPBACK = "127.0.0.1"
@@ -228,7 +227,7 @@ class RunningStack:
             service.wait_until_ready(deadline_s)
         tended: list[Tended] = list(self.services.values())
         if self.broker:
-            tended += [_MendedBroker(self.broker), _WatchedDisk(self.broker, _complain)]
+            tended += [MendedBroker(self.broker, _complain), WatchedDisk(self.broker, _complain)]
         self._supervisor = Supervisor(tended, _complain)
         self._supervisor.start()
 
@@ -258,49 +257,6 @@ class RunningStack:
             environment,
         )
         return Service(order, _complain)
-
-
-class _MendedBroker:
-    """A broker that starts again when it ends without our doing. One that answers late is waited for, never ended for it."""
-
-    def __init__(self, broker: EmbeddedBroker) -> None:
-        self._broker, self._backoff = broker, Backoff()
-
-    def mend(self) -> None:
-        if not self._broker.running and self._backoff.is_due():
-            self._backoff.begin()
-            _complain(f"the broker ended ({self._broker.last_words()}) and is started again")
-            self._broker.launch()
-
-
-class _WatchedDisk:
-    """Says once that the broker's disk is full; starts the broker again when there is room: its streams do not mend by themselves.
-
-    Nothing that was acknowledged is lost, commits wait (P21).
-    """
-
-    def __init__(self, broker: EmbeddedBroker, say: Callable[[str], None]) -> None:
-        self._broker, self._say = broker, say
-        self._look_at_s, self._said = 0.0, False
-
-    def mend(self) -> None:
-        if time.monotonic() < self._look_at_s:
-            return
-        self._look_at_s = time.monotonic() + DISK_LOOK_S
-        directory = self._broker.directory
-        if self._broker.write_error() is None:
-            self._said = False
-            return
-        if not self._said:
-            self._said = True
-            self._say(
-                f"the disk below {directory} is full: commits wait, nothing is lost; make room "
-                "(`rover forget JOB` removes an ended job), it goes on by itself"
-            )
-        if shutil.disk_usage(directory).free > ROOM_BYTES:
-            self._broker.kill()
-            self._broker.launch()
-            self._say("there is room again: the broker was started anew")
 
 
 def _complain(text: object) -> None:

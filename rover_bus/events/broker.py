@@ -144,6 +144,11 @@ class EmbeddedBroker:
     def running(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
+    @property
+    def answers(self) -> bool:
+        """Whether something listens on its port."""
+        return _answers(self.host, self.port)
+
     def start(self, timeout_s: float = START_TIMEOUT_S) -> Self:
         """Start it and return when its port answers. Raises BrokerFailed with the end of its log, and then it does not run."""
         try:

@@ -349,6 +349,45 @@ def test_a_broker_that_answers_late_ends_nothing(tmp_path: Path) -> None:
         assert rover("doctor", "--dir", str(state)).returncode == 0
 
 
+@contextmanager
+def taken(port: int) -> Iterator[None]:
+    """Listen on a port of loopback as another program, from the moment that it can be had."""
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+
+        def bound() -> bool:
+            try:
+                other.bind(("127.0.0.1", port))
+            except OSError:
+                return False
+            return True
+
+        until(bound, "the port of a broker that was killed", 0.0)
+        other.listen(64)
+        yield
+
+
+def test_a_port_that_another_program_took_is_said_once_and_mended_when_it_is_free(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    with in_the_foreground(state):
+        pid = next(
+            pid for pid in processes_of(state) if "nats-server.conf" in str(psutil.Process(pid).cmdline())
+        )
+        port = int(Home(state).read_record().url.rsplit(":", 1)[1])
+        said = tmp_path / "up.log"
+        os.kill(pid, signal.SIGKILL)
+        with taken(port):
+            until(
+                lambda: f"port {port} is in use by another program" in said.read_text(),
+                "why it does not start",
+            )
+            time.sleep(4.0)  # attempts at 0.1, 0.2, 0.4, 0.8 and 1.6 s
+        until(lambda: "the broker serves again" in said.read_text(), "a broker that serves")
+        until(lambda: rover("doctor", "--dir", str(state)).returncode == 0, "a healthy stack")
+    of_the_broker = [line for line in said.read_text().splitlines() if "broker" in line.split("(")[0][7:18]]
+    assert len(of_the_broker) == 3, of_the_broker
+
+
 def test_too_few_files_are_said_in_one_line_before_anything_starts(tmp_path: Path) -> None:
     up = f'"{sys.executable}" -m rover_bus.cli.entry up --dir "{tmp_path}/state"'
     command = ["sh", "-c", f"ulimit -n 24; exec {up}"]

@@ -1,0 +1,96 @@
+"""What a stack does about its own broker while it runs: started again when it ends, started anew once a full disk has room.
+
+Fed by the supervisor's looks (supervisor.py), feeds the terminal. Apart from stack.py because each of the two remembers what it
+has said: whatever lasts is said once, however often it is tried.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable
+
+from rover_bus.cli.supervisor import Backoff
+from rover_bus.events.broker import BrokerFailed, EmbeddedBroker
+
+DISK_LOOK_S = 2.0
+ROOM_BYTES = 8 << 20
+
+
+class MendedBroker:
+    """A broker that starts again when it ends without our doing. One that answers late is waited for, never ended for it.
+
+    One outage is one end; what stands in the way of a start (a port that another program took meanwhile) is said once each.
+    """
+
+    def __init__(self, broker: EmbeddedBroker, say: Callable[[str], None]) -> None:
+        self._broker, self._say, self._backoff = broker, say, Backoff()
+        self._serves = self._launched = True
+        self._said: set[str] = set()  # why it could not start, since it last served
+
+    def mend(self) -> None:
+        if self._broker.running:
+            self._note_service()
+        elif self._backoff.is_due():
+            self._note_end()
+            self._backoff.begin()
+            self._launch()
+
+    def _note_service(self) -> None:
+        if self._serves or not self._broker.answers:
+            return
+        self._serves = True
+        if self._said:
+            self._said.clear()
+            self._say("the broker serves again")
+
+    def _note_end(self) -> None:
+        if self._serves:
+            self._say(f"the broker ended ({self._broker.last_words()}) and is started again")
+        elif self._launched:
+            self._say_once("its process ends", self._broker.last_words())
+        self._serves = False
+
+    def _launch(self) -> None:
+        self._launched = False
+        try:
+            self._broker.launch()
+        except BrokerFailed as error:
+            self._say_once(str(error), str(error))
+        else:
+            self._launched = True
+
+    def _say_once(self, trouble: str, words: str) -> None:
+        if trouble not in self._said:
+            self._said.add(trouble)
+            self._say(f"the broker cannot start: {words}; it is tried again until it serves")
+
+
+class WatchedDisk:
+    """Says once that the broker's disk is full; starts the broker again when there is room: its streams do not mend by themselves.
+
+    Nothing that was acknowledged is lost, commits wait (P21).
+    """
+
+    def __init__(self, broker: EmbeddedBroker, say: Callable[[str], None]) -> None:
+        self._broker, self._say = broker, say
+        self._look_at_s, self._said = 0.0, False
+
+    def mend(self) -> None:
+        if time.monotonic() < self._look_at_s or not self._broker.running:
+            return
+        self._look_at_s = time.monotonic() + DISK_LOOK_S
+        directory = self._broker.directory
+        if self._broker.write_error() is None:
+            self._said = False
+            return
+        if not self._said:
+            self._said = True
+            self._say(
+                f"the disk below {directory} is full: commits wait, nothing is lost; make room "
+                "(`rover forget JOB` removes an ended job), it goes on by itself"
+            )
+        if shutil.disk_usage(directory).free > ROOM_BYTES:
+            self._broker.kill()
+            self._broker.launch()
+            self._say("there is room again: the broker was started anew")
