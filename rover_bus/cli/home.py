@@ -52,6 +52,7 @@ class StackRecord:
     store_limit_bytes: int = 0  # of its own broker
     home: str = ""
     disposable: bool = False  # nobody wants its models when it ends
+    staging: str = ""  # where its host stages cuts: in shared memory, which is not below its state directory
 
 
 @dataclass(frozen=True, slots=True)

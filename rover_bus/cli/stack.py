@@ -123,6 +123,8 @@ class RunningStack:
 
     def record(self) -> StackRecord:
         """Return how to reach it."""
+        from rover_bus.flash.places import host_root
+
         return StackRecord(
             url=self.url,
             pid=os.getpid(),
@@ -133,6 +135,7 @@ class RunningStack:
             store_limit_bytes=self.broker.store_limit_bytes() if self.broker else 0,
             home=str(self.home.root),
             disposable=self._disposable,
+            staging=str(host_root(self.home.node)),
         )
 
     def stop(self, *, at_once: bool = False) -> None:

@@ -10,10 +10,11 @@ import threading
 import time
 from pathlib import Path
 from types import FrameType
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import click
 
+from rover_bus.cli.connection import Address
 from rover_bus.cli.entry import INTERRUPTED
 from rover_bus.cli.home import Home, NoStack, StackRecord
 from rover_bus.cli.keeping import parse_keep_log
@@ -21,6 +22,9 @@ from rover_bus.cli.stack import RunningStack
 from rover_bus.cli.supervisor import ServiceFailed
 from rover_bus.client.units import parse_bytes, parse_seconds
 from rover_bus.events.errors import InputError, Refused
+
+if TYPE_CHECKING:
+    from rover_bus.cli.staged_cuts import Runs
 
 DOWN_TIMEOUT_S = 60.0
 ASK = "End the stack all the same, and lose what they have trained?"
@@ -157,6 +161,8 @@ def run_until_told(stack: RunningStack, *, quiet: bool) -> int:
     Returns the exit code: that of a refusal when a model is lost by that, else 130 after Ctrl-C (0 after `rover down`).
     """
     ending = Ending(stack)
+    from rover_bus.cli.staged_cuts import read_runs
+
     ending.listen()
     with stack:
         if not quiet:
@@ -166,25 +172,26 @@ def run_until_told(stack: RunningStack, *, quiet: bool) -> int:
             click.echo("next     rover submit JOB.toml --wait      Ctrl-C ends everything")
         while True:
             ending.told.wait()
-            lost = _keep(stack, ending, quiet)
+            down = stack.home.take_note_of_kept()  # then `rover down` sees to models and shared memory
+            lost = [] if down else _keep(stack, ending, quiet)
             if not lost or _may_be_lost(lost, ending):
                 break
             ending.go_on()
+        runs = None if down or ending.forced else read_runs(stack.address)
         if not quiet:
             click.echo("ending: members drain first", err=True)
         ending.stopping = True
         stack.stop(at_once=ending.forced)
+    if runs:
+        _tell_staged(stack.record().staging, runs, quiet)
     if lost:
         return Refused.exit_code
     return INTERRUPTED if ending.number == signal.SIGINT else 0
 
 
 def _keep(stack: RunningStack, ending: Ending, quiet: bool) -> list[tuple[str, str]]:
-    """Have last checkpoints taken, unless `rover down` has seen to that. A second signal ends the waiting."""
+    """Have last checkpoints taken. A second signal ends the waiting."""
     from rover_bus.cli.last_checkpoints import keep_all
-
-    if stack.home.take_note_of_kept():
-        return []
 
     def say(line: str) -> None:
         if not quiet:
@@ -199,6 +206,15 @@ def _keep(stack: RunningStack, ending: Ending, quiet: bool) -> list[tuple[str, s
         say=say,
         enough=lambda: ending.forced,
     )
+
+
+def _tell_staged(staging: str, runs: Runs, quiet: bool = False) -> None:
+    """Free what ended jobs have left in shared memory, and name what is kept there."""
+    from rover_bus.cli.staged_cuts import free_staged
+
+    for line in free_staged(Path(staging), runs):
+        if not quiet:
+            click.echo(line, err=True)
 
 
 def _may_be_lost(lost: list[tuple[str, str]], ending: Ending) -> bool:
@@ -256,12 +272,17 @@ def _detach(home: Home) -> None:
 def down(directory: str, discard: bool) -> None:
     """End the stack of a state directory, wherever it runs: last checkpoints first, then members drain.
 
-    Every running job gets one, also without [checkpoint], within 30 s; `rover up` there goes on from them.
+    Every running job gets one, also without [checkpoint], within 30 s; `rover up` there goes on from them. Shared memory of
+    jobs that have ended is free afterwards; what is kept for those that go on is named.
     """
+    from rover_bus.cli.staged_cuts import read_runs
+
     home = Home.find(directory)
-    record = home.read_record()
+    record, runs = home.read_record(), None
     if not record.disposable:
-        _keep_or_ask(home.of_running(), record, discard)
+        stack = Address(record.url, Path(record.secret_file), home.of_running())
+        _keep_or_ask(stack, record, discard)
+        runs = read_runs(stack)
         home.of_running().note_kept()
     os.kill(record.pid, signal.SIGTERM)
     deadline_s = time.monotonic() + DOWN_TIMEOUT_S
@@ -271,16 +292,17 @@ def down(directory: str, discard: bool) -> None:
                 f"pid {record.pid} has not ended in {DOWN_TIMEOUT_S:g} s: look at {_log(home)}"
             )
         time.sleep(0.05)
+    if runs:
+        _tell_staged(record.staging, runs)
 
 
-def _keep_or_ask(own: Home, record: StackRecord, discard: bool) -> None:
+def _keep_or_ask(stack: Address, record: StackRecord, discard: bool) -> None:
     """Have last checkpoints taken. Raises Refused, and nothing has ended, when some job cannot have one and nobody says yes."""
-    from rover_bus.cli.connection import Address
     from rover_bus.cli.last_checkpoints import keep_all, tell_lost
 
     lost = keep_all(
-        Address(record.url, Path(record.secret_file), own),
-        own.checkpoints,
+        stack,
+        stack.home.checkpoints,
         "rover down",
         host="" if record.embedded else record.host,
         say=lambda line: click.echo(line, err=True),
