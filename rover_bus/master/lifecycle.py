@@ -35,6 +35,7 @@ Consequences = Generator[Record, None, None]
 SLOTS = 4096  # ids hash to so many slots (design §6)
 EVALUATE = "evaluate"
 MOST_STARTS_A_TICK = 64
+MOST_WORDS = 300  # of an ending, where it is part of another text; the whole stands in host.exited
 
 
 def lose(
@@ -71,10 +72,16 @@ def lose_together(
             why = cause or _silence(member)
             yield Lost(member=member, reason=reason, detail=detail, last=last, cause=why)
     first = cause or _silence(members[0])
-    yield from _lose_servers(state, servers, first, commands)
+    yield from _lose_servers(state, servers, _how(reason, detail), first, commands)
     workers = [member for member in members if member.role != "ps"]
     yield from _lose_workers(state, workers, reason, detail, cause, commands, last)
     yield from consequences(state, first, commands)
+
+
+def _how(reason: str, detail: str) -> str:
+    """Return how members ended, for what is said of their job: `killed: SIGKILL`, or with the last line that they wrote."""
+    said = reason.replace("_", " ") + (f": {detail}" if detail else "")
+    return said if len(said) <= MOST_WORDS else f"{said[:MOST_WORDS]}..."
 
 
 def _silence(member: Member) -> str:
@@ -139,12 +146,14 @@ def fill_gaps(state: State, commands: Commands) -> Consequences:
     yield from consequences(state, cause, commands)
 
 
-def _lose_servers(state: State, lost: dict[Member, bool], cause: str, commands: Commands) -> Consequences:
+def _lose_servers(
+    state: State, lost: dict[Member, bool], how: str, cause: str, commands: Commands
+) -> Consequences:
     """`lost`: who is gone, and whether it was one that had kept its state over a rewind. Who holds a part comes first: a rewind is
-    for all of them, and after it nothing is left to decide on those that it replaced.
+    for all of them, and after it nothing is left to decide on those that it replaced. `how`: they ended.
     """
     if state.search is not None:
-        yield from _replace_waiting(state, lost, cause, commands)
+        yield from _replace_waiting(state, lost, how, cause, commands)
         return
     written = state.parts if state.phase == "finishing" else {}
     open_ = {member: kept for member, kept in lost.items() if member.index not in written}
@@ -158,15 +167,18 @@ def _lose_servers(state: State, lost: dict[Member, bool], cause: str, commands: 
         else:
             gone = holding or [member]
             what = "is gone with its part" if len(gone) == 1 else "are gone with their parts"
-            detail = f"{', '.join(map(str, gone))} {what} of the model"
+            detail = f"{', '.join(map(str, gone))} ({how}) {what} of the model"
             yield from lose_state(state, "server_lost", detail, cause, commands, member)
 
 
-def _replace_waiting(state: State, lost: Iterable[Member], cause: str, commands: Commands) -> Consequences:
+def _replace_waiting(
+    state: State, lost: Iterable[Member], how: str, cause: str, commands: Commands
+) -> Consequences:
     """Servers died that wait for what a search finds: they held nothing."""
     gone = [member for member in lost if is_planned(state, member)]
     if gone and _too_many_losses(state):
-        yield from end(state, "failed", "server_lost", "servers die while storage is searched", cause)
+        detail = f"servers die while storage is searched, {gone[-1]} the last ({how})"
+        yield from end(state, "failed", "server_lost", detail, cause)
     elif gone:
         yield replace_members(state, gone, commands, cause, "lost while storage is searched")
 
@@ -283,7 +295,8 @@ def give_up_cut(
         why = f"{member} could not restore it: {restored.problem}"
         yield state.cuts[restored.cut].failed(why, cause, restoring=True)
     yield Lost(member=member, reason="restore_failed", detail=restored.problem, cause=cause)
-    yield from lose_state(state, "server_lost", f"{member} could not be restored", cause, commands, member)
+    detail = f"{member} could not be restored ({_how('restore_failed', restored.problem)})"
+    yield from lose_state(state, "server_lost", detail, cause, commands, member)
     yield from consequences(state, cause, commands)
 
 
