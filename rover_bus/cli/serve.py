@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from rover_bus.cli.keeping import parse_keep_log, write_keep_log
+from rover_bus.cli.open_files import check_open_files
 from rover_bus.cli.supervisor import Refusal, service_command
 from rover_bus.events.broker import read_secret
 from rover_bus.events.errors import BusError, InputError, RoverError
@@ -73,6 +74,7 @@ def main(arguments: list[str] | None = None) -> int:
     _configure_logs(settings)
     faulthandler.enable()  # a crash inside (SIGBUS, SIGSEGV) leaves its lines on stderr, and these go into the event
     try:
+        check_open_files(f"a {settings.role}")
         _run(_serve(settings))
     except RoverError as error:
         log.error("%s", error)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import ipaddress
 import os
 import re
-import resource
 import shutil
 import signal
 import socket
@@ -25,6 +24,7 @@ from typing import Literal, Self
 from rover_bus.cli.connection import Address
 from rover_bus.cli.home import Home, StackRecord
 from rover_bus.cli.keeping import write_keep_log
+from rover_bus.cli.open_files import check_open_files
 from rover_bus.cli.quotas import parse_quotas
 from rover_bus.cli.supervisor import Order, Service, Supervisor, Tended, service_command
 from rover_bus.cli.tended_broker import MendedBroker, WatchedDisk
@@ -37,8 +37,6 @@ START_TIMEOUT_S = (
     90.0  # a daemon waits until the one before it has left; a service that fails says so at once
 )
 BROKER_TIMEOUT_S = 60.0  # it reads its store before it answers
-# A server of a job with two workers holds 29, a daemon with five members 22, the broker 20 and one for every member.
-LEAST_FILES, MOST_FILES = 256, 65_536
 BRAIN_STOP_S = 5.0
 DAEMON_STOP_S = 50.0  # it drains its members first, each within its grace, and waits for a last cut
 LOOPBACK = "127.0.0.1"
@@ -98,7 +96,7 @@ class RunningStack:
 
     def start(self) -> Self:
         """Start everything; return when the host is registered. Raises RoverError, and then nothing of it runs."""
-        check_open_files()
+        check_open_files("a stack")
         self.home.create()
         self._lock = self.home.hold()
         try:
@@ -264,18 +262,6 @@ class RunningStack:
 
 def _complain(text: object) -> None:
     print(f"rover: {text}", file=sys.stderr, flush=True)
-
-
-def check_open_files() -> None:
-    """Let this process and its children open as many files as the machine allows. Raises InputError where these are too few."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard != resource.RLIM_INFINITY and hard < LEAST_FILES:
-        raise InputError(
-            f"only {hard} files may be open at once, and a stack needs {LEAST_FILES}: raise it (`ulimit -n {LEAST_FILES}`)"
-        )
-    wanted = MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_FILES)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def check_bind(address: str) -> str:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rover_bus.cli.open_files import LEAST_FILES, check_open_files
 from rover_bus.cli.tables import json_option
 from rover_bus.events.errors import PermanentError
 
@@ -60,6 +61,7 @@ def run(
 
     A wrapped program that calls `rover_bus.client.join()` trains alone, or as a worker of --job.
     """
+    check_open_files("a training program", most=LEAST_FILES)
     if plain:
         if len(command) != 1:
             raise click.UsageError("--plain takes one job file")

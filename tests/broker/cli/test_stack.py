@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from outside import rover
+from outside import living, rover
 from patience import PATIENCE_S, until
 from small_job import SmallJob
 
@@ -396,6 +396,50 @@ def test_too_few_files_are_said_in_one_line_before_anything_starts(tmp_path: Pat
     assert "only 24 files may be open at once" in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert not (tmp_path / "state").exists()
+
+
+@pytest.mark.parametrize(
+    ("command", "who"),
+    [
+        ("rover_bus.cli.serve daemon --url nats://127.0.0.1:9 --dir node", "a daemon"),
+        ("rover_bus.cli.serve brain --url nats://127.0.0.1:9", "a brain"),
+        ("rover_bus.cli.entry run --plain job.toml", "a training program"),
+        ("rover_bus.cli.entry run -- true", "a training program"),
+    ],
+)
+def test_too_few_files_are_said_by_what_is_started_alone(tmp_path: Path, command: str, who: str) -> None:
+    write_job(tmp_path)
+    started = ["sh", "-c", f'ulimit -n 24; exec "{sys.executable}" -m {command}']
+    done = subprocess.run(
+        started, capture_output=True, text=True, timeout=PATIENCE_S, check=False, cwd=tmp_path
+    )
+    assert done.returncode == 2, done.stderr
+    said = f"only 24 files may be open at once, and {who} needs 256: raise it (`ulimit -n 256`)"
+    assert said in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_server_whose_loss_ends_its_job_is_named_with_how_it_ended(
+    stack: RunningStack, tmp_path: Path
+) -> None:
+    job = SmallJob(
+        folder=tmp_path,
+        home=stack.home.root,
+        rows=640,
+        epochs=1,
+        workers=1,
+        servers=1,
+        checkpoint="",
+        top='on_server_lost = "fail"',
+    )
+    job.submit()
+    job.until(lambda: job.facts("epoch.opened"), "a job that trains")
+    (server,) = living(job.home, job.name, "ps")
+    os.kill(server["pid"], signal.SIGBUS)
+    job.until(lambda: job.facts("job.ended"), "the end")
+    (ended,) = job.facts("job.ended")
+    assert ended["reason"] == "server_lost"
+    assert ended["detail"].startswith("ps-0.1 (crashed: SIGBUS: Fatal Python error: Bus error) is gone")
 
 
 def test_a_worker_that_dies_before_it_joins_is_explained(stack: RunningStack, tmp_path: Path) -> None:
