@@ -86,6 +86,10 @@ def _tell_members(fact: Fact) -> str:
             return f"process of {member} ended after {ran_s:.1f} s: {_spoken(exit.reason)}{told}"
         case facts.HostLeaving(host=host, within_s=within):
             return f"host {host} will be gone soon: its workers leave, its servers after a last cut, within {within:g} s"
+        case facts.HostProgramRefused(host=host, path=path, problem=problem):
+            return f"the program does not start on host {host}, no worker is placed there: {path}: {problem}"
+        case facts.HostProgramMended(host=host):
+            return f"the program starts on host {host} now"
         case facts.HostLeft(host=host, reason=reason):
             return f"host {host} leaves{_because(reason)}"
     return ""
@@ -227,6 +231,7 @@ def mood(fact: Fact) -> str:
             | facts.WorkerFailed()
             | facts.BatchDeadLettered()
             | facts.PlanRefused()
+            | facts.HostProgramRefused()
         ):
             return BAD
         case facts.CommitRefused() | facts.DatasetRefused() | facts.LedgerRewound() | facts.RowsSkipped():
@@ -235,6 +240,8 @@ def mood(fact: Fact) -> str:
             return GOOD if outcome == "done" else BAD
         case facts.MoveFailed() | facts.MoveRefused():
             return BAD
+        case facts.HostProgramMended():
+            return GOOD
         case facts.SlotsMoved():
             return DIM
         case facts.HostExited(exit=exit) if exit.reason not in ("completed", "drained"):

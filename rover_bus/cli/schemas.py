@@ -29,6 +29,7 @@ from rover_bus.events.envelope import CONTENT_TYPE
 from rover_bus.events.facts import ClusterFact, HostFact, JobFact
 from rover_bus.events.log import LogBatch
 from rover_bus.events.profiles import HostProfile, Profile
+from rover_bus.events.programs import ProgramReply, ProgramRequest
 from rover_bus.events.requests import METHODS, REPLIES
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -111,7 +112,7 @@ def asyncapi() -> dict[str, Any]:
         if address:
             channels[tag] = _channel(address, [tag], cls)
             operations[f"receive.{tag}"] = _operation("receive", tag)
-    answers: tuple[type[msgspec.Struct], ...] = (*REPLIES, PartReply)
+    answers: tuple[type[msgspec.Struct], ...] = (*REPLIES, PartReply, ProgramReply)
     replies = [str(cls.__struct_config__.tag) for cls in answers]
     channels["replies"] = {"address": None, "messages": {tag: _message(tag) for tag in replies}}
     for method, cls in METHODS.items():
@@ -119,12 +120,12 @@ def asyncapi() -> dict[str, Any]:
         channels[tag] = _channel(f"rover.rpc.{{job}}.{{term}}.{method}", [tag], cls)
         reply = {"channel": {"$ref": "#/channels/replies"}}
         operations[f"request.{tag}"] = {**_operation("send", tag), "reply": reply}
-    wanted = str(PartRequest.__struct_config__.tag)
-    channels[wanted] = _channel("rover.daemon.{host}.part", [wanted], PartRequest)
-    operations[f"request.{wanted}"] = {
-        **_operation("send", wanted),
-        "reply": {"channel": {"$ref": "#/channels/replies"}},
-    }
+    asked_of_daemons: dict[str, type[msgspec.Struct]] = {"part": PartRequest, "program": ProgramRequest}
+    for method, cls in asked_of_daemons.items():
+        tag = str(cls.__struct_config__.tag)
+        channels[tag] = _channel(f"rover.daemon.{{host}}.{method}", [tag], cls)
+        reply = {"channel": {"$ref": "#/channels/replies"}}
+        operations[f"request.{tag}"] = {**_operation("send", tag), "reply": reply}
     return {
         "asyncapi": "3.0.0",
         "info": {"title": "rover_bus", "version": __version__, "license": {"name": "Apache-2.0"}},

@@ -426,6 +426,26 @@ class HostTurnFailed(HostFact, frozen=True, kw_only=True, tag="host.turn_failed.
     why: str
 
 
+class HostProgramRefused(HostFact, frozen=True, kw_only=True, tag="host.program_refused.v1"):
+    """The program of a job does not start on this host: no worker of it is started here until it does. It is tried again.
+
+    `path`: what is missing or fails; `problem`: why, the last line of stderr where an import failed. `daemon`: its incarnation.
+    """
+
+    job: str
+    uid: str
+    daemon: str
+    path: str
+    problem: str
+
+
+class HostProgramMended(HostFact, frozen=True, kw_only=True, tag="host.program_mended.v1"):
+    """A program that did not start on this host would start now."""
+
+    job: str
+    uid: str
+
+
 class HostLeft(HostFact, frozen=True, kw_only=True, tag="host.left.v1"):
     """The daemon goes away on purpose."""
 
@@ -497,6 +517,8 @@ FACTS: tuple[type[Fact], ...] = (
     HostExited,
     HostLeaving,
     HostTurnFailed,
+    HostProgramRefused,
+    HostProgramMended,
     HostLeft,
     ClusterModeSet,
     QuotaSet,

@@ -231,6 +231,20 @@ class HostReturned(Caused, frozen=True, kw_only=True, tag="host.returned"):
     host: str
 
 
+class HostUnfit(Caused, frozen=True, kw_only=True, tag="host.unfit"):
+    """The job's program does not start on a host, as its daemon found out: no worker is placed there. `daemon`: its incarnation."""
+
+    host: str
+    daemon: str
+    problem: str
+
+
+class HostFit(Caused, frozen=True, kw_only=True, tag="host.fit"):
+    """The job's program starts on a host again; or the host is asked anew, because it has another daemon now, or left."""
+
+    host: str
+
+
 class RoutingFixed(Caused, frozen=True, kw_only=True, tag="routing.fixed"):
     generation: int
     epoch: int
@@ -424,6 +438,8 @@ AnyRecord = (
     | HostNoticed
     | HostLost
     | HostReturned
+    | HostUnfit
+    | HostFit
     | RoutingFixed
     | RolloutBegun
     | MoveBegun

@@ -193,7 +193,17 @@ FACTS_KEPT: dict[str, Kept] = {
         ),
         A_FEW,
     ),
-    **dict.fromkeys(("host.started", "host.exited", "host.checkpoint_damaged", "host.turn_failed"), A_MONTH),
+    **dict.fromkeys(
+        (
+            "host.started",
+            "host.exited",
+            "host.checkpoint_damaged",
+            "host.turn_failed",
+            "host.program_refused",
+            "host.program_mended",
+        ),
+        A_MONTH,
+    ),
     **dict.fromkeys(
         (
             "host.part_digested",

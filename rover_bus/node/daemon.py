@@ -14,23 +14,41 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from rover_bus.events import facts
-from rover_bus.events.bus import Bus, ConnectionState, Stored
-from rover_bus.events.codec import encode
+from rover_bus.events import causes, facts
+from rover_bus.events.bus import Bus, ConnectionState, Message, Stored
+from rover_bus.events.codec import decode, encode
 from rover_bus.events.errors import BadMessage, RoverError
 from rover_bus.events.identity import Exit, HostCapacity, Member, Process
 from rover_bus.events.logs import get_logger
+from rover_bus.events.programs import ProgramReply, ProgramRequest
 from rover_bus.events.reading import read_fact
+from rover_bus.events.subjects import daemon as daemon_subject
 from rover_bus.events.subjects import host_profile, job_facts
 from rover_bus.node import platform, sampling
 from rover_bus.node.cgroup import Cgroup, Limits
+from rover_bus.node.happenings import (
+    Action,
+    Adjust,
+    Ended,
+    Erase,
+    Forget,
+    Key,
+    Life,
+    Observation,
+    Running,
+    Start,
+    Stop,
+    Tried,
+    Try,
+)
 from rover_bus.node.outbox import Letter, Outbox
 from rover_bus.node.persister import Persister, Places
 from rover_bus.node.persisting_state import Cut
-from rover_bus.node.platform import Adjust, Ended, Erase, Forget, Observation, Platform, Running, Start, Stop
+from rover_bus.node.platform import Platform
 from rover_bus.node.presence import Presence
 from rover_bus.node.processes import STUCK_SHIM_S, MemberProcesses
-from rover_bus.node.turns import Following, Turns, failing_jobs
+from rover_bus.node.programs import Trial
+from rover_bus.node.turns import Following, Turns, failing_jobs, insist
 
 FOLLOWED = (
     facts.JobSubmitted,
@@ -79,7 +97,7 @@ class Daemon:
         self._host = host
         self._presence = presence
         self._outbox = Outbox(bus, host.name, self._lose_what_we_said)
-        self._ends: dict[platform.Key, Ended] = {}  # the last life that is over at each place
+        self._ends: dict[Key, Ended] = {}  # the last life that is over at each place
         self._master_command = master_command
         self._state = Platform(host.name, host.allowed)
         self._loop = asyncio.get_running_loop()
@@ -98,6 +116,7 @@ class Daemon:
             tuple[str, str, Member], float
         ] = {}  # wanted, but over: when that is said again
         self._registrations = 0
+        self._trials_told = 0
         self._failing: dict[str, str] = {}  # jobs that could not be decided on, and why
         self.bad_messages = 0
 
@@ -118,6 +137,7 @@ class Daemon:
         self._bus.on_connection(self._on_connection)
         self._register()
         works = [self._outbox.run(), self._presence.run(), self._follow()]
+        works += [self._serve_programs()]
         works += [self._sample()] if self._host.sample_s else []
         works += [self._persister.run()] if self._persister else []
         tasks = [self._loop.create_task(work) for work in works]
@@ -228,6 +248,7 @@ class Daemon:
     def _lose_what_we_said(self) -> None:
         """Who is wanted although he is over is said to be so once more: the last word may be lost."""
         self._overtaken.clear()
+        self._state = platform.lose_told(self._state)
         self._turns.soon()
 
     def _read(self, stored: Stored) -> facts.JobFact | None:
@@ -277,7 +298,7 @@ class Daemon:
             fact = facts.HostTurnFailed(host=self._host.name, job=job, why=repr(error)[:500])
             self._post(fact, f"turn_failed.{self._host.daemon}.{job}.{len(self._failing)}", job)
 
-    def _act(self, action: platform.Action) -> None:
+    def _act(self, action: Action) -> None:
         match action:
             case Start(life):
                 self._processes.start(life)
@@ -289,15 +310,74 @@ class Daemon:
                 self._processes.forget(job)
                 self._ends = {key: ended for key, ended in self._ends.items() if key[0] != job}
                 self._state = platform.forget(self._state, job)
+            case Try():
+                self._try_program(action)
             case Erase(job, uid):
                 self._processes.erase(job, uid)
                 self._state = platform.erase(self._state, job)
 
+    # -- programs ------------------------------------------------------------------------------------------------------
+
+    def _try_program(self, wanted: Try) -> None:
+        def answer(reply: ProgramReply) -> None:
+            self._observe(Tried(wanted.job, wanted.uid, reply, self._loop.time()))
+
+        self._observe(Tried(wanted.job, wanted.uid, for_start=wanted.for_start))
+        self._processes.try_program(wanted.program, answer, wanted.anew)
+
+    def _report_program(self, job: str, uid: str, before: Trial) -> None:
+        """Publish that a program does not start here, and why; or that it would start again."""
+        known = self._state.jobs.get(job)
+        if known is None or known.trial.told == before.told or self._closing:
+            return
+        self._trials_told += 1
+        trial, host = known.trial, self._host
+        fact: facts.HostFact
+        if trial.told:
+            log.warning("a program does not start here", job=job, path=trial.path, why=trial.problem)
+            fact = facts.HostProgramRefused(
+                host=host.name,
+                job=job,
+                uid=uid,
+                daemon=host.daemon,
+                path=trial.path,
+                problem=trial.problem,
+                cause=causes.job(uid),
+            )
+        else:
+            cause = causes.timer("program", causes.job(uid))
+            fact = facts.HostProgramMended(host=host.name, job=job, uid=uid, cause=cause)
+        self._post(fact, f"program.{host.daemon}.{job}.{self._trials_told}", job)
+
+    async def _serve_programs(self) -> None:
+        """Answer whether a program would start here, for ever: before a job is submitted."""
+        endpoints = {daemon_subject(self._host.name, "program"): self._on_asked}
+        metadata = {"host": self._host.name}
+        serving = await insist(lambda: self._bus.serve("rover-daemon-programs", endpoints, metadata=metadata))
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await serving.stop()
+
+    def _on_asked(self, message: Message) -> None:
+        respond = message.respond
+        if respond is None:
+            return
+        try:
+            request = decode(message.body, ProgramRequest)
+        except BadMessage as error:
+            respond(encode(ProgramReply(state="unknown", problem=str(error))))
+            return
+        self._processes.try_program(request, lambda reply: respond(encode(reply)), anew=True)
+
     # -- what happened -------------------------------------------------------------------------------------------------
 
     def _observe(self, observation: Observation) -> None:
+        before = self._state
         self._state = platform.evolve(self._state, observation)
         match observation:
+            case Tried(job, uid, ProgramReply()) if job in before.jobs:
+                self._report_program(job, uid, before.jobs[job].trial)
             case Running(key, pid, adopted) if key in self._state.lives:
                 self._report_start(self._state.lives[key], pid, adopted)
             case Ended():
@@ -306,7 +386,7 @@ class Daemon:
                     self._report_end(observation)
         self._turns.soon()
 
-    def _report_start(self, life: platform.Life, pid: int, adopted: bool) -> None:
+    def _report_start(self, life: Life, pid: int, adopted: bool) -> None:
         process = Process(member=life.desired.member, pid=pid, host=self._host.name)
         fact = facts.HostStarted(host=self._host.name, job=life.job, process=process, adopted=adopted)
         self._post(fact, f"started.{self._host.daemon}.{life.job}.{life.uid}.{life.desired.member}", life.job)

@@ -10,6 +10,7 @@ its actions go back to processes.py. The rules, each in one place:
   `members.desired` that names them on, the job's own log says where they are: a lost host's go elsewhere. When no host with one is
   heard any more, `members.unheard` names a stand-in: it leads, and says where they are from then on.
 - `job.ended` ends everything of the job. What no desired state names is drained.
+- A worker is started only after its program was tried on this host, and starts (programs.py). What is refused is tried again.
 """
 
 from __future__ import annotations
@@ -29,8 +30,33 @@ from rover_bus.events.facts import (
     MembersUnheard,
     PlanProposed,
 )
-from rover_bus.events.identity import DesiredMember, Exit, MasterSeat, Member, Resources
+from rover_bus.events.identity import (
+    FAULTS_OF_THE_PROGRAM,
+    DesiredMember,
+    MasterSeat,
+    Member,
+)
+from rover_bus.events.programs import ProgramReply, ProgramRequest
 from rover_bus.node.affinity import assign_cpus
+from rover_bus.node.happenings import (
+    Action,
+    Adjust,
+    Adjusted,
+    Ended,
+    Erase,
+    Forget,
+    Key,
+    Life,
+    Observation,
+    Running,
+    Spawned,
+    Start,
+    Stop,
+    Told,
+    Tried,
+    Try,
+)
+from rover_bus.node.programs import UNTRIED, Trial
 
 BACKOFF_FIRST_S, BACKOFF_MAX_S = 0.1, 5.0
 MOST_DOUBLINGS = 16  # of the backoff: far above its maximum
@@ -38,7 +64,6 @@ HEALTHY_S = 10.0  # a life that lasted this long clears the backoff
 MASTER_GRACE_S = 5.0
 
 Fence = tuple[int, int, int, int]
-Key = tuple[str, str]  # job, place
 MasterCommand = Callable[[str, int], list[str]]
 K = TypeVar("K")
 V = TypeVar("V")
@@ -56,23 +81,8 @@ class Wanted:
     seated: bool = False  # a master said where masters run: plans only say it while there is none
     ended: bool = False
     forgotten: bool = False  # ended, and nothing of it is to be kept
-
-
-@dataclass(frozen=True, slots=True)
-class Life:
-    """A member's life as observed here. `cpus` are the shares that it is pinned to; empty: it may use all."""
-
-    job: str
-    uid: str
-    desired: DesiredMember
-    cpus: Mapping[int, float] = field(default_factory=dict)
-    pid: int = 0
-    stopping: bool = False
-    hurried: bool = False
-
-    @property
-    def key(self) -> Key:
-        return self.job, self.desired.member.place
+    program: ProgramRequest | None = None  # of its workers, as submitted; None: nothing is known of it
+    trial: Trial = UNTRIED
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,102 +107,6 @@ class Platform:
     stale: int = 0
 
 
-# -- what is observed --------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Spawned:
-    """A shim was started, or found alive after a restart of the daemon."""
-
-    life: Life
-
-
-@dataclass(frozen=True, slots=True)
-class Running:
-    """The member's own process runs under this pid."""
-
-    key: Key
-    pid: int
-    adopted: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Told:
-    """The member was asked to leave; `hurried`: at once."""
-
-    key: Key
-    hurried: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Adjusted:
-    """A running member has other limits now."""
-
-    key: Key
-    resources: Resources
-    cpus: Mapping[int, float]
-
-
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """A life is over, the whole group proven dead. `at_s` is the monotonic second. `reported`: the bus has its fact already."""
-
-    job: str
-    uid: str
-    member: Member
-    exit: Exit
-    ran_s: float
-    at_s: float
-    reported: bool = False
-    cpu_s: float = 0.0
-    peak_memory_bytes: int = 0
-
-
-Observation = Spawned | Running | Told | Adjusted | Ended
-
-
-# -- what is to be done ------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Start:
-    life: Life
-
-
-@dataclass(frozen=True, slots=True)
-class Stop:
-    """`hurried`: it was lost, its successor waits for its place, and whatever it still says is refused."""
-
-    life: Life
-    hurried: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Adjust:
-    life: Life
-    resources: Resources
-    cpus: Mapping[int, float]
-
-
-@dataclass(frozen=True, slots=True)
-class Forget:
-    """Nothing of this ended job is left: its records may go."""
-
-    job: str
-    uid: str
-
-
-@dataclass(frozen=True, slots=True)
-class Erase:
-    """This run of a job is forgotten: its logs, records and parts of its model may go."""
-
-    job: str
-    uid: str
-
-
-Action = Start | Stop | Adjust | Forget | Erase
-
-
 # -- evolve ------------------------------------------------------------------------------------------------------------
 
 
@@ -210,7 +124,8 @@ def evolve(state: Platform, event: Fact | Observation) -> Platform:
         return _evolve_wanted(state, event)
     match event:
         case Spawned(life):
-            return replace(state, lives=_with(state.lives, life.key, life))
+            state = replace(state, lives=_with(state.lives, life.key, life))
+            return _evolve_trial(state, life.job, life.uid, Trial.use) if _is_worker(life.desired) else state
         case Running(key, pid) if key in state.lives:
             return replace(state, lives=_with(state.lives, key, replace(state.lives[key], pid=pid)))
         case Told(key, hurried) if key in state.lives:
@@ -223,15 +138,28 @@ def evolve(state: Platform, event: Fact | Observation) -> Platform:
             return replace(state, lives=_with(state.lives, key, life))
         case Ended():
             return _evolve_ended(state, event)
+        case Tried(job, uid, None):
+            return _evolve_trial(state, job, uid, lambda trial: trial.begin(event.for_start))
+        case Tried(job, uid, ProgramReply() as reply):
+            return _evolve_trial(state, job, uid, lambda trial: trial.answer(reply, event.at_s))
     return state
+
+
+def _evolve_trial(state: Platform, job: str, uid: str, change: Callable[[Trial], Trial]) -> Platform:
+    """What concerns another run of the job, or one that is over, changes nothing."""
+    known = state.jobs.get(job)
+    if known is None or known.program is None or not same_run(uid, known.uid):
+        return state
+    return replace(state, jobs=_with(state.jobs, job, replace(known, trial=change(known.trial))))
 
 
 def _evolve_wanted(state: Platform, fact: JobFact) -> Platform:
     known = state.jobs.get(fact.job, Wanted())
     match fact:
-        case JobSubmitted(uid=uid) if uid != known.uid:
+        case JobSubmitted(uid=uid) if uid != known.uid or (known.program is None and not known.ended):
             # A plan may be told before the submission: that was forgotten, and is handed in again (P21).
-            wanted = Wanted(uid=uid) if known.uid else replace(known, uid=uid)
+            wanted = Wanted(uid=uid) if known.uid not in ("", uid) else replace(known, uid=uid)
+            wanted = replace(wanted, program=_program(fact), trial=UNTRIED)
         case PlanProposed(masters=masters) if masters and not known.ended:
             plan = (fact.brain_term, fact.plan)
             if plan < known.plan:
@@ -251,12 +179,19 @@ def _evolve_wanted(state: Platform, fact: JobFact) -> Platform:
         case MembersUnheard(stand_in=MasterSeat(host=state.host, first=first)) if not known.ended:
             wanted = replace(known, masters={0: first}, seated=True)
         case JobEnded():
-            wanted = replace(known, ended=True, members={}, masters={})
+            wanted = replace(known, ended=True, members={}, masters={}, program=None, trial=UNTRIED)
         case JobForgotten(uid=uid) if same_run(uid, known.uid) and (known.ended or not known.uid):
             wanted = Wanted(uid=uid, ended=True, forgotten=True)
         case _:
             return state
     return replace(state, jobs=_with(state.jobs, fact.job, wanted))
+
+
+def _program(fact: JobSubmitted) -> ProgramRequest | None:
+    spec = fact.spec
+    if not spec.program:
+        return None
+    return ProgramRequest(program=spec.program, directory=spec.directory, environment=spec.environment)
 
 
 def _seats_here(fact: MembersDesired, host: str) -> dict[int, int]:
@@ -273,6 +208,8 @@ def _evolve_ended(state: Platform, event: Ended) -> Platform:
     life, past = state.lives.get(key), state.past.get(key)
     if life and same_run(life.uid, event.uid) and life.desired.member == event.member:
         state = replace(state, lives=_without(state.lives, lambda other: other == key))
+        if _is_worker(life.desired) and _is_early_fault(event):
+            state = _evolve_trial(state, event.job, event.uid, Trial.doubt)
     same = past is not None and same_run(past.uid, event.uid)
     if past and same and past.incarnation >= event.member.incarnation:
         return state
@@ -321,8 +258,15 @@ def decide(state: Platform, master_command: MasterCommand, now_s: float) -> list
         hurried = _is_lost(life, desired, uid)
         if not _is_wanted(life, desired, uid) and (not life.stopping or hurried > life.hurried):
             actions.append(Stop(life, hurried))
+    held: set[str] = (
+        set()
+    )  # jobs that have a worker to start here, and no answer yet whether their program starts
     for key, desired in wanted.items():
-        actions += _place(state, key, desired, loads, now_s)
+        if key not in state.lives and _is_worker(desired) and not _lets_start(state.jobs[key[0]]):
+            held.add(key[0])
+        else:
+            actions += _place(state, key, desired, loads, now_s)
+    actions += _tries(state, held, now_s)
     for job, known in state.jobs.items():
         if known.ended and any(key[0] == job for key in state.past) and not _lives_of(state, job):
             actions.append(Forget(job, known.uid))
@@ -353,6 +297,12 @@ def lose_history(state: Platform) -> Platform:
     jobs = {
         job: replace(known, fence=Wanted().fence, plan=Wanted().plan) for job, known in state.jobs.items()
     }
+    return lose_told(replace(state, jobs=MappingProxyType(jobs)))
+
+
+def lose_told(state: Platform) -> Platform:
+    """Return the state when the broker may have forgotten what this host published: refused programs are tried, and told, anew."""
+    jobs = {job: replace(known, trial=known.trial.forget_told()) for job, known in state.jobs.items()}
     return replace(state, jobs=MappingProxyType(jobs))
 
 
@@ -385,7 +335,35 @@ def next_wake_s(state: Platform, master_command: MasterCommand, now_s: float) ->
         and (desired := desired_here(state, job, master_command).get(place))
         and desired.restart
     ]
+    waiting += [
+        known.trial.not_before_s
+        for known in state.jobs.values()
+        if known.program is not None and known.trial.state == "refused" and known.trial.not_before_s > now_s
+    ]
     return min(waiting, default=None)
+
+
+def _is_worker(desired: DesiredMember) -> bool:
+    return desired.member.role == "worker"
+
+
+def _lets_start(known: Wanted) -> bool:
+    return known.program is None or known.trial.lets_start()
+
+
+def _is_early_fault(event: Ended) -> bool:
+    faulty = event.exit.reason == "never_started" or event.exit.reason in FAULTS_OF_THE_PROGRAM
+    return faulty and event.ran_s < HEALTHY_S
+
+
+def _tries(state: Platform, held: Collection[str], now_s: float) -> list[Action]:
+    """The programs to be tried now, those first for which a worker waits."""
+    due: list[Action] = [
+        Try(job, known.uid, known.program, known.trial.anew, job in held)
+        for job, known in state.jobs.items()
+        if known.program is not None and known.trial.is_due(job in held, now_s)
+    ]
+    return sorted(due, key=lambda each: isinstance(each, Try) and not each.for_start)
 
 
 def _place(

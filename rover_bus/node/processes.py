@@ -21,11 +21,13 @@ from typing import Protocol
 from rover_bus.events.identity import IN_ORDER, DesiredMember, Exit, Resources
 from rover_bus.events.last_words import read_tail
 from rover_bus.events.logs import get_logger
+from rover_bus.events.programs import OWN_PYTHON, ProgramRequest
 from rover_bus.node import layout, locks, proctree
 from rover_bus.node.affinity import threads
+from rover_bus.node.happenings import Adjusted, Ended, Key, Life, Observation, Running, Spawned, Told
 from rover_bus.node.layout import Layout, Order, Started
-from rover_bus.node.platform import Adjusted, Ended, Key, Life, Observation, Running, Spawned, Told
 from rover_bus.node.shim import HURRY_S
+from rover_bus.node.trying import Answer, Trials
 
 ROOT = str(Path(__file__).resolve().parents[2])
 BOOT = f"import sys; sys.path.append({ROOT!r}); from rover_bus.node.shim import main; main()"
@@ -51,6 +53,12 @@ class MemberProcesses(Protocol):
 
     def adjust(self, life: Life, resources: Resources, cpus: Mapping[int, float]) -> None:
         """Change the limits of a running life; answers Adjusted."""
+
+    def try_program(self, request: ProgramRequest, answer: Answer, anew: bool = False) -> None:
+        """Find out whether a worker's program would start here, without running it; `answer` is called once, later.
+
+        What runs a role is the platform's to know, so it is asked and not looked up. anew: nothing remembered counts.
+        """
 
     def adopt(self) -> None:
         """Take over what a former daemon left: answers Spawned and Running for the living, Ended for the dead."""
@@ -105,6 +113,7 @@ class Processes:
         self._loop = asyncio.get_running_loop()
         self._boot = layout.boot_id()
         self._held: dict[Key, _Held] = {}
+        self._trials = Trials(settings.python, self._environment_of_program)
 
     # -- start ---------------------------------------------------------------------------------------------------------
 
@@ -193,7 +202,15 @@ class Processes:
         if desired.member.role == "ps" and self._settings.server_command:
             return list(self._settings.server_command)
         first, *rest = desired.command
-        return [self._settings.python if first == "python" else first, *rest]
+        return [self._settings.python if first == OWN_PYTHON else first, *rest]
+
+    def try_program(self, request: ProgramRequest, answer: Answer, anew: bool = False) -> None:
+        self._trials.ask(request, answer, anew)
+
+    def _environment_of_program(self, request: ProgramRequest) -> dict[str, str]:
+        """Return what a worker with this program finds around it. The marker ends a trial with its host."""
+        marker = {"ROVER_LIFE": str(self._layout.root / "trial")}
+        return {**self._settings.environment, **request.environment, **marker}
 
     def environment(self, life: Life) -> dict[str, str]:
         """Return a member's environment: ours, the threads for its cores, what desired state says, who it is."""
@@ -369,6 +386,7 @@ class Processes:
     # -- letting go ----------------------------------------------------------------------------------------------------
 
     def release(self) -> None:
+        self._trials.close()
         for held in self._held.values():
             self._unwatch(held)
         self._held.clear()

@@ -12,11 +12,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rover_bus.events.identity import Exit, Resources
+from rover_bus.events.programs import STARTS, ProgramReply, ProgramRequest
 from rover_bus.node.exits import classify
+from rover_bus.node.happenings import Adjusted, Ended, Key, Life, Observation, Running, Spawned, Told
 from rover_bus.node.layout import Ended as Record
-from rover_bus.node.platform import Adjusted, Ended, Key, Life, Observation, Running, Spawned, Told
 from rover_bus.node.shim import HURRY_S
+from rover_bus.node.trying import Answer
 
+TRIAL_S = 0.03  # what a trial of a program takes
 Program = Callable[[Life, asyncio.Event], Coroutine[Any, Any, int]]
 Observe = Callable[[Observation], None]
 
@@ -34,6 +37,7 @@ class SimulatedHost:
     """One machine of a simulation. `start_s` is what a start takes."""
 
     def __init__(self, program: Program, start_s: float = 0.05) -> None:
+        self.refuses = ""  # why programs of jobs do not start here
         self._program = program
         self._start_s = start_s
         self._attached: SimulatedProcesses | None = None
@@ -74,6 +78,12 @@ class SimulatedHost:
     def start(self, life: Life) -> None:
         process = self._processes[life.key] = _Process(life)
         process.task = asyncio.get_running_loop().create_task(self._run(process))
+
+    def try_program(self, answer: Answer) -> None:
+        reply = (
+            ProgramReply(state="refused", path="train.py", problem=self.refuses) if self.refuses else STARTS
+        )
+        asyncio.get_running_loop().call_later(TRIAL_S, answer, reply)
 
     def stop(self, life: Life, hurried: bool) -> None:
         process = self._processes.get(life.key)
@@ -147,6 +157,14 @@ class SimulatedProcesses:
         if self._host.is_attached(self):
             self.observe(Spawned(life))
             self._host.start(life)
+
+    def try_program(self, request: ProgramRequest, answer: Answer, anew: bool = False) -> None:
+        def tell(reply: ProgramReply) -> None:
+            if self._host.is_attached(self):
+                answer(reply)
+
+        if self._host.is_attached(self):
+            self._host.try_program(tell)
 
     def stop(self, life: Life, hurried: bool = False) -> None:
         if self._host.is_attached(self):

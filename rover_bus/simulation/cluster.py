@@ -24,7 +24,7 @@ from rover_bus.events.streams import BUCKETS, FACTS, LEADERS, STREAMS
 from rover_bus.master.planning import Commands
 from rover_bus.node.cgroup import Cgroup, Limits
 from rover_bus.node.daemon import Daemon, Host
-from rover_bus.node.platform import Key, Life
+from rover_bus.node.happenings import Key, Life
 from rover_bus.node.presence import Presence
 from rover_bus.simulation.digester import digest_for_ever
 from rover_bus.simulation.members import Shared, run_server, run_worker

@@ -16,8 +16,8 @@ from patience import PATIENCE_S
 
 from rover_bus.events.identity import DesiredMember, Member, Resources
 from rover_bus.node import layout, locks, proctree
+from rover_bus.node.happenings import Ended, Life, Observation, Running
 from rover_bus.node.layout import Layout, Started
-from rover_bus.node.platform import Ended, Life, Observation, Running
 from rover_bus.node.processes import Processes, Settings
 
 ALLOWED = tuple(sorted(os.sched_getaffinity(0)))

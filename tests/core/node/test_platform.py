@@ -17,9 +17,7 @@ from rover_bus.events.facts import (
 )
 from rover_bus.events.identity import DesiredMember, Exit, ExitReason, MasterSeat, Member, Resources
 from rover_bus.events.job import DataSpec, JobSpec
-from rover_bus.node.platform import (
-    BACKOFF_MAX_S,
-    HEALTHY_S,
+from rover_bus.node.happenings import (
     Action,
     Adjust,
     Adjusted,
@@ -28,12 +26,16 @@ from rover_bus.node.platform import (
     Forget,
     Life,
     Observation,
-    Platform,
     Running,
     Spawned,
     Start,
     Stop,
     Told,
+)
+from rover_bus.node.platform import (
+    BACKOFF_MAX_S,
+    HEALTHY_S,
+    Platform,
     decide,
     erase,
     evolve,
@@ -50,7 +52,8 @@ def master_command(job: str, index: int) -> list[str]:
 
 
 def submitted(uid: str = "u1", job: str = "demo") -> JobSubmitted:
-    return JobSubmitted(job=job, uid=uid, spec=JobSpec(name=job, program=["x"], data=DataSpec(train="x")))
+    """A job without a program: that programs are tried before a start is test_programs.py's."""
+    return JobSubmitted(job=job, uid=uid, spec=JobSpec(name=job, program=[], data=DataSpec(train="x")))
 
 
 def worker(index: int, incarnation: int = 1, host: str = HERE, cores: float = 0.0) -> DesiredMember:

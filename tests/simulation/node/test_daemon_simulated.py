@@ -4,6 +4,7 @@ import asyncio
 import os
 import random
 from collections.abc import Callable, Coroutine
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -23,7 +24,7 @@ from rover_bus.events.virtual_time import run
 from rover_bus.node import platform
 from rover_bus.node.cgroup import Cgroup, Limits
 from rover_bus.node.daemon import Daemon, Host
-from rover_bus.node.platform import Life
+from rover_bus.node.happenings import Life
 from rover_bus.node.presence import Presence
 from rover_bus.node.simulated import SimulatedHost
 
@@ -37,6 +38,8 @@ KINDS: dict[str, type[facts.HostFact]] = {
         facts.HostExited,
         facts.HostLeaving,
         facts.HostTurnFailed,
+        facts.HostProgramRefused,
+        facts.HostProgramMended,
         facts.HostLeft,
     )
 }
@@ -517,6 +520,84 @@ def test_a_job_on_which_the_daemon_cannot_decide_takes_no_other_with_it(
         failed = [each for each in cluster.said if isinstance(each, facts.HostTurnFailed)]
         assert [(each.job, each.why) for each in failed] == [("bad", "KeyError('never seen before')")]
         monkeypatch.undo()
+        await cluster.end()
+
+    play(scene)
+
+
+class CountingHost(SimulatedHost):
+    """Notes when a program was tried."""
+
+    def __init__(self, program: Any, tried: list[float]) -> None:
+        super().__init__(program)
+        self._tried = tried
+
+    def try_program(self, answer: Any) -> None:
+        self._tried.append(asyncio.get_running_loop().time())
+        super().try_program(answer)
+
+
+def test_a_program_that_does_not_start_is_said_once_and_starts_the_worker_when_it_is_mended() -> None:
+    async def scene(cluster: Cluster) -> None:
+        tried: list[float] = []
+        cluster.machine = CountingHost(cluster.obey, tried)
+        await cluster.kill_daemon()
+        await cluster.start_daemon()
+        cluster.machine.refuses = "no such file"
+        await cluster.submit()
+        await cluster.desire(WORKER)
+        await asyncio.sleep(300.0)
+        assert (cluster.lived, cluster.exits()) == ([], [])
+        (refused,) = [each for each in cluster.said if isinstance(each, facts.HostProgramRefused)]
+        assert (refused.job, refused.path, refused.problem) == ("demo", "train.py", "no such file")
+        waits = [round(after - before) for before, after in pairwise(tried)]
+        assert waits[:7] == [1, 2, 4, 8, 16, 32, 60]
+        cluster.machine.refuses = ""
+        await asyncio.sleep(70.0)
+        assert cluster.running() == ["worker-0.1"]
+        assert [each.job for each in cluster.said if isinstance(each, facts.HostProgramMended)] == ["demo"]
+        await cluster.end()
+
+    play(scene)
+
+
+def test_the_next_daemon_tries_a_refused_program_itself_and_says_so_after_it_registered() -> None:
+    async def scene(cluster: Cluster) -> None:
+        cluster.machine.refuses = "no such file"
+        await cluster.submit()
+        await asyncio.sleep(5.0)
+        await cluster.kill_daemon()
+        await cluster.start_daemon()
+        await asyncio.sleep(30.0)
+        said = [
+            (each.kind(), each.daemon)
+            for each in cluster.said
+            if isinstance(each, facts.HostRegistered | facts.HostProgramRefused)
+        ]
+        assert said == [
+            ("registered", "daemon-1"),
+            ("program_refused", "daemon-1"),
+            ("registered", "daemon-2"),
+            ("program_refused", "daemon-2"),
+        ]
+        await cluster.end()
+
+    play(scene)
+
+
+@pytest.mark.parametrize("mended", [False, True])
+def test_a_refusal_that_a_power_cut_may_have_taken_is_asked_and_said_anew(mended: bool) -> None:
+    async def scene(cluster: Cluster) -> None:
+        cluster.machine.refuses = "no such file"
+        await cluster.submit()
+        await asyncio.sleep(0.5)
+        (stored,) = [each async for each in cluster.bus.read(FACTS, host_facts(fact="program_refused"))]
+        cluster.machine.refuses = "" if mended else "no such file"
+        cluster.broker.streams[FACTS].truncate(stored.sequence - 1)
+        cluster.broker.restart(0.1)
+        await asyncio.sleep(10.0)
+        said = [each.subject.rsplit(".", 1)[1] async for each in cluster.bus.read(FACTS, host_facts())]
+        assert said[-1] == ("program_mended" if mended else "program_refused")
         await cluster.end()
 
     play(scene)
