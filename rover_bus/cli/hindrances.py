@@ -66,6 +66,7 @@ def hindrance(view: JobView, state: State, present: Present, waiting: int = 0) -
         return f"plan {state.waiting.plan} waits for a person: `rover plan approve {view.job}`"
     return (
         _missing_members(state, present.hosts)
+        or _unfit_hosts(state)
         or (str(view.checkpoints) if state.phase == "training" else "")
         or rules_off(view)
     )
@@ -106,6 +107,21 @@ def _no_master(view: JobView, state: State, present: Present) -> str:
         f"its masters' host {gone[0]} is" if len(gone) == 1 else f"its masters' hosts {', '.join(gone)} are"
     )
     return f"no master leads: {where} not heard: {UP_AGAIN}"
+
+
+def _unfit_hosts(state: State) -> str:
+    """Hosts on which the job's program does not start: where these are all, its workers wait."""
+    if not state.unfit:
+        return ""
+    why = "; ".join(f"host {host}: {unfit.problem}" for host, unfit in sorted(state.unfit.items()))
+    waiting = [
+        str(each.member)
+        for place, each in sorted(state.planned.items())
+        if place not in state.lives and each.member.role == "worker" and each.host in state.unfit
+    ]
+    if waiting:
+        return f"{', '.join(waiting)} cannot start, the program does not ({why}); it is tried again by itself"
+    return f"the program does not start everywhere, and these hosts get no worker ({why})"
 
 
 def _missing_members(state: State, hosts: Collection[str]) -> str:

@@ -17,7 +17,7 @@ from rover_bus.events.log import Record
 from rover_bus.events.requests import RoutingTable
 from rover_bus.master import cut_evolution
 from rover_bus.master.ledger import Ledger
-from rover_bus.master.state import Life, Move, Part, Rollout, RuleOff, State, Task
+from rover_bus.master.state import Life, Move, Part, Rollout, RuleOff, State, Task, Unfit
 
 
 def evolve(state: State, record: Record) -> State:
@@ -185,6 +185,14 @@ def _regain_host(state: State, record: log.HostReturned) -> None:
     state.unheard = [host for host in state.unheard if host != record.host]
     state.away = [host for host in state.away if host != record.host]
     state.leaving.pop(record.host, None)
+
+
+def _find_unfit(state: State, record: log.HostUnfit) -> None:
+    state.unfit[record.host] = Unfit(record.daemon, record.problem)
+
+
+def _find_fit(state: State, record: log.HostFit) -> None:
+    state.unfit.pop(record.host, None)
 
 
 def _route(state: State, record: log.RoutingFixed) -> None:
@@ -358,6 +366,8 @@ _EVOLUTIONS: dict[type[Record], Callable[[State, Any], None]] = {
     log.HostNoticed: _notice_host,
     log.HostLost: _lose_host,
     log.HostReturned: _regain_host,
+    log.HostUnfit: _find_unfit,
+    log.HostFit: _find_fit,
     log.RoutingFixed: _route,
     log.RolloutBegun: _begin_rollout,
     log.MoveBegun: _begin_move,

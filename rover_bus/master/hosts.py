@@ -1,4 +1,5 @@
-"""Decisions on hosts that are gone: their members go elsewhere, and nobody is started there until they are heard again (S19, S29).
+"""Decisions on hosts that are gone: their members go elsewhere, and nobody is started there until they are heard again (S19, S29);
+and on hosts where the job's program does not start (docs/design/0032).
 
 Asked by the decider on ticks and by `noticing` when a daemon says that it leaves. A master hears members, not hosts: a host whose
 members are all silent at a time when others are heard is taken for lost. Should it live after all, its daemon reads the next
@@ -10,11 +11,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Generator
 
+from rover_bus.events.facts import HostProgramRefused
 from rover_bus.events.identity import Member
-from rover_bus.events.log import HostLost, HostNoticed, HostReturned, Record
+from rover_bus.events.log import HostFit, HostLost, HostNoticed, HostReturned, HostUnfit, Record
 from rover_bus.master import cutting, lifecycle
-from rover_bus.master.planning import Commands, replace_members, seat_masters
-from rover_bus.master.state import State
+from rover_bus.master.planning import Commands, able_hosts, replace_members, seat_masters
+from rover_bus.master.state import State, Unfit
 
 Consequences = Generator[Record, None, None]
 
@@ -85,6 +87,36 @@ def come_back(state: State, host: str, cause: str) -> Consequences:
         and max(sharing.values(), default=0) > 1
     ):
         yield seat_masters(state, cause, f"host {host} is back")
+
+
+def find_unfit(state: State, fact: HostProgramRefused, cause: str, commands: Commands) -> Consequences:
+    """The job's program does not start on a host: its workers that wait there go elsewhere, and cost the job no failure."""
+    problem = f"{fact.path}: {fact.problem}"
+    if state.unfit.get(fact.host) != Unfit(fact.daemon, problem):
+        yield HostUnfit(host=fact.host, daemon=fact.daemon, problem=problem, cause=cause)
+    yield from _use_able_hosts(state, f"the program does not start on host {fact.host}", cause, commands)
+
+
+def find_fit(state: State, host: str, cause: str, commands: Commands) -> Consequences:
+    """The job's program starts there again; or is taken to, until its daemon says otherwise: that one tries it first."""
+    yield HostFit(host=host, cause=cause)
+    yield from _use_able_hosts(state, f"the program may start on host {host}", cause, commands)
+
+
+def _use_able_hosts(state: State, reason: str, cause: str, commands: Commands) -> Consequences:
+    """Workers that were named for hosts where the program does not start get successors on others, where there are any."""
+    able = set(able_hosts(state, "worker", state.hosts)) - {*state.unfit, *state.away}
+    admitted = {life.member for life in state.lives.values()}
+    waiting = [
+        desired.member
+        for place, desired in state.planned.items()
+        if desired.member.role == "worker"
+        and desired.host in state.unfit
+        and desired.member not in admitted
+        and place not in state.gaps  # the next tick names their successors
+    ]
+    if able and waiting and state.phase not in ("finishing", "ended"):
+        yield replace_members(state, waiting, commands, cause, reason)
 
 
 def _planned_on(state: State, host: str) -> list[Member]:

@@ -10,6 +10,8 @@ from rover_bus.events.facts import (
     HostExited,
     HostLeaving,
     HostLeft,
+    HostProgramMended,
+    HostProgramRefused,
     HostRegistered,
     JobPauseRequested,
     JobResumeRequested,
@@ -22,7 +24,7 @@ from rover_bus.events.facts import (
     PlanRejected,
 )
 from rover_bus.events.identity import FAULTS_OF_THE_PROGRAM, Member
-from rover_bus.events.log import JobTaken, ModeFixed, Record, StopAsked
+from rover_bus.events.log import HostFit, JobTaken, ModeFixed, Record, StopAsked
 from rover_bus.events.requests import Reply
 from rover_bus.master import cutting, finding, hosts, lifecycle, proposals
 from rover_bus.master.failing import charge
@@ -63,12 +65,20 @@ def notice(state: State, fact: Fact, cause: str, commands: Commands) -> Steps:
         case HostLeft(host=host) if state.spec is not None and state.phase != "ended":
             yield from cutting.lose_host(state, host, "left", cause)
             yield from hosts.leave(state, host, cause, commands)
+            if host in state.unfit:
+                yield HostFit(host=host, cause=cause)
         case HostLeaving(host=host) if state.spec is not None and state.phase != "ended":
             yield from hosts.take_notice(state, host, cause, commands)
         case MembersUnheard(host=host) if state.spec is not None and state.phase != "ended":
             yield from hosts.miss(state, host, cause)
-        case HostRegistered(host=host) if host in {*state.away, *state.leaving, *state.unheard}:
-            yield from hosts.come_back(state, host, cause)
+        case HostRegistered():
+            yield from _registered(state, fact, cause, commands)
+        case HostProgramRefused(job=job, uid=uid) if _is_of(state, job, uid):
+            yield from hosts.find_unfit(state, fact, cause, commands)
+        case HostProgramMended(job=job, uid=uid, host=host) if (
+            _is_of(state, job, uid) and host in state.unfit
+        ):
+            yield from hosts.find_fit(state, host, cause, commands)
         case HostExited(member=member) if state.spec is not None and fact.job == state.spec.name:
             yield from _exited(state, fact, member, cause, commands)
     return None
@@ -77,6 +87,20 @@ def notice(state: State, fact: Fact, cause: str, commands: Commands) -> Steps:
 def _history(uid: str) -> int:
     """The first history of a job is drawn from its random uid; a restore from a backup draws a new one (P21)."""
     return int(uid[:12], 16)
+
+
+def _is_of(state: State, job: str, uid: str) -> bool:
+    """Whether a daemon speaks of this run of this job, and it has not ended."""
+    return state.spec is not None and (state.spec.name, state.uid) == (job, uid) and state.phase != "ended"
+
+
+def _registered(state: State, fact: HostRegistered, cause: str, commands: Commands) -> Consequences:
+    """A daemon is there. Another one than before tries the job's program anew."""
+    if fact.host in {*state.away, *state.leaving, *state.unheard}:
+        yield from hosts.come_back(state, fact.host, cause)
+    unfit = state.unfit.get(fact.host)
+    if unfit is not None and unfit.daemon != fact.daemon and state.phase != "ended":
+        yield from hosts.find_fit(state, fact.host, cause, commands)
 
 
 def _exited(state: State, fact: HostExited, member: Member, cause: str, commands: Commands) -> Consequences:

@@ -33,7 +33,8 @@ def plan_members(
     A life that the plan names in `replaces` is followed by the next incarnation of its place. Servers that serve are never
     dropped here: first their slots move away (`rollout`).
     """
-    hosts = _living(state, proposal.hosts or state.hosts or ["local"])
+    named = proposal.hosts or state.hosts or ["local"]
+    able: dict[Role, list[str]] = {role: able_hosts(state, role, named) for role in ("ps", "worker")}
     members: list[DesiredMember] = []
     places: list[tuple[Role, int]] = [("ps", index) for index in server_indexes(state, proposal.servers)]
     for role, index in [*places, *(("worker", index) for index in range(proposal.workers))]:
@@ -44,7 +45,7 @@ def plan_members(
                 kept = kept.replace(member=_next_life(state, kept.member), after_loss=False)
             members.append(kept.replace(resources=resources))
         else:
-            host = hosts[(len(members)) % len(hosts)]
+            host = able[role][len(members) % len(able[role])]
             members.append(_desired(state, role, index, host, resources, commands))
     return MembersPlanned(
         plan=state.plan + 1,
@@ -145,11 +146,11 @@ def _lives_again(state: State) -> list[DesiredMember]:
 def _next(
     state: State, desired: DesiredMember, load: Counter[str], after_loss: bool = False
 ) -> DesiredMember:
-    """The next life of a place, on its host, or on the living host with the fewest members."""
+    """The next life of a place, on its host, or on the host with the fewest members that can run it."""
     host = desired.host
-    if host in state.away:
-        alive = _living(state, state.hosts)
-        host = min(alive, key=lambda each: (load[each], alive.index(each)), default=host)
+    able = able_hosts(state, desired.member.role, state.hosts)
+    if host in state.away or (host in state.unfit and host not in able):
+        host = min(able, key=lambda each: (load[each], able.index(each)), default=host)
         load[host] += 1
     return desired.replace(member=_next_life(state, desired.member), host=host, after_loss=after_loss)
 
@@ -157,6 +158,15 @@ def _next(
 def _living(state: State, hosts: list[str]) -> list[str]:
     """Return those hosts that are not lost; all of them where none is left."""
     return [host for host in hosts if host not in state.away] or hosts
+
+
+def able_hosts(state: State, role: Role, hosts: list[str]) -> list[str]:
+    """Return the living hosts where a member of this role would start; all living ones where none is left.
+
+    Only workers run the job's program: what servers and masters run is each host's own.
+    """
+    alive = _living(state, hosts)
+    return [host for host in alive if role != "worker" or host not in state.unfit] or alive
 
 
 def seat_masters(state: State, cause: str, reason: str) -> MembersPlanned:

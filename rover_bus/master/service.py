@@ -91,6 +91,8 @@ def wiring(
             subjects.host_facts(fact="leaving"),
             subjects.host_facts(fact="left"),
             subjects.host_facts(fact="registered"),
+            subjects.host_facts(fact="program_refused"),
+            subjects.host_facts(fact="program_mended"),
             subjects.host_facts(fact="part_digested"),
             subjects.host_facts(fact="part_mirrored"),
             subjects.host_facts(fact="part_persisted"),

@@ -106,6 +106,13 @@ class RuleOff(msgspec.Struct):
     exact: bool = False
 
 
+class Unfit(msgspec.Struct, frozen=True):
+    """Why no worker is placed on a host, and the incarnation of the daemon that found out."""
+
+    daemon: str
+    problem: str
+
+
 class Counts(msgspec.Struct):
     """What happened so far; `rover jobs` and the job's summary read them."""
 
@@ -145,6 +152,7 @@ class State:
     masters: list[MasterSeat] = field(default_factory=list)  # by index
     away: list[str] = field(default_factory=list)  # hosts that are lost: nobody is started there
     unheard: list[str] = field(default_factory=list)  # that others do not hear
+    unfit: dict[str, Unfit] = field(default_factory=dict)  # hosts on which the program does not start
     leaving: dict[str, int] = field(
         default_factory=dict
     )  # hosts that will be gone soon, and the newest cut when they said so
@@ -278,5 +286,6 @@ _TYPED: dict[str, Any] = {
     "search": Search | None,
     "tried": list[Tried],
     "rules_off": dict[str, RuleOff],
+    "unfit": dict[str, Unfit],
     "counts": Counts,
 }

@@ -34,6 +34,8 @@ from rover_bus.events.facts import (
     HostExited,
     HostLeaving,
     HostLeft,
+    HostProgramMended,
+    HostProgramRefused,
     HostRegistered,
     JobPauseRequested,
     JobResumeRequested,
@@ -71,6 +73,7 @@ from rover_bus.master.cut_publishing import manifest_of
 from rover_bus.master.decider import Decider
 from rover_bus.master.inputs import Asked, BusLost, BusRegained, Noticed, Ticked, TookOver
 
+UID = "0123456789ab"
 HIDDEN = {
     "cause",
     "command",
@@ -147,7 +150,7 @@ class Script:
             if "checkpoint_s" in names
             else None,
         )
-        return self._notice(JobSubmitted(job="j", spec=spec, uid="0123456789ab"))
+        return self._notice(JobSubmitted(job="j", spec=spec, uid=UID))
 
     def do_plan(
         self,
@@ -401,11 +404,20 @@ class Script:
         """A daemon holds a copy of a part."""
         return self._notice(HostPartMirrored(**{**self._of_cut(cut, part), "host": host}, of="h"))
 
-    def do_host(self, host: str, what: str) -> list[str]:
+    def do_program(self, host: str, problem: str = "", daemon: str = "d", uid: str = UID) -> list[str]:
+        """A daemon says that the job's program does not start there and why, or without a problem that it starts now."""
+        if not problem:
+            return self._notice(HostProgramMended(job="j", uid=uid, host=host))
+        refused = HostProgramRefused(
+            job="j", uid=uid, host=host, daemon=daemon, path="train.py", problem=problem
+        )
+        return self._notice(refused)
+
+    def do_host(self, host: str, what: str, daemon: str = "d") -> list[str]:
         """A daemon says that its host is there, or that it leaves."""
         capacity = HostCapacity(cores=2, memory_bytes=1 << 30)
         facts: dict[str, Fact] = {
-            "registered": HostRegistered(host=host, capacity=capacity, daemon="d"),
+            "registered": HostRegistered(host=host, capacity=capacity, daemon=daemon),
             "leaving": HostLeaving(host=host, within_s=10.0),
             "left": HostLeft(host=host, reason="stopped"),
         }
