@@ -22,6 +22,7 @@ from rover_bus.client.programs import BUILT_IN, SCORER, SCORING, find_example
 from rover_bus.client.units import parse_bytes, parse_seconds
 from rover_bus.events.errors import InputError
 from rover_bus.events.job import CheckpointSpec, DataSpec, JobSpec, LeaseSpec, PlanSpec, RoleSpec, StopSpec
+from rover_bus.events.programs import OWN_PYTHON
 from rover_bus.events.subjects import name as check_name
 from rover_bus.flash.location import is_address, parse_location
 
@@ -56,7 +57,7 @@ def read_job(
     program = fields.get("program", "dlrm")
     if isinstance(program, str):
         fields.setdefault("scoring", program)
-    fields["program"] = find_program(program, directory, path)
+    fields["program"] = find_program(program, path)
     data = fields["data"]
     for key in ("train", "evaluate"):
         if data.get(key):
@@ -118,12 +119,7 @@ def _place_checkpoints(text: str, directory: Path, path: Path) -> str:
         raise InputError(f"{path.name}: checkpoint.path: {error}") from None
 
 
-PYTHON = (
-    "python"  # as first word: the interpreter that the daemon of each host runs under, whatever a PATH finds
-)
-
-
-def find_program(program: object, directory: Path, path: Path) -> list[str]:
+def find_program(program: object, path: Path) -> list[str]:
     """Return the worker's command line: a list as it stands, or a built-in program by its name."""
     if isinstance(program, str):
         if program not in BUILT_IN:
@@ -137,12 +133,20 @@ def find_program(program: object, directory: Path, path: Path) -> list[str]:
         raise InputError(
             f'{path.name}: program must be a name, or a list of words like ["python", "train.py"]'
         )
-    command = program[0]
-    if command == PYTHON:
-        return [str(word) for word in program]
-    if shutil.which(command if "/" not in command else str(directory / command)) is None:
-        raise InputError(f"{path.name}: program {command!r} is not there, or cannot be executed")
     return [str(word) for word in program]
+
+
+def program_here(spec: JobSpec) -> list[str]:
+    """Return the command line that runs the program on this machine. Raises InputError where it is not there.
+
+    What a job's workers run is their hosts' to know, and their daemons are asked.
+    """
+    first, *rest = spec.program
+    if first == OWN_PYTHON:
+        return [sys.executable, *rest]
+    if shutil.which(str(Path(spec.directory, first)) if "/" in first else first) is None:
+        raise InputError(f"{spec.name}: program {first!r} is not there, or cannot be executed")
+    return list(spec.program)
 
 
 def _read_toml(path: Path) -> dict[str, Any]:

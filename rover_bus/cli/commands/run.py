@@ -113,12 +113,15 @@ def run_plain(spec: JobSpec, *, quiet: bool) -> dict[str, Any]:
     """Run a job's program standalone. Raises ProgramFailed naming its command when it fails. `quiet`: its output goes to stderr."""
     import msgspec
 
+    from rover_bus.client.job_file import program_here
+
+    command = program_here(spec)
     with tempfile.TemporaryDirectory(prefix="rover-plain-") as directory:
         spec_file, summary_file = Path(directory, "spec.json"), Path(directory, "summary.json")
         spec_file.write_bytes(msgspec.json.encode(spec))
         files = {"ROVER_SPEC_FILE": str(spec_file), "ROVER_SUMMARY_FILE": str(summary_file)}
         began_s = time.monotonic()
-        status = _call(spec, place("", "") | spec.environment | files, quiet)
+        status = _call(command, spec.directory, place("", "") | spec.environment | files, quiet)
         wall_s = time.monotonic() - began_s
         if status != 0:
             raise ProgramFailed(f"{shlex.join(spec.program)} {_ended(status)}: what it wrote stands above")
@@ -129,9 +132,9 @@ def run_plain(spec: JobSpec, *, quiet: bool) -> dict[str, Any]:
         return sum_up_plain(spec.name, json.loads(summary_file.read_bytes()), wall_s)
 
 
-def _call(spec: JobSpec, environment: Mapping[str, str], quiet: bool) -> int:
+def _call(command: list[str], directory: str, environment: Mapping[str, str], quiet: bool) -> int:
     with subprocess.Popen(
-        spec.program, cwd=spec.directory or None, env=dict(environment), stdout=2 if quiet else None
+        command, cwd=directory or None, env=dict(environment), stdout=2 if quiet else None
     ) as process:
         try:
             return process.wait()

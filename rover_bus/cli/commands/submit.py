@@ -67,7 +67,10 @@ def submit(
     url: str,
     secret_file: str,
 ) -> None:
-    """Submit JOB_FILE (docs/job-file.md) to a running stack. Everything is checked before: the file, the data, the columns."""
+    """Submit JOB_FILE (docs/job-file.md) to a running stack.
+
+    Everything is checked before: the file, the data, the columns, and that the program starts on the hosts that have room.
+    """
     from rover_bus.client.job_file import check_data, read_job
 
     spec = read_job(job_file, name=name, seed=seed, predictions=predictions or "")
@@ -112,6 +115,7 @@ def _hand_in(
 
         spec = spec.replace(start_from=visit(stack, lambda bus: find_origin(bus, origin)))
     visit(stack, lambda bus: _check_room(bus, spec, records))
+    visit(stack, lambda bus: _require_program(bus, spec))
     if say is None:
         sequence = visit(stack, lambda bus: _submit(bus, spec))
         click.echo(
@@ -138,6 +142,12 @@ async def _check_room(bus: NatsBus, spec: JobSpec, records: int) -> None:
         stored = (await read_ready(bus, start.job))[start.cut].size_bytes
         samples = (await read_job(bus, start.job)).total
     require_shared_memory(spec, state_bytes(spec, records, stored, samples), await read_shared_memory(bus))
+
+
+async def _require_program(bus: NatsBus, spec: JobSpec) -> None:
+    from rover_bus.cli.programs import require_program
+
+    await require_program(bus, spec, lambda text: click.echo(text, err=True))
 
 
 async def _submit(bus: NatsBus, spec: JobSpec) -> int:
@@ -194,6 +204,7 @@ def run_embedded(spec: JobSpec, directory: str, say: Callable[[Happened], None])
     try:
         with ending_on_signals(), RunningStack(Home(root.absolute()), orphan_s=5.0, disposable=True) as stack:
             address = Address(stack.url, stack.secret_file, stack.home)
+            visit(address, lambda bus: _require_program(bus, spec))
             report = visit(address, lambda bus: submit_and_wait(bus, spec, say))
             done = report["state"] == "completed"
     finally:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rover_bus.client.job_file import check_data, read_job
+from rover_bus.client.job_file import check_data, program_here, read_job
 from rover_bus.client.units import parse_bytes, parse_seconds
 from rover_bus.events.errors import InputError, NameRefused
 
@@ -96,7 +96,6 @@ def test_a_file_without_a_name_gives_the_job_its_own(folder: Path) -> None:
         ({"text": " \n"}, "is empty"),
         ({"text": 'name = "a"'}, "there is no [data]"),
         ({"text": 'program = "dlmr"\n[data]\ntrain = "train.csv"'}, "did you mean 'dlrm'?"),
-        ({"text": 'program = ["no-such-program-here"]\n[data]\ntrain = "train.csv"'}, "cannot be executed"),
         ({"text": 'program = []\n[data]\ntrain = "train.csv"'}, "program must be a name, or a list"),
     ],
 )
@@ -177,3 +176,12 @@ def test_parity_is_for_one_or_two_lost_hosts_and_in_place_of_copies(folder: Path
     spec = read_job(write(folder, rest='[checkpoint]\ncopies = 1\npath = "store"\n'))
     assert spec.checkpoint is not None
     assert (spec.checkpoint.copies, spec.checkpoint.path) == (1, str(folder / "store"))
+
+
+def test_what_runs_here_is_found_here_and_python_is_the_interpreter_that_reads_this(folder: Path) -> None:
+    data = '\n[data]\ntrain = "train.csv"'
+    missing = read_job(write(folder, text=f'program = ["no-such-program-here"]{data}'))
+    with pytest.raises(InputError, match="'no-such-program-here' is not there, or cannot be executed"):
+        program_here(missing)  # hosts may have it: only what runs here needs it here
+    own = read_job(write(folder, text=f'program = ["python", "train.py"]{data}'))
+    assert program_here(own) == [sys.executable, "train.py"]
