@@ -23,7 +23,7 @@ from rover_bus.events.facts import (
 )
 from rover_bus.events.identity import HostCapacity, MasterSeat, Member
 from rover_bus.events.job import JobSpec, PlanMode
-from rover_bus.events.log import Caused, SnapshotChunk
+from rover_bus.events.log import Caused, RecordPiece, SnapshotChunk
 
 # What the Brain takes in as it was said; all else it keeps in a form of its own.
 Heard = (
@@ -257,4 +257,4 @@ BrainRecord = (
 class BrainBatch(BatchHeader, frozen=True, kw_only=True, tag="brain.batch.v1"):
     """One append of the Brain."""
 
-    records: list[BrainRecord]
+    records: list[BrainRecord | RecordPiece]

@@ -49,10 +49,13 @@ def _decoder(cls: type[Any]) -> msgspec.msgpack.Decoder[Any]:
     return msgspec.msgpack.Decoder(cls)
 
 
-def decode(body: bytes, cls: type[T]) -> T:
-    """Decode a body that must be a `cls`. Raises BadMessage (truncated, foreign, oversized, another type) or UnknownVersion."""
-    if len(body) > MAX_BODY_BYTES:
-        raise BadMessage(f"a message of {len(body)} bytes; at most {MAX_BODY_BYTES} are read")
+def decode(body: bytes, cls: type[T], *, most_bytes: int = MAX_BODY_BYTES) -> T:
+    """Decode a body that must be a `cls`. Raises BadMessage (truncated, foreign, oversized, another type) or UnknownVersion.
+
+    `most_bytes`: more than one message holds, where several of our own were put together.
+    """
+    if len(body) > most_bytes:
+        raise BadMessage(f"a message of {len(body)} bytes; at most {most_bytes} are read")
     try:
         return _decoder(cls).decode(body)  # type: ignore[no-any-return, arg-type]
     except (msgspec.DecodeError, ValueError, RecursionError) as error:

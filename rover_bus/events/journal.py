@@ -7,9 +7,9 @@ behind it or finds out, without ambiguity, that somebody else did. Until one is 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
-from typing import Any
+from typing import Any, NamedTuple
 
 import xxhash
 
@@ -26,16 +26,24 @@ from rover_bus.events.errors import (
     WrongSequence,
 )
 from rover_bus.events.leadership import Deposed
-from rover_bus.events.log import Record, SnapshotChunk
+from rover_bus.events.log import Record, RecordPiece, SnapshotChunk
 from rover_bus.events.logs import get_logger
 from rover_bus.events.looks import open_read
 from rover_bus.events.poison import Failure, to_keep
 from rover_bus.events.streams import LOG
 from rover_bus.events.subjects import BRAIN_LOG
 
-MAX_APPEND_BYTES = 900_000  # the broker's max_payload is 1 MiB
+MAX_APPEND_BYTES = 900_000  # a broker that is not ours may take no more than 1 MiB
+CHUNK_BYTES = 400_000
 APPEND_PATIENCE_S = 1.0  # repeating the same bytes is safe, so there is no reason to wait long for one answer
 log = get_logger("rover.journal")
+
+
+class Append(NamedTuple):
+    """One message of a log: what it stores, and the records that are whole in the log with it."""
+
+    stored: Sequence[Any]
+    whole: Sequence[Record]
 
 
 class Journal:
@@ -62,12 +70,17 @@ class Journal:
         self.snapshot = 0  # the batch with which the newest complete snapshot begins; 0: there is none
         self.published = Published()  # the last fact that had left when the last batch was written
         self.waiting = 0  # facts of earlier batches that had not left then
+        self.decided = (
+            0,
+            0,
+        )  # term and sequence of the last batch with records that are whole: where facts come from
         self.log_bytes = 0  # of all batches so far, those that are purged included
         self.is_whole = True  # the first batch that was read is the first that was ever written
         self.batches_since_snapshot = 0
         self.records_replayed = 0
         self._last: tuple[int, int, str, int] | None = None  # the id of the last batch taken
         self._snapshot = SnapshotReader()
+        self._pieces = PieceReader()
 
     # -- reading -------------------------------------------------------------------------------------------------------
 
@@ -100,8 +113,25 @@ class Journal:
         if batch.snapshot != self.snapshot:
             self.snapshot, self.batches_since_snapshot = batch.snapshot, 0
         self.batches_since_snapshot += 1
-        self.records_replayed += len(batch.records)
-        return self._snapshot.take(batch.records, first)
+        records = self._put_together(batch.records)
+        if records:
+            self.decided = (batch.term, stored.sequence)
+        self.records_replayed += len(records)
+        return self._snapshot.take(records, first)
+
+    def _put_together(self, stored: Sequence[Any]) -> Sequence[Record]:
+        """Return the records that are whole with this batch. Raises LogDamaged."""
+        try:
+            whole = self._pieces.take(stored)
+            if whole is None:
+                return stored
+            batch: Any = decode(whole, self.batch_type, most_bytes=len(whole)) if whole else None
+        except BadMessage as error:
+            raise LogDamaged(
+                f"a record of {self.subject} in several batches, up to {self.sequence}, is not what was written: {error}. "
+                f"{self._what_to_do}"
+            ) from None
+        return () if batch is None else batch.records
 
     @property
     def _what_to_do(self) -> str:
@@ -148,7 +178,7 @@ class Journal:
     # -- writing -------------------------------------------------------------------------------------------------------
 
     async def append(
-        self, records: Sequence[Record], inputs: Mapping[str, int], *, candidate: bool = False
+        self, records: Sequence[Any], inputs: Mapping[str, int], *, candidate: bool = False
     ) -> int:
         """Store records as the next batch and return its sequence; `inputs` is what they were decided from (P17).
 
@@ -164,7 +194,7 @@ class Journal:
         self.batches_since_snapshot += 1
         return self.sequence
 
-    def cut(self, records: Sequence[Record]) -> list[Sequence[Record]]:
+    def cut(self, records: Sequence[Record]) -> list[Append]:
         """Cut records into appends: each chunk of a snapshot is one of its own, and each fits one message of the broker."""
         pieces: list[list[Record]] = []
         for record in records:
@@ -175,14 +205,22 @@ class Journal:
                 pieces[-1].append(record)
         return [fit for piece in pieces or [[]] for fit in self.fit(piece)]
 
-    def fit(self, records: Sequence[Record]) -> list[Sequence[Record]]:
-        """Cut records into pieces that each fit one message of the broker."""
+    def fit(self, records: Sequence[Record]) -> list[Append]:
+        """Cut records into appends that each fit one message of the broker; a record that fits none is stored in pieces."""
         if len(records) < 2 or len(self._encode(records)) <= MAX_APPEND_BYTES:
-            return [records]
+            return self.fit_together(records)
         middle = len(records) // 2
         return [*self.fit(records[:middle]), *self.fit(records[middle:])]
 
-    def _encode(self, records: Sequence[Record]) -> bytes:
+    def fit_together(self, records: Sequence[Record]) -> list[Append]:
+        """Cut the encoded batch of records that count together or not at all: only the last append makes them whole."""
+        whole = self._encode(records)
+        if len(whole) <= MAX_APPEND_BYTES:
+            return [Append(records, records)]
+        *pieces, last = record_pieces(whole)
+        return [*(Append([piece], ()) for piece in pieces), Append([last], records)]
+
+    def _encode(self, records: Sequence[Any]) -> bytes:
         batch = self.batch_type(
             job=self.job,
             history=self.history,
@@ -365,20 +403,62 @@ class SnapshotReader:
         return whole, later
 
 
-def snapshot_chunks(number: int, whole: bytes, chunk_bytes: int = 400_000) -> list[SnapshotChunk]:
-    """Cut a state into records."""
-    pieces = [whole[at : at + chunk_bytes] for at in range(0, len(whole), chunk_bytes)] or [b""]
-    digest = xxhash.xxh3_64_intdigest(whole)
+class PieceReader:
+    """Puts batches together that were too large for one message. One whose writer ended in the middle never was."""
+
+    def __init__(self) -> None:
+        self._pieces: list[RecordPiece] = []
+
+    def take(self, stored: Sequence[Any]) -> bytes | None:
+        """Return the batch that is whole now, b"" while more of it is to come; None for records that are whole as they are.
+
+        Raises BadMessage when what was put together is not what was cut.
+        """
+        piece = stored[0] if stored else None
+        if not isinstance(piece, RecordPiece):
+            self._pieces = []
+            return None
+        self._pieces = [*(self._pieces if piece.index else []), piece]
+        if piece.index + 1 != len(self._pieces):
+            raise BadMessage(
+                f"piece {piece.index + 1} of {piece.count} follows piece {len(self._pieces) - 1}"
+            )
+        if piece.index + 1 < piece.count:
+            return b""
+        whole = b"".join(each.data for each in self._pieces)
+        self._pieces = []
+        if xxhash.xxh3_64_intdigest(whole) != piece.digest:
+            raise BadMessage("its pieces do not match their digest")
+        return whole
+
+
+def record_pieces(whole: bytes, chunk_bytes: int = CHUNK_BYTES) -> list[RecordPiece]:
+    """Cut an encoded batch, whose one record no message holds, into records."""
     return [
-        SnapshotChunk(
-            snapshot=number,
-            index=index,
-            count=len(pieces),
-            data=piece,
-            digest=digest if index + 1 == len(pieces) else 0,
-        )
-        for index, piece in enumerate(pieces)
+        RecordPiece(index=index, count=count, data=data, digest=digest)
+        for index, count, data, digest in _cut(whole, chunk_bytes)
     ]
+
+
+def snapshot_chunks(number: int, whole: bytes, chunk_bytes: int = CHUNK_BYTES) -> list[SnapshotChunk]:
+    """Cut a state into records."""
+    return [
+        SnapshotChunk(snapshot=number, index=index, count=count, data=data, digest=digest)
+        for index, count, data, digest in _cut(whole, chunk_bytes)
+    ]
+
+
+def _cut(whole: bytes, chunk_bytes: int) -> Iterator[tuple[int, int, bytes, int]]:
+    """Yield index, count, bytes and digest of each piece; the digest of the whole is on the last one."""
+    starts = range(0, len(whole), chunk_bytes) or range(1)
+    digest = xxhash.xxh3_64_intdigest(whole)
+    for index, at in enumerate(starts):
+        yield (
+            index,
+            len(starts),
+            whole[at : at + chunk_bytes],
+            digest if index + 1 == len(starts) else 0,
+        )
 
 
 class ChainBroken(Deposed):

@@ -413,6 +413,15 @@ class SnapshotChunk(Record, frozen=True, kw_only=True, tag="snapshot.chunk"):
     digest: int = 0  # xxh3_64 of the whole, on the last piece
 
 
+class RecordPiece(Record, frozen=True, kw_only=True, tag="record.piece"):
+    """A piece of a batch that no message holds. No decider sees it: the records in it count once all pieces are stored."""
+
+    index: int
+    count: int
+    data: bytes
+    digest: int = 0  # xxh3_64 of the whole, on the last piece
+
+
 AnyRecord = (
     TermBegun
     | JobTaken
@@ -482,4 +491,4 @@ RECORDS: tuple[type[Record], ...] = get_args(AnyRecord)
 class LogBatch(BatchHeader, frozen=True, kw_only=True, tag="log.batch.v1"):
     """One append of a master: records decided together (group commit), behind the header that every log's batches bear."""
 
-    records: list[AnyRecord]
+    records: list[AnyRecord | RecordPiece]

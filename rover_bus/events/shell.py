@@ -158,7 +158,7 @@ class Shell:
             left, subject, confirmed = await newest_published(
                 self.bus, self.wiring.publishes, self.journal.published, self.decider.position_of
             )
-            lost = (left.term, left.batch) > (self.journal.term, self.journal.sequence)
+            lost = (left.term, left.batch) > self.journal.decided
             self.outbox.recall(left, subject)
             self.outbox.put(self._after(left, confirmed))
             replayed, sequence = self.journal.records_replayed, self.journal.sequence
@@ -173,12 +173,15 @@ class Shell:
                 self.journal.failed = poison.without(self.journal.failed, Cause("rule", rule))
             self.journal.history = self.decider.history
             self.journal.published, self.journal.waiting = self.outbox.left, self.outbox.waiting
+            first, *rest = self.journal.fit_together(records)
             try:
-                await self.journal.append(records, self.journal.inputs, candidate=True)
+                await self.journal.append(first.stored, self.journal.inputs, candidate=True)
             except WrongSequence:
                 # Only an older term wrote meanwhile: what we decided is void, the state must be rebuilt without it.
                 await self._start_again()
                 continue
+            for each in rest:
+                await self.journal.append(each.stored, self.journal.inputs)
             log.info("leads", job=self.wiring.job, term=self.journal.term, replayed=replayed, after=sequence)
             self._release(records)
             return
@@ -520,14 +523,15 @@ class Shell:
         self.journal.history = self.outbox.history = self.decider.history
         self._appending = True
         try:
-            pieces = self.journal.cut(records)
-            for piece in pieces:
+            appends = self.journal.cut(records)
+            for each in appends:
                 self.journal.published, self.journal.waiting = self.outbox.left, self.outbox.waiting
-                sequence = await self.journal.append(piece, consumed if piece is pieces[-1] else before)
+                inputs = consumed if each is appends[-1] else before
+                sequence = await self.journal.append(each.stored, inputs)
                 if self._broken.done():
                     return  # what leaves would be made of a broken state: successors tell it
-                self._release(piece)
-                self._note_snapshot(piece, sequence)
+                self._release(each.whole)
+                self._note_snapshot(each.stored, sequence)
         finally:
             self._appending = False
         for respond, reply in replies:

@@ -27,6 +27,7 @@ from rover_bus.master.state import State
 Consequences = Generator[Record, None, None]
 STAGE_PATIENCE_S = 120.0  # for every server to stage: after it a cut is given up, and the next one opens
 PERSIST_PATIENCE_S = 900.0
+MOST_LEDGER_BYTES = 6 << 20  # in an order to write a manifest, which also names every file of every part
 DIGEST_PATIENCE_S = 15.0  # a daemon that starts anew makes them within it
 PARITY_PATIENCE_S = (
     15.0  # longer than the loss of a host is hidden: after it the next cut is taken all the same
@@ -315,8 +316,14 @@ def _store(state: State, cut: Cut, fact: HostPartPersisted, cause: str) -> Conse
         stored=StoredPart(part=fact.part, index=place.index, slots=place.slots, files=fact.files),
         cause=cause,
     )
-    if set(cut.stored) == set(cut.parts):
-        yield cut_log.ManifestOrdered(cut=cut.number, host=fact.host, cause=cause)
+    if set(cut.stored) != set(cut.parts):
+        return
+    if len(cut.ledger) > MOST_LEDGER_BYTES:
+        size = f"{len(cut.ledger) / 2**20:,.1f} MiB"
+        why = f"its place in the data takes {size}, and no message to the host that writes its manifest holds it"
+        yield from fail(state, cut.number, why, cause)
+        return
+    yield cut_log.ManifestOrdered(cut=cut.number, host=fact.host, cause=cause)
 
 
 def fail(
