@@ -84,6 +84,9 @@ def _tell_members(fact: Fact) -> str:
         case facts.HostExited(member=member, exit=exit, ran_s=ran_s):
             told = f": {exit.tell()}" if exit.tell() else ""
             return f"process of {member} ended after {ran_s:.1f} s: {_spoken(exit.reason)}{told}"
+        case facts.HostServiceEnded(host=host, service=service, exit=exit, ran_s=ran_s):
+            how = exit.tell() or _spoken(exit.reason)
+            return f"the {service} of host {host} ended after {ran_s:.1f} s and is started again: {how}"
         case facts.HostLeaving(host=host, within_s=within):
             return f"host {host} will be gone soon: its workers leave, its servers after a last cut, within {within:g} s"
         case facts.HostProgramRefused(host=host, path=path, problem=problem):
@@ -245,6 +248,8 @@ def mood(fact: Fact) -> str:
         case facts.SlotsMoved():
             return DIM
         case facts.HostExited(exit=exit) if exit.reason not in ("completed", "drained"):
+            return BAD
+        case facts.HostServiceEnded():
             return BAD
         case cuts.CheckpointReady() | cuts.ServerRestored():
             return GOOD

@@ -22,6 +22,7 @@ from types import FrameType, TracebackType
 from typing import Literal, Self
 
 from rover_bus.cli.connection import Address
+from rover_bus.cli.endings import Endings
 from rover_bus.cli.home import Home, StackRecord
 from rover_bus.cli.keeping import write_keep_log
 from rover_bus.cli.open_files import check_open_files
@@ -88,6 +89,7 @@ class RunningStack:
         self.broker: EmbeddedBroker | None = None
         self.services: dict[str, Service] = {}
         self._supervisor: Supervisor | None = None
+        self._endings = Endings(self.host, lambda: self.address, _complain)
 
     @property
     def url(self) -> str:
@@ -144,6 +146,7 @@ class RunningStack:
         if self._supervisor:
             self._supervisor.stop()
             self._supervisor = None
+            self._endings.stop()
         self.home.remove_record()
         for name, timeout_s in (("brain", BRAIN_STOP_S), ("daemon", DAEMON_STOP_S)):
             if name in self.services:
@@ -170,6 +173,7 @@ class RunningStack:
         if self._supervisor:
             self._supervisor.stop()
             self._supervisor = None
+            self._endings.stop()
         for service in self.services.values():
             service.kill()
         while left := bearing(f"ROVER_LIFE={self.home.node}".encode()):
@@ -228,8 +232,12 @@ class RunningStack:
             service.wait_until_ready(deadline_s)
         tended: list[Tended] = list(self.services.values())
         if self.broker:
-            tended += [MendedBroker(self.broker, _complain), WatchedDisk(self.broker, _complain)]
+            tended += [
+                MendedBroker(self.broker, _complain, self._endings.note),
+                WatchedDisk(self.broker, _complain),
+            ]
         self._supervisor = Supervisor(tended, _complain)
+        self._endings.start()
         self._supervisor.start()
 
     def _retention(self) -> list[str]:
@@ -257,7 +265,7 @@ class RunningStack:
             below / f"{role}.ready",
             environment,
         )
-        return Service(order, _complain)
+        return Service(order, _complain, self._endings.note)
 
 
 def _complain(text: object) -> None:

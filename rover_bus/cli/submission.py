@@ -107,6 +107,12 @@ async def publish(bus: Bus, fact: JobFact, what: str, *, expected_last: int | No
     return await _store(bus, subject, fact, fact.job, f"{fact.job}/{what}", expected_last)
 
 
+async def publish_host(bus: Bus, fact: HostFact, what: str) -> int:
+    """Store what a stack says of its own host, like `publish`."""
+    subject = subjects.host_fact(fact.host, fact.kind())
+    return await _store(bus, subject, fact, "", f"{fact.host}.{fact.kind()}.{what}", None)
+
+
 async def publish_cluster(bus: Bus, fact: ClusterFact, what: str) -> int:
     """Store what a person said for the whole cluster, like `publish`."""
     return await _store(bus, subjects.cluster_fact(fact.kind()), fact, "", f"cluster/{what}", None)

@@ -19,7 +19,9 @@ from pathlib import Path
 from typing import Protocol
 
 from rover_bus.events.errors import PermanentError
-from rover_bus.events.last_words import describe_ending, read_tail
+from rover_bus.events.identity import Exit
+from rover_bus.events.last_words import read_tail
+from rover_bus.node.exits import classify
 
 LOOK_S = 0.2
 BACKOFF_FIRST_S, BACKOFF_MAX_S = 0.1, 5.0
@@ -86,12 +88,27 @@ class Refusal:
         self.place(ready_file).write_text(json.dumps(asdict(self)) + "\n")
 
 
+def describe_exit(code: int, said: str) -> Exit:
+    """Return how a process ended that nobody told to: `code` as subprocess has it, `said` the last lines that it wrote."""
+    reason, status, signal, detail = classify(code)
+    return Exit(reason=reason, status=status, signal=signal, detail=detail, stderr=said)  # type: ignore[arg-type]
+
+
+Note = Callable[[str, int, Exit, float], None]  # service, process id, how it ended, how long it had run
+
+
 class Service:
     """One service's present process."""
 
-    def __init__(self, order: Order, say: Callable[[str], None] = lambda _: None) -> None:
-        """`say` is told how it ended whenever it is started again."""
-        self.order, self._say = order, say
+    def __init__(
+        self,
+        order: Order,
+        say: Callable[[str], None] = lambda _: None,
+        note: Note = lambda *_: None,
+    ) -> None:
+        """`say` and `note` are told how it ended whenever it is started again: a person, and the bus."""
+        self.order, self._say, self._note = order, say, note
+        self._began_s = self._ended_s = 0.0
         self.restarts = 0
         self._process: subprocess.Popen[bytes] | None = None
         self._backoff = Backoff()
@@ -107,6 +124,7 @@ class Service:
         self._backoff.begin()
         order.ready_file.unlink(missing_ok=True)
         Refusal.place(order.ready_file).unlink(missing_ok=True)
+        self._began_s, self._ended_s = time.monotonic(), 0.0
         with order.log_file.open("ab") as log:
             self._log_began = log.tell()
             self._process = subprocess.Popen(
@@ -119,10 +137,14 @@ class Service:
             )
 
     def mend(self) -> None:
-        if self._process is None or self._process.poll() is None:
+        if self._process is None or (code := self._process.poll()) is None:
             return
+        if not self._ended_s:
+            self._ended_s = time.monotonic()
         if self._backoff.is_due():
-            self._say(f"{self.order.name} ended ({self._ending()}) and is started again")
+            exit = describe_exit(code, read_tail(self.order.log_file, begin=self._log_began))
+            self._say(f"{self.order.name} ended ({exit.tell() or exit.reason}) and is started again")
+            self._note(self.order.name, self._process.pid, exit, self._ended_s - self._began_s)
             self.ask_to_stop()
             self.restarts += 1
             self.start()
@@ -160,11 +182,6 @@ class Service:
         if self._process is not None:
             self._process.kill()
             self._process.wait()
-
-    def _ending(self) -> str:
-        code = self._process.poll() if self._process else None
-        status, number = (None, -code) if code is not None and code < 0 else (code, None)
-        return describe_ending(status, number, read_tail(self.order.log_file, begin=self._log_began))
 
     def last_words(self) -> str:
         """Return the end of its log in one line."""

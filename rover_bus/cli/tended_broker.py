@@ -10,7 +10,7 @@ import shutil
 import time
 from collections.abc import Callable
 
-from rover_bus.cli.supervisor import Backoff
+from rover_bus.cli.supervisor import Backoff, Note, describe_exit
 from rover_bus.events.broker import BrokerFailed, EmbeddedBroker
 
 DISK_LOOK_S = 2.0
@@ -23,15 +23,18 @@ class MendedBroker:
     One outage is one end; what stands in the way of a start (a port that another program took meanwhile) is said once each.
     """
 
-    def __init__(self, broker: EmbeddedBroker, say: Callable[[str], None]) -> None:
-        self._broker, self._say, self._backoff = broker, say, Backoff()
+    def __init__(self, broker: EmbeddedBroker, say: Callable[[str], None], note: Note) -> None:
+        self._broker, self._say, self._note, self._backoff = broker, say, note, Backoff()
+        self._began_s, self._ended_s = time.monotonic(), 0.0
         self._serves = self._launched = True
         self._said: set[str] = set()  # why it could not start, since it last served
 
     def mend(self) -> None:
         if self._broker.running:
             self._note_service()
-        elif self._backoff.is_due():
+            return
+        self._ended_s = self._ended_s or time.monotonic()
+        if self._backoff.is_due():
             self._note_end()
             self._backoff.begin()
             self._launch()
@@ -47,12 +50,20 @@ class MendedBroker:
     def _note_end(self) -> None:
         if self._serves:
             self._say(f"the broker ended ({self._broker.last_words()}) and is started again")
-        elif self._launched:
-            self._say_once("its process ends", self._broker.last_words())
+            self._publish_end()
+        elif self._launched and self._say_once("its process ends", self._broker.last_words()):
+            self._publish_end()
         self._serves = False
+
+    def _publish_end(self) -> None:
+        if ended := self._broker.ended():
+            pid, code = ended
+            exit = describe_exit(code, self._broker.last_lines())
+            self._note("broker", pid, exit, self._ended_s - self._began_s)
 
     def _launch(self) -> None:
         self._launched = False
+        self._began_s, self._ended_s = time.monotonic(), 0.0
         try:
             self._broker.launch()
         except BrokerFailed as error:
@@ -60,10 +71,13 @@ class MendedBroker:
         else:
             self._launched = True
 
-    def _say_once(self, trouble: str, words: str) -> None:
-        if trouble not in self._said:
-            self._said.add(trouble)
-            self._say(f"the broker cannot start: {words}; it is tried again until it serves")
+    def _say_once(self, trouble: str, words: str) -> bool:
+        """Say why it cannot start, unless that is said already; return whether it was not."""
+        if trouble in self._said:
+            return False
+        self._said.add(trouble)
+        self._say(f"the broker cannot start: {words}; it is tried again until it serves")
+        return True
 
 
 class WatchedDisk:

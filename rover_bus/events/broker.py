@@ -29,6 +29,7 @@ from typing import IO, Literal, Self
 
 from rover_bus.events.broker_log import BrokerLog
 from rover_bus.events.errors import BrokerUnreachable, InputError, PermanentError
+from rover_bus.events.last_words import read_tail
 
 BINARY_VARIABLE = "ROVER_NATS_SERVER"
 MAX_PAYLOAD_BYTES = (
@@ -193,6 +194,16 @@ class EmbeddedBroker:
         if not self._log.look() and self._process and self.running and _answers(self.host, self.port):
             self._process.send_signal(signal.SIGUSR1)
         return self._log.write_error
+
+    def ended(self) -> tuple[int, int] | None:
+        """Return process id and exit code (negative: a signal) of a server that has ended; None while it runs."""
+        process = self._process
+        code = process.poll() if process is not None else None
+        return None if process is None or code is None else (process.pid, code)
+
+    def last_lines(self) -> str:
+        """Return the last lines that it wrote to stderr (a panic), else those of its log."""
+        return read_tail(self._stderr_file) or read_tail(self.log_file)
 
     def last_words(self) -> str:
         """Return the end of what it said, on one line: how it ended, when it has."""

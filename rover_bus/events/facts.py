@@ -446,6 +446,17 @@ class HostProgramMended(HostFact, frozen=True, kw_only=True, tag="host.program_m
     uid: str
 
 
+class HostServiceEnded(HostFact, frozen=True, kw_only=True, tag="host.service_ended.v1"):
+    """The Brain, the daemon or the broker of a host's stack ended without being asked to. Its stack starts it again, and says this
+    once the bus is there. `exit` has the signal or the status, and the last lines that it wrote; `ran_s`: how long it had run.
+    """
+
+    service: Literal["brain", "daemon", "broker"]
+    pid: Count
+    exit: Exit
+    ran_s: Seconds = 0.0
+
+
 class HostLeft(HostFact, frozen=True, kw_only=True, tag="host.left.v1"):
     """The daemon goes away on purpose."""
 
@@ -517,6 +528,7 @@ FACTS: tuple[type[Fact], ...] = (
     HostExited,
     HostLeaving,
     HostTurnFailed,
+    HostServiceEnded,
     HostProgramRefused,
     HostProgramMended,
     HostLeft,

@@ -177,6 +177,7 @@ FACTS_KEPT: dict[str, Kept] = {
             "rule.switched_on",
             "part.staged",
             "server.restored",
+            "host.service_ended",
         ),
         MANY,
     ),

@@ -6,6 +6,7 @@ import os
 import platform
 import shutil
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -34,6 +35,7 @@ DISK_WANTED_BYTES = 1 << 30
 UNHEALTHY = 1
 STORE_NEARLY_FULL = 0.8
 GROWTH_S = 3600.0
+ENDINGS_S = 86_400.0
 
 
 class Finding(NamedTuple):
@@ -153,8 +155,31 @@ async def _look_at_bus(bus: NatsBus, stack: Address) -> list[Finding]:
         found.append(Finding("bad", "no host is there: no node daemon has said so (services/daemon.log)"))
     if not present.brain:
         found.append(Finding("note", "no Brain leads: no job gets a plan (services/brain.log)"))
+    found += await look_at_endings(bus)
     found += await look_at_store(bus, _store_limit(stack))
     return [*found, *await _look_at_logs(bus, present)]
+
+
+async def look_at_endings(bus: NatsBus) -> list[Finding]:
+    """Find services that ended by themselves within a day, however well they run again."""
+    from rover_bus.cli.history import read_facts
+    from rover_bus.events.facts import HostServiceEnded
+    from rover_bus.events.subjects import host_facts
+
+    since_ms = (time.time() - ENDINGS_S) * 1000
+    ended: dict[tuple[str, str], list[HostServiceEnded]] = {}
+    async for happened in read_facts(bus, [host_facts(fact=HostServiceEnded.kind())]):
+        fact = happened.fact
+        if isinstance(fact, HostServiceEnded) and happened.stored.time_ms >= since_ms:
+            ended.setdefault((fact.service, fact.host), []).append(fact)
+    return [
+        Finding(
+            "note",
+            f"the {service} of host {host} ended {'once' if len(each) == 1 else f'{len(each)} times'} within a day, last by "
+            f"{each[-1].exit.tell() or each[-1].exit.reason} (`rover events -k host.service_ended -o json` has its last lines)",
+        )
+        for (service, host), each in sorted(ended.items())
+    ]
 
 
 def _store_limit(stack: Address) -> int:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -87,6 +88,42 @@ def test_what_dies_is_started_again(stack: RunningStack, tmp_path: Path) -> None
     )
     where = ("--dir", str(stack.home.root))
     until(lambda: rover("doctor", *where, cwd=tmp_path).returncode == 0, "a healthy stack")
+
+
+def test_how_a_service_ended_is_an_event_once_the_bus_is_there(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    with in_the_foreground(state):
+        pids = {
+            "brain": next(pid for pid in processes_of(state) if "brain" in psutil.Process(pid).cmdline()),
+            "daemon": next(pid for pid in processes_of(state) if "daemon" in psutil.Process(pid).cmdline()),
+            "broker": next(pid for pid in processes_of(state) if "-c" in psutil.Process(pid).cmdline()),
+        }
+        os.kill(pids["broker"], signal.SIGKILL)  # first: the others end while there is no bus
+        os.kill(pids["brain"], signal.SIGBUS)
+        os.kill(pids["daemon"], signal.SIGKILL)
+        where = ("--dir", str(state))
+
+        def told() -> dict[str, dict[str, Any]]:
+            said = rover("events", "-k", "host.service_ended", "-o", "json", *where).stdout
+            bodies = [json.loads(line)["body"] for line in said.splitlines()]
+            assert len(bodies) == len({body["service"] for body in bodies}), bodies
+            return {body["service"]: body for body in bodies}
+
+        until(lambda: len(told()) == 3, "an event of each")
+        bodies = told()
+        assert {service: body["pid"] for service, body in bodies.items()} == pids
+        assert bodies["brain"]["exit"]["signal"] == signal.SIGBUS
+        assert "Fatal Python error: Bus error" in bodies["brain"]["exit"]["stderr"]
+        assert bodies["broker"]["exit"]["signal"] == bodies["daemon"]["exit"]["signal"] == signal.SIGKILL
+        assert "Server is ready" in bodies["broker"]["exit"]["stderr"]
+        narrated = rover("events", "-k", "host.service_ended", *where).stdout
+        assert "ended after" in narrated
+        assert "is started again: SIGBUS: Fatal Python error: Bus error" in narrated
+        until(lambda: rover("doctor", *where).returncode == 0, "a healthy stack")
+        seen = rover("doctor", *where).stdout
+        for service in pids:
+            assert f"note  the {service} of host " in seen
+        assert "ended once within a day, last by SIGBUS: Fatal Python error: Bus error" in seen
 
 
 def test_where_a_host_stands_and_where_it_stages_is_said_by_the_environment(
