@@ -27,11 +27,11 @@ from rover_bus.events import subjects
 from rover_bus.events.asking import Master
 from rover_bus.events.codec import decode, encode
 from rover_bus.events.errors import BusError
-from rover_bus.events.facts import JobSubmitted, PlanProposed
+from rover_bus.events.facts import EpochOpened, JobSubmitted, PlanProposed
 from rover_bus.events.identity import Member
 from rover_bus.events.job import Dataset, DataSpec, JobSpec, LeaseSpec
 from rover_bus.events.journal import Journal
-from rover_bus.events.log import Committed, EpochBegun, Granted, LogBatch
+from rover_bus.events.log import Committed, Granted, LogBatch
 from rover_bus.events.nats_bus import NatsBus
 from rover_bus.events.requests import (
     HeartbeatRequest,
@@ -273,7 +273,7 @@ def wait_for_port(port: int, process: subprocess.Popen[bytes]) -> None:
 def ledger_alone(shards: int, pairs: int = 400_000) -> int:
     """Lease + commit pairs a second of the ledger in this process, records made and judged as the decider does."""
     ledger = Ledger(Dataset(records=10**9, batch_size=BATCH))
-    ledger.begin_epoch(EpochBegun(epoch=0))
+    ledger.begin_epoch(EpochOpened(epoch=0))
     for worker in range(CLIENTS):
         ledger.admit(worker, 1)
     held: dict[int, list[int]] = {}
@@ -308,7 +308,7 @@ def memory_mb(outstanding: int) -> float:
 
 def fill(outstanding: int, leases: int = 1_000_000) -> Ledger:
     ledger = Ledger(Dataset(records=10**9, batch_size=BATCH))
-    ledger.begin_epoch(EpochBegun(epoch=0))
+    ledger.begin_epoch(EpochOpened(epoch=0))
     ledger.admit(0, 1)
     holder = ledger.holders[0]
     for number in range(1, leases // 16 + 1):

@@ -25,18 +25,14 @@ from rover_bus.brain.history import traits_of
 from rover_bus.brain.log import (
     BrainRuleSwitched,
     BrainTermBegun,
-    ChangeJudged,
     ClusterHeard,
     FactHeard,
     Heard,
     HostGone,
     HostSeen,
-    IncidentNoted,
     JobGone,
     JobSeen,
     MembersSeen,
-    Proposed,
-    Withheld,
 )
 from rover_bus.brain.proposing import propose, propose_first, roll_back, shrink
 from rover_bus.brain.rules import RULES
@@ -53,6 +49,7 @@ from rover_bus.events.facts import (
     Fact,
     HostLeft,
     HostRegistered,
+    IncidentOpened,
     JobEnded,
     JobFact,
     JobForgotten,
@@ -61,7 +58,11 @@ from rover_bus.events.facts import (
     JobSubmitted,
     MembersDesired,
     MembersDisplaced,
+    PlanKept,
+    PlanMeasured,
     PlanProposed,
+    PlanRolledBack,
+    PlanWithheld,
     QuotaSet,
     RuleSwitchedOff,
     RuleSwitchedOn,
@@ -95,6 +96,10 @@ class BrainTookOver(msgspec.Struct, frozen=True):
     began: BrainTermBegun
     failing: dict[str, str] = {}
     release: str = ""
+
+
+# Reasons that pass by themselves: not worth a record a window.
+PASSING = frozenset({"change_in_flight", "cooldown", "not_enough_samples", "keep", "declined", "paused"})
 
 
 class BrainDecider:
@@ -282,16 +287,18 @@ class BrainDecider:
         state, release, jobs = self.state, input.release, list(self.state.jobs)
         for rule, off in list(state.rules_off.items()):
             if off.release != release:
-                yield BrainRuleSwitched(
-                    rule=rule, off=False, release=release, job=off.job, jobs=jobs, cause="take-over"
-                )
+                yield BrainRuleSwitched(rule=rule, off=False, release=release, job=off.job, cause="take-over")
+                for job in [off.job] if off.job else jobs:
+                    yield RuleSwitchedOn(job=job, rule=f"brain: {rule}", release=release, cause="take-over")
         for rule, why in input.failing.items():
             job = rule.partition(" of ")[
                 2
             ]  # it may not be known yet: what failed on its submission was not stored
-            yield BrainRuleSwitched(
-                rule=rule, off=True, release=release, why=why, job=job, jobs=jobs, cause="take-over"
-            )
+            yield BrainRuleSwitched(rule=rule, off=True, release=release, why=why, job=job, cause="take-over")
+            for each in [job] if job else jobs:
+                yield RuleSwitchedOff(
+                    job=each, rule=f"brain: {rule}", why=why, release=release, cause="take-over"
+                )
 
     def _relieve(self, name: str, known: KnownJob) -> Steps:
         yield from memory_relief.note_ends(name, known)
@@ -343,10 +350,10 @@ class BrainDecider:
                 return
         if probing:
             median = sorted(change.windows)[len(change.windows) // 2]
-            yield _judged(name, known, True, "measured", median)
+            yield from _keep(name, known, "measured", median)
         elif verdict is not None and len(change.windows) >= 3:
             if verdict.keep:
-                yield _judged(name, known, True, verdict.reason, verdict.after)
+                yield from _keep(name, known, verdict.reason, verdict.after)
             else:
                 yield from self._take_back(name, known, verdict.reason, verdict.after)
 
@@ -354,8 +361,10 @@ class BrainDecider:
         change = known.change
         assert change is not None
         cause = known.after("window")
-        yield _judged(name, known, False, constant, after)
-        yield Proposed(plan=roll_back(name, known, self.state, change, constant, after), cause=cause)
+        figures = _figures(name, known, after)
+        yield PlanMeasured(**figures, windows=len(change.windows))
+        yield PlanRolledBack(**figures, by_plan=change.plan + 1, constant=constant)
+        yield roll_back(name, known, self.state, change, constant, after).replace(cause=cause)
 
     def _replace(self, name: str, known: KnownJob) -> Steps:
         lives = remedies.lives_to_replace(known)
@@ -387,35 +396,32 @@ class BrainDecider:
             for other, (size, constant, detail) in granted.shrinks.items():
                 smaller = self.state.jobs[other]
                 if smaller.change is None and smaller.held is not None:
-                    yield Proposed(
-                        plan=shrink(other, smaller, self.state, self.state.mode, size, constant, detail),
-                        cause=f"job:{known.uid}",
-                    )
+                    plan = shrink(other, smaller, self.state, self.state.mode, size, constant, detail)
+                    yield plan.replace(cause=f"job:{known.uid}")
             return
         wish = msgspec.structs.replace(wish, size=granted.size)
         if known.held is None:
-            yield Proposed(
-                plan=propose_first(name, known, self.state, self.state.mode, wish), cause=f"job:{known.uid}"
-            )
+            plan = propose_first(name, known, self.state, self.state.mode, wish)
+            yield plan.replace(cause=f"job:{known.uid}")
         else:
             yield self._proposed(name, known, wish)
 
-    def _proposed(self, name: str, known: KnownJob, wish: Wish, **more: Any) -> Proposed:
+    def _proposed(self, name: str, known: KnownJob, wish: Wish, **more: Any) -> PlanProposed:
         plan = propose(name, known, self.state, self.state.mode, wish, **more)
         slow = plan.replaces
-        return Proposed(plan=plan, cause=causes.straggler(slow[0]) if slow else known.after("cooldown"))
+        return plan.replace(cause=causes.straggler(slow[0]) if slow else known.after("cooldown"))
 
     def _withhold(
         self, name: str, known: KnownJob, left: Left, wish: Wish | None = None, waits: list[str] | None = None
     ) -> Steps:
         """Say why nothing is done when it is something else than last time; passing reasons are not worth a record."""
         wanted = f"{wish.size.workers}/{wish.size.servers}" if wish else ""
-        if left.constant in publishing.PASSING or known.said == (left.constant, wanted):
+        if left.constant in PASSING or known.said == (left.constant, wanted):
             return
-        yield Withheld(
+        yield PlanWithheld(
             job=name,
             constant=left.constant,
-            detail=left.detail,
+            reason=left.detail,
             wanted=wish.size if wish else None,
             waits_for=waits or [],
             cause=known.after("window"),
@@ -437,14 +443,12 @@ class BrainDecider:
         wish = Wish(size=size, step="start", constant=decision.reason, detail=decision.detail)
         yield from self._settle(name, known, wish)
 
-    def _seat_masters(self, name: str, known: KnownJob) -> Proposed:
+    def _seat_masters(self, name: str, known: KnownJob) -> PlanProposed:
         """A plan without members for a job that was asked to end before its first plan: only its own master can end it."""
         wish = Wish(size=Size(workers=0, servers=0), step="start", constant="asked")
         plan = propose_first(name, known, self.state, self.state.mode, wish)
-        plan = plan.replace(
-            reason="the job was asked to end before its first plan: its master starts, to end it"
-        )
-        return Proposed(plan=plan, cause=f"job:{known.uid}")
+        reason = "the job was asked to end before its first plan: its master starts, to end it"
+        return plan.replace(reason=reason, cause=f"job:{known.uid}")
 
     # -- what leaves ---------------------------------------------------------------------------------------------------
 
@@ -526,13 +530,12 @@ def _is_news(known: KnownJob, wish: Wish) -> bool:
     return wish.size != change.after or change.members_plan != known.members_plan or promised
 
 
-def _opened(name: str, need: memory_relief.Need, plan: int) -> IncidentNoted:
+def _opened(name: str, need: memory_relief.Need, plan: int) -> IncidentOpened:
     relief, left_s = need.relief, need.relief.seconds_left
-    return IncidentNoted(
+    return IncidentOpened(
         job=name,
         member=need.member,
         incident=relief.incident,
-        opened=True,
         constant=relief.reason,
         used_bytes=need.used_bytes,
         limit_bytes=relief.limit_bytes,
@@ -565,21 +568,26 @@ def _tries_cores(change: Change) -> bool:
     return change.step == "probe" and same and before != after
 
 
-def _judged(name: str, known: KnownJob, keep: bool, constant: str, after: float) -> ChangeJudged:
+def _keep(name: str, known: KnownJob, constant: str, after: float) -> Steps:
+    assert known.change is not None
+    figures = _figures(name, known, after)
+    yield PlanMeasured(**figures, windows=len(known.change.windows))
+    yield PlanKept(**figures, constant=constant)
+
+
+def _figures(name: str, known: KnownJob, after: float) -> dict[str, Any]:
+    """Return what is said of a change that was measured, kept or not."""
     change = known.change
     assert change is not None
     base = sorted(change.base)
-    return ChangeJudged(
-        job=name,
-        plan=change.plan,
-        keep=keep,
-        constant=constant,
-        before=round(base[len(base) // 2], 3) if base else 0.0,
-        after=round(after, 3),
-        predicted=round(change.predicted, 3),
-        windows=len(change.windows),
-        cause=known.after("window"),
-    )
+    return {
+        "job": name,
+        "plan": change.plan,
+        "before": round(base[len(base) // 2], 3) if base else 0.0,
+        "after": round(after, 3),
+        "predicted": round(change.predicted, 3),
+        "cause": known.after("window"),
+    }
 
 
 def _past(fact: JobEnded, known: KnownJob, state: State) -> PastJob | None:

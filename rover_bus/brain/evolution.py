@@ -15,37 +15,39 @@ from rover_bus.brain.decisions.stragglers import REPLACE_WINDOWS, SLOW_WINDOWS, 
 from rover_bus.brain.log import (
     BrainRuleSwitched,
     BrainTermBegun,
-    ChangeJudged,
     ClusterHeard,
     FactHeard,
-    Foreseen,
     Heard,
     HostGone,
     HostSeen,
-    HotServerFound,
-    IncidentNoted,
     JobGone,
     JobSeen,
     MembersSeen,
-    Proposed,
-    StragglerNoted,
     WindowClosed,
-    Withheld,
 )
 from rover_bus.brain.state import WINDOWS_KEPT, BrainRuleOff, Change, KnownJob, State, Tried
 from rover_bus.events.facts import (
     ClusterModeSet,
+    IncidentClosed,
+    IncidentOpened,
     JobPaused,
     JobResumed,
     JobStopRequested,
+    MembersUnheard,
     PlanApplied,
     PlanChecked,
+    PlanKept,
     PlanModeSet,
     PlanProposed,
     PlanRefused,
+    PlanRolledBack,
     PlanSettled,
+    PlanWithheld,
     QuotaSet,
     Size,
+    SlotsMoveRequested,
+    StragglerFound,
+    StragglerRecovered,
 )
 from rover_bus.events.identity import MasterSeat
 from rover_bus.events.log import Record
@@ -86,8 +88,8 @@ def evolve(state: State, record: Record) -> None:
             state.past = [*state.past, past][-MOST_PAST:] if past is not None else state.past
         case FactHeard(fact=fact):
             _hear(state.jobs[fact.job], fact)
-        case Proposed(plan=plan):
-            _propose(state.jobs[plan.job], plan)
+        case PlanProposed(job=job):
+            _propose(state.jobs[job], record)
         case _:
             _evolve_job(state, record)
 
@@ -130,20 +132,24 @@ def _evolve_job(state: State, record: Record) -> None:
             _see_members(state.jobs[job], record)
         case WindowClosed(job=job):
             _measure(state.jobs[job], record)
-        case ChangeJudged(job=job):
+        case PlanKept(job=job) | PlanRolledBack(job=job):
             _judge(state.jobs[job], record)
-        case Withheld(job=job):
+        case MembersUnheard(job=job, stand_in=MasterSeat() as seat):
+            state.jobs[job].seats = [seat]
+        case PlanWithheld(job=job):
             known = state.jobs[job]
             wanted = f"{record.wanted.workers}/{record.wanted.servers}" if record.wanted else ""
             known.said, known.waits_for = (record.constant, wanted), record.waits_for
-        case StragglerNoted(job=job, member=member, found=found):
-            _note_straggler(state.jobs[job], member.index, record.constant if found else "")
-        case HotServerFound(job=job):
+        case StragglerFound(job=job, member=member, constant=remedy):
+            _note_straggler(state.jobs[job], member.index, remedy)
+        case StragglerRecovered(job=job, member=member):
+            _note_straggler(state.jobs[job], member.index, "")
+        case SlotsMoveRequested(job=job):
             state.jobs[job].moved_s, state.jobs[job].server_loads = state.jobs[job].clock_s, []
-        case IncidentNoted(job=job):
+        case IncidentOpened(job=job) | IncidentClosed(job=job):
             _note_incident(state.jobs[job], record)
-        case Foreseen(job=job, stop=stop):
-            state.jobs[job].stopping |= stop
+        case JobStopRequested(job=job):
+            state.jobs[job].stopping = True
 
 
 def _note_straggler(job: KnownJob, index: int, remedy: str) -> None:
@@ -381,24 +387,25 @@ def _thinned(points: list[Point], most: int) -> list[Point]:
 # -- verdicts ----------------------------------------------------------------------------------------------------------
 
 
-def _judge(job: KnownJob, record: ChangeJudged) -> None:
+def _judge(job: KnownJob, record: PlanKept | PlanRolledBack) -> None:
     change = job.change
     if change is None or change.plan != record.plan:
         return
-    if not record.keep:
+    kept = isinstance(record, PlanKept)
+    if not kept:
         job.rollbacks += 1
     if record.constant == Reason.NEVER_LIVE:
         job.declined = [*job.declined, (change.after, job.clock_s)][-8:]
-    elif not record.keep:
+    elif not kept:
         job.ceilings = [*job.ceilings, (change.after, record.after, job.clock_s)][-8:]
     elif change.step == "scale":
         job.rollbacks = 0
     job.change = None
 
 
-def _note_incident(job: KnownJob, record: IncidentNoted) -> None:
+def _note_incident(job: KnownJob, record: IncidentOpened | IncidentClosed) -> None:
     place = record.member.place
-    if record.opened:
+    if isinstance(record, IncidentOpened):
         if place not in job.incidents:
             job.incidents_made += 1
         job.incidents[place] = record.incident

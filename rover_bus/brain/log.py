@@ -1,4 +1,7 @@
-"""What the Brain decided: its own chained log on `rover.brain.log` (protocol P22). Same form and rules as a job's log."""
+"""What the Brain decided: its own chained log on `rover.brain.log` (protocol P22). Same form and rules as a job's log.
+
+What others shall know is a fact, and published as it is; here is what the Brain keeps for itself.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +12,29 @@ from rover_bus.brain.decisions.warm_start import PastJob
 from rover_bus.events.batch import BatchHeader
 from rover_bus.events.facts import (
     ClusterModeSet,
+    IncidentClosed,
+    IncidentOpened,
+    JobForecast,
     JobPaused,
     JobResumed,
     JobStopRequested,
+    MembersUnheard,
     PlanApplied,
     PlanChecked,
+    PlanKept,
+    PlanMeasured,
     PlanModeSet,
     PlanProposed,
     PlanRefused,
+    PlanRolledBack,
     PlanSettled,
+    PlanWithheld,
     QuotaSet,
-    Size,
+    RuleSwitchedOff,
+    RuleSwitchedOn,
+    SlotsMoveRequested,
+    StragglerFound,
+    StragglerRecovered,
 )
 from rover_bus.events.identity import HostCapacity, MasterSeat, Member
 from rover_bus.events.job import JobSpec, PlanMode
@@ -98,7 +113,7 @@ class FactHeard(Caused, frozen=True, kw_only=True, tag="brain.fact.heard"):
 class MembersSeen(Caused, frozen=True, kw_only=True, tag="brain.members.seen"):
     """Who shall run of a job: the snapshot that plans are computed from (P22).
 
-    `masters`: where they are now, where that is something else. `unheard`: the same set, but this host of its is silent.
+    `masters`: where they are now, where that is something else.
     """
 
     job: str
@@ -106,7 +121,6 @@ class MembersSeen(Caused, frozen=True, kw_only=True, tag="brain.members.seen"):
     members: list[Member]
     log_sequence: int = 0
     masters: list[MasterSeat] = []
-    unheard: str = ""
 
 
 class WorkerWindow(msgspec.Struct, frozen=True, array_like=True):
@@ -142,85 +156,6 @@ class WindowClosed(Caused, frozen=True, kw_only=True, tag="brain.window"):
     log_sequence: int = 0
 
 
-class ChangeJudged(Caused, frozen=True, kw_only=True, tag="brain.change.judged"):
-    """A change was measured: kept, or to be taken back. Samples a second."""
-
-    job: str
-    plan: int
-    keep: bool
-    constant: str
-    before: float
-    after: float
-    predicted: float
-    windows: int
-
-
-class Withheld(Caused, frozen=True, kw_only=True, tag="brain.withheld"):
-    """Why a job is left as it is, said once until it is something else. `waits_for`: jobs that must shrink first (P22)."""
-
-    job: str
-    constant: str
-    detail: str = ""
-    wanted: Size | None = None
-    waits_for: list[str] = []
-
-
-class StragglerNoted(Caused, frozen=True, kw_only=True, tag="brain.straggler"):
-    """A worker became a straggler (`found`), or is none any more."""
-
-    job: str
-    member: Member
-    found: bool
-    share: float
-    lease_share: float = 1.0
-    rate: float = 0.0
-    usual: float = 0.0
-    constant: str = ""
-
-
-class IncidentNoted(Caused, frozen=True, kw_only=True, tag="brain.incident"):
-    """A server's memory will meet its limit (`opened`), or is out of danger."""
-
-    job: str
-    member: Member
-    incident: str
-    opened: bool
-    constant: str = ""
-    used_bytes: int = 0
-    limit_bytes: int = 0
-    seconds_left: float = -1.0
-    plan: int = 0
-
-
-class HotServerFound(Caused, frozen=True, kw_only=True, tag="brain.server.hot"):
-    """One server is hot while the others are not: its hot slots shall move."""
-
-    job: str
-    member: Member
-    busy: float  # cores it keeps busy
-    mean: float  # of all servers
-
-
-class Foreseen(Caused, frozen=True, kw_only=True, tag="brain.forecast"):
-    """When a job reaches its target; `stop`: now."""
-
-    job: str
-    stop: bool
-    constant: str
-    eta_s: float = -1.0
-    low_90_s: float = -1.0
-    high_90_s: float = -1.0
-    value: float = 0.0
-    target: float = 0.0
-    metric: str = "loss"
-
-
-class Proposed(Caused, frozen=True, kw_only=True, tag="brain.plan.proposed"):
-    """A plan goes out to a job's master."""
-
-    plan: PlanProposed
-
-
 class BrainRuleSwitched(Caused, frozen=True, kw_only=True, tag="brain.rule.switched"):
     """A rule is left out (`off`), because it raised in three incarnations of this release, or runs again. `job` "": of all jobs."""
 
@@ -229,9 +164,26 @@ class BrainRuleSwitched(Caused, frozen=True, kw_only=True, tag="brain.rule.switc
     release: str
     why: str = ""
     job: str = ""
-    jobs: list[str] = []  # that there are, where it is of all: they are told
 
 
+# What the Brain decides that others shall know.
+BrainDecided = (
+    PlanProposed
+    | PlanWithheld
+    | PlanMeasured
+    | PlanKept
+    | PlanRolledBack
+    | StragglerFound
+    | StragglerRecovered
+    | IncidentOpened
+    | IncidentClosed
+    | JobForecast
+    | JobStopRequested
+    | SlotsMoveRequested
+    | MembersUnheard
+    | RuleSwitchedOff
+    | RuleSwitchedOn
+)
 BrainRecord = (
     BrainTermBegun
     | HostSeen
@@ -242,15 +194,9 @@ BrainRecord = (
     | ClusterHeard
     | MembersSeen
     | WindowClosed
-    | ChangeJudged
-    | Withheld
-    | StragglerNoted
-    | IncidentNoted
-    | HotServerFound
-    | Foreseen
-    | Proposed
     | BrainRuleSwitched
     | SnapshotChunk
+    | BrainDecided
 )
 
 

@@ -20,11 +20,11 @@ from rover_bus.brain.decisions.memory_limits import (
     needed_limit,
 )
 from rover_bus.brain.decisions.reasons import Reason
-from rover_bus.brain.log import IncidentNoted
 from rover_bus.brain.models.memory import Growth, fit_growth
 from rover_bus.brain.models.samples import NotEnough
 from rover_bus.brain.state import KnownJob, State
 from rover_bus.events import causes
+from rover_bus.events.facts import IncidentClosed
 from rover_bus.events.identity import Member
 
 REACTION_S = 10.0  # a larger limit is live within a second or two; windows are up to 5 s
@@ -97,7 +97,7 @@ def _unforeseen(job: KnownJob, means: Means, made: str) -> list[Need]:
     return needs
 
 
-def note_ends(name: str, job: KnownJob) -> Iterator[IncidentNoted]:
+def note_ends(name: str, job: KnownJob) -> Iterator[IncidentClosed]:
     """Yield the incidents that are over: the limit outlives all that is left to train, or the member is gone."""
     if not job.incidents:
         return
@@ -115,11 +115,10 @@ def note_ends(name: str, job: KnownJob) -> Iterator[IncidentNoted]:
         )
         needed = needed_limit(danger, _remaining(job) / max(job.throughput, 1e-9))
         if OUT_OF_DANGER * needed <= limit or not _remaining(job):
-            yield IncidentNoted(
+            yield IncidentClosed(
                 job=name,
                 member=member,
                 incident=incident,
-                opened=False,
                 used_bytes=int(growth.used_bytes),
                 limit_bytes=limit,
                 cause=causes.timer("window", str(member)),

@@ -20,13 +20,19 @@ from rover_bus.brain.decisions.lifecycle import ChangeHistory, may_change
 from rover_bus.brain.decisions.reasons import Reason
 from rover_bus.brain.decisions.stopping import StopRule, auc_target, decide_stop
 from rover_bus.brain.decisions.stragglers import decide_stragglers
-from rover_bus.brain.log import Foreseen, HotServerFound, StragglerNoted
 from rover_bus.brain.models.convergence import fit_loss_curve
 from rover_bus.brain.models.samples import NotEnough
 from rover_bus.brain.predicting import fit_job
 from rover_bus.brain.rules import RULES
 from rover_bus.brain.state import KnownJob
 from rover_bus.brain.wishes import Wish, declined, limits_of, predicted, size_after
+from rover_bus.events.facts import (
+    JobForecast,
+    JobStopRequested,
+    SlotsMoveRequested,
+    StragglerFound,
+    StragglerRecovered,
+)
 from rover_bus.events.identity import Member
 from rover_bus.events.log import Record
 
@@ -37,17 +43,16 @@ FORECAST_EVERY = 5  # windows
 # -- stragglers --------------------------------------------------------------------------------------------------------
 
 
-def note_stragglers(name: str, job: KnownJob) -> Generator[StragglerNoted, None, None]:
+def note_stragglers(name: str, job: KnownJob) -> Generator[Record, None, None]:
     """Yield who became slow, whose remedy changed, and who is well again."""
     lives = {member.index: member for member in job.members if member.role == "worker"}
     remedies = {r.worker: r for r in decide_stragglers(job.paces) if r.worker in lives}
     for index, remedy in remedies.items():
         if job.stragglers.get(index) != remedy.reason:
             pace = job.paces[index]
-            yield StragglerNoted(
+            yield StragglerFound(
                 job=name,
                 member=lives[index],
-                found=True,
                 share=round(pace.share, 4),
                 lease_share=round(remedy.lease_share, 4),
                 rate=round(pace.share * _expected(job, index), 3),
@@ -57,10 +62,9 @@ def note_stragglers(name: str, job: KnownJob) -> Generator[StragglerNoted, None,
             )
     for index in [index for index in job.stragglers if index not in remedies]:
         last = job.paces.get(index)
-        yield StragglerNoted(
+        yield StragglerRecovered(
             job=name,
             member=lives.get(index, Member("worker", index, 0)),
-            found=False,
             share=round(last.share, 4) if last else 0.0,
             cause=job.after("window"),
         )
@@ -80,7 +84,7 @@ def lives_to_replace(job: KnownJob) -> list[Member]:
 # -- hot servers -------------------------------------------------------------------------------------------------------
 
 
-def note_hot_server(name: str, job: KnownJob) -> Generator[HotServerFound, None, None]:
+def note_hot_server(name: str, job: KnownJob) -> Generator[Record, None, None]:
     """Yield the one server that is hot while the others idle (S12): the master moves its hottest slots, nobody is scaled up."""
     if job.clock_s - job.moved_s < MOVED_REST_S:
         return
@@ -91,8 +95,12 @@ def note_hot_server(name: str, job: KnownJob) -> Generator[HotServerFound, None,
         last = job.server_loads[-1]
         member = lives[f"ps-{hot}"]
         mean = sum(last.values()) / len(last)
-        yield HotServerFound(
-            job=name, member=member, busy=last[member.place], mean=round(mean, 4), cause=job.after("window")
+        yield SlotsMoveRequested(
+            job=name,
+            source=member.place,
+            hot=True,
+            reason=f"hot: {last[member.place]:.2f} cores busy, {mean:.2f} on average",
+            cause=job.after("window"),
         )
 
 
@@ -180,19 +188,29 @@ def foresee(name: str, job: KnownJob) -> Generator[Record, None, None]:
     answer = decide_stop(rule, curve, values[-3:], speed)
     if not answer.stop and (not due or isinstance(curve, NotEnough)):
         return
+    value, target = 1.0 - values[-1] if stop.auc else values[-1], stop.auc or target
+    metric = "AUC" if stop.auc else "loss"
+    if answer.stop:
+        wanted = f", {target:.4g} was wanted" if target else ", and no further step would pay"
+        yield JobStopRequested(
+            job=name,
+            mode="finish",  # a target is named to know what the model is worth
+            reason=f"{metric} {value:.4g}{wanted}",
+            cause=job.after("window"),
+        )
+        return
     eta, low, high = (
-        round(value, 1) if value != float("inf") else -1.0
-        for value in (answer.eta_s, answer.low_90_s, answer.high_90_s)
+        round(seconds, 1) if seconds != float("inf") else -1.0
+        for seconds in (answer.eta_s, answer.low_90_s, answer.high_90_s)
     )
-    yield Foreseen(
+    yield JobForecast(
         job=name,
-        stop=answer.stop,
         constant=answer.reason,
         eta_s=eta,
         low_90_s=low,
         high_90_s=high,
-        value=1.0 - values[-1] if stop.auc else values[-1],
-        target=stop.auc or target,
-        metric="AUC" if stop.auc else "loss",
+        value=value,
+        target=target,
+        metric=metric,
         cause=job.after("window"),
     )

@@ -11,12 +11,13 @@ from collections.abc import Collection, Generator
 
 from rover_bus.brain.decisions.reasons import Reason
 from rover_bus.brain.granting import shrinks_after_loss
-from rover_bus.brain.log import HostGone, MembersSeen, Proposed
+from rover_bus.brain.log import HostGone
 from rover_bus.brain.proposing import shrink
 from rover_bus.brain.state import KnownJob, State
 from rover_bus.brain.watch import Watch
 from rover_bus.brain.wishes import declined
 from rover_bus.events import causes
+from rover_bus.events.facts import MembersUnheard
 from rover_bus.events.identity import MasterSeat
 from rover_bus.events.log import Record
 
@@ -43,7 +44,7 @@ def fit_into_what_is_left(state: State, watch: Watch, now: float) -> Steps:
             plan = shrink(name, known, state, state.mode, size, Reason.SHRINK_AFTER_LOSS, detail)
             gone = sorted(state.displaced)
             cause = causes.timer("room", causes.host(gone[0])) if gone else known.after("room")
-            yield Proposed(plan=plan, cause=cause)
+            yield plan.replace(cause=cause)
 
 
 def note_unheard(state: State, unheard: Collection[str]) -> Steps:
@@ -54,21 +55,14 @@ def note_unheard(state: State, unheard: Collection[str]) -> Steps:
         yield HostGone(host=host, displaced=True, unheard=True, cause=silence)
         for name, job in state.jobs.items():
             if host in job.hosts or any(seat.host == host for seat in job.seats):
-                yield MembersSeen(
-                    job=name,
-                    members_plan=job.members_plan,
-                    members=job.members,
-                    masters=_stand_in(job, state),
-                    unheard=host,
-                    cause=silence,
-                )
+                yield MembersUnheard(job=name, host=host, stand_in=_stand_in(job, state), cause=silence)
 
 
-def _stand_in(job: KnownJob, state: State) -> list[MasterSeat]:
+def _stand_in(job: KnownJob, state: State) -> MasterSeat | None:
     """Where a master runs when no host with one is heard: on one that the job runs on, by a name that its log never gives."""
     if not job.seats or any(seat.host not in state.unheard for seat in job.seats):
-        return []
+        return None
     host = next((host for host in job.hosts if host in state.hosts), None)
     newest = max(seat.first for seat in job.seats)
     step = STAND_IN if newest % LIVES_A_SEAT < STAND_IN else NEXT_STAND_IN
-    return [] if host is None else [MasterSeat(host=host, first=newest + step)]
+    return None if host is None else MasterSeat(host=host, first=newest + step)

@@ -10,10 +10,11 @@ import time
 from dataclasses import dataclass, field
 
 from rover_bus.brain.decider import BrainDecider
-from rover_bus.brain.log import BrainBatch, ClusterHeard, Proposed, WindowClosed, Withheld
+from rover_bus.brain.log import BrainBatch, ClusterHeard, WindowClosed
 from rover_bus.brain.state import KnownJob, State
 from rover_bus.events import subjects
 from rover_bus.events.bus import Bus
+from rover_bus.events.facts import PlanProposed, PlanWithheld
 from rover_bus.events.journal import ChainBroken, Journal
 from rover_bus.events.log import Record
 from rover_bus.events.streams import LOG
@@ -26,7 +27,7 @@ class BrainCopy:
     state: State
     sequence: int
     before_plan: dict[tuple[str, int], bytes] = field(default_factory=dict)
-    withheld: dict[str, Withheld] = field(default_factory=dict)
+    withheld: dict[str, PlanWithheld] = field(default_factory=dict)
     windows: dict[str, int] = field(default_factory=dict)
     said: int = 0  # words of people for the whole cluster
 
@@ -52,10 +53,10 @@ async def read_brain(bus: Bus, job: str = "") -> BrainCopy:
 
     def note(record: Record) -> None:
         match record:
-            case Proposed(plan=plan) if plan.job == job and job in decider.state.jobs:
-                copy.before_plan[(job, plan.plan)] = msgspec.msgpack.encode(decider.state.jobs[job])
+            case PlanProposed(job=name, plan=number) if name == job and job in decider.state.jobs:
+                copy.before_plan[(job, number)] = msgspec.msgpack.encode(decider.state.jobs[job])
                 copy.withheld.pop(job, None)
-            case Withheld(job=held):
+            case PlanWithheld(job=held):
                 copy.withheld[held] = record
             case ClusterHeard():
                 copy.said += 1

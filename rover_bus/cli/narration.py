@@ -102,7 +102,7 @@ def _tell_slots(fact: Fact) -> str:
     """Routing, and slots that move."""
     match fact:
         case facts.RoutingChanged(generation=generation, epoch=epoch, servers=servers):
-            return f"routing ({generation}, {epoch}): {_names(servers)}"
+            return f"routing ({generation}, {epoch}): {_names(Member('ps', each.index, each.incarnation) for each in servers)}"
         case facts.SlotsMoveRequested(source=source, target=target, host=host, by=by, hot=hot):
             what = f"off host {host}" if host else f"{'hot ones ' if hot else ''}from {source or 'anywhere'}"
             return f"{by or 'somebody'} wants slots moved {what}{f' to {target}' if target else ''}"

@@ -4,7 +4,7 @@ A map for the newcomer, in reading order:
 
     identity.py, job.py       what is talked about: members, resources, jobs, data sets
     facts.py                  what happened, readable: `rover.job.<job>.<noun>.<verb>`
-    log.py, cut_log.py        what a master decided: packed batches of records (record.py) on `rover.job.<job>.log`
+    log.py                    what a master decided: packed batches of records on `rover.job.<job>.log`; most are facts
     requests.py               what members ask of a master, and its answers
     profiles.py               samples: short-lived, lossy
     subjects.py               the grammar of subjects; names are validated here and concatenated nowhere else

@@ -9,13 +9,14 @@ which the master logs. Registered by the codec beside `facts.FACTS`.
 from __future__ import annotations
 
 from rover_bus.events.checkpoints import ManifestContent, PartPlace, StoredCheckpoint, StoredFile
+from rover_bus.events.fact import MasterFact
 from rover_bus.events.facts import Fact, HostFact, JobFact
 from rover_bus.events.identity import Member
 from rover_bus.events.invariants import Bytes, Count, Seconds
 from rover_bus.events.job import NoUsable
 
 
-class CheckpointFact(JobFact, frozen=True, kw_only=True):
+class CheckpointFact(MasterFact, frozen=True, kw_only=True):
     """A fact about one cut. `generation`: in which it opened."""
 
     cut: Count
@@ -30,7 +31,7 @@ class CheckpointRequested(JobFact, frozen=True, kw_only=True, tag="checkpoint.re
     reason: str = ""
 
 
-class CheckpointDeclined(JobFact, frozen=True, kw_only=True, tag="checkpoint.declined.v1"):
+class CheckpointDeclined(MasterFact, frozen=True, kw_only=True, tag="checkpoint.declined.v1"):
     """A requested checkpoint is not taken. `samples`: what is trained; 0: there is nothing to keep."""
 
     reason: str
@@ -52,6 +53,7 @@ class PartStaged(CheckpointFact, frozen=True, kw_only=True, tag="part.staged.v1"
     """A server's part is in the memory of its host. `blocked_s`: how long the server stood still for it."""
 
     place: PartPlace
+    round: Count = 0  # a later round of the same server replaces the earlier
     copied_bytes: Count = 0
     blocked_s: Seconds = 0.0
 
@@ -67,7 +69,7 @@ class CheckpointPersistOrdered(
 ):
     """Daemons of these hosts: digest your staged parts, write them to `path`, say `host.part_persisted`. A lower term is stale."""
 
-    term: Count
+    term: Count = 0
     parts: list[PartPlace]
     path: str
 
@@ -77,7 +79,7 @@ class CheckpointManifestOrdered(
 ):
     """Every part is stored. The daemon of `host` writes the manifest, syncs, and says `host.manifest_written` (P14)."""
 
-    term: Count
+    term: Count = 0
     host: str
     path: str
     manifest: ManifestContent
@@ -97,43 +99,52 @@ class CheckpointReady(CheckpointFact, frozen=True, kw_only=True, tag="checkpoint
 
 
 class CheckpointSuperseded(CheckpointFact, frozen=True, kw_only=True, tag="checkpoint.superseded.v1"):
-    """A newer cut is complete before this one was persisted (`newer`), or the job needs it no more (`newer` 0)."""
+    """A newer cut is complete before this one was persisted (`newer`), or the job needs it no more (`newer` 0).
+
+    `usable`: it is still in memory, or in another host's: it can be gone back to until a newer cut is as safe, and the next one
+    is staged in its place.
+    """
 
     newer: Count = 0
     reason: str = ""
+    usable: bool = False
 
 
 class CheckpointFailed(CheckpointFact, frozen=True, kw_only=True, tag="checkpoint.failed.v1"):
     """The cut will not be used any more; what was ready before is still ready.
 
     `restoring`: a server could not restore it: retention looks at it before anything older goes. `wanted_bytes`: the shared memory
-    of a host that would have been enough, where that was why.
+    of a host that would have been enough, where that was why. `usable`: it could not be stored, but is still in memory: until a
+    newer cut is staged it can be gone back to.
     """
 
     reason: str
+    usable: bool = False
     restoring: bool = False
     wanted_bytes: Bytes = 0
 
 
-class CheckpointSearchOrdered(JobFact, frozen=True, kw_only=True, tag="checkpoint.search_ordered.v1"):
+class CheckpointSearchOrdered(MasterFact, frozen=True, kw_only=True, tag="checkpoint.search_ordered.v1"):
     """The daemon of `host`: say `host.storage_searched`, which checkpoint on storage is the newest. A lower term is stale.
 
-    Not those in `skip` (generation, cut), nor of a generation before `not_before`; with `wanted` only that cut.
+    Not those in `skip` (generation, cut), nor of a generation before `not_before`; with `wanted` only that cut. `reason`: why the
+    model must be restored. `anew`: what was tried before may be tried again.
     """
 
-    term: Count
+    term: Count = 0
     search: Count
     host: str
-    uid: str
-    history: int
+    uid: str = ""
+    history: int = 0
     path: str = ""
     skip: list[tuple[int, int]] = []
     not_before: Count = 0
     wanted: Count = 0
     reason: str = ""
+    anew: bool = False
 
 
-class CheckpointNoneUsable(JobFact, frozen=True, kw_only=True, tag="checkpoint.none_usable.v1"):
+class CheckpointNoneUsable(MasterFact, frozen=True, kw_only=True, tag="checkpoint.none_usable.v1"):
     """Checkpoints of the job lie on storage, and none can be restored; `problems` says why not, a line each.
 
     `choice`: what the job file wants then (`on_no_usable_checkpoint`): ask (the members are released), fail, or restart.

@@ -11,7 +11,7 @@ from typing import Literal
 
 import msgspec
 
-SlotRange = tuple[int, int]  # [first, end)
+from rover_bus.events.routing import SlotRange
 
 
 def part_name(index: int) -> str:
@@ -84,10 +84,12 @@ class CutOrder(msgspec.Struct, frozen=True, kw_only=True):
     """To a server, with every heartbeat's answer: stage this cut unless you have. Absolute, safe to repeat.
 
     `cut` 0: none is open. `round`: again, because slots were missing (P10). `complete`: the newest cut that is complete over all
-    parts; what is older may be overwritten (P12), what is newer and not `cut` will never be complete.
+    parts; what is older may be overwritten (P12), what is newer and not `cut` will never be complete. `identity`: of the place
+    in the data of the cut: a log that lost its tail in a power cut gives a number again that parts in memory bear already (P21).
     """
 
     cut: int = 0
+    identity: int = 0
     generation: int = 0  # of the opening: what the staged part is stamped with
     round: int = 0
     complete: int = 0
@@ -100,6 +102,7 @@ class PartReport(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     cut: int
+    identity: int = 0
     round: int = 0
     slots: list[SlotRange] = []
     size_bytes: int = 0
@@ -114,12 +117,14 @@ class RestoreOrder(msgspec.Struct, frozen=True, kw_only=True):
     """To a server that is admitted with the state `cut:<c>`: whose parts these are and where they may be found.
 
     `foreign`: of another job; rows and optimizer state are taken over, applied sets and the witness are not.
+    `identity`: what a part of this cut bears, 0 where the log does not know it; a part of another one is not believed.
     """
 
     uid: str
     history: int
     generation: int
     cut: int
+    identity: int = 0
     parts: list[PartPlace] = []
     path: str = ""  # of the storage; "": it was never persisted
     foreign: bool = False

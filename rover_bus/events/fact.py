@@ -1,9 +1,12 @@
 """What every fact has: a type tag, a cause, who asked; and, when it comes out of a log, its place there (protocol P18).
 
-The bases of facts.py, plan_facts.py and host facts; apart so that these may be many files and still be one language.
+The bases of facts.py, plan_facts.py, host facts, and of records that a log holds without publishing them (log.py, the Brain's);
+apart so that these may be many files and still be one language.
 """
 
 from __future__ import annotations
+
+import msgspec
 
 from rover_bus.events.invariants import Checked
 
@@ -28,7 +31,29 @@ class Fact(Checked, frozen=True, kw_only=True, tag_field="type"):
 
 
 class JobFact(Fact, frozen=True, kw_only=True):
-    """A fact about one job. `position` is set on what comes out of the job's log."""
+    """A fact about one job. `position` is set on what comes out of the job's log.
 
-    job: str
+    The log holds it without `job` and `position`: its subject and its sequence say both, and they are added when it leaves.
+    """
+
+    job: str = ""
     position: Position | None = None
+
+
+class MasterFact(JobFact, frozen=True, kw_only=True):
+    """A fact that the job's master decided: a record of the job's log, or made of one (log.TRANSLATED)."""
+
+
+class Unpublished(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", gc=False):
+    """Base of records that a log alone holds. Trees without cycles, made by the million: the collector need not look."""
+
+
+class Caused(Unpublished, frozen=True, kw_only=True):
+    """A record that is not the answer to a lease call: `cause` is the id of the input that led to it."""
+
+    cause: str = ""
+
+
+Record = (
+    Unpublished | JobFact
+)  # what a decider decides: a fact is published as it is, the rest stays in its log

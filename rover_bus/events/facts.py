@@ -11,8 +11,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from rover_bus.events.fact import Fact, JobFact, Position
-from rover_bus.events.identity import DesiredMember, Exit, HostCapacity, MasterSeat, Member, Process
+from rover_bus.events.fact import Fact, JobFact, MasterFact, Position
+from rover_bus.events.identity import DesiredMember, Exit, HostCapacity, MasterSeat, Member, Process, Role
 from rover_bus.events.invariants import Bytes, Count, Fraction, Seconds, Told, Uid
 from rover_bus.events.job import Dataset, JobSpec, PlanMode
 from rover_bus.events.plan_facts import (
@@ -42,6 +42,7 @@ from rover_bus.events.plan_facts import (
     StragglerFound,
     StragglerRecovered,
 )
+from rover_bus.events.routing import ServerAddress
 
 
 class JobSubmitted(JobFact, frozen=True, kw_only=True, tag="job.submitted.v1"):
@@ -51,9 +52,10 @@ class JobSubmitted(JobFact, frozen=True, kw_only=True, tag="job.submitted.v1"):
     uid: Uid
 
 
-class JobOpened(JobFact, frozen=True, kw_only=True, tag="job.opened.v1"):
-    """A master took the job up: its log begins."""
+class JobOpened(MasterFact, frozen=True, kw_only=True, tag="job.opened.v1"):
+    """A master took the job up: its log begins. `history` is random, and new after a restore from a backup (P21)."""
 
+    spec: JobSpec
     uid: str
     history: int
 
@@ -71,7 +73,7 @@ class JobStopRequested(JobFact, frozen=True, kw_only=True, tag="job.stop_request
 JobEnd = Literal["completed", "failed", "stopped", "cancelled"]
 
 
-class JobEnded(JobFact, frozen=True, kw_only=True, tag="job.ended.v1"):
+class JobEnded(MasterFact, frozen=True, kw_only=True, tag="job.ended.v1"):
     """The job is over. `reason` is a constant (`server_lost`, `deterministic_failure`, ...), `detail` is for people."""
 
     state: JobEnd
@@ -87,7 +89,7 @@ class JobForgotten(JobFact, frozen=True, kw_only=True, tag="job.forgotten.v1"):
     reason: str = ""
 
 
-class MasterElected(JobFact, frozen=True, kw_only=True, tag="master.elected.v1"):
+class MasterElected(MasterFact, frozen=True, kw_only=True, tag="master.elected.v1"):
     """A master leads with a new term. `replayed_records` is what it had to read to know the job."""
 
     term: Count
@@ -95,7 +97,7 @@ class MasterElected(JobFact, frozen=True, kw_only=True, tag="master.elected.v1")
     replayed_records: Count = 0
 
 
-class RuleSwitchedOff(JobFact, frozen=True, kw_only=True, tag="rule.switched_off.v1"):
+class RuleSwitchedOff(MasterFact, frozen=True, kw_only=True, tag="rule.switched_off.v1"):
     """A rule raised in three incarnations of a master (or of the Brain, by `brain_position`), and is left out by this `release`.
 
     `exact`: exactness rests on it, so the job is paused.
@@ -108,7 +110,7 @@ class RuleSwitchedOff(JobFact, frozen=True, kw_only=True, tag="rule.switched_off
     brain_position: Position | None = None
 
 
-class RuleSwitchedOn(JobFact, frozen=True, kw_only=True, tag="rule.switched_on.v1"):
+class RuleSwitchedOn(MasterFact, frozen=True, kw_only=True, tag="rule.switched_on.v1"):
     """A rule that was left out runs again: another release is here, or a person resumed the job."""
 
     rule: str
@@ -116,38 +118,52 @@ class RuleSwitchedOn(JobFact, frozen=True, kw_only=True, tag="rule.switched_on.v
     brain_position: Position | None = None
 
 
-class MembersDesired(JobFact, frozen=True, kw_only=True, tag="members.desired.v1"):
+class MembersDesired(MasterFact, frozen=True, kw_only=True, tag="members.desired.v1"):
     """Absolute desired state for platforms (P18). A lower (term, plan) of the same uid than one already seen is stale.
 
-    `masters`: where the masters run from here on, by index; none named: where the plan said.
+    `masters`: where the masters run from here on, by index; none named: where the plan said. `plan` counts every change of the
+    set; `proposal` is the Brain's plan that is carried out by this one, 0 for a repair.
     """
 
-    term: Count
+    term: Count = 0
     plan: Count
     members: list[DesiredMember]
     uid: str = ""
     masters: list[MasterSeat] = []
+    proposal: Count = 0
+    hosts: list[str] = []  # where members may run from here on; none named: as before
+    reason: str = ""
+
+    def count(self, role: Role) -> int:
+        """Return how many members of a role shall run."""
+        return sum(desired.member.role == role for desired in self.members)
 
 
-class MemberAdmitted(JobFact, frozen=True, kw_only=True, tag="member.admitted.v1"):
+class MemberAdmitted(MasterFact, frozen=True, kw_only=True, tag="member.admitted.v1"):
     """A life of a place is known to the master and may take part. A server's `state` names what it starts from (P5)."""
 
     member: Member
+    nonce: str = ""
     host: str = ""
     pid: Count = 0
+    addresses: list[str] = []
     state: str = ""
 
 
-class MemberLost(JobFact, frozen=True, kw_only=True, tag="member.lost.v1"):
-    """A member is proven dead (P19): its process ended, or three intervals were silent while the master was awake."""
+class MemberLost(MasterFact, frozen=True, kw_only=True, tag="member.lost.v1"):
+    """A member is proven dead (P19): its process ended, or three intervals were silent while the master was awake.
+
+    Its leases return, minus what is committed. `last`: up to this incarnation its name is over (P21).
+    """
 
     member: Member
     reason: str
     leases_returned: Count = 0
     detail: str = ""
+    last: Count = 0
 
 
-class MembersDisplaced(JobFact, frozen=True, kw_only=True, tag="members.displaced.v1"):
+class MembersDisplaced(MasterFact, frozen=True, kw_only=True, tag="members.displaced.v1"):
     """A host is taken for lost, or its daemon left: its members go elsewhere; nobody is started there until it is heard again."""
 
     host: str
@@ -165,33 +181,34 @@ class MembersUnheard(BrainFact, frozen=True, kw_only=True, tag="members.unheard.
     stand_in: MasterSeat | None = None
 
 
-class MemberLeft(JobFact, frozen=True, kw_only=True, tag="member.left.v1"):
+class MemberLeft(MasterFact, frozen=True, kw_only=True, tag="member.left.v1"):
     """A member said goodbye: it holds nothing any more."""
 
     member: Member
     reason: str = ""
 
 
-class DatasetRegistered(JobFact, frozen=True, kw_only=True, tag="dataset.registered.v1"):
+class DatasetRegistered(MasterFact, frozen=True, kw_only=True, tag="dataset.registered.v1"):
     """The data set and its grid are fixed for the life of the job."""
 
     dataset: Dataset
     member: Member | None = None
 
 
-class DatasetRefused(JobFact, frozen=True, kw_only=True, tag="dataset.refused.v1"):
+class DatasetRefused(MasterFact, frozen=True, kw_only=True, tag="dataset.refused.v1"):
     """A worker registered other data than the first one did (S6)."""
 
     member: Member
     difference: str
 
 
-class RoutingChanged(JobFact, frozen=True, kw_only=True, tag="routing.changed.v1"):
+class RoutingChanged(MasterFact, frozen=True, kw_only=True, tag="routing.changed.v1"):
     """Which server holds which slots changed: a new routing epoch, or a new generation."""
 
     generation: Count
     epoch: Count
-    servers: list[Member]
+    owners: list[tuple[int, int, int]]  # server index, first slot, end slot
+    servers: list[ServerAddress]
 
 
 class SlotsMoveRequested(JobFact, frozen=True, kw_only=True, tag="slots.move_requested.v1"):
@@ -211,24 +228,30 @@ class SlotsMoveRequested(JobFact, frozen=True, kw_only=True, tag="slots.move_req
     brain_position: Position | None = None  # when the Brain asks: a server is hot
 
 
-class MoveRefused(JobFact, frozen=True, kw_only=True, tag="move.refused.v1"):
+class MoveRefused(MasterFact, frozen=True, kw_only=True, tag="move.refused.v1"):
     """The master will not move slots as somebody asked, and says why."""
 
     reason: str
 
 
-class RolloutOpened(JobFact, frozen=True, kw_only=True, tag="rollout.opened.v1"):
-    """Servers change while training goes on: these join, those leave, so many slots move."""
+class RolloutOpened(MasterFact, frozen=True, kw_only=True, tag="rollout.opened.v1"):
+    """Servers change while training goes on: `joins` must be there first, `drops` leave last, so many `slots` move.
+
+    `goal`: how slots shall lie (server index, first slot, end slot). `plan`: what asked for it, 0: a request to move slots.
+    `again`: how often it was begun before, and interrupted.
+    """
 
     rollout: Count
+    goal: list[tuple[int, int, int]]
     slots: Count
     joins: list[Member] = []
     drops: list[Member] = []
     reason: str = ""
     plan: Count = 0
+    again: Count = 0
 
 
-class SlotsMoved(JobFact, frozen=True, kw_only=True, tag="slots.moved.v1"):
+class SlotsMoved(MasterFact, frozen=True, kw_only=True, tag="slots.moved.v1"):
     """Some slots lie on another server now, under a routing epoch of their own."""
 
     move: Count
@@ -240,7 +263,7 @@ class SlotsMoved(JobFact, frozen=True, kw_only=True, tag="slots.moved.v1"):
     bytes: Bytes = 0
 
 
-class MoveFailed(JobFact, frozen=True, kw_only=True, tag="move.failed.v1"):
+class MoveFailed(MasterFact, frozen=True, kw_only=True, tag="move.failed.v1"):
     """Some slots stay where they were; the routing did not change."""
 
     move: Count
@@ -252,7 +275,7 @@ class MoveFailed(JobFact, frozen=True, kw_only=True, tag="move.failed.v1"):
 RolloutOutcome = Literal["done", "rolled_back", "stopped", "interrupted"]
 
 
-class RolloutClosed(JobFact, frozen=True, kw_only=True, tag="rollout.closed.v1"):
+class RolloutClosed(MasterFact, frozen=True, kw_only=True, tag="rollout.closed.v1"):
     """A rollout is over: done; rolled back (nothing has moved); stopped (what has moved stays); interrupted by a rewind."""
 
     rollout: Count
@@ -260,14 +283,14 @@ class RolloutClosed(JobFact, frozen=True, kw_only=True, tag="rollout.closed.v1")
     reason: str = ""
 
 
-class EpochOpened(JobFact, frozen=True, kw_only=True, tag="epoch.opened.v1"):
+class EpochOpened(MasterFact, frozen=True, kw_only=True, tag="epoch.opened.v1"):
     """Leases of this epoch are given out from now on."""
 
     epoch: Count
     generation: Count = 0
 
 
-class EpochClosed(JobFact, frozen=True, kw_only=True, tag="epoch.closed.v1"):
+class EpochClosed(MasterFact, frozen=True, kw_only=True, tag="epoch.closed.v1"):
     """Every sample of the epoch is committed or dead-lettered."""
 
     epoch: Count
@@ -275,7 +298,7 @@ class EpochClosed(JobFact, frozen=True, kw_only=True, tag="epoch.closed.v1"):
     dead_lettered: Count
 
 
-class CommitRefused(JobFact, frozen=True, kw_only=True, tag="commit.refused.v1"):
+class CommitRefused(MasterFact, frozen=True, kw_only=True, tag="commit.refused.v1"):
     """A commit or progress bore a stale token, generation or server incarnation: nothing changed (S3)."""
 
     member: Member
@@ -283,7 +306,7 @@ class CommitRefused(JobFact, frozen=True, kw_only=True, tag="commit.refused.v1")
     reason: str
 
 
-class BatchDeadLettered(JobFact, frozen=True, kw_only=True, tag="batch.dead_lettered.v1"):
+class BatchDeadLettered(MasterFact, frozen=True, kw_only=True, tag="batch.dead_lettered.v1"):
     """A batch failed on too many incarnations and is given up. It may be partly applied."""
 
     epoch: Count
@@ -303,7 +326,7 @@ class SkippedRow(msgspec.Struct, frozen=True, array_like=True):
     reason: str
 
 
-class RowsSkipped(JobFact, frozen=True, kw_only=True, tag="rows.skipped.v1"):
+class RowsSkipped(MasterFact, frozen=True, kw_only=True, tag="rows.skipped.v1"):
     """Rows that could not be used; they count as dead-lettered, by position."""
 
     epoch: Count
@@ -311,7 +334,7 @@ class RowsSkipped(JobFact, frozen=True, kw_only=True, tag="rows.skipped.v1"):
     rows: list[SkippedRow]
 
 
-class LeaseSpeculated(JobFact, frozen=True, kw_only=True, tag="lease.speculated.v1"):
+class LeaseSpeculated(MasterFact, frozen=True, kw_only=True, tag="lease.speculated.v1"):
     """At the tail of an epoch the same interval was leased a second time."""
 
     epoch: Count
@@ -321,7 +344,7 @@ class LeaseSpeculated(JobFact, frozen=True, kw_only=True, tag="lease.speculated.
     second: Member
 
 
-class LedgerRewound(JobFact, frozen=True, kw_only=True, tag="ledger.rewound.v1"):
+class LedgerRewound(MasterFact, frozen=True, kw_only=True, tag="ledger.rewound.v1"):
     """The ledger went back to a former state under a new generation (P8)."""
 
     generation: Count
@@ -333,18 +356,22 @@ class LedgerRewound(JobFact, frozen=True, kw_only=True, tag="ledger.rewound.v1")
     samples_again: Count = 0  # the cost: committed since the cut, to be computed again
 
 
-class WorkerFailed(JobFact, frozen=True, kw_only=True, tag="worker.failed.v1"):
-    """User code raised. `charged_batch` is the first uncommitted batch of its lease, -1 when it held none."""
+class WorkerFailed(MasterFact, frozen=True, kw_only=True, tag="worker.failed.v1"):
+    """User code raised. `charged_batch` is the first uncommitted batch of its lease, -1 when it held none.
+
+    `fingerprint`: two failures of one fingerprint are the same.
+    """
 
     member: Member
     exception: str
     message: str
     traceback: str = ""
+    fingerprint: str = ""
     charged_epoch: int = -1
     charged_batch: int = -1
 
 
-class ResultReported(JobFact, frozen=True, kw_only=True, tag="result.reported.v1"):
+class ResultReported(MasterFact, frozen=True, kw_only=True, tag="result.reported.v1"):
     """A named result of the job (`evaluate`): metrics and where files lie."""
 
     member: Member
@@ -352,7 +379,7 @@ class ResultReported(JobFact, frozen=True, kw_only=True, tag="result.reported.v1
     values: dict[str, Any]
 
 
-class JobReported(JobFact, frozen=True, kw_only=True, tag="job.reported.v1"):
+class JobReported(MasterFact, frozen=True, kw_only=True, tag="job.reported.v1"):
     """Progress of a job in figures, now and then: what `rover top` and `rover jobs` show."""
 
     epoch: Count

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from rover_bus.events.fact import JobFact, Position
+from rover_bus.events.fact import JobFact, MasterFact, Position
 from rover_bus.events.identity import Member
 from rover_bus.events.invariants import Bytes, Checked, Cores, Count, Members
 from rover_bus.events.job import PlanMode
@@ -98,15 +98,16 @@ class PlanProposed(JobFact, frozen=True, kw_only=True, tag="plan.proposed.v1"):
         )
 
 
-class PlanChecked(JobFact, frozen=True, kw_only=True, tag="plan.checked.v1"):
+class PlanChecked(MasterFact, frozen=True, kw_only=True, tag="plan.checked.v1"):
     """The master found nothing against a plan: it is carried out, waits for approval, or is only observed, by `mode`."""
 
     plan: Count
     outcome: Literal["passed", "waits", "observed"] = "passed"
     mode: PlanMode = "auto"
+    brain_term: Count = 0
 
 
-class PlanRefused(JobFact, frozen=True, kw_only=True, tag="plan.refused.v1"):
+class PlanRefused(MasterFact, frozen=True, kw_only=True, tag="plan.refused.v1"):
     """The master will not carry a plan out, and says why."""
 
     plan: Count
@@ -143,7 +144,7 @@ class PlanModeSet(JobFact, frozen=True, kw_only=True, tag="plan.mode_set.v1"):
     mode: PlanMode
 
 
-class PlanApplied(JobFact, frozen=True, kw_only=True, tag="plan.applied.v1"):
+class PlanApplied(MasterFact, frozen=True, kw_only=True, tag="plan.applied.v1"):
     """The master carries a plan out from now on. `approved_by`: the person who let it pass, where one had to."""
 
     plan: Count
@@ -156,7 +157,7 @@ class PlanApplied(JobFact, frozen=True, kw_only=True, tag="plan.applied.v1"):
     members_plan: Count = 0
 
 
-class PlanSettled(JobFact, frozen=True, kw_only=True, tag="plan.settled.v1"):
+class PlanSettled(MasterFact, frozen=True, kw_only=True, tag="plan.settled.v1"):
     """All members of a plan take part and those that it dropped are gone: from here on it is measured, and cooldown counts."""
 
     plan: Count
@@ -264,7 +265,7 @@ class JobResumeRequested(JobFact, frozen=True, kw_only=True, tag="job.resume_req
     checkpoint: Count = 0
 
 
-class JobPaused(JobFact, frozen=True, kw_only=True, tag="job.paused.v1"):
+class JobPaused(MasterFact, frozen=True, kw_only=True, tag="job.paused.v1"):
     """No worker shall run; the job waits as it is for `job.resume_requested` (or, paused by a plan, for room)."""
 
     reason: str = ""
@@ -272,7 +273,7 @@ class JobPaused(JobFact, frozen=True, kw_only=True, tag="job.paused.v1"):
     plan: Count = 0
 
 
-class JobResumed(JobFact, frozen=True, kw_only=True, tag="job.resumed.v1"):
+class JobResumed(MasterFact, frozen=True, kw_only=True, tag="job.resumed.v1"):
     """The job has workers again."""
 
     workers: Count = 0

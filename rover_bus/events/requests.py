@@ -16,6 +16,9 @@ from rover_bus.events.facts import SkippedRow
 from rover_bus.events.identity import Member
 from rover_bus.events.invariants import Told
 from rover_bus.events.job import Dataset
+from rover_bus.events.routing import RoutingTable as RoutingTable
+from rover_bus.events.routing import ServerAddress as ServerAddress
+from rover_bus.events.routing import SlotRange as SlotRange
 
 Answer = Literal[0, 1, 2]
 OK: Answer = 0  # processed
@@ -45,27 +48,6 @@ class RefusedReply(Reply, frozen=True, kw_only=True, tag="refused.v1"):
     code: str
     message: str
     retry_s: float = 0.0  # above 0: ask again after this time
-
-
-class ServerAddress(msgspec.Struct, frozen=True):
-    """Where a parameter server listens, best first: `unix:<path>` on the same host, `tcp:<address>:<port>`."""
-
-    index: int
-    incarnation: int
-    addresses: list[str]
-
-
-class RoutingTable(msgspec.Struct, frozen=True, kw_only=True):
-    """Slot -> server. `owners` is run-length: [server index, first slot, end slot, ...]; compare as (generation, epoch)."""
-
-    history: int
-    generation: int
-    epoch: int
-    owners: list[tuple[int, int, int]]
-    servers: list[ServerAddress]
-
-
-SlotRange = tuple[int, int]  # [first, end)
 
 
 class MoveOrder(msgspec.Struct, frozen=True, kw_only=True):

@@ -20,9 +20,10 @@ from rover_bus.events.codec import check_input, decode_any, encode
 from rover_bus.events.consumed import Heard, consumed_of_what_is_there, newest_since, where_facts_begin
 from rover_bus.events.deciding import Deciding, Hold, Wiring
 from rover_bus.events.errors import BusError, RoverError, WrongSequence
+from rover_bus.events.fact import Caused, JobFact, Record
 from rover_bus.events.journal import ChainBroken, Journal, LogDamaged, snapshot_chunks
 from rover_bus.events.leadership import Deposed, Leadership
-from rover_bus.events.log import Caused, Record, SnapshotChunk
+from rover_bus.events.log import SnapshotChunk
 from rover_bus.events.logs import get_logger
 from rover_bus.events.moments import Moments
 from rover_bus.events.outbox import FactOut, Outbox, Outgoing, Ready
@@ -369,7 +370,7 @@ class Shell:
         Hot records hold nothing but what `Told` bounds.
         """
         for record in records:
-            if isinstance(record, Caused):
+            if isinstance(record, Caused | JobFact):
                 encode(record)
                 for item in self.decider.outgoing(record, (0, 0), self.journal.term):
                     if isinstance(item, FactOut):

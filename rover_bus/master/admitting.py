@@ -7,9 +7,10 @@ from collections.abc import Generator
 import msgspec
 
 from rover_bus.events import causes
+from rover_bus.events.facts import DatasetRefused, DatasetRegistered, EpochOpened, MemberAdmitted
 from rover_bus.events.identity import Member
 from rover_bus.events.job import Dataset
-from rover_bus.events.log import Admitted, DatasetFixed, DatasetRefusal, EpochBegun, Record
+from rover_bus.events.log import Record
 from rover_bus.events.requests import JoinReply, JoinRequest, RegisterReply, RegisterRequest, Reply
 from rover_bus.master import lifecycle, recovery
 from rover_bus.master.fences import refusal
@@ -46,7 +47,7 @@ def join(state: State, request: JoinRequest, commands: Commands) -> Steps:
     cause = causes.request(member, "join")
     if former is not None:
         yield from lifecycle.lose(state, former.member, "replaced", "a newer life joined", cause, commands)
-    yield Admitted(
+    yield MemberAdmitted(
         member=member,
         nonce=request.nonce,
         host=request.host,
@@ -98,10 +99,10 @@ def register(state: State, request: RegisterRequest) -> Steps:
             return refusal(state, "bad_dataset", "the data set has no records")
         if request.dataset.streaming and request.dataset.epochs != 1:
             return refusal(state, "bad_dataset", "a stream is read once: set epochs = 1")
-        yield DatasetFixed(dataset=request.dataset, member=request.member, cause=cause)
-        yield EpochBegun(epoch=0, cause=cause)
+        yield DatasetRegistered(dataset=request.dataset, member=request.member, cause=cause)
+        yield EpochOpened(epoch=0, generation=state.generation, cause=cause)
     elif (difference := differ(state.dataset, request.dataset)) != "":
-        yield DatasetRefusal(member=request.member, difference=difference, cause=cause)
+        yield DatasetRefused(member=request.member, difference=difference, cause=cause)
         return refusal(state, "differs", f"another worker registered other data: {difference}")
     return RegisterReply(
         term=state.term, generation=state.generation, dataset=state.dataset or request.dataset

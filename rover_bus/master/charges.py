@@ -1,6 +1,6 @@
 """Failures and what they are charged to: poison batches, deterministic errors, budgets (protocol, "Poison and faults"; S2, S28).
 
-Fed with `Charged` records; asked by the decider. A user exception or a crash is charged to the first uncommitted batch of the
+Fed with `WorkerFailed` records; asked by the decider. A user exception or a crash is charged to the first uncommitted batch of the
 lease it happened on; preemptions, evictions and kills from outside have a budget of their own and are nobody's fault.
 """
 
@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from rover_bus.events.facts import WorkerFailed
 from rover_bus.events.identity import Member
-from rover_bus.events.log import Charged
 
 
 class Charges:
@@ -22,12 +22,12 @@ class Charges:
         self.relaunches = 0
         self.preemptions = 0
 
-    def add(self, record: Charged) -> None:
+    def add(self, record: WorkerFailed) -> None:
         self.charged.append(record.member)
         del self.charged[:-1000]
-        if record.batch >= 0:
-            self.by_batch.setdefault((record.epoch, record.batch), []).append(record.member)
-        self.since_commit.append((record.fingerprint, record.batch, record.member))
+        if record.charged_batch >= 0:
+            self.by_batch.setdefault((record.charged_epoch, record.charged_batch), []).append(record.member)
+        self.since_commit.append((record.fingerprint, record.charged_batch, record.member))
 
     def commit(self) -> None:
         """Something was committed: failures before it were not deterministic."""

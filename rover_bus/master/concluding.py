@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Generator
 
 from rover_bus.events import causes
-from rover_bus.events.log import Left, Record, ServerFinished, TaskDone, TaskGiven
+from rover_bus.events.facts import MemberLeft, ResultReported
+from rover_bus.events.log import Record, ServerFinished, TaskGiven
 from rover_bus.events.requests import (
     ElectReply,
     ElectRequest,
@@ -28,7 +29,7 @@ def leave(state: State, request: LeaveRequest, commands: Commands) -> Steps:
     cause = causes.request(request.member, "leave")
     if state.ledger is not None and state.ledger.complete:
         yield from lifecycle.close_epoch(state, cause)
-    yield Left(member=request.member, reason=request.reason, cause=cause)
+    yield MemberLeft(member=request.member, reason=request.reason, cause=cause)
     member = request.member
     done = state.phase in ("closed", "finishing") or bool(state.stop)
     if is_planned(state, member) and member.role == "worker":
@@ -46,7 +47,7 @@ def elect(state: State, request: ElectRequest) -> Steps:
     cause = causes.request(request.member, "elect")
     task = state.tasks.get(request.task)
     if request.done and task is not None and task.member == request.member and not task.done:
-        yield TaskDone(task=request.task, member=request.member, values=request.values, cause=cause)
+        yield ResultReported(task=request.task, member=request.member, values=request.values, cause=cause)
     elif task is None or (task.member is None and not task.done):
         yield TaskGiven(task=request.task, member=request.member, cause=cause)
     task = state.tasks[request.task]

@@ -10,10 +10,12 @@ from collections.abc import Collection, Iterable
 from typing import Any, Literal
 
 import msgspec
+import xxhash
 
-from rover_bus.events.checkpoints import PartPlace, SlotRange, StoredPart
-from rover_bus.events.cut_log import CutFailed, CutSuperseded
-from rover_bus.events.search_log import CheckpointFound
+from rover_bus.events.checkpoint_facts import CheckpointFailed, CheckpointSuperseded
+from rover_bus.events.checkpoints import PartPlace, StoredPart
+from rover_bus.events.log import CheckpointFound
+from rover_bus.events.routing import SlotRange
 from rover_bus.master.intervals import IntervalSet
 from rover_bus.master.ledger import Ledger
 
@@ -29,6 +31,9 @@ class Cut(msgspec.Struct):
     epoch: int
     samples: int
     ledger: bytes
+    identity: int = (
+        0  # of that ledger: a log that lost its tail gives the same number to another place in the data
+    )
     state: CutState = "open"
     parts: dict[int, PartPlace] = {}
     requested: bool = False  # somebody asked for it: it is stored whatever the job file says
@@ -52,9 +57,9 @@ class Cut(msgspec.Struct):
 
     def failed(
         self, reason: str, cause: str, usable: bool = False, restoring: bool = False, wanted_bytes: int = 0
-    ) -> CutFailed:
+    ) -> CheckpointFailed:
         """Return the record that ends it so. `restoring`: a server could not restore it."""
-        return CutFailed(
+        return CheckpointFailed(
             cut=self.number,
             generation=self.generation,
             reason=reason,
@@ -64,15 +69,25 @@ class Cut(msgspec.Struct):
             cause=cause,
         )
 
-    def superseded(self, by: int, reason: str, cause: str, usable: bool = False) -> CutSuperseded:
-        """Return the record that ends it so; `by` 0: not by a newer one."""
-        return CutSuperseded(
-            cut=self.number, generation=self.generation, by=by, reason=reason, usable=usable, cause=cause
+    def superseded(self, newer: int, reason: str, cause: str, usable: bool = False) -> CheckpointSuperseded:
+        """Return the record that ends it so; `newer` 0: not by a newer one."""
+        return CheckpointSuperseded(
+            cut=self.number,
+            generation=self.generation,
+            newer=newer,
+            reason=reason,
+            usable=usable,
+            cause=cause,
         )
 
     def wants(self, index: int) -> bool:
         """Whether a server still has to stage its part of the round that it is asked for."""
         return self.taken.get(index, -1) < self.rounds.get(index, 0)
+
+    @property
+    def places(self) -> list[PartPlace]:
+        """Its parts, by the index of their server."""
+        return [self.parts[index] for index in sorted(self.parts)]
 
     @property
     def redundant(self) -> bool:
@@ -120,6 +135,11 @@ def position(ledger: Ledger) -> bytes:
     return msgspec.msgpack.encode(at_rest.dump())
 
 
+def identity_of(position: bytes) -> int:
+    """Return what tells one place in the data from another: parts bear it, and a part of another cut is not believed."""
+    return xxhash.xxh3_64_intdigest(position)
+
+
 def ledger_in(position: bytes) -> Ledger | None:
     """Return the ledger that a manifest holds; None for bytes that are none."""
     try:
@@ -150,6 +170,7 @@ def found_cut(record: CheckpointFound) -> Cut:
         record.epoch,
         record.samples,
         found.ledger,
+        identity_of(found.ledger),
         state="ready",
         parts=parts,
         settled=record.settled,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from rover_bus.events import cut_log, log, search_log
+from rover_bus.events import checkpoint_facts, log
 from rover_bus.events.log import Record
 from rover_bus.master import recovery
-from rover_bus.master.cut import Cut, found_cut, position
+from rover_bus.master.cut import Cut, found_cut, identity_of, position
 from rover_bus.master.state import Search, State, Tried
 
 READY_KEPT, MOST_READY_KEPT = (
@@ -25,21 +25,23 @@ def _cut(state: State, number: int) -> Cut:
     return cut
 
 
-def _ask_for_one(state: State, record: cut_log.CutAsked) -> None:
+def _ask_for_one(state: State, record: log.CutAsked) -> None:
     state.asked = record.cause
 
 
-def _open(state: State, record: cut_log.CutOpened) -> None:
+def _open(state: State, record: checkpoint_facts.CheckpointOpened) -> None:
     ledger = state.ledger
     if ledger is None:
         raise ValueError("a cut before the data set was fixed: this log does not belong to a job")
     state.last_cut = record.cut
+    place = position(ledger)
     state.cuts[record.cut] = Cut(
         record.cut,
         state.generation,
         max(ledger.epoch, 0),
         ledger.samples_done()[0],
-        position(ledger),
+        place,
+        identity_of(place),
         settled=ledger.settled,
         requested=bool(state.asked),
     )
@@ -48,7 +50,7 @@ def _open(state: State, record: cut_log.CutOpened) -> None:
     keep_spans(state)
 
 
-def _take(state: State, record: cut_log.PartTaken) -> None:
+def _take(state: State, record: checkpoint_facts.PartStaged) -> None:
     cut = _cut(state, record.cut)
     index = record.place.index
     if index in cut.parts and record.place.part in cut.digested:
@@ -57,11 +59,11 @@ def _take(state: State, record: cut_log.PartTaken) -> None:
     cut.cost_s = max(cut.cost_s, record.blocked_s)
 
 
-def _ask(state: State, record: cut_log.PartAsked) -> None:
+def _ask(state: State, record: log.PartAsked) -> None:
     _cut(state, record.cut).rounds[record.index] = record.round
 
 
-def _stage(state: State, record: cut_log.CutStaged) -> None:
+def _stage(state: State, record: checkpoint_facts.CheckpointStaged) -> None:
     cut = _cut(state, record.cut)
     cut.state = "staged"
     state.failed_cuts = 0
@@ -70,20 +72,20 @@ def _stage(state: State, record: cut_log.CutStaged) -> None:
     state.cut_cost_s = (1 - SMOOTHING) * known + SMOOTHING * cut.cost_s
 
 
-def _order(state: State, record: cut_log.CutPersistOrdered) -> None:
+def _order(state: State, record: checkpoint_facts.CheckpointPersistOrdered) -> None:
     _cut(state, record.cut).ordered = True
 
 
-def _store(state: State, record: cut_log.PartStored) -> None:
+def _store(state: State, record: log.PartStored) -> None:
     _cut(state, record.cut).stored[record.stored.index] = record.stored
 
 
-def _copy(state: State, record: cut_log.PartCopied) -> None:
+def _copy(state: State, record: log.PartCopied) -> None:
     _cut(state, record.cut).copied.setdefault(record.part, []).append(record.holder)
     _forget_over(state)
 
 
-def _digest(state: State, record: cut_log.PartDigested) -> None:
+def _digest(state: State, record: log.PartDigested) -> None:
     _cut(state, record.cut).digested.append(record.part)
     _forget_over(state)
 
@@ -102,11 +104,11 @@ def _forget_over(state: State) -> None:
             _forget(state, older.number)
 
 
-def _write(state: State, record: cut_log.ManifestOrdered) -> None:
+def _write(state: State, record: log.ManifestOrdered) -> None:
     _cut(state, record.cut).writer = record.host
 
 
-def _ready(state: State, record: cut_log.CutReady) -> None:
+def _ready(state: State, record: checkpoint_facts.CheckpointReady) -> None:
     cut = _cut(state, record.cut)
     cut.state, cut.path = "ready", record.path
     state.last_ready = max(state.last_ready, record.cut)
@@ -116,7 +118,7 @@ def _ready(state: State, record: cut_log.CutReady) -> None:
         _forget(state, number)
 
 
-def _fail(state: State, record: cut_log.CutFailed) -> None:
+def _fail(state: State, record: checkpoint_facts.CheckpointFailed) -> None:
     if record.restoring:
         state.tried.append(Tried(record.generation, record.cut, record.reason))
     elif record.cut in state.cuts and state.cuts[record.cut].state == "open":
@@ -124,7 +126,9 @@ def _fail(state: State, record: cut_log.CutFailed) -> None:
     _end(state, record)
 
 
-def _end(state: State, record: cut_log.CutSuperseded | cut_log.CutFailed) -> None:
+def _end(
+    state: State, record: checkpoint_facts.CheckpointSuperseded | checkpoint_facts.CheckpointFailed
+) -> None:
     if record.usable and record.cut in state.cuts:
         state.cuts[record.cut].over = True
     else:
@@ -136,7 +140,7 @@ def _forget(state: State, number: int) -> None:
     keep_spans(state)
 
 
-def _restore(state: State, record: cut_log.Restored) -> None:
+def _restore(state: State, record: checkpoint_facts.ServerRestored) -> None:
     state.going_back.pop(record.member.index, None)
     if not state.going_back:
         state.restoring, state.tried = None, []
@@ -144,22 +148,22 @@ def _restore(state: State, record: cut_log.Restored) -> None:
             cut.found = False  # from here on it is one of this job's own past
 
 
-def _search(state: State, record: search_log.SearchOrdered) -> None:
+def _search(state: State, record: checkpoint_facts.CheckpointSearchOrdered) -> None:
     """The same search goes on, or a new one begins."""
     tries = state.search.tries if state.search is not None and not state.search.asking else 0
     state.searches, state.phase = record.search, "searching"
-    state.search = Search(record.search, record.host, record.detail, record.wanted, tries + 1)
+    state.search = Search(record.search, record.host, record.reason, record.wanted, tries + 1)
     if record.anew:
         state.tried = []
 
 
-def _find(state: State, record: search_log.CheckpointFound) -> None:
+def _find(state: State, record: log.CheckpointFound) -> None:
     """The one cut that the job knows is this."""
     state.cuts = {record.found.cut: found_cut(record)}
     state.last_ready = max(state.last_ready, record.found.cut)
 
 
-def _find_none(state: State, record: search_log.NoneUsable) -> None:
+def _find_none(state: State, record: checkpoint_facts.CheckpointNoneUsable) -> None:
     """A person is waited for, if the job file says so; the servers of now come again then."""
     if state.search is not None and record.choice == "ask":
         state.search.asking, state.search.problems = True, record.problems
@@ -190,23 +194,28 @@ def keep_spans(state: State) -> None:
     state.ledger.streams.keep_from(min((cut.settled for cut in state.cuts.values()), default=-1))
 
 
+def _nothing(state: State, record: Record) -> None:
+    """Published for others; the state does not depend on it."""
+
+
 EVOLUTIONS: dict[type[Record], Callable[[State, Any], None]] = {
-    cut_log.CutAsked: _ask_for_one,
-    cut_log.CutDeclined: lambda state, record: None,
-    cut_log.CutOpened: _open,
-    cut_log.PartTaken: _take,
-    cut_log.PartAsked: _ask,
-    cut_log.CutStaged: _stage,
-    cut_log.CutPersistOrdered: _order,
-    cut_log.PartStored: _store,
-    cut_log.PartCopied: _copy,
-    cut_log.PartDigested: _digest,
-    cut_log.ManifestOrdered: _write,
-    cut_log.CutReady: _ready,
-    cut_log.CutSuperseded: _end,
-    cut_log.CutFailed: _fail,
-    cut_log.Restored: _restore,
-    search_log.SearchOrdered: _search,
-    search_log.CheckpointFound: _find,
-    search_log.NoneUsable: _find_none,
+    log.CutAsked: _ask_for_one,
+    checkpoint_facts.CheckpointDeclined: _nothing,
+    checkpoint_facts.CheckpointRedundant: _nothing,
+    checkpoint_facts.CheckpointOpened: _open,
+    checkpoint_facts.PartStaged: _take,
+    log.PartAsked: _ask,
+    checkpoint_facts.CheckpointStaged: _stage,
+    checkpoint_facts.CheckpointPersistOrdered: _order,
+    log.PartStored: _store,
+    log.PartCopied: _copy,
+    log.PartDigested: _digest,
+    log.ManifestOrdered: _write,
+    checkpoint_facts.CheckpointReady: _ready,
+    checkpoint_facts.CheckpointSuperseded: _end,
+    checkpoint_facts.CheckpointFailed: _fail,
+    checkpoint_facts.ServerRestored: _restore,
+    checkpoint_facts.CheckpointSearchOrdered: _search,
+    log.CheckpointFound: _find,
+    checkpoint_facts.CheckpointNoneUsable: _find_none,
 }

@@ -8,14 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
-from rover_bus.events import causes, cut_log
+from rover_bus.events import causes, log
 from rover_bus.events.checkpoint_facts import (
+    CheckpointDeclined,
+    CheckpointOpened,
+    CheckpointPersistOrdered,
+    CheckpointReady,
+    CheckpointRedundant,
+    CheckpointStaged,
     HostManifestWritten,
     HostPartDigested,
     HostPartFact,
     HostPartFailed,
     HostPartMirrored,
     HostPartPersisted,
+    PartStaged,
 )
 from rover_bus.events.checkpoints import CutOrder, PartPlace, PartReport, StoredPart, part_name
 from rover_bus.events.identity import Member
@@ -89,19 +96,32 @@ def tick(state: State, pace: Pace, now: float) -> Consequences:
         )
     if _is_due(state, pace, now):
         cause = state.asked or causes.timer("checkpoint", causes.job(state.uid))
-        yield cut_log.CutOpened(cut=state.last_cut + 1, cause=cause)
+        yield _opened(state, cause)
+
+
+def _opened(state: State, cause: str) -> CheckpointOpened:
+    ledger = state.ledger
+    assert ledger is not None
+    return CheckpointOpened(
+        cut=state.last_cut + 1,
+        generation=state.generation,
+        epoch=max(ledger.epoch, 0),
+        samples_committed=ledger.samples_done()[0],
+        requested=bool(state.asked),
+        cause=cause,
+    )
 
 
 def request(state: State, reason: str, cause: str) -> Consequences:
     """Somebody wants a cut now. Asked twice before it opens it is still one."""
     samples = state.ledger.samples_done()[0] if state.ledger is not None else 0
     if not samples:
-        yield cut_log.CutDeclined(reason="nothing is trained yet", cause=cause)
+        yield CheckpointDeclined(reason="nothing is trained yet", cause=cause)
     elif state.stop or state.phase not in ("starting", "training"):
         why = "the job is on its way to its end"
-        yield cut_log.CutDeclined(reason=why, samples=samples, cause=cause)
+        yield CheckpointDeclined(reason=why, samples=samples, cause=cause)
     elif not state.asked:
-        yield cut_log.CutAsked(reason=reason, cause=cause)
+        yield log.CutAsked(reason=reason, cause=cause)
 
 
 def _is_due(state: State, pace: Pace, now: float) -> bool:
@@ -188,6 +208,7 @@ def order_for(state: State, member: Member) -> CutOrder | None:
         return CutOrder(cut=opened.number if opened is not None else 0, complete=number, round=-1)
     return CutOrder(
         cut=opened.number,
+        identity=opened.identity,
         generation=opened.generation,
         round=opened.rounds.get(member.index, 0),
         complete=number,
@@ -197,7 +218,9 @@ def order_for(state: State, member: Member) -> CutOrder | None:
 def report(state: State, member: Member, staged: PartReport | None, cause: str) -> Consequences:
     """A server says what it staged last; the cut is complete when its parts cover every slot (P10)."""
     opened = newest(state, "open")
-    if opened is None or staged is None or staged.cut != opened.number:
+    if opened is None or staged is None:
+        return
+    if (staged.cut, staged.identity) != (opened.number, opened.identity):
         return
     if staged.problem:
         if not staged.again:
@@ -215,8 +238,9 @@ def report(state: State, member: Member, staged: PartReport | None, cause: str) 
         size_bytes=staged.size_bytes,
         generation=opened.generation,
     )
-    yield cut_log.PartTaken(
+    yield PartStaged(
         cut=opened.number,
+        generation=opened.generation,
         place=place,
         round=staged.round,
         copied_bytes=staged.copied_bytes,
@@ -244,13 +268,21 @@ def _complete(state: State, cut: Cut, cause: str) -> Consequences:
     if missing:
         yield from _ask_again(state, cut, missing, cause)
         return
-    yield cut_log.CutStaged(cut=cut.number, cause=cause)
+    yield CheckpointStaged(cut=cut.number, generation=cut.generation, parts=cut.places, cause=cause)
+    if cut.redundant:  # copies may have been quicker than the last part's report
+        yield _redundant(cut, cause)
     for older in sorted(state.cuts):
         waits = state.cuts[older].state == "staged" and not state.cuts[older].ordered
         if older < cut.number and waits and not state.cuts[older].over:
             usable = state.cuts[older].proven or state.cuts[older].redundant
             yield state.cuts[older].superseded(cut.number, "", cause, usable=usable)
     yield from persist_next(state, cause)
+
+
+def _redundant(cut: Cut, cause: str) -> CheckpointRedundant:
+    """What is held twice, all of it (P13)."""
+    holders = sorted({holder for held in cut.copied.values() for holder in held})
+    return CheckpointRedundant(cut=cut.number, generation=cut.generation, holders=holders, cause=cause)
 
 
 def _ask_again(state: State, cut: Cut, missing: set[int], cause: str) -> Consequences:
@@ -261,7 +293,7 @@ def _ask_again(state: State, cut: Cut, missing: set[int], cause: str) -> Consequ
     for server in routing.servers:
         mine = {slot for i, first, end in routing.owners if i == server.index for slot in range(first, end)}
         if mine & missing:
-            yield cut_log.PartAsked(
+            yield log.PartAsked(
                 cut=cut.number, index=server.index, round=cut.rounds.get(server.index, 0) + 1, cause=cause
             )
 
@@ -283,7 +315,13 @@ def persist_next(state: State, cause: str, gone: str = "") -> Consequences:
         return
     if any(other.storing for other in state.cuts.values()):
         return
-    yield cut_log.CutPersistOrdered(cut=cut.number, path=wanted.path if wanted else "", cause=cause)
+    yield CheckpointPersistOrdered(
+        cut=cut.number,
+        generation=cut.generation,
+        parts=cut.places,
+        path=wanted.path if wanted else "",
+        cause=cause,
+    )
 
 
 def notice(state: State, fact: HostPartFact, cause: str) -> Consequences:
@@ -293,15 +331,20 @@ def notice(state: State, fact: HostPartFact, cause: str) -> Consequences:
         return
     match fact:
         case HostPartDigested(host=host, part=part) if part not in cut.digested and cut.is_from(part, host):
-            yield cut_log.PartDigested(cut=cut.number, part=part, cause=cause)
+            yield log.PartDigested(cut=cut.number, part=part, cause=cause)
         case HostPartFailed(step="digest", reason=reason) if cut.state != "ready" and not cut.proven:
             yield from fail(state, cut.number, reason, cause, usable=False)
         case HostPartMirrored(host=holder, part=part) if holder not in cut.copied.get(part, []):
-            yield cut_log.PartCopied(cut=cut.number, part=part, holder=holder, cause=cause)
+            was_redundant = cut.redundant
+            yield log.PartCopied(cut=cut.number, part=part, holder=holder, cause=cause)
+            if cut.redundant and not was_redundant and cut.state == "staged":
+                yield _redundant(cut, cause)
         case HostPartPersisted() if cut.storing:
             yield from _store(state, cut, fact, cause)
         case HostManifestWritten(host=host, path=path, size_bytes=size) if cut.writer == host and cut.storing:
-            yield cut_log.CutReady(cut=cut.number, path=path, size_bytes=size, cause=cause)
+            yield CheckpointReady(
+                cut=cut.number, generation=cut.generation, path=path, size_bytes=size, cause=cause
+            )
             yield from persist_next(state, cause)
         case HostPartFailed(step=step, reason=reason) if step not in ("mirror", "parity") and cut.storing:
             yield from fail(state, cut.number, reason, cause)
@@ -311,7 +354,7 @@ def _store(state: State, cut: Cut, fact: HostPartPersisted, cause: str) -> Conse
     place = next((place for place in cut.parts.values() if place.part == fact.part), None)
     if place is None or place.host != fact.host or place.index in cut.stored:
         return
-    yield cut_log.PartStored(
+    yield log.PartStored(
         cut=cut.number,
         stored=StoredPart(part=fact.part, index=place.index, slots=place.slots, files=fact.files),
         cause=cause,
@@ -323,7 +366,7 @@ def _store(state: State, cut: Cut, fact: HostPartPersisted, cause: str) -> Conse
         why = f"its place in the data takes {size}, and no message to the host that writes its manifest holds it"
         yield from fail(state, cut.number, why, cause)
         return
-    yield cut_log.ManifestOrdered(cut=cut.number, host=fact.host, cause=cause)
+    yield log.ManifestOrdered(cut=cut.number, host=fact.host, cause=cause)
 
 
 def fail(

@@ -12,9 +12,18 @@ from typing import Self
 
 from rover_bus.events import causes
 from rover_bus.events.deciding import Decision, Hold
-from rover_bus.events.facts import Fact, JobFact, SlotsMoveRequested
+from rover_bus.events.facts import (
+    CommitRefused,
+    Fact,
+    JobFact,
+    JobReported,
+    MasterElected,
+    MemberLeft,
+    MemberLost,
+    SlotsMoveRequested,
+)
 from rover_bus.events.identity import Member
-from rover_bus.events.log import Left, Lost, Record, Refusal, Reported, TermBegun
+from rover_bus.events.log import Record
 from rover_bus.events.outbox import Outgoing
 from rover_bus.events.requests import (
     ElectRequest,
@@ -114,7 +123,7 @@ class Decider:
     def evolve(self, record: Record) -> None:
         """Apply one record of the log: the same function live and in replay."""
         evolve(self.state, record)
-        if isinstance(record, Lost | Left):
+        if isinstance(record, MemberLost | MemberLeft):
             self.watch.forget(record.member)
             self.waiting.leave(record.member)
         if self.state.spec is not None:
@@ -281,7 +290,7 @@ class Decider:
         committed, dead = ledger.samples_done()
         rate = self.watch.progress(committed + dead, now)
         if rate is not None:
-            yield Reported(
+            yield JobReported(
                 epoch=ledger.epoch,
                 committed=committed,
                 dead_lettered=dead,
@@ -291,7 +300,7 @@ class Decider:
             )
 
     def _take_over(self, input: TookOver, now: float) -> Steps:
-        yield TermBegun(
+        yield MasterElected(
             term=input.term,
             holder=input.holder,
             replayed_records=input.replayed_records,
@@ -321,7 +330,12 @@ def _record_refused_commit(request: Request, code: str) -> Generator[Record, Non
     """A commit that a fence stopped is refused and recorded (S3): one record a request."""
     progress = getattr(request, "progress", None)
     if progress is not None and progress.tokens:
-        yield Refusal(member=request.member, token=progress.tokens[0], reason=code)
+        yield CommitRefused(
+            member=request.member,
+            token=progress.tokens[0],
+            reason=code,
+            cause=str(request.member),
+        )
 
 
 def _nothing() -> Steps:

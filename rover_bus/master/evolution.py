@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from rover_bus.events import log
+from rover_bus.events import facts, log
 from rover_bus.events.identity import Member
 from rover_bus.events.log import Record
 from rover_bus.events.requests import RoutingTable
@@ -32,28 +32,29 @@ def _ledger(state: State) -> Ledger:
     return state.ledger
 
 
-def _begin_term(state: State, record: log.TermBegun) -> None:
+def _begin_term(state: State, record: facts.MasterElected) -> None:
     state.term = record.term
     state.counts.masters_elected += 1
 
 
-def _take_job(state: State, record: log.JobTaken) -> None:
+def _take_job(state: State, record: facts.JobOpened) -> None:
     state.spec, state.uid, state.history = record.spec, record.uid, record.history
 
 
-def _fix_dataset(state: State, record: log.DatasetFixed) -> None:
+def _fix_dataset(state: State, record: facts.DatasetRegistered) -> None:
     state.dataset = record.dataset
     state.ledger = Ledger(record.dataset, state.generation)
     for life in state.workers():
         state.ledger.admit(life.member.index, life.member.incarnation)
 
 
-def _plan(state: State, record: log.MembersPlanned) -> None:
+def _plan(state: State, record: facts.MembersDesired) -> None:
     state.plan = record.plan
     state.masters = record.masters or state.masters
+    state.hosts = record.hosts or state.hosts
     if record.proposal:
-        state.proposal, state.hosts = record.proposal, record.hosts
-        state.settling, state.waiting = record.proposal, None
+        state.proposal = state.settling = record.proposal
+        state.waiting = None
         state.heard = max(state.heard, record.proposal)
     former = {} if record.proposal else {**state.dropped, **state.planned}
     lives = {place: desired.member for place, desired in state.planned.items()}
@@ -74,19 +75,27 @@ def _note_repairs(state: State, lives: dict[str, Member], *, repair: bool) -> No
     state.repairing = waiting + (new if repair else [])
 
 
-def _check_plan(state: State, record: log.PlanCheck) -> None:
+def _check_plan(state: State, record: facts.PlanChecked) -> None:
     state.heard = max(state.heard, record.plan)
     state.brain_term = max(state.brain_term, record.brain_term)
-    state.waiting = record.proposal if record.outcome in ("waits", "early") else None
+    if record.outcome != "waits":
+        state.waiting = None
 
 
-def _refuse_plan(state: State, record: log.PlanRefusal) -> None:
+def _defer_plan(state: State, record: log.PlanDeferred) -> None:
+    """A plan that came before the job is known was not checked: what it says of the Brain is noted here."""
+    state.heard = max(state.heard, record.proposal.plan)
+    state.brain_term = max(state.brain_term, record.proposal.brain_term)
+    state.waiting = record.proposal
+
+
+def _refuse_plan(state: State, record: facts.PlanRefused) -> None:
     state.heard = max(state.heard, record.plan)
     if state.waiting is not None and state.waiting.plan == record.plan:
         state.waiting = None
 
 
-def _settle(state: State, record: log.PlanLive) -> None:
+def _settle(state: State, record: facts.PlanSettled) -> None:
     state.settling = 0
 
 
@@ -94,18 +103,23 @@ def _fix_mode(state: State, record: log.ModeFixed) -> None:
     state.mode = record.mode
 
 
-def _pause(state: State, record: log.PauseSet) -> None:
-    state.paused = record.paused
+def _pause(state: State, record: facts.JobPaused) -> None:
+    state.paused = True
 
 
-def _switch_rule(state: State, record: log.RuleSwitched) -> None:
-    if record.off:
-        state.rules_off[record.rule] = RuleOff(record.release, record.why, record.exact)
-    else:
-        state.rules_off.pop(record.rule, None)
+def _resume(state: State, record: facts.JobResumed) -> None:
+    state.paused = False
 
 
-def _admit(state: State, record: log.Admitted) -> None:
+def _switch_rule_off(state: State, record: facts.RuleSwitchedOff) -> None:
+    state.rules_off[record.rule] = RuleOff(record.release, record.why, record.exact)
+
+
+def _switch_rule_on(state: State, record: facts.RuleSwitchedOn) -> None:
+    state.rules_off.pop(record.rule, None)
+
+
+def _admit(state: State, record: facts.MemberAdmitted) -> None:
     member = record.member
     place = member.place
     state.repairing = [other for other in state.repairing if other != place]
@@ -118,7 +132,7 @@ def _admit(state: State, record: log.Admitted) -> None:
         state.ledger.admit(member.index, member.incarnation)
 
 
-def _remove(state: State, record: log.Lost | log.Left) -> None:
+def _remove(state: State, record: facts.MemberLost | facts.MemberLeft) -> None:
     member = record.member
     life = state.lives.get(member.place)
     if life is not None and life.member == member:
@@ -130,7 +144,7 @@ def _remove(state: State, record: log.Lost | log.Left) -> None:
             task.member = None
 
 
-def _leave(state: State, record: log.Left) -> None:
+def _leave(state: State, record: facts.MemberLeft) -> None:
     planned = state.planned.get(record.member.place)
     wanted = planned.member == record.member if planned else not _was_planned(state, record.member)
     life = state.lives.get(record.member.place)
@@ -151,7 +165,7 @@ def _was_planned(state: State, member: Member) -> bool:
     return life is not None and life.planned
 
 
-def _lose(state: State, record: log.Lost) -> None:
+def _lose(state: State, record: facts.MemberLost) -> None:
     _remove(state, record)
     if record.last:
         place = record.member.place
@@ -176,7 +190,7 @@ def _notice_host(state: State, record: log.HostNoticed) -> None:
         state.leaving[record.host] = state.last_cut
 
 
-def _lose_host(state: State, record: log.HostLost) -> None:
+def _lose_host(state: State, record: facts.MembersDisplaced) -> None:
     if record.host not in state.away:
         state.away.append(record.host)
 
@@ -195,7 +209,7 @@ def _find_fit(state: State, record: log.HostFit) -> None:
     state.unfit.pop(record.host, None)
 
 
-def _route(state: State, record: log.RoutingFixed) -> None:
+def _route(state: State, record: facts.RoutingChanged) -> None:
     state.routing = RoutingTable(
         history=state.history,
         generation=record.generation,
@@ -211,17 +225,17 @@ def _route(state: State, record: log.RoutingFixed) -> None:
         state.phase = "training"
 
 
-def _begin_rollout(state: State, record: log.RolloutBegun) -> None:
+def _begin_rollout(state: State, record: facts.RolloutOpened) -> None:
     state.rollouts = record.rollout
     state.interrupted = None
     state.rollout = Rollout(
         record.rollout,
         record.goal,
-        record.joins,
-        record.drops,
+        [member.index for member in record.joins],
+        [member.index for member in record.drops],
         reason=record.reason,
         by=record.by,
-        proposal=record.proposal,
+        proposal=record.plan,
         again=record.again,
     )
 
@@ -233,16 +247,18 @@ def _begin_move(state: State, record: log.MoveBegun) -> None:
     state.rollout.move = Move(record.move, record.source, record.target, record.slots)
 
 
-def _end_move(state: State, record: log.MoveEnded) -> None:
+def _end_move(state: State, record: facts.SlotsMoved | facts.MoveFailed) -> None:
     if state.rollout is None:
         raise ValueError("a move without a rollout: this log does not belong to a job")
     state.rollout.move = None
-    state.rollout.moved += record.done
-    state.counts.moves += record.done
-    state.rollout.failures += not record.done
+    if isinstance(record, facts.SlotsMoved):
+        state.rollout.moved += 1
+        state.counts.moves += 1
+    else:
+        state.rollout.failures += 1
 
 
-def _end_rollout(state: State, record: log.RolloutEnded) -> None:
+def _end_rollout(state: State, record: facts.RolloutClosed) -> None:
     state.interrupted = state.rollout if record.outcome == "interrupted" else None
     state.rollout = None
 
@@ -253,18 +269,16 @@ def _commit(state: State, record: log.Committed) -> None:
         state.charges.commit()
 
 
-def _grant(state: State, record: log.Granted) -> None:
-    _ledger(state).grant(record)
-    if record.peer:
-        state.counts.speculated += 1
+def _speculate(state: State, record: facts.LeaseSpeculated) -> None:
+    state.counts.speculated += 1
 
 
-def _bury(state: State, record: log.DeadLettered) -> None:
+def _bury(state: State, record: facts.BatchDeadLettered) -> None:
     _ledger(state).bury(record)
     state.counts.batches_dead_lettered += 1
 
 
-def _end_epoch(state: State, record: log.EpochEnded) -> None:
+def _end_epoch(state: State, record: facts.EpochClosed) -> None:
     state.charges.close_epoch(record.epoch)
     dataset = _ledger(state).dataset
     if dataset.epochs and record.epoch + 1 >= dataset.epochs and state.phase == "training":
@@ -303,11 +317,11 @@ def _rewind(state: State, record: log.Rewound) -> None:
     state.counts.rewinds += 1
 
 
-def _charge(state: State, record: log.Charged) -> None:
+def _charge(state: State, record: facts.WorkerFailed) -> None:
     state.charges.add(record)
 
 
-def _refuse(state: State, record: log.Refusal) -> None:
+def _refuse(state: State, record: facts.CommitRefused) -> None:
     state.counts.commits_refused += 1
 
 
@@ -319,7 +333,7 @@ def _give_task(state: State, record: log.TaskGiven) -> None:
     state.tasks[record.task] = Task(record.member)
 
 
-def _finish_task(state: State, record: log.TaskDone) -> None:
+def _finish_task(state: State, record: facts.ResultReported) -> None:
     state.tasks[record.task] = Task(record.member, True, record.values)
 
 
@@ -331,7 +345,7 @@ def _begin_finish(state: State, record: log.FinishBegun) -> None:
     state.phase = "finishing"
 
 
-def _end(state: State, record: log.Ended) -> None:
+def _end(state: State, record: facts.JobEnded) -> None:
     state.phase = "ended"
     state.rollout = state.interrupted = None
     state.end = (record.state, record.reason, record.detail)
@@ -342,46 +356,52 @@ def _nothing(state: State, record: Record) -> None:
 
 
 _EVOLUTIONS: dict[type[Record], Callable[[State, Any], None]] = {
-    log.TermBegun: _begin_term,
-    log.JobTaken: _take_job,
-    log.DatasetFixed: _fix_dataset,
-    log.DatasetRefusal: _nothing,
+    facts.MasterElected: _begin_term,
+    facts.JobOpened: _take_job,
+    facts.DatasetRegistered: _fix_dataset,
+    facts.DatasetRefused: _nothing,
     log.StopAsked: _ask_stop,
     log.TaskGiven: _give_task,
-    log.TaskDone: _finish_task,
-    log.Reported: _nothing,
+    facts.ResultReported: _finish_task,
+    facts.JobReported: _nothing,
     log.FinishBegun: _begin_finish,
     log.ServerFinished: _finish_server,
-    log.Ended: _end,
-    log.MembersPlanned: _plan,
-    log.PlanRefusal: _refuse_plan,
-    log.PlanCheck: _check_plan,
-    log.PlanLive: _settle,
+    facts.JobEnded: _end,
+    facts.MembersDesired: _plan,
+    facts.PlanRefused: _refuse_plan,
+    facts.PlanChecked: _check_plan,
+    facts.PlanSettled: _settle,
     log.ModeFixed: _fix_mode,
-    log.PauseSet: _pause,
-    log.RuleSwitched: _switch_rule,
-    log.Admitted: _admit,
-    log.Lost: _lose,
-    log.Left: _leave,
+    facts.PlanApplied: _nothing,
+    log.PlanDeferred: _defer_plan,
+    facts.JobPaused: _pause,
+    facts.JobResumed: _resume,
+    facts.RuleSwitchedOff: _switch_rule_off,
+    facts.RuleSwitchedOn: _switch_rule_on,
+    facts.MemberAdmitted: _admit,
+    facts.MemberLost: _lose,
+    facts.MemberLeft: _leave,
     log.HostNoticed: _notice_host,
-    log.HostLost: _lose_host,
+    facts.MembersDisplaced: _lose_host,
     log.HostReturned: _regain_host,
     log.HostUnfit: _find_unfit,
     log.HostFit: _find_fit,
-    log.RoutingFixed: _route,
-    log.RolloutBegun: _begin_rollout,
+    facts.RoutingChanged: _route,
+    facts.RolloutOpened: _begin_rollout,
     log.MoveBegun: _begin_move,
-    log.MoveEnded: _end_move,
-    log.MoveRefusal: _nothing,
-    log.RolloutEnded: _end_rollout,
-    log.Granted: _grant,
+    facts.SlotsMoved: _end_move,
+    facts.MoveFailed: _end_move,
+    facts.MoveRefused: _nothing,
+    facts.RolloutClosed: _end_rollout,
+    log.Granted: lambda state, record: _ledger(state).grant(record),
+    facts.LeaseSpeculated: _speculate,
     log.Committed: _commit,
     log.Returned: lambda state, record: _ledger(state).give_back(record),
-    log.Refusal: _refuse,
-    log.Charged: _charge,
-    log.DeadLettered: _bury,
-    log.EpochBegun: lambda state, record: _ledger(state).begin_epoch(record),
-    log.EpochEnded: _end_epoch,
+    facts.CommitRefused: _refuse,
+    facts.WorkerFailed: _charge,
+    facts.BatchDeadLettered: _bury,
+    facts.EpochOpened: lambda state, record: _ledger(state).begin_epoch(record),
+    facts.EpochClosed: _end_epoch,
     log.Sealed: _seal,
     log.Rewound: _rewind,
     log.SnapshotChunk: _nothing,

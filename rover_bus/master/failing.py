@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Generator
 
 from rover_bus.events import causes
+from rover_bus.events.facts import BatchDeadLettered, WorkerFailed
 from rover_bus.events.identity import Exit, Member
-from rover_bus.events.log import Charged, DeadLettered, Record
+from rover_bus.events.log import Record
 from rover_bus.events.requests import FailureReply, FailureRequest, Reply
 from rover_bus.master import lifecycle
 from rover_bus.master.progress import report_progress
@@ -34,10 +35,10 @@ def charge(
     ended = f"{exit.reason}:{exit.status}:{exit.signal}" if exit else ""
     batch = first_uncommitted(state, member, report.token if report else 0)
     epoch = state.ledger.epoch if state.ledger is not None else -1
-    yield Charged(
+    yield WorkerFailed(
         member=member,
-        epoch=epoch,
-        batch=batch,
+        charged_epoch=epoch,
+        charged_batch=batch,
         exception=report.exception if report else "",
         message=report.message if report else exit.tell() if exit else "",
         traceback=report.traceback if report else exit.stderr if exit else "",
@@ -77,7 +78,7 @@ def _bury(state: State, epoch: int, batch: int, cause: str) -> Generator[Record,
     if not members or batch in ledger.dead or ledger.done.covers(batch, batch + 1):
         return
     dataset = ledger.dataset
-    yield DeadLettered(
+    yield BatchDeadLettered(
         epoch=epoch,
         batch=batch,
         first_position=batch * dataset.batch_size,

@@ -9,12 +9,10 @@ from __future__ import annotations
 from collections.abc import Generator
 
 from rover_bus.events import causes
-from rover_bus.events.checkpoint_facts import HostStorageSearched
+from rover_bus.events.checkpoint_facts import CheckpointFailed, CheckpointNoneUsable, HostStorageSearched
 from rover_bus.events.checkpoints import StoredCheckpoint
-from rover_bus.events.cut_log import CutFailed
-from rover_bus.events.facts import JobResumeRequested
-from rover_bus.events.log import PauseSet, Record
-from rover_bus.events.search_log import CheckpointFound, NoneUsable
+from rover_bus.events.facts import JobPaused, JobResumed, JobResumeRequested
+from rover_bus.events.log import CheckpointFound, Record
 from rover_bus.master import lifecycle, recovery, searching
 from rover_bus.master.cut import lacks_spans, ledger_in
 from rover_bus.master.planning import Commands, release_members, revive_members
@@ -63,7 +61,9 @@ def _try(
             if ledger is None
             else "the stream's batches since then are unknown"
         )
-        yield CutFailed(cut=found.cut, generation=found.generation, reason=why, restoring=True, cause=cause)
+        yield CheckpointFailed(
+            cut=found.cut, generation=found.generation, reason=why, restoring=True, cause=cause
+        )
         if search.wanted:
             yield from _give_up(state, search, fact.refused, cause, commands)
         else:
@@ -98,7 +98,7 @@ def _give_up(
     if search.wanted:
         lines = [f"cut {search.wanted} cannot be restored", *lines]
     choice = state.spec.on_no_usable_checkpoint
-    yield NoneUsable(search=search.number, choice=choice, problems=lines, cause=cause)
+    yield CheckpointNoneUsable(search=search.number, choice=choice, problems=lines, cause=cause)
     detail = f"{search.detail}; no checkpoint can be restored: {'; '.join(lines[:MOST_SAID]) or 'storage is empty'}"
     if choice == "fail":
         yield from lifecycle.end(state, "failed", "no_usable_checkpoint", detail, cause)
@@ -106,7 +106,7 @@ def _give_up(
         yield from lifecycle.begin_anew(state, detail, cause, commands)
     else:
         workers = sum(desired.member.role == "worker" for desired in state.planned.values())
-        yield PauseSet(paused=True, workers=workers, reason=detail, cause=cause)
+        yield JobPaused(workers=workers, reason=detail, cause=cause)
         yield release_members(state, cause, "no checkpoint can be restored: a person decides")
 
 
@@ -115,7 +115,7 @@ def resume(state: State, fact: JobResumeRequested, cause: str, commands: Command
     search = state.search
     assert search is not None
     record = revive_members(state, search.servers, cause, "resumed")
-    yield PauseSet(paused=False, workers=record.workers, reason=fact.reason, by=fact.by, cause=cause)
+    yield JobResumed(workers=record.count("worker"), by=fact.by, cause=cause)
     yield record
     who = fact.by or "somebody"
     if fact.from_nothing:

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping
 
 from rover_bus.events import causes
-from rover_bus.events.log import PauseSet, Record, RuleSwitched
+from rover_bus.events.facts import JobPaused, RuleSwitchedOff, RuleSwitchedOn
+from rover_bus.events.log import Record
 from rover_bus.events.poison import apart
 from rover_bus.master.planning import remove_places
 from rover_bus.master.state import State
@@ -35,12 +36,10 @@ def switch_rules(state: State, failing: Mapping[str, str], release: str) -> Step
     """Switch off what has failed, and on again what failed under another release. Asked when a master takes over."""
     for rule, off in list(state.rules_off.items()):
         if off.release != release:
-            yield RuleSwitched(rule=rule, off=False, release=release, cause=causes.term(state.term))
+            yield RuleSwitchedOn(rule=rule, release=release, cause=causes.term(state.term))
     for rule, why in failing.items():
         exact = rule in EXACT
-        yield RuleSwitched(
-            rule=rule, off=True, release=release, why=why, exact=exact, cause=causes.term(state.term)
-        )
+        yield RuleSwitchedOff(rule=rule, release=release, why=why, exact=exact, cause=causes.term(state.term))
         if exact:
             yield from _pause(
                 state, f"{rule!r} ({EXACT[rule]}) failed in three incarnations of {release}: {why}"
@@ -51,7 +50,7 @@ def try_again(state: State, cause: str, by: str) -> Steps:
     """A person lets the job go on: rules of exactness run again, and pause it again if they still fail."""
     for rule, off in list(state.rules_off.items()):
         if off.exact:
-            yield RuleSwitched(rule=rule, off=False, release=off.release, why=f"resumed by {by}", cause=cause)
+            yield RuleSwitchedOn(rule=rule, release=off.release, by=by, cause=cause)
 
 
 def _pause(state: State, reason: str) -> Steps:
@@ -59,7 +58,5 @@ def _pause(state: State, reason: str) -> Steps:
     if state.paused or state.phase not in ("starting", "training") or state.stop:
         return
     places = {place for place, desired in state.planned.items() if desired.member.role == "worker"}
-    yield PauseSet(
-        paused=True, workers=len(places), reason=reason, by="master", cause=causes.term(state.term)
-    )
+    yield JobPaused(workers=len(places), reason=reason, by="master", cause=causes.term(state.term))
     yield remove_places(state, places, causes.term(state.term), f"paused: {reason}")

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Generator
 
-from rover_bus.events.facts import HostProgramRefused
+from rover_bus.events.facts import HostProgramRefused, MembersDisplaced
 from rover_bus.events.identity import Member
-from rover_bus.events.log import HostFit, HostLost, HostNoticed, HostReturned, HostUnfit, Record
+from rover_bus.events.log import HostFit, HostNoticed, HostReturned, HostUnfit, Record
 from rover_bus.master import cutting, lifecycle
 from rover_bus.master.planning import Commands, able_hosts, replace_members, seat_masters
 from rover_bus.master.state import State, Unfit
@@ -36,7 +36,7 @@ def lost_with(state: State, silent: Collection[Member]) -> list[str]:
 def lose(state: State, host: str, reason: str, cause: str, commands: Commands) -> Consequences:
     """A host is gone without a word: all its members are dead."""
     dead = [life.member for life in state.lives.values() if life.host == host and life.planned]
-    yield HostLost(host=host, reason=reason, members=_planned_on(state, host), cause=cause)
+    yield MembersDisplaced(host=host, reason=reason, members=_planned_on(state, host), cause=cause)
     yield from cutting.lose_host(state, host, "was lost", cause)
     yield from lifecycle.lose_together(state, dead, reason, f"with its host {host}", cause, commands)
     yield from _start_elsewhere(state, host, f"host {host} lost: {reason}", cause, commands)
@@ -54,7 +54,7 @@ def take_notice(state: State, host: str, cause: str, commands: Commands) -> Cons
         return
     yield HostNoticed(host=host, cause=cause)
     if host not in state.away and _others(state, host):
-        yield HostLost(host=host, reason="leaving", members=_planned_on(state, host), cause=cause)
+        yield MembersDisplaced(host=host, reason="leaving", members=_planned_on(state, host), cause=cause)
         yield from _start_elsewhere(state, host, f"host {host} is leaving", cause, commands)
 
 
@@ -62,7 +62,7 @@ def leave(state: State, host: str, cause: str, commands: Commands) -> Consequenc
     """A daemon ended on purpose. Members that it left alone still speak for themselves; those to come are started elsewhere."""
     if host in state.away or not _others(state, host):
         return
-    yield HostLost(host=host, reason="left", members=_planned_on(state, host), cause=cause)
+    yield MembersDisplaced(host=host, reason="left", members=_planned_on(state, host), cause=cause)
     yield from _start_elsewhere(state, host, f"host {host} left", cause, commands)
 
 

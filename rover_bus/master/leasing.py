@@ -10,6 +10,7 @@ from collections.abc import Generator
 
 from rover_bus.events import causes
 from rover_bus.events.deciding import Hold
+from rover_bus.events.facts import LeaseSpeculated
 from rover_bus.events.job import JobSpec
 from rover_bus.events.log import Granted, Record, Returned, Sealed
 from rover_bus.events.requests import (
@@ -105,6 +106,14 @@ def speculate(
         counts=[late.end - late.first],
         peer=peer,
         peer_worker=peer_worker,
+    )
+    yield LeaseSpeculated(
+        epoch=ledger.epoch,
+        first=late.first,
+        batches=late.end - late.first,
+        token=peer,
+        second=request.member,
+        cause=causes.request(request.member, request.request),
     )
     watch.move(request.member.index, request.rate, now)
     return leased(state, request, [], [token])

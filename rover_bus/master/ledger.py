@@ -15,8 +15,9 @@ from typing import Any
 
 import msgspec
 
+from rover_bus.events.facts import BatchDeadLettered, EpochOpened
 from rover_bus.events.job import Dataset
-from rover_bus.events.log import Committed, DeadLettered, EpochBegun, Granted, Returned
+from rover_bus.events.log import Committed, Granted, Returned
 from rover_bus.events.requests import ALREADY, OK, STALE
 from rover_bus.master.intervals import IntervalSet
 from rover_bus.master.stream import Streams
@@ -196,7 +197,7 @@ class Ledger:
 
     # -- evolving ----------------------------------------------------------------------------------------------------
 
-    def begin_epoch(self, record: EpochBegun) -> None:
+    def begin_epoch(self, record: EpochOpened) -> None:
         committed, dead = self.samples_done()
         self.committed_before, self.dead_before = committed, dead
         self.epoch = record.epoch
@@ -274,7 +275,7 @@ class Ledger:
         for token in record.tokens:
             self._give_back(holder, token)
 
-    def bury(self, record: DeadLettered) -> None:
+    def bury(self, record: BatchDeadLettered) -> None:
         """A batch is given up: it is never leased again and counts as dead-lettered, all its samples."""
         batch = record.batch
         self.done.add(batch, batch + 1)

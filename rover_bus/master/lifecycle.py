@@ -12,19 +12,18 @@ import msgspec
 
 from rover_bus.events import causes
 from rover_bus.events.checkpoints import RestoreReport
-from rover_bus.events.identity import Member
-from rover_bus.events.log import (
-    Ended,
-    EpochBegun,
-    EpochEnded,
-    FinishBegun,
-    Left,
-    Lost,
-    PlanLive,
-    Record,
-    Rewound,
-    RoutingFixed,
+from rover_bus.events.facts import (
+    EpochClosed,
+    EpochOpened,
+    JobEnd,
+    JobEnded,
+    MemberLeft,
+    MemberLost,
+    PlanSettled,
+    RoutingChanged,
 )
+from rover_bus.events.identity import Member
+from rover_bus.events.log import FinishBegun, Record, Rewound
 from rover_bus.events.requests import HeartbeatRequest, ServerAddress
 from rover_bus.master import cutting, recovery, rollout, searching
 from rover_bus.master.ledger import Ledger
@@ -66,11 +65,11 @@ def lose_together(
     servers: dict[Member, bool] = {}
     for member in members:
         if member.role == "ps" and state.routing is not None and member.place not in state.planned:
-            yield Left(member=member, reason="it gave its slots away", cause=cause or _silence(member))
+            yield MemberLeft(member=member, reason="it gave its slots away", cause=cause or _silence(member))
         elif member.role == "ps":
             servers[member] = _kept_its_state(state, member)
             why = cause or _silence(member)
-            yield Lost(member=member, reason=reason, detail=detail, last=last, cause=why)
+            yield MemberLost(member=member, reason=reason, detail=detail, last=last, cause=why)
     first = cause or _silence(members[0])
     yield from _lose_servers(state, servers, _how(reason, detail), first, commands)
     workers = [member for member in members if member.role != "ps"]
@@ -105,14 +104,16 @@ def _kept_its_state(state: State, member: Member) -> bool:
     return life is not None and life.member == member and life.state.startswith("kept")
 
 
-def _lost(state: State, member: Member, reason: str, detail: str, last: int, cause: str) -> Lost:
+def _lost(state: State, member: Member, reason: str, detail: str, last: int, cause: str) -> MemberLost:
     holder = (
         state.ledger.holders.get(member.index)
         if state.ledger is not None and member.role == "worker"
         else None
     )
     leases = len(holder.leases) if holder is not None else 0
-    return Lost(member=member, reason=reason, detail=detail, leases_returned=leases, last=last, cause=cause)
+    return MemberLost(
+        member=member, reason=reason, detail=detail, leases_returned=leases, last=last, cause=cause
+    )
 
 
 def _replace_worker(
@@ -247,7 +248,9 @@ def begin_anew(state: State, detail: str, cause: str, commands: Commands) -> Con
     servers = [desired.member for desired in state.planned.values() if desired.member.role == "ps"]
     yield begin_again(state, servers, commands, cause, f"{detail}: all servers start empty")
     for life in state.servers():
-        yield Left(member=life.member, reason="replaced: the job starts again from nothing", cause=cause)
+        yield MemberLeft(
+            member=life.member, reason="replaced: the job starts again from nothing", cause=cause
+        )
 
 
 def _ends_it(state: State, lost: Member | None, left: bool) -> bool:
@@ -294,7 +297,7 @@ def give_up_cut(
     if restored.cut in state.cuts:
         why = f"{member} could not restore it: {restored.problem}"
         yield state.cuts[restored.cut].failed(why, cause, restoring=True)
-    yield Lost(member=member, reason="restore_failed", detail=restored.problem, cause=cause)
+    yield MemberLost(member=member, reason="restore_failed", detail=restored.problem, cause=cause)
     detail = f"{member} could not be restored ({_how('restore_failed', restored.problem)})"
     yield from lose_state(state, "server_lost", detail, cause, commands, member)
     yield from consequences(state, cause, commands)
@@ -305,7 +308,7 @@ def _empty_ledger(state: State) -> dict[str, Any] | None:
     if state.dataset is None:
         return None
     empty = Ledger(state.dataset, state.generation + 1)
-    empty.begin_epoch(EpochBegun(epoch=0))
+    empty.begin_epoch(EpochOpened(epoch=0))
     return empty.dump()
 
 
@@ -320,7 +323,7 @@ def consequences(state: State, cause: str, commands: Commands) -> Consequences:
     if state.phase == "starting":
         yield from _route(state, cause)
     if state.settling and state.rollout is None and not rollout.is_wanted_again(state) and _all_there(state):
-        yield PlanLive(plan=state.settling, cause=cause)
+        yield PlanSettled(plan=state.settling, members_plan=state.plan, cause=cause)
     if state.phase in ("training", "starting", "closed") and _may_finish(state):
         yield FinishBegun(cause=cause)
     if state.phase == "finishing":
@@ -345,7 +348,7 @@ def _route(state: State, cause: str) -> Consequences:
     ):
         return
     owners = _owners(state, sorted(servers))
-    yield RoutingFixed(
+    yield RoutingChanged(
         generation=state.generation,
         epoch=1,
         owners=owners,
@@ -385,8 +388,10 @@ def result_needs_a_worker(state: State) -> bool:
 def _end_when_finished(state: State, cause: str) -> Consequences:
     if _with_parts(state) <= set(state.parts):
         why = "target_reached" if state.stop == "finish" else "asked"
-        ended = ("stopped", why, state.stop_reason) if state.stop else ("completed", "", "")
-        yield from end(state, *ended, cause)
+        if state.stop:
+            yield from end(state, "stopped", why, state.stop_reason, cause)
+        else:
+            yield from end(state, "completed", "", "", cause)
 
 
 def _with_parts(state: State) -> set[int]:
@@ -403,15 +408,15 @@ def close_epoch(state: State, cause: str) -> Consequences:
         return
     committed, dead = ledger.samples_here()
     epoch = ledger.epoch
-    yield EpochEnded(epoch=epoch, committed=committed, dead_lettered=dead, cause=cause)
+    yield EpochClosed(epoch=epoch, committed=committed, dead_lettered=dead, cause=cause)
     if ledger.streams is None and (not ledger.dataset.epochs or epoch + 1 < ledger.dataset.epochs):
-        yield EpochBegun(epoch=epoch + 1, cause=cause)
+        yield EpochOpened(epoch=epoch + 1, generation=state.generation, cause=cause)
 
 
-def end(state: State, ended: str, reason: str, detail: str, cause: str) -> Consequences:
+def end(state: State, ended: JobEnd, reason: str, detail: str, cause: str) -> Consequences:
     if state.phase != "ended":
         yield from cutting.end_all(state, cause, "the job is over")
-        yield Ended(state=ended, reason=reason, detail=detail, summary=summary(state), cause=cause)
+        yield JobEnded(state=ended, reason=reason, detail=detail, summary=summary(state), cause=cause)
 
 
 def summary(state: State) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from rover_bus.events.facts import (
     HostProgramMended,
     HostProgramRefused,
     HostRegistered,
+    JobOpened,
     JobPauseRequested,
     JobResumeRequested,
     JobStopRequested,
@@ -24,7 +25,7 @@ from rover_bus.events.facts import (
     PlanRejected,
 )
 from rover_bus.events.identity import FAULTS_OF_THE_PROGRAM, Member
-from rover_bus.events.log import HostFit, JobTaken, ModeFixed, Record, StopAsked
+from rover_bus.events.log import HostFit, ModeFixed, Record, StopAsked
 from rover_bus.events.requests import Reply
 from rover_bus.master import cutting, finding, hosts, lifecycle, proposals
 from rover_bus.master.failing import charge
@@ -39,7 +40,7 @@ def notice(state: State, fact: Fact, cause: str, commands: Commands) -> Steps:
     """Decide on a fact of somebody else. What is already known changes nothing (P17)."""
     match fact:
         case JobSubmitted(spec=spec, uid=uid) if state.spec is None:
-            yield JobTaken(spec=spec, uid=uid, history=_history(uid), cause=cause)
+            yield JobOpened(spec=spec, uid=uid, history=_history(uid), cause=cause)
             yield from proposals.adopt_early(state, cause, commands)
         case PlanProposed():
             yield from proposals.adopt(state, fact, cause, commands)

@@ -1,6 +1,6 @@
 """From a plan to members: places, incarnations, hosts, commands; and the repair of what was lost. Pure.
 
-Asked by the decider, answers with `MembersPlanned` records: absolute sets, every life named (P5, P18). A lost member is
+Asked by the decider, answers with `MembersDesired` records: absolute sets, every life named (P5, P18). A lost member is
 replaced in its place by the next incarnation, on its host if that lives, else on the next of the plan's hosts.
 """
 
@@ -10,9 +10,8 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from rover_bus.events.facts import PlanProposed
+from rover_bus.events.facts import MembersDesired, PlanApplied, PlanProposed
 from rover_bus.events.identity import DesiredMember, MasterSeat, Member, Resources, Role
-from rover_bus.events.log import MembersPlanned
 from rover_bus.master.state import State
 
 LIVES_A_SEAT = 1000  # of a master on one host, before its names could meet those that it has elsewhere
@@ -25,9 +24,7 @@ class Commands:
     server: list[str] = field(default_factory=lambda: ["rover", "serve", "ps"])
 
 
-def plan_members(
-    state: State, proposal: PlanProposed, commands: Commands, cause: str, approved_by: str = ""
-) -> MembersPlanned:
+def plan_members(state: State, proposal: PlanProposed, commands: Commands, cause: str) -> MembersDesired:
     """Carry out a plan: keep the lives that stay, allocate incarnations for new places, drop the workers that go.
 
     A life that the plan names in `replaces` is followed by the next incarnation of its place. Servers that serve are never
@@ -47,17 +44,28 @@ def plan_members(
         else:
             host = able[role][len(members) % len(able[role])]
             members.append(_desired(state, role, index, host, resources, commands))
-    return MembersPlanned(
+    return MembersDesired(
         plan=state.plan + 1,
-        workers=proposal.workers,
-        servers=proposal.servers,
         members=members,
         reason=proposal.reason,
         proposal=proposal.plan,
+        masters=state.masters or [MasterSeat(host=host) for host in proposal.masters],
         hosts=list(proposal.hosts or state.hosts or ["local"]),
+        cause=cause,
+    )
+
+
+def applied(state: State, proposal: PlanProposed, cause: str, approved_by: str = "") -> PlanApplied:
+    """Return what is said of a plan whose members are named: it is carried out from here on."""
+    return PlanApplied(
+        plan=proposal.plan,
+        workers=proposal.workers,
+        servers=proposal.servers,
+        reason=proposal.reason,
+        size=proposal.size,
         constant=proposal.constant,
         approved_by=approved_by,
-        masters=state.masters or [MasterSeat(host=host) for host in proposal.masters],
+        members_plan=state.plan,
         cause=cause,
     )
 
@@ -78,7 +86,7 @@ def server_indexes(state: State, count: int) -> list[int]:
 
 def add_servers(
     state: State, resources: list[Resources], hosts: list[str], commands: Commands, cause: str, reason: str
-) -> tuple[MembersPlanned, list[int]]:
+) -> tuple[MembersDesired, list[int]]:
     """Plan one more server for each of `resources`, on these hosts in turn; return the record and the new indexes."""
     joins = server_indexes(state, len(present_servers(state)) + len(resources))[-len(resources) :]
     added = [
@@ -90,7 +98,7 @@ def add_servers(
 
 def replace_members(
     state: State, lost: Iterable[Member], commands: Commands, cause: str, reason: str, left: bool = False
-) -> MembersPlanned:
+) -> MembersDesired:
     """Give each lost place its next incarnation; the others stay as they are. Who was on a lost host goes elsewhere.
 
     left: they said good-bye, and have the time to end that everybody has.
@@ -112,24 +120,24 @@ def is_planned(state: State, member: Member) -> bool:
 
 def begin_again(
     state: State, lost: Iterable[Member], commands: Commands, cause: str, reason: str
-) -> MembersPlanned:
+) -> MembersDesired:
     """Like `replace_members`, and the places that were done are wanted again: all the work is still to be done (P24)."""
     again = [] if state.paused else _lives_again(state)
     record = replace_members(state, lost, commands, cause, reason)
     return _changed(state, [*record.members, *again], cause, reason)
 
 
-def resume_members(state: State, cause: str, reason: str) -> MembersPlanned:
+def resume_members(state: State, cause: str, reason: str) -> MembersDesired:
     """What a pause took away runs again, in its places, by new lives."""
     return _changed(state, [*state.planned.values(), *_lives_again(state)], cause, reason)
 
 
-def release_members(state: State, cause: str, reason: str) -> MembersPlanned:
+def release_members(state: State, cause: str, reason: str) -> MembersDesired:
     """Nobody runs any more, until a person has decided; masters stay."""
     return _changed(state, [], cause, reason)
 
 
-def revive_members(state: State, servers: Iterable[DesiredMember], cause: str, reason: str) -> MembersPlanned:
+def revive_members(state: State, servers: Iterable[DesiredMember], cause: str, reason: str) -> MembersDesired:
     """These servers and the workers that were released run again, by new lives."""
     load = Counter(desired.host for desired in state.dropped.values())
     again = [_next(state, desired, load) for desired in servers]
@@ -169,7 +177,7 @@ def able_hosts(state: State, role: Role, hosts: list[str]) -> list[str]:
     return [host for host in alive if role != "worker" or host not in state.unfit] or alive
 
 
-def seat_masters(state: State, cause: str, reason: str) -> MembersPlanned:
+def seat_masters(state: State, cause: str, reason: str) -> MembersDesired:
     """Masters of lost hosts go to living ones, and two of one host apart where there is room: leader and standby fall singly."""
     seats = list(state.masters)
     alive = _living(state, state.hosts)
@@ -187,7 +195,7 @@ def seat_masters(state: State, cause: str, reason: str) -> MembersPlanned:
     return _changed(state, list(state.planned.values()), cause, reason, seats)
 
 
-def remove_places(state: State, places: set[str], cause: str, reason: str) -> MembersPlanned:
+def remove_places(state: State, places: set[str], cause: str, reason: str) -> MembersDesired:
     """These places shall not run any more."""
     members = [desired for place, desired in state.planned.items() if place not in places]
     return _changed(state, members, cause, reason)
@@ -199,11 +207,9 @@ def _changed(
     cause: str,
     reason: str,
     masters: list[MasterSeat] | None = None,
-) -> MembersPlanned:
-    return MembersPlanned(
+) -> MembersDesired:
+    return MembersDesired(
         plan=state.plan + 1,
-        workers=sum(desired.member.role == "worker" for desired in members),
-        servers=sum(desired.member.role == "ps" for desired in members),
         members=members,
         reason=reason,
         masters=state.masters if masters is None else masters,

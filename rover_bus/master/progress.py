@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
-from rover_bus.events.log import Committed, Record, Refusal
+from rover_bus.events.facts import CommitRefused
+from rover_bus.events.log import Committed, Record
 from rover_bus.events.requests import STALE, Progress, Request
 from rover_bus.master.state import State
 
@@ -26,13 +27,13 @@ def report_progress(
     holder = ledger.holders[member.index]
     if progress.servers and (reason := _precedes_recovery(state, progress.servers)):
         for token in progress.tokens:
-            yield Refusal(member=member, token=token, reason=reason)
+            yield CommitRefused(member=member, token=token, reason=reason, cause=str(member))
         return [STALE] * len(progress.tokens)
     answers, tokens, uptos = ledger.judge(holder, progress.tokens, progress.uptos)
     if STALE in answers:
         for token, answer in zip(progress.tokens, answers, strict=True):
             if answer == STALE:
-                yield Refusal(member=member, token=token, reason="stale token")
+                yield CommitRefused(member=member, token=token, reason="stale token", cause=str(member))
     if tokens:
         size = ledger.dataset.batch_size
         committing = [(holder.leases[token].first, upto) for token, upto in zip(tokens, uptos, strict=True)]

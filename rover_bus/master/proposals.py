@@ -8,24 +8,42 @@ at all (protocol P22). Apart from planning.py, which turns a plan that passed in
 from __future__ import annotations
 
 from collections.abc import Generator
+from typing import Literal
 
 from rover_bus.events.facts import (
+    JobPaused,
     JobPauseRequested,
+    JobResumed,
     JobResumeRequested,
     PlanApproved,
+    PlanChecked,
     PlanProposed,
+    PlanRefused,
     PlanRejected,
 )
-from rover_bus.events.log import PauseSet, PlanCheck, PlanRefusal, Record
+from rover_bus.events.job import PlanMode
+from rover_bus.events.log import PlanDeferred, Record
 from rover_bus.master import finding, lifecycle, rollout
 from rover_bus.master.guarding import try_again
-from rover_bus.master.planning import Commands, plan_members, present_servers, remove_places, resume_members
+from rover_bus.master.planning import (
+    Commands,
+    applied,
+    plan_members,
+    present_servers,
+    remove_places,
+    resume_members,
+)
 from rover_bus.master.state import State
 
 Steps = Generator[Record, None, None]
 Obstacle = tuple[str, str]  # a constant, and the same for people
 MOST_AHEAD = 1_000_000  # of plan numbers; a Brain counts by one
-STRICTNESS = ("auto", "approve", "observe")
+STRICTNESS: tuple[PlanMode, ...] = ("auto", "approve", "observe")
+OUTCOMES: dict[PlanMode, Literal["passed", "waits", "observed"]] = {
+    "auto": "passed",
+    "approve": "waits",
+    "observe": "observed",
+}
 
 
 def adopt(state: State, proposal: PlanProposed, cause: str, commands: Commands) -> Steps:
@@ -36,35 +54,26 @@ def adopt(state: State, proposal: PlanProposed, cause: str, commands: Commands) 
     if not state.heard < proposal.plan <= state.heard + MOST_AHEAD:
         return
     if state.spec is None:  # its submission was lost and is handed in again (P21)
-        yield PlanCheck(
-            plan=proposal.plan,
-            outcome="early",
-            brain_term=proposal.brain_term,
-            proposal=proposal,
-            cause=cause,
-        )
+        yield PlanDeferred(proposal=proposal, cause=cause)
         return
     obstacle = check(state, proposal)
     if obstacle is not None:
-        yield PlanRefusal(plan=proposal.plan, constant=obstacle[0], reason=obstacle[1], cause=cause)
+        yield PlanRefused(plan=proposal.plan, constant=obstacle[0], reason=obstacle[1], cause=cause)
         return
     if state.waiting is not None:
         old = state.waiting.plan
-        yield PlanRefusal(
+        yield PlanRefused(
             plan=old,
             constant="superseded",
             reason=f"nobody answered; plan {proposal.plan} is newer",
             cause=cause,
         )
     mode = mode_for(state, proposal)
-    outcome = {"auto": "passed", "approve": "waits", "observe": "observed"}[mode]
-    yield PlanCheck(
-        plan=proposal.plan,
-        outcome=outcome,
-        mode=mode,
-        brain_term=proposal.brain_term,
-        proposal=proposal if outcome == "waits" else None,
-        cause=cause,
+    outcome = OUTCOMES[mode]
+    if outcome == "waits":
+        yield PlanDeferred(proposal=proposal, cause=cause)
+    yield PlanChecked(
+        plan=proposal.plan, outcome=outcome, mode=mode, brain_term=proposal.brain_term, cause=cause
     )
     if outcome == "passed":
         yield from _apply(state, proposal, cause, commands)
@@ -86,7 +95,7 @@ def answer(state: State, fact: PlanApproved | PlanRejected, cause: str, commands
     if isinstance(fact, PlanRejected):
         obstacle = "rejected", f"{who} said no{f': {fact.reason}' if fact.reason else ''}"
     if obstacle is not None:
-        yield PlanRefusal(plan=fact.plan, constant=obstacle[0], reason=obstacle[1], cause=cause)
+        yield PlanRefused(plan=fact.plan, constant=obstacle[0], reason=obstacle[1], cause=cause)
         return
     yield from _apply(state, proposal, cause, commands, who)
 
@@ -95,12 +104,13 @@ def _apply(
     state: State, proposal: PlanProposed, cause: str, commands: Commands, approved_by: str = ""
 ) -> Steps:
     before = present_servers(state)
-    yield plan_members(state, proposal, commands, cause, approved_by)
+    yield plan_members(state, proposal, commands, cause)
+    yield applied(state, proposal, cause, approved_by)
     yield from rollout.follow_plan(state, before, proposal, cause)
     yield from lifecycle.consequences(state, cause, commands)
 
 
-def mode_for(state: State, proposal: PlanProposed) -> str:
+def mode_for(state: State, proposal: PlanProposed) -> PlanMode:
     """Return the stricter of what the plan and the job say. A first plan, and a person's own, are carried out."""
     if not state.planned or not proposal.brain_term or state.spec is None:
         return "auto"
@@ -171,11 +181,11 @@ def pause(
         return
     if wanted:
         places = {place for place, desired in state.planned.items() if desired.member.role == "worker"}
-        yield PauseSet(paused=True, workers=len(places), reason=fact.reason, by=fact.by, cause=cause)
+        yield JobPaused(workers=len(places), reason=fact.reason, by=fact.by, cause=cause)
         yield remove_places(state, places, cause, f"paused{f': {fact.reason}' if fact.reason else ''}")
     else:
         yield from try_again(state, cause, fact.by or "somebody")
         record = resume_members(state, cause, "resumed")
-        yield PauseSet(paused=False, workers=record.workers, reason=fact.reason, by=fact.by, cause=cause)
+        yield JobResumed(workers=record.count("worker"), by=fact.by, cause=cause)
         yield record
     yield from lifecycle.consequences(state, cause, commands)

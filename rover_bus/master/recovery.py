@@ -11,10 +11,11 @@ from collections.abc import Collection, Generator
 
 import msgspec
 
-from rover_bus.events import cut_log
+from rover_bus.events.checkpoint_facts import ServerRestored
 from rover_bus.events.checkpoints import RestoreOrder, RestoreReport
+from rover_bus.events.facts import MemberLeft
 from rover_bus.events.identity import Member
-from rover_bus.events.log import Left, Record, Rewound
+from rover_bus.events.log import Record, Rewound
 from rover_bus.master.cut import SLOTS, Cut, rewound, slots_of
 from rover_bus.master.planning import Commands, begin_again
 from rover_bus.master.state import State
@@ -80,7 +81,7 @@ def go_back(state: State, lost: Member | None, detail: str, cause: str, commands
     yield begin_again(state, members, commands, cause, f"{detail}: back to cut {cut.number}")
     for life in state.servers():
         if life.member.index in gone:
-            yield Left(
+            yield MemberLeft(
                 member=life.member, reason=f"replaced: it begins again from cut {cut.number}", cause=cause
             )
 
@@ -138,6 +139,7 @@ def restore_order(state: State, cut: Cut) -> RestoreOrder:
         history=state.history,
         generation=cut.generation,
         cut=cut.number,
+        identity=cut.identity,
         parts=[] if cut.found else [cut.parts[index] for index in sorted(cut.parts)],
         path=cut.path,
     )
@@ -148,9 +150,12 @@ def report(state: State, member: Member, restored: RestoreReport | None, cause: 
     if restored is None or restored.problem or state.going_back.get(member.index, 0) != restored.cut:
         return
     if restored.cut:
-        yield cut_log.Restored(
+        cut = state.cuts.get(restored.cut)
+        yield ServerRestored(
             member=member,
             cut=restored.cut,
+            generation=cut.generation if cut is not None else state.generation,
+            samples_again=state.samples_again,
             source=restored.source,
             seconds=restored.seconds,
             rows=restored.rows,

@@ -10,20 +10,23 @@ holds a slot: whatever ends a move without a routing leaves the old routing stan
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
+from typing import NamedTuple
 
 from rover_bus.events import causes
-from rover_bus.events.facts import PlanProposed, SlotsMoveRequested
-from rover_bus.events.identity import Member
-from rover_bus.events.log import (
-    MoveBegun,
-    MoveEnded,
-    MoveRefusal,
-    Record,
-    RolloutBegun,
-    RolloutEnded,
-    RoutingFixed,
+from rover_bus.events.facts import (
+    MoveFailed,
+    MoveRefused,
+    PlanProposed,
+    RolloutClosed,
+    RolloutOpened,
+    RolloutOutcome,
+    RoutingChanged,
+    SlotsMoved,
+    SlotsMoveRequested,
 )
+from rover_bus.events.identity import Member
+from rover_bus.events.log import MoveBegun, Record
 from rover_bus.events.requests import HeartbeatRequest, MoveOrder, MoveStatus, ServerAddress, SlotTraffic
 from rover_bus.master import slots
 from rover_bus.master.planning import (
@@ -108,13 +111,46 @@ def request_move(
     if not reason:
         goal, reason = _goal_of(state, fact, telemetry)
     if reason:
-        yield MoveRefusal(reason=reason, cause=cause)
+        yield MoveRefused(reason=reason, cause=cause)
         return
-    yield RolloutBegun(
+    yield _opened(
+        state,
+        goal,
+        Asked(fact.reason or ("hot slots" if fact.hot else "asked"), fact.by),
+        cause,
+    )
+
+
+class Asked(NamedTuple):
+    """What a rollout is for, by whom, by which plan (0: none), and how often it was begun before."""
+
+    reason: str
+    by: str = ""
+    plan: int = 0
+    again: int = 0
+
+
+def _opened(
+    state: State,
+    goal: list[int],
+    asked: Asked,
+    cause: str,
+    joins: Sequence[int] = (),
+    drops: Sequence[int] = (),
+) -> RolloutOpened:
+    """Return the record that begins a rollout to `goal` (server index by slot)."""
+    now = slots.expand(state.routing.owners if state.routing else [])
+    planned = {d.member.index: d.member for d in state.planned.values() if d.member.role == "ps"}
+    return RolloutOpened(
         rollout=state.rollouts + 1,
         goal=slots.compress(goal),
-        reason=fact.reason or ("hot slots" if fact.hot else "asked"),
-        by=fact.by,
+        slots=sum(here != then for here, then in zip(now, goal, strict=True)),
+        joins=[planned[index] for index in joins],
+        drops=[planned[index] for index in drops],
+        reason=asked.reason,
+        plan=asked.plan,
+        again=asked.again,
+        by=asked.by,
         cause=cause,
     )
 
@@ -164,7 +200,7 @@ def _leave_host(state: State, fact: SlotsMoveRequested, commands: Commands, caus
     hosts = [host for host in state.hosts if host != fact.host and host not in state.away]
     if not there or not hosts:
         where = "no server runs there" if not there else "the plan names no other host"
-        yield MoveRefusal(reason=f"nothing to move off host {fact.host!r}: {where}", cause=cause)
+        yield MoveRefused(reason=f"nothing to move off host {fact.host!r}: {where}", cause=cause)
         return
     record, joins = add_servers(
         state, [d.resources for d in there], hosts, commands, cause, f"off {fact.host}"
@@ -172,15 +208,8 @@ def _leave_host(state: State, fact: SlotsMoveRequested, commands: Commands, caus
     instead = dict(zip([d.member.index for d in there], joins, strict=True))
     goal = [instead.get(index, index) for index in slots.expand(state.routing.owners)]
     yield record
-    yield RolloutBegun(
-        rollout=state.rollouts + 1,
-        goal=slots.compress(goal),
-        joins=joins,
-        drops=sorted(instead),
-        reason=fact.reason or f"off host {fact.host}",
-        by=fact.by,
-        cause=cause,
-    )
+    asked = Asked(fact.reason or f"off host {fact.host}", fact.by)
+    yield _opened(state, goal, asked, cause, joins, sorted(instead))
 
 
 def refuse_plan(state: State, proposal: PlanProposed) -> str:
@@ -201,16 +230,8 @@ def follow_plan(state: State, before: list[int], proposal: PlanProposed, cause: 
     if state.routing is None or state.rollout is not None or not (joins or drops):
         return
     kept = [index for index in before if index not in drops]
-    yield RolloutBegun(
-        rollout=state.rollouts + 1,
-        goal=slots.compress(slots.even_out(slots.expand(state.routing.owners), [*kept, *joins])),
-        joins=joins,
-        drops=drops,
-        reason=proposal.reason,
-        by=proposal.by,
-        proposal=proposal.plan,
-        cause=cause,
-    )
+    goal = slots.even_out(slots.expand(state.routing.owners), [*kept, *joins])
+    yield _opened(state, goal, Asked(proposal.reason, proposal.by, proposal.plan), cause, joins, drops)
 
 
 # -- what follows ------------------------------------------------------------------------------------------------------
@@ -266,17 +287,9 @@ def _resume(state: State, cause: str) -> Consequences:
 
 def _begin_again(state: State, wish: Rollout, cause: str) -> Consequences:
     present = present_servers(state)
-    yield RolloutBegun(
-        rollout=state.rollouts + 1,
-        goal=wish.goal,
-        joins=wish.joins,
-        drops=[index for index in wish.drops if index in present],
-        reason=wish.reason,
-        by=wish.by,
-        proposal=wish.proposal,
-        again=wish.again + 1,
-        cause=cause,
-    )
+    drops = [index for index in wish.drops if index in present]
+    asked = Asked(wish.reason, wish.by, wish.proposal, wish.again + 1)
+    yield _opened(state, slots.expand(wish.goal), asked, cause, wish.joins, drops)
 
 
 def is_wanted_again(state: State) -> bool:
@@ -306,12 +319,12 @@ def _next_move(state: State, telemetry: Telemetry) -> tuple[int, int, list[int]]
     return source, target, pair[: -(-len(pair) // parts)]
 
 
-def _end(state: State, outcome: str, reason: str, cause: str) -> Consequences:
+def _end(state: State, outcome: RolloutOutcome, reason: str, cause: str) -> Consequences:
     """The rollout is over: servers that own no slot, and were to leave or never got one, leave."""
     rollout = state.rollout
     assert rollout is not None
     assert state.routing is not None
-    yield RolloutEnded(rollout=rollout.number, outcome=outcome, reason=reason, cause=cause)
+    yield RolloutClosed(rollout=rollout.number, outcome=outcome, reason=reason, cause=cause)
     yield from _release_idle(state, rollout, outcome, cause)
 
 
@@ -337,22 +350,14 @@ def _give_up(state: State, reason: str, cause: str) -> Consequences:
     """End the move that is on, if one is: the routing stands."""
     move = state.rollout.move if state.rollout is not None else None
     if move is not None:
-        yield MoveEnded(
-            move=move.number,
-            done=False,
-            source=move.source,
-            target=move.target,
-            slots=move.slots,
-            reason=reason,
-            cause=cause,
-        )
+        yield MoveFailed(move=move.number, source=move.source, target=move.target, reason=reason, cause=cause)
 
 
 def interrupt(state: State, reason: str, cause: str) -> Consequences:
     """The job is about to be rewound: the slots will lie as the new generation says."""
     if state.rollout is not None:
         yield from _give_up(state, reason, cause)
-        yield RolloutEnded(rollout=state.rollout.number, outcome="interrupted", reason=reason, cause=cause)
+        yield RolloutClosed(rollout=state.rollout.number, outcome="interrupted", reason=reason, cause=cause)
 
 
 def tick(state: State, patience: Patience, telemetry: Telemetry, now: float) -> Consequences:
@@ -403,9 +408,8 @@ def _hand_over(state: State, status: MoveStatus, cause: str) -> Consequences:
     by_slot = slots.expand(routing.owners)
     for slot in slots.members_of(rollout.move.slots):
         by_slot[slot] = rollout.move.target.index
-    yield MoveEnded(
+    yield SlotsMoved(
         move=status.move,
-        done=True,
         source=rollout.move.source,
         target=rollout.move.target,
         slots=rollout.move.slots,
@@ -416,7 +420,7 @@ def _hand_over(state: State, status: MoveStatus, cause: str) -> Consequences:
     )
     owning = set(by_slot)
     lives = {life.member.index: life for life in state.servers()}
-    yield RoutingFixed(
+    yield RoutingChanged(
         generation=state.generation,
         epoch=routing.epoch + 1,
         owners=slots.compress(by_slot),

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
-from rover_bus.events.log import Left, Record
-from rover_bus.events.search_log import SearchOrdered
+from rover_bus.events.checkpoint_facts import CheckpointSearchOrdered
+from rover_bus.events.facts import MemberLeft
+from rover_bus.events.log import Record
 from rover_bus.master import cutting
 from rover_bus.master.planning import Commands, begin_again
 from rover_bus.master.state import Search, State
@@ -43,13 +44,26 @@ def begin(state: State, detail: str, cause: str, commands: Commands) -> Conseque
     servers = [desired.member for desired in state.planned.values() if desired.member.role == "ps"]
     yield begin_again(state, servers, commands, cause, f"{detail}: storage is searched for a checkpoint")
     for life in state.servers():
-        yield Left(member=life.member, reason="replaced: storage is searched for a checkpoint", cause=cause)
+        yield MemberLeft(
+            member=life.member, reason="replaced: storage is searched for a checkpoint", cause=cause
+        )
 
 
-def order(state: State, detail: str, cause: str, wanted: int = 0, anew: bool = False) -> SearchOrdered:
+def order(
+    state: State, detail: str, cause: str, wanted: int = 0, anew: bool = False
+) -> CheckpointSearchOrdered:
     """Return the record that asks the next daemon in turn."""
     hosts = [host for host in state.hosts if host not in state.away] or state.hosts or ["local"]
     host = hosts[state.searches % len(hosts)]
-    return SearchOrdered(
-        search=state.searches + 1, host=host, detail=detail, wanted=wanted, anew=anew, cause=cause
+    spec = state.spec.checkpoint if state.spec is not None else None
+    return CheckpointSearchOrdered(
+        search=state.searches + 1,
+        host=host,
+        path=spec.path if spec is not None else "",
+        skip=[] if anew else [(each.generation, each.cut) for each in state.tried],
+        not_before=state.not_before,
+        wanted=wanted,
+        reason=detail,
+        anew=anew,
+        cause=cause,
     )

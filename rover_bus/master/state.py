@@ -14,7 +14,7 @@ import msgspec
 from rover_bus.events.checkpoints import RestoreOrder
 from rover_bus.events.facts import PlanProposed
 from rover_bus.events.identity import DesiredMember, MasterSeat, Member
-from rover_bus.events.job import Dataset, JobSpec
+from rover_bus.events.job import Dataset, JobSpec, PlanMode
 from rover_bus.events.requests import RoutingTable
 from rover_bus.master.charges import Charges
 from rover_bus.master.cut import Cut
@@ -140,7 +140,7 @@ class State:
     proposal: int = 0  # the last plan that was carried out
     heard: int = 0  # the last plan that was decided on: a lower number is stale
     brain_term: int = 0
-    mode: str = ""  # what a person set; "": as the job file says
+    mode: PlanMode | None = None  # what a person set; None: as the job file says
     waiting: PlanProposed | None = None  # for a person's word
     settling: int = 0  # the plan whose members are not all there yet
     paused: bool = False

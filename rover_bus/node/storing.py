@@ -15,12 +15,12 @@ import msgspec
 
 from rover_bus.events.checkpoints import (
     ManifestContent,
-    SlotRange,
     StoredCheckpoint,
     StoredFile,
     StoredPart,
     part_index,
 )
+from rover_bus.events.routing import SlotRange
 from rover_bus.flash.chain import choose_kept, should_compact, should_write_whole
 from rover_bus.flash.copies import open_exactly
 from rover_bus.flash.digests import SlotDigests, Stop, never, read_digests, verify_arrays

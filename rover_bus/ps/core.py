@@ -119,11 +119,13 @@ class ServerCore:
         state = admission.evolve(self.state, admission.Loaded(part.groups, part.closed_before))
         self.tables, self.version, self.state = part.tables, part.version, state
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self, identity: int = 0) -> Snapshot:
         """See everything that is held, between two pushes (P3). Raises Refused while nothing is held."""
         if self.tables is None or self.state.routing is None:
             raise Refused(f"server {self.state.index} holds nothing yet", "not_admitted")
-        return snapshots.take(self.tables, self.state.groups, self.version, self.state.closed_before)
+        return snapshots.take(
+            self.tables, self.state.groups, self.version, self.state.closed_before, identity
+        )
 
     def route(self, table: RoutingTable) -> None:
         """Follow a routing table. Raises Refused when it is stale, or gives or takes slots that were not handed over."""

@@ -76,11 +76,8 @@ class FlashMemory:
             self._complete = order.complete
         store.generation = order.generation
         store.abandon(
-            lambda seal: (
-                seal.cut > order.complete
-                and (order.round > 0 or (seal.cut, seal.generation) != (order.cut, order.generation))
-            )
-        )
+            lambda seal: seal.cut > order.complete
+        )  # of this number too: another round, or a lost cut
         try:
             done = store.save(snapshot.arrays, order.cut, touched=snapshot.touched, extra=snapshot.extra)
         except (flash_errors.NotPrepared, flash_errors.LayoutChanged, flash_errors.SlotsBusy) as error:

@@ -54,6 +54,7 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
     families: list[Family]
     groups: list[Group]
     closed_before: int = 0
+    identity: int = 0  # of the cut
 
 
 class Snapshot(NamedTuple):
@@ -74,8 +75,10 @@ class OpenedPart(NamedTuple):
     closed_before: int
 
 
-def take(tables: TableSet, groups: Sequence[SlotGroup], version: int, closed_before: int) -> Snapshot:
-    """See a server's state as arrays. Nothing is copied."""
+def take(
+    tables: TableSet, groups: Sequence[SlotGroup], version: int, closed_before: int, identity: int = 0
+) -> Snapshot:
+    """See a server's state as arrays. Nothing is copied. `identity`: of the cut that it is staged for."""
     arrays: dict[str, Array] = {}
     touched: dict[str, Int] = {}
     families = []
@@ -99,6 +102,7 @@ def take(tables: TableSet, groups: Sequence[SlotGroup], version: int, closed_bef
             for group in groups
         ],
         closed_before=closed_before,
+        identity=identity,
     )
     if not arrays:
         arrays["empty"] = np.zeros(1, np.uint8)  # no table is declared yet: still it is a state

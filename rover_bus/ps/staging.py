@@ -79,13 +79,17 @@ class Stager:
         if order is None or not order.cut or order.round < 0:
             return False
         done = self.staged
-        return done is None or bool(done.problem) or (done.cut, done.round) != (order.cut, order.round)
+        return (
+            done is None
+            or bool(done.problem)
+            or ((done.cut, done.identity, done.round) != (order.cut, order.identity, order.round))
+        )
 
     def stage(self, core: ServerCore, order: CutOrder) -> None:
         """Take the part, between two pushes. Raises NotPrepared; anything else becomes the report's problem."""
         began = self._clock()
         try:
-            snapshot = core.snapshot()
+            snapshot = core.snapshot(order.identity)
             copied = self.memory.save(snapshot, order)
         except NotPrepared:
             raise
@@ -96,6 +100,7 @@ class Stager:
             core.tables.follow_changes()
         self.staged = PartReport(
             cut=order.cut,
+            identity=order.identity,
             round=order.round,
             slots=list(snapshot.slots),
             size_bytes=sum(array.nbytes for array in snapshot.arrays.values()),
@@ -132,7 +137,14 @@ class Stager:
 def _refused(order: CutOrder, error: RoverError) -> PartReport:
     again = isinstance(error, TemporaryError)
     wanted = error.wanted_bytes if isinstance(error, NotEnoughMemory) else 0
-    return PartReport(cut=order.cut, round=order.round, problem=str(error), again=again, wanted_bytes=wanted)
+    return PartReport(
+        cut=order.cut,
+        identity=order.identity,
+        round=order.round,
+        problem=str(error),
+        again=again,
+        wanted_bytes=wanted,
+    )
 
 
 def needed(order: RestoreOrder, slots: Int) -> list[PartPlace]:
@@ -153,6 +165,10 @@ def assemble(found: Sequence[FoundPart], order: RestoreOrder, slots: Int) -> tup
     wanted = np.sort(slots)
     opened = []
     for part in found:
+        if order.identity and snapshots.describe(part.extra).identity != order.identity:
+            raise PartMissing(
+                f"a part in {part.source} is of another cut {order.cut}, which the log has lost: use another cut"
+            )
         owned = np.array(snapshots.describe(part.extra).owned, np.int64)
         if np.array_equal(np.sort(owned), wanted):
             opened = [(snapshots.open_part(part.arrays, part.extra), part.source)]

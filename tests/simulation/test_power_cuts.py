@@ -16,7 +16,7 @@ from rover_bus.events.errors import RoverError
 from rover_bus.simulation.history import live
 from rover_bus.simulation.plan import Blow, Plan, draw
 
-ONCE_WRONG = (3, 4, 11, 14, 17, 26, 27, 38, 39, 1018, 1026, 1029, 1155, 1195)
+ONCE_WRONG = (3, 4, 11, 14, 17, 26, 27, 38, 39, 103, 1018, 1026, 1029, 1155, 1195)
 FIRST = int(os.environ.get("ROVER_POWER_CUTS_FIRST", "100"))
 SEEDS = (*ONCE_WRONG, *range(FIRST, FIRST + int(os.environ.get("ROVER_POWER_CUTS", "4"))))
 

@@ -33,7 +33,7 @@ def explain(stack: Address, job: str, number: int | None, output: str) -> None:
         plans = await read_plans(bus, job)
         brain = await read_brain(bus, job)
         held_back = brain.withheld.get(job)
-        left = None if held_back is None else {"constant": held_back.constant, "detail": held_back.detail}
+        left = None if held_back is None else {"constant": held_back.constant, "detail": held_back.reason}
         if number is None and plans.newest is None:
             return {"job": job, "plan": None, "left_as_it_is": left}
         view = plans.find(number)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from rover_bus.brain.decisions.stragglers import REPLACE_WINDOWS, SLOW_WINDOWS
 from rover_bus.brain.evolution import evolve
-from rover_bus.brain.log import StragglerNoted, WindowClosed, WorkerWindow
+from rover_bus.brain.log import WindowClosed, WorkerWindow
 from rover_bus.brain.state import KnownJob, State
-from rover_bus.events.facts import Size
+from rover_bus.events.facts import Size, StragglerFound, StragglerRecovered
 from rover_bus.events.identity import Member
 from rover_bus.events.job import DataSpec, JobSpec
 
@@ -18,9 +18,12 @@ def told(rates: list[float], *more: object) -> list[object]:
     return [*windows, *more]
 
 
-def noted(found: bool) -> StragglerNoted:
-    return StragglerNoted(
-        job="ads", member=Member("worker", 1, 1), found=found, share=0.2, constant="smaller" * found
+def noted(found: bool) -> StragglerFound | StragglerRecovered:
+    slow = Member("worker", 1, 1)
+    if not found:
+        return StragglerRecovered(job="ads", member=slow, share=0.2)
+    return StragglerFound(
+        job="ads", member=slow, share=0.2, lease_share=0.5, rate=1.0, usual=5.0, constant="smaller"
     )
 
 

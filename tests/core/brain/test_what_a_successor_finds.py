@@ -9,8 +9,9 @@ import pytest
 
 from rover_bus.brain import publishing
 from rover_bus.brain.decider import BrainDecider
-from rover_bus.brain.log import BrainRecord, HotServerFound
+from rover_bus.brain.log import BrainRecord
 from rover_bus.cli.samples import sample
+from rover_bus.events.facts import SlotsMoveRequested
 from rover_bus.events.outbox import FactOut
 
 PLACE = (7, 1)
@@ -25,5 +26,5 @@ def test_every_fact_of_a_brain_is_found_by_its_successor(kind: type[msgspec.Stru
 
 
 def test_a_hot_server_is_one_of_them() -> None:
-    [made] = publishing.outgoing(sample(HotServerFound), PLACE, 3)
+    [made] = publishing.outgoing(sample(SlotsMoveRequested), PLACE, 3)
     assert made.fact.kind() == "slots.move_requested"  # type: ignore[union-attr]

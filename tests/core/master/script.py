@@ -21,7 +21,9 @@ from rover_bus.events.checkpoint_facts import (
     HostStorageSearched,
 )
 from rover_bus.events.checkpoints import (
+    CutOrder,
     ManifestContent,
+    PartPlace,
     PartReport,
     RestoreReport,
     StoredCheckpoint,
@@ -46,6 +48,7 @@ from rover_bus.events.facts import (
     PlanModeSet,
     PlanProposed,
     PlanRejected,
+    Size,
     SlotsMoveRequested,
 )
 from rover_bus.events.identity import DesiredMember, Exit, HostCapacity, MasterSeat, Member
@@ -69,9 +72,9 @@ from rover_bus.events.requests import (
     SkippedRow,
     SlotTraffic,
 )
-from rover_bus.master.cut_publishing import manifest_of
 from rover_bus.master.decider import Decider
 from rover_bus.master.inputs import Asked, BusLost, BusRegained, Noticed, Ticked, TookOver
+from rover_bus.master.publishing import manifest_of
 
 UID = "0123456789ab"
 HIDDEN = {
@@ -327,12 +330,20 @@ class Script:
         owners = self.decider.state.owners
         own = [(first, end) for owner, first, end in owners if owner == index]
         given = [tuple(map(int, pair.split(":"))) for pair in slots.split(",") if pair]
+        known = self.decider.state.cuts.get(int(cut))
+        identity = known.identity if known is not None else 0
         if problem:
             staged = PartReport(
-                cut=int(cut), round=int(round), problem=problem, wanted_bytes=int(wanted) << 20
+                cut=int(cut),
+                identity=identity,
+                round=int(round),
+                problem=problem,
+                wanted_bytes=int(wanted) << 20,
             )
         else:
-            staged = PartReport(cut=int(cut), round=int(round), slots=given or own, size_bytes=100)  # type: ignore[arg-type]
+            staged = PartReport(
+                cut=int(cut), identity=identity, round=int(round), slots=given or own, size_bytes=100
+            )  # type: ignore[arg-type]
         return self._ask(HeartbeatRequest(**self._who(who), staged=staged))
 
     def do_restored(self, who: str, cut: str, problem: str = "") -> list[str]:
@@ -560,6 +571,14 @@ def plain(item: Any) -> str:
         return str(item)
     if isinstance(item, list):
         return "[" + " ".join(plain(each) for each in item) + "]"
+    if isinstance(item, Size):
+        each = [f"{value:g}" for value in msgspec.structs.astuple(item)]
+        return "/".join(each if any(value != "0" for value in each[2:]) else each[:2])
+    if isinstance(item, CutOrder):
+        return f"{item.cut}.{item.generation}:{item.round} complete={item.complete}"
+    if isinstance(item, PartPlace):
+        slots = " ".join(f"{first}-{end}" for first, end in item.slots)
+        return f"{item.part}.{item.incarnation}@{item.host}({slots})"
     if isinstance(item, SkippedRow):
         return f"{item.position}"
     if isinstance(item, MasterSeat):

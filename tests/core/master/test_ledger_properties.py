@@ -8,8 +8,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from rover_bus.events.facts import BatchDeadLettered, EpochOpened
 from rover_bus.events.job import Dataset
-from rover_bus.events.log import Committed, DeadLettered, EpochBegun, Granted, Returned
+from rover_bus.events.log import Committed, Granted, Returned
 from rover_bus.master.intervals import IntervalSet
 from rover_bus.master.ledger import Holder, Ledger
 
@@ -22,7 +23,7 @@ class LedgerHistory(RuleBasedStateMachine):
     @initialize(records=st.integers(1, 400), batch=st.integers(1, 20))
     def open(self, records: int, batch: int) -> None:
         self.ledger = Ledger(Dataset(records=records, batch_size=batch, epochs=0))
-        self.ledger.begin_epoch(EpochBegun(epoch=0))
+        self.ledger.begin_epoch(EpochOpened(epoch=0))
         self.committed: list[int] = []
         self.request = 0
         self.incarnation = 0
@@ -115,7 +116,7 @@ class LedgerHistory(RuleBasedStateMachine):
             return
         batch = holder.leases[min(holder.leases)].first
         self.ledger.bury(
-            DeadLettered(
+            BatchDeadLettered(
                 epoch=self.ledger.epoch,
                 batch=batch,
                 first_position=batch * self.ledger.dataset.batch_size,
@@ -130,7 +131,7 @@ class LedgerHistory(RuleBasedStateMachine):
         assert sorted([*self.committed, *self.ledger.dead]) == list(range(self.ledger.batches))
         self.total += self.ledger.dataset.records
         assert sum(self.ledger.samples_done()) == self.total
-        self.ledger.begin_epoch(EpochBegun(epoch=self.ledger.epoch + 1))
+        self.ledger.begin_epoch(EpochOpened(epoch=self.ledger.epoch + 1))
         self.committed = []
 
     @rule()

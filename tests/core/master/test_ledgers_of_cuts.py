@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from rover_bus.events import cut_log
-from rover_bus.events.checkpoint_facts import HostPartPersisted
+from rover_bus.events import log
+from rover_bus.events.checkpoint_facts import CheckpointFailed, HostPartPersisted
 from rover_bus.events.checkpoints import PartPlace
 from rover_bus.events.codec import MAX_BODY_BYTES
+from rover_bus.events.facts import EpochOpened
 from rover_bus.events.job import Dataset, DataSpec, JobSpec
-from rover_bus.events.log import EpochBegun
 from rover_bus.master import cutting
 from rover_bus.master.cut import Cut, position
 from rover_bus.master.intervals import IntervalSet
@@ -20,15 +20,13 @@ from rover_bus.master.state import State
 def with_holes(holes: int) -> bytes:
     """The place in the data of an epoch of which every second batch is committed."""
     ledger = Ledger(Dataset(records=20 * holes, batch_size=10, epochs=1), 0)
-    ledger.begin_epoch(EpochBegun(epoch=0))
+    ledger.begin_epoch(EpochOpened(epoch=0))
     ledger.frontier = 2 * holes
     ledger.done = IntervalSet((at, at + 1) for at in range(0, 2 * holes, 2))
     return position(ledger)
 
 
-@pytest.mark.parametrize(
-    ("holes", "record"), [(1_000, cut_log.ManifestOrdered), (800_000, cut_log.CutFailed)]
-)
+@pytest.mark.parametrize(("holes", "record"), [(1_000, log.ManifestOrdered), (800_000, CheckpointFailed)])
 def test_the_manifest_of_a_cut_is_ordered_only_where_a_message_can_hold_it(holes, record):
     cut = Cut(number=3, generation=0, epoch=0, samples=0, ledger=with_holes(holes))
     assert (len(cut.ledger) > MAX_BODY_BYTES) == (holes > 1_000)  # larger than any message
@@ -43,8 +41,8 @@ def test_the_manifest_of_a_cut_is_ordered_only_where_a_message_can_hold_it(holes
     said = []
     for each in cutting.notice(state, stored, "ROVER_FACTS:9"):
         said.append(each)
-        if isinstance(each, cut_log.PartStored):
+        if isinstance(each, log.PartStored):
             cut.stored[0] = each.stored
-        cut.over = isinstance(each, cut_log.CutFailed)
-    assert [type(each) for each in said] == [cut_log.PartStored, record]
-    assert record is cut_log.ManifestOrdered or "no message" in said[1].reason
+        cut.over = isinstance(each, CheckpointFailed)
+    assert [type(each) for each in said] == [log.PartStored, record]
+    assert record is log.ManifestOrdered or "no message" in said[1].reason

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from rover_bus.events.log import Committed, Refusal
+from rover_bus.events.facts import CommitRefused
+from rover_bus.events.log import Committed
 from rover_bus.events.requests import OK, STALE, Progress, RefusedReply
 from rover_bus.master.decider import Decider
 from rover_bus.master.inputs import Asked
@@ -46,7 +47,7 @@ def test_a_commit_that_dead_servers_acked_is_refused_and_recorded(desk):
     it, reply = commit_acked_by_the_dead(desk, Decider)
     assert reply.answers == [STALE]
     assert it.ledger.samples_done() == (0, 0)
-    assert "acked by server incarnations [1, 1]" in it.records(Refusal)[-1].reason
+    assert "acked by server incarnations [1, 1]" in it.records(CommitRefused)[-1].reason
 
 
 def test_without_the_incarnations_samples_count_that_no_server_holds(desk):

@@ -7,27 +7,24 @@ import math
 import pytest
 
 from rover_bus.events.checkpoint_facts import (
+    CheckpointFailed,
+    CheckpointOpened,
+    CheckpointSearchOrdered,
+    CheckpointStaged,
+    CheckpointSuperseded,
     HostPartDigested,
     HostPartFailed,
     HostPartMirrored,
     HostStorageSearched,
+    PartStaged,
     ServerRestored,
 )
 from rover_bus.events.checkpoints import PartReport, RestoreReport
-from rover_bus.events.cut_log import CutFailed, CutOpened, CutStaged, CutSuperseded, PartAsked, Restored
-from rover_bus.events.facts import HostLeft, JobStopRequested
+from rover_bus.events.facts import EpochOpened, HostLeft, JobEnded, JobStopRequested
 from rover_bus.events.job import CheckpointSpec, Dataset
-from rover_bus.events.log import (
-    Committed,
-    Ended,
-    EpochBegun,
-    Granted,
-    Rewound,
-)
+from rover_bus.events.log import Committed, Granted, PartAsked, Rewound
 from rover_bus.events.requests import HeartbeatRequest
-from rover_bus.events.search_log import SearchOrdered
 from rover_bus.master.cut import Cut, position, rewound
-from rover_bus.master.cut_publishing import PUBLISHERS
 from rover_bus.master.cutting import DIGEST_PATIENCE_S, PARITY_PATIENCE_S
 from rover_bus.master.ledger import Ledger
 from rover_bus.master.pacing import LEAST_S, MOST_S, interval_s, mean_time_between_losses_s
@@ -65,7 +62,9 @@ def rest(it, seconds):
 
 
 def stage(it, index, slots, cut, round=0):
-    report = PartReport(cut=cut, round=round, slots=slots)
+    known = it.state.cuts.get(cut)
+    identity = known.identity if known is not None else 0
+    report = PartReport(cut=cut, identity=identity, round=round, slots=slots)
     return it.ask(HeartbeatRequest(**it.who(index, "ps"), staged=report))
 
 
@@ -113,10 +112,10 @@ def test_losses_shorten_it_and_calm_training_lengthens_it():
 
 def test_nothing_committed_nothing_cut(it):
     rest(it, 2)
-    assert it.records(CutOpened) == []
+    assert it.records(CheckpointOpened) == []
     commit(it, 1)
     rest(it, 0.5)
-    assert len(it.records(CutOpened)) == 1
+    assert len(it.records(CheckpointOpened)) == 1
 
 
 def test_servers_are_told_to_fold_only_what_the_oldest_cut_holds_as_settled_too(it):
@@ -126,7 +125,7 @@ def test_servers_are_told_to_fold_only_what_the_oldest_cut_holds_as_settled_too(
     assert it.beat(0, role="ps").settled == (0, 3)
     rest(it, 1)
     take(it, 1)
-    assert len(it.records(CutOpened)) == 1
+    assert len(it.records(CheckpointOpened)) == 1
     commit(it, 4)
     assert it.beat(0, role="ps").settled == (0, 3)
     assert it.beat(0, it.requests).settled == (0, 0)  # a worker has no use for it
@@ -141,7 +140,7 @@ def test_with_parity_the_next_cut_waits_until_this_one_is_redundant_but_not_for_
     def cut(number, redundant):
         commit(it, 1)
         rest(it, 1)
-        assert it.records(CutOpened)[-1].cut == number
+        assert it.records(CheckpointOpened)[-1].cut == number
         take(it, number)
         for part in ("ps-0", "ps-1") if redundant else ():
             it.notice(
@@ -162,9 +161,9 @@ def test_with_parity_the_next_cut_waits_until_this_one_is_redundant_but_not_for_
     cut(3, redundant=False)
     commit(it, 1)
     rest(it, PARITY_PATIENCE_S - 2.5)
-    assert it.records(CutOpened)[-1].cut == 3
+    assert it.records(CheckpointOpened)[-1].cut == 3
     rest(it, 3)
-    assert it.records(CutOpened)[-1].cut == 4
+    assert it.records(CheckpointOpened)[-1].cut == 4
 
 
 # -- P9, P10 -----------------------------------------------------------------------------------------------------------------
@@ -174,9 +173,9 @@ def test_a_cut_is_complete_when_its_parts_cover_every_slot(it):
     commit(it, 1)
     rest(it, 1)
     stage(it, 0, [(0, 2048)], 1)
-    assert it.records(CutStaged) == []
+    assert it.records(CheckpointStaged) == []
     stage(it, 1, [(2048, 4096)], 1)
-    assert len(it.records(CutStaged)) == 1
+    assert len(it.records(CheckpointStaged)) == 1
 
 
 def test_p10_the_owner_of_a_missing_slot_is_asked_once_more(it):
@@ -185,22 +184,23 @@ def test_p10_the_owner_of_a_missing_slot_is_asked_once_more(it):
     rest(it, 1)
     stage(it, 0, [(0, 2040)], 1)
     reply = stage(it, 1, [(2048, 4096)], 1)
-    assert it.records(CutStaged) == []
+    assert it.records(CheckpointStaged) == []
     assert [(record.index, record.round) for record in it.records(PartAsked)] == [(0, 1)]
     assert reply.cut.round == -1
     assert it.beat(0, role="ps").cut.round == 1
     stage(it, 0, [(0, 2048)], 1, round=1)
-    assert len(it.records(CutStaged)) == 1
+    assert len(it.records(CheckpointStaged)) == 1
 
 
 def test_a_part_that_cannot_be_staged_ends_its_cut_by_name_unless_it_is_tried_again(it):
     commit(it, 1)
     rest(it, 1)
     for again in (True, False):
-        report = PartReport(cut=1, problem="a slot needs 9 MiB", again=again)
+        identity = it.state.cuts[1].identity
+        report = PartReport(cut=1, identity=identity, problem="a slot needs 9 MiB", again=again)
         it.ask(HeartbeatRequest(**it.who(1, "ps"), staged=report))
-        assert bool(it.records(CutFailed)) != again
-    assert it.records(CutFailed)[0].reason == "ps-1.1: a slot needs 9 MiB"
+        assert bool(it.records(CheckpointFailed)) != again
+    assert it.records(CheckpointFailed)[0].reason == "ps-1.1: a slot needs 9 MiB"
 
 
 def test_a_part_of_another_cut_or_round_changes_nothing(it):
@@ -244,7 +244,9 @@ def test_a_cut_newer_than_the_one_gone_back_to_is_over(it):
     stage(it, 0, HALF[0], 2)
     before = it.state.cuts[2].samples
     it.exit(it.planned("ps", 1))
-    assert [(record.cut, "went back" in record.reason) for record in it.records(CutFailed)] == [(2, True)]
+    assert [(record.cut, "went back" in record.reason) for record in it.records(CheckpointFailed)] == [
+        (2, True)
+    ]
     assert it.ledger.samples_done()[0] < before
     assert list(it.state.cuts) == [1]
 
@@ -263,7 +265,7 @@ def test_an_incomplete_cut_serves_when_it_has_the_slots_that_are_lost(it):
 def test_p01_batches_of_a_stream_keep_their_records_over_a_rewind():
     """Servers may hold batches that were granted since the cut: granted again with other records, those would be lost."""
     ledger = Ledger(Dataset(records=0, batch_size=10, partitions=["p"]))
-    ledger.begin_epoch(EpochBegun(epoch=0))
+    ledger.begin_epoch(EpochOpened(epoch=0))
     ledger.admit(0, 1)
 
     def train(first, count, offset, commits=True):
@@ -302,7 +304,7 @@ def test_without_a_cut_the_job_begins_again_from_nothing(it):
     commit(it, 2)
     it.exit(it.planned("ps", 0))
     assert not it.records(Rewound), "first storage is looked at"
-    asked = it.records(SearchOrdered)[-1]
+    asked = it.records(CheckpointSearchOrdered)[-1]
     it.notice(HostStorageSearched(host=asked.host, job="j", uid=it.state.uid, search=asked.search))
     assert it.records(Rewound)[-1].cut == 0
     assert it.records(Rewound)[-1].samples_again == 20
@@ -334,7 +336,7 @@ def test_p12_a_cut_is_complete_when_each_of_its_parts_has_digests(it):
     commit(it, 1)
     rest(it, 1)
     take(it, 1, digested=False)
-    assert len(it.records(CutStaged)) == 1
+    assert len(it.records(CheckpointStaged)) == 1
     assert completes(it) == 0
     digest(it, 1, "ps-0")
     assert completes(it) == 0
@@ -380,7 +382,7 @@ def test_p12_a_part_that_is_staged_once_more_needs_digests_of_its_own(it):
     stage(it, 1, [(2048, 4096)], 1)
     digest(it, 1, "ps-1")
     stage(it, 0, [(0, 2048)], 1, round=1)
-    assert len(it.records(CutStaged)) == 1
+    assert len(it.records(CheckpointStaged)) == 1
     assert completes(it) == 0
     digest(it, 1, "ps-0")
     assert completes(it) == 1
@@ -397,7 +399,7 @@ def test_p12_damage_that_is_found_while_a_part_is_digested_ends_its_cut_and_the_
     take(it, 2, digested=False)
     named = {"host": "h", "job": "j", "uid": it.state.uid, "cut": 2, "generation": 0, "part": "ps-0"}
     it.notice(HostPartFailed(**named, step="digest", reason="bytes 0 to 9 of 0.0 are not what was written"))
-    assert "bytes 0 to 9 of 0.0" in it.records(CutFailed)[-1].reason
+    assert "bytes 0 to 9 of 0.0" in it.records(CheckpointFailed)[-1].reason
     it.exit(it.planned("ps", 0))
     assert it.records(Rewound)[-1].cut == 1
 
@@ -421,10 +423,24 @@ def test_p12_a_server_that_finds_no_source_of_the_newest_cut_goes_back_to_the_on
     it.join("ps", 0)
     done = RestoreReport(cut=1, source="memory", rows=7, refused=["memory: bytes 0 to 9 of 0.0"])
     it.ask(HeartbeatRequest(**it.who(0, "ps"), restored=done))
-    [record] = it.records(Restored)
-    [told] = PUBLISHERS[Restored]("j", record, it.state, 1)
-    assert isinstance(told, ServerRestored)
-    assert (told.cut, told.samples_again, told.refused) == (1, 50, ["memory: bytes 0 to 9 of 0.0"])
+    [record] = it.records(ServerRestored)
+    assert (record.cut, record.samples_again, record.refused) == (1, 50, ["memory: bytes 0 to 9 of 0.0"])
+
+
+def test_p21_a_part_of_a_cut_that_the_log_has_lost_is_not_taken_for_the_one_of_the_same_number(it):
+    """The power fails: cut 1 is forgotten, more is trained, cut 1 opens anew. What servers staged lacks what was trained since."""
+    commit(it, 1)
+    rest(it, 1)
+    forgotten = it.state.cuts[1].identity
+    it.state.cuts.clear()
+    it.state.last_cut = 0
+    commit(it, 2)
+    rest(it, 1)
+    assert it.state.cuts[1].identity != forgotten
+    report = PartReport(cut=1, identity=forgotten, slots=HALF[0])
+    reply = it.ask(HeartbeatRequest(**it.who(0, "ps"), staged=report))
+    assert it.records(PartStaged) == []
+    assert (reply.cut.cut, reply.cut.identity) == (1, it.state.cuts[1].identity)
 
 
 # -- ends --------------------------------------------------------------------------------------------------------------------
@@ -435,7 +451,7 @@ def test_s23_a_cut_that_could_not_be_stored_ends_by_name_and_still_serves_from_m
     rest(it, 1)
     take(it, 1)
     it.notice(HostLeft(host="h"))
-    assert [record.cut for record in it.records(CutFailed)] == [1]
+    assert [record.cut for record in it.records(CheckpointFailed)] == [1]
     it.exit(it.planned("ps", 0))
     assert it.records(Rewound)[-1].cut == 1
 
@@ -447,8 +463,8 @@ def test_s23_at_the_end_no_cut_is_left_without_a_word(it):
     commit(it, 2)
     rest(it, 2)
     it.notice(JobStopRequested(job="j", mode="cancel"))
-    assert len(it.records(Ended)) == 1
-    assert [record.cut for record in it.records(CutSuperseded)] == [1, 2]
+    assert len(it.records(JobEnded)) == 1
+    assert [record.cut for record in it.records(CheckpointSuperseded)] == [1, 2]
 
 
 def test_servers_that_do_not_stage_in_time_are_named(it):
@@ -456,4 +472,4 @@ def test_servers_that_do_not_stage_in_time_are_named(it):
     rest(it, 1)
     stage(it, 0, HALF[0], 1)
     rest(it, 130)
-    assert "ps-1 did not stage in time" in it.records(CutFailed)[0].reason
+    assert "ps-1 did not stage in time" in it.records(CheckpointFailed)[0].reason

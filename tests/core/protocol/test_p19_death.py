@@ -6,10 +6,10 @@ import msgspec
 import pytest
 
 from rover_bus.client.worker import Worker
-from rover_bus.events.facts import HostExited, PlanProposed
+from rover_bus.events.facts import HostExited, MemberLost, MembersDesired, PlanProposed
 from rover_bus.events.identity import Member
 from rover_bus.events.job import Dataset
-from rover_bus.events.log import Granted, Lost, MembersPlanned
+from rover_bus.events.log import Granted
 from rover_bus.events.requests import JoinReply, JoinRequest, LeaseReply, LeaseRequest, RegisterReply
 from rover_bus.master.decider import Decider
 from rover_bus.master.inputs import BusLost, BusRegained, Noticed
@@ -38,7 +38,7 @@ def lost_members(desk, watch_type, asleep_s=0.0, outage_s=0.0):
         it.tick(outage_s)
         it.decide(BusRegained())
     it.tick(0.5)
-    return [str(record.member) for record in it.records(Lost)]
+    return [str(record.member) for record in it.records(MemberLost)]
 
 
 def test_a_masters_own_pause_is_nobodys_silence(desk):
@@ -61,9 +61,9 @@ def test_three_silent_intervals_of_a_waking_master_are_death_and_two_are_not(des
     it = desk(workers=2)
     it.tick(2.9)
     it.beat(1)
-    assert it.records(Lost) == []
+    assert it.records(MemberLost) == []
     it.tick(0.5)
-    assert [str(record.member) for record in it.records(Lost)] == ["worker-0.1"]
+    assert [str(record.member) for record in it.records(MemberLost)] == ["worker-0.1"]
 
 
 def test_whoever_is_lost_is_not_waited_for_and_whoever_left_is(desk):
@@ -73,7 +73,7 @@ def test_whoever_is_lost_is_not_waited_for_and_whoever_left_is(desk):
     it.beat(1)
     it.tick(0.5)
     it.leave(1)
-    plan = it.records(MembersPlanned)[-1]
+    plan = it.records(MembersDesired)[-1]
     assert [(str(each.member), each.after_loss) for each in plan.members] == [
         ("worker-0.2", True),
         ("worker-1.2", False),
@@ -82,7 +82,7 @@ def test_whoever_is_lost_is_not_waited_for_and_whoever_left_is(desk):
     it.tick(10.0)
     slow = it.planned("worker", 0)
     it.notice(PlanProposed(job="j", plan=2, workers=2, servers=0, hosts=["h"], replaces=[slow]))
-    [replaced] = [each for each in it.records(MembersPlanned)[-1].members if each.member.place == slow.place]
+    [replaced] = [each for each in it.records(MembersDesired)[-1].members if each.member.place == slow.place]
     assert (replaced.member.incarnation, replaced.after_loss) == (slow.incarnation + 1, False), (
         "slow, not lost"
     )
@@ -103,7 +103,7 @@ def exit_heard_twice(desk, decider_type):
     it.exit(dead)
     it.join("worker", 0)
     it.exit(dead)
-    return [str(record.member) for record in it.records(Lost)], sorted(
+    return [str(record.member) for record in it.records(MemberLost)], sorted(
         map(str, (x.member for x in it.state.workers()))
     )
 
@@ -128,7 +128,7 @@ def test_a_grant_in_the_log_bears_no_time(desk):
         if "time" in name or name.endswith(("_s", "_ms", "deadline"))
     }
     successor.tick(1.0)
-    assert successor.records(Lost) == []
+    assert successor.records(MemberLost) == []
     assert successor.beat(0, 1, progress=[(lease.tokens[0], 4)]).answers == [0]
 
 

@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from rover_bus.events.facts import HostExited
-from rover_bus.events.log import Ended, MembersPlanned, Rewound
+from rover_bus.events.facts import HostExited, JobEnded, MembersDesired
+from rover_bus.events.log import Rewound
 from rover_bus.master.decider import Decider
 from rover_bus.master.inputs import Noticed
 from rover_bus.master.planning import Commands, replace_members
@@ -38,7 +38,7 @@ def loses_a_server(desk, policy, decider_type=Decider):
 
 def test_by_default_the_job_ends_by_name(desk):
     it = loses_a_server(desk, "fail")
-    [end] = it.records(Ended)
+    [end] = it.records(JobEnded)
     assert (end.state, end.reason) == ("failed", "server_lost")
     assert "ps-1.1" in end.detail
 
@@ -77,7 +77,7 @@ def test_a_server_lost_after_the_workers_left_brings_them_back(desk):
     assert not [p for p in it.state.planned.values() if p.member.role == "worker"]
     it.decider.restore(it.decider.dump())  # a snapshot must know of those who are done
     it.exit(it.planned("ps", 0))
-    assert {str(p.member) for p in it.records(MembersPlanned)[-1].members} == {"ps-0.2", "worker-0.2"}
+    assert {str(p.member) for p in it.records(MembersDesired)[-1].members} == {"ps-0.2", "worker-0.2"}
     it.join("ps", 0)
     it.join("worker", 0)
     assert it.lease(0, 1, servers=(2,)).firsts == [0]
@@ -88,7 +88,7 @@ def test_a_new_plan_forgets_the_places_that_were_done(desk):
     leave_when_done(it)
     assert set(it.state.dropped) == {"worker-0"}
     assert set(it.take_over().state.dropped) == {"worker-0"}
-    it.decider.evolve(MembersPlanned(plan=9, workers=0, servers=0, members=[], proposal=2))
+    it.decider.evolve(MembersDesired(plan=9, members=[], proposal=2))
     assert set(it.state.dropped) == set()
 
 

@@ -22,7 +22,8 @@ from rover_bus.ps import snapshots, spec
 from rover_bus.ps.core import ServerCore
 from rover_bus.ps.flash_memory import FlashMemory
 from rover_bus.ps.routing import divide_slots, owned_slots
-from rover_bus.ps.staging import FoundPart, NotPrepared, Stager, assemble
+from rover_bus.ps.simulated_memory import SharedMemory, SimulatedMemory
+from rover_bus.ps.staging import FoundPart, NotPrepared, PartMissing, Stager, assemble
 from rover_bus.ps.store import BatchKey
 
 TABLES = (
@@ -74,6 +75,25 @@ def found(core):
     """What a reader gets of a part: copies."""
     taken = core.snapshot()
     return FoundPart({name: array.copy() for name, array in taken.arrays.items()}, taken.extra, "memory")
+
+
+def test_p21_a_part_of_another_cut_of_the_same_number_is_not_believed(trained):
+    [core] = trained(1).cores.values()
+    taken = core.snapshot(identity=5)
+    part = FoundPart(dict(taken.arrays), taken.extra, "memory")
+    slots = np.arange(4096)
+    assert assemble([part], msgspec.structs.replace(ORDER, identity=5), slots)
+    with pytest.raises(PartMissing, match="which the log has lost"):
+        assemble([part], msgspec.structs.replace(ORDER, identity=6), slots)
+
+
+def test_p21_a_cut_of_the_same_number_at_another_place_in_the_data_is_staged_anew(trained):
+    [core] = trained(1).cores.values()
+    stager = Stager(SimulatedMemory(SharedMemory(), 0), lambda: 0.0)
+    order = CutOrder(cut=1, identity=5)
+    stager.stage(core, order)
+    assert not stager.is_due(order)
+    assert stager.is_due(CutOrder(cut=1, identity=6))
 
 
 def sums(*all_tables):

@@ -18,10 +18,10 @@ from rover_bus.cli.decode import describe
 from rover_bus.events import subjects
 from rover_bus.events.codec import MAX_BODY_BYTES, decode, decode_any, encode, type_of
 from rover_bus.events.errors import BadMessage
-from rover_bus.events.facts import HostExited, JobStopRequested, JobSubmitted, PlanProposed
+from rover_bus.events.facts import HostExited, JobStopRequested, JobSubmitted, MasterElected, PlanProposed
 from rover_bus.events.identity import Exit, Member
 from rover_bus.events.job import Dataset, DataSpec, JobSpec
-from rover_bus.events.log import Committed, Granted, LogBatch, TermBegun
+from rover_bus.events.log import Committed, Granted, LogBatch
 from rover_bus.events.requests import (
     METHODS,
     ElectRequest,
@@ -69,7 +69,7 @@ FACTS_OF_OTHERS = [
     HostExited(host="h", job="j", member=Member("worker", 7, 3), exit=Exit(reason="killed")),
 ]
 RECORDS = [
-    TermBegun(term=1, holder="m"),
+    MasterElected(term=1, holder="m"),
     Granted(worker=0, incarnation=1, request=1, first_token=1, firsts=[0], counts=[2]),
     Committed(worker=0, incarnation=1, request=1, tokens=[1], uptos=[2]),
 ]

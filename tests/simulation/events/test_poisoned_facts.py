@@ -14,12 +14,13 @@ from rover_bus.events.facts import (
     HostRegistered,
     JobStopRequested,
     JobSubmitted,
+    MasterElected,
     PlanModeSet,
     PlanProposed,
     QuotaSet,
 )
 from rover_bus.events.identity import HostCapacity
-from rover_bus.events.log import ModeFixed, StopAsked, TermBegun
+from rover_bus.events.log import ModeFixed, StopAsked
 from rover_bus.events.memory_broker import MemoryBroker
 from rover_bus.events.memory_links import Faults
 from rover_bus.master.inputs import Noticed
@@ -96,7 +97,7 @@ def test_a_standby_that_only_followed_the_log_knows_the_count(stage):
         await it.publish(PlanModeSet(job="j", mode="approve"))
         await it.publish(JobStopRequested(job="j", mode="cancel"))
         await it.until(lambda: it.records(StopAsked))
-        return len(it.records(TermBegun)), sum(task.done() for task in it.tasks.values())
+        return len(it.records(MasterElected)), sum(task.done() for task in it.tasks.values())
 
     assert stage(scenario) == (4, 3)
 

@@ -9,7 +9,7 @@ from rover_bus.events.codec import decode
 from rover_bus.events.errors import BusError
 from rover_bus.events.facts import HostRegistered, JobSubmitted, MasterElected, PlanProposed, PlanRefused
 from rover_bus.events.identity import HostCapacity
-from rover_bus.events.log import Granted, TermBegun
+from rover_bus.events.log import Granted
 from rover_bus.events.memory_broker import MemoryBroker
 from rover_bus.events.memory_links import CALM, Faults
 from rover_bus.events.requests import LeaseReply
@@ -89,7 +89,7 @@ def test_of_three_standbys_one_leads_and_the_others_stand_by(stage):
             [successor] = leading()
             leaders.append(successor)
         assert not it.ends
-        return leaders, [record.term for record in it.records(TermBegun)]
+        return leaders, [record.term for record in it.records(MasterElected)]
 
     leaders, terms = stage(scenario)
     assert sorted(leaders) == ["m0", "m1", "m2", "m3"]

@@ -6,11 +6,11 @@ import asyncio
 
 import pytest
 
-from rover_bus.events.checkpoint_facts import HostPartMirrored
+from rover_bus.events.checkpoint_facts import CheckpointOpened, HostPartMirrored
 from rover_bus.events.checkpoints import PartReport
-from rover_bus.events.cut_log import CutOpened
+from rover_bus.events.facts import MemberLost, MembersDisplaced
 from rover_bus.events.job import CheckpointSpec
-from rover_bus.events.log import HostLost, Lost, Rewound
+from rover_bus.events.log import Rewound
 from rover_bus.events.requests import HeartbeatRequest
 from rover_bus.master import lifecycle
 
@@ -21,11 +21,13 @@ OWN_HOSTS = {0: "h", 1: "g", 2: "h", 3: "g"}  # as a plan spreads four servers o
 async def commit_and_stage(it, worker, servers):
     progress = await worker.lease()
     await worker.beat([(progress.tokens[0], progress.firsts[0] + 1)], held=progress.tokens)
-    await it.until(lambda: it.records(CutOpened))
+    await it.until(lambda: it.records(CheckpointOpened))
     share = SLOTS // len(servers)
     for index, server in enumerate(servers):
         slots = [(index * share, (index + 1) * share)]
-        await server.master.ask(HeartbeatRequest(**server.who, staged=PartReport(cut=1, slots=slots)))
+        asked = await server.master.ask(HeartbeatRequest(**server.who))
+        report = PartReport(cut=1, identity=asked.cut.identity, slots=slots)
+        await server.master.ask(HeartbeatRequest(**server.who, staged=report))
         other = "h" if server.host == "g" else "g"
         held = HostPartMirrored(
             host=other, job="j", uid="0123456789ab", cut=1, generation=0, part=f"ps-{index}", of=server.host
@@ -52,8 +54,8 @@ def lost_together(stage, silent, **spec):
         living = [server for index, server in enumerate(servers) if index not in silent]
         await beat_for(4.0, [worker, *living])
         planned = [str(each.member) for _, each in sorted(it.deciders["m0"].state.planned.items())]
-        lost = [str(record.member) for record in it.records(Lost)]
-        return [record.host for record in it.records(HostLost)], lost, it.records(Rewound), planned
+        lost = [str(record.member) for record in it.records(MemberLost)]
+        return [record.host for record in it.records(MembersDisplaced)], lost, it.records(Rewound), planned
 
     return stage(
         scenario,
@@ -80,7 +82,8 @@ def test_servers_that_fall_silent_together_on_hosts_that_live_go_back_by_one_rew
     assert not hosts
     assert lost == ["ps-1.1", "ps-2.1"]
     assert (rewind.cut, rewind.servers) == (1, [1, 2])
-    assert "ps-1.1, ps-2.1 are gone with their parts of the model" in rewind.reason
+    gone = "ps-1.1, ps-2.1 (silent: three heartbeats missed) are gone with their parts of the model"
+    assert gone in rewind.reason
     assert planned == ["ps-0.1", "ps-1.2", "ps-2.2", "ps-3.1", "worker-0.1"]
 
 

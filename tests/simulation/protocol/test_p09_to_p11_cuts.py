@@ -20,6 +20,7 @@ from rover_bus.master.service import ServedDecider, build_master
 from rover_bus.ps.core import ServerCore
 from rover_bus.ps.service import AGAIN_S
 from rover_bus.ps.simulated_memory import SimulatedMemory
+from rover_bus.ps.snapshots import describe
 from rover_bus.ps.store import BatchKey
 from rover_bus.simulation.history import live
 from rover_bus.simulation.plan import Blow, Plan
@@ -125,14 +126,15 @@ def test_with_the_generation_in_what_dedupes_survivors_apply_twice():
 
 
 class OneCutEarly(SimulatedMemory):
-    """P9: a part may be taken at any later moment than the opening of its cut, not at an earlier one."""
+    """P9: a part may be taken at any later moment than its cut opens, not at an earlier one, whatever identity it bears."""
 
     early = None
 
     def save(self, snapshot, order):
         copied = snapshot._replace(arrays={name: array.copy() for name, array in snapshot.arrays.items()})
         self.early, taken = copied, self.early or copied
-        return super().save(taken, order)
+        described = msgspec.structs.replace(describe(taken.extra), identity=order.identity)
+        return super().save(taken._replace(extra=msgspec.msgpack.encode(described)), order)
 
 
 def test_a_part_taken_before_its_cut_opened_lacks_what_was_committed_since():

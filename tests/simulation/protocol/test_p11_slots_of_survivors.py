@@ -13,8 +13,8 @@ import random
 import pytest
 
 from rover_bus.events.errors import RoverError
+from rover_bus.events.facts import SlotsMoved
 from rover_bus.events.identity import Member
-from rover_bus.events.log import MoveEnded
 from rover_bus.events.memory_broker import MemoryBroker
 from rover_bus.events.memory_links import CALM, Faults
 from rover_bus.master.service import ServedDecider, build_master
@@ -43,8 +43,8 @@ class Striker:
             0  # restores that found no digests yet, or nothing: the job goes back once more, to a cut before
         )
 
-    def note(self, record: MoveEnded) -> None:
-        if not record.done or record.move in self.seen:
+    def note(self, record: SlotsMoved) -> None:
+        if record.move in self.seen:
             return
         self.seen.add(record.move)
         if len(self.killed) >= MOST_STRIKES or self.chance.random() < 0.4:
@@ -78,7 +78,7 @@ class Striker:
         class Watched(ServedDecider):
             def evolve(self, record):
                 super().evolve(record)
-                if isinstance(record, MoveEnded):
+                if isinstance(record, SlotsMoved):
                     striker.note(record)
 
         class Host(SimulatedHost):

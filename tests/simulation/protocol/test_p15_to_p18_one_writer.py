@@ -13,6 +13,7 @@ from rover_bus.events.errors import BusError
 from rover_bus.events.facts import (
     HostExited,
     JobFact,
+    JobPaused,
     JobPauseRequested,
     MasterElected,
     MemberLeft,
@@ -22,7 +23,7 @@ from rover_bus.events.facts import (
 from rover_bus.events.identity import Exit, Member
 from rover_bus.events.journal import Journal
 from rover_bus.events.leadership import Deposed, Leadership
-from rover_bus.events.log import Granted, Lost, PauseSet
+from rover_bus.events.log import Granted
 from rover_bus.events.memory_bus import MAX_PAYLOAD_BYTES
 from rover_bus.events.memory_links import CALM, Faults
 from rover_bus.events.outbox import FactOut, Ready
@@ -348,7 +349,7 @@ def facts_across_a_take_over(stage, shell):
         gone = Member("worker", 0, 1)
         fact = HostExited(host="h", job="j", member=gone, exit=Exit(reason="killed"))
         await it.publish(fact, "rover.host.h.exited")
-        await it.until(lambda: it.records(Lost))
+        await it.until(lambda: it.records(MemberLost))
         it.kill("m0")
         await it.leads("m1")
         await asyncio.sleep(1.0)
@@ -386,7 +387,7 @@ class Stumbles(ServedDecider):
 
     def _steps(self, input, now):
         if isinstance(input, Noticed) and isinstance(input.fact, JobPauseRequested):
-            yield PauseSet(paused=True, workers=1)
+            yield JobPaused(workers=1)
             raise ValueError("a fault of ours")
         return (yield from super()._steps(input, now))
 
@@ -400,7 +401,7 @@ def test_nothing_is_decided_any_more_on_a_state_that_no_log_holds(stage):
         await it.publish(JobPauseRequested(job="j"))
         await it.until(it.tasks["m0"].done)
         await it.leads("m1")
-        await it.until(lambda: it.records(PauseSet))
+        await it.until(lambda: it.records(JobPaused))
         await worker.beat()
         return it.tasks["m0"].exception(), [batch.holder for batch in it.batches() if _pauses(batch)]
 
@@ -411,7 +412,7 @@ def test_nothing_is_decided_any_more_on_a_state_that_no_log_holds(stage):
 
 
 def _pauses(batch):
-    return any(isinstance(record, PauseSet) for record in batch.records)
+    return any(isinstance(record, JobPaused) for record in batch.records)
 
 
 # -- what no batch can hold ------------------------------------------------------------------------------------------------------
@@ -458,7 +459,7 @@ def test_so_is_a_fact_passed_over_that_is_too_large(stage):
         worker = await it.worker()
         await it.publish(JobPauseRequested(job="j", reason="x" * (MAX_PAYLOAD_BYTES - 1000)))
         await it.publish(JobPauseRequested(job="j"))
-        await it.until(lambda: it.records(PauseSet))
+        await it.until(lambda: it.records(JobPaused))
         await worker.lease()
         return it.shells["m0"].bad_messages, it.ends
 

@@ -14,6 +14,7 @@ from rover_bus.events.facts import (
     HostExited,
     HostRegistered,
     JobEnded,
+    JobPaused,
     JobPauseRequested,
     JobResumed,
     JobResumeRequested,
@@ -24,7 +25,7 @@ from rover_bus.events.facts import (
 from rover_bus.events.identity import Exit, HostCapacity, Member
 from rover_bus.events.journal import Journal, LogDamaged, SnapshotReader, snapshot_chunks
 from rover_bus.events.leadership import Deposed, Leadership
-from rover_bus.events.log import Granted, LogBatch, PauseSet, Rewound, SnapshotChunk
+from rover_bus.events.log import Granted, LogBatch, Rewound, SnapshotChunk
 from rover_bus.events.memory_broker import MemoryBroker
 from rover_bus.events.memory_links import Faults
 from rover_bus.events.outbox import FactOut, Outbox
@@ -568,7 +569,7 @@ def leader_that_heard_what_is_lost(stage, shell):
         if "m0" in it.ends:
             it.master("m1", shell)
             await asyncio.sleep(5.0)
-        return it.records(PauseSet)
+        return it.records(JobPaused)
 
     return stage(scenario, leases={"heartbeat_s": 1000.0})
 

@@ -12,10 +12,10 @@ import pytest
 
 from rover_bus.events.codec import MAX_BODY_BYTES, encode
 from rover_bus.events.errors import BadMessage
-from rover_bus.events.facts import LedgerRewound
+from rover_bus.events.facts import EpochOpened, LedgerRewound
 from rover_bus.events.job import Dataset
 from rover_bus.events.journal import MAX_APPEND_BYTES, PieceReader, record_pieces
-from rover_bus.events.log import EpochBegun, RecordPiece, Rewound
+from rover_bus.events.log import RecordPiece, Rewound
 from rover_bus.events.memory_broker import MemoryBroker
 from rover_bus.events.memory_links import Faults
 from rover_bus.events.shell import Shell
@@ -30,7 +30,7 @@ BATCH = 10
 def riddled(generation: int = 1) -> dict[str, object]:
     """The ledger of an epoch of which every second batch is committed."""
     ledger = Ledger(Dataset(records=2 * HOLES * BATCH, batch_size=BATCH, epochs=1), generation)
-    ledger.begin_epoch(EpochBegun(epoch=0))
+    ledger.begin_epoch(EpochOpened(epoch=0))
     committed = [(at, at + 1) for at in range(0, 2 * HOLES, 2)]
     returned = [(at + 1, at + 2) for at in range(0, 2 * HOLES, 2)]
     return ledger.dump() | {"frontier": 2 * HOLES, "done": committed, "returned": returned}

@@ -148,7 +148,7 @@ async def beats_after_news():
                 await asyncio.sleep(0.001)
             before = beats.count
             if news:
-                fact = RolloutOpened(job="j", rollout=1, slots=1)
+                fact = RolloutOpened(job="j", rollout=1, goal=[], slots=1)
                 await bus.append(FACTS, subjects.job_fact("j", fact.kind()), encode(fact))
             await asyncio.sleep(0.05)
             found.append(beats.count - before)

@@ -29,7 +29,7 @@ from rover_bus.events.facts import (
 )
 from rover_bus.events.identity import Exit, Member
 from rover_bus.events.job import Dataset
-from rover_bus.events.log import Granted, Lost
+from rover_bus.events.log import Granted
 from rover_bus.events.memory_links import CALM
 from rover_bus.events.requests import (
     OK,
@@ -269,11 +269,11 @@ def test_s19_a_host_that_dies_without_a_word_is_known_in_three_heartbeats(stage)
         silent, other = await it.worker(0), await it.worker(1)
         lease = await silent.lease()
         died, heartbeat_s = loop.time(), it.spec.leases.heartbeat_s
-        while not it.records(Lost):
+        while not it.records(MemberLost):
             await other.beat()
             await asyncio.sleep(0.1)
         known_s = loop.time() - died
-        return known_s / heartbeat_s, lease.firsts, (await other.lease()).firsts, it.records(Lost)
+        return known_s / heartbeat_s, lease.firsts, (await other.lease()).firsts, it.records(MemberLost)
 
     heartbeats, first, again, lost = stage(scenario, workers=2)
     assert 3.0 <= heartbeats <= 3.5
