@@ -32,16 +32,19 @@ class Endings:
         self._host, self._address, self._on_error = host, address, on_error
         self._waiting: deque[HostServiceEnded] = deque(maxlen=MOST_WAITING)
         self._wake, self._over = threading.Event(), threading.Event()
-        self._thread = threading.Thread(target=self._tell_for_ever, name="rover-endings", daemon=True)
+        self._thread: threading.Thread | None = None
 
     def start(self) -> None:
+        self._over.clear()
+        self._thread = threading.Thread(target=self._tell_for_ever, name="rover-endings", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
         self._over.set()
         self._wake.set()
-        if self._thread.is_alive():
+        if self._thread:
             self._thread.join(LEAVE_S)
+            self._thread = None
 
     def note(self, service: str, pid: int, exit: Exit, ran_s: float) -> None:
         """A service has ended; returns at once."""

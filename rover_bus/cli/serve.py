@@ -39,6 +39,7 @@ from rover_bus.events.shell import Shell
 from rover_bus.events.streams import BUCKETS, KEEP_LOG, STREAMS
 
 REACH_BROKER_S = 60.0
+SPOKEN = {"brain": "a Brain", "daemon": "a daemon", "master": "a master", "ps": "a parameter server"}
 log = logging.getLogger("rover.serve")
 
 
@@ -74,7 +75,7 @@ def main(arguments: list[str] | None = None) -> int:
     _configure_logs(settings)
     faulthandler.enable()  # a crash inside (SIGBUS, SIGSEGV) leaves its lines on stderr, and these go into the event
     try:
-        check_open_files(f"a {settings.role}")
+        check_open_files(SPOKEN[settings.role])
         _run(_serve(settings))
     except RoverError as error:
         log.error("%s", error)

@@ -73,7 +73,7 @@ class Journal:
         self.decided = (
             0,
             0,
-        )  # term and sequence of the last batch with records that are whole: where facts come from
+        )  # term and sequence of the last batch that made records whole: facts come from such
         self.log_bytes = 0  # of all batches so far, those that are purged included
         self.is_whole = True  # the first batch that was read is the first that was ever written
         self.batches_since_snapshot = 0
@@ -207,8 +207,10 @@ class Journal:
 
     def fit(self, records: Sequence[Record]) -> list[Append]:
         """Cut records into appends that each fit one message of the broker; a record that fits none is stored in pieces."""
-        if len(records) < 2 or len(self._encode(records)) <= MAX_APPEND_BYTES:
+        if len(records) < 2:
             return self.fit_together(records)
+        if len(self._encode(records)) <= MAX_APPEND_BYTES:
+            return [Append(records, records)]
         middle = len(records) // 2
         return [*self.fit(records[:middle]), *self.fit(records[middle:])]
 
@@ -433,7 +435,7 @@ class PieceReader:
 
 
 def record_pieces(whole: bytes, chunk_bytes: int = CHUNK_BYTES) -> list[RecordPiece]:
-    """Cut an encoded batch, whose one record no message holds, into records."""
+    """Cut an encoded batch that no message holds into records."""
     return [
         RecordPiece(index=index, count=count, data=data, digest=digest)
         for index, count, data, digest in _cut(whole, chunk_bytes)

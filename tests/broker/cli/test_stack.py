@@ -439,7 +439,7 @@ def test_too_few_files_are_said_in_one_line_before_anything_starts(tmp_path: Pat
     ("command", "who"),
     [
         ("rover_bus.cli.serve daemon --url nats://127.0.0.1:9 --dir node", "a daemon"),
-        ("rover_bus.cli.serve brain --url nats://127.0.0.1:9", "a brain"),
+        ("rover_bus.cli.serve brain --url nats://127.0.0.1:9", "a Brain"),
         ("rover_bus.cli.entry run --plain job.toml", "a training program"),
         ("rover_bus.cli.entry run -- true", "a training program"),
     ],
