@@ -5,7 +5,8 @@ apart from nats_bus.py because a broker may just as well be somebody else's: eve
 
 In its directory: `secret` (0600, made once), `nats-server.conf` (0600: the secret stands there and never on a command line),
 `nats-server.log` (rotated by the server itself; opened anew when somebody moves or removes it), `nats-server.stderr` (a panic),
-`store/` (JetStream), `lock` (held by the running server itself, so that two never share a store), `port` (of last time).
+`store/` (JetStream), `lock` (held by the running server itself, so that two never share a store), `port` and `limit` (of last
+time).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
@@ -126,6 +128,7 @@ class EmbeddedBroker:
         self._max_memory_store_bytes = max_memory_store_bytes
         self._stderr_file = self.directory / "nats-server.stderr"
         self._port_file = self.directory / "port"
+        self._limit_file = self.directory / "limit"
         self._log = BrokerLog(self.log_file)
         self._process: subprocess.Popen[bytes] | None = None
         self._keeper: Thread | None = None
@@ -174,7 +177,7 @@ class EmbeddedBroker:
                 )
             self._log.begin()
             self._launch(lock.fileno())
-        self._port_file.write_text(f"{self.port}\n")
+        _write_down(self._port_file, f"{self.port}\n")
 
     def wait_until_it_answers(self, timeout_s: float = START_TIMEOUT_S) -> None:
         """Return when its port answers. Raises BrokerFailed; one that is late goes on starting."""
@@ -235,8 +238,9 @@ class EmbeddedBroker:
 
     def _launch(self, lock: int) -> None:
         configuration = self.directory / "nats-server.conf"
-        with open(os.open(configuration, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-            file.write(self._configuration())
+        _write_down(configuration, self._configuration())
+        if not self._max_file_store_bytes:
+            _write_down(self._limit_file, f"{self.store_limit_bytes()}\n")
         with open(self._stderr_file, "wb") as said:
             command = [str(self._binary), "-c", str(configuration)]
             self._process, self._keeper = _spawn(command, lock, said.fileno())
@@ -296,7 +300,19 @@ class EmbeddedBroker:
 
     def store_limit_bytes(self) -> int:
         """Return the most that the store may hold on disk."""
-        return self._max_file_store_bytes or self._share_of_disk()
+        return self._max_file_store_bytes or max(self._share_of_disk(), self._former_limit())
+
+    def _former_limit(self) -> int:
+        """Return the limit of last time, 0 where there was none or the disk is another.
+
+        Streams have reserved their room below it: under a lower one, after something else has filled the disk for a while, the
+        server refuses to declare any stream, and no service starts.
+        """
+        try:
+            limit = int(self._limit_file.read_text())
+            return limit if limit <= shutil.disk_usage(self.directory / "store").total else 0
+        except (OSError, ValueError):
+            return 0
 
     def _share_of_disk(self) -> int:
         """Return the bytes the store may grow to: a share of the disk, what it already holds included.
@@ -308,6 +324,15 @@ class EmbeddedBroker:
         store.mkdir(exist_ok=True)
         held = sum(file.stat().st_blocks * 512 for file in store.rglob("*") if file.is_file())
         return int(DISK_SHARE * (shutil.disk_usage(store).free + held))
+
+
+def _write_down(path: Path, text: str) -> None:
+    """Write a file for its owner alone, unless it says so already: on a full disk a broker starts as it did before."""
+    with suppress(OSError, ValueError):
+        if path.read_text() == text:
+            return
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        file.write(text)
 
 
 def describe_exit(code: int) -> str:

@@ -9,7 +9,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-WRITE_ERROR = b"critical write error"
+WRITE_ERRORS = (
+    b"critical write error",  # of a stream, once: the line may be lost, where the log lies on the disk that is full
+    b"no space left on device",  # and of each message that it takes no more
+)
 TAIL_BYTES = 2000
 TAIL_LINES = 4
 UNKNOWN, MISSING = 0, -1  # in place of an inode
@@ -64,7 +67,7 @@ class BrokerLog:
         self._offset += len(fresh)
         *lines, self._rest = (self._rest + fresh).split(b"\n")
         for line in lines:
-            if self.write_error is None and WRITE_ERROR in line:
+            if self.write_error is None and any(error in line.lower() for error in WRITE_ERRORS):
                 self.write_error = line.decode(errors="replace").strip()
 
 

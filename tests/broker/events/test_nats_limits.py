@@ -6,6 +6,7 @@ import asyncio
 import os
 import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from live_bus import JOB_LOG, come_true, connect, eventually
 from rover_bus.events.broker import EmbeddedBroker
 from rover_bus.events.errors import AccessDenied, BusError, BusTimeout, InputError, StreamFull
 from rover_bus.events.nats_bus import NatsBus
-from rover_bus.events.streams import FACTS, LOG
+from rover_bus.events.streams import BUCKETS, FACTS, LOG, STREAMS
 
 pytestmark = pytest.mark.broker
 
@@ -115,6 +116,31 @@ def test_a_disk_filled_by_others_times_appends_out_is_told_and_heals_with_room_a
         return len([1 async for _ in bus.read(LOG, JOB_LOG)])
 
     with EmbeddedBroker(small_disk.parent, max_file_store_bytes=1 << 30) as broker:
+        asyncio.run(program(broker))
+
+
+def test_a_broker_that_starts_while_its_disk_is_full_keeps_its_limit_and_its_streams_declared(
+    small_disk: Path,
+) -> None:
+    """Its limit was a share of what was free just then, below what its streams had reserved: no service could start any more."""
+    subprocess.run(["mount", "-o", "remount,size=120m", str(small_disk)], check=True)
+    ballast = small_disk / "ballast"
+
+    async def program(broker: EmbeddedBroker) -> None:
+        bus = await connect(broker)
+        limit = broker.store_limit_bytes()
+        await bus.append(LOG, JOB_LOG, b"x")
+        with suppress(OSError), ballast.open("wb", buffering=0) as file:
+            while True:
+                file.write(bytes(1 << 20))
+        broker.restart()
+        ballast.unlink()
+        await eventually(lambda: bus.ensure(STREAMS, BUCKETS))
+        assert broker.store_limit_bytes() == limit
+        await eventually(lambda: bus.append(LOG, JOB_LOG, b"y"))
+        await bus.close()
+
+    with EmbeddedBroker(small_disk / "broker") as broker:
         asyncio.run(program(broker))
 
 
