@@ -57,7 +57,7 @@ chaos: .venv/dev.stamp
 	$(BIN)/pytest tests/chaos --timeout=1800 $(ARGS)
 
 attack: .venv/dev.stamp
-	ROVER_ATTACK_SEEDS=$(or $(SEEDS),0..9) $(BIN)/pytest tests/chaos/attack --timeout=1800 $(ARGS)
+	PYTHONPATH=tests/rigs $(BIN)/python -m attack $(or $(SEEDS),0..9) $(ARGS)
 
 lint: .venv/dev.stamp
 	$(BIN)/ruff check .

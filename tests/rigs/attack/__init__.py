@@ -7,7 +7,8 @@
     blows.py     carries the blows out, and takes back what does not last
     judging.py   what each job came to, and what explains it
     play.py      one history from its first process to its last
+    __main__.py  many histories, several at once, and what was struck in all of them
 
-Run by tests/chaos/attack. Everything that can be decided is decided by the seed; what real processes make of it differs from run
-to run, so a finding is a seed and what was done, which is printed.
+Run by `make attack` and, two seeds of it, by tests/chaos/attack. Everything that can be decided is decided by the seed; what real
+processes make of it differs from run to run, so a finding is a seed and what was done, which is printed.
 """

@@ -11,6 +11,7 @@ import random
 import shutil
 import signal
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -19,6 +20,7 @@ from attack import damage, traffic
 from attack.drawing import Blow, JobShape
 from attack.site import Host, Site
 from rover_bus.events.errors import RoverError
+from rover_bus.flash.copies import copies_of
 from rover_bus.flash.digests import is_digested
 from rover_bus.flash.staged import find_staged
 from rover_bus.node.layout import MemberStatus
@@ -34,7 +36,7 @@ class Blows:
     def __init__(self, site: Site) -> None:
         self.site = site
         self.done: list[str] = []
-        self.struck: set[tuple[str, str]] = set()  # (act, job)
+        self.struck: Counter[tuple[str, str]] = Counter()  # by (act, job)
         self._began_s = time.monotonic()
         self._later: list[tuple[float, int, Callable[[], None]]] = []
 
@@ -70,7 +72,7 @@ class Blows:
         else:
             what = self._send(blow.act, job, chance)
         if what:
-            self.struck.add((blow.act, job.name))
+            self.struck[blow.act, job.name] += 1
             self.done.append(f"{blow.at_s:4.1f} s {blow.act} {what}")
 
     # -- processes -----------------------------------------------------------------------------------------------------
@@ -115,23 +117,32 @@ class Blows:
     def _hurt_memory(self, kind: str, job: JobShape, chance: random.Random) -> str:
         """Stop a server, damage what it staged and the daemon has digested, kill it: its successor opens it next."""
         found = [
-            (each, slots)
+            (each, below)
             for host in self.site.hosts
             for each in host.members(job.name, "ps")
-            if (slots := list((host.staged / each.uid).glob(f"ps-{each.member.index}.*.slot")))
+            if list((below := host.staged / each.uid).glob(f"ps-{each.member.index}.*.slot"))
         ]
         said = []
-        for each, slots in found if kind == "lose" else found and [chance.choice(found)]:
+        for each, below in found if kind == "lose" else found and [chance.choice(found)]:
             _send_signal(each.pid, signal.SIGSTOP)
             if kind == "lose":
-                shutil.rmtree(slots[0].parent, ignore_errors=True)
+                shutil.rmtree(below, ignore_errors=True)
                 said.append(f"{each.member} all")
-            elif _wait_for(lambda each=each, below=slots[0].parent: _are_digested(below, each)):
-                said.append(f"{each.member} {' '.join(damage.hurt(kind, slots, chance))}")
+            elif _wait_for(lambda each=each, below=below: _are_digested(below, each)):
+                said.append(f"{each.member} {self._hurt_part(kind, each, below, chance)}")
             else:
                 said.append(f"{each.member} nothing, it had no digests")
             _send_signal(each.pid, signal.SIGKILL)
         return f"{job.name} {', '.join(said)}" if said else ""
+
+    def _hurt_part(self, kind: str, server: MemberStatus, below: Path, chance: random.Random) -> str:
+        """Damage the slots of a part; or whatever lies beside them, too; or the copies that other hosts hold, too."""
+        part, wider = f"ps-{server.member.index}", chance.choice(("slots", "slots", "all", "copies"))
+        names = damage.hurt(kind, list(below.glob(f"{part}.*{'' if wider == 'all' else '.slot'}")), chance)
+        for host in self.site.hosts if wider == "copies" else ():
+            copies = list((host.staged / copies_of(server.uid)).glob(f"{part}.*"))
+            names += [f"copy {name} on {host.name}" for name in damage.hurt(kind, copies, chance)]
+        return " ".join(names)
 
     def _hurt_storage(self, kind: str, job: JobShape, chance: random.Random) -> str:
         store = self.site.home / "checkpoints"

@@ -18,7 +18,7 @@ from outside import rover
 from attack.drawing import JobShape
 
 STANDSTILL_S = 90.0
-LOOK_S = 1.0
+LOOK_S = 2.5  # each look is a process of its own
 SERVER_GONE = (
     "kill_server",
     "kill_job",
@@ -47,6 +47,7 @@ class Watch:
         self.home, self.write_down = home, write_down
         self.wrong: list[str] = []
         self.resumed: set[str] = set()
+        self.stuck: list[str] = []
         self._open = {job.name: job for job in jobs}
         self._seen: dict[str, tuple[object, float]] = {}
 
@@ -68,6 +69,7 @@ class Watch:
         elif name not in self._seen or self._seen[name][0] != state:
             self._seen[name] = state, now
         elif now - self._seen[name][1] > STANDSTILL_S:
+            self.stuck.append(name)
             self.write_down(self._open.pop(name))
             self.wrong.append(f"{name}: no progress for {STANDSTILL_S:.0f} s: {row}")
 
@@ -79,12 +81,14 @@ def listed(home: Path) -> list[dict[str, Any]]:
 
 def judge(home: Path, folder: Path, job: JobShape, struck: set[str], resumed: bool) -> list[str]:
     """Return what is wrong with a job that has ended. `struck`: what was done to it, and to what all jobs share."""
-    ends = facts(home, job.name, "job.ended")
+    events = facts(home, job.name)
+    ends = [body for kind, body in events if kind.startswith("job.ended")]
     if not ends:
         return ["it never ended"]
     if resumed and not (job.persists and struck & {*STORAGE_HURT}):
-        return [f"nothing explains why it paused: {facts(home, job.name, 'job.paused')}"]
-    wrong, end = [] if resumed else _began_from_nothing(home, job), ends[-1]
+        paused = [body for kind, body in events if kind.startswith("job.paused")]
+        return [f"nothing explains why it paused: {paused}"]
+    wrong, end = [] if resumed else _began_from_nothing(job, events), ends[-1]
     if end["state"] != "completed":
         explained = struck & set(EXPLAINED.get(end["reason"], ()))
         may = end["reason"] != "server_lost" or job.on_server_lost == "fail"
@@ -94,14 +98,12 @@ def judge(home: Path, folder: Path, job: JobShape, struck: set[str], resumed: bo
     return wrong + _count(home, job) + (_compare(home, folder, job) if job.integers else [])
 
 
-def facts(home: Path, job: str, kind: str) -> list[dict[str, Any]]:
-    done = rover("events", job, "-k", kind, "--json", home=home)
-    found = []
-    for line in done.stdout.splitlines():
-        body = json.loads(line).get("body")
-        if isinstance(body, dict):
-            found.append(body)
-    return found
+def facts(home: Path, job: str) -> list[tuple[str, dict[str, Any]]]:
+    """Return type and body of all facts of a job, in order, without foreign ones: these bear no envelope."""
+    done = rover("events", job, "-o", "json", home=home)
+    events = [json.loads(line) for line in done.stdout.splitlines()]
+    ours = [event["body"] for event in events if event["event_id"] and not event.get("passed_over")]
+    return [(str(body.get("type", "")), body) for body in ours]
 
 
 def _count(home: Path, job: JobShape) -> list[str]:
@@ -132,15 +134,12 @@ def _compare(home: Path, folder: Path, job: JobShape) -> list[str]:
     return wrong
 
 
-def _began_from_nothing(home: Path, job: JobShape) -> list[str]:
+def _began_from_nothing(job: JobShape, events: list[tuple[str, dict[str, Any]]]) -> list[str]:
     """A job that has checkpoints never goes back to nothing without being told to (issue 13, 2)."""
     if not job.persists:
         return []
     ready, wrong = 0, []
-    done = rover("events", job.name, "--json", home=home)
-    for line in done.stdout.splitlines():
-        event = json.loads(line)
-        kind, body = event.get("type", ""), event.get("body") or {}
+    for kind, body in events:
         if kind.startswith("checkpoint.ready"):
             ready = body.get("cut", 0)
         if kind.startswith("ledger.rewound") and not body.get("cut") and ready:

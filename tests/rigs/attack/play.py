@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -42,6 +43,7 @@ class Outcome:
     done: list[str] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
     ends: dict[str, str] = field(default_factory=dict)
+    struck: dict[str, int] = field(default_factory=dict)
 
 
 def play(history: History, folder: Path) -> Outcome:
@@ -63,9 +65,13 @@ def play(history: History, folder: Path) -> Outcome:
             outcome.wrong += [f"{job.name}: {what}" for what in found]
         outcome.wrong += _ask(site)
         outcome.ends = {row["job"]: row["state"] for row in listed(site.home)}
-        for job in history.jobs:
-            rover("cancel", job.name, home=site.home)
+        for name in watch.stuck:
+            rover("cancel", name, home=site.home)
         outcome.wrong += site.end()
+        for (act, _), count in blows.struck.items():
+            outcome.struck[act] = outcome.struck.get(act, 0) + count
+        if outcome.wrong:
+            _keep(site, folder)
     return outcome
 
 
@@ -100,6 +106,13 @@ def _write_down(site: Site, job: JobShape) -> None:
     """Write down what a job that stands still looks like."""
     for words in (("events", job.name, "-n", "40"), ("members", job.name), ("doctor",)):
         print(rover(*words, home=site.home).stdout)
+
+
+def _keep(site: Site, folder: Path) -> None:
+    """Keep what the hosts leave: small disks go with their mounts."""
+    for host in site.hosts:
+        if host.disk in host.small:
+            shutil.copytree(host.home, folder / f"{host.name}-left", ignore=shutil.ignore_patterns("*.sock"))
 
 
 def _ask(site: Site) -> list[str]:
