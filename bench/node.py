@@ -213,7 +213,7 @@ async def measure(directory: Path, idle_s: float, kills: int) -> dict[str, float
         await asyncio.sleep(3.0)
         figures = {"daemon_idle_percent": await idle(bench.daemon.pid, idle_s)}
         figures["daemon_pss_mb"] = pss_bytes(bench.daemon.pid) / 1e6
-        spec = JobSpec(name="bench", program=["x"], data=DataSpec(train="x"))
+        spec = JobSpec(name="bench", program=["true"], data=DataSpec(train="x"))
         await bench.say(facts.JobSubmitted(job="bench", uid=UID, spec=spec))
         for name, incarnation, limit in (("shim", 1, 0), ("shim_watching_memory", 2, 1 << 40)):
             await bench.desire(incarnation, limit)

@@ -66,8 +66,9 @@ def hindrance(view: JobView, state: State, present: Present, waiting: int = 0) -
         return f"plan {state.waiting.plan} waits for a person: `rover plan approve {view.job}`"
     return (
         _missing_members(state, present.hosts)
-        or _unfit_hosts(state)
+        or _held_workers(state)
         or (str(view.checkpoints) if state.phase == "training" else "")
+        or _unfit_hosts(state)
         or rules_off(view)
     )
 
@@ -110,18 +111,26 @@ def _no_master(view: JobView, state: State, present: Present) -> str:
 
 
 def _unfit_hosts(state: State) -> str:
-    """Hosts on which the job's program does not start: where these are all, its workers wait."""
-    if not state.unfit:
-        return ""
-    why = "; ".join(f"host {host}: {unfit.problem}" for host, unfit in sorted(state.unfit.items()))
-    waiting = [
+    """Hosts on which the job's program does not start, while its workers run elsewhere."""
+    return (
+        f"its program does not start, and no worker is placed, on {_why_unfit(state)}" if state.unfit else ""
+    )
+
+
+def _held_workers(state: State) -> str:
+    """Workers that wait on such hosts, because no other one can take them."""
+    held = [
         str(each.member)
         for place, each in sorted(state.planned.items())
         if place not in state.lives and each.member.role == "worker" and each.host in state.unfit
     ]
-    if waiting:
-        return f"{', '.join(waiting)} cannot start, the program does not ({why}); it is tried again by itself"
-    return f"the program does not start everywhere, and these hosts get no worker ({why})"
+    if not held:
+        return ""
+    return f"{', '.join(held)} cannot start, the program does not on {_why_unfit(state)}; it is tried again by itself"
+
+
+def _why_unfit(state: State) -> str:
+    return "; ".join(f"host {host}: {unfit.problem}" for host, unfit in sorted(state.unfit.items()))
 
 
 def _missing_members(state: State, hosts: Collection[str]) -> str:

@@ -64,6 +64,7 @@ from rover_bus.master.guarding import (
     SEARCH,
     SILENCE,
     TAKE_OVER,
+    UNFIT,
     guard,
     switch_rules,
 )
@@ -268,6 +269,7 @@ class Decider:
         yield from guard(state, SILENCE, self._miss(now))
         yield from guard(state, ROLLOUT, rollout.tick(state, self.patience, self.telemetry, now))
         yield from guard(state, GAPS, lifecycle.fill_gaps(state, self.commands))
+        yield from guard(state, UNFIT, hosts.tick(state, self.commands))
         yield from guard(state, CUTS, cutting.tick(state, self.pace, now))
         yield from guard(state, SEARCH, finding.tick(state, self.search_clock, now, self.commands))
         yield from guard(state, REPORT, self._report(now))

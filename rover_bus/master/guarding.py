@@ -19,7 +19,7 @@ from rover_bus.master.state import State
 Steps = Generator[Record, None, None]
 
 SILENCE, ROLLOUT, GAPS, CUTS, REPORT = "silence", "rollout", "gaps", "cuts", "report"
-HELD, SEARCH, TAKE_OVER = "held requests", "search", "take-over"
+HELD, SEARCH, TAKE_OVER, UNFIT = "held requests", "search", "take-over", "unfit hosts"
 # What exactness rests on, by the rules of the protocol.
 EXACT = {SILENCE: "P19", ROLLOUT: "P5", CUTS: "P9", SEARCH: "P11", HELD: "P7", TAKE_OVER: "P8"}
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Generator
 
+from rover_bus.events import causes
 from rover_bus.events.facts import HostProgramRefused, MembersDisplaced
 from rover_bus.events.identity import Member
 from rover_bus.events.log import HostFit, HostNoticed, HostReturned, HostUnfit, Record
@@ -94,16 +95,22 @@ def find_unfit(state: State, fact: HostProgramRefused, cause: str, commands: Com
     problem = f"{fact.path}: {fact.problem}"
     if state.unfit.get(fact.host) != Unfit(fact.daemon, problem):
         yield HostUnfit(host=fact.host, daemon=fact.daemon, problem=problem, cause=cause)
-    yield from _use_able_hosts(state, f"the program does not start on host {fact.host}", cause, commands)
+    yield from use_able_hosts(state, cause, commands)
 
 
 def find_fit(state: State, host: str, cause: str, commands: Commands) -> Consequences:
     """The job's program starts there again; or is taken to, until its daemon says otherwise: that one tries it first."""
     yield HostFit(host=host, cause=cause)
-    yield from _use_able_hosts(state, f"the program may start on host {host}", cause, commands)
+    yield from use_able_hosts(state, cause, commands)
 
 
-def _use_able_hosts(state: State, reason: str, cause: str, commands: Commands) -> Consequences:
+def tick(state: State, commands: Commands) -> Consequences:
+    """However a worker came to wait on such a host, and whenever another one can take it: a refusal is published once."""
+    if state.unfit:
+        yield from use_able_hosts(state, causes.timer("program", causes.host(min(state.unfit))), commands)
+
+
+def use_able_hosts(state: State, cause: str, commands: Commands) -> Consequences:
     """Workers that were named for hosts where the program does not start get successors on others, where there are any."""
     able = set(able_hosts(state, "worker", state.hosts)) - {*state.unfit, *state.away}
     admitted = {life.member for life in state.lives.values()}
@@ -116,7 +123,8 @@ def _use_able_hosts(state: State, reason: str, cause: str, commands: Commands) -
         and place not in state.gaps  # the next tick names their successors
     ]
     if able and waiting and state.phase not in ("finishing", "ended"):
-        yield replace_members(state, waiting, commands, cause, reason)
+        where = ", ".join(sorted({state.planned[member.place].host for member in waiting}))
+        yield replace_members(state, waiting, commands, cause, f"the program does not start on {where}")
 
 
 def _planned_on(state: State, host: str) -> list[Member]:

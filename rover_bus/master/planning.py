@@ -32,6 +32,7 @@ def plan_members(state: State, proposal: PlanProposed, commands: Commands, cause
     """
     named = proposal.hosts or state.hosts or ["local"]
     able: dict[Role, list[str]] = {role: able_hosts(state, role, named) for role in ("ps", "worker")}
+    load = Counter(desired.host for desired in state.planned.values())
     members: list[DesiredMember] = []
     places: list[tuple[Role, int]] = [("ps", index) for index in server_indexes(state, proposal.servers)]
     for role, index in [*places, *(("worker", index) for index in range(proposal.workers))]:
@@ -39,7 +40,7 @@ def plan_members(state: State, proposal: PlanProposed, commands: Commands, cause
         kept = state.planned.get(f"{role}-{index}")
         if kept is not None:
             if kept.member in proposal.replaces:  # slow, not lost: it drains
-                kept = kept.replace(member=_next_life(state, kept.member), after_loss=False)
+                kept = _next(state, kept, load)
             members.append(kept.replace(resources=resources))
         else:
             host = able[role][len(members) % len(able[role])]

@@ -262,7 +262,7 @@ def decide(state: Platform, master_command: MasterCommand, now_s: float) -> list
         set()
     )  # jobs that have a worker to start here, and no answer yet whether their program starts
     for key, desired in wanted.items():
-        if key not in state.lives and _is_worker(desired) and not _lets_start(state.jobs[key[0]]):
+        if key not in state.lives and _is_worker(desired) and not _lets_start(state.jobs[key[0]], now_s):
             held.add(key[0])
         else:
             actions += _place(state, key, desired, loads, now_s)
@@ -347,8 +347,8 @@ def _is_worker(desired: DesiredMember) -> bool:
     return desired.member.role == "worker"
 
 
-def _lets_start(known: Wanted) -> bool:
-    return known.program is None or known.trial.lets_start()
+def _lets_start(known: Wanted, now_s: float) -> bool:
+    return known.program is None or known.trial.lets_start(now_s)
 
 
 def _is_early_fault(event: Ended) -> bool:

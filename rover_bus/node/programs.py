@@ -13,6 +13,7 @@ from rover_bus.events.programs import ProgramReply
 
 AGAIN_FIRST_S, AGAIN_MAX_S = 1.0, 60.0
 MOST_DOUBLINGS = 16  # of the wait: far above its maximum
+FRESH_S = 2.0  # what was answered to a start that did not come is no answer for the next one
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,7 @@ class Trial:
     used: bool = False
     anew: bool = False
     for_start: bool = False
+    answered_s: float = 0.0
     path: str = ""
     problem: str = ""
     refusals: int = 0  # in a row
@@ -33,15 +35,16 @@ class Trial:
     told: str | None = ""
     ever_refused: bool = False
 
-    def lets_start(self) -> bool:
+    def lets_start(self, now_s: float) -> bool:
         """Whether a worker may be started now."""
-        return self.state == "starts" and not self.used
+        return self.state == "starts" and not self.used and now_s <= self.answered_s + FRESH_S
 
     def is_due(self, wanted: bool, now_s: float) -> bool:
         """Whether the program is to be tried now. wanted: a worker waits for the answer."""
         if self.state == "refused":
             return now_s >= self.not_before_s
-        return self.state == "untried" or (self.state == "starts" and self.used and wanted)
+        again = self.state == "starts" and wanted and not self.lets_start(now_s)
+        return self.state == "untried" or again
 
     def begin(self, for_start: bool) -> Trial:
         """Return the trial under way. for_start: a worker waits for it; else its answer is for people, and too old for a start."""
@@ -62,7 +65,7 @@ class Trial:
     def answer(self, reply: ProgramReply, now_s: float) -> Trial:
         """Return the trial after its answer. One that came to no end refuses nothing, and mends nothing."""
         if reply.state == "starts" or (reply.state == "unknown" and not self.refusals):
-            return Trial("starts", used=not self.for_start, ever_refused=self.ever_refused)
+            return Trial("starts", used=not self.for_start, answered_s=now_s, ever_refused=self.ever_refused)
         path, problem = (reply.path, reply.problem) if reply.state == "refused" else (self.path, self.problem)
         wait_s = min(AGAIN_FIRST_S * 2.0 ** min(self.refusals, MOST_DOUBLINGS), AGAIN_MAX_S)
         return Trial(

@@ -27,7 +27,7 @@ from rover_bus.events.last_words import BYTES, describe_ending, last_line
 from rover_bus.events.logs import get_logger
 from rover_bus.events.programs import OWN_PYTHON, STARTS, TRY_S, ProgramReply, ProgramRequest
 
-AT_ONCE = 2  # trials that run at a time on a host
+AT_ONCE = 4  # trials that run at a time on a host
 GIVE_UP_S = TRY_S + 5.0  # on a thread that a dead file system holds
 MOST_SAID = 300  # characters of a problem
 MOST_REMEMBERED = 1000  # interpreters that are known to have our client
@@ -215,7 +215,11 @@ def import_client(
         return _unknown(path, f"no answer within {TRY_S:.0f} s")
     if child.returncode == 0:
         return STARTS
-    if child.returncode in (-signal.SIGKILL, -signal.SIGTERM):  # from outside
+    if child.returncode in (
+        -signal.SIGKILL,
+        -signal.SIGTERM,
+        -signal.SIGALRM,
+    ):  # from outside, or its own alarm
         return _unknown(path, f"the trial was ended by {signal.Signals(-child.returncode).name}")
     status, number = (child.returncode, None) if child.returncode > 0 else (None, -child.returncode)
     return _refused(path, last_line(said) or describe_ending(status, number))

@@ -109,7 +109,7 @@ class Stage:
                 await asyncio.sleep(0.1)
 
     async def submit(self, *hosts: str) -> None:
-        spec = JobSpec(name="demo", program=["x"], data=DataSpec(train="x"))
+        spec = JobSpec(name="demo", program=["sh"], data=DataSpec(train="x"))
         await self.say(facts.JobSubmitted(job="demo", uid="0000000000a1", spec=spec))
         if hosts:
             await self.say(facts.PlanProposed(job="demo", plan=1, workers=1, servers=0, masters=list(hosts)))

@@ -175,6 +175,19 @@ def test_before_each_further_start_the_files_are_looked_at_again(host: Host) -> 
     assert host.act() == ["worker-0.2"]
 
 
+def test_an_answer_to_a_start_that_did_not_come_is_none_for_the_next_one(host: Host) -> None:
+    host.want(member("worker", 0))
+    host.begin()
+    host.want()
+    host.answer(STARTS)
+    assert host.act() == []
+    host.now_s += 3600.0
+    host.want(member("worker", 0))
+    assert host.act() == []
+    host.answer(STARTS)
+    assert host.act() == ["worker-0.1"]
+
+
 @pytest.mark.parametrize("reason", ["failed", "crashed", "never_started"])
 def test_after_an_early_fault_nothing_remembered_counts(host: Host, reason: ExitReason) -> None:
     host.want(member("worker", 0))
