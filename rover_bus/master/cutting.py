@@ -245,7 +245,7 @@ def report(state: State, member: Member, staged: PartReport | None, cause: str) 
         round=staged.round,
         copied_bytes=staged.copied_bytes,
         blocked_s=staged.blocked_s,
-        cause=cause,
+        cause=causes.cut(opened.number),
     )
     yield from _complete(state, opened, cause)
 

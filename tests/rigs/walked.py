@@ -10,6 +10,7 @@ from rover_bus.cli.home import Home
 from rover_bus.cli.stories import Links, cause_written
 from rover_bus.events import facts
 from rover_bus.events.causes import named
+from rover_bus.events.checkpoint_facts import CheckpointOpened, PartStaged
 from rover_bus.events.facts import ClusterFact, HostFact, JobFact, JobSubmitted, MasterElected, MemberAdmitted
 from rover_bus.events.nats_bus import NatsBus
 
@@ -39,7 +40,14 @@ def _wrong(links: Links, each: Happened) -> str:
         return f"its story begins at {first.id} {_name(first)}"
     if written and links.named_by(each) is None and not _is_own(each, written):
         return f"its cause is {written!r}, which is no fact that is stored"
+    if isinstance(fact, PartStaged) and not _opens(links.named_by(each), fact):
+        return f"its cause is {written!r}, which is not the opening of cut {fact.cut}"
     return "" if written or _bears_none(each) else "it names no cause"
+
+
+def _opens(cause: Happened | None, part: PartStaged) -> bool:
+    opened = cause.fact if cause is not None else None
+    return isinstance(opened, CheckpointOpened) and opened.cut == part.cut
 
 
 def _is_own(each: Happened, written: str) -> bool:
