@@ -1,9 +1,11 @@
 """What parameter servers cost: pull + push through two server processes against the same arithmetic in one process.
 
-    python -m bench.ps [--json] [--steps 60] [--rounds 7] [--transport shm|tcp|unix] [--profile]
+    python -m bench.ps [--json] [--steps 60] [--rounds 7] [--transport shm|tcp|unix] [--profile] [--runs 10] [--cores 0,0,1]
 
 Batches of 512 x 26 ids, width 16, Adagrad, 10^6 rows, hashed and growing tables, Zipf(1.05) and nearly uniform ids; one table or
 26. Gradients are given: no model is computed. Local and remote steps alternate round by round; ratios are of the same round.
+`--runs`: new processes each time, because where the scheduler puts them lasts as long as they do; each cell's median and range
+over the runs. `--cores`: pin the worker and each server to one core (the same arithmetic in one process to the worker's).
 `--profile` times the stages of a step at the worker and at the servers instead (its ratios are those of wrapped functions).
 """
 
@@ -12,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
+import os
 import statistics
 import threading
 import time
@@ -38,15 +41,17 @@ SECRET = b"bench"
 Batch = dict[str, npt.NDArray[np.int64]]
 
 
-def serve(index: int, transport: str, profile: bool, pipe: Connection) -> None:
-    """One server process: says its address, is told the routing, serves until told to stop."""
+def serve(index: int, transport: str, profile: bool, core: int, pipe: Connection) -> None:
+    """One server process: says its address, is told the routing, serves until told to stop. `core`: to be pinned to, -1: none."""
+    if core >= 0:
+        os.sched_setaffinity(0, {core})
     watch = Stopwatch(SERVER, waits_in_receive=False) if profile else None
-    core = ServerCore(index, incarnation=1)
+    tables = ServerCore(index, incarnation=1)
     name = f"@rover-bench-{time.time_ns()}-{index}"
-    server = Server(core, SECRET, ["tcp:127.0.0.1:0" if transport == "tcp" else f"{transport}:{name}"])
+    server = Server(tables, SECRET, ["tcp:127.0.0.1:0" if transport == "tcp" else f"{transport}:{name}"])
     pipe.send(ServerAddress(index, 1, server.addresses))
-    core.admit(history=0, generation=0, state="empty at generation 0", seed=1)
-    core.route(pipe.recv())
+    tables.admit(history=0, generation=0, state="empty at generation 0", seed=1)
+    tables.route(pipe.recv())
     pipe.send("ready")
     if watch:
         threading.Thread(target=report, args=(watch, server, pipe), daemon=True).start()
@@ -63,14 +68,16 @@ def report(watch: Stopwatch, server: Server, pipe: Connection) -> None:
 
 @contextmanager
 def running_servers(
-    count: int, transport: str, profile: bool = False
+    count: int, transport: str, profile: bool = False, cores: list[int] | None = None
 ) -> Iterator[tuple[Any, list[Connection]]]:
     """Start servers; yield their routing table and the pipes to them; end them."""
     context = multiprocessing.get_context("spawn")
     members = []
     for index in range(count):
         ours, theirs = context.Pipe()
-        process = context.Process(target=serve, args=(index, transport, profile, theirs), daemon=True)
+        process = context.Process(
+            target=serve, args=(index, transport, profile, cores[index] if cores else -1, theirs), daemon=True
+        )
         process.start()
         members.append((process, ours))
     try:
@@ -142,7 +149,7 @@ def measure(kind: str, skew: str, tables: int, arguments: argparse.Namespace) ->
     }
     distinct = statistics.median(sum(len(np.unique(ids)) for ids in batch.values()) for batch in batches)
     with (
-        running_servers(2, arguments.transport) as (routing, _),
+        running_servers(2, arguments.transport, cores=arguments.cores[1:]) as (routing, _),
         RemoteParameters(routing, SECRET) as remote,
     ):
         local = LocalParameters(seed=1)
@@ -222,26 +229,42 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--transport", choices=["shm", "tcp", "unix"], default="shm")
     parser.add_argument("--json", action="store_true", help="print the result as one last JSON line")
+    parser.add_argument("--runs", type=int, default=1, help="each with new processes")
+    parser.add_argument(
+        "--cores", type=lambda text: [int(core) for core in text.split(",")], default=[], metavar="W,S,S"
+    )
     parser.add_argument("--profile", action="store_true", help="time the stages of a step instead")
     arguments = parser.parse_args()
     if arguments.profile:
         main_profile(arguments)
         return
+    if arguments.cores:
+        os.sched_setaffinity(0, {arguments.cores[0]})
+    pinned = f", pinned to cores {arguments.cores}" if arguments.cores else ""
     print(
-        f"{BATCH} x {FEATURES} ids, width {WIDTH}, Adagrad, {ROWS:,} rows, 2 servers over {arguments.transport}"
+        f"{BATCH} x {FEATURES} ids, width {WIDTH}, Adagrad, {ROWS:,} rows, 2 servers over {arguments.transport}{pinned}"
     )
     print("table    ids      tables  distinct  local ms  servers ms  ratio (low .. high)")
     results = []
-    for kind in ("hashed", "growing"):
-        for skew in ("zipf", "uniform"):
-            for tables in (1, FEATURES):
-                got = measure(kind, skew, tables, arguments)
-                results.append(got)
-                print(
-                    f"{kind:8} {skew:8} {tables:6} {got['distinct']:9} {got['local_ms']:9} {got['servers_ms']:11}"
-                    f"  {got['ratio']:.2f} ({got['ratio_low']:.2f} .. {got['ratio_high']:.2f})",
-                    flush=True,
-                )
+    for _ in range(arguments.runs):
+        for kind in ("hashed", "growing"):
+            for skew in ("zipf", "uniform"):
+                for tables in (1, FEATURES):
+                    got = measure(kind, skew, tables, arguments)
+                    results.append(got)
+                    print(
+                        f"{kind:8} {skew:8} {tables:6} {got['distinct']:9} {got['local_ms']:9} {got['servers_ms']:11}"
+                        f"  {got['ratio']:.2f} ({got['ratio_low']:.2f} .. {got['ratio_high']:.2f})",
+                        flush=True,
+                    )
+    if arguments.runs > 1:
+        print(f"medians over {arguments.runs} runs (lowest .. highest)")
+        for kind, skew, tables in dict.fromkeys((r["kind"], r["ids"], r["tables"]) for r in results):
+            of_cell = sorted(
+                r["ratio"] for r in results if (r["kind"], r["ids"], r["tables"]) == (kind, skew, tables)
+            )
+            middle = statistics.median(of_cell)
+            print(f"{kind:8} {skew:8} {tables:6}  {middle:.2f} ({of_cell[0]:.2f} .. {of_cell[-1]:.2f})")
     if arguments.json:
         print(json.dumps({"bench": "ps", "transport": arguments.transport, "cells": results}))
 

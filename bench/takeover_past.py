@@ -34,6 +34,7 @@ from rover_bus.master.inputs import Asked, Noticed, TookOver
 from rover_bus.master.service import ServedDecider, wiring
 
 HOLDER, WANTED = "past", 16
+WORKERS_A_BATCH = 2  # whose requests meet in one group commit
 UNACKED = 2000  # facts that are sent before one is waited for: the broker drops more than 10,000 that it could not store yet
 
 
@@ -60,8 +61,8 @@ class Past:
     async def append(self) -> int:
         pending, self._pending = self._pending, []
         self.journal.history = self.decider.history
-        for piece in self.journal.cut(pending):
-            await self.journal.append(piece, self.journal.inputs)
+        for each in self.journal.cut(pending):
+            await self.journal.append(each.stored, self.journal.inputs)
         return self.journal.sequence
 
     async def begin(self) -> None:
@@ -99,11 +100,14 @@ class Past:
             ends = [first + count for first, count in zip(reply.firsts, reply.counts, strict=True)]
             self._progress[index] = Progress(tokens=reply.tokens, uptos=ends)
             given += len(reply.tokens)
+            if index % WORKERS_A_BATCH == WORKERS_A_BATCH - 1:
+                await self.append()
         await self.append()
         return given
 
     async def take_snapshot(self) -> None:
         self._snapshots += 1
+        self.journal.batches_since_snapshot = 0
         self._pending += snapshot_chunks(self._snapshots, self.decider.dump())
         first = self.journal.sequence
         await self.append()
@@ -140,7 +144,7 @@ async def write_past(bus: NatsBus, job: str, workers: int, dataset: Dataset, man
     while given < many:
         given += await past.lease()
         batches.append(past.journal.sequence)
-        if len(batches) % wiring(job).snapshot_every_batches == 0:
+        if past.journal.batches_since_snapshot >= wiring(job).snapshot_every_batches:
             await past.take_snapshot()
     await past.report(batches, many)
     return past.requests, time.monotonic() - began
