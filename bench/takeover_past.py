@@ -60,6 +60,8 @@ class Past:
 
     async def append(self) -> int:
         pending, self._pending = self._pending, []
+        if not pending:
+            return self.journal.sequence
         self.journal.history = self.decider.history
         for each in self.journal.cut(pending):
             await self.journal.append(each.stored, self.journal.inputs)
