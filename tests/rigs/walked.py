@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 from rover_bus.cli.connection import NoStack, of_stopped, visit
 from rover_bus.cli.history import Happened, read_facts
 from rover_bus.cli.home import Home
+from rover_bus.cli.stack import RunningStack
 from rover_bus.cli.stories import Links, cause_written
 from rover_bus.events import facts
 from rover_bus.events.causes import named
@@ -69,6 +71,25 @@ def _bears_none(each: Happened) -> bool:
 
 def _name(each: Happened) -> str:
     return each.fact.kind() if each.fact is not None else each.stored.subject
+
+
+@contextmanager
+def every_stack_walked() -> Iterator[list[str]]:
+    """Walk what each stack of this process leaves, as soon as it has stopped; yield where the offenders are gathered."""
+    found: list[str] = []
+    stop = RunningStack.stop
+
+    def stop_and_walk(stack: RunningStack, *, at_once: bool = False) -> None:
+        ran = stack.broker is not None and stack.broker.running
+        stop(stack, at_once=at_once)
+        if ran:
+            found.extend(of_stopped_stack(stack.home))
+
+    RunningStack.stop = stop_and_walk  # type: ignore[method-assign]
+    try:
+        yield found
+    finally:
+        RunningStack.stop = stop  # type: ignore[method-assign]
 
 
 def of_stopped_stack(home: Home) -> list[str]:

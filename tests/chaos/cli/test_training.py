@@ -14,6 +14,7 @@ import numpy as np
 import outside
 import psutil
 import pytest
+import walked_demo
 from patience import PATIENCE_S
 
 from rover_bus.cli.acts import NO_TURN, STRAGGLER, TOO_LATE, TRIAL
@@ -134,7 +135,9 @@ def test_an_embedded_stack_leaves_nothing_behind_when_it_is_interrupted(folder: 
 
 
 def test_the_demo_kills_what_it_says_and_every_sample_is_applied_exactly_once(tmp_path: Path) -> None:
-    done = rover("demo", "--headless", "--json", "--seed", "5", cwd=tmp_path)
+    walked = [sys.executable, str(Path(walked_demo.__file__)), "--headless", "-o", "json", "--seed", "5"]
+    done = subprocess.run(walked, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
     report = last_line(done)
     assert report["state"] == "completed", done.stderr
     assert report["samples_committed"] + report["samples_dead_lettered"] == report["samples_total"]

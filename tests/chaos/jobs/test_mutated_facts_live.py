@@ -19,7 +19,12 @@ from rover_bus.events.nats_bus import NatsBus
 from rover_bus.events.streams import FACTS, LEADERS
 from rover_bus.flash.places import host_root
 
-pytestmark = [pytest.mark.chaos, pytest.mark.broker, pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.chaos,
+    pytest.mark.broker,
+    pytest.mark.foreign_facts,
+    pytest.mark.timeout(600),
+]
 SEED, MUTANTS, EVERY_S = 13, 50, 0.1
 HOST = "here"
 LISTINGS = (
