@@ -242,7 +242,6 @@ async def _serve_brain(bus: NatsBus, settings: Settings, stop: asyncio.Event) ->
 
 
 async def _serve_master(bus: NatsBus, settings: Settings, stop: asyncio.Event) -> None:
-    from rover_bus.master.planning import Commands
     from rover_bus.master.service import build_master
 
     keep_log = parse_keep_log(settings.keep_log)
@@ -254,7 +253,6 @@ async def _serve_master(bus: NatsBus, settings: Settings, stop: asyncio.Event) -
             holder=name(settings),
             clock=time.monotonic,
             wall_ms=wall_ms,
-            commands=Commands(server=service_command("ps")),
             keep_log=keep_log,
         )
         return shell

@@ -59,11 +59,14 @@ class Resources(Checked, frozen=True, kw_only=True):
 
 
 class DesiredMember(Checked, frozen=True, kw_only=True):
-    """One line of a platform's absolute desired state: this life of this place shall run here, so."""
+    """One line of a platform's absolute desired state: this life of this place shall run here, so.
+
+    `command`: a worker's program. What runs any other role is the platform's to know.
+    """
 
     member: Member
     host: str
-    command: list[str]
+    command: list[str] = []
     environment: dict[str, str] = {}
     resources: Resources = Resources()
     directory: str = ""

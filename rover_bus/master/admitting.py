@@ -14,13 +14,12 @@ from rover_bus.events.log import Record
 from rover_bus.events.requests import JoinReply, JoinRequest, RegisterReply, RegisterRequest, Reply
 from rover_bus.master import lifecycle, recovery
 from rover_bus.master.fences import refusal
-from rover_bus.master.planning import Commands
 from rover_bus.master.state import State
 
 Steps = Generator[Record, None, Reply | None]
 
 
-def join(state: State, request: JoinRequest, commands: Commands) -> Steps:
+def join(state: State, request: JoinRequest) -> Steps:
     """Admit a process as its member. Idempotent by nonce; a life that the log did not plan is refused (P5)."""
     if state.spec is None:
         return refusal(state, "not_ready", "the master does not know the job yet", retry_s=0.2)
@@ -46,7 +45,7 @@ def join(state: State, request: JoinRequest, commands: Commands) -> Steps:
         return refusal(state, "stale_incarnation", f"another process is {member} already: it must end")
     cause = causes.request(member, "join")
     if former is not None:
-        yield from lifecycle.lose(state, former.member, "replaced", "a newer life joined", cause, commands)
+        yield from lifecycle.lose(state, former.member, "replaced", "a newer life joined", cause)
     yield MemberAdmitted(
         member=member,
         nonce=request.nonce,
@@ -56,7 +55,7 @@ def join(state: State, request: JoinRequest, commands: Commands) -> Steps:
         state=recovery.named_state(state, member) if member.role == "ps" else "",
         cause=cause,
     )
-    yield from lifecycle.consequences(state, cause, commands)
+    yield from lifecycle.consequences(state, cause)
     return _welcome(state, member)
 
 

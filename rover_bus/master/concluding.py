@@ -17,14 +17,14 @@ from rover_bus.events.requests import (
     Reply,
 )
 from rover_bus.master import lifecycle
-from rover_bus.master.planning import Commands, is_planned, remove_places, replace_members
+from rover_bus.master.planning import is_planned, remove_places, replace_members
 from rover_bus.master.progress import report_progress
 from rover_bus.master.state import State
 
 Steps = Generator[Record, None, Reply | None]
 
 
-def leave(state: State, request: LeaveRequest, commands: Commands) -> Steps:
+def leave(state: State, request: LeaveRequest) -> Steps:
     answers = yield from report_progress(state, request, 0, request.progress)
     cause = causes.request(request.member, "leave")
     if state.ledger is not None and state.ledger.complete:
@@ -37,8 +37,8 @@ def leave(state: State, request: LeaveRequest, commands: Commands) -> Steps:
             yield remove_places(state, {member.place}, cause, f"{member} is done")
         else:
             reason = f"{member} left: {request.reason}"
-            yield replace_members(state, [member], commands, cause, reason, left=True)
-    yield from lifecycle.consequences(state, cause, commands)
+            yield replace_members(state, [member], cause, reason, left=True)
+    yield from lifecycle.consequences(state, cause)
     return LeaveReply(term=state.term, generation=state.generation, answers=answers)
 
 
@@ -56,7 +56,7 @@ def elect(state: State, request: ElectRequest) -> Steps:
     return ElectReply(term=state.term, generation=state.generation, outcome=outcome)  # type: ignore[arg-type]
 
 
-def finished(state: State, request: FinishedRequest, commands: Commands) -> Steps:
+def finished(state: State, request: FinishedRequest) -> Steps:
     """A server wrote its part; when all have, the job is over."""
     cause = causes.request(request.member, "finished")
     if request.member.index not in state.parts and state.phase == "finishing":
@@ -67,5 +67,5 @@ def finished(state: State, request: FinishedRequest, commands: Commands) -> Step
             statistics=request.statistics,
             cause=cause,
         )
-        yield from lifecycle.consequences(state, cause, commands)
+        yield from lifecycle.consequences(state, cause)
     return FinishedReply(term=state.term, generation=state.generation)

@@ -69,7 +69,6 @@ from rover_bus.master.guarding import (
     switch_rules,
 )
 from rover_bus.master.inputs import Asked, BusLost, BusRegained, Input, Noticed, Ticked, TookOver
-from rover_bus.master.planning import Commands
 from rover_bus.master.rollout import Patience, Telemetry
 from rover_bus.master.state import Rollout, State
 from rover_bus.master.waiting import Waiting
@@ -81,9 +80,8 @@ Steps = Generator[Record, None, Reply | Hold | None]
 class Decider:
     """One job's deciding, and the state it decides on."""
 
-    def __init__(self, job: str, commands: Commands | None = None) -> None:
+    def __init__(self, job: str) -> None:
         self.job = job
-        self.commands = commands or Commands()
         self.state = State()
         self.watch = Watch(1.0)
         self.patience, self.telemetry = Patience(), Telemetry()
@@ -99,7 +97,7 @@ class Decider:
 
     def anew(self) -> Self:
         """Return a decider of the same job that knows nothing."""
-        return type(self)(self.job, self.commands)
+        return type(self)(self.job)
 
     def dump(self) -> bytes:
         """Return the state as a snapshot holds it."""
@@ -159,7 +157,7 @@ class Decider:
         cause = causes.rollout(self.state.rollouts)
         yield from rollout.advance(self.state, self.telemetry, cause)
         if before is not None and self.state.rollout is None:
-            yield from lifecycle.consequences(self.state, cause, self.commands)
+            yield from lifecycle.consequences(self.state, cause)
 
     def _release(self, ticked: bool, now: float) -> Generator[Record, None, None]:
         """Answer the held requests that there is something to say to. On a tick also those that are late, and those held long."""
@@ -183,11 +181,11 @@ class Decider:
     def _steps(self, input: Input, now: float) -> Steps:
         match input:
             case Noticed(SlotsMoveRequested() as wish, cause):
-                return rollout.request_move(self.state, wish, self.telemetry, self.commands, cause)
+                return rollout.request_move(self.state, wish, self.telemetry, cause)
             case Asked(request):
                 return self._answer(request, now)
             case Noticed(fact, cause):
-                return noticing.notice(self.state, fact, cause, self.commands)
+                return noticing.notice(self.state, fact, cause)
             case Ticked():
                 return self._tick(now)
             case TookOver():
@@ -201,7 +199,7 @@ class Decider:
     def _answer(self, request: Request, now: float) -> Steps:
         state = self.state
         if isinstance(request, JoinRequest):
-            reply = yield from admitting.join(state, request, self.commands)
+            reply = yield from admitting.join(state, request)
             if isinstance(reply, JoinReply):  # the admitted life, not whoever asks for its place
                 self.watch.hear(reply.member, now)
             return reply
@@ -217,7 +215,7 @@ class Decider:
                 return self._hold(request, newest, now) if isinstance(granted, Hold) else granted
             case HeartbeatRequest(member=Member(role="ps")):
                 if lifecycle.knows_more(state, request):
-                    yield from lifecycle.lose_log(state, request.member, self.commands)
+                    yield from lifecycle.lose_log(state, request.member)
                     return fence(state, request)
                 self.telemetry.hear(request)
                 yield from rollout.report(state, request)
@@ -229,13 +227,13 @@ class Decider:
             case RegisterRequest():
                 return (yield from admitting.register(state, request))
             case LeaveRequest():
-                return (yield from concluding.leave(state, request, self.commands))
+                return (yield from concluding.leave(state, request))
             case FailureRequest():
                 return (yield from failing.failure(state, request))
             case ElectRequest():
                 return (yield from concluding.elect(state, request))
             case FinishedRequest():
-                return (yield from concluding.finished(state, request, self.commands))
+                return (yield from concluding.finished(state, request))
         return refusal(state, "unknown_method", f"{type(request).__name__} is not served here")
 
     def _replace(self, request: LeaseRequest) -> int:
@@ -258,7 +256,7 @@ class Decider:
         state, member, cause = self.state, request.member, str(request.member)
         restored = request.restored
         if restored is not None and restored.problem:
-            yield from lifecycle.give_up_cut(state, member, restored, cause, self.commands)
+            yield from lifecycle.give_up_cut(state, member, restored, cause)
             return
         yield from recovery.report(state, member, restored, cause)
         yield from cutting.report(state, member, request.staged, cause)
@@ -268,10 +266,10 @@ class Decider:
         state = self.state
         yield from guard(state, SILENCE, self._miss(now))
         yield from guard(state, ROLLOUT, rollout.tick(state, self.patience, self.telemetry, now))
-        yield from guard(state, GAPS, lifecycle.fill_gaps(state, self.commands))
-        yield from guard(state, UNFIT, hosts.tick(state, self.commands))
+        yield from guard(state, GAPS, lifecycle.fill_gaps(state))
+        yield from guard(state, UNFIT, hosts.tick(state))
         yield from guard(state, CUTS, cutting.tick(state, self.pace, now))
-        yield from guard(state, SEARCH, finding.tick(state, self.search_clock, now, self.commands))
+        yield from guard(state, SEARCH, finding.tick(state, self.search_clock, now))
         yield from guard(state, REPORT, self._report(now))
         return None
 
@@ -280,9 +278,9 @@ class Decider:
         self.watch.look(now)
         for host in hosts.lost_with(self.state, self.watch.silent(now)):
             silence = causes.timer("silence", causes.host(host))
-            yield from hosts.lose(self.state, host, "silent", silence, self.commands)
+            yield from hosts.lose(self.state, host, "silent", silence)
         yield from lifecycle.lose_together(
-            self.state, self.watch.silent(now), "silent", "three heartbeats missed", "", self.commands
+            self.state, self.watch.silent(now), "silent", "three heartbeats missed", ""
         )
 
     def _report(self, now: float) -> Generator[Record, None, None]:
@@ -323,9 +321,9 @@ class Decider:
         """What the state that was read implies."""
         if input.log_lost:
             yield from lifecycle.lose_state(
-                self.state, "log_lost", "the log lost its tail", causes.term(input.term), self.commands
+                self.state, "log_lost", "the log lost its tail", causes.term(input.term)
             )
-        yield from lifecycle.consequences(self.state, causes.term(input.term), self.commands)
+        yield from lifecycle.consequences(self.state, causes.term(input.term))
 
 
 def _record_refused_commit(request: Request, code: str) -> Generator[Record, None, None]:

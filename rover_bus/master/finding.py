@@ -15,7 +15,7 @@ from rover_bus.events.facts import JobPaused, JobResumed, JobResumeRequested
 from rover_bus.events.log import CheckpointFound, Record
 from rover_bus.master import lifecycle, recovery, searching
 from rover_bus.master.cut import lacks_spans, ledger_in
-from rover_bus.master.planning import Commands, release_members, revive_members
+from rover_bus.master.planning import release_members, revive_members
 from rover_bus.master.searching import PATIENCE_S, TRIES, SearchClock
 from rover_bus.master.state import Search, State
 
@@ -23,27 +23,27 @@ Consequences = Generator[Record, None, None]
 MOST_SAID = 10  # reasons in one line; the fact has all of them
 
 
-def tick(state: State, clock: SearchClock, now: float, commands: Commands) -> Consequences:
+def tick(state: State, clock: SearchClock, now: float) -> Consequences:
     """Ask another daemon when the one that was asked says nothing."""
     search = state.search
     if search is not None and not search.asking and clock.since_s(search, now) > PATIENCE_S:
         cause = causes.timer("search", causes.host(search.host))
-        yield from _look_again(state, search, f"host {search.host} does not answer", cause, commands)
+        yield from _look_again(state, search, f"host {search.host} does not answer", cause)
 
 
-def answer(state: State, fact: HostStorageSearched, cause: str, commands: Commands) -> Consequences:
+def answer(state: State, fact: HostStorageSearched, cause: str) -> Consequences:
     """A daemon looked at storage. What answers no present question changes nothing (P17)."""
     search = state.search
     if search is None or search.asking or (fact.uid, fact.search) != (state.uid, search.number):
         return
     if fact.problem:
-        yield from _look_again(state, search, f"host {fact.host}: {fact.problem}", cause, commands)
+        yield from _look_again(state, search, f"host {fact.host}: {fact.problem}", cause)
     elif fact.found is not None:
-        yield from _try(state, search, fact, fact.found, cause, commands)
+        yield from _try(state, search, fact, fact.found, cause)
     elif fact.there or state.last_ready or search.wanted:
-        yield from _give_up(state, search, fact.refused, cause, commands)
+        yield from _give_up(state, search, fact.refused, cause)
     else:
-        yield from lifecycle.begin_anew(state, search.detail, cause, commands)
+        yield from lifecycle.begin_anew(state, search.detail, cause)
 
 
 def _try(
@@ -52,7 +52,6 @@ def _try(
     fact: HostStorageSearched,
     found: StoredCheckpoint,
     cause: str,
-    commands: Commands,
 ) -> Consequences:
     ledger = ledger_in(found.ledger)
     if ledger is None or lacks_spans(ledger, state.ledger):
@@ -65,7 +64,7 @@ def _try(
             cut=found.cut, generation=found.generation, reason=why, restoring=True, cause=cause
         )
         if search.wanted:
-            yield from _give_up(state, search, fact.refused, cause, commands)
+            yield from _give_up(state, search, fact.refused, cause)
         else:
             yield searching.order(state, search.detail, cause)
         return
@@ -79,19 +78,17 @@ def _try(
         cause=cause,
     )
     yield from recovery.go_back_to_found(state, state.cuts[found.cut], search.detail, cause)
-    yield from lifecycle.consequences(state, cause, commands)
+    yield from lifecycle.consequences(state, cause)
 
 
-def _look_again(state: State, search: Search, problem: str, cause: str, commands: Commands) -> Consequences:
+def _look_again(state: State, search: Search, problem: str, cause: str) -> Consequences:
     if search.tries < TRIES:
         yield searching.order(state, search.detail, cause, search.wanted)
     else:
-        yield from _give_up(state, search, [f"storage cannot be searched: {problem}"], cause, commands)
+        yield from _give_up(state, search, [f"storage cannot be searched: {problem}"], cause)
 
 
-def _give_up(
-    state: State, search: Search, problems: list[str], cause: str, commands: Commands
-) -> Consequences:
+def _give_up(state: State, search: Search, problems: list[str], cause: str) -> Consequences:
     """Nothing that lies on storage can be restored: do as the job file says. Nothing is trained in silence."""
     assert state.spec is not None
     lines = [*(f"cut {each.cut}: {each.reason}" for each in state.tried), *problems]
@@ -103,14 +100,14 @@ def _give_up(
     if choice == "fail":
         yield from lifecycle.end(state, "failed", "no_usable_checkpoint", detail, cause)
     elif choice == "restart":
-        yield from lifecycle.begin_anew(state, detail, cause, commands)
+        yield from lifecycle.begin_anew(state, detail, cause)
     else:
         workers = sum(desired.member.role == "worker" for desired in state.planned.values())
         yield JobPaused(workers=workers, reason=detail, cause=cause)
         yield release_members(state, cause, "no checkpoint can be restored: a person decides")
 
 
-def resume(state: State, fact: JobResumeRequested, cause: str, commands: Commands) -> Consequences:
+def resume(state: State, fact: JobResumeRequested, cause: str) -> Consequences:
     """A person decides on a job whose checkpoints cannot be restored: from nothing, from one of them, or all are tried again."""
     search = state.search
     assert search is not None
@@ -119,7 +116,7 @@ def resume(state: State, fact: JobResumeRequested, cause: str, commands: Command
     yield record
     who = fact.by or "somebody"
     if fact.from_nothing:
-        yield from lifecycle.begin_anew(state, f"{who} wants it so", cause, commands)
+        yield from lifecycle.begin_anew(state, f"{who} wants it so", cause)
     else:
         detail = (
             f"{who} wants {f'cut {fact.checkpoint}' if fact.checkpoint else 'all checkpoints tried again'}"

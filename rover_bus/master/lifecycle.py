@@ -27,7 +27,7 @@ from rover_bus.events.log import FinishBegun, Record, Rewound
 from rover_bus.events.requests import HeartbeatRequest, ServerAddress
 from rover_bus.master import cutting, recovery, rollout, searching
 from rover_bus.master.ledger import Ledger
-from rover_bus.master.planning import Commands, begin_again, is_planned, remove_places, replace_members
+from rover_bus.master.planning import begin_again, is_planned, remove_places, replace_members
 from rover_bus.master.state import State
 
 Consequences = Generator[Record, None, None]
@@ -37,14 +37,12 @@ MOST_STARTS_A_TICK = 64
 MOST_WORDS = 300  # of an ending, where it is part of another text; the whole stands in host.exited
 
 
-def lose(
-    state: State, member: Member, reason: str, detail: str, cause: str, commands: Commands, last: int = 0
-) -> Consequences:
+def lose(state: State, member: Member, reason: str, detail: str, cause: str, last: int = 0) -> Consequences:
     """A member is dead or gone: its leases return, it is replaced, or the job ends with it.
 
     `last`: the platform knows lives of its place that this log has forgotten, up to this incarnation (P21).
     """
-    yield from lose_together(state, [member], reason, detail, cause, commands, last)
+    yield from lose_together(state, [member], reason, detail, cause, last)
 
 
 def lose_together(
@@ -53,7 +51,6 @@ def lose_together(
     reason: str,
     detail: str,
     cause: str,
-    commands: Commands,
     last: int = 0,
 ) -> Consequences:
     """Members are gone, and all are known to be gone before anything is decided on one of them: servers go back by one rewind.
@@ -71,10 +68,10 @@ def lose_together(
             why = cause or _silence(member)
             yield MemberLost(member=member, reason=reason, detail=detail, last=last, cause=why)
     first = cause or _silence(members[0])
-    yield from _lose_servers(state, servers, _how(reason, detail), first, commands)
+    yield from _lose_servers(state, servers, _how(reason, detail), first)
     workers = [member for member in members if member.role != "ps"]
-    yield from _lose_workers(state, workers, reason, detail, cause, commands, last)
-    yield from consequences(state, first, commands)
+    yield from _lose_workers(state, workers, reason, detail, cause, last)
+    yield from consequences(state, first)
 
 
 def _how(reason: str, detail: str) -> str:
@@ -88,7 +85,7 @@ def _silence(member: Member) -> str:
 
 
 def _lose_workers(
-    state: State, members: list[Member], reason: str, detail: str, cause: str, commands: Commands, last: int
+    state: State, members: list[Member], reason: str, detail: str, cause: str, last: int
 ) -> Consequences:
     for member in members:
         if state.phase == "ended":
@@ -96,7 +93,7 @@ def _lose_workers(
         why = cause or _silence(member)
         yield _lost(state, member, reason, detail, last, why)
         if is_planned(state, member):
-            yield from _replace_worker(state, member, reason, why, commands)
+            yield from _replace_worker(state, member, reason, why)
 
 
 def _kept_its_state(state: State, member: Member) -> bool:
@@ -116,9 +113,7 @@ def _lost(state: State, member: Member, reason: str, detail: str, last: int, cau
     )
 
 
-def _replace_worker(
-    state: State, member: Member, reason: str, cause: str, commands: Commands
-) -> Consequences:
+def _replace_worker(state: State, member: Member, reason: str, cause: str) -> Consequences:
     spec = state.spec
     assert spec is not None
     limits = spec.leases
@@ -130,11 +125,11 @@ def _replace_worker(
     elif state.charges.preemptions > limits.preemptions:
         yield from end(state, "failed", "too_many_preemptions", f"{state.charges.preemptions} losses", cause)
     elif not state.repairing:
-        yield replace_members(state, [member], commands, cause, f"{member} lost: {reason}")
+        yield replace_members(state, [member], cause, f"{member} lost: {reason}")
     # else: others were lost with it: the next tick names one plan for all of them (S20)
 
 
-def fill_gaps(state: State, commands: Commands) -> Consequences:
+def fill_gaps(state: State) -> Consequences:
     """One plan for all workers that were lost together, so many at a time that a platform can start them (S20)."""
     if not state.gaps or state.phase in ("finishing", "ended"):
         return
@@ -143,18 +138,16 @@ def fill_gaps(state: State, commands: Commands) -> Consequences:
     if state.stop and not (result_needs_a_worker(state) and not state.workers()):
         yield remove_places(state, set(state.gaps), cause, "nothing is left to do")
     else:
-        yield replace_members(state, lost, commands, cause, f"{len(lost)} workers lost together")
-    yield from consequences(state, cause, commands)
+        yield replace_members(state, lost, cause, f"{len(lost)} workers lost together")
+    yield from consequences(state, cause)
 
 
-def _lose_servers(
-    state: State, lost: dict[Member, bool], how: str, cause: str, commands: Commands
-) -> Consequences:
+def _lose_servers(state: State, lost: dict[Member, bool], how: str, cause: str) -> Consequences:
     """`lost`: who is gone, and whether it was one that had kept its state over a rewind. Who holds a part comes first: a rewind is
     for all of them, and after it nothing is left to decide on those that it replaced. `how`: they ended.
     """
     if state.search is not None:
-        yield from _replace_waiting(state, lost, how, cause, commands)
+        yield from _replace_waiting(state, lost, how, cause)
         return
     written = state.parts if state.phase == "finishing" else {}
     open_ = {member: kept for member, kept in lost.items() if member.index not in written}
@@ -164,24 +157,22 @@ def _lose_servers(
         if state.phase == "ended" or (state.generation != generation and not is_planned(state, member)):
             continue
         if member not in holding and not _too_many_losses(state):
-            yield from _replace_server(state, member, cause, commands)
+            yield from _replace_server(state, member, cause)
         else:
             gone = holding or [member]
             what = "is gone with its part" if len(gone) == 1 else "are gone with their parts"
             detail = f"{', '.join(map(str, gone))} ({how}) {what} of the model"
-            yield from lose_state(state, "server_lost", detail, cause, commands, member)
+            yield from lose_state(state, "server_lost", detail, cause, member)
 
 
-def _replace_waiting(
-    state: State, lost: Iterable[Member], how: str, cause: str, commands: Commands
-) -> Consequences:
+def _replace_waiting(state: State, lost: Iterable[Member], how: str, cause: str) -> Consequences:
     """Servers died that wait for what a search finds: they held nothing."""
     gone = [member for member in lost if is_planned(state, member)]
     if gone and _too_many_losses(state):
         detail = f"servers die while storage is searched, {gone[-1]} the last ({how})"
         yield from end(state, "failed", "server_lost", detail, cause)
     elif gone:
-        yield replace_members(state, gone, commands, cause, "lost while storage is searched")
+        yield replace_members(state, gone, cause, "lost while storage is searched")
 
 
 def _holds_a_part(state: State, member: Member, kept: bool) -> bool:
@@ -191,11 +182,11 @@ def _holds_a_part(state: State, member: Member, kept: bool) -> bool:
     return bool(state.stop) or (kept and any(index == member.index for index, _, _ in state.owners))
 
 
-def _replace_server(state: State, member: Member, cause: str, commands: Commands) -> Consequences:
+def _replace_server(state: State, member: Member, cause: str) -> Consequences:
     if state.routing is not None:
-        yield from rollout.lose_idle_server(state, member, commands, cause)
+        yield from rollout.lose_idle_server(state, member, cause)
     elif is_planned(state, member):
-        yield replace_members(state, [member], commands, cause, f"{member} lost before it served")
+        yield replace_members(state, [member], cause, f"{member} lost before it served")
 
 
 def _too_many_losses(state: State) -> bool:
@@ -204,7 +195,7 @@ def _too_many_losses(state: State) -> bool:
 
 
 def lose_state(
-    state: State, reason: str, detail: str, cause: str, commands: Commands, lost: Member | None = None
+    state: State, reason: str, detail: str, cause: str, lost: Member | None = None
 ) -> Consequences:
     """A part of the model is gone: the job goes back to a cut, or ends, or starts again from nothing (P11, P24).
 
@@ -224,15 +215,15 @@ def lose_state(
     yield from rollout.interrupt(state, detail, cause)
     wanted = left or bool(state.going_back) or spec.on_server_lost == "restore"
     if wanted and recovery.can_go_back(state, lost):
-        yield from recovery.go_back(state, lost, detail, cause, commands)
+        yield from recovery.go_back(state, lost, detail, cause)
         return
     if wanted and searching.is_worthwhile(state):
-        yield from searching.begin(state, detail, cause, commands)
+        yield from searching.begin(state, detail, cause)
         return
-    yield from begin_anew(state, detail, cause, commands)
+    yield from begin_anew(state, detail, cause)
 
 
-def begin_anew(state: State, detail: str, cause: str, commands: Commands) -> Consequences:
+def begin_anew(state: State, detail: str, cause: str) -> Consequences:
     """Begin from position 0, with new and empty servers. After a search they are new already, and wait for it."""
     are_new = state.search is not None
     yield from cutting.end_all(state, cause, "the job begins again from nothing")
@@ -246,7 +237,7 @@ def begin_anew(state: State, detail: str, cause: str, commands: Commands) -> Con
     if are_new:
         return
     servers = [desired.member for desired in state.planned.values() if desired.member.role == "ps"]
-    yield begin_again(state, servers, commands, cause, f"{detail}: all servers start empty")
+    yield begin_again(state, servers, cause, f"{detail}: all servers start empty")
     for life in state.servers():
         yield MemberLeft(
             member=life.member, reason="replaced: the job starts again from nothing", cause=cause
@@ -277,16 +268,14 @@ def knows_more(state: State, request: HeartbeatRequest) -> bool:
     return request.routing_epoch > (state.routing.epoch if state.routing is not None else 0)
 
 
-def lose_log(state: State, member: Member, commands: Commands) -> Consequences:
+def lose_log(state: State, member: Member) -> Consequences:
     """The log has forgotten where slots went: servers hold what it gives to others. Nothing that they hold is what it says."""
     detail = f"the log lost its tail: {member} knows a later routing"
-    yield from lose_state(state, "log_lost", detail, str(member), commands)
-    yield from consequences(state, str(member), commands)
+    yield from lose_state(state, "log_lost", detail, str(member))
+    yield from consequences(state, str(member))
 
 
-def give_up_cut(
-    state: State, member: Member, restored: RestoreReport, cause: str, commands: Commands
-) -> Consequences:
+def give_up_cut(state: State, member: Member, restored: RestoreReport, cause: str) -> Consequences:
     """A server could not restore the cut that it was admitted with: go back further, in its next life."""
     life = state.lives.get(member.place)
     if life is None or life.member != member or not life.state.startswith("cut:"):
@@ -299,8 +288,8 @@ def give_up_cut(
         yield state.cuts[restored.cut].failed(why, cause, restoring=True)
     yield MemberLost(member=member, reason="restore_failed", detail=restored.problem, cause=cause)
     detail = f"{member} could not be restored ({_how('restore_failed', restored.problem)})"
-    yield from lose_state(state, "server_lost", detail, cause, commands, member)
-    yield from consequences(state, cause, commands)
+    yield from lose_state(state, "server_lost", detail, cause, member)
+    yield from consequences(state, cause)
 
 
 def _empty_ledger(state: State) -> dict[str, Any] | None:
@@ -315,7 +304,7 @@ def _empty_ledger(state: State) -> dict[str, Any] | None:
 # -- what follows by itself ----------------------------------------------------------------------------------------------
 
 
-def consequences(state: State, cause: str, commands: Commands) -> Consequences:
+def consequences(state: State, cause: str) -> Consequences:
     """Yield what the present state implies: routing when all servers are there, the finish, the end."""
     if state.phase == "searching" and state.stop:
         detail = state.search.detail if state.search is not None else ""

@@ -29,59 +29,59 @@ from rover_bus.events.log import HostFit, ModeFixed, Record, StopAsked
 from rover_bus.events.requests import Reply
 from rover_bus.master import cutting, finding, hosts, lifecycle, proposals
 from rover_bus.master.failing import charge
-from rover_bus.master.planning import Commands, is_planned
+from rover_bus.master.planning import is_planned
 from rover_bus.master.state import State
 
 Steps = Generator[Record, None, Reply | None]
 Consequences = Generator[Record, None, None]
 
 
-def notice(state: State, fact: Fact, cause: str, commands: Commands) -> Steps:
+def notice(state: State, fact: Fact, cause: str) -> Steps:
     """Decide on a fact of somebody else. What is already known changes nothing (P17)."""
     match fact:
         case JobSubmitted(spec=spec, uid=uid) if state.spec is None:
             yield JobOpened(spec=spec, uid=uid, history=_history(uid), cause=cause)
-            yield from proposals.adopt_early(state, cause, commands)
+            yield from proposals.adopt_early(state, cause)
         case PlanProposed():
-            yield from proposals.adopt(state, fact, cause, commands)
+            yield from proposals.adopt(state, fact, cause)
         case PlanApproved() | PlanRejected():
-            yield from proposals.answer(state, fact, cause, commands)
+            yield from proposals.answer(state, fact, cause)
         case PlanModeSet(mode=mode) if state.mode != mode and state.phase != "ended":
             yield ModeFixed(mode=mode, by=fact.by, cause=cause)
         case JobPauseRequested() | JobResumeRequested():
-            yield from proposals.pause(state, fact, cause, commands)
+            yield from proposals.pause(state, fact, cause)
         case JobStopRequested(mode="finish") if state.stop:
             pass  # it ends already, as somebody wants
         case JobStopRequested(mode=mode) if state.phase != "ended" and state.stop != mode:
             yield StopAsked(mode=mode, reason=fact.reason, by=fact.by, cause=cause)
             if mode == "cancel":
                 yield from lifecycle.end(state, "cancelled", "asked", fact.reason, cause)
-            yield from lifecycle.consequences(state, cause, commands)
+            yield from lifecycle.consequences(state, cause)
         case CheckpointRequested(reason=reason) if state.spec is not None and state.phase != "ended":
             yield from cutting.request(state, reason, cause)
         case HostPartFact(job=job) if state.spec is not None and job == state.spec.name:
             yield from cutting.notice(state, fact, cause)
         case HostStorageSearched(job=job) if state.spec is not None and job == state.spec.name:
-            yield from finding.answer(state, fact, cause, commands)
+            yield from finding.answer(state, fact, cause)
         case HostLeft(host=host) if state.spec is not None and state.phase != "ended":
             yield from cutting.lose_host(state, host, "left", cause)
-            yield from hosts.leave(state, host, cause, commands)
+            yield from hosts.leave(state, host, cause)
             if host in state.unfit:
                 yield HostFit(host=host, cause=cause)
         case HostLeaving(host=host) if state.spec is not None and state.phase != "ended":
-            yield from hosts.take_notice(state, host, cause, commands)
+            yield from hosts.take_notice(state, host, cause)
         case MembersUnheard(host=host) if state.spec is not None and state.phase != "ended":
             yield from hosts.miss(state, host, cause)
         case HostRegistered():
-            yield from _registered(state, fact, cause, commands)
+            yield from _registered(state, fact, cause)
         case HostProgramRefused(job=job, uid=uid) if _is_of(state, job, uid):
-            yield from hosts.find_unfit(state, fact, cause, commands)
+            yield from hosts.find_unfit(state, fact, cause)
         case HostProgramMended(job=job, uid=uid, host=host) if (
             _is_of(state, job, uid) and host in state.unfit
         ):
-            yield from hosts.find_fit(state, host, cause, commands)
+            yield from hosts.find_fit(state, host, cause)
         case HostExited(member=member) if state.spec is not None and fact.job == state.spec.name:
-            yield from _exited(state, fact, member, cause, commands)
+            yield from _exited(state, fact, member, cause)
     return None
 
 
@@ -95,16 +95,16 @@ def _is_of(state: State, job: str, uid: str) -> bool:
     return state.spec is not None and (state.spec.name, state.uid) == (job, uid) and state.phase != "ended"
 
 
-def _registered(state: State, fact: HostRegistered, cause: str, commands: Commands) -> Consequences:
+def _registered(state: State, fact: HostRegistered, cause: str) -> Consequences:
     """A daemon is there. Another one than before tries the job's program anew."""
     if fact.host in {*state.away, *state.leaving, *state.unheard}:
         yield from hosts.come_back(state, fact.host, cause)
     unfit = state.unfit.get(fact.host)
     if unfit is not None and unfit.daemon != fact.daemon and state.phase != "ended":
-        yield from hosts.find_fit(state, fact.host, cause, commands)
+        yield from hosts.find_fit(state, fact.host, cause)
 
 
-def _exited(state: State, fact: HostExited, member: Member, cause: str, commands: Commands) -> Consequences:
+def _exited(state: State, fact: HostExited, member: Member, cause: str) -> Consequences:
     """A process ended: the proof of death of that incarnation (P19)."""
     if fact.host in {*state.away, *state.unheard} and fact.host not in state.leaving:
         yield from hosts.come_back(state, fact.host, cause)
@@ -113,9 +113,7 @@ def _exited(state: State, fact: HostExited, member: Member, cause: str, commands
         return  # of a former life, of a master, or known
     if fact.exit.reason in FAULTS_OF_THE_PROGRAM and member not in state.charges.charged:
         yield from charge(state, member, cause, exit=fact.exit)
-    yield from lifecycle.lose(
-        state, member, fact.exit.reason, fact.exit.tell(), cause, commands, last=fact.last
-    )
+    yield from lifecycle.lose(state, member, fact.exit.reason, fact.exit.tell(), cause, last=fact.last)
 
 
 def _is_lost_already(state: State, member: Member, last: int) -> bool:

@@ -1,4 +1,4 @@
-"""From a plan to members: places, incarnations, hosts, commands; and the repair of what was lost. Pure.
+"""From a plan to members: places, incarnations, hosts, programs; and the repair of what was lost. Pure.
 
 Asked by the decider, answers with `MembersDesired` records: absolute sets, every life named (P5, P18). A lost member is
 replaced in its place by the next incarnation, on its host if that lives, else on the next of the plan's hosts.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 
 from rover_bus.events.facts import MembersDesired, PlanApplied, PlanProposed
 from rover_bus.events.identity import DesiredMember, MasterSeat, Member, Resources, Role
@@ -17,14 +16,7 @@ from rover_bus.master.state import State
 LIVES_A_SEAT = 1000  # of a master on one host, before its names could meet those that it has elsewhere
 
 
-@dataclass(frozen=True)
-class Commands:
-    """What the composition root knows and a decider must not guess: how a server process is started here."""
-
-    server: list[str] = field(default_factory=lambda: ["rover", "serve", "ps"])
-
-
-def plan_members(state: State, proposal: PlanProposed, commands: Commands, cause: str) -> MembersDesired:
+def plan_members(state: State, proposal: PlanProposed, cause: str) -> MembersDesired:
     """Carry out a plan: keep the lives that stay, allocate incarnations for new places, drop the workers that go.
 
     A life that the plan names in `replaces` is followed by the next incarnation of its place. Servers that serve are never
@@ -44,7 +36,7 @@ def plan_members(state: State, proposal: PlanProposed, commands: Commands, cause
             members.append(kept.replace(resources=resources))
         else:
             host = able[role][len(members) % len(able[role])]
-            members.append(_desired(state, role, index, host, resources, commands))
+            members.append(_desired(state, role, index, host, resources))
     return MembersDesired(
         plan=state.plan + 1,
         members=members,
@@ -86,19 +78,19 @@ def server_indexes(state: State, count: int) -> list[int]:
 
 
 def add_servers(
-    state: State, resources: list[Resources], hosts: list[str], commands: Commands, cause: str, reason: str
+    state: State, resources: list[Resources], hosts: list[str], cause: str, reason: str
 ) -> tuple[MembersDesired, list[int]]:
     """Plan one more server for each of `resources`, on these hosts in turn; return the record and the new indexes."""
     joins = server_indexes(state, len(present_servers(state)) + len(resources))[-len(resources) :]
     added = [
-        _desired(state, "ps", index, hosts[at % len(hosts)], each, commands)
+        _desired(state, "ps", index, hosts[at % len(hosts)], each)
         for at, (index, each) in enumerate(zip(joins, resources, strict=True))
     ]
     return _changed(state, [*state.planned.values(), *added], cause, reason), joins
 
 
 def replace_members(
-    state: State, lost: Iterable[Member], commands: Commands, cause: str, reason: str, left: bool = False
+    state: State, lost: Iterable[Member], cause: str, reason: str, left: bool = False
 ) -> MembersDesired:
     """Give each lost place its next incarnation; the others stay as they are. Who was on a lost host goes elsewhere.
 
@@ -119,12 +111,10 @@ def is_planned(state: State, member: Member) -> bool:
     return desired is not None and desired.member == member
 
 
-def begin_again(
-    state: State, lost: Iterable[Member], commands: Commands, cause: str, reason: str
-) -> MembersDesired:
+def begin_again(state: State, lost: Iterable[Member], cause: str, reason: str) -> MembersDesired:
     """Like `replace_members`, and the places that were done are wanted again: all the work is still to be done (P24)."""
     again = [] if state.paused else _lives_again(state)
-    record = replace_members(state, lost, commands, cause, reason)
+    record = replace_members(state, lost, cause, reason)
     return _changed(state, [*record.members, *again], cause, reason)
 
 
@@ -222,16 +212,14 @@ def _next_life(state: State, member: Member) -> Member:
     return Member(member.role, member.index, state.incarnations.get(member.place, 0) + 1)
 
 
-def _desired(
-    state: State, role: Role, index: int, host: str, resources: Resources, commands: Commands
-) -> DesiredMember:
+def _desired(state: State, role: Role, index: int, host: str, resources: Resources) -> DesiredMember:
     spec = state.spec
     if spec is None:
         raise ValueError("a plan before the job: the log does not belong to a job")
     return DesiredMember(
         member=_next_life(state, Member(role, index, 0)),
         host=host,
-        command=commands.server if role == "ps" else spec.program,
+        command=spec.program if role == "worker" else [],
         environment=spec.environment,
         resources=resources,
         directory=spec.directory,

@@ -26,7 +26,6 @@ from rover_bus.events.log import PlanDeferred, Record
 from rover_bus.master import finding, lifecycle, rollout
 from rover_bus.master.guarding import try_again
 from rover_bus.master.planning import (
-    Commands,
     applied,
     plan_members,
     present_servers,
@@ -46,7 +45,7 @@ OUTCOMES: dict[PlanMode, Literal["passed", "waits", "observed"]] = {
 }
 
 
-def adopt(state: State, proposal: PlanProposed, cause: str, commands: Commands) -> Steps:
+def adopt(state: State, proposal: PlanProposed, cause: str) -> Steps:
     """Decide what becomes of a proposed plan. A number that was decided on already changes nothing (P17, P22).
 
     Nor does one far ahead of all others: every later plan would be stale beside it, or bear a number that fits no message.
@@ -76,16 +75,16 @@ def adopt(state: State, proposal: PlanProposed, cause: str, commands: Commands) 
         plan=proposal.plan, outcome=outcome, mode=mode, brain_term=proposal.brain_term, cause=cause
     )
     if outcome == "passed":
-        yield from _apply(state, proposal, cause, commands)
+        yield from _apply(state, proposal, cause)
 
 
-def adopt_early(state: State, cause: str, commands: Commands) -> Steps:
+def adopt_early(state: State, cause: str) -> Steps:
     """The job is known now: carry out the plan that came before it."""
     if state.waiting is not None:
-        yield from _apply(state, state.waiting, cause, commands)
+        yield from _apply(state, state.waiting, cause)
 
 
-def answer(state: State, fact: PlanApproved | PlanRejected, cause: str, commands: Commands) -> Steps:
+def answer(state: State, fact: PlanApproved | PlanRejected, cause: str) -> Steps:
     """A person's word on the plan that waits; the world may have changed meanwhile, so it is checked once more."""
     proposal = state.waiting
     if proposal is None or proposal.plan != fact.plan:
@@ -97,17 +96,15 @@ def answer(state: State, fact: PlanApproved | PlanRejected, cause: str, commands
     if obstacle is not None:
         yield PlanRefused(plan=fact.plan, constant=obstacle[0], reason=obstacle[1], cause=cause)
         return
-    yield from _apply(state, proposal, cause, commands, who)
+    yield from _apply(state, proposal, cause, who)
 
 
-def _apply(
-    state: State, proposal: PlanProposed, cause: str, commands: Commands, approved_by: str = ""
-) -> Steps:
+def _apply(state: State, proposal: PlanProposed, cause: str, approved_by: str = "") -> Steps:
     before = present_servers(state)
-    yield plan_members(state, proposal, commands, cause)
+    yield plan_members(state, proposal, cause)
     yield applied(state, proposal, cause, approved_by)
     yield from rollout.follow_plan(state, before, proposal, cause)
-    yield from lifecycle.consequences(state, cause, commands)
+    yield from lifecycle.consequences(state, cause)
 
 
 def mode_for(state: State, proposal: PlanProposed) -> PlanMode:
@@ -161,9 +158,7 @@ def _check_counts(state: State, proposal: PlanProposed) -> Obstacle | None:
     return None
 
 
-def pause(
-    state: State, fact: JobPauseRequested | JobResumeRequested, cause: str, commands: Commands
-) -> Steps:
+def pause(state: State, fact: JobPauseRequested | JobResumeRequested, cause: str) -> Steps:
     """A person takes the workers away, or lets the job go on where it was. Servers stay (until checkpoints exist)."""
     if (
         isinstance(fact, JobResumeRequested)
@@ -171,8 +166,8 @@ def pause(
         and state.search.asking
         and not state.stop
     ):
-        yield from finding.resume(state, fact, cause, commands)
-        yield from lifecycle.consequences(state, cause, commands)
+        yield from finding.resume(state, fact, cause)
+        yield from lifecycle.consequences(state, cause)
         return
     if isinstance(fact, JobResumeRequested) and (fact.from_nothing or fact.checkpoint):
         return  # nobody is asked: what it would throw away is in use
@@ -188,4 +183,4 @@ def pause(
         record = resume_members(state, cause, "resumed")
         yield JobResumed(workers=record.count("worker"), by=fact.by, cause=cause)
         yield record
-    yield from lifecycle.consequences(state, cause, commands)
+    yield from lifecycle.consequences(state, cause)

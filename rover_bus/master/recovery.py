@@ -17,7 +17,7 @@ from rover_bus.events.facts import MemberLeft
 from rover_bus.events.identity import Member
 from rover_bus.events.log import Record, Rewound
 from rover_bus.master.cut import SLOTS, Cut, rewound, slots_of
-from rover_bus.master.planning import Commands, begin_again
+from rover_bus.master.planning import begin_again
 from rover_bus.master.state import State
 
 Consequences = Generator[Record, None, None]
@@ -49,7 +49,7 @@ def can_go_back(state: State, lost: Member | None) -> bool:
     return choose_cut(state, None if lost is None else _who_goes(state, lost)) is not None
 
 
-def go_back(state: State, lost: Member | None, detail: str, cause: str, commands: Commands) -> Consequences:
+def go_back(state: State, lost: Member | None, detail: str, cause: str) -> Consequences:
     """Rewind to the newest usable cut. `lost`: the server whose state is gone; None: whatever they hold, all begin from the cut.
 
     Servers that were on their way back to a cut and have not said that they arrived go back again, in the same life.
@@ -78,7 +78,7 @@ def go_back(state: State, lost: Member | None, detail: str, cause: str, commands
     )
     gone = going - on_their_way
     members = [p.member for p in state.planned.values() if p.member.role == "ps" and p.member.index in gone]
-    yield begin_again(state, members, commands, cause, f"{detail}: back to cut {cut.number}")
+    yield begin_again(state, members, cause, f"{detail}: back to cut {cut.number}")
     for life in state.servers():
         if life.member.index in gone:
             yield MemberLeft(

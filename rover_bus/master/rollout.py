@@ -30,7 +30,6 @@ from rover_bus.events.log import MoveBegun, Record
 from rover_bus.events.requests import HeartbeatRequest, MoveOrder, MoveStatus, ServerAddress, SlotTraffic
 from rover_bus.master import slots
 from rover_bus.master.planning import (
-    Commands,
     add_servers,
     is_planned,
     present_servers,
@@ -99,13 +98,11 @@ class Telemetry:
 # -- what is asked for -------------------------------------------------------------------------------------------------
 
 
-def request_move(
-    state: State, fact: SlotsMoveRequested, telemetry: Telemetry, commands: Commands, cause: str
-) -> Consequences:
+def request_move(state: State, fact: SlotsMoveRequested, telemetry: Telemetry, cause: str) -> Consequences:
     """Begin what somebody asked for, or refuse it in words."""
     reason = _unfit(state)
     if not reason and fact.host:
-        yield from _leave_host(state, fact, commands, cause)
+        yield from _leave_host(state, fact, cause)
         return
     goal: list[int] = []
     if not reason:
@@ -193,7 +190,7 @@ def _index(place: str) -> int:
     return int(index) if role == "ps" and index.isdigit() else -1
 
 
-def _leave_host(state: State, fact: SlotsMoveRequested, commands: Commands, cause: str) -> Consequences:
+def _leave_host(state: State, fact: SlotsMoveRequested, cause: str) -> Consequences:
     """Every server of a host is replaced by a new one elsewhere, with its slots."""
     assert state.routing is not None
     there = [d for d in state.planned.values() if d.member.role == "ps" and d.host == fact.host]
@@ -202,9 +199,7 @@ def _leave_host(state: State, fact: SlotsMoveRequested, commands: Commands, caus
         where = "no server runs there" if not there else "the plan names no other host"
         yield MoveRefused(reason=f"nothing to move off host {fact.host!r}: {where}", cause=cause)
         return
-    record, joins = add_servers(
-        state, [d.resources for d in there], hosts, commands, cause, f"off {fact.host}"
-    )
+    record, joins = add_servers(state, [d.resources for d in there], hosts, cause, f"off {fact.host}")
     instead = dict(zip([d.member.index for d in there], joins, strict=True))
     goal = [instead.get(index, index) for index in slots.expand(state.routing.owners)]
     yield record
@@ -444,7 +439,7 @@ def owns_slots(state: State, member: Member) -> bool:
     )
 
 
-def lose_idle_server(state: State, member: Member, commands: Commands, cause: str) -> Consequences:
+def lose_idle_server(state: State, member: Member, cause: str) -> Consequences:
     """A server without slots is gone: nothing is lost with it. It is started again, and a rollout that needs it waits a while."""
     rollout = state.rollout
     if (
@@ -456,7 +451,7 @@ def lose_idle_server(state: State, member: Member, commands: Commands, cause: st
     if rollout is not None and rollout.failures >= ATTEMPTS:
         yield from stop(state, f"{MOVES_FAIL}: {member.place} was lost again and again", cause)
     if is_planned(state, member):
-        yield replace_members(state, [member], commands, cause, f"{member} lost, without slots")
+        yield replace_members(state, [member], cause, f"{member} lost, without slots")
 
 
 def orders_for(state: State, member: Member) -> list[MoveOrder]:

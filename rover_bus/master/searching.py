@@ -12,7 +12,7 @@ from rover_bus.events.checkpoint_facts import CheckpointSearchOrdered
 from rover_bus.events.facts import MemberLeft
 from rover_bus.events.log import Record
 from rover_bus.master import cutting
-from rover_bus.master.planning import Commands, begin_again
+from rover_bus.master.planning import begin_again
 from rover_bus.master.state import Search, State
 
 Consequences = Generator[Record, None, None]
@@ -37,12 +37,12 @@ def is_worthwhile(state: State) -> bool:
     return state.spec is not None and state.spec.checkpoint is not None and state.spec.checkpoint.persist
 
 
-def begin(state: State, detail: str, cause: str, commands: Commands) -> Consequences:
+def begin(state: State, detail: str, cause: str) -> Consequences:
     """Ask what lies on storage. All servers are replaced meanwhile: what they hold is not needed, whatever is found."""
     yield from cutting.end_all(state, cause, "it cannot be restored: storage is searched")
     yield order(state, detail, cause)
     servers = [desired.member for desired in state.planned.values() if desired.member.role == "ps"]
-    yield begin_again(state, servers, commands, cause, f"{detail}: storage is searched for a checkpoint")
+    yield begin_again(state, servers, cause, f"{detail}: storage is searched for a checkpoint")
     for life in state.servers():
         yield MemberLeft(
             member=life.member, reason="replaced: storage is searched for a checkpoint", cause=cause

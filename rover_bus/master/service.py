@@ -17,7 +17,6 @@ from rover_bus.events.streams import KEEP_LOG, KeepLog
 from rover_bus.master.decider import Decider
 from rover_bus.master.fences import refusal
 from rover_bus.master.inputs import Asked, BusLost, BusRegained, Noticed, Ticked, TookOver
-from rover_bus.master.planning import Commands
 
 
 class ServedDecider(Decider):
@@ -119,7 +118,6 @@ def build_master(
     holder: str,
     clock: Callable[[], float],
     wall_ms: Callable[[], int],
-    commands: Commands | None = None,
     snapshot_every_batches: int = 2000,
     keep_log: KeepLog = KEEP_LOG,
     leader_ttl_s: float = 1.0,
@@ -130,7 +128,7 @@ def build_master(
 
     The two types are replaced where a test shows which history breaks a master without one of its rules.
     """
-    decider = decider_type(job, commands)
+    decider = decider_type(job)
     shell = shell_type(
         bus,
         decider,

@@ -170,9 +170,8 @@ def _evolve_wanted(state: Platform, fact: JobFact) -> Platform:
             fence = (fact.term, fact.plan, *(fact.position or (0, 0)))
             if not same_run(fact.uid, known.uid) or known.ended or fence < known.fence:
                 return replace(state, stale=state.stale + 1)
-            mine_now = {
-                each.member.place: each for each in fact.members if each.host == state.host and each.command
-            }
+            here = [each for each in fact.members if each.host == state.host]
+            mine_now = {each.member.place: each for each in here if each.member.role == "ps" or each.command}
             wanted = replace(known, uid=known.uid or fact.uid, fence=fence, members=mine_now)
             if fact.masters:
                 wanted = replace(wanted, masters=_seats_here(fact, state.host), seated=True)

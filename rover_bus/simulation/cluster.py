@@ -21,7 +21,6 @@ from rover_bus.events.identity import HostCapacity
 from rover_bus.events.leadership import Deposed, read_leader
 from rover_bus.events.memory_broker import MemoryBroker
 from rover_bus.events.streams import BUCKETS, FACTS, LEADERS, STREAMS
-from rover_bus.master.planning import Commands
 from rover_bus.node.cgroup import Cgroup, Limits
 from rover_bus.node.daemon import Daemon, Host
 from rover_bus.node.happenings import Key, Life
@@ -145,7 +144,6 @@ class Cluster:
             holder=name,
             clock=self._now,
             wall_ms=lambda: 0,
-            commands=Commands(server=["ps"]),
             snapshot_every_batches=self.shared.plan.snapshot_every_batches,
         )
         code = 0

@@ -10,7 +10,7 @@ from rover_bus.events.facts import HostExited, JobEnded, MembersDesired
 from rover_bus.events.log import Rewound
 from rover_bus.master.decider import Decider
 from rover_bus.master.inputs import Noticed
-from rover_bus.master.planning import Commands, replace_members
+from rover_bus.master.planning import replace_members
 from rover_bus.master.watch import Watch
 
 
@@ -21,9 +21,7 @@ class HalfModel(Decider):
             and isinstance(input.fact, HostExited)
             and input.fact.member.role == "ps"
         ):
-            return iter(
-                [replace_members(self.state, [input.fact.member], Commands(), "", "a new server, empty")]
-            )
+            return iter([replace_members(self.state, [input.fact.member], "", "a new server, empty")])
         return super()._steps(input, now)
 
 
