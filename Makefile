@@ -65,6 +65,7 @@ lint: .venv/dev.stamp
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m rover_bus.cli.schemas --check
+	$(BIN)/python -c 'import rover_bus.master.evolution'  # every record has its evolution, or this fails
 	$(BIN)/python docs/make_api.py --check
 
 format: .venv/dev.stamp

@@ -43,7 +43,7 @@ from rover_bus.events.requests import (
 from rover_bus.events.streams import LEADERS
 
 CLIENTS, PROCESSES, COMPUTE_S = 32, 2, 0.02
-NAMES = {cls: name for name, cls in METHODS.items()}
+NAMES: dict[type[Request], str] = {cls: name for name, cls in METHODS.items()}
 JOB = "takeover"
 DATASET = Dataset(records=10**9, batch_size=100)
 

@@ -162,6 +162,8 @@ class BrainDecider:
                 yield from self._look(now)
             case BusRegained():
                 self.watch.regain_bus(now)
+            case _:
+                pass  # the others do not matter here
 
     # -- what is heard -------------------------------------------------------------------------------------------------
 

@@ -150,6 +150,8 @@ def _evolve_job(state: State, record: Record) -> None:
             _note_incident(state.jobs[job], record)
         case JobStopRequested(job=job):
             state.jobs[job].stopping = True
+        case _:
+            pass  # the others do not matter here
 
 
 def _note_straggler(job: KnownJob, index: int, remedy: str) -> None:
@@ -197,12 +199,12 @@ def _propose(job: KnownJob, plan: PlanProposed) -> None:
 
 def _hear(job: KnownJob, fact: Heard) -> None:
     match fact:
-        case PlanApplied(size=Size() as size):
-            _apply(job, fact, size)
-        case PlanChecked(plan=plan, outcome="waits") if job.change and job.change.plan == plan:
-            job.change.waits = True
-        case PlanChecked(plan=plan, outcome="observed") if job.change and job.change.plan == plan:
-            _decline(job)
+        case PlanApplied(size=size):
+            if size is not None:  # none: a repair, of the size that was
+                _apply(job, fact, size)
+        case PlanChecked(plan=plan, outcome=outcome):
+            if job.change and job.change.plan == plan:
+                _note_check(job, job.change, outcome)
         case PlanRefused(plan=plan, constant=constant):
             job.plan = max(job.plan, plan)
             if job.change and job.change.plan == plan:
@@ -226,6 +228,13 @@ def _hear(job: KnownJob, fact: Heard) -> None:
             job.paused = False
         case JobStopRequested():
             job.stopping = True
+
+
+def _note_check(job: KnownJob, change: Change, outcome: str) -> None:
+    if outcome == "waits":
+        change.waits = True
+    elif outcome == "observed":
+        _decline(job)
 
 
 def _note_start(job: KnownJob, plan: int) -> None:

@@ -133,6 +133,8 @@ def _evolve(line: JobLine, fact: Fact, at_s: float) -> JobLine:
             )
         case JobEnded():
             return _ended(line, fact, at_s)
+        case _:
+            pass  # the others do not matter here
     return line
 
 

@@ -115,7 +115,8 @@ class Acts:
                 return any(isinstance(f, facts.MemberAdmitted) and f.member.role == "worker" for f in later)
             case "master":
                 return any(isinstance(fact, facts.MasterElected) for fact in later)
-        return any(isinstance(fact, facts.JobReported) for fact in later)
+            case "broker" | "server":
+                return any(isinstance(fact, facts.JobReported) for fact in later)
 
     # -- a straggler ---------------------------------------------------------------------------------------------------
 

@@ -62,6 +62,8 @@ async def read_brain(bus: Bus, job: str = "") -> BrainCopy:
                 copy.said += 1
             case WindowClosed(job=measured):
                 copy.windows[measured] = copy.windows.get(measured, 0) + 1
+            case _:
+                pass  # the others do not matter here
 
     try:
         async for stored in bus.read(LOG, subjects.BRAIN_LOG):

@@ -73,6 +73,8 @@ class CheckpointDelay:
                 self.storing = cut
             case CheckpointReady():
                 self.blocked.clear()
+            case _:
+                pass  # the others do not matter here
         if self.good is not None and isinstance(fact, self.good):
             self.took_ms = time_ms - self.first_ms if self.first_ms else self.took_ms
             self.good_cut, self.good_ms = getattr(fact, "cut", 0), time_ms

@@ -144,6 +144,8 @@ class JobView:
                 self.total = _count(summary, "samples_total", self.total)
                 self.dead_lettered = _count(summary, "samples_dead_lettered", self.dead_lettered)
                 self.samples_per_second = None
+            case _:
+                pass  # the others do not matter here
 
 
 def _count(summary: dict[str, Any], key: str, known: int) -> int:

@@ -76,8 +76,9 @@ class Keeping:
                 self.kept = True
             case cuts.CheckpointReady() if not self.asked:
                 self.ready_before = True
-            case _ if self.asked:
-                self._hear(fact)
+            case _:
+                if self.asked:
+                    self._hear(fact)
 
     def _hear(self, fact: JobFact) -> None:
         match fact:

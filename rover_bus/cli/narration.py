@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from rover_bus.cli.plan_narration import tell_plan
 from rover_bus.events import checkpoint_facts as cuts
 from rover_bus.events import facts
-from rover_bus.events.facts import Fact, HostFact
+from rover_bus.events.facts import Fact
 from rover_bus.events.identity import Member
 
 GOOD, BAD, PLAIN, DIM = "green", "red", "", "dim"
@@ -15,15 +15,24 @@ GOOD, BAD, PLAIN, DIM = "green", "red", "", "dim"
 
 def tell(fact: Fact) -> str:
     """Return what happened in one line, without the job's name."""
-    if isinstance(fact, cuts.CHECKPOINT_FACTS):
+    if isinstance(fact, facts.AboutJob):
+        return _tell_job(fact)
+    if isinstance(fact, facts.AboutMembers):
+        return _tell_members(fact)
+    if isinstance(fact, facts.AboutSlots):
+        return _tell_slots(fact)
+    if isinstance(fact, facts.AboutData):
+        return _tell_data(fact)
+    if isinstance(fact, facts.AboutPlans | facts.AboutCluster):
+        return tell_plan(fact)
+    if isinstance(fact, cuts.AboutCheckpoints):
         return tell_checkpoint(fact)
-    for tell_some in (_tell_job, _tell_members, _tell_slots, _tell_data, tell_plan):
-        if line := tell_some(fact):
-            return line
-    return f"{fact.kind()}"
+    if isinstance(fact, cuts.AboutStorage):
+        return tell_storage(fact)
+    return fact.kind()
 
 
-def _tell_job(fact: Fact) -> str:
+def _tell_job(fact: facts.AboutJob) -> str:
     """The job as a whole, its masters and plans."""
     match fact:
         case facts.JobSubmitted(spec=spec, by=by):
@@ -40,12 +49,6 @@ def _tell_job(fact: Fact) -> str:
             return f"forgotten{f' by {by}' if by else ''}{_because(reason)}"
         case facts.MasterElected(holder=holder, term=term, replayed_records=replayed):
             return f"{holder} leads, term {term}, after replaying {replayed} records"
-        case facts.PlanProposed(plan=plan, reason=reason, by=by):
-            return f"{by or 'somebody'} proposes plan {plan}: {reason}"
-        case facts.PlanApplied(plan=plan, workers=workers, servers=servers):
-            return f"plan {plan} is carried out: {_count(workers, 'worker')}, {_count(servers, 'server')}"
-        case facts.PlanRefused(plan=plan, reason=reason):
-            return f"plan {plan} refused: {reason}"
         case facts.RuleSwitchedOff(rule=rule, why=why, release=release, exact=exact):
             then = "the job is paused" if exact else f"left out until another release than {release} is here"
             return f"rule {rule!r} failed in three incarnations ({why}): {then}"
@@ -55,10 +58,9 @@ def _tell_job(fact: Fact) -> str:
             return f"{task}: " + ", ".join(f"{key} {_figure(value)}" for key, value in values.items())
         case facts.JobReported(epoch=epoch, committed=committed, total=total, samples_per_second=rate):
             return f"epoch {epoch}: {committed:,} of {total:,} samples, {rate:,.0f}/s"
-    return ""
 
 
-def _tell_members(fact: Fact) -> str:
+def _tell_members(fact: facts.AboutMembers) -> str:
     """Members, the hosts that they run on, and their processes."""
     match fact:
         case facts.MembersDesired(members=members):
@@ -89,16 +91,17 @@ def _tell_members(fact: Fact) -> str:
             return f"the {service} of host {host} ended after {ran_s:.1f} s and is started again: {how}"
         case facts.HostLeaving(host=host, within_s=within):
             return f"host {host} will be gone soon: its workers leave, its servers after a last cut, within {within:g} s"
+        case facts.HostTurnFailed(host=host, job=job, why=why):
+            return f"host {host} cannot decide on {job}, its members there stay as they are: {why}"
         case facts.HostProgramRefused(host=host, path=path, problem=problem):
             return f"the program does not start on host {host}, no worker is placed there: {path}: {problem}"
         case facts.HostProgramMended(host=host):
             return f"the program starts on host {host} now"
         case facts.HostLeft(host=host, reason=reason):
             return f"host {host} leaves{_because(reason)}"
-    return ""
 
 
-def _tell_slots(fact: Fact) -> str:
+def _tell_slots(fact: facts.AboutSlots) -> str:
     """Routing, and slots that move."""
     match fact:
         case facts.RoutingChanged(generation=generation, epoch=epoch, servers=servers):
@@ -119,10 +122,9 @@ def _tell_slots(fact: Fact) -> str:
             return f"slots stay on {source}, not moved to {target}: {reason}"
         case facts.RolloutClosed(rollout=rollout, outcome=outcome, reason=reason):
             return f"rollout {rollout} {_spoken(outcome)}{_because(reason)}"
-    return ""
 
 
-def _tell_data(fact: Fact) -> str:
+def _tell_data(fact: facts.AboutData) -> str:
     """Records, batches, leases and epochs."""
     match fact:
         case facts.DatasetRegistered(dataset=dataset):
@@ -145,10 +147,9 @@ def _tell_data(fact: Fact) -> str:
             return f"batches {first} to {first + batches - 1} leased a second time, to {second}"
         case facts.LedgerRewound(generation=generation, reason=reason):
             return f"ledger rewound, generation {generation}: {reason}"
-    return ""
 
 
-def tell_checkpoint(fact: Fact) -> str:
+def tell_checkpoint(fact: cuts.AboutCheckpoints) -> str:
     """Return what happened to a cut in one line."""
     match fact:
         case cuts.CheckpointSearchOrdered(host=host, reason=reason):
@@ -185,12 +186,9 @@ def tell_checkpoint(fact: Fact) -> str:
             again = f", {fact.samples_again:,} samples again" if fact.samples_again else ""
             text = f"{member} restored from cut {cut} in {source}: {rows:,} rows in {seconds:.2f} s{again}"
             return f"{text}; not from {'; '.join(fact.refused)}" if fact.refused else text
-        case HostFact():
-            return tell_storage(fact)
-    return f"{fact.kind()}"
 
 
-def tell_storage(fact: HostFact) -> str:
+def tell_storage(fact: cuts.AboutStorage) -> str:
     """Return what a daemon did with a part of a cut, or found on storage, in one line."""
     match fact:
         case cuts.HostStorageSearched(host=host, problem=problem) if problem:
@@ -213,7 +211,6 @@ def tell_storage(fact: HostFact) -> str:
             return f"cut {cut}: {part} {_spoken(fact.kind().removeprefix('part_'))} on {host}".replace(
                 "  ", " "
             )
-    return f"{fact.kind()}"
 
 
 def mood(fact: Fact) -> str:
@@ -263,7 +260,8 @@ def mood(fact: Fact) -> str:
             return DIM
         case facts.JobReported() | facts.MembersDesired() | facts.RoutingChanged():
             return DIM
-    return PLAIN
+        case _:
+            return PLAIN
 
 
 def _mib(size_bytes: int) -> str:

@@ -4,17 +4,28 @@ from __future__ import annotations
 
 from rover_bus.cli.plans import MEASURED
 from rover_bus.events import facts
-from rover_bus.events.facts import Fact
+from rover_bus.events.plan_facts import AboutFindings, AboutLifeOfPlan, AboutWords
 
 
-def tell_plan(fact: Fact) -> str:
-    """Return what happened in one line, "" for a fact of another kind."""
-    return _tell_life(fact) or _tell_words(fact) or _tell_findings(fact)
+def tell_plan(fact: facts.AboutPlans | facts.AboutCluster) -> str:
+    """Return what happened in one line."""
+    if isinstance(fact, AboutLifeOfPlan):
+        return _tell_life(fact)
+    if isinstance(fact, AboutFindings):
+        return _tell_findings(fact)
+    return _tell_words(fact)
 
 
-def _tell_life(fact: Fact) -> str:
+def _tell_life(fact: AboutLifeOfPlan) -> str:
     """What becomes of a plan."""
     match fact:
+        case facts.PlanProposed(plan=plan, reason=reason, by=by):
+            return f"{by or 'somebody'} proposes plan {plan}: {reason}"
+        case facts.PlanApplied(plan=plan, workers=workers, servers=servers):
+            held = f"{_workers(workers)}, {servers} server{'' if servers == 1 else 's'}"
+            return f"plan {plan} is carried out: {held}"
+        case facts.PlanRefused(plan=plan, reason=reason):
+            return f"plan {plan} refused: {reason}"
         case facts.PlanChecked(plan=plan, outcome=outcome):
             return {
                 "passed": f"plan {plan} passes the checks",
@@ -32,10 +43,9 @@ def _tell_life(fact: Fact) -> str:
             return f"plan {plan} {kept}: {_figures(fact)}"
         case facts.PlanRolledBack(plan=plan, by_plan=by_plan, constant=constant):
             return f"plan {plan} is rolled back by plan {by_plan} ({constant}): {_figures(fact)}"
-    return ""
 
 
-def _tell_words(fact: Fact) -> str:
+def _tell_words(fact: AboutWords | facts.AboutCluster) -> str:
     """What people say, and what follows at once."""
     match fact:
         case facts.PlanApproved(plan=plan, by=by):
@@ -56,10 +66,9 @@ def _tell_words(fact: Fact) -> str:
             return f"paused{f' by {by}' if by else ''}: {_workers(workers)} to leave{f' ({reason})' if reason else ''}"
         case facts.JobResumed(workers=workers):
             return f"resumed with {_workers(workers)}"
-    return ""
 
 
-def _tell_findings(fact: Fact) -> str:
+def _tell_findings(fact: AboutFindings) -> str:
     """What the Brain found in the samples."""
     match fact:
         case facts.StragglerFound(member=member, share=share, lease_share=lease):
@@ -72,7 +81,6 @@ def _tell_findings(fact: Fact) -> str:
             if eta_s < 0:
                 return f"the target is out of reach by what is known ({constant})"
             return f"the target will be reached in {eta_s:.0f} s ({_until(low)} to {_until(high)})"
-    return ""
 
 
 def _workers(count: int) -> str:

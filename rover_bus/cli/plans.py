@@ -69,6 +69,8 @@ class PlanView:
                 )
             case facts.PlanRolledBack(constant=constant, by_plan=by_plan):
                 self.state, self.why, self.judged, self.undone_by = "rolled back", constant, fact, by_plan
+            case _:
+                pass  # the others do not matter here
 
 
 @dataclass(slots=True)
@@ -100,6 +102,8 @@ class Plans:
                 self.by_number.setdefault(plan, PlanView(fact, time_ms))
             case _ if (view := self.by_number.get(getattr(fact, "plan", -1))) is not None:
                 view.take(fact, time_ms)
+            case _:
+                pass  # of no plan that is known
 
     @property
     def newest(self) -> PlanView | None:

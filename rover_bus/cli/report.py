@@ -72,6 +72,8 @@ class Tally:
                     self._leader_died_ms = 0
             case JobEnded() as ended:
                 self.ended = ended
+            case _:
+                pass  # the others do not matter here
 
     @property
     def takeover_seconds(self) -> float | None:

@@ -60,5 +60,7 @@ async def follow_wish(bus: Bus, job: str, sequence: int, hear: Callable[[str], N
                     return Moved(moves, size)
                 case JobEnded(state=state):
                     raise Refused(f"the job has ended meanwhile: {state}", "ended")
+                case _:
+                    pass  # the others do not matter here
     finally:
         await following.stop()

@@ -67,6 +67,8 @@ def _of(kind: inspect.Type, name: str) -> Any:
             return tuple(_of(item, name) for item in items)
         case inspect.DictType(key_type=key, value_type=value):
             return {_of(key, "key"): _of(value, name)}
+        case _:
+            pass  # the others do not matter here
     return _scalar(kind, name)
 
 
@@ -97,6 +99,8 @@ def _annotation(kind: inspect.Type) -> Any:
             return tuple[int, int]
         case inspect.UnionType(types=types):
             return _annotation(next(each for each in types if not isinstance(each, inspect.NoneType)))
+        case _:
+            pass  # the others do not matter here
     raise NotImplementedError
 
 
@@ -126,4 +130,6 @@ def _scalar(kind: inspect.Type, name: str) -> Any:
             return 0.785
         case inspect.NoneType():
             return None
+        case _:
+            pass  # the others do not matter here
     raise NotImplementedError(f"no example for {kind!r}")

@@ -48,6 +48,8 @@ async def _read_runs(bus: Bus) -> Runs:
                 found[job] = uid
             case JobEnded(job=job):
                 found.pop(job, None)
+            case _:
+                pass  # the others do not matter here
     return Runs({uid: job for job, uid in found.items()})
 
 

@@ -219,6 +219,8 @@ def _symbols(happened: Happened) -> list[str]:
             return [str(process.member)]
         case MemberAdmitted(member=member):
             return [str(member)]  # a process that no daemon started has only this
+        case _:
+            pass  # the others do not matter here
     return []
 
 

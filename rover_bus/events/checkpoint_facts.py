@@ -8,6 +8,8 @@ which the master logs. Registered by the codec beside `facts.FACTS`.
 
 from __future__ import annotations
 
+from typing import get_args
+
 from rover_bus.events.checkpoints import ManifestContent, PartPlace, StoredCheckpoint, StoredFile
 from rover_bus.events.fact import MasterFact
 from rover_bus.events.facts import Fact, HostFact, JobFact
@@ -250,27 +252,30 @@ class HostPartFailed(HostPartFact, frozen=True, kw_only=True, tag="host.part_fai
     reason: str
 
 
-CHECKPOINT_FACTS: tuple[type[Fact], ...] = (
-    CheckpointRequested,
-    CheckpointDeclined,
-    CheckpointOpened,
-    PartStaged,
-    CheckpointStaged,
-    CheckpointPersistOrdered,
-    CheckpointManifestOrdered,
-    CheckpointRedundant,
-    CheckpointReady,
-    CheckpointSuperseded,
-    CheckpointFailed,
-    ServerRestored,
-    HostPartDigested,
-    HostPartMirrored,
-    HostPartPersisted,
-    HostManifestWritten,
-    HostPartFailed,
-    HostStorageBlocked,
-    CheckpointSearchOrdered,
-    CheckpointNoneUsable,
-    HostStorageSearched,
-    HostCheckpointDamaged,
+AboutCheckpoints = (
+    CheckpointRequested
+    | CheckpointDeclined
+    | CheckpointOpened
+    | PartStaged
+    | CheckpointStaged
+    | CheckpointPersistOrdered
+    | CheckpointManifestOrdered
+    | CheckpointRedundant
+    | CheckpointReady
+    | CheckpointSuperseded
+    | CheckpointFailed
+    | ServerRestored
+    | CheckpointSearchOrdered
+    | CheckpointNoneUsable
 )
+AboutStorage = (
+    HostPartDigested
+    | HostPartMirrored
+    | HostPartPersisted
+    | HostManifestWritten
+    | HostPartFailed
+    | HostStorageBlocked
+    | HostStorageSearched
+    | HostCheckpointDamaged
+)
+CHECKPOINT_FACTS: tuple[type[Fact], ...] = get_args(AboutCheckpoints | AboutStorage)

@@ -7,7 +7,7 @@ The type tag is `<noun>.<verb>.v<major>`; new fields have defaults; a changed me
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import msgspec
 
@@ -16,7 +16,7 @@ from rover_bus.events.identity import DesiredMember, Exit, HostCapacity, MasterS
 from rover_bus.events.invariants import Bytes, Count, Fraction, Seconds, Told, Uid
 from rover_bus.events.job import Dataset, JobSpec, PlanMode
 from rover_bus.events.plan_facts import (
-    PLAN_FACTS,
+    AboutPlans,
     BrainFact,
     IncidentClosed,
     IncidentOpened,
@@ -515,56 +515,64 @@ class QuotaSet(ClusterFact, frozen=True, kw_only=True, tag="cluster.quota_set.v1
     reason: str = ""
 
 
-FACTS: tuple[type[Fact], ...] = (
-    JobSubmitted,
-    JobOpened,
-    JobStopRequested,
-    JobEnded,
-    JobForgotten,
-    JobReported,
-    MasterElected,
-    RuleSwitchedOff,
-    RuleSwitchedOn,
-    *PLAN_FACTS,
-    MembersDesired,
-    MemberAdmitted,
-    MemberLost,
-    MembersDisplaced,
-    MembersUnheard,
-    MemberLeft,
-    DatasetRegistered,
-    DatasetRefused,
-    RoutingChanged,
-    SlotsMoveRequested,
-    MoveRefused,
-    RolloutOpened,
-    SlotsMoved,
-    MoveFailed,
-    RolloutClosed,
-    EpochOpened,
-    EpochClosed,
-    CommitRefused,
-    BatchDeadLettered,
-    RowsSkipped,
-    LeaseSpeculated,
-    LedgerRewound,
-    WorkerFailed,
-    ResultReported,
-    HostRegistered,
-    HostStarted,
-    HostExited,
-    HostLeaving,
-    HostTurnFailed,
-    HostServiceEnded,
-    HostProgramRefused,
-    HostProgramMended,
-    HostLeft,
-    ClusterModeSet,
-    QuotaSet,
+# All facts of this file by what they are about: whoever tells of them (cli/narration.py) must know each.
+AboutJob = (
+    JobSubmitted
+    | JobOpened
+    | JobStopRequested
+    | JobEnded
+    | JobForgotten
+    | JobReported
+    | MasterElected
+    | RuleSwitchedOff
+    | RuleSwitchedOn
+    | ResultReported
 )
+AboutMembers = (
+    MembersDesired
+    | MemberAdmitted
+    | MemberLost
+    | MembersDisplaced
+    | MembersUnheard
+    | MemberLeft
+    | WorkerFailed
+    | HostRegistered
+    | HostStarted
+    | HostExited
+    | HostServiceEnded
+    | HostLeaving
+    | HostTurnFailed
+    | HostProgramRefused
+    | HostProgramMended
+    | HostLeft
+)
+AboutSlots = (
+    RoutingChanged
+    | SlotsMoveRequested
+    | MoveRefused
+    | RolloutOpened
+    | SlotsMoved
+    | MoveFailed
+    | RolloutClosed
+)
+AboutData = (
+    DatasetRegistered
+    | DatasetRefused
+    | EpochOpened
+    | EpochClosed
+    | CommitRefused
+    | BatchDeadLettered
+    | RowsSkipped
+    | LeaseSpeculated
+    | LedgerRewound
+)
+AboutCluster = ClusterModeSet | QuotaSet
+AnyFact = AboutJob | AboutMembers | AboutSlots | AboutData | AboutCluster | AboutPlans
+FACTS: tuple[type[Fact], ...] = get_args(AnyFact)
 
 # What other modules define and this one hands on.
 __all__ = [
+    "AboutPlans",
     "BrainFact",
     "Fact",
     "IncidentClosed",

@@ -279,26 +279,25 @@ class JobResumed(MasterFact, frozen=True, kw_only=True, tag="job.resumed.v1"):
     workers: Count = 0
 
 
-PLAN_FACTS: tuple[type[JobFact], ...] = (
-    PlanProposed,
-    PlanChecked,
-    PlanRefused,
-    PlanWithheld,
-    PlanApproved,
-    PlanRejected,
-    PlanModeSet,
-    PlanApplied,
-    PlanSettled,
-    PlanMeasured,
-    PlanKept,
-    PlanRolledBack,
-    StragglerFound,
-    StragglerRecovered,
-    IncidentOpened,
-    IncidentClosed,
-    JobForecast,
-    JobPauseRequested,
-    JobResumeRequested,
-    JobPaused,
-    JobResumed,
+AboutLifeOfPlan = (
+    PlanProposed
+    | PlanChecked
+    | PlanRefused
+    | PlanWithheld
+    | PlanApplied
+    | PlanSettled
+    | PlanMeasured
+    | PlanKept
+    | PlanRolledBack
 )
+AboutWords = (
+    PlanApproved
+    | PlanRejected
+    | PlanModeSet
+    | JobPauseRequested
+    | JobResumeRequested
+    | JobPaused
+    | JobResumed
+)
+AboutFindings = StragglerFound | StragglerRecovered | IncidentOpened | IncidentClosed | JobForecast
+AboutPlans = AboutLifeOfPlan | AboutWords | AboutFindings

@@ -7,7 +7,7 @@ term: members ignore lower ones (protocol P15). Times are durations; deadlines b
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import msgspec
 
@@ -259,16 +259,17 @@ class FinishedReply(Reply, frozen=True, kw_only=True, tag="finish_noted.v1"):
     pass
 
 
-REQUESTS: tuple[type[Request], ...] = (
-    JoinRequest,
-    RegisterRequest,
-    LeaseRequest,
-    HeartbeatRequest,
-    LeaveRequest,
-    FailureRequest,
-    ElectRequest,
-    FinishedRequest,
+AnyRequest = (
+    JoinRequest
+    | RegisterRequest
+    | LeaseRequest
+    | HeartbeatRequest
+    | LeaveRequest
+    | FailureRequest
+    | ElectRequest
+    | FinishedRequest
 )
+REQUESTS: tuple[type[AnyRequest], ...] = get_args(AnyRequest)
 REPLIES: tuple[type[Reply], ...] = (
     RefusedReply,
     JoinReply,
@@ -280,7 +281,7 @@ REPLIES: tuple[type[Reply], ...] = (
     ElectReply,
     FinishedReply,
 )
-METHODS: dict[str, type[Request]] = {
+METHODS: dict[str, type[AnyRequest]] = {
     str(cls.__struct_config__.tag).rsplit(".", 1)[0]: cls for cls in REQUESTS
 }
-METHOD_OF = {cls: method for method, cls in METHODS.items()}
+METHOD_OF: dict[type[Request], str] = {cls: method for method, cls in METHODS.items()}

@@ -151,4 +151,6 @@ def parse(subject: str) -> Parsed | None:
             return Parsed("rpc", job=job, term=int(term), kind=method)
         case ["rover", "daemon", host, method]:
             return Parsed("daemon", host=host, kind=method)
+        case _:
+            pass  # the others do not matter here
     return None

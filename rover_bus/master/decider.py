@@ -26,6 +26,7 @@ from rover_bus.events.identity import Member
 from rover_bus.events.log import Record
 from rover_bus.events.outbox import Outgoing
 from rover_bus.events.requests import (
+    AnyRequest,
     ElectRequest,
     FailureRequest,
     FinishedRequest,
@@ -54,7 +55,7 @@ from rover_bus.master import (
     searching,
 )
 from rover_bus.master.evolution import evolve
-from rover_bus.master.fences import fence, refusal
+from rover_bus.master.fences import fence
 from rover_bus.master.guarding import (
     CUTS,
     GAPS,
@@ -196,7 +197,7 @@ class Decider:
                 self.watch.regain_bus(now)
         return _nothing()
 
-    def _answer(self, request: Request, now: float) -> Steps:
+    def _answer(self, request: AnyRequest, now: float) -> Steps:
         state = self.state
         if isinstance(request, JoinRequest):
             reply = yield from admitting.join(state, request)
@@ -234,7 +235,6 @@ class Decider:
                 return (yield from concluding.elect(state, request))
             case FinishedRequest():
                 return (yield from concluding.finished(state, request))
-        return refusal(state, "unknown_method", f"{type(request).__name__} is not served here")
 
     def _replace(self, request: LeaseRequest) -> int:
         """Make room for a newer copy of a held request. Return the number of the one that is still held, 0 where none is."""

@@ -407,3 +407,4 @@ _EVOLUTIONS: dict[type[Record], Callable[[State, Any], None]] = {
     log.SnapshotChunk: _nothing,
     **cut_evolution.EVOLUTIONS,
 }
+assert _EVOLUTIONS.keys() == set(log.RECORDS), "a record has no evolution, or is none of this log"

@@ -9,14 +9,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from rover_bus.events.facts import Fact
-from rover_bus.events.requests import Request
+from rover_bus.events.requests import AnyRequest
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
     """A member's request. Its reply leaves only after the records that led to it are stored."""
 
-    request: Request
+    request: AnyRequest
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,6 +61,8 @@ def _translate(record: Record, state: State) -> JobFact | None:
             return _rewound(record, state)
         case log.ManifestOrdered():
             return _manifest(record, state)
+        case _:
+            pass  # the others do not matter here
     return None
 
 

@@ -29,6 +29,7 @@ from rover_bus.node.cgroup import Cgroup, Limits
 from rover_bus.node.happenings import (
     Action,
     Adjust,
+    Adjusted,
     Ended,
     Erase,
     Forget,
@@ -36,8 +37,10 @@ from rover_bus.node.happenings import (
     Life,
     Observation,
     Running,
+    Spawned,
     Start,
     Stop,
+    Told,
     Tried,
     Try,
 )
@@ -306,10 +309,11 @@ class Daemon:
                 self._processes.stop(life, hurried)
             case Adjust(life, resources, cpus):
                 self._processes.adjust(life, resources, cpus)
-            case Forget(job) if not any(each[0] == job for each in self._unreported):
-                self._processes.forget(job)
-                self._ends = {key: ended for key, ended in self._ends.items() if key[0] != job}
-                self._state = platform.forget(self._state, job)
+            case Forget(job):
+                if not any(each[0] == job for each in self._unreported):
+                    self._processes.forget(job)
+                    self._ends = {key: ended for key, ended in self._ends.items() if key[0] != job}
+                    self._state = platform.forget(self._state, job)
             case Try():
                 self._try_program(action)
             case Erase(job, uid):
@@ -384,6 +388,8 @@ class Daemon:
                 self._ends[observation.job, observation.member.place] = observation
                 if not observation.reported:
                     self._report_end(observation)
+            case Tried() | Running() | Spawned() | Told() | Adjusted():
+                pass  # nobody else needs to know
         self._turns.soon()
 
     def _report_start(self, life: Life, pid: int, adopted: bool) -> None:

@@ -120,6 +120,8 @@ def _hear_job(state: Persisting, fact: JobFact) -> Persisting:
         case CheckpointSearchOrdered(job=job, uid=uid):
             about = _known(state, job, uid)
             return _with_job(state, job, replace(about, search=_newer(about.search, fact)))
+        case _:
+            pass  # the others do not matter here
     return state
 
 
@@ -157,6 +159,8 @@ def _hear_host(state: Persisting, fact: HostFact) -> Persisting:
             return _hold(state, fact)
         case HostStorageSearched(job=job, uid=uid, search=search):
             return _answered(state, job, uid, search)
+        case _:
+            pass  # the others do not matter here
     return state
 
 
@@ -181,6 +185,8 @@ def _observe(state: Persisting, seen: Fact | Observation) -> Persisting:
             return _settle(state, task)
         case Failed():
             return _fail(state, seen)
+        case _:
+            pass  # the others do not matter here
     return state
 
 

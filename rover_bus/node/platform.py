@@ -142,7 +142,8 @@ def evolve(state: Platform, event: Fact | Observation) -> Platform:
             return _evolve_trial(state, job, uid, lambda trial: trial.begin(event.for_start))
         case Tried(job, uid, ProgramReply() as reply):
             return _evolve_trial(state, job, uid, lambda trial: trial.answer(reply, event.at_s))
-    return state
+        case Running() | Told() | Adjusted() | Tried() | Fact():
+            return state  # of a life or a job that is over
 
 
 def _evolve_trial(state: Platform, job: str, uid: str, change: Callable[[Trial], Trial]) -> Platform:

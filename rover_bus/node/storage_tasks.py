@@ -128,15 +128,24 @@ class Tasks:
                 return cuts.HostPartDigested(size_bytes=size, save_number=save, **self.stamp(task))
             case "persist":
                 return self._persist(task, about, called_off)
-            case "manifest" if about.manifest:
-                run = self._run(task, about.manifest.path, about)
-                size = storing.publish_manifest(run.files, about.manifest.manifest)
-                return cuts.HostManifestWritten(path=str(run.path), size_bytes=size, **self.stamp(task))
-            case "search" if about.search:
-                return self._search(task, about, about.search)
+            case "manifest":
+                return self._write_manifest(task, about.manifest, about) if about.manifest else None
+            case "search":
+                return self._search(task, about, about.search) if about.search else None
             case "sweep":
                 self._sweep(task)
+            case "parity":
+                pass  # its group is not known any more
+            case "mirror" | "fetch" | "prune":
+                raise ValueError(f"{task.step} is no step of a part alone")
         return None
+
+    def _write_manifest(
+        self, task: Task, order: cuts.CheckpointManifestOrdered, about: JobCheckpoints
+    ) -> HostFact:
+        run = self._run(task, order.path, about)
+        size = storing.publish_manifest(run.files, order.manifest)
+        return cuts.HostManifestWritten(path=str(run.path), size_bytes=size, **self.stamp(task))
 
     def _keep_parity(
         self, task: Task, about: JobCheckpoints, group: Group, addresses: Mapping[str, list[str]]
