@@ -49,7 +49,7 @@ def needs_of(name: str, job: KnownJob, state: State) -> list[Need]:
     if not job.spec.plan.relief or job.held is None or not job.held.server_memory_bytes:
         return []
     made = f"oom-{name}-{job.incidents_made + 1}"
-    means = Means(largest_server_bytes=_largest(state), free_bytes=_free(state, job))
+    means = Means(largest_server_bytes=_largest(state), free_bytes=_free(state))
     forecast = _foreseen(job, means, made)
     return forecast or _unforeseen(job, means, made)
 
@@ -158,7 +158,7 @@ def _largest(state: State) -> float:
     return HOST_SHARE * max((host.memory_bytes for host in state.hosts.values()), default=0)
 
 
-def _free(state: State, job: KnownJob) -> float:
+def _free(state: State) -> float:
     """Memory that nobody was promised. A server without a limit is charged with what it uses."""
     promised = 0.0
     for other in state.jobs.values():

@@ -28,7 +28,7 @@ def plan_members(state: State, proposal: PlanProposed, cause: str) -> MembersDes
     members: list[DesiredMember] = []
     places: list[tuple[Role, int]] = [("ps", index) for index in server_indexes(state, proposal.servers)]
     for role, index in [*places, *(("worker", index) for index in range(proposal.workers))]:
-        resources = _resources(state, proposal, role)
+        resources = _resources(proposal, role)
         kept = state.planned.get(f"{role}-{index}")
         if kept is not None:
             if kept.member in proposal.replaces:  # slow, not lost: it drains
@@ -226,7 +226,7 @@ def _desired(state: State, role: Role, index: int, host: str, resources: Resourc
     )
 
 
-def _resources(state: State, proposal: PlanProposed, role: Role) -> Resources:
+def _resources(proposal: PlanProposed, role: Role) -> Resources:
     if role == "ps":
         return Resources(cores=proposal.server_cores, memory_bytes=proposal.server_memory_bytes)
     return Resources(cores=proposal.worker_cores, memory_bytes=proposal.worker_memory_bytes)
