@@ -337,7 +337,7 @@ def notice(state: State, fact: HostPartFact, cause: str) -> Consequences:
         case HostPartMirrored(host=holder, part=part) if holder not in cut.copied.get(part, []):
             was_redundant = cut.redundant
             yield log.PartCopied(cut=cut.number, part=part, holder=holder, cause=cause)
-            if cut.redundant and not was_redundant and cut.state == "staged":
+            if cut.redundant and not was_redundant and cut.state != "open":  # storage may have been quicker
                 yield _redundant(cut, cause)
         case HostPartPersisted() if cut.storing:
             yield from _store(state, cut, fact, cause)

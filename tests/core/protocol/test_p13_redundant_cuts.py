@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from rover_bus.events.checkpoint_facts import CheckpointOpened, CheckpointRedundant, HostPartMirrored
+from rover_bus.events.checkpoint_facts import (
+    CheckpointOpened,
+    CheckpointRedundant,
+    HostManifestWritten,
+    HostPartMirrored,
+    HostPartPersisted,
+)
 from rover_bus.events.checkpoints import PartReport
 from rover_bus.events.job import CheckpointSpec
 from rover_bus.events.requests import HeartbeatRequest
@@ -36,6 +42,14 @@ def copy(it, index, holder="other"):
     )
 
 
+def store(it):
+    named = {"host": "h", "job": "j", "uid": it.state.uid, "cut": 1, "generation": 0}
+    for part in ("ps-0", "ps-1"):
+        it.notice(HostPartPersisted(**named, part=part, files=[]))
+    it.notice(HostManifestWritten(**named, part="", path="p"))
+    assert it.state.cuts[1].state == "ready"
+
+
 @pytest.mark.parametrize(
     ("events", "published"),
     [
@@ -44,15 +58,20 @@ def copy(it, index, holder="other"):
         ("s0 s1 c1 c0", [0, 0, 0, 1]),
         ("s0 s1 c0 a0 c1 a1 a0", [0, 0, 0, 0, 1, 1, 1]),
         ("s0 c0 s1 a0", [0, 0, 0, 0]),
+        ("s0 s1 r c0 c1", [0, 0, 0, 0, 1]),
+        ("s0 s1 c0 r c1 a1", [0, 0, 0, 0, 1, 1]),
     ],
 )
 def test_redundant_is_published_once_and_for_the_whole(it, events, published):
-    """s: staged, c: copied to another host, a: to a third one; counted after each."""
+    """s: staged, c: copied to another host, a: to a third one, r: all is stored and ready; counted after each."""
     counts = []
-    for kind, index in events.split():
+    for event in events.split():
+        kind, index = event[0], int(event[1:] or 0)
         if kind == "s":
-            stage(it, int(index))
+            stage(it, index)
+        elif kind == "r":
+            store(it)
         else:
-            copy(it, int(index), "other" if kind == "c" else "third")
+            copy(it, index, "other" if kind == "c" else "third")
         counts.append(len(it.records(CheckpointRedundant)))
     assert counts == published
