@@ -159,7 +159,7 @@ def _largest(state: State) -> float:
 
 
 def _free(state: State) -> float:
-    """Memory that nobody was promised. A server without a limit was promised none."""
+    """Return the memory that no job was promised. A server without a limit counts as none."""
     promised = 0.0
     for other in state.jobs.values():
         if other.held is not None:

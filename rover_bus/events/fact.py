@@ -54,6 +54,5 @@ class Caused(Unpublished, frozen=True, kw_only=True):
     cause: str = ""
 
 
-Record = (
-    Unpublished | JobFact
-)  # what a decider decides: a fact is published as it is, the rest stays in its log
+# What a decider decides: a fact is published as it is, the rest stays in its log.
+Record = Unpublished | JobFact

@@ -70,10 +70,8 @@ class Journal:
         self.snapshot = 0  # the batch with which the newest complete snapshot begins; 0: there is none
         self.published = Published()  # the last fact that had left when the last batch was written
         self.waiting = 0  # facts of earlier batches that had not left then
-        self.decided = (
-            0,
-            0,
-        )  # term and sequence of the last batch that made records whole: facts come from such
+        # Term and sequence of the last batch that made records whole: facts come from such batches alone.
+        self.decided = (0, 0)
         self.log_bytes = 0  # of all batches so far, those that are purged included
         self.is_whole = True  # the first batch that was read is the first that was ever written
         self.batches_since_snapshot = 0
