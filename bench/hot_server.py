@@ -28,10 +28,10 @@ import numpy as np
 from bench.moves import read_steps, rover, write_job
 from bench.processes import running_stack
 from rover_bus.cli.connection import connect, find_stack
-from rover_bus.cli.history import read_happened
 from rover_bus.cli.home import Home
 from rover_bus.cli.rollouts import follow_wish
 from rover_bus.cli.submission import publish
+from rover_bus.cli.views.history import read_happened
 from rover_bus.events import subjects
 from rover_bus.events.bus import Stored
 from rover_bus.events.checkpoint_facts import CheckpointOpened, CheckpointReady

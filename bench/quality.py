@@ -19,14 +19,14 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rover_bus.cli.chaos import FIRST, LAST, Chaos, Strike
-from rover_bus.cli.commands.run import run_plain
 from rover_bus.cli.connection import Address, visit
+from rover_bus.cli.demo.chaos import FIRST, LAST, Chaos, Strike
 from rover_bus.cli.home import Home
-from rover_bus.cli.progress import Progress
-from rover_bus.cli.report import Tally, sum_up
+from rover_bus.cli.plain import run_plain
 from rover_bus.cli.stack import RunningStack, ending_on_signals
 from rover_bus.cli.submission import follow_job, submit
+from rover_bus.cli.views.progress import Progress
+from rover_bus.cli.views.report import Tally, sum_up
 from rover_bus.client.job_file import check_data, read_job
 from rover_bus.events.job import JobSpec
 

@@ -15,10 +15,10 @@ import platform
 import tempfile
 from pathlib import Path
 
-from rover_bus.cli.chaos import draw_strikes, story_strikes
-from rover_bus.cli.demo_job import as_the_user_asked, prepare_job
-from rover_bus.cli.unmanaged import Unmanaged
-from rover_bus.cli.unmanaged_runs import key_of, record
+from rover_bus.cli.demo.chaos import draw_strikes, story_strikes
+from rover_bus.cli.demo.job import as_the_user_asked, prepare_job
+from rover_bus.cli.demo.unmanaged import Unmanaged
+from rover_bus.cli.demo.unmanaged_runs import key_of, record
 
 
 def main() -> None:

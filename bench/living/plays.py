@@ -18,7 +18,7 @@ from bench import rig
 from bench.living.heard import Heard, pid_of, plans_of
 from bench.living.jobs import BUSY_SERVER, GROWING, JOB, OWN_PROGRAM, job_file
 from bench.living.stage import run_rover, running
-from rover_bus.cli.slowing import slowed
+from rover_bus.cli.demo.slowing import slowed
 from rover_bus.cli.stack import RunningStack
 from rover_bus.events import facts, subjects
 from rover_bus.events.streams import FACTS

@@ -1,23 +1,19 @@
 """`rover`: the command line, and the composition root that starts every service.
 
-    entry.py        the door: the fast path of `rover decode`, errors as one line, exit codes
-    group.py        the commands by name; commands/ has one module each, imported when it is asked for
-    decode.py       any bytes to JSON, schema-less
-    job_file.py     JOB.toml to a JobSpec (units.py reads sizes and durations)
+Read in this order: `entry` (the door: the fast path of `rover decode`, errors as one line, exit codes), `group` (the commands by
+name) and `commands/` (one module each, imported when its command is asked for), `decode` (any bytes to JSON, without a schema).
 
-    home.py         a stack's state directory: secret, address, logs
-    serve.py        the composition root: one service as a process of its own
-    supervisor.py   keeps such processes alive; stack.py makes a broker and them one stack
+A stack: `home` (its state directory: secret, address, logs), `serve` (the composition root: one service as a process of its own),
+`supervisor` (keeps such processes alive), `stack` (a broker and they as one), `tended_broker` and `endings` (what becomes of those
+that end), `last_checkpoints` and `staged_cuts` (what a stack leaves that goes down), `options` and `open_files` (checked before it
+starts).
 
-    connection.py   a command's short visit to the bus
-    submission.py   handing a job over, following it to its end
-    history.py      facts as they were stored; stories.py links them by cause; narration.py tells one in a line
-    progress.py     how far a job is, by its own log
-    results.py      model and witness from the parts that servers wrote; report.py sums a job up
+A job: `connection` (a command's short visit to the bus), `programs` and `shared_memory` (what is asked of its hosts first),
+`submission` (handed over, followed to its end), `trials` and `rollouts` (other sizes and servers, asked for and followed), `plain`
+(without a stack), `completion` (job names for the shell).
 
-    demonstration.py   the demo: chaos.py draws and deals the kills, narrator.py is its voice
-    schemas.py      the events for other languages; samples.py makes their examples
-    tables.py       columns of text, or JSON
+`views/` turns facts and states into what a person reads; `demo/` is all that exists for `rover demo`. `schemas` and `samples` write
+the events for other languages.
 
 Importing this package imports nothing else: `rover decode` starts as fast as Python and msgpack do.
 """

@@ -11,7 +11,7 @@ import click
 def complete_jobs(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
     """Return the jobs whose names begin as typed, the newest first."""
     from rover_bus.cli.connection import find_stack, visit
-    from rover_bus.cli.history import read_submissions
+    from rover_bus.cli.views.history import read_submissions
     from rover_bus.events.errors import RoverError
 
     named = {key: str(context.params.get(key) or "") for key in ("directory", "url", "secret_file")}

@@ -17,8 +17,8 @@ from pathlib import Path
 import click
 
 from rover_bus.cli.connection import Address, visit
-from rover_bus.cli.history import Happened, read_facts, read_happened
 from rover_bus.cli.submission import asker, request_checkpoint
+from rover_bus.cli.views.history import Happened, read_facts, read_happened
 from rover_bus.events import checkpoint_facts as cuts
 from rover_bus.events import subjects
 from rover_bus.events.bus import Bus

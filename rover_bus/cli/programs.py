@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from rover_bus.cli.hindrances import read_present
+from rover_bus.cli.views.hindrances import read_present
 from rover_bus.events.bus import Bus
 from rover_bus.events.codec import decode, encode
 from rover_bus.events.errors import BadMessage, BusError, InputError, NoResponders

@@ -9,8 +9,8 @@ import asyncio
 from collections.abc import Callable
 from typing import NamedTuple
 
-from rover_bus.cli.history import read_happened
-from rover_bus.cli.narration import tell
+from rover_bus.cli.views.history import read_happened
+from rover_bus.cli.views.narration import tell
 from rover_bus.events import subjects
 from rover_bus.events.bus import Bus, Stored
 from rover_bus.events.errors import Refused

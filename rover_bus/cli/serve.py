@@ -28,8 +28,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rover_bus.cli.keeping import parse_keep_log, write_keep_log
 from rover_bus.cli.open_files import check_open_files
+from rover_bus.cli.options import parse_keep_log, write_keep_log
 from rover_bus.cli.supervisor import Refusal, service_command
 from rover_bus.events.broker import read_secret
 from rover_bus.events.errors import BusError, InputError, RoverError
@@ -205,7 +205,7 @@ async def _serve_brain(bus: NatsBus, settings: Settings, stop: asyncio.Event) ->
     from rover_bus.brain.ended_jobs import KeepJobs
     from rover_bus.brain.keeping import keep_within
     from rover_bus.brain.service import build_brain
-    from rover_bus.cli.quotas import parse_quotas
+    from rover_bus.cli.options import parse_quotas
 
     holder = f"{name(settings)}.{os.getpid()}"
     quotas, keep_log = parse_quotas(settings.quotas), parse_keep_log(settings.keep_log)

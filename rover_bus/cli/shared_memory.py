@@ -6,7 +6,7 @@ the model of a checkpoint that a job starts from. Fed by the job file and by dae
 
 from __future__ import annotations
 
-from rover_bus.cli.hindrances import read_present
+from rover_bus.cli.views.hindrances import read_present
 from rover_bus.events.bus import Bus, Stored
 from rover_bus.events.errors import BadMessage, NotEnoughMemory
 from rover_bus.events.facts import HostRegistered

@@ -24,9 +24,8 @@ from typing import Literal, Self
 from rover_bus.cli.connection import Address
 from rover_bus.cli.endings import Endings
 from rover_bus.cli.home import Home, StackRecord
-from rover_bus.cli.keeping import write_keep_log
 from rover_bus.cli.open_files import check_open_files
-from rover_bus.cli.quotas import parse_quotas
+from rover_bus.cli.options import parse_quotas, write_keep_log
 from rover_bus.cli.supervisor import Order, Service, Supervisor, Tended, service_command
 from rover_bus.cli.tended_broker import MendedBroker, WatchedDisk
 from rover_bus.events.broker import EmbeddedBroker

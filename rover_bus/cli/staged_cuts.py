@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rover_bus.cli.connection import Address, visit
-from rover_bus.cli.history import read_facts
+from rover_bus.cli.views.history import read_facts
 from rover_bus.events import subjects
 from rover_bus.events.bus import Bus
 from rover_bus.events.errors import RoverError

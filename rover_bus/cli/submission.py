@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from rover_bus.cli.history import Happened, read_happened
+from rover_bus.cli.views.history import Happened, read_happened
 from rover_bus.events import subjects
 from rover_bus.events.bus import Bus, ConnectionState
 from rover_bus.events.checkpoint_facts import CheckpointRequested

@@ -16,7 +16,7 @@ from rover_bus.events.facts import PlanProposed, Size
 from rover_bus.events.plan_facts import TRIAL
 
 if TYPE_CHECKING:
-    from rover_bus.cli.plans import Plans
+    from rover_bus.cli.views.plans import Plans
     from rover_bus.events.bus import Bus
 
 

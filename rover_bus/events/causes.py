@@ -1,6 +1,6 @@
 """How a cause is written: every fact names what led to it (design §2.4), and `rover story` walks it.
 
-Used by deciders, which write causes, and by `cli/stories.py`, which follows them; apart so that both speak one grammar:
+Used by deciders, which write causes, and by `cli/views/stories.py`, which follows them; apart so that both speak one grammar:
 
     ROVER_FACTS:<sequence>          a stored fact: what a person, a daemon or another service published
     job:<uid>                       the submission of the job

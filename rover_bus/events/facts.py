@@ -515,7 +515,7 @@ class QuotaSet(ClusterFact, frozen=True, kw_only=True, tag="cluster.quota_set.v1
     reason: str = ""
 
 
-# All facts of this file by what they are about: whoever tells of them (cli/narration.py) must know each.
+# All facts of this file by what they are about: whoever tells of them (cli/views/narration.py) must know each.
 AboutJob = (
     JobSubmitted
     | JobOpened

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from rover_bus.cli.connection import NoStack, of_stopped, visit
-from rover_bus.cli.history import Happened, read_facts
 from rover_bus.cli.home import Home
 from rover_bus.cli.stack import RunningStack
-from rover_bus.cli.stories import Links, cause_written
+from rover_bus.cli.views.history import Happened, read_facts
+from rover_bus.cli.views.stories import Links, cause_written
 from rover_bus.events import facts
 from rover_bus.events.causes import named
 from rover_bus.events.checkpoint_facts import CheckpointOpened, PartStaged

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from rover_bus.cli.completion import complete_jobs
-from rover_bus.cli.tables import output_option, show
+from rover_bus.cli.views.tables import output_option, show
 
 if TYPE_CHECKING:
     from rover_bus.client.model_file import ModelFile
@@ -232,7 +232,7 @@ def read_newest(run: Run, cut: int | None) -> tuple[Ready, dict[str, RestoredPar
 def _write_arrays(out: Path, parts: dict[str, RestoredPart], manifest: Manifest) -> dict[str, Any]:
     import numpy as np
 
-    from rover_bus.cli.results import write_whole
+    from rover_bus.cli.views.results import write_whole
     from rover_bus.client.model_file import write_model
 
     model = _as_model(parts, manifest)
@@ -249,7 +249,7 @@ def _as_model(parts: dict[str, RestoredPart], manifest: Manifest) -> ModelFile |
     import msgspec
     import numpy as np
 
-    from rover_bus.cli.results import model_of
+    from rover_bus.cli.views.results import model_of
     from rover_bus.events.errors import InputError
     from rover_bus.events.model_card import ModelCard
     from rover_bus.ps.hashing import SLOTS

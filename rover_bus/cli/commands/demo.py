@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, get_args
 
 import click
 
-from rover_bus.cli.chaos import Choice
-from rover_bus.cli.tables import json_option
+from rover_bus.cli.demo.chaos import Choice
+from rover_bus.cli.views.tables import json_option
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -59,8 +59,8 @@ def demo(
     A little more than a minute; the act of the servers less than one. Leaves nothing behind, also after Ctrl-C.
     """
     from rover_bus.cli.decode import to_line
-    from rover_bus.cli.demonstration import Choices, Demonstration
-    from rover_bus.cli.narrator import Narrator
+    from rover_bus.cli.demo.demonstration import Choices, Demonstration
+    from rover_bus.cli.demo.narrator import Narrator
 
     console = make_console(headless, as_json, picture is not None)
     narrator = Narrator(console, live=console.is_terminal and not headless and picture is None)
@@ -73,7 +73,7 @@ def demo(
         compare=compare,
     )
     if act == "servers":
-        from rover_bus.cli.demo_servers import ServersDemonstration
+        from rover_bus.cli.demo.server_demonstration import ServersDemonstration
 
         report = ServersDemonstration(choices, narrator).run()
     else:

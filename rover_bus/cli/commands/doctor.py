@@ -18,8 +18,8 @@ from rover_bus.cli.home import Home, NoStack
 from rover_bus.flash.errors import NoCheckpoint
 
 if TYPE_CHECKING:
-    from rover_bus.cli.hindrances import Present
-    from rover_bus.cli.history import Happened
+    from rover_bus.cli.views.hindrances import Present
+    from rover_bus.cli.views.history import Happened
     from rover_bus.events.job import JobSpec
     from rover_bus.events.nats_bus import NatsBus
     from rover_bus.flash.location import Location
@@ -139,7 +139,7 @@ def look_at_stack(directory: str, url: str, secret_file: str) -> Iterator[Findin
 
 
 async def _look_at_bus(bus: NatsBus, stack: Address) -> list[Finding]:
-    from rover_bus.cli.hindrances import read_present
+    from rover_bus.cli.views.hindrances import read_present
     from rover_bus.events.streams import BUCKETS, STREAMS
 
     found = [Finding("ok", f"broker at {stack.url}")]
@@ -162,7 +162,7 @@ async def _look_at_bus(bus: NatsBus, stack: Address) -> list[Finding]:
 
 async def look_at_endings(bus: NatsBus) -> list[Finding]:
     """Find services that ended by themselves within a day, however well they run again."""
-    from rover_bus.cli.history import read_facts
+    from rover_bus.cli.views.history import read_facts
     from rover_bus.events.facts import HostServiceEnded
     from rover_bus.events.subjects import host_facts
 
@@ -192,7 +192,7 @@ def _store_limit(stack: Address) -> int:
 async def look_at_store(bus: NatsBus, own_limit_bytes: int) -> list[Finding]:
     """Find how full the broker's store is, and when it will be full if it grows as in the last hour."""
     from rover_bus.brain.ended_jobs import JobRuns, ended_first
-    from rover_bus.cli.history import read_facts
+    from rover_bus.cli.views.history import read_facts
     from rover_bus.events.errors import MAKE_ROOM
     from rover_bus.events.streams import FACTS, LOG
     from rover_bus.events.subjects import job_facts
@@ -224,10 +224,10 @@ def _span(seconds: float) -> str:
 
 async def _look_at_logs(bus: NatsBus, present: Present) -> list[Finding]:
     """Find logs that nobody can lead from, and jobs that wait for somebody who is not there."""
-    from rover_bus.cli.brain_state import read_brain
-    from rover_bus.cli.hindrances import hindrance, rules_off
-    from rover_bus.cli.history import read_facts, read_jobs
-    from rover_bus.cli.progress import Progress
+    from rover_bus.cli.views.brain_state import read_brain
+    from rover_bus.cli.views.hindrances import hindrance, rules_off
+    from rover_bus.cli.views.history import read_facts, read_jobs
+    from rover_bus.cli.views.progress import Progress
     from rover_bus.events.facts import HostTurnFailed
     from rover_bus.events.journal import LogDamaged
     from rover_bus.events.subjects import host_facts

@@ -11,10 +11,10 @@ import click
 
 from rover_bus.cli.completion import complete_jobs
 from rover_bus.cli.connection import Address, visit, with_history
-from rover_bus.cli.tables import json_option
+from rover_bus.cli.views.tables import json_option
 
 if TYPE_CHECKING:
-    from rover_bus.cli.history import Happened
+    from rover_bus.cli.views.history import Happened
     from rover_bus.events.nats_bus import NatsBus
 
 
@@ -75,7 +75,7 @@ def _check_kinds(kinds: tuple[str, ...]) -> None:
 
 
 async def _print(bus: NatsBus, job: str, wanted: Any, say: Any, follow: bool, count: int | None) -> None:
-    from rover_bus.cli.history import read_facts, read_happened, read_job
+    from rover_bus.cli.views.history import read_facts, read_happened, read_job
     from rover_bus.events.streams import FACTS
 
     found, newest = [], 0
@@ -102,7 +102,7 @@ async def _print(bus: NatsBus, job: str, wanted: Any, say: Any, follow: bool, co
 
 def line(happened: Happened, *, with_job: bool) -> str:
     """Return one fact as a line: sequence, time, job, what happened."""
-    from rover_bus.cli.narration import mood, tell
+    from rover_bus.cli.views.narration import mood, tell
 
     fact = happened.fact
     time = datetime.fromtimestamp(happened.stored.time_ms / 1000).strftime("%H:%M:%S.%f")[:-3]

@@ -8,10 +8,10 @@ import click
 
 from rover_bus.cli.completion import complete_jobs
 from rover_bus.cli.connection import Address, visit, with_history, with_stack
-from rover_bus.cli.tables import output_option, render
+from rover_bus.cli.views.tables import output_option, render
 
 if TYPE_CHECKING:
-    from rover_bus.cli.explaining import Row
+    from rover_bus.cli.views.explaining import Row
     from rover_bus.events.nats_bus import NatsBus
 
 
@@ -26,9 +26,9 @@ def explain(stack: Address, job: str, number: int | None, output: str) -> None:
     """
 
     async def read(bus: NatsBus) -> Row:
-        from rover_bus.cli.brain_state import read_brain
-        from rover_bus.cli.explaining import explain_plan
-        from rover_bus.cli.plans import read_plans
+        from rover_bus.cli.views.brain_state import read_brain
+        from rover_bus.cli.views.explaining import explain_plan
+        from rover_bus.cli.views.plans import read_plans
 
         plans = await read_plans(bus, job)
         brain = await read_brain(bus, job)
@@ -72,9 +72,9 @@ def what_if(
     }
 
     async def read(bus: NatsBus) -> Row:
-        from rover_bus.cli.brain_state import read_brain
         from rover_bus.cli.commands.plan import open_plans
-        from rover_bus.cli.explaining import suppose
+        from rover_bus.cli.views.brain_state import read_brain
+        from rover_bus.cli.views.explaining import suppose
         from rover_bus.events.errors import Refused
 
         await open_plans(bus, job)
@@ -97,8 +97,8 @@ def _json(record: Row) -> str:
 
 def tell(explained: Row) -> list[str]:
     """Return an explanation as lines."""
-    from rover_bus.cli.explanation import error_text, tell_forecast
-    from rover_bus.cli.plans import change_text, size_text
+    from rover_bus.cli.views.explanation import error_text, tell_forecast
+    from rover_bus.cli.views.plans import change_text, size_text
 
     if explained["plan"] is None:
         return _waiting(explained)

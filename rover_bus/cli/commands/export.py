@@ -19,8 +19,8 @@ def export(stack: Address, job: str, out: Path) -> None:
 
     numpy alone reads the file (docs/model-file.md). `rover predict OUT DATA` scores rows with it.
     """
-    from rover_bus.cli.history import read_job
-    from rover_bus.cli.results import model_of_parts, part_files, read_card, write_whole
+    from rover_bus.cli.views.history import read_job
+    from rover_bus.cli.views.results import model_of_parts, part_files, read_card, write_whole
     from rover_bus.client.model_file import write_model
 
     view, card = visit(stack, lambda bus: read_job(bus, job)), visit(stack, lambda bus: read_card(bus, job))

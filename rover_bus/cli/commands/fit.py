@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from rover_bus.cli.tables import json_option
+from rover_bus.cli.views.tables import json_option
 
 if TYPE_CHECKING:
     from rover_bus.brain.fitting import GroupFit, Probe

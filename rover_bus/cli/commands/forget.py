@@ -37,8 +37,8 @@ def forget(stack: Address, job: str, reason: str, checkpoints: bool, yes: bool) 
 
 
 async def _forget(bus: NatsBus, stack: Address, job: str, reason: str, checkpoints: bool) -> str:
-    from rover_bus.cli.history import read_job, read_jobs
     from rover_bus.cli.submission import asker
+    from rover_bus.cli.views.history import read_job, read_jobs
     from rover_bus.events.errors import Refused
     from rover_bus.events.forgetting import forget_job
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rover_bus.cli.connection import Address, visit, with_history
-from rover_bus.cli.tables import output_option, show
+from rover_bus.cli.views.tables import output_option, show
 
 if TYPE_CHECKING:
     from rover_bus.brain.history import History
@@ -59,7 +59,7 @@ def history(stack: Address, out: Path | None, output: str) -> None:
 async def read_history(bus: NatsBus) -> History:
     """Replay all facts into the Brain's projection."""
     from rover_bus.brain.history import evolve_history
-    from rover_bus.cli.history import read_facts
+    from rover_bus.cli.views.history import read_facts
 
     known: History = {}
     async for happened in read_facts(bus):

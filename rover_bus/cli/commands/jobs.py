@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rover_bus.cli.connection import Address, visit, with_stack
-from rover_bus.cli.tables import output_option, show
+from rover_bus.cli.views.tables import output_option, show
 
 if TYPE_CHECKING:
-    from rover_bus.cli.history import JobView
+    from rover_bus.cli.views.history import JobView
     from rover_bus.events.nats_bus import NatsBus
 
 COLUMNS = (
@@ -47,9 +47,9 @@ def jobs(stack: Address, output: str) -> None:
 
 async def read_with_progress(bus: NatsBus) -> dict[str, JobView]:
     """Return all jobs; of those that have not ended the phase and the counts of their own logs, and what they wait for."""
-    from rover_bus.cli.hindrances import hindrance, read_present
-    from rover_bus.cli.history import read_jobs
-    from rover_bus.cli.progress import Progress
+    from rover_bus.cli.views.hindrances import hindrance, read_present
+    from rover_bus.cli.views.history import read_jobs
+    from rover_bus.cli.views.progress import Progress
     from rover_bus.events.journal import LogDamaged
 
     views = await read_jobs(bus)

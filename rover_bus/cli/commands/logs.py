@@ -51,7 +51,7 @@ def logs(job: str, member: str, follow: bool, directory: str) -> None:
 def _host_of(member: str, job: str, directory: str) -> str:
     """Return the host that a member was last started on, "" where the facts do not say."""
     from rover_bus.cli.connection import find_stack, visit
-    from rover_bus.cli.history import read_facts
+    from rover_bus.cli.views.history import read_facts
     from rover_bus.events import subjects
     from rover_bus.events.errors import RoverError
     from rover_bus.events.facts import HostStarted

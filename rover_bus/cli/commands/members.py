@@ -8,7 +8,7 @@ import click
 
 from rover_bus.cli.completion import complete_jobs
 from rover_bus.cli.connection import Address, visit, with_stack
-from rover_bus.cli.tables import output_option, show
+from rover_bus.cli.views.tables import output_option, show
 
 if TYPE_CHECKING:
     from rover_bus.events.facts import Fact
@@ -28,7 +28,7 @@ def members(stack: Address, job: str, everyone: bool, output: str) -> None:
 
     Those of this host, and those that run on others.
     """
-    from rover_bus.cli.elsewhere import find_elsewhere
+    from rover_bus.cli.views.elsewhere import find_elsewhere
     from rover_bus.events.errors import BusError
 
     leader, done = "", frozenset[str]()
@@ -47,8 +47,8 @@ def members(stack: Address, job: str, everyone: bool, output: str) -> None:
 
 async def _ask_the_bus(bus: NatsBus, job: str) -> tuple[str, frozenset[str], list[Fact]]:
     """Return who leads ("" nobody), the members that left because their work was done, and what `find_elsewhere` reads."""
-    from rover_bus.cli.elsewhere import filters
-    from rover_bus.cli.history import read_facts, read_job
+    from rover_bus.cli.views.elsewhere import filters
+    from rover_bus.cli.views.history import read_facts, read_job
     from rover_bus.events import subjects
     from rover_bus.events.facts import JobSubmitted, MemberLeft
     from rover_bus.events.leadership import read_leader

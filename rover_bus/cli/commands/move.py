@@ -103,9 +103,9 @@ async def _plan(
 
 async def _ask(bus: NatsBus, job: str, wish: JobFact, what: str, wait: bool) -> str:
     """Publish a wish; say what became of it. Raises Refused with the master's words."""
-    from rover_bus.cli.history import read_job
     from rover_bus.cli.rollouts import follow_wish
     from rover_bus.cli.submission import publish
+    from rover_bus.cli.views.history import read_job
     from rover_bus.events.errors import Refused
 
     view = await read_job(bus, job)

@@ -83,7 +83,7 @@ async def ask(bus: NatsBus, job: str, reason: str, *, away: bool, choice: Choice
 
 
 async def _lacks_a_checkpoint(bus: NatsBus, job: str) -> bool:
-    from rover_bus.cli.progress import Progress
+    from rover_bus.cli.views.progress import Progress
 
     progress = Progress(bus, job)
     await progress.read()

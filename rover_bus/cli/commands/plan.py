@@ -10,10 +10,10 @@ import click
 
 from rover_bus.cli.completion import complete_jobs
 from rover_bus.cli.connection import Address, visit, with_stack
-from rover_bus.cli.tables import output_option, show
+from rover_bus.cli.views.tables import output_option, show
 
 if TYPE_CHECKING:
-    from rover_bus.cli.plans import Plans, PlanView
+    from rover_bus.cli.views.plans import Plans, PlanView
     from rover_bus.events.facts import JobFact
     from rover_bus.events.nats_bus import NatsBus
 
@@ -36,7 +36,7 @@ def plan() -> None:
 @with_stack
 def list_plans(stack: Address, job: str, output: str) -> None:
     """List the plans of JOB: what each changes, what became of it, what it was to bring and brought (samples/s)."""
-    from rover_bus.cli.plans import read_plans
+    from rover_bus.cli.views.plans import read_plans
 
     plans = visit(stack, lambda bus: read_plans(bus, job))
     show(map(row, plans.by_number.values()), COLUMNS, output, empty=f"no plan for {job!r} yet")
@@ -44,7 +44,7 @@ def list_plans(stack: Address, job: str, output: str) -> None:
 
 def row(view: PlanView) -> dict[str, Any]:
     """Return a plan as a record."""
-    from rover_bus.cli.plans import change_text
+    from rover_bus.cli.views.plans import change_text
 
     proposed, judged = view.proposed, view.judged
     return {
@@ -122,7 +122,7 @@ def try_plan(stack: Address, job: str, workers: int, reason: str) -> None:
     from rover_bus.cli.trials import try_size
 
     async def ask(bus: NatsBus) -> str:
-        from rover_bus.cli.plans import read_plans
+        from rover_bus.cli.views.plans import read_plans
         from rover_bus.events.errors import BusTimeout, Refused
         from rover_bus.events.facts import PlanApplied, PlanRefused
 
@@ -158,7 +158,7 @@ async def answer(bus: NatsBus, job: str, number: int | None, reason: str, *, yes
 
 
 async def _became(bus: NatsBus, job: str, number: int) -> str:
-    from rover_bus.cli.plans import change_text, read_plans
+    from rover_bus.cli.views.plans import change_text, read_plans
 
     view = (await read_plans(bus, job)).find(number)
     change = change_text(view.proposed.held, view.proposed.size)
@@ -167,7 +167,7 @@ async def _became(bus: NatsBus, job: str, number: int) -> str:
 
 async def open_plans(bus: NatsBus, job: str) -> Plans:
     """Return the plans of a job that has not ended. Raises Refused."""
-    from rover_bus.cli.plans import read_plans
+    from rover_bus.cli.views.plans import read_plans
     from rover_bus.events.errors import Refused
 
     plans = await read_plans(bus, job)
@@ -188,7 +188,7 @@ async def say(bus: NatsBus, job: str, fact: JobFact) -> int:
 
 async def heard(bus: NatsBus, job: str, first: int, wanted: Callable[[JobFact], bool]) -> bool:
     """Wait for a fact of a job, from sequence `first` on; say whether it came in time."""
-    from rover_bus.cli.history import read_happened
+    from rover_bus.cli.views.history import read_happened
     from rover_bus.events import subjects
     from rover_bus.events.facts import JobFact
     from rover_bus.events.streams import FACTS

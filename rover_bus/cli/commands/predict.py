@@ -19,7 +19,7 @@ def predict(model: Path, data: Path, out: Path | None, scoring: str) -> None:
 
     DATA has the columns of the training data; the label may be absent. An id that training never saw has its first value.
     """
-    from rover_bus.cli.results import write_whole
+    from rover_bus.cli.views.results import write_whole
     from rover_bus.client.scoring import load, score_lines
 
     scores, unusable = load(model, scoring).predict_file(data)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rover_bus.cli.connection import Address, visit, with_stack
-from rover_bus.cli.tables import output_option, show
+from rover_bus.cli.views.tables import output_option, show
 
 if TYPE_CHECKING:
     from rover_bus.brain.state import State
@@ -32,7 +32,7 @@ def quota() -> None:
 @with_stack
 def list_quotas(stack: Address, output: str) -> None:
     """List tenants: their quotas, what their jobs hold of them, and how many there are."""
-    from rover_bus.cli.brain_state import read_brain
+    from rover_bus.cli.views.brain_state import read_brain
 
     state = visit(stack, read_brain).state
     show(
@@ -49,7 +49,7 @@ def list_quotas(stack: Address, output: str) -> None:
 @with_stack
 def set_quota(stack: Address, word: str, reason: str) -> None:
     """Let the jobs of TENANT use so many cores, and so much memory, together: `rover quota set ads=8:32GiB`."""
-    from rover_bus.cli.quotas import parse_quotas
+    from rover_bus.cli.options import parse_quotas
     from rover_bus.cli.submission import asker
     from rover_bus.events.facts import QuotaSet
 
@@ -99,8 +99,8 @@ async def say(bus: NatsBus, fact: ClusterFact, done: str) -> str:
     """Store a person's word for the whole cluster; return it, and whether the Brain has heard it already."""
     import secrets
 
-    from rover_bus.cli.brain_state import read_brain
     from rover_bus.cli.submission import publish_cluster
+    from rover_bus.cli.views.brain_state import read_brain
 
     before = await read_brain(bus)
     await publish_cluster(bus, fact, f"{fact.kind()}.{secrets.token_hex(8)}")

@@ -7,7 +7,7 @@ import sys
 
 import click
 
-from rover_bus.cli.tables import json_option
+from rover_bus.cli.views.tables import json_option
 
 
 @click.command()

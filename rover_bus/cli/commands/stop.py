@@ -37,8 +37,8 @@ def cancel(stack: Address, job: str, reason: str) -> None:
 
 def end(stack: Address, job: str, mode: str, reason: str, wait: bool) -> None:
     """Ask for the end of a job that has not ended; with `wait` see it happen."""
-    from rover_bus.cli.history import read_job
     from rover_bus.cli.submission import ask_to_stop, follow_job
+    from rover_bus.cli.views.history import read_job
     from rover_bus.events.errors import BusTimeout, Refused
 
     async def ask(bus: NatsBus) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rover_bus.cli.connection import Address, visit, with_history
-from rover_bus.cli.tables import json_option
+from rover_bus.cli.views.tables import json_option
 
 if TYPE_CHECKING:
     from rover_bus.events.nats_bus import NatsBus
@@ -25,7 +25,7 @@ def story(stack: Address, event: str, as_json: bool) -> None:
     in its job's log (JOB@SEQUENCE.INDEX), or JOB/MEMBER for the life of a member (demo/worker-1.2, demo/worker-1).
     """
     from rover_bus.cli.commands.events import _as_json, line
-    from rover_bus.cli.stories import find_story
+    from rover_bus.cli.views.stories import find_story
 
     async def find(bus: NatsBus) -> list[tuple[int, str, str]]:
         told = await find_story(bus, event)

@@ -14,10 +14,10 @@ import click
 
 from rover_bus.cli.connection import Address, find_stack, visit
 from rover_bus.cli.home import Home
-from rover_bus.cli.tables import json_option
+from rover_bus.cli.views.tables import json_option
 
 if TYPE_CHECKING:
-    from rover_bus.cli.history import Happened
+    from rover_bus.cli.views.history import Happened
     from rover_bus.events.job import JobSpec
     from rover_bus.events.nats_bus import NatsBus
 
@@ -111,7 +111,7 @@ def _hand_in(
 ) -> dict[str, Any] | None:
     """Submit to a stack that runs and follow the job to its report; without `say` nobody waits for that."""
     if origin:
-        from rover_bus.cli.checkpoints import find_origin
+        from rover_bus.cli.views.checkpoints import find_origin
 
         spec = spec.replace(start_from=visit(stack, lambda bus: find_origin(bus, origin)))
     visit(stack, lambda bus: _check_room(bus, spec, records))
@@ -131,9 +131,9 @@ def _hand_in(
 
 async def _check_room(bus: NatsBus, spec: JobSpec, records: int) -> None:
     """Raise NotEnoughMemory for a job whose checkpoints can never be staged."""
-    from rover_bus.cli.checkpoints import read_ready
-    from rover_bus.cli.history import read_job
     from rover_bus.cli.shared_memory import read_shared_memory, require_shared_memory, state_bytes
+    from rover_bus.cli.views.checkpoints import read_ready
+    from rover_bus.cli.views.history import read_job
 
     if spec.checkpoint is None:
         return
@@ -168,7 +168,7 @@ def _narrate(as_json: bool, quiet: bool) -> Callable[[Happened], None]:
 
 
 def _print(report: dict[str, Any], as_json: bool) -> None:
-    from rover_bus.cli.report import tell_report
+    from rover_bus.cli.views.report import tell_report
 
     for line in tell_report(report):
         click.echo(line, err=as_json)
@@ -181,8 +181,8 @@ def _print(report: dict[str, Any], as_json: bool) -> None:
 
 async def submit_and_wait(bus: NatsBus, spec: JobSpec, say: Callable[[Happened], None]) -> dict[str, Any]:
     """Submit a job, follow it to its end, return its report (report.py)."""
-    from rover_bus.cli.report import Tally, sum_up
     from rover_bus.cli.submission import Outages, submit_and_follow
+    from rover_bus.cli.views.report import Tally, sum_up
 
     outages, tally, began_s = Outages(bus), Tally(), time.monotonic()
 

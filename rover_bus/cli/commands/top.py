@@ -13,8 +13,8 @@ from rover_bus.cli.connection import Address, visit, with_stack
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from rover_bus.cli.history import JobView
-    from rover_bus.cli.progress import Progress
+    from rover_bus.cli.views.history import JobView
+    from rover_bus.cli.views.progress import Progress
     from rover_bus.events.bus import Message, Stored
     from rover_bus.events.nats_bus import NatsBus
     from rover_bus.events.profiles import HostProfile
@@ -44,7 +44,7 @@ class Picture:
         ] = {}  # (job, worker) -> (seen at, samples a second)
 
     def take_fact(self, stored: Stored) -> None:
-        from rover_bus.cli.history import JobView, read_happened
+        from rover_bus.cli.views.history import JobView, read_happened
         from rover_bus.events.facts import JobFact
 
         fact = read_happened(stored).fact
@@ -67,7 +67,7 @@ class Picture:
 
     async def follow_logs(self, bus: NatsBus) -> None:
         """Follow the logs of jobs that have not ended: only there is their exact progress."""
-        from rover_bus.cli.progress import Progress
+        from rover_bus.cli.views.progress import Progress
 
         for view in list(self.jobs.values()):
             if not view.ended_ms and not view.forgotten and view.job not in self.progress:

@@ -17,7 +17,7 @@ import click
 from rover_bus.cli.connection import Address
 from rover_bus.cli.entry import INTERRUPTED
 from rover_bus.cli.home import Home, NoStack, StackRecord
-from rover_bus.cli.keeping import parse_keep_log
+from rover_bus.cli.options import parse_keep_log
 from rover_bus.cli.stack import RunningStack
 from rover_bus.cli.supervisor import ServiceFailed
 from rover_bus.client.units import parse_bytes, parse_seconds

@@ -10,10 +10,10 @@ import click
 
 from rover_bus.cli.completion import complete_jobs
 from rover_bus.cli.connection import Address, visit, with_history
-from rover_bus.cli.tables import json_option
+from rover_bus.cli.views.tables import json_option
 
 if TYPE_CHECKING:
-    from rover_bus.cli.history import JobView
+    from rover_bus.cli.views.history import JobView
     from rover_bus.events.job import Dataset
     from rover_bus.events.nats_bus import NatsBus
 
@@ -32,7 +32,7 @@ def witness(stack: Address, job: str, out: Path | None, as_json: bool) -> None:
     import numpy as np
 
     from rover_bus.cli.decode import to_line
-    from rover_bus.cli.results import count_witness, load_witness, part_files, write_whole
+    from rover_bus.cli.views.results import count_witness, load_witness, part_files, write_whole
     from rover_bus.events.errors import InputError
 
     view, dataset = visit(stack, lambda bus: _find(bus, job))
@@ -51,7 +51,7 @@ def witness(stack: Address, job: str, out: Path | None, as_json: bool) -> None:
 
 
 async def _find(bus: NatsBus, job: str) -> tuple[JobView, Dataset | None]:
-    from rover_bus.cli.history import read_facts, read_job
+    from rover_bus.cli.views.history import read_facts, read_job
     from rover_bus.events import subjects
     from rover_bus.events.facts import DatasetRegistered
 

@@ -17,9 +17,9 @@ import pytest
 import walked_demo
 from patience import PATIENCE_S
 
-from rover_bus.cli.acts import NO_TURN, STRAGGLER, TOO_LATE, TRIAL
-from rover_bus.cli.chaos import Strike
-from rover_bus.cli.unmanaged import Unmanaged
+from rover_bus.cli.demo.acts import NO_TURN, STRAGGLER, TOO_LATE, TRIAL
+from rover_bus.cli.demo.chaos import Strike
+from rover_bus.cli.demo.unmanaged import Unmanaged
 from rover_bus.client.job_file import read_job
 
 pytestmark = pytest.mark.chaos

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from dlrm import Dlrm, Settings, look_up
 
-from rover_bus.cli.results import model_of, write_whole
+from rover_bus.cli.views.results import model_of, write_whole
 from rover_bus.client.data import ClickLog, Schema
 from rover_bus.client.model_file import CARD, read_model, write_model
 from rover_bus.client.scoring import Model, load

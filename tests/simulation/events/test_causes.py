@@ -6,7 +6,7 @@ from typing import Any
 
 from walked import offenders
 
-from rover_bus.cli.history import read_happened
+from rover_bus.cli.views.history import read_happened
 from rover_bus.events.memory_broker import MemoryBroker
 from rover_bus.events.streams import FACTS
 from rover_bus.simulation.history import live

@@ -8,7 +8,7 @@ import pytest
 
 from rover_bus.brain import decider as brain_decider
 from rover_bus.brain.service import build_brain
-from rover_bus.cli.history import JobView
+from rover_bus.cli.views.history import JobView
 from rover_bus.events import poison, subjects
 from rover_bus.events.facts import (
     HostRegistered,

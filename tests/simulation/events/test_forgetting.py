@@ -9,7 +9,7 @@ from told import told
 
 from rover_bus.brain.ended_jobs import KeepJobs
 from rover_bus.brain.keeping import keep_within
-from rover_bus.cli.history import read_jobs
+from rover_bus.cli.views.history import read_jobs
 from rover_bus.events import subjects
 from rover_bus.events.errors import BusTimeout, StreamFull
 from rover_bus.events.facts import EpochOpened, JobEnded, JobSubmitted

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from rover_bus.cli.hindrances import read_present
+from rover_bus.cli.views.hindrances import read_present
 from rover_bus.events.leadership import LEADER_TTL_S, Deposed, Leadership, read_leader
 from rover_bus.events.memory_broker import MemoryBroker
 from rover_bus.events.streams import BUCKETS, LEADERS, STREAMS

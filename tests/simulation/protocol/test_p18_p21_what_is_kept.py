@@ -8,7 +8,7 @@ import logging
 import pytest
 
 from rover_bus.brain.service import build_brain
-from rover_bus.cli.progress import Progress
+from rover_bus.cli.views.progress import Progress
 from rover_bus.events import outbox, places, retention, streams, subjects
 from rover_bus.events.codec import decode
 from rover_bus.events.facts import HostExited, JobFact, JobPauseRequested, JobReported

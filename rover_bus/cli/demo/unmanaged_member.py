@@ -1,0 +1,163 @@
+"""One process of an unmanaged run (unmanaged.py): a parameter server, or a worker with a share of the data that is fixed.
+
+    python -m rover_bus.cli.demo.unmanaged_member ps DIRECTORY INDEX
+    python -m rover_bus.cli.demo.unmanaged_member worker DIRECTORY INDEX OF LIFE      (INDEX = OF: only evaluates)
+
+The worker runs the job's own program, the same file as under the control plane; only what `rover_bus.client.join` returns differs.
+Ends when its standard input does. Apart from unmanaged.py, which starts and kills it.
+"""
+
+from __future__ import annotations
+
+import os
+import runpy
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy.typing as npt
+
+import rover_bus.client
+from rover_bus.client.job import Job
+from rover_bus.client.lease import Assigned, Work
+from rover_bus.client.reader import Stream
+from rover_bus.client.standalone import Standalone, read_spec
+from rover_bus.events.job import Dataset
+from rover_bus.events.requests import RoutingTable, ServerAddress
+from rover_bus.ps.client import RemoteParameters
+from rover_bus.ps.core import ServerCore
+from rover_bus.ps.gradients import Additions
+from rover_bus.ps.server import Server
+from rover_bus.ps.store import Acknowledged, BatchKey, Parameters, Pulled
+
+ROUTING, SECRET, SPEC = "routing.json", "secret", "spec.json"
+EPOCHS_A_LIFE = 1_000_000  # more than any job has
+
+
+def main() -> None:
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    role, directory, *numbers = sys.argv[1:]
+    if role == "ps":
+        serve(Path(directory), int(numbers[0]))
+    else:
+        work(Path(directory), *(int(number) for number in numbers))
+
+
+def _end_with_parent() -> None:
+    while os.read(0, 4096):
+        pass
+    os._exit(1)
+
+
+def serve(directory: Path, index: int) -> None:
+    """Say where this server listens, wait for the routing table, serve until the end."""
+    core = ServerCore(index, 1)
+    server = Server(core, (directory / SECRET).read_bytes())
+    write_whole(
+        directory / f"ps-{index}.json", msgspec.json.encode(ServerAddress(index, 1, server.addresses))
+    )
+    seed = msgspec.json.decode((directory / SPEC).read_bytes())["data"]["seed"]
+    core.admit(history=0, generation=0, state="empty at generation 0", seed=seed)
+    core.route(read_routing(directory))
+    server.serve()
+
+
+def work(directory: Path, index: int, of: int, life: int) -> None:
+    """Run the job's program on one share, as its life number `life`; `index == of` has no share and evaluates."""
+    place = FixedShare(directory, index, of, life)
+    join: Callable[..., Job] = lambda **_: Job(place)  # noqa: E731 - it stands where the library's function stood
+    rover_bus.client.join = join
+    assert place.spec is not None
+    program = place.spec.program[1]
+    sys.argv, sys.path[0] = [program], str(Path(program).parent)
+    os.chdir(place.spec.directory or ".")
+    runpy.run_path(program, run_name="__main__")
+
+
+class Unfenced(RemoteParameters):
+    """Parameters whose servers cannot tell a repeated batch from a new one: each life of a worker pushes under its own epochs."""
+
+    def __init__(self, routing: RoutingTable, secret: bytes, life: int) -> None:
+        super().__init__(routing, secret)
+        self._shift = life * EPOCHS_A_LIFE
+
+    def push(
+        self,
+        batch: BatchKey,
+        gradients: Mapping[str, npt.NDArray[Any]],
+        *,
+        rate_scale: float = 1.0,
+        add: Additions | None = None,
+        pulled: Pulled | None = None,
+    ) -> None:
+        own = BatchKey(batch.epoch + self._shift, batch.number)
+        super().push(own, gradients, rate_scale=rate_scale, add=add, pulled=pulled)
+
+    def acknowledged(self) -> list[Acknowledged]:
+        return [
+            ack._replace(batch=BatchKey(ack.batch.epoch - self._shift, ack.batch.number))
+            for ack in super().acknowledged()
+        ]
+
+
+class FixedShare(Standalone):
+    """A worker's place without a master: batches [i/n, (i+1)/n) of every epoch, from the first one on in every life."""
+
+    def __init__(self, directory: Path, index: int, of: int, life: int) -> None:
+        super().__init__(read_spec(directory / SPEC), str(directory / "summary.json") if index == of else "")
+        self._directory, self._index, self._of, self._life = directory, index, of, life
+        self._done = 0
+        self._progress = os.open(
+            directory / f"worker-{index}.progress", os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+        )
+
+    def parameters(self) -> Parameters:
+        return Unfenced(read_routing(self._directory), (self._directory / SECRET).read_bytes(), self._life)
+
+    def register(self, dataset: Dataset, file: str, stream: Stream | None = None) -> None:
+        self._dataset = dataset
+        write_whole(self._directory / "dataset.json", msgspec.json.encode(dataset))
+        self._batches = iter(share(dataset, self._index, self._of))
+
+    def finish(self, assigned: Assigned, work: Work, servers: tuple[int, ...] | None) -> None:
+        super().finish(assigned, work, servers)
+        self._done += 1
+        os.pwrite(self._progress, str(self._done).encode(), 0)
+
+    def elect(self, task: str) -> bool:
+        return self._index == self._of and super().elect(task)
+
+
+def share(dataset: Dataset, index: int, of: int) -> Iterator[Assigned]:
+    """Yield the batches of one of `of` equal, consecutive shares, epoch after epoch; none for the share after the last."""
+    if index >= of:
+        return iter(())
+    first, end = (dataset.batches * at // of for at in (index, index + 1))
+    epochs = (
+        (Assigned(0, 0, epoch, number) for number in range(first, end)) for epoch in range(dataset.epochs)
+    )
+    return chain.from_iterable(epochs)
+
+
+def read_routing(directory: Path) -> RoutingTable:
+    """Wait for the routing table and return it."""
+    path = directory / ROUTING
+    while not path.exists():
+        time.sleep(0.01)
+    return msgspec.json.decode(path.read_bytes(), type=RoutingTable)
+
+
+def write_whole(path: Path, body: bytes) -> None:
+    """Write a file and rename it into place."""
+    fresh = path.with_name(f"{path.name}.{os.getpid()}")
+    fresh.write_bytes(body)
+    fresh.rename(path)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,192 @@
+"""What `rover explain` and `rover what-if` know: a plan's inputs, the fit with its error, the front, and the planner's answer.
+
+Fed by the Brain's state (brain_state.py) and the job's plans (plans.py); the planner is the Brain's own, on a copy. Plain
+records, so that the table and the JSON say the same.
+"""
+
+from __future__ import annotations
+
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from rover_bus.brain.choosing import choose_sizes
+from rover_bus.brain.decisions.lifecycle import check_plan
+from rover_bus.brain.decisions.scaling import plan_front, what_if
+from rover_bus.brain.granting import capacity_of, cores_left_for
+from rover_bus.brain.models.ingest import BoundedModel
+from rover_bus.brain.models.samples import Configurations, NotEnough
+from rover_bus.brain.predicting import OverruledModel, fit_job, place_of
+from rover_bus.brain.rules import RULES
+from rover_bus.brain.spaces import space_of
+from rover_bus.brain.state import KnownJob, State
+from rover_bus.brain.wishes import Left, limits_of, remaining_s, view_of
+from rover_bus.cli.views.explanation import outcome, rivals
+from rover_bus.cli.views.plans import PlanView
+from rover_bus.events.errors import Refused
+from rover_bus.events.facts import Size
+
+Row = dict[str, Any]
+
+
+def explain_plan(view: PlanView, known: KnownJob | None, state: State) -> Row:
+    """Return everything that is known of why a plan is what it is. `known`: the job as the Brain knew it then, if it did."""
+    proposed, judged = view.proposed, view.judged
+    explained: Row = {
+        "job": proposed.job,
+        "plan": view.number,
+        "step": proposed.step,
+        "held": proposed.held,
+        "wanted": proposed.size,
+        "reason": proposed.reason,
+        "constant": proposed.constant,
+        "by": proposed.by,
+        "outcome": outcome(view),
+        "state": view.state,
+        "constraints": proposed.constraints,
+        "scores": proposed.scores,
+        "why_not": rivals(proposed),
+        "measured_before": proposed.measured or None,
+        "predicted": proposed.predicted or None,
+        "predicted_low_90": proposed.predicted_low_90 or None,
+        "predicted_high_90": proposed.predicted_high_90 or None,
+        "measured_after": judged.after if judged else None,
+        "computed_from": {
+            "log_sequence": proposed.log_sequence,
+            "members_plan": proposed.members_plan,
+            "brain_term": proposed.brain_term,
+            "resumed_from": proposed.resumed_from,
+        },
+    }
+    return explained | (inputs_of(known, state) if known is not None and known.held is not None else {})
+
+
+def inputs_of(known: KnownJob, state: State) -> Row:
+    """Return what was measured, the fit of it with its error, and the front that it leads to."""
+    model = fit_job(known)
+    if isinstance(model, NotEnough):
+        return {
+            "tried": [_tried(row, None) for row in known.tried],
+            "fit": {"not_enough": model.reason},
+            "front": [],
+        }
+    fitted = model.fitted.predict(
+        Configurations.from_list([place_of(known, row.size) for row in known.tried])
+    )
+    tried = [_tried(row, float(said)) for row, said in zip(known.tried, fitted.throughput, strict=True)]
+    return {"tried": tried, "fit": _fit(model, tried), "front": _front(known, model, state)}
+
+
+def _tried(row: Any, fitted: float | None) -> Row:
+    return {
+        "workers": row.size.workers,
+        "servers": row.size.servers,
+        "measured": row.mean,
+        "fitted": fitted,
+        "error": None if fitted is None else (fitted - row.mean) / row.mean,
+        "input_share": row.input_share,
+    }
+
+
+def _fit(model: OverruledModel, tried: list[Row]) -> Row:
+    """Which half limits, what it was fitted to be, and how far it is off where there are measurements."""
+    errors = [abs(row["error"]) for row in tried if row["error"] is not None]
+    said: Row = {"median_error": median(errors), "worst_error": max(errors), "sizes": len(tried)}
+    fitted = model.fitted
+    if isinstance(fitted, BoundedModel):
+        ingest, compute = fitted.ingest, fitted.compute
+        said["ingest_a_worker"] = ingest.samples_per_worker_s if ingest else None
+        said["ingest_spread"] = ingest.spread if ingest else None
+        said["compute"] = None if compute is None else compute.compute.form.name
+        said["warnings"] = [] if compute is None else list(compute.compute.warnings)
+    said["taken_back"] = [
+        {"workers": int(place.workers), "reached": speed} for place, speed in model.ceilings
+    ]
+    return said
+
+
+def _front(known: KnownJob, model: OverruledModel, state: State) -> list[Row]:
+    """The Pareto front of cost against throughput, as far as one change goes."""
+    front = plan_front(
+        view_of(known), model, space_of(known), RULES, limits_of(known, cores_of(known, state))
+    )
+    columns = zip(front.allocations, front.cost, front.speed, strict=True)
+    return [
+        {"workers": a.workers, "servers": a.servers, "cost": float(cost), "throughput": float(speed)}
+        for a, cost, speed in columns
+    ]
+
+
+def cores_of(known: KnownJob, state: State) -> float:
+    """Cores that a job may use; for one that is over, all that there are."""
+    for name, job in state.jobs.items():
+        if job.uid == known.uid:
+            return cores_left_for(name, state, state.quotas)
+    return capacity_of(state).cores
+
+
+def suppose(known: KnownJob, state: State, wanted: Size) -> Row:
+    """Return what the planner believes of a size that somebody names, beside what is held and what it would choose itself.
+
+    Raises Refused when nothing was measured yet: it does not guess.
+    """
+    held = known.held
+    model = fit_job(known)
+    if held is None or isinstance(model, NotEnough):
+        why = model.reason if isinstance(model, NotEnough) else "it holds nothing yet"
+        raise Refused(f"not enough is measured for an answer: {why}", "not_enough_samples")
+    cores = cores_of(known, state)
+    broken = check_plan(known.charge(wanted), limits_of(known, cores))
+    name = next((name for name, job in state.jobs.items() if job.uid == known.uid), "")
+    wish = choose_sizes([name], state, state.quotas)[name] if name else Left("job_is_over")
+    return {
+        "held": _believed(known, model, held),
+        "wanted": _believed(known, model, wanted),
+        "would_be_refused": None if broken is None else f"{broken[0]}: {broken[1]}",
+        "planner": {"left_as_it_is": wish.constant, "detail": wish.detail}
+        if isinstance(wish, Left)
+        else {"wants": wish.size, "constant": wish.constant},
+        "remaining_s_now": None if np.isinf(remaining_s(known)) else remaining_s(known),
+        "never_measured": _unmeasured(known, wanted),
+        "far_from_measured": _far(known, wanted),
+    }
+
+
+def _believed(known: KnownJob, model: OverruledModel, size: Size) -> Row:
+    said = what_if(view_of(known), model, known.charge(size), RULES.prices)
+    measured = next((row.mean for row in known.tried if row.size == size), None)
+    left = said["remaining_s"] if known.total else None
+    return {
+        "workers": size.workers,
+        "servers": size.servers,
+        "worker_cores": size.worker_cores,
+        "server_cores": size.server_cores,
+        "throughput": said["throughput"],
+        "low_90": said["low_90"],
+        "high_90": said["high_90"],
+        "guess": bool(said["guess"]),
+        "measured": measured,
+        "cost": said["cost"],
+        "remaining_s": left,
+    }
+
+
+def _unmeasured(known: KnownJob, wanted: Size) -> list[str]:
+    """What was never varied: an answer about it rests on the form alone."""
+    names = {"servers": "servers", "worker_cores": "cores a worker", "server_cores": "cores a server"}
+    return [
+        noun
+        for name, noun in names.items()
+        if getattr(wanted, name) not in {getattr(row.size, name) for row in known.tried}
+    ]
+
+
+def _far(known: KnownJob, wanted: Size) -> list[str]:
+    """What is more than one change away from every size that was measured: a form goes on for ever, a cluster does not."""
+    factor, said = RULES.restraint.growth, []
+    for name in ("workers", "servers"):
+        most = max((getattr(row.size, name) for row in known.tried), default=0)
+        if getattr(wanted, name) > factor * most:
+            said.append(f"{getattr(wanted, name):,} {name} are far beyond the {most} that were measured")
+    return said

@@ -1,0 +1,288 @@
+"""A fact in a line that a person understands. Fed by history.py; read by `rover events`, `submit --wait`, `demo` and `story`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rover_bus.cli.views.plan_narration import tell_plan
+from rover_bus.events import checkpoint_facts as cuts
+from rover_bus.events import facts
+from rover_bus.events.facts import Fact
+from rover_bus.events.identity import Member
+
+GOOD, BAD, PLAIN, DIM = "green", "red", "", "dim"
+
+
+def tell(fact: Fact) -> str:
+    """Return what happened in one line, without the job's name."""
+    if isinstance(fact, facts.AboutJob):
+        return _tell_job(fact)
+    if isinstance(fact, facts.AboutMembers):
+        return _tell_members(fact)
+    if isinstance(fact, facts.AboutSlots):
+        return _tell_slots(fact)
+    if isinstance(fact, facts.AboutData):
+        return _tell_data(fact)
+    if isinstance(fact, facts.AboutPlans | facts.AboutCluster):
+        return tell_plan(fact)
+    if isinstance(fact, cuts.AboutCheckpoints):
+        return tell_checkpoint(fact)
+    if isinstance(fact, cuts.AboutStorage):
+        return tell_storage(fact)
+    return fact.kind()
+
+
+def _tell_job(fact: facts.AboutJob) -> str:
+    """The job as a whole, its masters and plans."""
+    match fact:
+        case facts.JobSubmitted(spec=spec, by=by):
+            return f"submitted{f' by {by}' if by else ''}: {spec.data.epochs} epochs of {spec.data.train}"
+        case facts.JobOpened():
+            return "a master took the job up: its log begins"
+        case facts.JobStopRequested(mode=mode, reason=reason, by=by):
+            return (
+                f"asked to {'stop' if mode == 'drain' else mode}{f' by {by}' if by else ''}{_because(reason)}"
+            )
+        case facts.JobEnded(state=state, reason=reason, detail=detail):
+            return f"{state}{_because(reason)}{f': {detail}' if detail else ''}"
+        case facts.JobForgotten(by=by, reason=reason):
+            return f"forgotten{f' by {by}' if by else ''}{_because(reason)}"
+        case facts.MasterElected(holder=holder, term=term, replayed_records=replayed):
+            return f"{holder} leads, term {term}, after replaying {replayed} records"
+        case facts.RuleSwitchedOff(rule=rule, why=why, release=release, exact=exact):
+            then = "the job is paused" if exact else f"left out until another release than {release} is here"
+            return f"rule {rule!r} failed in three incarnations ({why}): {then}"
+        case facts.RuleSwitchedOn(rule=rule, release=release):
+            return f"rule {rule!r} runs again, under {release}"
+        case facts.ResultReported(task=task, values=values):
+            return f"{task}: " + ", ".join(f"{key} {_figure(value)}" for key, value in values.items())
+        case facts.JobReported(epoch=epoch, committed=committed, total=total, samples_per_second=rate):
+            return f"epoch {epoch}: {committed:,} of {total:,} samples, {rate:,.0f}/s"
+
+
+def _tell_members(fact: facts.AboutMembers) -> str:
+    """Members, the hosts that they run on, and their processes."""
+    match fact:
+        case facts.MembersDesired(members=members):
+            return f"wanted: {_names(each.member for each in members)}"
+        case facts.MemberAdmitted(member=member, host=host, pid=pid):
+            return f"{member} joined{f' on {host}' if host else ''}{f' (pid {pid})' if pid else ''}"
+        case facts.MemberLost(member=member, reason=reason, leases_returned=leases):
+            returned = f"; {_count(leases, 'lease')} returned" if leases else ""
+            return f"{member} lost: {_spoken(reason)}{returned}"
+        case facts.MembersDisplaced(host=host, reason=reason, members=members):
+            return f"host {host} is gone ({_spoken(reason)}): {_names(members)} to be started elsewhere"
+        case facts.MembersUnheard(host=host, stand_in=seat):
+            instead = f", and no other with a master: one is started on {seat.host}" if seat else ""
+            return f"host {host} is not heard any more{instead}"
+        case facts.MemberLeft(member=member, reason=reason):
+            return f"{member} left{_because(reason)}"
+        case facts.WorkerFailed(member=member, exception=exception, message=message):
+            return f"{member} raised {exception}: {message}" if exception else f"{member} failed: {message}"
+        case facts.HostRegistered(host=host, capacity=capacity):
+            return f"host {host}: {capacity.cores:g} cores, {capacity.memory_bytes / 2**30:.1f} GiB"
+        case facts.HostStarted(process=process, adopted=adopted):
+            return f"{process.member} {'adopted' if adopted else 'started'}, pid {process.pid}"
+        case facts.HostExited(member=member, exit=exit, ran_s=ran_s):
+            told = f": {exit.tell()}" if exit.tell() else ""
+            return f"process of {member} ended after {ran_s:.1f} s: {_spoken(exit.reason)}{told}"
+        case facts.HostServiceEnded(host=host, service=service, exit=exit, ran_s=ran_s):
+            how = exit.tell() or _spoken(exit.reason)
+            return f"the {service} of host {host} ended after {ran_s:.1f} s and is started again: {how}"
+        case facts.HostLeaving(host=host, within_s=within):
+            return f"host {host} will be gone soon: its workers leave, its servers after a last cut, within {within:g} s"
+        case facts.HostTurnFailed(host=host, job=job, why=why):
+            return f"host {host} cannot decide on {job}, its members there stay as they are: {why}"
+        case facts.HostProgramRefused(host=host, path=path, problem=problem):
+            return f"the program does not start on host {host}, no worker is placed there: {path}: {problem}"
+        case facts.HostProgramMended(host=host):
+            return f"the program starts on host {host} now"
+        case facts.HostLeft(host=host, reason=reason):
+            return f"host {host} leaves{_because(reason)}"
+
+
+def _tell_slots(fact: facts.AboutSlots) -> str:
+    """Routing, and slots that move."""
+    match fact:
+        case facts.RoutingChanged(generation=generation, epoch=epoch, servers=servers):
+            return f"routing ({generation}, {epoch}): {_names(Member('ps', each.index, each.incarnation) for each in servers)}"
+        case facts.SlotsMoveRequested(source=source, target=target, host=host, by=by, hot=hot):
+            what = f"off host {host}" if host else f"{'hot ones ' if hot else ''}from {source or 'anywhere'}"
+            return f"{by or 'somebody'} wants slots moved {what}{f' to {target}' if target else ''}"
+        case facts.MoveRefused(reason=reason):
+            return f"slots stay: {reason}"
+        case facts.RolloutOpened(rollout=rollout, slots=slots, joins=joins, drops=drops):
+            joining = f"; {_names(joins)} joins" if joins else ""
+            leaving = f"; {_names(drops)} leaves" if drops else ""
+            return f"rollout {rollout}: {_count(slots, 'slot')} to move{joining}{leaving}"
+        case facts.SlotsMoved(source=source, target=target, slots=slots, bytes=size):
+            count = sum(end - first for first, end in slots)
+            return f"{_count(count, 'slot')} moved from {source} to {target} ({size / 2**20:.1f} MiB)"
+        case facts.MoveFailed(source=source, target=target, reason=reason):
+            return f"slots stay on {source}, not moved to {target}: {reason}"
+        case facts.RolloutClosed(rollout=rollout, outcome=outcome, reason=reason):
+            return f"rollout {rollout} {_spoken(outcome)}{_because(reason)}"
+
+
+def _tell_data(fact: facts.AboutData) -> str:
+    """Records, batches, leases and epochs."""
+    match fact:
+        case facts.DatasetRegistered(dataset=dataset):
+            return f"data set of {dataset.records:,} records in batches of {dataset.batch_size}, {dataset.epochs} epochs"
+        case facts.DatasetRefused(member=member, difference=difference):
+            return f"{member} registered other data: {difference}"
+        case facts.EpochOpened(epoch=epoch):
+            return f"epoch {epoch} begins"
+        case facts.EpochClosed(epoch=epoch, committed=committed, dead_lettered=dead):
+            return f"epoch {epoch} is done: {committed:,} samples committed{f', {dead:,} dead-lettered' if dead else ''}"
+        case facts.CommitRefused(member=member, reason=reason):
+            return f"a commit of {member} refused: {_spoken(reason)}"
+        case facts.BatchDeadLettered(epoch=epoch, batch=batch, samples=samples, reason=reason):
+            return f"batch {batch} of epoch {epoch} given up ({samples} samples): {reason}"
+        case facts.RowsSkipped(file=file, rows=rows):
+            return (
+                f"{_count(len(rows), 'row')} of {file} unusable, first line {rows[0].line}: {rows[0].reason}"
+            )
+        case facts.LeaseSpeculated(first=first, batches=batches, second=second):
+            return f"batches {first} to {first + batches - 1} leased a second time, to {second}"
+        case facts.LedgerRewound(generation=generation, reason=reason):
+            return f"ledger rewound, generation {generation}: {reason}"
+
+
+def tell_checkpoint(fact: cuts.AboutCheckpoints) -> str:
+    """Return what happened to a cut in one line."""
+    match fact:
+        case cuts.CheckpointSearchOrdered(host=host, reason=reason):
+            return f"{host} is to say which checkpoint lies on storage: {reason}"
+        case cuts.CheckpointNoneUsable(choice=choice, problems=problems):
+            then = {"ask": "a person decides", "fail": "the job fails", "restart": "it begins from nothing"}[
+                choice
+            ]
+            return f"no checkpoint can be restored, {then}: {'; '.join(problems) or 'storage is empty'}"
+        case cuts.CheckpointRequested(reason=reason, by=by):
+            return f"a checkpoint is asked for{f' by {by}' if by else ''}{_because(reason)}"
+        case cuts.CheckpointDeclined(reason=reason):
+            return f"no checkpoint is taken: {reason}"
+        case cuts.CheckpointOpened(cut=cut, epoch=epoch, samples_committed=samples):
+            return f"cut {cut} opens at {samples:,} samples, epoch {epoch}"
+        case cuts.PartStaged(cut=cut, place=place, blocked_s=blocked):
+            size = _mib(place.size_bytes)
+            return f"cut {cut}: {place.part} staged on {place.host or 'its host'}, {size} in {blocked * 1e3:.1f} ms"
+        case cuts.CheckpointStaged(cut=cut, parts=parts):
+            return f"cut {cut} is staged: {_count(len(parts), 'part')} in memory"
+        case cuts.CheckpointPersistOrdered(cut=cut, path=path):
+            return f"cut {cut} is to be stored{f' in {path}' if path else ''}"
+        case cuts.CheckpointManifestOrdered(cut=cut, host=host):
+            return f"cut {cut}: every part is stored, {host} writes the manifest"
+        case cuts.CheckpointRedundant(cut=cut, holders=holders):
+            return f"cut {cut} is redundant: also on {', '.join(holders) or 'other hosts'}"
+        case cuts.CheckpointReady(cut=cut, path=path, size_bytes=size):
+            return f"cut {cut} is ready: {path}{f', {_mib(size)}' if size else ''}"
+        case cuts.CheckpointSuperseded(cut=cut, newer=by, reason=reason):
+            return f"cut {cut} superseded{f' by cut {by}' if by else ''}{_because(reason)}"
+        case cuts.CheckpointFailed(cut=cut, reason=reason):
+            return f"cut {cut} failed: {reason}"
+        case cuts.ServerRestored(member=member, cut=cut, source=source, seconds=seconds, rows=rows):
+            again = f", {fact.samples_again:,} samples again" if fact.samples_again else ""
+            text = f"{member} restored from cut {cut} in {source}: {rows:,} rows in {seconds:.2f} s{again}"
+            return f"{text}; not from {'; '.join(fact.refused)}" if fact.refused else text
+
+
+def tell_storage(fact: cuts.AboutStorage) -> str:
+    """Return what a daemon did with a part of a cut, or found on storage, in one line."""
+    match fact:
+        case cuts.HostStorageSearched(host=host, problem=problem) if problem:
+            return f"{host} cannot look at storage: {problem}"
+        case cuts.HostStorageSearched(host=host, found=found, there=there, refused=refused):
+            newest = (
+                f"cut {found.cut} of generation {found.generation} is the newest" if found else "none is left"
+            )
+            of_no_use = f"; of no use: {'; '.join(refused)}" if refused else ""
+            return f"{host} found {_count(there, 'checkpoint')} on storage, {newest}{of_no_use}"
+        case cuts.HostCheckpointDamaged(cut=cut, path=path, reason=reason):
+            return f"cut {cut} is damaged and set aside ({path}): {reason}"
+        case cuts.HostPartFailed(cut=cut, part=part, step=step, reason=reason):
+            return f"cut {cut}: {step} of {part or 'the manifest'} failed: {reason}"
+        case cuts.HostStorageBlocked(host=host, cut=cut, reason=reason):
+            if not reason:
+                return f"{host} can write to storage again"
+            return f"cut {cut} cannot be stored from {host} now, and is tried again: {reason}"
+        case cuts.HostPartFact(host=host, cut=cut, part=part):
+            return f"cut {cut}: {part} {_spoken(fact.kind().removeprefix('part_'))} on {host}".replace(
+                "  ", " "
+            )
+
+
+def mood(fact: Fact) -> str:
+    """Return the colour of a fact: what went well, what went wrong, what is only said for the record."""
+    match fact:
+        case facts.JobEnded(state=state):
+            return GOOD if state == "completed" else BAD
+        case facts.MasterElected() | facts.EpochClosed() | facts.MemberAdmitted() | facts.ResultReported():
+            return GOOD
+        case facts.PlanKept() | facts.StragglerRecovered() | facts.IncidentClosed():
+            return GOOD
+        case facts.PlanRolledBack() | facts.StragglerFound() | facts.IncidentOpened():
+            return BAD
+        case (
+            facts.MemberLost()
+            | facts.MembersDisplaced()
+            | facts.MembersUnheard()
+            | facts.WorkerFailed()
+            | facts.BatchDeadLettered()
+            | facts.PlanRefused()
+            | facts.HostProgramRefused()
+        ):
+            return BAD
+        case facts.CommitRefused() | facts.DatasetRefused() | facts.LedgerRewound() | facts.RowsSkipped():
+            return BAD
+        case facts.RolloutClosed(outcome=outcome):
+            return GOOD if outcome == "done" else BAD
+        case facts.MoveFailed() | facts.MoveRefused():
+            return BAD
+        case facts.HostProgramMended():
+            return GOOD
+        case facts.SlotsMoved():
+            return DIM
+        case facts.HostExited(exit=exit) if exit.reason not in ("completed", "drained"):
+            return BAD
+        case facts.HostServiceEnded():
+            return BAD
+        case cuts.CheckpointReady() | cuts.ServerRestored():
+            return GOOD
+        case cuts.CheckpointFailed() | cuts.HostPartFailed() | cuts.CheckpointNoneUsable():
+            return BAD
+        case cuts.HostCheckpointDamaged():
+            return BAD
+        case cuts.HostStorageBlocked(reason=reason):
+            return BAD if reason else GOOD
+        case cuts.CheckpointFact() | cuts.HostPartFact():
+            return DIM
+        case facts.JobReported() | facts.MembersDesired() | facts.RoutingChanged():
+            return DIM
+        case _:
+            return PLAIN
+
+
+def _mib(size_bytes: int) -> str:
+    return f"{size_bytes / 2**20:,.1f} MiB"
+
+
+def _because(reason: str) -> str:
+    return f" ({_spoken(reason)})" if reason else ""
+
+
+def _spoken(constant: str) -> str:
+    return constant.replace("_", " ")
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _names(members: Iterable[Member]) -> str:
+    return ", ".join(map(str, members)) or "nobody"
+
+
+def _figure(value: object) -> str:
+    return f"{value:.4f}" if isinstance(value, float) else str(value)

@@ -1,0 +1,110 @@
+"""The life of a plan, stragglers and incidents in a line each. Called by narration.tell; apart because plans have many words."""
+
+from __future__ import annotations
+
+from rover_bus.cli.views.plans import MEASURED
+from rover_bus.events import facts
+from rover_bus.events.plan_facts import AboutFindings, AboutLifeOfPlan, AboutWords
+
+
+def tell_plan(fact: facts.AboutPlans | facts.AboutCluster) -> str:
+    """Return what happened in one line."""
+    if isinstance(fact, AboutLifeOfPlan):
+        return _tell_life(fact)
+    if isinstance(fact, AboutFindings):
+        return _tell_findings(fact)
+    return _tell_words(fact)
+
+
+def _tell_life(fact: AboutLifeOfPlan) -> str:
+    """What becomes of a plan."""
+    match fact:
+        case facts.PlanProposed(plan=plan, reason=reason, by=by):
+            return f"{by or 'somebody'} proposes plan {plan}: {reason}"
+        case facts.PlanApplied(plan=plan, workers=workers, servers=servers):
+            held = f"{_workers(workers)}, {servers} server{'' if servers == 1 else 's'}"
+            return f"plan {plan} is carried out: {held}"
+        case facts.PlanRefused(plan=plan, reason=reason):
+            return f"plan {plan} refused: {reason}"
+        case facts.PlanChecked(plan=plan, outcome=outcome):
+            return {
+                "passed": f"plan {plan} passes the checks",
+                "waits": f"plan {plan} waits for a person: rover plan approve | reject",
+                "observed": f"plan {plan} is only observed",
+            }[outcome]
+        case facts.PlanWithheld(constant=constant, reason=reason):
+            return f"left as it is ({constant}){f': {reason}' if reason else ''}"
+        case facts.PlanSettled(plan=plan):
+            return f"plan {plan} is live"
+        case facts.PlanMeasured(plan=plan):
+            return f"plan {plan} measured: {_figures(fact)}"
+        case facts.PlanKept(plan=plan, constant=constant):
+            kept = "was to be measured, and is" if constant == MEASURED else f"is kept ({constant})"
+            return f"plan {plan} {kept}: {_figures(fact)}"
+        case facts.PlanRolledBack(plan=plan, by_plan=by_plan, constant=constant):
+            return f"plan {plan} is rolled back by plan {by_plan} ({constant}): {_figures(fact)}"
+
+
+def _tell_words(fact: AboutWords | facts.AboutCluster) -> str:
+    """What people say, and what follows at once."""
+    match fact:
+        case facts.PlanApproved(plan=plan, by=by):
+            return f"{by or 'somebody'} approves plan {plan}"
+        case facts.PlanRejected(plan=plan, by=by, reason=reason):
+            return f"{by or 'somebody'} rejects plan {plan}{f': {reason}' if reason else ''}"
+        case facts.PlanModeSet(mode=mode, by=by):
+            return f"{by or 'somebody'} sets the mode of plans to {mode}"
+        case facts.ClusterModeSet(mode=mode, by=by, reason=reason):
+            return f"{by or 'somebody'} sets the mode of all jobs' plans to {mode}{f': {reason}' if reason else ''}"
+        case facts.QuotaSet():
+            return _tell_quota(fact)
+        case facts.JobPauseRequested(by=by, reason=reason):
+            return f"{by or 'somebody'} asks for a pause{f': {reason}' if reason else ''}"
+        case facts.JobResumeRequested(by=by):
+            return f"{by or 'somebody'} lets the job go on"
+        case facts.JobPaused(by=by, workers=workers, reason=reason):
+            return f"paused{f' by {by}' if by else ''}: {_workers(workers)} to leave{f' ({reason})' if reason else ''}"
+        case facts.JobResumed(workers=workers):
+            return f"resumed with {_workers(workers)}"
+
+
+def _tell_findings(fact: AboutFindings) -> str:
+    """What the Brain found in the samples."""
+    match fact:
+        case facts.StragglerFound(member=member, share=share, lease_share=lease):
+            return f"{member} is slow: {share:.0%} of what is expected; its leases shrink to {lease:.0%}"
+        case facts.StragglerRecovered(member=member, share=share):
+            return f"{member} keeps up again: {share:.0%} of what is expected"
+        case facts.IncidentOpened() | facts.IncidentClosed():
+            return _tell_incident(fact)
+        case facts.JobForecast(eta_s=eta_s, constant=constant, low_90_s=low, high_90_s=high):
+            if eta_s < 0:
+                return f"the target is out of reach by what is known ({constant})"
+            return f"the target will be reached in {eta_s:.0f} s ({_until(low)} to {_until(high)})"
+
+
+def _workers(count: int) -> str:
+    return f"{count} worker{'' if count == 1 else 's'}"
+
+
+def _figures(fact: facts.PlanMeasured | facts.PlanKept | facts.PlanRolledBack) -> str:
+    predicted = f", {fact.predicted:,.0f} predicted" if fact.predicted else ""
+    return f"{fact.before:,.0f} -> {fact.after:,.0f} samples/s{predicted}"
+
+
+def _tell_incident(fact: facts.IncidentOpened | facts.IncidentClosed) -> str:
+    if isinstance(fact, facts.IncidentClosed):
+        return f"incident {fact.incident} is over: {fact.member}"
+    left = f"in {fact.seconds_left:.0f} s" if fact.seconds_left >= 0 else "some day"
+    return f"{fact.member} would meet its memory limit {left}: {fact.constant} (incident {fact.incident})"
+
+
+def _until(seconds: float) -> str:
+    return f"{seconds:.0f}" if seconds >= 0 else "never"
+
+
+def _tell_quota(fact: facts.QuotaSet) -> str:
+    limits = [f"{fact.cores:g} cores"] if fact.cores >= 0 else []
+    limits += [f"{fact.memory_bytes / (1 << 30):.1f} GiB"] if fact.memory_bytes >= 0 else []
+    said = " and ".join(limits) if limits else "as much as there is"
+    return f"{fact.by or 'somebody'} lets the jobs of tenant {fact.tenant} use {said}{f': {fact.reason}' if fact.reason else ''}"

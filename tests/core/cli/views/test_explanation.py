@@ -1,0 +1,146 @@
+"""An explanation says what was measured, the fit with its error, the front, why the others lost; what-if asks the same planner."""
+
+from __future__ import annotations
+
+import pytest
+
+from rover_bus.brain.state import KnownJob, State, Tried
+from rover_bus.cli.commands.explain import tell, tell_supposed
+from rover_bus.cli.views.explaining import explain_plan, suppose
+from rover_bus.cli.views.explanation import headline, rivals, tell_forecast
+from rover_bus.cli.views.plans import PlanView
+from rover_bus.events import facts
+from rover_bus.events.errors import Refused
+from rover_bus.events.facts import LosingPlan, Size
+from rover_bus.events.identity import HostCapacity
+from rover_bus.events.job import DataSpec, JobSpec, RoleSpec
+
+THREE, FOUR = Size(workers=3, servers=1), Size(workers=4, servers=1)
+SPEC = JobSpec(
+    name="a",
+    program=["python"],
+    data=DataSpec(train="t.csv", batch_size=32),
+    workers=RoleSpec(max_count=6),
+    servers=RoleSpec(count=1),
+)
+PROPOSED = facts.PlanProposed(
+    job="a",
+    plan=4,
+    workers=4,
+    servers=1,
+    step="scale",
+    constant="more_throughput",
+    reason="3 -> 4 workers",
+    held=THREE,
+    measured=3000.0,
+    predicted=4000.0,
+    predicted_low_90=3800.0,
+    predicted_high_90=4200.0,
+    losers=[LosingPlan(size=THREE, reason="less_gain", throughput=3000.0)],
+    by="brain",
+)
+
+
+def known() -> KnownJob:
+    """A job bound by its input, measured with one, two and three workers."""
+    tried = [
+        Tried(Size(workers=workers, servers=1), weight=3.0, mean=1000.0 * workers, input_share=0.9)
+        for workers in (1, 2, 3)
+    ]
+    return KnownJob("u1", SPEC, plan=3, held=THREE, tried=tried, recent=[3000.0] * 3, total=60_000)
+
+
+def cluster(job: KnownJob) -> State:
+    return State(hosts={"h": HostCapacity(cores=2.0, memory_bytes=1 << 34)}, jobs={"a": job})
+
+
+def test_a_plan_is_told_in_one_line_and_its_rivals_with_why_they_lost() -> None:
+    assert headline(PROPOSED) == (
+        "plan 4, more throughput: workers 3 -> 4; 3,000 samples/s now, 4,000 (3,800 to 4,200) predicted"
+    )
+    assert rivals(PROPOSED) == ["as it is, 3,000 samples/s: cheaper, but the step beyond it still pays"]
+
+
+def test_an_explanation_holds_inputs_the_fit_with_its_error_the_front_and_both_figures() -> None:
+    view = PlanView(PROPOSED, 1)
+    view.take(
+        facts.PlanKept(
+            job="a", plan=4, constant="gain_confirmed", before=3000.0, after=3800.0, predicted=4000.0
+        ),
+        2,
+    )
+    explained = explain_plan(view, known(), cluster(known()))
+    assert [row["error"] for row in explained["tried"]] == pytest.approx([0.0] * 3)
+    assert explained["fit"]["median_error"] == pytest.approx(0.0)
+    assert explained["fit"]["ingest_a_worker"] == pytest.approx(1000.0)
+    assert [row["workers"] for row in explained["front"]] == [1, 2, 3, 4, 5, 6]
+    text = "\n".join(tell(explained))
+    assert "4,000 samples/s (3,800 to 4,200); 3,800 measured (-5 %)" in text
+    assert "bound by input: 1,000 samples/s a worker" in text
+    assert "kept (gain_confirmed)" in text
+
+
+def test_a_plan_from_before_the_brains_log_is_explained_by_what_it_carries() -> None:
+    text = "\n".join(tell(explain_plan(PlanView(PROPOSED, 1), None, State())))
+    assert "why not    as it is" in text
+    assert "not measured yet" in text
+    assert "front" not in text
+
+
+def test_what_if_asks_the_planner_on_a_copy_and_names_what_it_would_refuse() -> None:
+    job = known()
+    before = cluster(known())
+    supposed = suppose(job, before, Size(workers=6, servers=1))
+    assert supposed["wanted"]["throughput"] == pytest.approx(6000.0)
+    assert supposed["held"]["remaining_s"] == pytest.approx(20.0)
+    assert supposed["would_be_refused"] is None
+    assert before == cluster(known())
+    beyond = suppose(job, before, Size(workers=8, servers=3))
+    assert "pinned to 1" in beyond["would_be_refused"]
+    assert beyond["never_measured"] == ["servers"]
+    assert "beware: servers were never varied" in "\n".join(
+        tell_supposed(beyond | {"job": "a", "brain_log_sequence": 9})
+    )
+
+
+def test_what_if_says_when_a_size_is_far_beyond_what_was_measured() -> None:
+    supposed = suppose(known(), cluster(known()), Size(workers=100_000, servers=1))
+    assert supposed["far_from_measured"] == ["100,000 workers are far beyond the 3 that were measured"]
+    assert "beware: 100,000 workers" in "\n".join(
+        tell_supposed(supposed | {"job": "a", "brain_log_sequence": 9})
+    )
+    assert suppose(known(), cluster(known()), Size(workers=6, servers=1))["far_from_measured"] == []
+
+
+def test_a_job_without_a_plan_is_told_what_it_waits_for() -> None:
+    left = {"constant": "quota_exceeded", "detail": "1 cores more do not fit the quota of 'ads'"}
+    assert tell({"job": "a", "plan": None, "left_as_it_is": left}) == [
+        "a has no plan yet",
+        "it waits: quota_exceeded (1 cores more do not fit the quota of 'ads')",
+    ]
+    assert "rover doctor" in tell({"job": "a", "plan": None, "left_as_it_is": None})[1]
+
+
+def test_a_persons_plan_says_that_a_person_made_it() -> None:
+    assert "made from  a person's word" in tell(explain_plan(PlanView(PROPOSED, 1), None, State()))
+    ours = PROPOSED.replace(brain_term=3, log_sequence=7, members_plan=2)
+    assert "by Brain term 3" in "\n".join(tell(explain_plan(PlanView(ours, 1), None, State())))
+
+
+def test_what_if_says_not_enough_rather_than_guess() -> None:
+    job = known()
+    job.tried = []
+    with pytest.raises(Refused, match="not enough is measured"):
+        suppose(job, cluster(job), FOUR)
+
+
+def test_a_stop_is_foreseen_with_its_interval_or_said_to_be_out_of_reach() -> None:
+    def said(**figures: float) -> str:
+        return tell_forecast(facts.JobForecast(job="a", constant="keep", value=0.5, target=0.4, **figures))
+
+    assert (
+        said(eta_s=90.0, low_90_s=60.0, high_90_s=-1.0) == "loss 0.5 now, 0.4 wanted: in 90 s (60 s to never)"
+    )
+    assert said(eta_s=-1.0, low_90_s=-1.0, high_90_s=-1.0) == (
+        "loss 0.5 now, 0.4 wanted: out of reach by what is known (keep)"
+    )
