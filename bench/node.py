@@ -32,9 +32,9 @@ from rover_bus.events.nats_bus import NatsBus
 from rover_bus.events.outbox import FactOut, write_headers
 from rover_bus.events.streams import BUCKETS, FACTS, STREAMS
 from rover_bus.events.subjects import host_fact, job_fact
-from rover_bus.node import locks
-from rover_bus.node.layout import Layout, Started, list_members
-from rover_bus.node.processes import BOOT
+from rover_bus.node.local import locks
+from rover_bus.node.local.layout import Layout, Started, list_members
+from rover_bus.node.local.processes import BOOT
 
 HOST = "bench"
 UID = "0000000000be"

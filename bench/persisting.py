@@ -2,7 +2,7 @@
 
     python -m bench.persisting [--json] [--gib 1] [--width 64] [--rounds 5] [--storage DIR]
 
-A persister process does what the node daemon's threads do (rover_bus/node/storing.py) on a state in shared memory:
+A persister process does what the node daemon's threads do (rover_bus/node/storage/checkpoints.py) on a state in shared memory:
 26 tables with Adagrad rows, and MLPs. Training is one process a core that gathers rows and multiplies matrices, at normal
 priority; its speed while a cut is stored is compared with its speed just before and after.
 """
@@ -32,8 +32,8 @@ from rover_bus.flash.copies import open_exactly
 from rover_bus.flash.errors import SlotsBusy
 from rover_bus.flash.files import DirectoryFiles
 from rover_bus.flash.store import FlashStore
-from rover_bus.node import storing
-from rover_bus.node.background import give_way
+from rover_bus.node.storage import checkpoints
+from rover_bus.node.storage.throttle import give_way
 
 JOB, PART, WINDOW_S, ASKED = "bench", "ps-0", 1.5, 20
 
@@ -49,12 +49,12 @@ def persist_for_ever(pipe: Connection, root: Path, storage: Path) -> None:
         began = time.perf_counter()
         pinned = open_exactly(root / JOB, PART, 0, cut)
         pipe.send(None)
-        storing.digest_cut(root / JOB, PART, 0, cut)
+        checkpoints.digest_cut(root / JOB, PART, 0, cut)
         digested = time.perf_counter()
-        chain = storing.store_part(files, root / JOB, JOB, PART, (0, cut))
-        part = StoredPart(part=PART, index=0, slots=[(0, 4096)], files=storing.describe_files(chain))
+        chain = checkpoints.store_part(files, root / JOB, JOB, PART, (0, cut))
+        part = StoredPart(part=PART, index=0, slots=[(0, 4096)], files=checkpoints.describe_files(chain))
         content = ManifestContent(uid=JOB, history=0, generation=0, cut=cut, ledger=b"", parts=[part])
-        storing.publish_manifest(files, content)
+        checkpoints.publish_manifest(files, content)
         del pinned
         pipe.send((time.perf_counter() - began, digested - began))
 

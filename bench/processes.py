@@ -19,7 +19,7 @@ from pathlib import Path
 import psutil
 
 from rover_bus.cli.home import Home, NoStack
-from rover_bus.node.layout import Layout, Started
+from rover_bus.node.local.layout import Layout, Started
 
 START_TIMEOUT_S = 60.0
 TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")

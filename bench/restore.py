@@ -264,7 +264,7 @@ async def _kill_once(ear: Ear, stack: Any, job: str, notes: Path) -> dict[str, A
 
 
 def _server_pid(stack: Any, job: str) -> int:
-    from rover_bus.node.layout import list_members
+    from rover_bus.node.local.layout import list_members
 
     [server] = [
         each

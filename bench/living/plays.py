@@ -22,8 +22,8 @@ from rover_bus.cli.demo.slowing import slowed
 from rover_bus.cli.stack import RunningStack
 from rover_bus.events import facts, subjects
 from rover_bus.events.streams import FACTS
-from rover_bus.node import cgroup
-from rover_bus.node.capacity import read_capacity
+from rover_bus.node.local import cgroup
+from rover_bus.node.local.capacity import read_capacity
 
 CYCLE_S = 0.5
 SLOW_TO = 0.2

@@ -1,7 +1,7 @@
 """Whether a job's program starts on the hosts that have room for it, asked of their daemons before it is submitted.
 
-Each daemon tries it as it would start a worker (node/trying.py), and never runs it. Fed by the job file and by daemons' facts on
-their hosts; feeds `rover submit`. A host that refuses later is the master's to leave out (docs/design/0032).
+Each daemon tries it as it would start a worker (node/local/trials.py), and never runs it. Fed by the job file and by daemons'
+facts on their hosts; feeds `rover submit`. A host that refuses later is the master's to leave out (docs/design/0032).
 """
 
 from __future__ import annotations

@@ -284,7 +284,7 @@ async def _serve_daemon(bus: NatsBus, settings: Settings, stop: asyncio.Event) -
 async def _serve_ps(bus: NatsBus, settings: Settings, stop: asyncio.Event) -> None:
     from rover_bus.events.identity import Member
     from rover_bus.flash.places import host_root
-    from rover_bus.node.layout import parts_directory
+    from rover_bus.node.local.layout import parts_directory
     from rover_bus.ps.service import serve_job
 
     incarnation = int(os.environ.get("ROVER_INCARNATION", "0"))

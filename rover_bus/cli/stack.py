@@ -167,7 +167,7 @@ class RunningStack:
     def lose_host(self) -> None:
         """Take this host away as a power cut does: everything that runs on it, and its memory; nobody starts it again."""
         from rover_bus.flash.places import host_root
-        from rover_bus.node.proctree import bearing
+        from rover_bus.node.local.proctree import bearing
 
         if self._supervisor:
             self._supervisor.stop()
@@ -246,7 +246,7 @@ class RunningStack:
 
     def kill_members(self) -> None:
         """Kill what the daemon was told to drain; it waits for their shims and starts nothing any more."""
-        from rover_bus.node.layout import list_members
+        from rover_bus.node.local.layout import list_members
 
         for status in list_members(self.home.node):
             if status.pid:

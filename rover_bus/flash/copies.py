@@ -3,7 +3,7 @@
     holder: what it has of the part  ->  owner: an offer (seal, head, digests), then bytes: all, or the rows touched since
 
 Fed on the owner's side with staged cuts and touched-links, on the holder's side with a port that yields the owner's
-bytes (node/peers.py: a socket). A holder keeps the cut before until the new one is whole and its digests are checked:
+bytes (node/storage/peers.py: a socket). A holder keeps the cut before until the new one is whole and its digests are checked:
 two slots, as the owner has them, so that a server started there restores from a copy as from its own memory.
 """
 

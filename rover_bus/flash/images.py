@@ -1,6 +1,6 @@
 """Images of staged parts: the bytes of all their arrays as one run, what changed of it, and back (protocol P13).
 
-    holder of parity  <-  owner of a part: an offer, then bytes (node/peers.py): all of them, or differences (old XOR new)
+    holder of parity  <-  owner of a part: an offer, then bytes (node/storage/peers.py): all of them, or differences (old XOR new)
 
 Fed with offers and bytes as `copies.py` describes them; feeds `parity.py` with deltas, and a host that rebuilds a lost part with
 images. The order of the run is the offer's, without gaps, so that it does not depend on anybody's slots.

@@ -1,4 +1,4 @@
-"""The node daemon: facts of the bus in, decisions of platform.py out to the processes of this host, what became of them back.
+"""The node daemon: facts of the bus in, decisions of members.py out to the processes of this host, what became of them back.
 
 The shell of the room. It follows what shall run here, observes what runs, and asks the pure decider after each; it keeps the
 host's presence, samples it, and posts what happened. Everything it knows is rebuilt from the FACTS stream and its state directory:
@@ -24,9 +24,13 @@ from rover_bus.events.programs import ProgramReply, ProgramRequest
 from rover_bus.events.reading import read_fact
 from rover_bus.events.subjects import daemon as daemon_subject
 from rover_bus.events.subjects import host_profile, job_facts
-from rover_bus.node import platform, sampling
-from rover_bus.node.cgroup import Cgroup, Limits
-from rover_bus.node.happenings import (
+from rover_bus.node import members
+from rover_bus.node.local import sampling
+from rover_bus.node.local.cgroup import Cgroup, Limits
+from rover_bus.node.local.processes import STUCK_SHIM_S, MemberProcesses
+from rover_bus.node.members import Platform
+from rover_bus.node.outbox import Letter, Outbox
+from rover_bus.node.port import (
     Action,
     Adjust,
     Adjusted,
@@ -44,13 +48,10 @@ from rover_bus.node.happenings import (
     Tried,
     Try,
 )
-from rover_bus.node.outbox import Letter, Outbox
-from rover_bus.node.persister import Persister, Places
-from rover_bus.node.persisting_state import Cut
-from rover_bus.node.platform import Platform
 from rover_bus.node.presence import Presence
-from rover_bus.node.processes import STUCK_SHIM_S, MemberProcesses
 from rover_bus.node.programs import Trial
+from rover_bus.node.storage.persister import Persister, Places
+from rover_bus.node.storage.state import Cut
 from rover_bus.node.turns import Following, Turns, failing_jobs, insist
 
 FOLLOWED = (
@@ -92,7 +93,7 @@ class Daemon:
         host: Host,
         presence: Presence,
         processes: Callable[[Callable[[Observation], None]], MemberProcesses],
-        master_command: platform.MasterCommand,
+        master_command: members.MasterCommand,
         places: Places | None = None,
     ) -> None:
         """`places`: where this host stages and stores checkpoints; None: it does neither."""
@@ -238,20 +239,20 @@ class Daemon:
     def _on_fact(self, stored: Stored) -> None:
         fact = self._read(stored)
         if fact:
-            self._state = platform.evolve(self._state, fact)
+            self._state = members.evolve(self._state, fact)
             if isinstance(fact, facts.MembersDesired) and self._following.caught_up:
                 self._repeat_ends(fact)
                 self._expect_anew(fact.job)
             self._turns.soon()
 
     def _lose_history(self) -> None:
-        self._state = platform.lose_history(self._state)
+        self._state = members.lose_history(self._state)
         self._overtaken.clear()
 
     def _lose_what_we_said(self) -> None:
         """Who is wanted although he is over is said to be so once more: the last word may be lost."""
         self._overtaken.clear()
-        self._state = platform.lose_told(self._state)
+        self._state = members.lose_told(self._state)
         self._turns.soon()
 
     def _read(self, stored: Stored) -> facts.JobFact | None:
@@ -273,22 +274,22 @@ class Daemon:
             return self._decide_without([])
         except Exception:  # noqa: BLE001 - whose it is, is found now; raised again where no job alone is to blame
             jobs = dict.fromkeys([*self._state.jobs, *(key[0] for key in self._state.lives)])
-            failing = failing_jobs(self._state, jobs, self._ask, platform.without, self._say_failed)
+            failing = failing_jobs(self._state, jobs, self._ask, members.without, self._say_failed)
             return self._decide_without(failing)
 
     def _ask(self, state: Platform) -> object:
         now_s = self._loop.time()
-        return platform.decide(state, self._master_command, now_s), platform.next_wake_s(
+        return members.decide(state, self._master_command, now_s), members.next_wake_s(
             state, self._master_command, now_s
         )
 
     def _decide_without(self, failing: list[str]) -> float | None:
-        state = platform.without(self._state, failing) if failing else self._state
-        for action in platform.decide(state, self._master_command, self._loop.time()):
+        state = members.without(self._state, failing) if failing else self._state
+        for action in members.decide(state, self._master_command, self._loop.time()):
             self._act(action)
-        state = platform.without(self._state, failing) if failing else self._state
+        state = members.without(self._state, failing) if failing else self._state
         wakes = [
-            platform.next_wake_s(state, self._master_command, self._loop.time()),
+            members.next_wake_s(state, self._master_command, self._loop.time()),
             self._report_overtaken(),
         ]
         return min((wake_s for wake_s in wakes if wake_s is not None), default=None)
@@ -313,12 +314,12 @@ class Daemon:
                 if not any(each[0] == job for each in self._unreported):
                     self._processes.forget(job)
                     self._ends = {key: ended for key, ended in self._ends.items() if key[0] != job}
-                    self._state = platform.forget(self._state, job)
+                    self._state = members.forget(self._state, job)
             case Try():
                 self._try_program(action)
             case Erase(job, uid):
                 self._processes.erase(job, uid)
-                self._state = platform.erase(self._state, job)
+                self._state = members.erase(self._state, job)
 
     # -- programs ------------------------------------------------------------------------------------------------------
 
@@ -378,7 +379,7 @@ class Daemon:
 
     def _observe(self, observation: Observation) -> None:
         before = self._state
-        self._state = platform.evolve(self._state, observation)
+        self._state = members.evolve(self._state, observation)
         match observation:
             case Tried(job, uid, ProgramReply()) if job in before.jobs:
                 self._report_program(job, uid, before.jobs[job].trial)
@@ -401,7 +402,7 @@ class Daemon:
         """Who wants a life that is over has not heard of its end: the broker may have forgotten it in a power cut (P21)."""
         for each in fact.members:
             ended = self._ends.get((fact.job, each.member.place))
-            if ended and ended.member == each.member and platform.same_run(ended.uid, fact.uid):
+            if ended and ended.member == each.member and members.same_run(ended.uid, fact.uid):
                 self._report_end(ended)
 
     def _expect_anew(self, job: str) -> None:
@@ -413,7 +414,7 @@ class Daemon:
 
         Returns the monotonic second at which to look again.
         """
-        found = {(job, uid, each.member): last for job, uid, each, last in platform.overtaken(self._state)}
+        found = {(job, uid, each.member): last for job, uid, each, last in members.overtaken(self._state)}
         self._overtaken = {who: when_s for who, when_s in self._overtaken.items() if who in found}
         now_s, again_s = self._loop.time(), None
         for who, last in found.items():

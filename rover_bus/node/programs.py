@@ -1,7 +1,7 @@
 """What a host knows of the program of a job: untried, being tried, starts, or refused until it is tried again. Pure.
 
-Part of the platform's state, for each job that was submitted (platform.py); trying.py does what is decided here. A worker is
-started only after a trial that was begun for that: what is refused never costs the job a failure.
+Part of the platform's state, for each job that was submitted (members.py); the platform does what is decided here
+(local/trials.py). A worker is started only after a trial that was begun for that: what is refused never costs the job a failure.
 """
 
 from __future__ import annotations

@@ -21,13 +21,13 @@ from rover_bus.events.errors import BusError, Refused
 from rover_bus.events.logs import get_logger
 from rover_bus.events.subjects import name
 from rover_bus.flash.places import host_root
-from rover_bus.node import capacity as capacities
-from rover_bus.node import cgroup, layout, locks
 from rover_bus.node.daemon import Daemon, Host
-from rover_bus.node.persister import Places
-from rover_bus.node.platform import MasterCommand
+from rover_bus.node.local import capacity as capacities
+from rover_bus.node.local import cgroup, layout, locks
+from rover_bus.node.local.processes import Processes, Settings
+from rover_bus.node.members import MasterCommand
 from rover_bus.node.presence import Presence
-from rover_bus.node.processes import Processes, Settings
+from rover_bus.node.storage.persister import Places
 
 Connect = Callable[[], Awaitable[Bus]]
 CONNECT_AGAIN_S = 0.2

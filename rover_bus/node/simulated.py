@@ -1,4 +1,4 @@
-"""Processes of a simulation: the port of processes.py on coroutines, so that whole clusters run on a virtual clock.
+"""Processes of a simulation: the port of the platform on coroutines, so that whole clusters run on a virtual clock.
 
 A `SimulatedHost` is the machine: its members go on when their daemon is killed, and the next daemon adopts them. A member is a
 coroutine that gets its life and an event that says "leave", and returns its exit code; a cancelled one was killed.
@@ -14,10 +14,10 @@ from typing import Any
 from rover_bus.events.identity import Exit, Resources
 from rover_bus.events.programs import STARTS, ProgramReply, ProgramRequest
 from rover_bus.node.exits import classify
-from rover_bus.node.happenings import Adjusted, Ended, Key, Life, Observation, Running, Spawned, Told
-from rover_bus.node.layout import Ended as Record
-from rover_bus.node.shim import HURRY_S
-from rover_bus.node.trying import Answer
+from rover_bus.node.local.layout import Ended as Record
+from rover_bus.node.local.shim import HURRY_S
+from rover_bus.node.local.trials import Answer
+from rover_bus.node.port import Adjusted, Ended, Key, Life, Observation, Running, Spawned, Told
 
 TRIAL_S = 0.03  # what a trial of a program takes
 Program = Callable[[Life, asyncio.Event], Coroutine[Any, Any, int]]

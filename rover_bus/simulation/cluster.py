@@ -21,9 +21,9 @@ from rover_bus.events.identity import HostCapacity
 from rover_bus.events.leadership import Deposed, read_leader
 from rover_bus.events.memory_broker import MemoryBroker
 from rover_bus.events.streams import BUCKETS, FACTS, LEADERS, STREAMS
-from rover_bus.node.cgroup import Cgroup, Limits
 from rover_bus.node.daemon import Daemon, Host
-from rover_bus.node.happenings import Key, Life
+from rover_bus.node.local.cgroup import Cgroup, Limits
+from rover_bus.node.port import Key, Life
 from rover_bus.node.presence import Presence
 from rover_bus.simulation.digester import digest_for_ever
 from rover_bus.simulation.members import Shared, run_server, run_worker

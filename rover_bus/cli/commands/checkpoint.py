@@ -321,7 +321,7 @@ def _prune(run: Run, last: int, every: int) -> None:
     from rover_bus.flash.errors import NoCheckpoint
     from rover_bus.flash.retention import ReadBack
     from rover_bus.flash.storage import survey
-    from rover_bus.node.storing import prune_run
+    from rover_bus.node.storage.checkpoints import prune_run
 
     before = [item.manifest for item in survey(run)[0]]
     if not before:

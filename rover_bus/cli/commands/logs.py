@@ -26,7 +26,7 @@ LOOK_S = 0.2
 def logs(job: str, member: str, follow: bool, directory: str) -> None:
     """Print what the members of a job wrote, or one of them: `rover logs JOB worker-0` (or worker-0.2, its second life)."""
     from rover_bus.events.errors import InputError
-    from rover_bus.node.layout import read_logs
+    from rover_bus.node.local.layout import read_logs
 
     home = Home.find(directory).of_running()
     place, _, incarnation = member.partition(".")

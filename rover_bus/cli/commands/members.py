@@ -13,7 +13,7 @@ from rover_bus.cli.views.tables import output_option, show
 if TYPE_CHECKING:
     from rover_bus.events.facts import Fact
     from rover_bus.events.nats_bus import NatsBus
-    from rover_bus.node.layout import MemberStatus
+    from rover_bus.node.local.layout import MemberStatus
 
 COLUMNS = ("role", "index", "incarnation", "host", "pid", "state", "leads", "exit")
 
@@ -76,7 +76,7 @@ def list_members(
     `done`: the members that left by themselves; the host may have asked them to leave before it saw their end, and then calls it
     drained.
     """
-    from rover_bus.node import layout
+    from rover_bus.node.local import layout
 
     rows = []
     for status in layout.list_members(stack.home.node, job):

@@ -24,7 +24,7 @@ from rover_bus.events import facts
 from rover_bus.events.bus import Bus
 from rover_bus.events.errors import BusError, Refused
 from rover_bus.events.facts import Fact
-from rover_bus.node.layout import list_members
+from rover_bus.node.local.layout import list_members
 
 GROWN_BY = 0.30  # of the training: kills no longer wait for the plan to be judged
 RECOVERY_S = 8.0

@@ -22,7 +22,7 @@ from rover_bus.events.bus import Bus
 from rover_bus.events.errors import BusError
 from rover_bus.events.leadership import read_leader
 from rover_bus.events.streams import LEADERS
-from rover_bus.node.layout import MemberStatus, list_members
+from rover_bus.node.local.layout import MemberStatus, list_members
 
 Target = Literal["worker", "master", "broker", "server"]
 Choice = Literal["none", "workers", "master", "broker", "servers", "all"]

@@ -28,7 +28,7 @@ from rover_bus.events import facts
 from rover_bus.events.bus import Bus
 from rover_bus.events.errors import BusError, Refused
 from rover_bus.events.facts import Fact
-from rover_bus.node.layout import list_members
+from rover_bus.node.local.layout import list_members
 
 WARM_S = 1.0  # before the first act: a speed to compare with
 RESTORED_S = 12.0

@@ -25,7 +25,7 @@ from rover_bus.cli.stack import RunningStack
 from rover_bus.events.broker import find_server
 from rover_bus.events.errors import Refused
 from rover_bus.flash.places import host_root
-from rover_bus.node.layout import list_members
+from rover_bus.node.local.layout import list_members
 
 pytestmark = pytest.mark.broker
 

@@ -19,7 +19,7 @@ from rover_bus.flash.part import Content, Identity
 from rover_bus.flash.persist import drain, persist_part, publish, restore, verify
 from rover_bus.flash.retention import ReadBack, free_damaged, list_damaged, prune
 from rover_bus.flash.storage import find_run, list_runs, run_path, survey
-from rover_bus.node.storing import prune_run, search_run
+from rover_bus.node.storage.checkpoints import prune_run, search_run
 
 obstore = pytest.importorskip("obstore")
 from_url = pytest.importorskip("obstore.store").from_url

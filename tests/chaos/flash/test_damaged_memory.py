@@ -18,7 +18,7 @@ from rover_bus.cli.stack import RunningStack
 from rover_bus.flash.digests import is_digested
 from rover_bus.flash.places import host_root, parts_in
 from rover_bus.flash.staged import Found, find_staged, open_staged
-from rover_bus.node.layout import list_members
+from rover_bus.node.local.layout import list_members
 
 pytestmark = [pytest.mark.chaos, pytest.mark.broker, pytest.mark.timeout(300)]
 FLIPS = 20  # in each slot

@@ -15,10 +15,10 @@ import pytest
 from patience import PATIENCE_S
 
 from rover_bus.events.identity import DesiredMember, Member, Resources
-from rover_bus.node import layout, locks, proctree
-from rover_bus.node.happenings import Ended, Life, Observation, Running
-from rover_bus.node.layout import Layout, Started
-from rover_bus.node.processes import Processes, Settings
+from rover_bus.node.local import layout, locks, proctree
+from rover_bus.node.local.layout import Layout, Started
+from rover_bus.node.local.processes import Processes, Settings
+from rover_bus.node.port import Ended, Life, Observation, Running
 
 ALLOWED = tuple(sorted(os.sched_getaffinity(0)))
 

@@ -26,8 +26,8 @@ from rover_bus.events.job import DataSpec, JobSpec
 from rover_bus.events.nats_bus import NatsBus
 from rover_bus.events.streams import BUCKETS, FACTS, PRESENCE, STREAMS
 from rover_bus.events.subjects import host_facts, job_fact
-from rover_bus.node import proctree
-from rover_bus.node.layout import Layout, Started, list_members, read_logs
+from rover_bus.node.local import proctree
+from rover_bus.node.local.layout import Layout, Started, list_members, read_logs
 
 pytestmark = [pytest.mark.chaos, pytest.mark.broker]
 HOST = "host-a"

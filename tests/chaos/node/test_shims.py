@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from rover_bus.events.identity import Resources
-from rover_bus.node import proctree
+from rover_bus.node.local import proctree
 
 pytestmark = pytest.mark.chaos
 Play = Callable[..., None]

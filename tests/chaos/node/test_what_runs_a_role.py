@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from rover_bus.events.identity import DesiredMember, Member
-from rover_bus.node.happenings import Life
+from rover_bus.node.port import Life
 
 pytestmark = pytest.mark.chaos
 Play = Callable[[Callable[[Any], Awaitable[None]]], None]

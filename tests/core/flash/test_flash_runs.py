@@ -17,7 +17,7 @@ from rover_bus.flash.persist import drain, list_manifests, persist_part, publish
 from rover_bus.flash.recording import RecordingFiles
 from rover_bus.flash.retention import ReadBack, free_damaged, list_damaged, prune, set_aside
 from rover_bus.flash.storage import find_cut, find_run, hold_for_work, list_runs, run_path, survey, unfinished
-from rover_bus.node.storing import prune_run, search_run
+from rover_bus.node.storage.checkpoints import prune_run, search_run
 
 
 def write_cut(files, uid, cut, publishing=True, generation=0):

@@ -10,10 +10,10 @@ from rover_bus.events.facts import JobEnded, JobSubmitted, MembersDesired
 from rover_bus.events.identity import DesiredMember, Exit, ExitReason, Member
 from rover_bus.events.job import DataSpec, JobSpec
 from rover_bus.events.programs import STARTS, ProgramReply, ProgramRequest
-from rover_bus.node.happenings import Action, Ended, Spawned, Start, Tried, Try
-from rover_bus.node.platform import Platform, decide, evolve, lose_history, lose_told, next_wake_s
+from rover_bus.node.local.trials import Invocation, prepare, read_invocation
+from rover_bus.node.members import Platform, decide, evolve, lose_history, lose_told, next_wake_s
+from rover_bus.node.port import Action, Ended, Spawned, Start, Tried, Try
 from rover_bus.node.programs import AGAIN_FIRST_S, AGAIN_MAX_S
-from rover_bus.node.trying import Invocation, prepare, read_invocation
 
 HERE, UID = "h", "u1"
 PROGRAM = ProgramRequest(program=["python", "train.py"], directory="/jobs", environment={"A": "1"})

@@ -23,7 +23,7 @@ from rover_bus.events.errors import RoverError
 from rover_bus.flash.copies import copies_of
 from rover_bus.flash.digests import is_digested
 from rover_bus.flash.staged import find_staged
-from rover_bus.node.layout import MemberStatus
+from rover_bus.node.local.layout import MemberStatus
 
 ROLES = {"worker": "worker", "server": "ps", "master": "master"}
 DIGESTED_S = 3.0

@@ -24,7 +24,7 @@ from patience import PATIENCE_S, until
 
 from attack.drawing import History
 from rover_bus.flash.places import host_root
-from rover_bus.node.layout import MemberStatus, list_members
+from rover_bus.node.local.layout import MemberStatus, list_members
 
 SWEPT_S = 60.0
 SERVICES = {"daemon": "serve daemon", "brain": "serve brain", "broker": "nats-server"}

@@ -21,10 +21,10 @@ from rover_bus.events.memory_bus import MemoryBus
 from rover_bus.events.streams import FACTS, PRESENCE
 from rover_bus.events.subjects import host_facts, job_fact
 from rover_bus.events.virtual_time import run
-from rover_bus.node import platform
-from rover_bus.node.cgroup import Cgroup, Limits
+from rover_bus.node import members
 from rover_bus.node.daemon import Daemon, Host
-from rover_bus.node.happenings import Life
+from rover_bus.node.local.cgroup import Cgroup, Limits
+from rover_bus.node.port import Life
 from rover_bus.node.presence import Presence
 from rover_bus.node.simulated import SimulatedHost
 
@@ -498,10 +498,10 @@ def test_whoever_asks_anew_for_somebody_who_is_over_is_told_so() -> None:
 def test_a_job_on_which_the_daemon_cannot_decide_takes_no_other_with_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    whole = platform.desired_here
+    whole = members.desired_here
 
     def desired_here(
-        state: platform.Platform, job: str, command: platform.MasterCommand
+        state: members.Platform, job: str, command: members.MasterCommand
     ) -> dict[str, DesiredMember]:
         if job == "bad":
             raise KeyError("never seen before")
@@ -511,7 +511,7 @@ def test_a_job_on_which_the_daemon_cannot_decide_takes_no_other_with_it(
         await cluster.submit()
         await cluster.desire(WORKER)
         await asyncio.sleep(1.0)
-        monkeypatch.setattr(platform, "desired_here", desired_here)
+        monkeypatch.setattr(members, "desired_here", desired_here)
         spec = JobSpec(name="bad", program=["x"], data=DataSpec(train="x"))
         await cluster.say(facts.JobSubmitted(job="bad", uid="0000000000b2", spec=spec))
         await cluster.desire(WORKER, Member("worker", 1, 1), plan=2)

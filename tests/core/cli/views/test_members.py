@@ -8,7 +8,7 @@ from rover_bus.cli.home import Home
 from rover_bus.cli.views.elsewhere import find_elsewhere
 from rover_bus.events.facts import Exit, Fact, HostExited, HostStarted, MemberLost, MembersDisplaced
 from rover_bus.events.identity import DesiredMember, Member, Process
-from rover_bus.node.layout import Ended, Layout, Order
+from rover_bus.node.local.layout import Ended, Layout, Order
 
 
 def stack_with_ends(root: Path) -> Address:

@@ -40,9 +40,8 @@ from rover_bus.events.checkpoint_facts import (
 )
 from rover_bus.events.facts import Fact, HostFact, HostLeft, HostRegistered, JobEnded, JobFact, JobSubmitted
 from rover_bus.events.job import CheckpointSpec
-from rover_bus.node.groups import Group, choose_groups
-from rover_bus.node.holders import choose_holders
-from rover_bus.node.persisting_state import (
+from rover_bus.node.storage.holders import Group, choose_groups, choose_holders
+from rover_bus.node.storage.state import (
     Asked,
     Begun,
     CalledOff,

@@ -17,7 +17,8 @@ import os
 import sys
 import time
 
-from rover_bus.node import exits, locks, proctree
+from rover_bus.node import exits
+from rover_bus.node.local import locks, proctree
 
 TYPE_CHECKING = False  # checkers take it for true; importing typing costs every member 8 ms
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from rover_bus.flash.errors import BrokenCheckpoint, NoCheckpoint, StorageFailed
 from rover_bus.flash.lineage import digest_staged
 from rover_bus.flash.staged import find_staged, newest_staged
 from rover_bus.flash.store import FlashStore
-from rover_bus.node.peers import PartServer, PeerSource
+from rover_bus.node.storage.peers import PartServer, PeerSource
 
 SECRET = b"s" * 32
 

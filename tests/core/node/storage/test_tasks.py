@@ -19,8 +19,8 @@ from rover_bus.flash.errors import BrokenCheckpoint, NoCheckpoint, NotDigested, 
 from rover_bus.flash.persist import list_manifests, restore
 from rover_bus.flash.storage import find_run
 from rover_bus.flash.store import FlashStore
-from rover_bus.node.persisting_state import JobCheckpoints, Task
-from rover_bus.node.storage_tasks import CalledOff, Tasks
+from rover_bus.node.storage.state import JobCheckpoints, Task
+from rover_bus.node.storage.tasks import CalledOff, Tasks
 from rover_bus.ps.snapshots import Description, Family
 from rover_bus.ps.spec import Adagrad, Hashed
 

@@ -17,7 +17,17 @@ from rover_bus.events.facts import (
 )
 from rover_bus.events.identity import DesiredMember, Exit, ExitReason, MasterSeat, Member, Resources
 from rover_bus.events.job import DataSpec, JobSpec
-from rover_bus.node.happenings import (
+from rover_bus.node.members import (
+    BACKOFF_MAX_S,
+    HEALTHY_S,
+    Platform,
+    decide,
+    erase,
+    evolve,
+    forget,
+    next_wake_s,
+)
+from rover_bus.node.port import (
     Action,
     Adjust,
     Adjusted,
@@ -31,16 +41,6 @@ from rover_bus.node.happenings import (
     Start,
     Stop,
     Told,
-)
-from rover_bus.node.platform import (
-    BACKOFF_MAX_S,
-    HEALTHY_S,
-    Platform,
-    decide,
-    erase,
-    evolve,
-    forget,
-    next_wake_s,
 )
 
 HERE, ELSEWHERE = "host-a", "host-b"

@@ -14,9 +14,9 @@ from pathlib import Path
 
 from rover_bus.events.identity import HostCapacity, Member
 from rover_bus.events.profiles import HostProfile, ProcessSample
-from rover_bus.node import cgroup, proctree
-from rover_bus.node.capacity import parse_meminfo
-from rover_bus.node.cgroup import Cgroup, Limits, Usage
+from rover_bus.node.local import cgroup, proctree
+from rover_bus.node.local.capacity import parse_meminfo
+from rover_bus.node.local.cgroup import Cgroup, Limits, Usage
 
 RESOURCES = ("cpu", "memory", "io")
 TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")

@@ -7,8 +7,8 @@ import pytest
 
 from rover_bus.events.errors import NameRefused
 from rover_bus.events.identity import DesiredMember, Member
-from rover_bus.node import layout, locks
-from rover_bus.node.layout import Ended, Layout, Order, list_members, read_logs
+from rover_bus.node.local import layout, locks
+from rover_bus.node.local.layout import Ended, Layout, Order, list_members, read_logs
 
 
 def put(place: Layout, member: Member, uid: str = "u1", job: str = "demo") -> layout.Life:

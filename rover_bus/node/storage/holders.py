@@ -1,7 +1,8 @@
-"""Which parts form a parity group, and which hosts hold its parity: the same answer on every daemon, without a word between them.
+"""Which hosts hold a copy of a part, which parts form a parity group, and which hosts hold its parity: the same on every daemon.
 
-Fed with the parts of a complete cut, where each was staged, and with the hosts that are registered; feeds the persister's decider.
-Pure. No two parts of a group, and no parity block of it, lie in one failure domain: what fails together takes one of them.
+Fed with the hosts that are registered, their failure domains, and where the parts of a complete cut were staged; feeds the
+persister's decider. Pure: daemons agree without a message between them. Rendezvous hashing, so a host that comes or goes moves
+only the copies that are its own. No two parts of a group, and no parity block of it, lie in one failure domain.
 """
 
 from __future__ import annotations
@@ -9,7 +10,32 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from rover_bus.node.holders import choose_holders
+import xxhash
+
+# -- copies --------------------------------------------------------------------------------------------------------------
+
+
+def choose_holders(part: str, owner: str, domains: Mapping[str, str], copies: int) -> list[str]:
+    """Return up to `copies` hosts, never the owner; those of other failure domains first, each domain once before any twice.
+
+    `domains`: host -> failure domain, the owner's among them if it is known.
+    """
+    ranked = sorted(
+        (host for host in domains if host != owner),
+        key=lambda host: (xxhash.xxh3_64_intdigest(f"{part}@{owner}>{host}".encode()), host),
+    )
+    chosen: list[str] = []
+    used = {domains.get(owner, owner)}
+    while ranked and len(chosen) < copies:
+        fresh = [host for host in ranked if domains[host] not in used]
+        host = (fresh or ranked)[0]
+        ranked.remove(host)
+        used.add(domains[host])
+        chosen.append(host)
+    return chosen
+
+
+# -- parity groups ------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,11 +17,11 @@ from rover_bus.flash.errors import NoCheckpoint, SlotsBusy
 from rover_bus.flash.lineage import digest_staged
 from rover_bus.flash.staged import find_staged, newest_staged
 from rover_bus.flash.store import FlashStore
-from rover_bus.node.groups import choose_groups
-from rover_bus.node.parities import Held, Parities
-from rover_bus.node.peers import PartServer, PeerSource
-from rover_bus.node.persisting_state import Task
-from rover_bus.node.rebuilding import rebuild_part
+from rover_bus.node.storage.holders import choose_groups
+from rover_bus.node.storage.parities import Held, Parities
+from rover_bus.node.storage.peers import PartServer, PeerSource
+from rover_bus.node.storage.rebuilding import rebuild_part
+from rover_bus.node.storage.state import Task
 
 SECRET = b"s" * 32
 UID = "u1"

@@ -27,8 +27,8 @@ from rover_bus.flash.copies import Offer, Since
 from rover_bus.flash.errors import NoCheckpoint, StorageFailed
 from rover_bus.flash.layout import Array
 from rover_bus.flash.staged import StagedCut
-from rover_bus.node.background import give_way
-from rover_bus.node.parities import Lent, Parities
+from rover_bus.node.storage.parities import Lent, Parities
+from rover_bus.node.storage.throttle import give_way
 from rover_bus.ps import handshake
 
 LENGTH = struct.Struct("<I")

@@ -27,7 +27,7 @@ import msgspec
 
 from rover_bus.events.identity import DesiredMember, Exit, Member
 from rover_bus.events.subjects import name
-from rover_bus.node import locks, proctree
+from rover_bus.node.local import locks, proctree
 
 MAX_RECORD_BYTES = 4 << 20
 LOGS_A_PLACE = 20

@@ -1,7 +1,7 @@
 """The decider of the local platform: absolute desired state and observed processes in, starts and stops out (protocol P18, P23).
 
-Fed by the daemon with facts of the FACTS stream (what shall run, by job) and with what processes.py observes (what runs);
-its actions go back to processes.py. The rules, each in one place:
+Fed by the daemon with facts of the FACTS stream (what shall run, by job) and with what the platform observes (what runs);
+its actions go back to the platform. The rules, each in one place:
 
 - A desired state of another run of the job, or lower in (term, plan, position), is stale: counted, and nothing changes.
 - At most one life of a place: a new one starts only when the former is proven dead. A life that ended is never repeated.
@@ -38,7 +38,7 @@ from rover_bus.events.identity import (
 )
 from rover_bus.events.programs import ProgramReply, ProgramRequest
 from rover_bus.node.affinity import assign_cpus
-from rover_bus.node.happenings import (
+from rover_bus.node.port import (
     Action,
     Adjust,
     Adjusted,

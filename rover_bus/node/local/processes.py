@@ -22,15 +22,15 @@ from rover_bus.events.identity import IN_ORDER, DesiredMember, Exit, Resources
 from rover_bus.events.last_words import read_tail
 from rover_bus.events.logs import get_logger
 from rover_bus.events.programs import OWN_PYTHON, ProgramRequest
-from rover_bus.node import layout, locks, proctree
 from rover_bus.node.affinity import threads
-from rover_bus.node.happenings import Adjusted, Ended, Key, Life, Observation, Running, Spawned, Told
-from rover_bus.node.layout import Layout, Order, Started
-from rover_bus.node.shim import HURRY_S
-from rover_bus.node.trying import Answer, Trials
+from rover_bus.node.local import layout, locks, proctree
+from rover_bus.node.local.layout import Layout, Order, Started
+from rover_bus.node.local.shim import HURRY_S
+from rover_bus.node.local.trials import Answer, Trials
+from rover_bus.node.port import Adjusted, Ended, Key, Life, Observation, Running, Spawned, Told
 
-ROOT = str(Path(__file__).resolve().parents[2])
-BOOT = f"import sys; sys.path.append({ROOT!r}); from rover_bus.node.shim import main; main()"
+ROOT = str(Path(__file__).resolve().parents[3])
+BOOT = f"import sys; sys.path.append({ROOT!r}); from rover_bus.node.local.shim import main; main()"
 SHIM_SIGNALS = [signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1]
 SWEEP_AGAIN_S = 0.02
 ADOPT_AGAIN_S = 0.05

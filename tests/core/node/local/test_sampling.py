@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from rover_bus.events.identity import HostCapacity, Member
-from rover_bus.node import sampling
-from rover_bus.node.capacity import capacity, parse_meminfo, read_capacity
-from rover_bus.node.cgroup import Cgroup, Limits, Usage
-from rover_bus.node.sampling import Group, Reading, parse_busy_s, parse_stalled_s, profile
+from rover_bus.node.local import sampling
+from rover_bus.node.local.capacity import capacity, parse_meminfo, read_capacity
+from rover_bus.node.local.cgroup import Cgroup, Limits, Usage
+from rover_bus.node.local.sampling import Group, Reading, parse_busy_s, parse_stalled_s, profile
 
 WORKER = ("demo", Member("worker", 1, 3), 77)
 ROOM = HostCapacity(cores=2.0, memory_bytes=4 << 30)

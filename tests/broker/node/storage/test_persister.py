@@ -40,10 +40,10 @@ from rover_bus.events.subjects import daemon, host_facts, job_fact
 from rover_bus.flash.persist import list_manifests, restore
 from rover_bus.flash.storage import find_run
 from rover_bus.flash.store import FlashStore
-from rover_bus.node import persisting, storage_tasks
 from rover_bus.node.outbox import Letter, Outbox
-from rover_bus.node.peers import PeerSource
-from rover_bus.node.persister import Persister, Places
+from rover_bus.node.storage import decider, tasks
+from rover_bus.node.storage.peers import PeerSource
+from rover_bus.node.storage.persister import Persister, Places
 from rover_bus.ps.lenders import ask_daemon
 
 pytestmark = pytest.mark.broker
@@ -289,7 +289,7 @@ def test_a_copy_that_was_on_its_way_when_its_job_ended_does_not_stay(
         go_on.wait(PATIENCE_S)
         return PeerSource(*wanted, **more)
 
-    monkeypatch.setattr(storage_tasks, "PeerSource", connect)
+    monkeypatch.setattr(tasks, "PeerSource", connect)
 
     async def body() -> None:
         await stage.open(copies=1, persist=False)
@@ -364,8 +364,8 @@ def test_a_part_that_nobody_has_is_said_to_be_absent(stage: Stage) -> None:
 def test_a_full_disk_fails_the_cut_in_one_line_and_the_next_is_stored_when_there_is_room(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(persisting, "PATIENCE_S", 1.0)
-    monkeypatch.setattr(persisting, "RETRY_FIRST_S", 0.2)
+    monkeypatch.setattr(decider, "PATIENCE_S", 1.0)
+    monkeypatch.setattr(decider, "RETRY_FIRST_S", 0.2)
     stage.storage.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", "size=200k", "tmpfs", str(stage.storage)]
     if subprocess.run(command, capture_output=True, check=False).returncode:

@@ -9,7 +9,7 @@ version 1 file formats.
 from collections.abc import Mapping
 from pathlib import Path
 
-from rover_bus.node import cgroup, sampling
+from rover_bus.node.local import cgroup, sampling
 
 RECORDED = Path(__file__).parent / "recorded" / "cgroup2"
 

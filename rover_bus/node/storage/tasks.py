@@ -1,6 +1,6 @@
 """The persister's tasks as its threads carry them out: what to digest, store, publish and prune, and the fact that it leads to.
 
-Fed by `persister.py` with tasks; stands on `storing.py` and the flash library. It is apart so that a daemon whose host stages
+Fed by `persister.py` with tasks; stands on `checkpoints.py` and the flash library. It is apart so that a daemon whose host stages
 nothing never loads numpy: this module is imported by the first task.
 """
 
@@ -26,13 +26,13 @@ from rover_bus.flash.retention import Damaged, ReadBack
 from rover_bus.flash.staged import StagedCut
 from rover_bus.flash.storage import Run, run_path
 from rover_bus.flash.sweep import sweep_job
-from rover_bus.node import storing
-from rover_bus.node.groups import Group
-from rover_bus.node.pacing import Pacing
-from rover_bus.node.parities import Parities
-from rover_bus.node.peers import PeerSource
-from rover_bus.node.persisting_state import JobCheckpoints, Task
-from rover_bus.node.rebuilding import rebuild_part
+from rover_bus.node.storage import checkpoints
+from rover_bus.node.storage.holders import Group
+from rover_bus.node.storage.parities import Parities
+from rover_bus.node.storage.peers import PeerSource
+from rover_bus.node.storage.rebuilding import rebuild_part
+from rover_bus.node.storage.state import JobCheckpoints, Task
+from rover_bus.node.storage.throttle import Pacing
 
 MOST_LINES = 100  # of what cannot be used, in one answer
 
@@ -50,7 +50,7 @@ class Tasks:
     shm: Path
     storage: Path
     secret: bytes = b""
-    chains: dict[tuple[str, str], storing.Chain] = field(default_factory=dict)  # by (uid, part)
+    chains: dict[tuple[str, str], checkpoints.Chain] = field(default_factory=dict)  # by (uid, part)
     pins: dict[tuple[str, str], StagedCut] = field(default_factory=dict)  # ordered, not stored yet
     parities: Parities = field(init=False)
     rebuilt: set[tuple[str, str, int, int]] = field(
@@ -122,7 +122,7 @@ class Tasks:
             case "pin":
                 self._pin(task)
             case "digest":
-                size, save = storing.digest_cut(
+                size, save = checkpoints.digest_cut(
                     self._directory(task), task.part, task.generation, task.cut, _stop(called_off)
                 )
                 return cuts.HostPartDigested(size_bytes=size, save_number=save, **self.stamp(task))
@@ -144,7 +144,7 @@ class Tasks:
         self, task: Task, order: cuts.CheckpointManifestOrdered, about: JobCheckpoints
     ) -> HostFact:
         run = self._run(task, order.path, about)
-        size = storing.publish_manifest(run.files, order.manifest)
+        size = checkpoints.publish_manifest(run.files, order.manifest)
         return cuts.HostManifestWritten(path=str(run.path), size_bytes=size, **self.stamp(task))
 
     def _keep_parity(
@@ -232,7 +232,7 @@ class Tasks:
 
     def _persist(self, task: Task, about: JobCheckpoints, called_off: threading.Event) -> HostFact:
         run = self._run(task, about.order.path if about.order else "", about)
-        chain = storing.store_part(
+        chain = checkpoints.store_part(
             run.files,
             self._directory(task),
             task.uid,
@@ -244,7 +244,7 @@ class Tasks:
         )
         self.chains[task.uid, task.part] = chain
         self.unpin(task.uid, task.part)
-        return cuts.HostPartPersisted(files=storing.describe_files(chain), **self.stamp(task))
+        return cuts.HostPartPersisted(files=checkpoints.describe_files(chain), **self.stamp(task))
 
     def _prune(self, task: Task, about: JobCheckpoints, called_off: threading.Event) -> list[HostFact]:
         run, wait = (
@@ -252,11 +252,11 @@ class Tasks:
             _pace(about, called_off),
         )
         ours = {part: chain for (uid, part), chain in self.chains.items() if uid == task.uid}
-        folded = storing.compact_run(run, ours.values(), wait)
+        folded = checkpoints.compact_run(run, ours.values(), wait)
         for part in folded.parts if folded else ():
             self.chains[task.uid, part.name] = replace(ours[part.name], files=part.files)
         read = self.read_back.setdefault(task.uid, ReadBack())
-        aside = storing.prune_run(run, about.spec.keep, about.spec.keep_every, read, about.suspects, wait)
+        aside = checkpoints.prune_run(run, about.spec.keep, about.spec.keep_every, read, about.suspects, wait)
         return [self._say_damaged(task, run, item) for item in aside]
 
     def _say_damaged(self, task: Task, run: Run, item: Damaged) -> HostFact:
@@ -270,7 +270,7 @@ class Tasks:
     ) -> cuts.HostStorageSearched:
         """Say which checkpoint is the newest of those that are asked for, by its manifest alone: a server reads the rest."""
         run = self._run(task, order.path, about)
-        found, there, refused = storing.search_run(
+        found, there, refused = checkpoints.search_run(
             run, order.history, set(order.skip), order.not_before, order.wanted
         )
         return cuts.HostStorageSearched(

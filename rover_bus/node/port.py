@@ -1,7 +1,7 @@
-"""What the platform's decider is told of its host, and what it wants done: the words between platform.py and what drives processes.
+"""What the platform's decider is told of its host, and what it wants done: the words between members.py and what drives processes.
 
-Spoken by processes.py and simulated.py (observations), by platform.py (actions), and carried by the daemon. Apart from the decider
-because both sides of the port need them.
+Spoken by local/processes.py and simulated.py (observations), by members.py (actions), and carried by the daemon. Apart from the
+decider because both sides of the port need them.
 """
 
 from __future__ import annotations

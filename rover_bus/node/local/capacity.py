@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 
 from rover_bus.events.identity import HostCapacity
-from rover_bus.node.cgroup import Limits
+from rover_bus.node.local.cgroup import Limits
 
 
 def parse_meminfo(text: str) -> dict[str, int]:

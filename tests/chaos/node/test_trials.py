@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from rover_bus.events.programs import STARTS, ProgramReply, ProgramRequest
-from rover_bus.node import proctree, trying
+from rover_bus.node.local import proctree, trials
 
 pytestmark = pytest.mark.chaos
 Play = Callable[[Callable[[Any], Awaitable[None]]], None]
@@ -91,7 +91,7 @@ def test_an_import_that_hangs_or_writes_without_end_is_ended_and_refuses_nothing
     play: Play, jobs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`nothing_left` sees whether a process outlives it."""
-    monkeypatch.setattr(trying, "TRY_S", 1.0)
+    monkeypatch.setattr(trials, "TRY_S", 1.0)
     (jobs / "site" / "sitecustomize.py").write_text("import sys\nwhile True: sys.stderr.write('x' * 65536)\n")
 
     async def scene(rig: Any) -> None:

@@ -36,11 +36,10 @@ from rover_bus.events.subjects import daemon as daemon_subject
 from rover_bus.events.subjects import host_facts, job_facts, name
 from rover_bus.flash.places import job_directory, parts_in
 from rover_bus.flash.sweep import sweep
-from rover_bus.node import persisting
-from rover_bus.node.background import give_way
-from rover_bus.node.groups import Group
-from rover_bus.node.persisting import CallOff, Do, GiveUp
-from rover_bus.node.persisting_state import (
+from rover_bus.node.storage import decider
+from rover_bus.node.storage.decider import CallOff, Do, GiveUp
+from rover_bus.node.storage.holders import Group
+from rover_bus.node.storage.state import (
     IN_MEMORY,
     Asked,
     Begun,
@@ -55,11 +54,12 @@ from rover_bus.node.persisting_state import (
     Persisting,
     Task,
 )
+from rover_bus.node.storage.throttle import give_way
 from rover_bus.node.turns import Following, Turns, failing_jobs, insist
 
 if TYPE_CHECKING:
-    from rover_bus.node.peers import PartServer
-    from rover_bus.node.storage_tasks import Tasks
+    from rover_bus.node.storage.peers import PartServer
+    from rover_bus.node.storage.tasks import Tasks
 
 FOLLOWED: tuple[type[JobFact], ...] = (
     JobSubmitted,
@@ -194,7 +194,7 @@ class Persister:
     def _tasks(self) -> Tasks:
         """Loaded by the first task: a host that stages nothing has no use for numpy."""
         if self._loaded is None:
-            from rover_bus.node.storage_tasks import Tasks
+            from rover_bus.node.storage.tasks import Tasks
 
             self._loaded = Tasks(
                 self._host, self._daemon, self._places.shm, self._places.storage, self._places.secret
@@ -255,11 +255,11 @@ class Persister:
             self._loaded.unpin(fact.uid, cut=(fact.generation, fact.cut))
             if isinstance(fact, cuts.CheckpointFailed):
                 self._loaded.forget_chains(fact.uid)
-        self._state = persisting.evolve(self._state, fact)
+        self._state = decider.evolve(self._state, fact)
         self._turns.soon()
 
     def _lose_history(self) -> None:
-        self._state = persisting.lose_history(self._state)
+        self._state = decider.lose_history(self._state)
 
     def _on_wanted(self, message: Message) -> None:
         if message.respond is None:
@@ -275,7 +275,7 @@ class Persister:
 
     def _find(self, wanted: PartRequest) -> PartReply:
         """Say where the part is in this host's memory, or begin to fetch it. What has no digests yet is no source (P12)."""
-        if persisting.is_over(self._state, wanted.job, wanted.uid):
+        if decider.is_over(self._state, wanted.job, wanted.uid):
             return PartReply(state="absent", problem="the job has ended: its memory is free again")
         which = wanted.uid, wanted.part, wanted.generation, wanted.cut
         own, copies = (job_directory(self._places.shm, wanted.uid + suffix) for suffix in ("", COPIES))
@@ -283,7 +283,7 @@ class Persister:
             if _has_digests(own, wanted):
                 return PartReply(state="here", directory=str(own), source="memory")
             task = Task(wanted.job, wanted.uid, "digest", wanted.cut, wanted.generation, wanted.part)
-            if persisting.is_being_digested(self._state, task):
+            if decider.is_being_digested(self._state, task):
                 return PartReply(state="coming")
         if _has_digests(copies, wanted):
             rebuilt = self._loaded is not None and which in self._loaded.rebuilt
@@ -298,7 +298,7 @@ class Persister:
         return PartReply(state="coming")
 
     def _observe(self, observation: Observation) -> None:
-        self._state = persisting.evolve(self._state, observation)
+        self._state = decider.evolve(self._state, observation)
         self._turns.soon()
 
     def _decide(self) -> float | None:
@@ -306,11 +306,11 @@ class Persister:
             return self._decide_without([])
         except Exception:  # noqa: BLE001 - whose it is, is found now; raised again where no job alone is to blame
             jobs = self._state.jobs
-            failing = failing_jobs(self._state, jobs, self._ask, persisting.without, self._say_turn_failed)
+            failing = failing_jobs(self._state, jobs, self._ask, decider.without, self._say_turn_failed)
             return self._decide_without(failing)
 
     def _ask(self, state: Persisting) -> object:
-        return persisting.decide(state, self._loop.time()), persisting.next_wake_s(state)
+        return decider.decide(state, self._loop.time()), decider.next_wake_s(state)
 
     def _say_turn_failed(self, job: str, error: Exception) -> None:
         if self._failing.get(job) != repr(error):
@@ -320,8 +320,8 @@ class Persister:
             self._post(fact, f"turn_failed.cuts.{self._daemon}.{job}.{len(self._failing)}", job)
 
     def _decide_without(self, failing: list[str]) -> float | None:
-        state = persisting.without(self._state, failing) if failing else self._state
-        for action in persisting.decide(state, self._loop.time()):
+        state = decider.without(self._state, failing) if failing else self._state
+        for action in decider.decide(state, self._loop.time()):
             match action:
                 case Do(task):
                     self._begin(task)
@@ -331,7 +331,7 @@ class Persister:
                     log.error("given up", job=task.job, cut=task.cut, step=task.step, why=reason)
                     self._say_failed(task, reason)
                     self._observe(GivenUp(task))
-        return persisting.next_wake_s(persisting.without(self._state, failing) if failing else self._state)
+        return decider.next_wake_s(decider.without(self._state, failing) if failing else self._state)
 
     # -- tasks ---------------------------------------------------------------------------------------------------------
 
@@ -340,10 +340,10 @@ class Persister:
         self._called_off[task] = threading.Event()
         self._observe(Begun(task))
         parts = {task.part, *about.complete} if task.step in ("fetch", "parity") else {task.part}
-        addresses = {part: persisting.sources(self._state, task.job, part, task.of) for part in parts}
+        addresses = {part: decider.sources(self._state, task.job, part, task.of) for part in parts}
         group = None
         if task.step == "parity":
-            group = next(g for g in persisting.groups(self._state, about) if g.name == task.part)
+            group = next(g for g in decider.groups(self._state, about) if g.name == task.part)
         running = self._loop.run_in_executor(
             self._lanes[task.lane], self._carry_out, task, about, self._called_off[task], addresses, group
         )
@@ -384,7 +384,7 @@ class Persister:
     def _begin_to_lend(self) -> None:
         """There is something that others may want: serve it, and say where, before they hear of it."""
         if self._lender is None and self._places.secret:
-            from rover_bus.node.peers import PartServer
+            from rover_bus.node.storage.peers import PartServer
 
             self._lender = PartServer(
                 self._places.shm, self._places.secret, self._places.bind, self._tasks.parities

@@ -2,8 +2,8 @@
 
 import os
 
-from rover_bus.node import proctree
-from rover_bus.node.shim import WATCH_MAX_S, WATCH_MIN_S, next_look_s
+from rover_bus.node.local import proctree
+from rover_bus.node.local.shim import WATCH_MAX_S, WATCH_MIN_S, next_look_s
 
 LINE = (
     b"77 (a) b (c) S 5 77 70 0 -1 4194304 1 0 0 0 300 25 0 0 20 0 3 0 178202 1000 200 18446744073709551615\n"

@@ -14,9 +14,7 @@ from rover_bus.events.checkpoints import ManifestContent, PartPlace
 from rover_bus.events.facts import HostRegistered, JobEnded, JobSubmitted
 from rover_bus.events.identity import HostCapacity
 from rover_bus.events.job import CheckpointSpec, DataSpec, JobSpec
-from rover_bus.node.holders import choose_holders
-from rover_bus.node.pacing import Pacing
-from rover_bus.node.persisting import (
+from rover_bus.node.storage.decider import (
     FETCH_PATIENCE_S,
     PATIENCE_S,
     CallOff,
@@ -28,7 +26,8 @@ from rover_bus.node.persisting import (
     next_wake_s,
     sources,
 )
-from rover_bus.node.persisting_state import (
+from rover_bus.node.storage.holders import choose_holders
+from rover_bus.node.storage.state import (
     Asked,
     Begun,
     CalledOff,
@@ -39,6 +38,7 @@ from rover_bus.node.persisting_state import (
     Persisting,
     Task,
 )
+from rover_bus.node.storage.throttle import Pacing
 
 ME, OTHER = "host-a", "host-b"
 

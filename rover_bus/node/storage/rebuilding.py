@@ -17,9 +17,9 @@ from rover_bus.flash.images import ImageSource, image_bytes, image_of, read_imag
 from rover_bus.flash.layout import Array
 from rover_bus.flash.parity import rebuild
 from rover_bus.flash.places import job_directory
-from rover_bus.node.parities import Lent, Parities
-from rover_bus.node.peers import PeerSource
-from rover_bus.node.persisting_state import Task
+from rover_bus.node.storage.parities import Lent, Parities
+from rover_bus.node.storage.peers import PeerSource
+from rover_bus.node.storage.state import Task
 
 
 def rebuild_part(
