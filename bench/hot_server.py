@@ -29,7 +29,7 @@ from bench.moves import read_steps, rover, write_job
 from bench.processes import running_stack
 from rover_bus.cli.connection import connect, find_stack
 from rover_bus.cli.home import Home
-from rover_bus.cli.rollouts import follow_wish
+from rover_bus.cli.rollouts import follow_rollout
 from rover_bus.cli.submission import publish
 from rover_bus.cli.views.history import read_happened
 from rover_bus.events import subjects
@@ -81,7 +81,7 @@ async def relieve(home: Home) -> float:
     try:
         wish = SlotsMoveRequested(job=JOB, source="ps-2", reason="hot: its steps take half as long again")
         sequence = await publish(bus, wish, f"move.{secrets.token_hex(8)}")
-        await follow_wish(bus, JOB, sequence, lambda _: None)
+        await follow_rollout(bus, JOB, sequence, lambda _: None)
     finally:
         await bus.close()
     return time.monotonic() - began

@@ -26,7 +26,7 @@ import numpy as np
 from bench.processes import running_stack
 from rover_bus.cli.connection import connect, find_stack
 from rover_bus.cli.home import Home
-from rover_bus.cli.rollouts import follow_wish
+from rover_bus.cli.rollouts import follow_rollout
 from rover_bus.cli.submission import publish
 from rover_bus.events.facts import SlotsMoveRequested
 from rover_bus.events.nats_bus import NatsBus
@@ -104,7 +104,7 @@ async def exchange(bus: NatsBus, job: str, blocks: int, owners: tuple[int, int] 
             slots = [(2048 * half + 2048 * at // blocks, 2048 * half + 2048 * (at + 1) // blocks)]
             wish = SlotsMoveRequested(job=job, source=f"ps-{source}", target=f"ps-{1 - source}", slots=slots)
             sequence = await publish(bus, wish, f"move.{secrets.token_hex(8)}")
-            moved += (await follow_wish(bus, job, sequence, lambda _: None)).bytes
+            moved += (await follow_rollout(bus, job, sequence, lambda _: None)).bytes
     return moved
 
 

@@ -25,7 +25,7 @@ from rover_bus.cli.home import Home
 from rover_bus.cli.plain import run_plain
 from rover_bus.cli.stack import RunningStack, ending_on_signals
 from rover_bus.cli.submission import follow_job, submit
-from rover_bus.cli.views.progress import Progress
+from rover_bus.cli.views.progress import JobProgress
 from rover_bus.cli.views.report import Tally, sum_up
 from rover_bus.client.job_file import check_data, read_job
 from rover_bus.events.job import JobSpec
@@ -47,7 +47,7 @@ def draw(seed: int) -> list[Strike]:
 
 async def train(bus: NatsBus, stack: RunningStack, spec: JobSpec, strikes: list[Strike]) -> dict[str, Any]:
     """Train one job to its end, striking meanwhile; return its report (docs/cli.md), with the strikes that were made."""
-    progress, tally, began_s = Progress(bus, spec.name), Tally(), time.monotonic()
+    progress, tally, began_s = JobProgress(bus, spec.name), Tally(), time.monotonic()
     if strikes:
         await progress.follow()
     chaos = Chaos(stack, bus, spec.name, progress, lambda _: None)
@@ -55,7 +55,7 @@ async def train(bus: NatsBus, stack: RunningStack, spec: JobSpec, strikes: list[
     striking = asyncio.create_task(chaos.run(strikes))
     try:
         async with asyncio.timeout(PATIENCE_S):
-            ended = await follow_job(bus, spec.name, sequence, tally.hear)
+            ended = await follow_job(bus, spec.name, sequence, tally.observe)
     finally:
         striking.cancel()
         await asyncio.gather(striking, return_exceptions=True)

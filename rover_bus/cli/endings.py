@@ -31,16 +31,16 @@ class Endings:
     ) -> None:
         self._host, self._address, self._on_error = host, address, on_error
         self._waiting: deque[HostServiceEnded] = deque(maxlen=MOST_WAITING)
-        self._wake, self._over = threading.Event(), threading.Event()
+        self._wake, self._stopped = threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        self._over.clear()
-        self._thread = threading.Thread(target=self._tell_for_ever, name="rover-endings", daemon=True)
+        self._stopped.clear()
+        self._thread = threading.Thread(target=self._publish_all, name="rover-endings", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        self._over.set()
+        self._stopped.set()
         self._wake.set()
         if self._thread:
             self._thread.join(LEAVE_S)
@@ -53,18 +53,18 @@ class Endings:
         )
         self._wake.set()
 
-    def _tell_for_ever(self) -> None:
-        while not self._over.is_set():
+    def _publish_all(self) -> None:
+        while not self._stopped.is_set():
             self._wake.wait()
             self._wake.clear()
-            while self._waiting and not self._over.is_set():
+            while self._waiting and not self._stopped.is_set():
                 fact = self._waiting[0]
-                if not self._tell(fact):
-                    self._over.wait(AGAIN_S)
+                if not self._publish(fact):
+                    self._stopped.wait(AGAIN_S)
                 elif self._waiting[0] is fact:
                     self._waiting.popleft()
 
-    def _tell(self, fact: HostServiceEnded) -> bool:
+    def _publish(self, fact: HostServiceEnded) -> bool:
         try:
             visit(self._address(), lambda bus: publish_host(bus, fact, f"{fact.service}.{fact.pid}"))
         except RoverError:

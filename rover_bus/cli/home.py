@@ -147,7 +147,7 @@ class Home:
             return self
 
     @contextmanager
-    def lent_to(self, record: StackRecord) -> Iterator[bool]:
+    def pointing_to(self, record: StackRecord) -> Iterator[bool]:
         """Let the stack of another directory be found here while the body runs; yields False where that cannot be."""
         made = not self.root.exists()
         try:

@@ -78,9 +78,9 @@ class Keeping:
                 self.ready_before = True
             case _:
                 if self.asked:
-                    self._hear(fact)
+                    self._observe(fact)
 
-    def _hear(self, fact: JobFact) -> None:
+    def _observe(self, fact: JobFact) -> None:
         match fact:
             case cuts.CheckpointDeclined(samples=0):
                 self.kept = True  # nothing is trained: it begins again as it began
@@ -97,8 +97,10 @@ class Keeping:
 
     def judge_room(self, own: Path) -> None:
         """See whether what is staged can fit its storage at all. A job with an older checkpoint there adds what changed since."""
-        place = Path(self.storage) if self.storage else own
-        if not self.size_bytes or self.ready_before or "://" in self.storage:
+        from rover_bus.flash.location import parse_location
+
+        place = parse_location(self.storage or own)
+        if not self.size_bytes or self.ready_before or not isinstance(place, Path):
             return
         while not place.exists() and place != place.parent:
             place = place.parent
@@ -154,7 +156,7 @@ def keep_all(
         return [("whatever runs", f"no job can be asked: {error}")]
 
 
-def tell_lost(lost: list[tuple[str, str]]) -> None:
+def print_lost(lost: list[tuple[str, str]]) -> None:
     """Name the jobs whose models go with the stack."""
     for job, why in lost:
         click.echo(f"{job} cannot have a last checkpoint: {why}", err=True)

@@ -31,7 +31,7 @@ ALIKE = 1e-9  # cores that are lost in adding up
 
 
 @dataclass(slots=True)
-class Room:
+class HostRoom:
     """What is left of a host."""
 
     cores: float
@@ -75,17 +75,17 @@ async def require_program(bus: Bus, spec: JobSpec, warn: Callable[[str], None]) 
 
 async def read_hosts_with_room(bus: Bus, worker: RoleSpec) -> list[str]:
     """Return the hosts that are there and would hold one more worker of this size, by what their jobs' members were granted."""
-    left: dict[str, Room | None] = {}
+    left: dict[str, HostRoom | None] = {}
     for host in sorted((await read_present(bus)).hosts):
         fact = await _last(bus, host_fact(host, HostRegistered.kind()))
         known = fact.capacity if isinstance(fact, HostRegistered) else None
-        left[host] = Room(known.cores, known.memory_bytes) if known is not None else None
+        left[host] = HostRoom(known.cores, known.memory_bytes) if known is not None else None
     if worker.cores or worker.memory_bytes:
         await _take_what_runs(bus, left)
     return [host for host, room in left.items() if room is None or room.holds(worker)]
 
 
-async def _take_what_runs(bus: Bus, left: Mapping[str, Room | None]) -> None:
+async def _take_what_runs(bus: Bus, left: Mapping[str, HostRoom | None]) -> None:
     wanted = await bus.subjects(FACTS, job_facts(kind=MembersDesired.kind()))
     ended = await bus.subjects(FACTS, job_facts(kind=JobEnded.kind()))
     over = {found.job for subject in ended if (found := parse(subject)) is not None}

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from rover_bus.cli.views.history import read_happened
-from rover_bus.cli.views.narration import tell
+from rover_bus.cli.views.narration import narrate
 from rover_bus.events import subjects
 from rover_bus.events.bus import Bus, Stored
 from rover_bus.events.errors import Refused
@@ -34,7 +34,7 @@ class Moved(NamedTuple):
     bytes: int
 
 
-async def follow_wish(bus: Bus, job: str, sequence: int, hear: Callable[[str], None]) -> Moved:
+async def follow_rollout(bus: Bus, job: str, sequence: int, observe: Callable[[str], None]) -> Moved:
     """Wait for the end of the rollout that a wish, stored at `sequence`, begins. Raises Refused, in the master's words."""
     stored: asyncio.Queue[Stored] = asyncio.Queue()
     following = await bus.follow(FACTS, [subjects.job_facts(job)], stored.put_nowait, start=sequence + 1)
@@ -47,7 +47,7 @@ async def follow_wish(bus: Bus, job: str, sequence: int, hear: Callable[[str], N
                     raise Refused(fact.reason, "refused")
                 case RolloutOpened():
                     ours = fact.rollout
-                    hear(tell(fact))
+                    observe(narrate(fact))
                 case PlanSettled() if not ours:
                     return Moved(0, 0)  # as many servers as there are: nothing had to move
                 case PlanChecked(outcome=outcome) if outcome != "passed":

@@ -139,7 +139,7 @@ def address_of(tag: str, cls: type[msgspec.Struct]) -> str:
     """Return the subject of an event, with parameters in braces; "" for requests and replies."""
     kind = tag.rsplit(".", 1)[0]
     if issubclass(cls, HostFact):
-        return f"rover.host.{{host}}.{cls.kind().split('.')[-1]}"
+        return f"rover.host.{{host}}.{cls.kind()}"
     if issubclass(cls, ClusterFact):
         return f"rover.cluster.{cls.kind()}"
     if issubclass(cls, JobFact):

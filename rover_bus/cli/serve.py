@@ -30,7 +30,7 @@ from typing import Any
 
 from rover_bus.cli.open_files import check_open_files
 from rover_bus.cli.options import parse_keep_log, write_keep_log
-from rover_bus.cli.supervisor import Refusal, service_command
+from rover_bus.cli.supervisor import StartRefusal, service_command
 from rover_bus.events.broker import read_secret
 from rover_bus.events.errors import BusError, InputError, RoverError
 from rover_bus.events.leadership import Deposed
@@ -44,7 +44,7 @@ log = logging.getLogger("rover.serve")
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class ServiceOptions:
     """What a service is told: where the bus is, who it is."""
 
     role: str
@@ -80,12 +80,12 @@ def main(arguments: list[str] | None = None) -> int:
     except RoverError as error:
         log.error("%s", error)
         if settings.ready_file:
-            Refusal(str(error), error.exit_code).write(Path(settings.ready_file))
+            StartRefusal(str(error), error.exit_code).write(Path(settings.ready_file))
         return error.exit_code
     return 0
 
 
-def read_settings(arguments: list[str] | None = None) -> Settings:
+def read_settings(arguments: list[str] | None = None) -> ServiceOptions:
     """Read the command line; what it leaves out is taken from the ROVER_* variables that the platform sets."""
     environment = os.environ
     parser = argparse.ArgumentParser(prog="rover_bus.cli.serve", description=__doc__, allow_abbrev=False)
@@ -111,10 +111,10 @@ def read_settings(arguments: list[str] | None = None) -> Settings:
     parser.add_argument("--keep-bytes", type=int, default=0)
     parser.add_argument("--with-parent", action="store_true")
     parser.add_argument("--ready-file", default="")
-    return Settings(**vars(parser.parse_args(arguments)))
+    return ServiceOptions(**vars(parser.parse_args(arguments)))
 
 
-def _configure_logs(settings: Settings) -> None:
+def _configure_logs(settings: ServiceOptions) -> None:
     logging.basicConfig(
         level=os.environ.get("ROVER_LOG_LEVEL", "INFO").upper(),
         format=f"%(asctime)s {settings.role} %(levelname)s %(name)s %(message)s",
@@ -130,7 +130,7 @@ def _run(service: Coroutine[Any, Any, None]) -> None:
         uvloop.run(service)
 
 
-async def _serve(settings: Settings) -> None:
+async def _serve(settings: ServiceOptions) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -148,7 +148,7 @@ def _end_with_parent(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> No
 
 
 @contextlib.asynccontextmanager
-async def connect(settings: Settings) -> AsyncIterator[NatsBus]:
+async def connect(settings: ServiceOptions) -> AsyncIterator[NatsBus]:
     """Connect to the bus, with its streams and buckets in place. A broker that is just starting again is waited for."""
     if not settings.url:
         raise InputError("no broker is named: --url, or ROVER_URL")
@@ -185,7 +185,7 @@ async def _insist(call: Callable[[], Awaitable[object]], deadline: float) -> Non
             await asyncio.sleep(0.1)
 
 
-def name(settings: Settings) -> str:
+def name(settings: ServiceOptions) -> str:
     """Return what this process calls itself: `master-0.2` for a member, else role and host."""
     incarnation = os.environ.get("ROVER_INCARNATION", "")
     if settings.role == "master":
@@ -201,7 +201,7 @@ def wall_ms() -> int:
 # -- the roles ---------------------------------------------------------------------------------------------------------
 
 
-async def _serve_brain(bus: NatsBus, settings: Settings, stop: asyncio.Event) -> None:
+async def _serve_brain(bus: NatsBus, settings: ServiceOptions, stop: asyncio.Event) -> None:
     from rover_bus.brain.ended_jobs import KeepJobs
     from rover_bus.brain.keeping import keep_within
     from rover_bus.brain.service import build_brain
@@ -233,7 +233,7 @@ async def _serve_brain(bus: NatsBus, settings: Settings, stop: asyncio.Event) ->
     keeping = asyncio.create_task(
         keep_within(bus, retention, lambda: any(shell.leading for shell in leading), wall_ms)
     )
-    _tell_ready(settings)
+    _announce_ready(settings)
     try:
         await _lead_again_and_again(build_and_note, stop)
     finally:
@@ -241,7 +241,7 @@ async def _serve_brain(bus: NatsBus, settings: Settings, stop: asyncio.Event) ->
         await asyncio.gather(keeping, return_exceptions=True)
 
 
-async def _serve_master(bus: NatsBus, settings: Settings, stop: asyncio.Event) -> None:
+async def _serve_master(bus: NatsBus, settings: ServiceOptions, stop: asyncio.Event) -> None:
     from rover_bus.master.service import build_master
 
     keep_log = parse_keep_log(settings.keep_log)
@@ -260,7 +260,7 @@ async def _serve_master(bus: NatsBus, settings: Settings, stop: asyncio.Event) -
     await _lead_again_and_again(build, stop)
 
 
-async def _serve_daemon(bus: NatsBus, settings: Settings, stop: asyncio.Event) -> None:
+async def _serve_daemon(bus: NatsBus, settings: ServiceOptions, stop: asyncio.Event) -> None:
     from rover_bus.node.service import Options, run_daemon
 
     options = Options(
@@ -277,11 +277,11 @@ async def _serve_daemon(bus: NatsBus, settings: Settings, stop: asyncio.Event) -
         bind=settings.bind,
         notice_s=settings.notice_s,
     )
-    ready = partial(_tell_ready, settings)
+    ready = partial(_announce_ready, settings)
     await run_daemon(bus, settings.host, settings.directory, options, stop=stop, ready=ready)
 
 
-async def _serve_ps(bus: NatsBus, settings: Settings, stop: asyncio.Event) -> None:
+async def _serve_ps(bus: NatsBus, settings: ServiceOptions, stop: asyncio.Event) -> None:
     from rover_bus.events.identity import Member
     from rover_bus.flash.places import host_root
     from rover_bus.node.local.layout import parts_directory
@@ -305,7 +305,7 @@ async def _serve_ps(bus: NatsBus, settings: Settings, stop: asyncio.Event) -> No
     await _until(stop, serving)
 
 
-_ROLES: dict[str, Callable[[NatsBus, Settings, asyncio.Event], Awaitable[None]]] = {
+_ROLES: dict[str, Callable[[NatsBus, ServiceOptions, asyncio.Event], Awaitable[None]]] = {
     "brain": _serve_brain,
     "daemon": _serve_daemon,
     "master": _serve_master,
@@ -334,7 +334,7 @@ async def _until(stop: asyncio.Event, running: asyncio.Future[Any]) -> None:
         await running
 
 
-def _tell_ready(settings: Settings) -> None:
+def _announce_ready(settings: ServiceOptions) -> None:
     if settings.ready_file:
         Path(settings.ready_file).write_text(f"{os.getpid()}\n")
 

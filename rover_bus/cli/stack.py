@@ -26,7 +26,7 @@ from rover_bus.cli.endings import Endings
 from rover_bus.cli.home import Home, StackRecord
 from rover_bus.cli.open_files import check_open_files
 from rover_bus.cli.options import parse_quotas, write_keep_log
-from rover_bus.cli.supervisor import Order, Service, Supervisor, Tended, service_command
+from rover_bus.cli.supervisor import ServiceOrder, SupervisedService, Supervisor, Tended, service_command
 from rover_bus.cli.tended_broker import MendedBroker, WatchedDisk
 from rover_bus.events.broker import EmbeddedBroker
 from rover_bus.events.errors import InputError, RoverError
@@ -86,7 +86,7 @@ class RunningStack:
         self._keep_jobs_s, self._keep_bytes = keep_jobs_s, keep_bytes
         self._lock = -1
         self.broker: EmbeddedBroker | None = None
-        self.services: dict[str, Service] = {}
+        self.services: dict[str, SupervisedService] = {}
         self._supervisor: Supervisor | None = None
         self._endings = Endings(self.host, lambda: self.address, _complain)
 
@@ -253,18 +253,18 @@ class RunningStack:
                 with suppress(ProcessLookupError):
                     os.kill(status.pid, signal.SIGKILL)
 
-    def _service(self, role: str, arguments: list[str]) -> Service:
+    def _service(self, role: str, arguments: list[str]) -> SupervisedService:
         below = self.home.services
         environment = {key: value for key, value in os.environ.items() if not key.startswith("ROVER_")}
         environment |= {key: os.environ[key] for key in PASSED_ON if key in os.environ}
-        order = Order(
+        order = ServiceOrder(
             role,
             service_command(role, *arguments),
             below / f"{role}.log",
             below / f"{role}.ready",
             environment,
         )
-        return Service(order, _complain, self._endings.note)
+        return SupervisedService(order, _complain, self._endings.note)
 
 
 def _complain(text: object) -> None:

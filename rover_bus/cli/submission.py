@@ -34,7 +34,7 @@ from rover_bus.events.job import JobSpec
 from rover_bus.events.standing import stand_by
 from rover_bus.events.streams import FACTS
 
-Hear = Callable[[Happened], None]
+Observe = Callable[[Happened], None]
 PATIENCE_S = 10.0
 
 
@@ -51,7 +51,7 @@ async def submit(bus: Bus, spec: JobSpec) -> int:
     return await _hand_in(bus, _submission(spec))
 
 
-async def submit_and_follow(bus: Bus, spec: JobSpec, hear: Hear) -> JobEnded:
+async def submit_and_follow(bus: Bus, spec: JobSpec, observe: Observe) -> JobEnded:
     """Store the submission and stand by it: it is stored again when the broker forgets it (P21). Return the job's end.
 
     `hear` is told every fact of the job. Raises Refused when the name is taken.
@@ -61,7 +61,7 @@ async def submit_and_follow(bus: Bus, spec: JobSpec, hear: Hear) -> JobEnded:
     standing = asyncio.ensure_future(
         stand_by(bus, subjects.job_fact(spec.name, fact.kind()), lambda: _hand_in(bus, fact))
     )
-    following = asyncio.ensure_future(follow_job(bus, spec.name, sequence, hear))
+    following = asyncio.ensure_future(follow_job(bus, spec.name, sequence, observe))
     try:
         await asyncio.wait({standing, following}, return_when=asyncio.FIRST_COMPLETED)
         if standing.done():
@@ -143,7 +143,7 @@ async def _store(
             await asyncio.sleep(0.1)
 
 
-async def follow_job(bus: Bus, job: str, first: int, hear: Hear) -> JobEnded:
+async def follow_job(bus: Bus, job: str, first: int, observe: Observe) -> JobEnded:
     """Tell `hear` every fact of a job, and what hosts say of it, from sequence `first` on; return its end."""
     happened: asyncio.Queue[Happened] = asyncio.Queue()
     subscription = await bus.follow(
@@ -157,7 +157,7 @@ async def follow_job(bus: Bus, job: str, first: int, hear: Hear) -> JobEnded:
             each = await happened.get()
             if isinstance(each.fact, HostFact) and each.job not in ("", job):
                 continue
-            hear(each)
+            observe(each)
             if isinstance(each.fact, JobEnded):
                 return each.fact
     finally:

@@ -53,7 +53,7 @@ class Tended(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class ServiceOrder:
     """A service to run. `ready_file` is written by it when it serves; beside it stands why it cannot (`Refusal`)."""
 
     name: str
@@ -64,28 +64,28 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class StartRefusal:
     """Why a service ended by itself, as it says to the supervisor that started it: the error's one line and its exit code."""
 
     message: str
     exit_code: int
 
     @staticmethod
-    def place(ready_file: Path) -> Path:
+    def path(ready_file: Path) -> Path:
         """Return where it stands for a service with this ready file."""
         return ready_file.with_suffix(".refused")
 
     @classmethod
-    def read(cls, ready_file: Path) -> Refusal | None:
+    def read(cls, ready_file: Path) -> StartRefusal | None:
         """Return what the service said; None where it ended without a word."""
         try:
-            return cls(**json.loads(cls.place(ready_file).read_text()))
+            return cls(**json.loads(cls.path(ready_file).read_text()))
         except (OSError, ValueError, TypeError):
             return None
 
     def write(self, ready_file: Path) -> None:
         """Say it."""
-        self.place(ready_file).write_text(json.dumps(asdict(self)) + "\n")
+        self.path(ready_file).write_text(json.dumps(asdict(self)) + "\n")
 
 
 def describe_exit(code: int, said: str) -> Exit:
@@ -97,12 +97,12 @@ def describe_exit(code: int, said: str) -> Exit:
 Note = Callable[[str, int, Exit, float], None]  # service, process id, how it ended, how long it had run
 
 
-class Service:
+class SupervisedService:
     """One service's present process."""
 
     def __init__(
         self,
-        order: Order,
+        order: ServiceOrder,
         say: Callable[[str], None] = lambda _: None,
         note: Note = lambda *_: None,
     ) -> None:
@@ -123,7 +123,7 @@ class Service:
         order = self.order
         self._backoff.begin()
         order.ready_file.unlink(missing_ok=True)
-        Refusal.place(order.ready_file).unlink(missing_ok=True)
+        StartRefusal.path(order.ready_file).unlink(missing_ok=True)
         self._began_s, self._ended_s = time.monotonic(), 0.0
         with order.log_file.open("ab") as log:
             self._log_began = log.tell()
@@ -153,7 +153,7 @@ class Service:
         """Return when it serves. Raises ServiceFailed when it ended, or `deadline_s` (monotonic) has come."""
         while not self.order.ready_file.exists():
             ended = self.pid is None
-            if ended and (refusal := Refusal.read(self.order.ready_file)):
+            if ended and (refusal := StartRefusal.read(self.order.ready_file)):
                 raise ServiceFailed(f"{self.order.name} cannot start: {refusal.message}", refusal.exit_code)
             if ended or time.monotonic() > deadline_s:
                 what = "ended at its start" if ended else "is not ready in time"

@@ -330,8 +330,8 @@ def _prune(run: Run, last: int, every: int) -> None:
     aside = prune_run(run, last, every, ReadBack())
     kept = [item.manifest for item in survey(run)[0]]
     _complain([f"cut {item.cut} is damaged, see {item.path}: {item.reason}" for item in aside])
-    there, damaged = {item.path for item in kept}, {item.path.removeprefix("damaged/") for item in aside}
-    _say_pruned("removed", [item for item in before if item.path not in there | damaged])
+    there = {(item.generation, item.cut) for item in kept} | {(item.generation, item.cut) for item in aside}
+    _say_pruned("removed", [item for item in before if (item.generation, item.cut) not in there])
     gone = len(files - set(run.files.list("parts")))
     click.echo(f"kept: {', '.join(str(item.cut) for item in kept)} ({gone} part files gone)")
 

@@ -227,7 +227,7 @@ async def _look_at_logs(bus: NatsBus, present: Present) -> list[Finding]:
     from rover_bus.cli.views.brain_state import read_brain
     from rover_bus.cli.views.hindrances import hindrance, rules_off
     from rover_bus.cli.views.history import read_facts, read_jobs
-    from rover_bus.cli.views.progress import Progress
+    from rover_bus.cli.views.progress import JobProgress
     from rover_bus.events.facts import HostTurnFailed
     from rover_bus.events.journal import LogDamaged
     from rover_bus.events.subjects import host_facts
@@ -261,7 +261,7 @@ async def _look_at_logs(bus: NatsBus, present: Present) -> list[Finding]:
             Finding("bad", f"job {view.job}: host {host} could not decide on it: {why} (services/daemon.log)")
             for host, why in whys.items()
         ]
-        progress = Progress(bus, view.job)
+        progress = JobProgress(bus, view.job)
         try:
             await progress.read()
         except LogDamaged as error:

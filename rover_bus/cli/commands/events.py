@@ -102,14 +102,14 @@ async def _print(bus: NatsBus, job: str, wanted: Any, say: Any, follow: bool, co
 
 def line(happened: Happened, *, with_job: bool) -> str:
     """Return one fact as a line: sequence, time, job, what happened."""
-    from rover_bus.cli.views.narration import mood, tell
+    from rover_bus.cli.views.narration import mood, narrate
 
     fact = happened.fact
     time = datetime.fromtimestamp(happened.stored.time_ms / 1000).strftime("%H:%M:%S.%f")[:-3]
     if fact is None:
         text, colour = f"{happened.stored.subject}: passed over: {happened.problem}", "yellow"
     else:
-        text, colour = tell(fact), mood(fact)
+        text, colour = narrate(fact), mood(fact)
     styled = click.style(text, dim=True) if colour == "dim" else click.style(text, fg=colour or None)
     whose = f"{happened.job or getattr(fact, 'host', ''):<16} " if with_job else ""
     return f"{click.style(f'{happened.stored.sequence:>6} {time}', dim=True)}  {whose}{styled}"

@@ -41,7 +41,7 @@ def explain(stack: Address, job: str, number: int | None, output: str) -> None:
         return explained | {"left_as_it_is": left, "stop": plans.forecast}
 
     explained = visit(stack, read)
-    click.echo(_json(explained) if output == "json" else "\n".join(tell(explained)))
+    click.echo(_json(explained) if output == "json" else "\n".join(explanation_lines(explained)))
 
 
 @click.command("what-if")
@@ -86,7 +86,7 @@ def what_if(
         return {"job": job, "brain_log_sequence": brain.sequence, **suppose(known, brain.state, wanted)}
 
     supposed = visit(stack, read)
-    click.echo(_json(supposed) if output == "json" else "\n".join(tell_supposed(supposed)))
+    click.echo(_json(supposed) if output == "json" else "\n".join(supposition_lines(supposed)))
 
 
 def _json(record: Row) -> str:
@@ -95,9 +95,9 @@ def _json(record: Row) -> str:
     return msgspec.json.encode(record).decode()
 
 
-def tell(explained: Row) -> list[str]:
+def explanation_lines(explained: Row) -> list[str]:
     """Return an explanation as lines."""
-    from rover_bus.cli.views.explanation import error_text, tell_forecast
+    from rover_bus.cli.views.explanation import error_text, forecast_text
     from rover_bus.cli.views.plans import change_text, size_text
 
     if explained["plan"] is None:
@@ -130,7 +130,7 @@ def tell(explained: Row) -> list[str]:
         else "made from  a person's word"
     )
     if explained.get("stop"):
-        lines.append(f"stop       {tell_forecast(explained['stop'])}")
+        lines.append(f"stop       {forecast_text(explained['stop'])}")
     if explained.get("left_as_it_is"):
         lines.append(f"since then left as it is: {_left(explained['left_as_it_is'])}")
     return lines
@@ -194,7 +194,7 @@ def _fit(fit: dict[str, Any]) -> str:
     return "; ".join(words)
 
 
-def tell_supposed(supposed: Row) -> list[str]:
+def supposition_lines(supposed: Row) -> list[str]:
     """Return the planner's answer as lines."""
     rows = []
     for name in ("held", "wanted"):

@@ -91,7 +91,7 @@ def _hand_out(fits: list[GroupFit], predictions: Path | None, plot: Path | None,
     if plot:
         fitting.plot_predictions(plot, fits)
     for each in fits:
-        click.echo(tell(each), err=as_json)
+        click.echo(fit_line(each), err=as_json)
     if as_json:
         click.echo(fitting.json_line(fits))
 
@@ -125,14 +125,14 @@ def _fit_chosen(
     def run(workers: int, ps: int) -> float:
         return _measure(command, workers, ps)
 
-    def tell_probe(probe: Probe) -> None:
+    def print_probe(probe: Probe) -> None:
         click.echo(
             f"probe {probe.order}: {probe.workers} workers, {probe.ps} ps: {probe.throughput:g} {unit}/s",
             err=True,
         )
 
     table = _read(candidates, unit, measured=False, only=CANDIDATES)
-    _, fitted = choose_and_predict(table, choose, run, seed=seed, on_probe=tell_probe)
+    _, fitted = choose_and_predict(table, choose, run, seed=seed, on_probe=print_probe)
     return fitted
 
 
@@ -176,7 +176,7 @@ def _failed(words: list[str], why: str) -> float:
     return math.nan
 
 
-def tell(fitted: GroupFit) -> str:
+def fit_line(fitted: GroupFit) -> str:
     """Return one group's fit in a line, with the model's own doubts."""
     group = fitted.group or "all rows"
     if fitted.prediction is None:

@@ -10,7 +10,7 @@ from rover_bus.cli.connection import Address, visit, with_stack
 from rover_bus.cli.views.tables import output_option, show
 
 if TYPE_CHECKING:
-    from rover_bus.cli.views.history import JobView
+    from rover_bus.cli.views.history import JobRow
     from rover_bus.events.nats_bus import NatsBus
 
 COLUMNS = (
@@ -34,7 +34,7 @@ COLUMNS = (
 def jobs(stack: Address, output: str) -> None:
     """List the jobs of a stack in the order of their submission, and what became of them."""
 
-    def row(view: JobView) -> dict[str, Any]:
+    def row(view: JobRow) -> dict[str, Any]:
         return {
             key: getattr(view, key)
             for key in view.__slots__
@@ -45,11 +45,11 @@ def jobs(stack: Address, output: str) -> None:
     show(map(row, views.values()), COLUMNS, output, empty="no job yet: `rover submit JOB.toml`")
 
 
-async def read_with_progress(bus: NatsBus) -> dict[str, JobView]:
+async def read_with_progress(bus: NatsBus) -> dict[str, JobRow]:
     """Return all jobs; of those that have not ended the phase and the counts of their own logs, and what they wait for."""
     from rover_bus.cli.views.hindrances import hindrance, read_present
     from rover_bus.cli.views.history import read_jobs
-    from rover_bus.cli.views.progress import Progress
+    from rover_bus.cli.views.progress import JobProgress
     from rover_bus.events.journal import LogDamaged
 
     views = await read_jobs(bus)
@@ -58,7 +58,7 @@ async def read_with_progress(bus: NatsBus) -> dict[str, JobView]:
         if view.ended_ms:
             continue
         view.leader = present.leaders.get(view.job, "")
-        progress = Progress(bus, view.job)
+        progress = JobProgress(bus, view.job)
         try:
             await progress.read()
         except LogDamaged:

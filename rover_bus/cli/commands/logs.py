@@ -24,19 +24,19 @@ LOOK_S = 0.2
 @click.option("--follow", "-f", is_flag=True, help="Wait for more.")
 @click.option("--dir", "directory", default="", help="State directory [$ROVER_HOME, ./.rover].")
 def logs(job: str, member: str, follow: bool, directory: str) -> None:
-    """Print what the members of a job wrote, or one of them: `rover logs JOB worker-0` (or worker-0.2, its second life)."""
+    """Print what the members of a job wrote, or one of them: `rover logs JOB worker-0` (or worker-0.2, its second incarnation)."""
     from rover_bus.events.errors import InputError
     from rover_bus.node.local.layout import read_logs
 
     home = Home.find(directory).of_running()
-    place, _, incarnation = member.partition(".")
+    name, _, incarnation = member.partition(".")
 
     def find() -> list[Path]:
-        found = read_logs(home.node, job, place)
+        found = read_logs(home.node, job, name)
         return [log for log in found if not incarnation or log.name == f"{member}.log"]
 
     if not find():
-        host = _host_of(member, job, directory)
+        host = _host_of(name, job, directory)
         where = f"{member} runs on host {host}: run `rover logs` there" if host else "`rover jobs` lists jobs"
         raise InputError(f"no logs of {member or 'members'} of job {job!r} in {home.node}: {where}")
     read: dict[Path, int] = {}
@@ -48,8 +48,8 @@ def logs(job: str, member: str, follow: bool, directory: str) -> None:
         time.sleep(LOOK_S)
 
 
-def _host_of(member: str, job: str, directory: str) -> str:
-    """Return the host that a member was last started on, "" where the facts do not say."""
+def _host_of(name: str, job: str, directory: str) -> str:
+    """Return the host that a member was last started on, "" where the facts do not say it."""
     from rover_bus.cli.connection import find_stack, visit
     from rover_bus.cli.views.history import read_facts
     from rover_bus.events import subjects
@@ -59,9 +59,9 @@ def _host_of(member: str, job: str, directory: str) -> str:
     async def find(bus: NatsBus) -> str:
         host = ""
         async for each in read_facts(bus, [subjects.host_facts(fact=HostStarted.kind())]):
-            if isinstance(each.fact, HostStarted) and each.fact.job == job and member:
-                name = str(each.fact.process.member)
-                host = each.fact.process.host if name.startswith(f"{member.partition('.')[0]}.") else host
+            if isinstance(each.fact, HostStarted) and each.fact.job == job:
+                process = each.fact.process
+                host = process.host if process.member.place == name else host
         return host
 
     try:

@@ -71,7 +71,7 @@ async def _ask_the_bus(bus: NatsBus, job: str) -> tuple[str, frozenset[str], lis
 def list_members(
     stack: Address, job: str, leader: str, everyone: bool = False, done: frozenset[str] = frozenset()
 ) -> list[dict[str, Any]]:
-    """Return one row a life, from the daemon's records. The pid of who does not run is None: `kill 0` would hit the caller.
+    """Return a row an incarnation, from the daemon's records. The pid of one that has ended is None: `kill 0` would hit the caller.
 
     `done`: the members that left by themselves; the host may have asked them to leave before it saw their end, and then calls it
     drained.

@@ -103,7 +103,7 @@ async def _plan(
 
 async def _ask(bus: NatsBus, job: str, wish: JobFact, what: str, wait: bool) -> str:
     """Publish a wish; say what became of it. Raises Refused with the master's words."""
-    from rover_bus.cli.rollouts import follow_wish
+    from rover_bus.cli.rollouts import follow_rollout
     from rover_bus.cli.submission import publish
     from rover_bus.cli.views.history import read_job
     from rover_bus.events.errors import Refused
@@ -114,5 +114,5 @@ async def _ask(bus: NatsBus, job: str, wish: JobFact, what: str, wait: bool) -> 
     sequence = await publish(bus, wish, f"{what}.{secrets.token_hex(8)}")
     if not wait:
         return "asked"
-    moved = await follow_wish(bus, job, sequence, lambda line: click.echo(line, err=True))
+    moved = await follow_rollout(bus, job, sequence, lambda line: click.echo(line, err=True))
     return f"done, {moved.moves} moves, {moved.bytes / 2**20:.1f} MiB" if moved.moves else "done"

@@ -42,20 +42,20 @@ def resume(stack: Address, job: str, reason: str, from_nothing: bool, checkpoint
     """
     if from_nothing and checkpoint:
         raise click.UsageError("--from-nothing and --checkpoint exclude each other")
-    choice = Choice(from_nothing, checkpoint or 0)
+    choice = ResumeFrom(from_nothing, checkpoint or 0)
     click.echo(visit(stack, lambda bus: ask(bus, job, reason, away=False, choice=choice)))
 
 
-class Choice(NamedTuple):
+class ResumeFrom(NamedTuple):
     """What a job without a usable checkpoint is to go on from; neither: all of them are tried again."""
 
     from_nothing: bool = False
     checkpoint: int = 0
 
 
-async def ask(bus: NatsBus, job: str, reason: str, *, away: bool, choice: Choice = Choice()) -> str:  # noqa: B008 - a value
+async def ask(bus: NatsBus, job: str, reason: str, *, away: bool, choice: ResumeFrom = ResumeFrom()) -> str:  # noqa: B008 - a value
     """Ask for a pause or its end; return what the master made of it. Raises Refused where it is so already."""
-    from rover_bus.cli.commands.plan import ANSWER_S, heard, open_plans, say
+    from rover_bus.cli.commands.plan import ANSWER_S, arrived, open_plans, send
     from rover_bus.cli.submission import asker
     from rover_bus.events.errors import Refused
     from rover_bus.events.facts import JobPaused, JobPauseRequested, JobResumed, JobResumeRequested
@@ -75,16 +75,16 @@ async def ask(bus: NatsBus, job: str, reason: str, *, away: bool, choice: Choice
             job=job, reason=reason, by=by, from_nothing=choice.from_nothing, checkpoint=choice.checkpoint
         )
     )
-    sequence = await say(bus, job, asked)
+    sequence = await send(bus, job, asked)
     answer = JobPaused if away else JobResumed
-    if not await heard(bus, job, sequence, lambda fact: isinstance(fact, answer)):
+    if not await arrived(bus, job, sequence, lambda fact: isinstance(fact, answer)):
         return f"{job}: asked; no master answered within {ANSWER_S:g} s (`rover jobs`, `rover events {job} -n 5`)"
     return f"{job}: {'paused' if away else 'goes on'}"
 
 
 async def _lacks_a_checkpoint(bus: NatsBus, job: str) -> bool:
-    from rover_bus.cli.views.progress import Progress
+    from rover_bus.cli.views.progress import JobProgress
 
-    progress = Progress(bus, job)
+    progress = JobProgress(bus, job)
     await progress.read()
     return progress.state.search is not None and progress.state.search.asking

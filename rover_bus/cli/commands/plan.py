@@ -101,14 +101,14 @@ def mode(stack: Address, words: tuple[str, ...], cluster: bool, reason: str) -> 
         )
     mode: Any = last
     if cluster:
-        from rover_bus.cli.commands.quota import say as say_to_all
+        from rover_bus.cli.commands.quota import send_to_cluster
 
         fact = ClusterModeSet(mode=mode, reason=reason, by=_asker())
         done = f"all jobs: plans are in mode {mode} from now on; a job's own mode can only be stricter"
-        click.echo(visit(stack, lambda bus: say_to_all(bus, fact, done)))
+        click.echo(visit(stack, lambda bus: send_to_cluster(bus, fact, done)))
         return
     [job] = jobs
-    visit(stack, lambda bus: say(bus, job, PlanModeSet(job=job, mode=mode, by=_asker())))
+    visit(stack, lambda bus: send(bus, job, PlanModeSet(job=job, mode=mode, by=_asker())))
     click.echo(f"{job}: plans are in mode {mode} from now on")
 
 
@@ -131,7 +131,7 @@ def try_plan(stack: Address, job: str, workers: int, reason: str) -> None:
         def wanted(fact: JobFact) -> bool:
             return isinstance(fact, PlanApplied | PlanRefused) and fact.plan == asked.plan
 
-        if not await heard(bus, job, 1, wanted):
+        if not await arrived(bus, job, 1, wanted):
             raise BusTimeout(f"no master answered within {ANSWER_S:g} s: `rover plan list {job}` tells")
         became = await _became(bus, job, asked.plan)
         if (await read_plans(bus, job)).find(asked.plan).state == "refused":
@@ -147,12 +147,12 @@ async def answer(bus: NatsBus, job: str, number: int | None, reason: str, *, yes
 
     view = (await open_plans(bus, job)).waiting(number)
     said = PlanApproved if yes else PlanRejected
-    sequence = await say(bus, job, said(job=job, plan=view.number, reason=reason, by=_asker()))
+    sequence = await send(bus, job, said(job=job, plan=view.number, reason=reason, by=_asker()))
 
     def wanted(fact: JobFact) -> bool:
         return isinstance(fact, PlanApplied | PlanRefused) and fact.plan == view.number
 
-    if not await heard(bus, job, sequence, wanted):
+    if not await arrived(bus, job, sequence, wanted):
         return f"said; no master answered within {ANSWER_S:g} s: `rover plan list {job}` tells"
     return await _became(bus, job, view.number)
 
@@ -176,7 +176,7 @@ async def open_plans(bus: NatsBus, job: str) -> Plans:
     return plans
 
 
-async def say(bus: NatsBus, job: str, fact: JobFact) -> int:
+async def send(bus: NatsBus, job: str, fact: JobFact) -> int:
     """Store a person's word; return its sequence. Raises Refused when the job has ended."""
     import secrets
 
@@ -186,7 +186,7 @@ async def say(bus: NatsBus, job: str, fact: JobFact) -> int:
     return await publish(bus, fact, f"{fact.kind()}.{secrets.token_hex(8)}")
 
 
-async def heard(bus: NatsBus, job: str, first: int, wanted: Callable[[JobFact], bool]) -> bool:
+async def arrived(bus: NatsBus, job: str, first: int, wanted: Callable[[JobFact], bool]) -> bool:
     """Wait for a fact of a job, from sequence `first` on; say whether it came in time."""
     from rover_bus.cli.views.history import read_happened
     from rover_bus.events import subjects

@@ -51,12 +51,15 @@ def set_quota(stack: Address, word: str, reason: str) -> None:
     """Let the jobs of TENANT use so many cores, and so much memory, together: `rover quota set ads=8:32GiB`."""
     from rover_bus.cli.options import parse_quotas
     from rover_bus.cli.submission import asker
+    from rover_bus.cli.views.plan_narration import quota_text
     from rover_bus.events.facts import QuotaSet
 
     [(tenant, budget)] = parse_quotas([word], "").items()
     memory = -1 if budget.memory_bytes == float("inf") else int(budget.memory_bytes)
     fact = QuotaSet(tenant=tenant, cores=budget.cores, memory_bytes=memory, reason=reason, by=asker())
-    click.echo(visit(stack, lambda bus: say(bus, fact, f"{tenant}: {word.partition('=')[2]} from now on")))
+    click.echo(
+        visit(stack, lambda bus: send_to_cluster(bus, fact, f"{tenant}: {quota_text(fact)} from now on"))
+    )
 
 
 @quota.command()
@@ -69,7 +72,7 @@ def remove(stack: Address, tenant: str, reason: str) -> None:
     from rover_bus.events.facts import QuotaSet
 
     fact = QuotaSet(tenant=tenant, reason=reason, by=asker())
-    click.echo(visit(stack, lambda bus: say(bus, fact, f"{tenant}: no quota from now on")))
+    click.echo(visit(stack, lambda bus: send_to_cluster(bus, fact, f"{tenant}: no quota from now on")))
 
 
 def rows_of(state: State) -> list[dict[str, Any]]:
@@ -95,7 +98,7 @@ def rows_of(state: State) -> list[dict[str, Any]]:
     return rows
 
 
-async def say(bus: NatsBus, fact: ClusterFact, done: str) -> str:
+async def send_to_cluster(bus: NatsBus, fact: ClusterFact, done: str) -> str:
     """Store a person's word for the whole cluster; return it, and whether the Brain has heard it already."""
     import secrets
 

@@ -67,9 +67,9 @@ def _wrap(command: list[str], environment: dict[str, str]) -> int:
 
 def _print(report: dict[str, Any], as_json: bool) -> None:
     from rover_bus.cli.decode import to_line
-    from rover_bus.cli.views.report import tell_report
+    from rover_bus.cli.views.report import report_lines
 
-    for line in tell_report(report):
+    for line in report_lines(report):
         click.echo(line, err=as_json)
     if as_json:
         click.echo(to_line(report))

@@ -22,7 +22,7 @@ DEEPEST = 20  # levels that are indented
 @with_history
 def story(stack: Address, event: str, as_json: bool) -> None:
     """Walk the causes of EVENT: a number as `rover events` prints it (or ROVER_FACTS:17), an event id, the position of a fact
-    in its job's log (JOB@SEQUENCE.INDEX), or JOB/MEMBER for the life of a member (demo/worker-1.2, demo/worker-1).
+    in its job's log (JOB@SEQUENCE.INDEX), or JOB/MEMBER for the story of a member (demo/worker-1.2, demo/worker-1).
     """
     from rover_bus.cli.commands.events import _as_json, line
     from rover_bus.cli.views.stories import find_story

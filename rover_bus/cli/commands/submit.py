@@ -168,9 +168,9 @@ def _narrate(as_json: bool, quiet: bool) -> Callable[[Happened], None]:
 
 
 def _print(report: dict[str, Any], as_json: bool) -> None:
-    from rover_bus.cli.views.report import tell_report
+    from rover_bus.cli.views.report import report_lines
 
-    for line in tell_report(report):
+    for line in report_lines(report):
         click.echo(line, err=as_json)
     if as_json:
         from rover_bus.cli.decode import to_line
@@ -186,11 +186,11 @@ async def submit_and_wait(bus: NatsBus, spec: JobSpec, say: Callable[[Happened],
 
     outages, tally, began_s = Outages(bus), Tally(), time.monotonic()
 
-    def hear(happened: Happened) -> None:
-        tally.hear(happened)
+    def observe(happened: Happened) -> None:
+        tally.observe(happened)
         say(happened)
 
-    ended = await submit_and_follow(bus, spec, hear)
+    ended = await submit_and_follow(bus, spec, observe)
     wall_s = time.monotonic() - began_s
     return sum_up(spec.name, ended, tally, wall_s=wall_s, broker_restarts=outages.count)
 

@@ -13,8 +13,8 @@ from rover_bus.cli.connection import Address, visit, with_stack
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from rover_bus.cli.views.history import JobView
-    from rover_bus.cli.views.progress import Progress
+    from rover_bus.cli.views.history import JobRow
+    from rover_bus.cli.views.progress import JobProgress
     from rover_bus.events.bus import Message, Stored
     from rover_bus.events.nats_bus import NatsBus
     from rover_bus.events.profiles import HostProfile
@@ -36,20 +36,20 @@ class Picture:
     """What is known now: jobs by their facts, hosts and workers by their samples."""
 
     def __init__(self) -> None:
-        self.jobs: dict[str, JobView] = {}
+        self.jobs: dict[str, JobRow] = {}
         self.hosts: dict[str, HostProfile] = {}
-        self.progress: dict[str, Progress] = {}
+        self.progress: dict[str, JobProgress] = {}
         self.rates: dict[
             tuple[str, str], tuple[float, float]
         ] = {}  # (job, worker) -> (seen at, samples a second)
 
     def take_fact(self, stored: Stored) -> None:
-        from rover_bus.cli.views.history import JobView, read_happened
+        from rover_bus.cli.views.history import JobRow, read_happened
         from rover_bus.events.facts import JobFact
 
         fact = read_happened(stored).fact
         if isinstance(fact, JobFact):
-            self.jobs.setdefault(fact.job, JobView(fact.job)).take(fact, stored.time_ms)
+            self.jobs.setdefault(fact.job, JobRow(fact.job)).take(fact, stored.time_ms)
 
     def take_sample(self, message: Message) -> None:
         from rover_bus.events.codec import decode_any
@@ -67,11 +67,11 @@ class Picture:
 
     async def follow_logs(self, bus: NatsBus) -> None:
         """Follow the logs of jobs that have not ended: only there is their exact progress."""
-        from rover_bus.cli.views.progress import Progress
+        from rover_bus.cli.views.progress import JobProgress
 
         for view in list(self.jobs.values()):
             if not view.ended_ms and not view.forgotten and view.job not in self.progress:
-                self.progress[view.job] = Progress(bus, view.job)
+                self.progress[view.job] = JobProgress(bus, view.job)
                 await self.progress[view.job].follow()
 
     def rate(self, job: str) -> float:
@@ -130,7 +130,7 @@ def draw_jobs(picture: Picture) -> Table:
     return table
 
 
-def _state(view: JobView, progress: Progress | None) -> str:
+def _state(view: JobRow, progress: JobProgress | None) -> str:
     if progress is None or progress.state.spec is None:
         return view.state
     return "log damaged" if progress.damaged else progress.state.phase

@@ -126,7 +126,7 @@ def up(
     if detach:
         _detach(home)
     else:
-        context.exit(run_until_told(stack, quiet=quiet))
+        context.exit(run_until_signal(stack, quiet=quiet))
 
 
 class Ending:
@@ -140,13 +140,13 @@ class Ending:
 
     def listen(self) -> None:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, self._hear)
+            signal.signal(number, self._receive)
 
     def go_on(self) -> None:
         """It is not to end after all."""
         self.told.clear()
 
-    def _hear(self, number: int, _frame: FrameType | None) -> None:
+    def _receive(self, number: int, _frame: FrameType | None) -> None:
         if self.told.is_set():
             self.forced = True
         if self.forced and self.stopping:
@@ -155,7 +155,7 @@ class Ending:
         self.told.set()
 
 
-def run_until_told(stack: RunningStack, *, quiet: bool) -> int:
+def run_until_signal(stack: RunningStack, *, quiet: bool) -> int:
     """Run a stack in the foreground until SIGINT, SIGTERM or SIGHUP; then have models kept, and take it away.
 
     Returns the exit code: that of a refusal when a model is lost by that, else 130 after Ctrl-C (0 after `rover down`).
@@ -183,7 +183,7 @@ def run_until_told(stack: RunningStack, *, quiet: bool) -> int:
         ending.stopping = True
         stack.stop(at_once=ending.forced)
     if runs:
-        _tell_staged(stack.record().staging, runs, quiet)
+        _print_staged(stack.record().staging, runs, quiet)
     if lost:
         return Refused.exit_code
     return INTERRUPTED if ending.number == signal.SIGINT else 0
@@ -208,7 +208,7 @@ def _keep(stack: RunningStack, ending: Ending, quiet: bool) -> list[tuple[str, s
     )
 
 
-def _tell_staged(staging: str, runs: Runs, quiet: bool = False) -> None:
+def _print_staged(staging: str, runs: Runs, quiet: bool = False) -> None:
     """Free what ended jobs have left in shared memory, and name what is kept there."""
     from rover_bus.cli.staged_cuts import free_staged
 
@@ -219,9 +219,9 @@ def _tell_staged(staging: str, runs: Runs, quiet: bool = False) -> None:
 
 def _may_be_lost(lost: list[tuple[str, str]], ending: Ending) -> bool:
     """Name what goes with the stack; ask, where Ctrl-C was pressed in a terminal. Who ends a service has decided already."""
-    from rover_bus.cli.last_checkpoints import tell_lost
+    from rover_bus.cli.last_checkpoints import print_lost
 
-    tell_lost(lost)
+    print_lost(lost)
     if ending.forced or ending.number != signal.SIGINT or not sys.stdin.isatty():
         return True
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -293,12 +293,12 @@ def down(directory: str, discard: bool) -> None:
             )
         time.sleep(0.05)
     if runs:
-        _tell_staged(record.staging, runs)
+        _print_staged(record.staging, runs)
 
 
 def _keep_or_ask(stack: Address, record: StackRecord, discard: bool) -> None:
     """Have last checkpoints taken. Raises Refused, and nothing has ended, when some job cannot have one and nobody says yes."""
-    from rover_bus.cli.last_checkpoints import keep_all, tell_lost
+    from rover_bus.cli.last_checkpoints import keep_all, print_lost
 
     lost = keep_all(
         stack,
@@ -307,7 +307,7 @@ def _keep_or_ask(stack: Address, record: StackRecord, discard: bool) -> None:
         host="" if record.embedded else record.host,
         say=lambda line: click.echo(line, err=True),
     )
-    tell_lost(lost)
+    print_lost(lost)
     if not lost or discard or (sys.stdin.isatty() and click.confirm(ASK, err=True)):
         return
     jobs = ", ".join(job for job, _ in lost)

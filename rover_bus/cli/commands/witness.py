@@ -13,7 +13,7 @@ from rover_bus.cli.connection import Address, visit, with_history
 from rover_bus.cli.views.tables import json_option
 
 if TYPE_CHECKING:
-    from rover_bus.cli.views.history import JobView
+    from rover_bus.cli.views.history import JobRow
     from rover_bus.events.job import Dataset
     from rover_bus.events.nats_bus import NatsBus
 
@@ -50,7 +50,7 @@ def witness(stack: Address, job: str, out: Path | None, as_json: bool) -> None:
         )
 
 
-async def _find(bus: NatsBus, job: str) -> tuple[JobView, Dataset | None]:
+async def _find(bus: NatsBus, job: str) -> tuple[JobRow, Dataset | None]:
     from rover_bus.cli.views.history import read_facts, read_job
     from rover_bus.events import subjects
     from rover_bus.events.facts import DatasetRegistered

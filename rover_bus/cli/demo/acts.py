@@ -19,7 +19,7 @@ from rover_bus.cli.demo.narrator import Narrator
 from rover_bus.cli.demo.slowing import slowed
 from rover_bus.cli.trials import try_size
 from rover_bus.cli.views.plans import Plans
-from rover_bus.cli.views.progress import Progress
+from rover_bus.cli.views.progress import JobProgress
 from rover_bus.events import facts
 from rover_bus.events.bus import Bus
 from rover_bus.events.errors import BusError, Refused
@@ -49,20 +49,20 @@ class Acts:
 
     bus: Bus
     chaos: Chaos
-    progress: Progress
+    progress: JobProgress
     narrator: Narrator
     job: str
     plans: Plans
     straggler: dict[str, Any] | None = None
     trial: int = 0
     left_out: dict[str, str] = field(default_factory=dict)
-    _heard: list[Fact] = field(default_factory=list)
+    _observed: list[Fact] = field(default_factory=list)
     _shown: set[str] = field(default_factory=set)
 
-    def hear(self, fact: Fact, time_ms: int) -> None:
+    def observe(self, fact: Fact, time_ms: int) -> None:
         """Take a fact in, before it is told."""
         self.plans.take(fact, time_ms)
-        self._heard.append(fact)
+        self._observed.append(fact)
 
     def leave_out(self, act: str, why: str) -> None:
         """Say that an act is not shown, and why."""
@@ -92,7 +92,7 @@ class Acts:
 
     async def _strike(self, strike: Strike) -> None:
         await until(lambda: self.progress.fraction >= strike.at)
-        seen = len(self._heard)
+        seen = len(self._observed)
         await self.chaos.strike(strike)
         await within(RECOVERY_S, lambda: self._recovered(strike, seen))
 
@@ -111,8 +111,8 @@ class Acts:
         return any(view.proposed.step == "scale" and view.judged for view in views)
 
     def _recovered(self, strike: Strike, seen: int) -> bool:
-        """Whether the log has what follows a strike: the next life, a leader, or simply more facts after a broker's restart."""
-        later = self._heard[seen:]
+        """Whether the log has what follows a strike: the next incarnation, a leader, or more facts after a broker's restart."""
+        later = self._observed[seen:]
         match strike.target:
             case "worker":
                 return any(isinstance(f, facts.MemberAdmitted) and f.member.role == "worker" for f in later)
@@ -130,7 +130,7 @@ class Acts:
             self.leave_out(STRAGGLER, "no worker runs just now")
             return
         member, pid = chosen
-        index, before, seen = member.index, self._usual(), len(self._heard)
+        index, before, seen = member.index, self._usual(), len(self._observed)
         granted = len(self.progress.leases.get(index, ()))
         self.narrator.say(
             f"SLOW {member} (pid {pid}): stopped for four fifths of the time (SIGSTOP), as if somebody had its core",
@@ -138,7 +138,7 @@ class Acts:
         )
 
         def found() -> bool:
-            return any(isinstance(fact, facts.StragglerFound) for fact in self._heard[seen:])
+            return any(isinstance(fact, facts.StragglerFound) for fact in self._observed[seen:])
 
         def shrunk() -> bool:
             leases = self.progress.leases.get(index, [])[granted:]
@@ -204,7 +204,7 @@ class Acts:
     def _even(self) -> bool:
         """Whether no straggler is known that did not recover."""
         told = (facts.StragglerFound, facts.StragglerRecovered)
-        newest = next((fact for fact in reversed(self._heard) if isinstance(fact, told)), None)
+        newest = next((fact for fact in reversed(self._observed) if isinstance(fact, told)), None)
         return not isinstance(newest, facts.StragglerFound)
 
     @property

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from rover_bus.cli.stack import RunningStack
-from rover_bus.cli.views.progress import Progress
+from rover_bus.cli.views.progress import JobProgress
 from rover_bus.events.bus import Bus
 from rover_bus.events.errors import BusError
 from rover_bus.events.leadership import read_leader
@@ -83,7 +83,7 @@ class Chaos:
     stack: RunningStack
     bus: Bus
     job: str
-    progress: Progress
+    progress: JobProgress
     tell: Callable[[Struck], None]
     struck: list[Struck] = field(default_factory=list)
     _began_s: float = field(default_factory=time.monotonic)

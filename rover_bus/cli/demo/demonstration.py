@@ -29,7 +29,7 @@ from rover_bus.cli.stack import RunningStack, ending_on_signals
 from rover_bus.cli.submission import Outages, follow_job, submit
 from rover_bus.cli.views.history import Happened
 from rover_bus.cli.views.plans import Plans
-from rover_bus.cli.views.progress import Progress
+from rover_bus.cli.views.progress import JobProgress
 from rover_bus.cli.views.report import Tally, sum_up
 from rover_bus.events.facts import HostRegistered, JobEnded, MasterElected
 from rover_bus.events.job import JobSpec
@@ -83,8 +83,8 @@ def demo_directory(keep: Path | None) -> Iterator[Path]:
 async def train(
     bus: NatsBus,
     spec: JobSpec,
-    progress: Progress,
-    hear: Callable[[Happened], None],
+    progress: JobProgress,
+    observe: Callable[[Happened], None],
     beside: Sequence[Coroutine[Any, Any, None]],
 ) -> JobEnded:
     """Submit a job and follow it to its end, while what is `beside` goes on; `hear` is told every fact."""
@@ -92,14 +92,14 @@ async def train(
     sequence = await submit(bus, spec)
     tasks = [asyncio.ensure_future(work) for work in beside]
     try:
-        return await follow_job(bus, spec.name, sequence, hear)
+        return await follow_job(bus, spec.name, sequence, observe)
     finally:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def draw_bar(narrator: Narrator, progress: Progress) -> None:
+async def draw_bar(narrator: Narrator, progress: JobProgress) -> None:
     """Move the bar for ever."""
     while True:
         narrator.progress(progress.fraction)
@@ -124,7 +124,7 @@ class Demonstration:
             self._introduce(spec, rows)
             with (
                 RunningStack(Home(root / "stack"), orphan_s=ORPHAN_S, disposable=True) as stack,
-                Home.find().lent_to(stack.record()) as found_here,
+                Home.find().pointing_to(stack.record()) as found_here,
             ):
                 say(
                     f"a stack of its own: broker, node daemon, Brain on {stack.host}; all on loopback, behind a secret"
@@ -146,7 +146,7 @@ class Demonstration:
         self.narrator.verdict(report, off)
         self.narrator.next(NEXT)
 
-    async def _train_beside(self, progress: Progress, spec: JobSpec, ends: contextlib.ExitStack) -> None:
+    async def _train_beside(self, progress: JobProgress, spec: JobSpec, ends: contextlib.ExitStack) -> None:
         """Start the same job in one process, once the first sizes are measured: it would be in their way."""
         while self.choices.reference and progress.fraction < REFERENCE_AT:  # noqa: ASYNC110 - of the training
             await asyncio.sleep(DRAW_S)
@@ -173,22 +173,22 @@ class Demonstration:
     async def _train(
         self, bus: NatsBus, stack: RunningStack, spec: JobSpec, ends: contextlib.ExitStack
     ) -> dict[str, Any]:
-        tally, outages, progress = Tally(), Outages(bus), Progress(bus, spec.name)
+        tally, outages, progress = Tally(), Outages(bus), JobProgress(bus, spec.name)
         chaos = Chaos(stack, bus, spec.name, progress, self.narrator.struck)
         acts = Acts(bus, chaos, progress, self.narrator, spec.name, Plans(spec.name))
         began_s = time.monotonic()
 
-        def hear(happened: Happened) -> None:
-            tally.hear(happened)
+        def observe(happened: Happened) -> None:
+            tally.observe(happened)
             if happened.fact is not None:
                 self._note_takeover(chaos, happened)
-                acts.hear(happened.fact, happened.stored.time_ms)
+                acts.observe(happened.fact, happened.stored.time_ms)
                 self.narrator.fact(happened.fact)
 
-        await self._tell_wrong_size(bus, spec)
+        await self._say_wrong_size(bus, spec)
         works = [*self._beside(acts, chaos, progress), self._train_beside(progress, spec, ends)]
         with self.narrator.training("training"):
-            ended = await train(bus, spec, progress, hear, works)
+            ended = await train(bus, spec, progress, observe, works)
         if self.choices.chaos == "all":
             acts.close(self.choices.strikes())
         wall_s = time.monotonic() - began_s
@@ -204,7 +204,7 @@ class Demonstration:
             "left_out": acts.left_out,
         }
 
-    def _beside(self, acts: Acts, chaos: Chaos, progress: Progress) -> Sequence[Coroutine[Any, Any, None]]:
+    def _beside(self, acts: Acts, chaos: Chaos, progress: JobProgress) -> Sequence[Coroutine[Any, Any, None]]:
         """Return what goes on beside the training."""
         strikes, draw = self.choices.strikes(), draw_bar(self.narrator, progress)
         if self.choices.chaos != "all":
@@ -213,13 +213,13 @@ class Demonstration:
             return [acts.play_story(strikes), draw]
         return [chaos.run(strikes), acts.play_rest(), draw]
 
-    async def _tell_wrong_size(self, bus: NatsBus, spec: JobSpec) -> None:
+    async def _say_wrong_size(self, bus: NatsBus, spec: JobSpec) -> None:
         """The user's own configuration beside what the machine has."""
         from rover_bus.cli.views.history import read_facts
         from rover_bus.events.subjects import host_facts
 
         asked = as_the_user_asked(spec)
-        async for happened in read_facts(bus, [host_facts(fact="registered")]):
+        async for happened in read_facts(bus, [host_facts(fact=HostRegistered.kind())]):
             if isinstance(happened.fact, HostRegistered):
                 has = happened.fact.capacity
                 self.narrator.say(

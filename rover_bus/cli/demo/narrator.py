@@ -20,7 +20,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rover_bus.cli.demo import verdict
 from rover_bus.cli.demo.chaos import Struck
 from rover_bus.cli.views.explanation import headline, judgement, rivals
-from rover_bus.cli.views.narration import BAD, GOOD, mood, tell
+from rover_bus.cli.views.narration import BAD, GOOD, mood, narrate
 from rover_bus.cli.views.plans import MEASURED
 from rover_bus.events import checkpoint_facts as cuts
 from rover_bus.events import facts
@@ -56,7 +56,7 @@ ONCE = (cuts.CheckpointRedundant, cuts.CheckpointReady)  # then every second or 
 WHY = {
     "worker": "its lease comes back, minus what it had committed; the others go on",
     "master": "workers train on what they hold; the standby takes over from the log",
-    "server": "its next life goes back to the newest cut; what was committed since is trained again",
+    "server": "its next incarnation goes back to the newest cut; what was committed since is trained again",
     "broker": "SIGKILL and restart; everybody reconnects, nobody repeats what was stored",
 }
 
@@ -70,7 +70,7 @@ class Narrator:
         self._began_s = time.monotonic()
         self._bar: Progress | None = None
         self._task: TaskID | None = None
-        self._told: set[str] = set()
+        self._said_once: set[str] = set()
 
     def title(self, text: str) -> None:
         self.console.print(f"\n[bold]{escape(text)}[/bold]")
@@ -83,10 +83,10 @@ class Narrator:
 
     def fact(self, fact: Fact) -> None:
         """Tell what happened, unless it only prepares what will be told."""
-        if isinstance(fact, SILENT) or fact.kind() in self._told:
+        if isinstance(fact, SILENT) or fact.kind() in self._said_once:
             return
         if isinstance(fact, ONCE):
-            self._told.add(fact.kind())
+            self._said_once.add(fact.kind())
         if isinstance(fact, facts.PlanProposed):
             self._plan(fact)
             return
@@ -95,7 +95,7 @@ class Narrator:
         if isinstance(fact, facts.PlanKept | facts.PlanRolledBack):
             self.say(f"plan {fact.plan} {_verdict(fact)}: {judgement(fact)}", STYLES.get(mood(fact), ""))
             return
-        self.say(tell(fact), STYLES.get(mood(fact), ""))
+        self.say(narrate(fact), STYLES.get(mood(fact), ""))
 
     def _plan(self, plan: facts.PlanProposed) -> None:
         """Tell a plan: one line for it, one a rival that lost."""

@@ -19,15 +19,16 @@ from rover_bus.cli.demo.acts import LOOK_S, NO_TURN, TOO_LATE, until, within
 from rover_bus.cli.demo.chaos import Chaos, Strike
 from rover_bus.cli.demo.narrator import Narrator
 from rover_bus.cli.demo.slowing import slowed
-from rover_bus.cli.rollouts import Moved, follow_wish
+from rover_bus.cli.rollouts import Moved, follow_rollout
 from rover_bus.cli.stack import RunningStack
 from rover_bus.cli.submission import publish
-from rover_bus.cli.views.progress import Progress
+from rover_bus.cli.views.progress import JobProgress
 from rover_bus.events import checkpoint_facts as cuts
 from rover_bus.events import facts
 from rover_bus.events.bus import Bus
 from rover_bus.events.errors import BusError, Refused
 from rover_bus.events.facts import Fact
+from rover_bus.events.identity import Member
 from rover_bus.node.local.layout import list_members
 
 WARM_S = 1.0  # before the first act: a speed to compare with
@@ -40,7 +41,7 @@ HOT, HOST = "a hot server", "a lost host"
 LATEST = 0.9  # of the training: what has not begun by then is not begun any more
 
 
-class Pace:
+class CommitRate:
     """How fast the job commits, over the last seconds. `note` is called now and then."""
 
     def __init__(self, samples: Callable[[], int]) -> None:
@@ -66,7 +67,7 @@ class ServerActs:
     bus: Bus
     chaos: Chaos
     second: RunningStack
-    progress: Progress
+    progress: JobProgress
     narrator: Narrator
     job: str
     draw: float
@@ -74,11 +75,11 @@ class ServerActs:
     hosts_lost: int = 0
     restores: list[dict[str, Any]] = field(default_factory=list)
     left_out: dict[str, str] = field(default_factory=dict)
-    _heard: list[Fact] = field(default_factory=list)
+    _observed: list[Fact] = field(default_factory=list)
 
-    def hear(self, fact: Fact) -> None:
+    def observe(self, fact: Fact) -> None:
         """Take a fact in, before it is told."""
-        self._heard.append(fact)
+        self._observed.append(fact)
         if isinstance(fact, cuts.ServerRestored):
             self.restores.append(
                 {
@@ -119,7 +120,7 @@ class ServerActs:
 
         def back() -> bool:
             return not self.progress.state.going_back and any(
-                isinstance(fact, cuts.ServerRestored) for fact in self._heard[seen:]
+                isinstance(fact, cuts.ServerRestored) for fact in self._observed[seen:]
             )
 
         await within(RESTORED_S, back)
@@ -127,8 +128,8 @@ class ServerActs:
     # -- the acts ------------------------------------------------------------------------------------------------------
 
     async def _kill_a_server(self) -> None:
-        """SIGKILL: its tables lie in shared memory, and its next life maps them."""
-        seen = len(self._heard)
+        """SIGKILL: its tables lie in shared memory, and its next incarnation maps them."""
+        seen = len(self._observed)
         await self.chaos.strike(Strike(self.progress.fraction, "server", self.draw))
         await self._restored(seen)
 
@@ -138,8 +139,9 @@ class ServerActs:
         if chosen is None or self._late:
             self.leave_out(HOT, "no server is left to slow" if chosen is None else TOO_LATE)
             return
-        name, pid = chosen
-        pace = Pace(
+        member, pid = chosen
+        name, server = str(member), member.place
+        pace = CommitRate(
             lambda: sum(self.progress.state.ledger.samples_done()) if self.progress.state.ledger else 0
         )
         before = await self._measured(pace)
@@ -151,9 +153,9 @@ class ServerActs:
         async with slowed(pid, HOT_SHARE):
             hot = await self._measured(pace)
             self.narrator.say(
-                f"{hot:,.0f} samples/s with it, {before:,.0f} before. So: rover move {self.job} --from {name.split('.')[0]}"
+                f"{hot:,.0f} samples/s with it, {before:,.0f} before. So: rover move {self.job} --from {server}"
             )
-            moved = await self._move_from(name.split(".")[0])
+            moved = await self._move_from(server)
             relieved = await self._measured(pace)
         self.relief = {
             "member": name,
@@ -167,17 +169,17 @@ class ServerActs:
                 "green",
             )
 
-    def _hot_server(self) -> tuple[str, int] | None:
+    def _hot_server(self) -> tuple[Member, int] | None:
         """The last server of the first host."""
         joined = set(self.progress.joined("ps"))
         alive = [
-            (status.member.index, str(status.member), status.pid)
+            (status.member, status.pid)
             for status in list_members(self.chaos.stack.home.node, self.job)
             if status.pid and str(status.member) in joined
         ]
-        return max(alive)[1:] if alive else None
+        return max(alive) if alive else None
 
-    async def _measured(self, pace: Pace) -> float:
+    async def _measured(self, pace: CommitRate) -> float:
         end_s = time.monotonic() + MEASURE_S
         while time.monotonic() < end_s:
             pace.note()
@@ -188,7 +190,9 @@ class ServerActs:
         wish = facts.SlotsMoveRequested(job=self.job, source=source, reason="hot", by="the demo")
         try:
             sequence = await publish(self.bus, wish, f"move.{secrets.token_hex(8)}")
-            return await asyncio.wait_for(follow_wish(self.bus, self.job, sequence, lambda _: None), RELIEF_S)
+            return await asyncio.wait_for(
+                follow_rollout(self.bus, self.job, sequence, lambda _: None), RELIEF_S
+            )
         except (BusError, Refused, TimeoutError) as error:
             self.narrator.say(f"its slots stay: {error or 'it takes too long'}", "red")
             return None
@@ -201,7 +205,7 @@ class ServerActs:
         if self._late:
             self.leave_out(HOST, TOO_LATE)
             return
-        seen, host = len(self._heard), self.second.host
+        seen, host = len(self._observed), self.second.host
         there = sorted(
             str(status.member)
             for status in list_members(self.second.home.node, self.job)

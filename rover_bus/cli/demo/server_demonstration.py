@@ -19,7 +19,7 @@ from rover_bus.cli.demo.server_acts import ServerActs
 from rover_bus.cli.home import Home
 from rover_bus.cli.stack import RunningStack, ending_on_signals
 from rover_bus.cli.views.history import Happened
-from rover_bus.cli.views.progress import Progress
+from rover_bus.cli.views.progress import JobProgress
 from rover_bus.cli.views.report import Tally, sum_up
 from rover_bus.events.job import JobSpec
 
@@ -51,7 +51,7 @@ class ServersDemonstration:
             )
             with (
                 RunningStack(Home(root / "a"), host=FIRST, orphan_s=ORPHAN_S, disposable=True) as first,
-                Home.find().lent_to(first.record()),
+                Home.find().pointing_to(first.record()),
                 RunningStack(
                     Home(root / "b"),
                     url=first.url,
@@ -75,21 +75,21 @@ class ServersDemonstration:
     async def _train(
         self, bus: NatsBus, first: RunningStack, second: RunningStack, spec: JobSpec
     ) -> dict[str, Any]:
-        tally, progress = Tally(), Progress(bus, spec.name)
+        tally, progress = Tally(), JobProgress(bus, spec.name)
         chaos = Chaos(first, bus, spec.name, progress, self.narrator.struck)
         draw = random.Random(f"servers:{self.choices.seed}").random()
         acts = ServerActs(bus, chaos, second, progress, self.narrator, spec.name, draw)
 
-        def hear(happened: Happened) -> None:
-            tally.hear(happened)
+        def observe(happened: Happened) -> None:
+            tally.observe(happened)
             if happened.fact is not None:
-                acts.hear(happened.fact)
+                acts.observe(happened.fact)
                 self.narrator.fact(happened.fact)
 
         began_s = time.monotonic()
         works = [acts.play(), draw_bar(self.narrator, progress)]
         with self.narrator.training("training"):
-            ended = await train(bus, spec, progress, hear, works)
+            ended = await train(bus, spec, progress, observe, works)
         acts.close()
         report = sum_up(spec.name, ended, tally, wall_s=time.monotonic() - began_s)
         return report | {

@@ -36,7 +36,7 @@ from rover_bus.ps.store import Exported
 
 LOOK_S = 0.02
 START_TIMEOUT_S = 30.0
-MOST_LIVES = 50
+MOST_INCARNATIONS = 50
 OFF_KEYS = (
     "workers",
     "servers",
@@ -59,12 +59,12 @@ class UnmanagedFailed(PermanentError):
 
 
 @dataclass(slots=True)
-class Place:
-    """A worker's place: its present process, how many lives it had, and whether its share is done."""
+class UnmanagedWorker:
+    """One worker: its present process, how many incarnations it had, and whether its share is done."""
 
     index: int
     process: subprocess.Popen[bytes]
-    life: int = 0
+    incarnation: int = 0
     done: bool = False
 
 
@@ -77,7 +77,7 @@ class Unmanaged:
     directory: Path
     say: Say
     workers_lost: int = 0
-    _places: list[Place] = field(default_factory=list)
+    _workers: list[UnmanagedWorker] = field(default_factory=list)
     _batches: int = 0
 
     def run(self) -> dict[str, Any]:
@@ -87,7 +87,9 @@ class Unmanaged:
         began_s = time.monotonic()
         with ExitStack() as ends:
             self._start_servers(servers, ends)
-            self._places = [Place(index, self._worker(index, workers, 0)) for index in range(workers)]
+            self._workers = [
+                UnmanagedWorker(index, self._start_worker(index, workers, 0)) for index in range(workers)
+            ]
             ends.callback(self._kill_all)
             self._train(workers)
             self._evaluate(workers, ends)
@@ -127,8 +129,8 @@ class Unmanaged:
                 start_new_session=True,
             )
 
-    def _worker(self, index: int, of: int, life: int) -> subprocess.Popen[bytes]:
-        return self._start("worker", self.directory, index, of, life)
+    def _start_worker(self, index: int, of: int, incarnation: int) -> subprocess.Popen[bytes]:
+        return self._start("worker", self.directory, index, of, incarnation)
 
     def _start_servers(self, count: int, ends: ExitStack) -> None:
         processes = [self._start("ps", self.directory, index) for index in range(count)]
@@ -144,60 +146,60 @@ class Unmanaged:
         write_whole(self.directory / ROUTING, msgspec.json.encode(divide_slots(addresses)))
 
     def _kill_all(self) -> None:
-        for place in self._places:
-            _end(place.process)
+        for worker in self._workers:
+            _end(worker.process)
 
     # -- training ------------------------------------------------------------------------------------------------------
 
     def _train(self, workers: int) -> None:
         coming = [strike for strike in self.strikes if strike.target == "worker"]
-        while not all(place.done for place in self._places):
+        while not all(worker.done for worker in self._workers):
             if coming and self.fraction >= coming[0].at and self._strike(coming[0]):
                 coming.pop(0)
-            for place in self._places:
-                self._mend(place, workers)
+            for worker in self._workers:
+                self._mend(worker, workers)
             time.sleep(LOOK_S)
 
     def _strike(self, strike: Strike) -> bool:
-        alive = [place for place in self._places if place.process.poll() is None]
+        alive = [worker for worker in self._workers if worker.process.poll() is None]
         if not alive:
             return False
-        place = alive[int(strike.draw * len(alive))]
-        os.kill(place.process.pid, signal.SIGKILL)
-        place.process.wait()
+        worker = alive[int(strike.draw * len(alive))]
+        os.kill(worker.process.pid, signal.SIGKILL)
+        worker.process.wait()
         self.workers_lost += 1
-        self.say(f"off: worker {place.index} killed at {strike.at:.0%}: it begins its share again")
+        self.say(f"off: worker {worker.index} killed at {strike.at:.0%}: it begins its share again")
         return True
 
-    def _mend(self, place: Place, workers: int) -> None:
+    def _mend(self, worker: UnmanagedWorker, workers: int) -> None:
         """Do what a supervisor does: start a worker again that ended badly."""
-        status = place.process.poll()
-        if place.done or status is None:
+        status = worker.process.poll()
+        if worker.done or status is None:
             return
-        place.done = status == 0
+        worker.done = status == 0
         if status == 0:
             return
-        place.life += 1
-        if place.life >= MOST_LIVES or status > 0:
-            raise self._failed(f"worker {place.index} ended with status {status}")
-        _end(place.process)
-        (self.directory / f"worker-{place.index}.progress").unlink(missing_ok=True)
-        place.process = self._worker(place.index, workers, place.life)
+        worker.incarnation += 1
+        if worker.incarnation >= MOST_INCARNATIONS or status > 0:
+            raise self._failed(f"worker {worker.index} ended with status {status}")
+        _end(worker.process)
+        (self.directory / f"worker-{worker.index}.progress").unlink(missing_ok=True)
+        worker.process = self._start_worker(worker.index, workers, worker.incarnation)
 
     @property
     def fraction(self) -> float:
-        """How far the present lives are, in [0, 1]: a killed worker is at its beginning again."""
+        """How far the present incarnations are, in [0, 1]: a killed worker is at its beginning again."""
         if not self._batches:
             path = self.directory / "dataset.json"
             if not path.exists():
                 return 0.0
             dataset = msgspec.json.decode(path.read_bytes(), type=Dataset)
             self._batches = dataset.batches * dataset.epochs
-        return sum(map(self._done_by, self._places)) / self._batches
+        return sum(map(self._done_by, self._workers)) / self._batches
 
-    def _done_by(self, place: Place) -> int:
+    def _done_by(self, worker: UnmanagedWorker) -> int:
         try:
-            return int((self.directory / f"worker-{place.index}.progress").read_bytes() or b"0")
+            return int((self.directory / f"worker-{worker.index}.progress").read_bytes() or b"0")
         except FileNotFoundError:
             return 0
 
@@ -205,7 +207,7 @@ class Unmanaged:
 
     def _evaluate(self, workers: int, ends: ExitStack) -> None:
         """One more process, without a share, evaluates what the servers hold."""
-        judge = self._worker(workers, workers, MOST_LIVES)
+        judge = self._start_worker(workers, workers, MOST_INCARNATIONS)
         ends.callback(_end, judge)
         if judge.wait() != 0:
             raise self._failed("the evaluation failed")

@@ -1,7 +1,7 @@
 """One process of an unmanaged run (unmanaged.py): a parameter server, or a worker with a share of the data that is fixed.
 
     python -m rover_bus.cli.demo.unmanaged_member ps DIRECTORY INDEX
-    python -m rover_bus.cli.demo.unmanaged_member worker DIRECTORY INDEX OF LIFE      (INDEX = OF: only evaluates)
+    python -m rover_bus.cli.demo.unmanaged_member worker DIRECTORY INDEX OF INCARNATION      (INDEX = OF: only evaluates)
 
 The worker runs the job's own program, the same file as under the control plane; only what `rover_bus.client.join` returns differs.
 Ends when its standard input does. Apart from unmanaged.py, which starts and kills it.
@@ -36,7 +36,7 @@ from rover_bus.ps.server import Server
 from rover_bus.ps.store import Acknowledged, BatchKey, Parameters, Pulled
 
 ROUTING, SECRET, SPEC = "routing.json", "secret", "spec.json"
-EPOCHS_A_LIFE = 1_000_000  # more than any job has
+EPOCHS_AN_INCARNATION = 1_000_000  # more than any job has
 
 
 def main() -> None:
@@ -67,24 +67,24 @@ def serve(directory: Path, index: int) -> None:
     server.serve()
 
 
-def work(directory: Path, index: int, of: int, life: int) -> None:
-    """Run the job's program on one share, as its life number `life`; `index == of` has no share and evaluates."""
-    place = FixedShare(directory, index, of, life)
-    join: Callable[..., Job] = lambda **_: Job(place)  # noqa: E731 - it stands where the library's function stood
+def work(directory: Path, index: int, of: int, incarnation: int) -> None:
+    """Run the job's program on one share, as incarnation `incarnation`; `index == of` has no share and evaluates."""
+    share = FixedShare(directory, index, of, incarnation)
+    join: Callable[..., Job] = lambda **_: Job(share)  # noqa: E731 - it stands where the library's function stood
     rover_bus.client.join = join
-    assert place.spec is not None
-    program = place.spec.program[1]
+    assert share.spec is not None
+    program = share.spec.program[1]
     sys.argv, sys.path[0] = [program], str(Path(program).parent)
-    os.chdir(place.spec.directory or ".")
+    os.chdir(share.spec.directory or ".")
     runpy.run_path(program, run_name="__main__")
 
 
 class Unfenced(RemoteParameters):
-    """Parameters whose servers cannot tell a repeated batch from a new one: each life of a worker pushes under its own epochs."""
+    """Parameters whose servers cannot know a repeated batch from a new one: each incarnation pushes under epochs of its own."""
 
-    def __init__(self, routing: RoutingTable, secret: bytes, life: int) -> None:
+    def __init__(self, routing: RoutingTable, secret: bytes, incarnation: int) -> None:
         super().__init__(routing, secret)
-        self._shift = life * EPOCHS_A_LIFE
+        self._shift = incarnation * EPOCHS_AN_INCARNATION
 
     def push(
         self,
@@ -106,18 +106,20 @@ class Unfenced(RemoteParameters):
 
 
 class FixedShare(Standalone):
-    """A worker's place without a master: batches [i/n, (i+1)/n) of every epoch, from the first one on in every life."""
+    """A worker's session without a master: batches [i/n, (i+1)/n) of every epoch, from the first one on in every incarnation."""
 
-    def __init__(self, directory: Path, index: int, of: int, life: int) -> None:
+    def __init__(self, directory: Path, index: int, of: int, incarnation: int) -> None:
         super().__init__(read_spec(directory / SPEC), str(directory / "summary.json") if index == of else "")
-        self._directory, self._index, self._of, self._life = directory, index, of, life
+        self._directory, self._index, self._of, self._incarnation = directory, index, of, incarnation
         self._done = 0
         self._progress = os.open(
             directory / f"worker-{index}.progress", os.O_WRONLY | os.O_CREAT | os.O_TRUNC
         )
 
     def parameters(self) -> Parameters:
-        return Unfenced(read_routing(self._directory), (self._directory / SECRET).read_bytes(), self._life)
+        return Unfenced(
+            read_routing(self._directory), (self._directory / SECRET).read_bytes(), self._incarnation
+        )
 
     def register(self, dataset: Dataset, file: str, stream: Stream | None = None) -> None:
         self._dataset = dataset

@@ -73,7 +73,7 @@ def outcome(view: PlanView) -> str:
     return f"{words}{f' ({view.why})' if view.why else ''}"
 
 
-def tell_forecast(forecast: facts.JobForecast) -> str:
+def forecast_text(forecast: facts.JobForecast) -> str:
     """Return when a job will have reached what its `stop` asks for, with the interval; or that it will not."""
     now = (
         f"{forecast.metric} {forecast.value:.4g} now, {forecast.target:.4g} wanted"

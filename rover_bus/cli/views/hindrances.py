@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from rover_bus.cli.views.history import JobView
+from rover_bus.cli.views.history import JobRow
 from rover_bus.events.bus import Bus
 from rover_bus.events.leadership import read_leader
 from rover_bus.events.looks import present_entries
@@ -42,7 +42,7 @@ async def read_present(bus: Bus) -> Present:
     )
 
 
-def hindrance(view: JobView, state: State, present: Present, waiting: int = 0) -> str:
+def hindrance(view: JobRow, state: State, present: Present, waiting: int = 0) -> str:
     """Say what a job that has not ended waits for; "" where nothing stands in its way. `state`: what its own log tells.
 
     `waiting`: facts that its log says had not left.
@@ -83,7 +83,7 @@ def _no_checkpoint(job: str, search: Search) -> str:
     )
 
 
-def rules_off(view: JobView) -> str:
+def rules_off(view: JobRow) -> str:
     """Say which rules are left out of a job's ticks, and why; "" for none."""
     said = [
         f"rule {rule!r} is switched off, it failed three times: {why}" for rule, why in view.rules_off.items()
@@ -91,7 +91,7 @@ def rules_off(view: JobView) -> str:
     return "; ".join(said)
 
 
-def _no_plan(view: JobView, present: Present) -> str:
+def _no_plan(view: JobRow, present: Present) -> str:
     if not present.hosts:
         return "no host is there: `rover up`"
     if not present.brain:
@@ -99,7 +99,7 @@ def _no_plan(view: JobView, present: Present) -> str:
     return view.withheld or "waits for the Brain's first plan"
 
 
-def _no_master(view: JobView, state: State, present: Present) -> str:
+def _no_master(view: JobRow, state: State, present: Present) -> str:
     hosts = sorted({seat.host for seat in state.masters} or set(view.master_hosts))
     gone = [host for host in hosts if host not in present.hosts]
     if gone != hosts:

@@ -82,7 +82,7 @@ async def read_facts(
 
 
 @dataclass(slots=True)
-class JobView:
+class JobRow:
     """One job as its facts tell it: a line of `rover jobs`."""
 
     job: str
@@ -155,12 +155,12 @@ def _count(summary: dict[str, Any], key: str, known: int) -> int:
 
 async def read_jobs(
     bus: Bus, job: str = "*", passed_over: Callable[[Happened], None] = lambda _: None
-) -> dict[str, JobView]:
+) -> dict[str, JobRow]:
     """Return all jobs, or one, as their facts tell them, in the order of their submission.
 
     `passed_over` is told of each fact that no reader believes.
     """
-    views: dict[str, JobView] = {}
+    views: dict[str, JobRow] = {}
     blocked = subjects.host_facts(fact=HostStorageBlocked.kind())
     async for happened in read_facts(bus, [subjects.job_facts(job), blocked]):
         fact, time_ms = happened.fact, happened.stored.time_ms
@@ -169,7 +169,7 @@ async def read_jobs(
         elif isinstance(fact, HostStorageBlocked) and fact.job in views:
             views[fact.job].checkpoints.take(fact, time_ms)
         elif isinstance(fact, JobFact):
-            views.setdefault(fact.job, JobView(fact.job)).take(fact, time_ms)
+            views.setdefault(fact.job, JobRow(fact.job)).take(fact, time_ms)
     return {name: view for name, view in views.items() if view.submitted_ms or not view.forgotten}
 
 
@@ -180,7 +180,7 @@ async def read_submissions(bus: Bus) -> list[str]:
     return [fact.job for fact in found if isinstance(fact, JobSubmitted)]
 
 
-async def read_job(bus: Bus, job: str) -> JobView:
+async def read_job(bus: Bus, job: str) -> JobRow:
     """Return one job; raises InputError naming close ones when there is none."""
     views = await read_jobs(bus, subjects.name(job, "job"))
     if job not in views:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from rover_bus.cli.views.plan_narration import tell_plan
+from rover_bus.cli.views.plan_narration import narrate_plan
 from rover_bus.events import checkpoint_facts as cuts
 from rover_bus.events import facts
 from rover_bus.events.facts import Fact
@@ -13,26 +13,26 @@ from rover_bus.events.identity import Member
 GOOD, BAD, PLAIN, DIM = "green", "red", "", "dim"
 
 
-def tell(fact: Fact) -> str:
+def narrate(fact: Fact) -> str:
     """Return what happened in one line, without the job's name."""
     if isinstance(fact, facts.AboutJob):
-        return _tell_job(fact)
+        return _narrate_job(fact)
     if isinstance(fact, facts.AboutMembers):
-        return _tell_members(fact)
+        return _narrate_members(fact)
     if isinstance(fact, facts.AboutSlots):
-        return _tell_slots(fact)
+        return _narrate_slots(fact)
     if isinstance(fact, facts.AboutData):
-        return _tell_data(fact)
+        return _narrate_data(fact)
     if isinstance(fact, facts.AboutPlans | facts.AboutCluster):
-        return tell_plan(fact)
+        return narrate_plan(fact)
     if isinstance(fact, cuts.AboutCheckpoints):
-        return tell_checkpoint(fact)
+        return narrate_checkpoint(fact)
     if isinstance(fact, cuts.AboutStorage):
-        return tell_storage(fact)
+        return narrate_storage(fact)
     return fact.kind()
 
 
-def _tell_job(fact: facts.AboutJob) -> str:
+def _narrate_job(fact: facts.AboutJob) -> str:
     """The job as a whole, its masters and plans."""
     match fact:
         case facts.JobSubmitted(spec=spec, by=by):
@@ -60,7 +60,7 @@ def _tell_job(fact: facts.AboutJob) -> str:
             return f"epoch {epoch}: {committed:,} of {total:,} samples, {rate:,.0f}/s"
 
 
-def _tell_members(fact: facts.AboutMembers) -> str:
+def _narrate_members(fact: facts.AboutMembers) -> str:
     """Members, the hosts that they run on, and their processes."""
     match fact:
         case facts.MembersDesired(members=members):
@@ -101,7 +101,7 @@ def _tell_members(fact: facts.AboutMembers) -> str:
             return f"host {host} leaves{_because(reason)}"
 
 
-def _tell_slots(fact: facts.AboutSlots) -> str:
+def _narrate_slots(fact: facts.AboutSlots) -> str:
     """Routing, and slots that move."""
     match fact:
         case facts.RoutingChanged(generation=generation, epoch=epoch, servers=servers):
@@ -124,7 +124,7 @@ def _tell_slots(fact: facts.AboutSlots) -> str:
             return f"rollout {rollout} {_spoken(outcome)}{_because(reason)}"
 
 
-def _tell_data(fact: facts.AboutData) -> str:
+def _narrate_data(fact: facts.AboutData) -> str:
     """Records, batches, leases and epochs."""
     match fact:
         case facts.DatasetRegistered(dataset=dataset):
@@ -149,7 +149,7 @@ def _tell_data(fact: facts.AboutData) -> str:
             return f"ledger rewound, generation {generation}: {reason}"
 
 
-def tell_checkpoint(fact: cuts.AboutCheckpoints) -> str:
+def narrate_checkpoint(fact: cuts.AboutCheckpoints) -> str:
     """Return what happened to a cut in one line."""
     match fact:
         case cuts.CheckpointSearchOrdered(host=host, reason=reason):
@@ -188,7 +188,7 @@ def tell_checkpoint(fact: cuts.AboutCheckpoints) -> str:
             return f"{text}; not from {'; '.join(fact.refused)}" if fact.refused else text
 
 
-def tell_storage(fact: cuts.AboutStorage) -> str:
+def narrate_storage(fact: cuts.AboutStorage) -> str:
     """Return what a daemon did with a part of a cut, or found on storage, in one line."""
     match fact:
         case cuts.HostStorageSearched(host=host, problem=problem) if problem:
@@ -207,10 +207,14 @@ def tell_storage(fact: cuts.AboutStorage) -> str:
             if not reason:
                 return f"{host} can write to storage again"
             return f"cut {cut} cannot be stored from {host} now, and is tried again: {reason}"
-        case cuts.HostPartFact(host=host, cut=cut, part=part):
-            return f"cut {cut}: {part} {_spoken(fact.kind().removeprefix('part_'))} on {host}".replace(
-                "  ", " "
-            )
+        case cuts.HostPartDigested(host=host, cut=cut, part=part):
+            return f"cut {cut}: {part} has its digests on {host}"
+        case cuts.HostPartMirrored(host=host, cut=cut, part=part, of=of, parity=parity):
+            return f"cut {cut}: {host} holds {'parity over' if parity else 'a copy of'} {part} of {of}"
+        case cuts.HostPartPersisted(host=host, cut=cut, part=part):
+            return f"cut {cut}: {host} has stored {part}"
+        case cuts.HostManifestWritten(host=host, cut=cut):
+            return f"cut {cut}: {host} has stored the manifest"
 
 
 def mood(fact: Fact) -> str:

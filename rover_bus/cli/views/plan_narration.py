@@ -1,4 +1,4 @@
-"""The life of a plan, stragglers and incidents in a line each. Called by narration.tell; apart because plans have many words."""
+"""What becomes of a plan, stragglers and incidents in a line each. Called by `narration`; apart because plans have many words."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from rover_bus.events import facts
 from rover_bus.events.plan_facts import AboutFindings, AboutLifeOfPlan, AboutWords
 
 
-def tell_plan(fact: facts.AboutPlans | facts.AboutCluster) -> str:
+def narrate_plan(fact: facts.AboutPlans | facts.AboutCluster) -> str:
     """Return what happened in one line."""
     if isinstance(fact, AboutLifeOfPlan):
-        return _tell_life(fact)
+        return _narrate_way(fact)
     if isinstance(fact, AboutFindings):
-        return _tell_findings(fact)
-    return _tell_words(fact)
+        return _narrate_findings(fact)
+    return _narrate_requests(fact)
 
 
-def _tell_life(fact: AboutLifeOfPlan) -> str:
+def _narrate_way(fact: AboutLifeOfPlan) -> str:
     """What becomes of a plan."""
     match fact:
         case facts.PlanProposed(plan=plan, reason=reason, by=by):
@@ -45,7 +45,7 @@ def _tell_life(fact: AboutLifeOfPlan) -> str:
             return f"plan {plan} is rolled back by plan {by_plan} ({constant}): {_figures(fact)}"
 
 
-def _tell_words(fact: AboutWords | facts.AboutCluster) -> str:
+def _narrate_requests(fact: AboutWords | facts.AboutCluster) -> str:
     """What people say, and what follows at once."""
     match fact:
         case facts.PlanApproved(plan=plan, by=by):
@@ -57,7 +57,7 @@ def _tell_words(fact: AboutWords | facts.AboutCluster) -> str:
         case facts.ClusterModeSet(mode=mode, by=by, reason=reason):
             return f"{by or 'somebody'} sets the mode of all jobs' plans to {mode}{f': {reason}' if reason else ''}"
         case facts.QuotaSet():
-            return _tell_quota(fact)
+            return _narrate_quota(fact)
         case facts.JobPauseRequested(by=by, reason=reason):
             return f"{by or 'somebody'} asks for a pause{f': {reason}' if reason else ''}"
         case facts.JobResumeRequested(by=by):
@@ -68,7 +68,7 @@ def _tell_words(fact: AboutWords | facts.AboutCluster) -> str:
             return f"resumed with {_workers(workers)}"
 
 
-def _tell_findings(fact: AboutFindings) -> str:
+def _narrate_findings(fact: AboutFindings) -> str:
     """What the Brain found in the samples."""
     match fact:
         case facts.StragglerFound(member=member, share=share, lease_share=lease):
@@ -76,7 +76,7 @@ def _tell_findings(fact: AboutFindings) -> str:
         case facts.StragglerRecovered(member=member, share=share):
             return f"{member} keeps up again: {share:.0%} of what is expected"
         case facts.IncidentOpened() | facts.IncidentClosed():
-            return _tell_incident(fact)
+            return _narrate_incident(fact)
         case facts.JobForecast(eta_s=eta_s, constant=constant, low_90_s=low, high_90_s=high):
             if eta_s < 0:
                 return f"the target is out of reach by what is known ({constant})"
@@ -92,7 +92,7 @@ def _figures(fact: facts.PlanMeasured | facts.PlanKept | facts.PlanRolledBack) -
     return f"{fact.before:,.0f} -> {fact.after:,.0f} samples/s{predicted}"
 
 
-def _tell_incident(fact: facts.IncidentOpened | facts.IncidentClosed) -> str:
+def _narrate_incident(fact: facts.IncidentOpened | facts.IncidentClosed) -> str:
     if isinstance(fact, facts.IncidentClosed):
         return f"incident {fact.incident} is over: {fact.member}"
     left = f"in {fact.seconds_left:.0f} s" if fact.seconds_left >= 0 else "some day"
@@ -103,8 +103,13 @@ def _until(seconds: float) -> str:
     return f"{seconds:.0f}" if seconds >= 0 else "never"
 
 
-def _tell_quota(fact: facts.QuotaSet) -> str:
+def _narrate_quota(fact: facts.QuotaSet) -> str:
+    reason = f": {fact.reason}" if fact.reason else ""
+    return f"{fact.by or 'somebody'} lets the jobs of tenant {fact.tenant} use {quota_text(fact)}{reason}"
+
+
+def quota_text(fact: facts.QuotaSet) -> str:
+    """Return what the jobs of a tenant may use together: `8 cores and 32.0 GiB`."""
     limits = [f"{fact.cores:g} cores"] if fact.cores >= 0 else []
     limits += [f"{fact.memory_bytes / (1 << 30):.1f} GiB"] if fact.memory_bytes >= 0 else []
-    said = " and ".join(limits) if limits else "as much as there is"
-    return f"{fact.by or 'somebody'} lets the jobs of tenant {fact.tenant} use {said}{f': {fact.reason}' if fact.reason else ''}"
+    return " and ".join(limits) if limits else "as much as there is"

@@ -120,8 +120,8 @@ class Plans:
         view = self.newest if number is None else self.by_number.get(number)
         if view is None:
             known = ", ".join(map(str, self.by_number)) or "none yet"
-            what = "a plan" if number is None else f"plan {number}"
-            raise InputError(f"job {self.job!r} has no {what.removeprefix('a ')} (there is: {known})")
+            what = "plan" if number is None else f"plan {number}"
+            raise InputError(f"job {self.job!r} has no {what} (there is: {known})")
         return view
 
     def waiting(self, number: int | None) -> PlanView:

@@ -21,7 +21,7 @@ AGAIN_S = 0.5
 log = get_logger("rover.progress")
 
 
-class Progress:
+class JobProgress:
     """A reader of one job's log. `state` is the master's own, as of the last batch that arrived."""
 
     def __init__(self, bus: Bus, job: str) -> None:
@@ -44,7 +44,7 @@ class Progress:
         """Read from the newest snapshot, and go on."""
         beginning = await self._journal.beginning()
         self._joined = True
-        self._subscription = await self._bus.follow(LOG, [self._subject], self._hear, start=beginning)
+        self._subscription = await self._bus.follow(LOG, [self._subject], self._receive, start=beginning)
 
     async def stop(self) -> None:
         """Follow no more."""
@@ -61,7 +61,7 @@ class Progress:
         except ChainBroken as broken:
             raise await self._journal.judge(broken) from None
 
-    def _hear(self, stored: Stored) -> None:
+    def _receive(self, stored: Stored) -> None:
         """Take a batch that arrived. What cannot be replayed ends the reading, not its reader: `damaged` says so."""
         if self.damaged or not self._joined:
             return
@@ -74,7 +74,7 @@ class Progress:
             self._beginning_again = asyncio.get_running_loop().create_task(self._begin_again(broken))
 
     async def _begin_again(self, broken: ChainBroken) -> None:
-        """Our place in the log is gone (we were away, and it was purged or lost): the state is its newest snapshot's."""
+        """The position read last is no longer in the log (purged or lost meanwhile): the state is its newest snapshot's."""
         await self.stop()
         why = await self._journal.judge(broken)
         self.damaged = isinstance(why, LogDamaged)
@@ -116,4 +116,4 @@ class Progress:
 
     def joined(self, role: str) -> list[str]:
         """Return the present lives of a role that the master has admitted, as `worker-1.3`."""
-        return sorted(str(life.member) for life in self.state.lives.values() if life.member.role == role)
+        return sorted(str(seat.member) for seat in self.state.lives.values() if seat.member.role == role)

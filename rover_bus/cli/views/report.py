@@ -44,7 +44,7 @@ class Tally:
     last_ms: int = 0
     _leader_died_ms: int = 0
 
-    def hear(self, happened: Happened) -> None:
+    def observe(self, happened: Happened) -> None:
         """Take a fact in, in the order of the stream."""
         time_ms = happened.stored.time_ms
         self.first_ms = self.first_ms or time_ms
@@ -134,7 +134,7 @@ def count_duplicates(job: str, summary: dict[str, Any], dataset: Dataset | None)
         return None
 
 
-def tell_report(report: dict[str, Any]) -> list[str]:
+def report_lines(report: dict[str, Any]) -> list[str]:
     """Return the report as lines for people."""
 
     def figure(key: str, form: str = ",") -> str:

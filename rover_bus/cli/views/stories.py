@@ -36,41 +36,41 @@ from rover_bus.events.facts import (
 from rover_bus.events.identity import Member
 from rover_bus.events.streams import FACTS
 
-Told = list[tuple[int, str, Happened]]
+Story = list[tuple[int, str, Happened]]
 MOST_EFFECTS = 500  # facts that followed: a story of a submission would else be the whole job
-_MEMBER = re.compile(r"(?P<job>[^@/]+)/(?P<place>(?:master|worker|ps)-\d+)(?:\.(?P<incarnation>\d+))?")
+_MEMBER = re.compile(r"(?P<job>[^@/]+)/(?P<name>(?:master|worker|ps)-\d+)(?:\.(?P<incarnation>\d+))?")
 
 
-async def find_story(bus: Bus, event: str) -> Told:
+async def find_story(bus: Bus, event: str) -> Story:
     """Return (depth, how it is linked, fact) from the first cause over the event to its effects. Raises InputError."""
     happened = [each async for each in read_facts(bus)]
     found = _MEMBER.fullmatch(event)
     if found:
-        return tell_life(happened, found["job"], found["place"], int(found["incarnation"] or 0))
-    return tell_event(happened, event)
+        return story_of_member(happened, found["job"], found["name"], int(found["incarnation"] or 0))
+    return story_of_event(happened, event)
 
 
-def tell_life(happened: Sequence[Happened], job: str, place: str, incarnation: int) -> Told:
-    """Return every fact that names a place of a job, or one life of it."""
-    told = [
+def story_of_member(happened: Sequence[Happened], job: str, name: str, incarnation: int) -> Story:
+    """Return every fact that names a member of a job, or one incarnation of it."""
+    story = [
         (0, "", each)
         for each in happened
         if each.job == job
-        and any(member.place == place and incarnation in (0, member.incarnation) for member in _members(each))
+        and any(member.place == name and incarnation in (0, member.incarnation) for member in _members(each))
     ]
-    if not told:
+    if not story:
         raise InputError(
-            f"nothing is known of {place} of job {job!r}: `rover events {job}` lists what happened"
+            f"nothing is known of {name} of job {job!r}: `rover events {job}` lists what happened"
         )
-    return told
+    return story
 
 
-def tell_event(happened: Sequence[Happened], event: str) -> Told:
+def story_of_event(happened: Sequence[Happened], event: str) -> Story:
     """Return the chain of causes of an event, the event, and all that followed from it, in the order in which it happened."""
     links = Links(happened)
     chain = links.chain_of(links.find(event))
-    told = [(depth, links.why(each) if depth else "", each) for depth, each in enumerate(chain)]
-    return told + links.followed(chain[-1], len(chain))
+    story = [(depth, links.why(each) if depth else "", each) for depth, each in enumerate(chain)]
+    return story + links.followed(chain[-1], len(chain))
 
 
 class Links:
@@ -80,9 +80,10 @@ class Links:
         self._all = sorted(happened, key=lambda each: each.stored.sequence)
         self._by_name: dict[str, Happened] = {}
         self._symbols: dict[tuple[str, str], list[Happened]] = defaultdict(list)  # in the order of the stream
+        self._hosts: dict[str, list[Happened]] = defaultdict(list)  # a daemon's causes name no job
         self._submissions: dict[str, list[Happened]] = defaultdict(list)
         self._wanted: dict[tuple[str, Member], list[Happened]] = defaultdict(list)
-        self._ends: dict[tuple[str, str], list[Happened]] = defaultdict(list)  # of processes, by place
+        self._ends: dict[tuple[str, str], list[Happened]] = defaultdict(list)  # of processes, by member name
         for each in self._all:
             self._take(each)
         self._effects: dict[int, list[Happened]] = defaultdict(list)
@@ -105,7 +106,7 @@ class Links:
         for name in _symbols(each):
             self._symbols[each.job, name].append(each)
         if isinstance(fact, HostRegistered):
-            self._symbols["", causes.host(fact.host)].append(each)
+            self._hosts[causes.host(fact.host)].append(each)
         if isinstance(fact, HostExited) and fact.member is not None:
             self._ends[each.job, fact.member.place].append(each)
         for member in _wanted(each):
@@ -132,8 +133,8 @@ class Links:
         name = causes.named(written)
         if name in self._by_name:
             return self._by_name[name]
-        job = "" if name.startswith("host:") else happened.job
-        return _before(self._symbols.get((job, name), []), happened)
+        registered = self._hosts.get(name)
+        return _before(registered or self._symbols.get((happened.job, name), []), happened)
 
     def chain_of(self, happened: Happened) -> list[Happened]:
         """Return the causes of a fact, the first one first, and the fact itself."""
@@ -147,19 +148,19 @@ class Links:
         """Return the facts that this one caused directly."""
         return self._effects[happened.stored.sequence]
 
-    def followed(self, happened: Happened, depth: int) -> Told:
+    def followed(self, happened: Happened, depth: int) -> Story:
         """Return all that followed from a fact, each below what caused it; MOST_EFFECTS of it."""
-        told: Told = []
+        story: Story = []
         waiting = [(depth, each) for each in reversed(self.effects_of(happened))]
         seen = {happened.stored.sequence}
-        while waiting and len(told) < MOST_EFFECTS:
+        while waiting and len(story) < MOST_EFFECTS:
             at, each = waiting.pop()
             if each.stored.sequence in seen:
                 continue
             seen.add(each.stored.sequence)
-            told.append((at, self.why(each), each))
+            story.append((at, self.why(each), each))
             waiting += [(at + 1, effect) for effect in reversed(self.effects_of(each))]
-        return told
+        return story
 
     def why(self, happened: Happened) -> str:
         """Return how a fact is linked to its cause: by the name of a timer, or by nothing but itself."""

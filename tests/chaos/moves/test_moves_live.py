@@ -22,7 +22,7 @@ from outside import Hand, living, make_clicks, name_of, rover
 from patience import PATIENCE_S, until
 
 from rover_bus.cli.connection import connect, find_stack
-from rover_bus.cli.rollouts import follow_wish
+from rover_bus.cli.rollouts import follow_rollout
 from rover_bus.cli.stack import RunningStack
 from rover_bus.cli.submission import publish
 from rover_bus.events.errors import Refused
@@ -107,7 +107,7 @@ async def move_back_and_forth(stack: RunningStack, job: str, kills: list[str]) -
             sequence = await publish(bus, wish, f"move.{secrets.token_hex(8)}")
             try:
                 done += (
-                    await asyncio.wait_for(follow_wish(bus, job, sequence, lambda _: None), PATIENCE_S)
+                    await asyncio.wait_for(follow_rollout(bus, job, sequence, lambda _: None), PATIENCE_S)
                 ).moves
             except Refused as refused:
                 reasons.append(str(refused))

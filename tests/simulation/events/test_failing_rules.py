@@ -8,7 +8,7 @@ import pytest
 
 from rover_bus.brain import decider as brain_decider
 from rover_bus.brain.service import build_brain
-from rover_bus.cli.views.history import JobView
+from rover_bus.cli.views.history import JobRow
 from rover_bus.events import poison, subjects
 from rover_bus.events.facts import (
     HostRegistered,
@@ -162,7 +162,7 @@ def test_a_rule_of_exactness_that_fails_pauses_the_job_and_a_resume_tries_it_aga
 
     async def scenario(it):
         ended = await lose_a_worker_while(it)
-        view = JobView("j")
+        view = JobRow("j")
         for fact in it.facts(RuleSwitchedOff):
             view.take(fact, 1)
         paused = it.facts(JobPaused)

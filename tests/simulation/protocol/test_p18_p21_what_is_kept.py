@@ -8,7 +8,7 @@ import logging
 import pytest
 
 from rover_bus.brain.service import build_brain
-from rover_bus.cli.views.progress import Progress
+from rover_bus.cli.views.progress import JobProgress
 from rover_bus.events import outbox, places, retention, streams, subjects
 from rover_bus.events.codec import decode
 from rover_bus.events.facts import HostExited, JobFact, JobPauseRequested, JobReported
@@ -347,7 +347,7 @@ def test_so_does_a_command_that_follows_a_job(stage, caplog):
     logging.getLogger("rover").setLevel(logging.WARNING)
 
     async def follow(it):
-        progress = Progress(it.broker.connect("away"), "j")
+        progress = JobProgress(it.broker.connect("away"), "j")
         await progress.follow()
 
         async def seen():

@@ -8,7 +8,7 @@ import pytest
 
 from rover_bus.cli.views.checkpoint_delay import CheckpointDelay
 from rover_bus.cli.views.hindrances import Present, hindrance
-from rover_bus.cli.views.history import JobView
+from rover_bus.cli.views.history import JobRow
 from rover_bus.events.checkpoint_facts import (
     CheckpointFailed,
     CheckpointOpened,
@@ -162,7 +162,7 @@ def test_what_is_missed_is_what_the_job_file_asks_for(spec: Any, good: type[Any]
 
 
 def test_rover_jobs_says_it_while_the_job_trains_and_not_after() -> None:
-    view = JobView("j")
+    view = JobRow("j")
     plan = PlanProposed(job="j", plan=1, workers=1, servers=0, hosts=["h"], masters=["h"])
     for seconds, fact in enumerate([submitted(), plan, opened(1), failed(1, FULL)]):
         view.take(fact, 1 + seconds * 1000)

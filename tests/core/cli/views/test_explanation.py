@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from rover_bus.brain.state import KnownJob, State, Tried
-from rover_bus.cli.commands.explain import tell, tell_supposed
+from rover_bus.cli.commands.explain import explanation_lines, supposition_lines
 from rover_bus.cli.views.explaining import explain_plan, suppose
-from rover_bus.cli.views.explanation import headline, rivals, tell_forecast
+from rover_bus.cli.views.explanation import forecast_text, headline, rivals
 from rover_bus.cli.views.plans import PlanView
 from rover_bus.events import facts
 from rover_bus.events.errors import Refused
@@ -74,14 +74,14 @@ def test_an_explanation_holds_inputs_the_fit_with_its_error_the_front_and_both_f
     assert explained["fit"]["median_error"] == pytest.approx(0.0)
     assert explained["fit"]["ingest_a_worker"] == pytest.approx(1000.0)
     assert [row["workers"] for row in explained["front"]] == [1, 2, 3, 4, 5, 6]
-    text = "\n".join(tell(explained))
+    text = "\n".join(explanation_lines(explained))
     assert "4,000 samples/s (3,800 to 4,200); 3,800 measured (-5 %)" in text
     assert "bound by input: 1,000 samples/s a worker" in text
     assert "kept (gain_confirmed)" in text
 
 
 def test_a_plan_from_before_the_brains_log_is_explained_by_what_it_carries() -> None:
-    text = "\n".join(tell(explain_plan(PlanView(PROPOSED, 1), None, State())))
+    text = "\n".join(explanation_lines(explain_plan(PlanView(PROPOSED, 1), None, State())))
     assert "why not    as it is" in text
     assert "not measured yet" in text
     assert "front" not in text
@@ -99,7 +99,7 @@ def test_what_if_asks_the_planner_on_a_copy_and_names_what_it_would_refuse() -> 
     assert "pinned to 1" in beyond["would_be_refused"]
     assert beyond["never_measured"] == ["servers"]
     assert "beware: servers were never varied" in "\n".join(
-        tell_supposed(beyond | {"job": "a", "brain_log_sequence": 9})
+        supposition_lines(beyond | {"job": "a", "brain_log_sequence": 9})
     )
 
 
@@ -107,24 +107,26 @@ def test_what_if_says_when_a_size_is_far_beyond_what_was_measured() -> None:
     supposed = suppose(known(), cluster(known()), Size(workers=100_000, servers=1))
     assert supposed["far_from_measured"] == ["100,000 workers are far beyond the 3 that were measured"]
     assert "beware: 100,000 workers" in "\n".join(
-        tell_supposed(supposed | {"job": "a", "brain_log_sequence": 9})
+        supposition_lines(supposed | {"job": "a", "brain_log_sequence": 9})
     )
     assert suppose(known(), cluster(known()), Size(workers=6, servers=1))["far_from_measured"] == []
 
 
 def test_a_job_without_a_plan_is_told_what_it_waits_for() -> None:
     left = {"constant": "quota_exceeded", "detail": "1 cores more do not fit the quota of 'ads'"}
-    assert tell({"job": "a", "plan": None, "left_as_it_is": left}) == [
+    assert explanation_lines({"job": "a", "plan": None, "left_as_it_is": left}) == [
         "a has no plan yet",
         "it waits: quota_exceeded (1 cores more do not fit the quota of 'ads')",
     ]
-    assert "rover doctor" in tell({"job": "a", "plan": None, "left_as_it_is": None})[1]
+    assert "rover doctor" in explanation_lines({"job": "a", "plan": None, "left_as_it_is": None})[1]
 
 
 def test_a_persons_plan_says_that_a_person_made_it() -> None:
-    assert "made from  a person's word" in tell(explain_plan(PlanView(PROPOSED, 1), None, State()))
+    assert "made from  a person's word" in explanation_lines(
+        explain_plan(PlanView(PROPOSED, 1), None, State())
+    )
     ours = PROPOSED.replace(brain_term=3, log_sequence=7, members_plan=2)
-    assert "by Brain term 3" in "\n".join(tell(explain_plan(PlanView(ours, 1), None, State())))
+    assert "by Brain term 3" in "\n".join(explanation_lines(explain_plan(PlanView(ours, 1), None, State())))
 
 
 def test_what_if_says_not_enough_rather_than_guess() -> None:
@@ -136,7 +138,7 @@ def test_what_if_says_not_enough_rather_than_guess() -> None:
 
 def test_a_stop_is_foreseen_with_its_interval_or_said_to_be_out_of_reach() -> None:
     def said(**figures: float) -> str:
-        return tell_forecast(facts.JobForecast(job="a", constant="keep", value=0.5, target=0.4, **figures))
+        return forecast_text(facts.JobForecast(job="a", constant="keep", value=0.5, target=0.4, **figures))
 
     assert (
         said(eta_s=90.0, low_90_s=60.0, high_90_s=-1.0) == "loss 0.5 now, 0.4 wanted: in 90 s (60 s to never)"

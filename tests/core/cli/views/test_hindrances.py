@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rover_bus.cli.views.hindrances import Present, hindrance
-from rover_bus.cli.views.history import JobView
+from rover_bus.cli.views.history import JobRow
 from rover_bus.events.facts import JobEnded, PlanProposed, PlanWithheld
 from rover_bus.events.identity import DesiredMember, MasterSeat, Member
 from rover_bus.master.state import Life, State
@@ -14,8 +14,8 @@ ALL = Present(hosts={"g", "h"}, leaders={"j": "m"}, brain=True)
 PLAN = PlanProposed(job="j", plan=1, workers=1, servers=0, hosts=["h", "g"], masters=["h", "g"])
 
 
-def view(*facts: object) -> JobView:
-    told = JobView("j")
+def view(*facts: object) -> JobRow:
+    told = JobRow("j")
     for fact in facts:
         told.take(fact, 1)  # type: ignore[arg-type]
     return told

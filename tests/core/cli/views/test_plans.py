@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rover_bus.cli.trials import trial
-from rover_bus.cli.views.narration import tell
+from rover_bus.cli.views.narration import narrate
 from rover_bus.cli.views.plans import Plans, change_text, size_text
 from rover_bus.events import facts
 from rover_bus.events.errors import InputError, Refused
@@ -71,7 +71,7 @@ def test_a_plan_that_is_kept_says_whether_it_had_to_gain_anything(
     kept = facts.PlanKept(job="a", plan=1, constant=constant, before=20, after=15, predicted=0)
     assert told(plan, kept).find(1).why == why
     words = "was to be measured, and is" if constant == "measured" else "is kept (gain_confirmed)"
-    assert tell(kept) == f"plan 1 {words}: 20 -> 15 samples/s"
+    assert narrate(kept) == f"plan 1 {words}: 20 -> 15 samples/s"
 
 
 def test_what_the_job_holds_is_the_last_plan_that_was_applied_not_the_last_that_was_said() -> None:

@@ -16,7 +16,7 @@ def _counted(reason: str) -> int:
     tally = Tally()
     plan = PlanProposed(job="j", plan=1, workers=1, servers=1, masters=["a", "b"])
     for sequence, fact in enumerate([plan, MembersDisplaced(job="j", host="b", reason=reason)], 1):
-        tally.hear(_happened(fact, sequence))
+        tally.observe(_happened(fact, sequence))
     return tally.masters_lost
 
 

@@ -6,9 +6,9 @@ import pytest
 from told import told as published
 from walked import offenders
 
-from rover_bus.cli.views.history import Happened, JobView, read_happened
-from rover_bus.cli.views.narration import mood, tell
-from rover_bus.cli.views.stories import Links, tell_event, tell_life
+from rover_bus.cli.views.history import Happened, JobRow, read_happened
+from rover_bus.cli.views.narration import mood, narrate
+from rover_bus.cli.views.stories import Links, story_of_event, story_of_member
 from rover_bus.events import facts
 from rover_bus.events.bus import Stored
 from rover_bus.events.codec import encode
@@ -50,7 +50,7 @@ def put(fact: Fact, at: int) -> Stored:
 
 
 def told(event: str) -> list[tuple[int, str]]:
-    return [(depth, each.id) for depth, _, each in tell_event(happened(), event)]
+    return [(depth, each.id) for depth, _, each in story_of_event(happened(), event)]
 
 
 def test_a_loss_is_walked_back_to_the_submission_through_processes_that_name_no_cause() -> None:
@@ -80,10 +80,10 @@ def test_a_timer_is_named_and_what_it_began_with_is_walked_on() -> None:
         facts.MemberLost(job="a", member=WORKER, reason="silent", cause="timer:silence of worker-0.1"),
         facts.MembersDesired(job="a", term=1, plan=2, members=[], cause="lost:worker-0.1"),
     ]
-    walked = tell_event(stored(history), "7")
+    walked = story_of_event(stored(history), "7")
     assert [each.id for _, _, each in walked] == [f"ROVER_FACTS:{at}" for at in (1, 2, 3, 4, 6, 7)]
     assert [why for _, why, _ in walked][-2:] == ["└─ after silence:", "└─"]
-    assert [(why, each.id) for _, why, each in tell_event(stored(history), "5")][1:] == [
+    assert [(why, each.id) for _, why, each in story_of_event(stored(history), "5")][1:] == [
         ("└─ after report:", "ROVER_FACTS:5")
     ]
 
@@ -98,10 +98,10 @@ def test_a_name_means_the_newest_fact_before_the_one_that_uses_it() -> None:
         again,
         settled,
     ]
-    assert [each.id for _, _, each in tell_event(stored(history), "3")] == [
+    assert [each.id for _, _, each in story_of_event(stored(history), "3")] == [
         f"ROVER_FACTS:{at}" for at in (1, 2, 3)
     ]
-    assert [each.id for _, _, each in tell_event(stored(history), "6")] == [
+    assert [each.id for _, _, each in story_of_event(stored(history), "6")] == [
         f"ROVER_FACTS:{at}" for at in (4, 5, 6)
     ]
 
@@ -124,15 +124,15 @@ def test_causes_that_name_each_other_do_not_walk_for_ever() -> None:
         facts.MemberLeft(job="a", member=WORKER, cause="ROVER_FACTS:2"),
         facts.MemberLeft(job="a", member=WORKER, cause="ROVER_FACTS:1"),
     ]
-    assert 2 <= len(tell_event(stored(circle), "1")) <= 4
+    assert 2 <= len(story_of_event(stored(circle), "1")) <= 4
 
 
 def test_the_life_of_a_member_is_every_fact_that_names_it() -> None:
-    assert [each.id for _, _, each in tell_life(happened(), "a", "worker-0", 0)] == [
+    assert [each.id for _, _, each in story_of_member(happened(), "a", "worker-0", 0)] == [
         f"ROVER_FACTS:{at}" for at in (3, 4, 5, 6)
     ]
     with pytest.raises(InputError, match="nothing is known of worker-0"):
-        tell_life(happened(), "a", "worker-0", 2)
+        story_of_member(happened(), "a", "worker-0", 2)
 
 
 def test_an_unknown_event_says_what_one_may_name() -> None:
@@ -142,9 +142,9 @@ def test_an_unknown_event_says_what_one_may_name() -> None:
 
 def test_every_fact_has_a_line_of_its_own() -> None:
     for fact in HISTORY:
-        assert tell(fact)
-        assert tell(fact) != fact.kind()
-        assert "\n" not in tell(fact)
+        assert narrate(fact)
+        assert narrate(fact) != fact.kind()
+        assert "\n" not in narrate(fact)
         assert mood(fact) in ("green", "red", "dim", "")
 
 
@@ -155,7 +155,7 @@ def test_foreign_bytes_among_facts_are_shown_as_unreadable() -> None:
 
 
 def test_a_job_is_what_its_facts_say() -> None:
-    view = JobView("a")
+    view = JobRow("a")
     for at, fact in enumerate(HISTORY):
         if isinstance(fact, facts.JobFact):
             view.take(fact, 100 + at)
