@@ -29,6 +29,7 @@ from rover_bus.events.codec import decode, encode
 from rover_bus.events.errors import BusError
 from rover_bus.events.facts import EpochOpened, JobSubmitted, PlanProposed
 from rover_bus.events.identity import Member
+from rover_bus.events.inputs import Observed, Requested, Ticked, TookOver
 from rover_bus.events.job import Dataset, DataSpec, JobSpec, LeaseSpec
 from rover_bus.events.journal import Journal
 from rover_bus.events.log import Committed, Granted, LogBatch
@@ -43,9 +44,8 @@ from rover_bus.events.requests import (
     RegisterRequest,
 )
 from rover_bus.events.streams import LOG
-from rover_bus.master.decider import Decider
+from rover_bus.master.decider import MasterDecider
 from rover_bus.master.evolution import evolve
-from rover_bus.master.inputs import Asked, Noticed, Ticked, TookOver
 from rover_bus.master.ledger import Ledger
 from rover_bus.master.state import State
 
@@ -335,7 +335,7 @@ def fill(outstanding: int, leases: int = 1_000_000) -> Ledger:
 
 def waiting_alone(workers: int, requests: int = 20_000) -> float:
     """CPU microseconds of the decider a request that gets nothing; a tick a quarter of a second of requests, as a master has it."""
-    decider, now, member = Decider("j"), 0.0, Member("worker", 0, 1)
+    decider, now, member = MasterDecider("j"), 0.0, Member("worker", 0, 1)
     spec = JobSpec(
         name="j",
         program=["true"],
@@ -343,22 +343,22 @@ def waiting_alone(workers: int, requests: int = 20_000) -> float:
         leases=LeaseSpec(max_batches=1),
     )
     decider.decide(TookOver("m", 1), now)
-    decider.decide(Noticed(JobSubmitted(job="j", spec=spec, uid="0123456789ab"), "F:1"), now)
+    decider.decide(Observed(JobSubmitted(job="j", spec=spec, uid="0123456789ab"), "F:1"), now)
     decider.decide(
-        Noticed(PlanProposed(job="j", plan=1, workers=workers, servers=0, hosts=["h"]), "F:2"), now
+        Observed(PlanProposed(job="j", plan=1, workers=workers, servers=0, hosts=["h"]), "F:2"), now
     )
     for index in range(workers):
         member = Member("worker", index, 1)
-        decider.decide(Asked(JoinRequest(member=member, nonce=f"n{index}")), now)
+        decider.decide(Requested(JoinRequest(member=member, nonce=f"n{index}")), now)
     who: dict[str, Any] = {"history": decider.history}
     data = Dataset(records=workers // 2 * BATCH, batch_size=BATCH)
-    decider.decide(Asked(RegisterRequest(member=member, dataset=data, **who)), now)
+    decider.decide(Requested(RegisterRequest(member=member, dataset=data, **who)), now)
     rate = 0.1
     for index in range(workers // 2):
         request = LeaseRequest(member=Member("worker", index, 1), request=1, rate=rate, **who)
-        decider.decide(Asked(request), now)
+        decider.decide(Requested(request), now)
     idle = [
-        Asked(LeaseRequest(member=Member("worker", index, 1), request=1, rate=rate, **who))
+        Requested(LeaseRequest(member=Member("worker", index, 1), request=1, rate=rate, **who))
         for index in range(workers // 2, workers)
     ]
     a_tick = max(len(idle) // 4, 1)  # each asks once a second

@@ -15,6 +15,7 @@ from rover_bus.events.batch import Published
 from rover_bus.events.codec import encode
 from rover_bus.events.facts import JobReported
 from rover_bus.events.identity import Member
+from rover_bus.events.inputs import Observed, Requested, TookOver
 from rover_bus.events.job import Dataset
 from rover_bus.events.journal import Journal, snapshot_chunks
 from rover_bus.events.log import LogBatch, Record
@@ -30,8 +31,8 @@ from rover_bus.events.requests import (
     RegisterRequest,
 )
 from rover_bus.events.streams import FACTS, LOG
-from rover_bus.master.inputs import Asked, Noticed, TookOver
-from rover_bus.master.service import ServedDecider, wiring
+from rover_bus.master.decider import MasterDecider
+from rover_bus.master.service import wiring
 
 HOLDER, WANTED = "past", 16
 WORKERS_A_BATCH = 2  # whose requests meet in one group commit
@@ -43,7 +44,7 @@ class Past:
 
     def __init__(self, bus: NatsBus, job: str, workers: int, dataset: Dataset) -> None:
         self.bus, self.job, self.dataset = bus, job, dataset
-        self.decider, self.now = ServedDecider(job), 0.0
+        self.decider, self.now = MasterDecider(job), 0.0
         self.journal = Journal(
             bus, subjects.job_log(job), job, HOLDER, LogBatch, lambda: time.time_ns() // 1_000_000
         )
@@ -73,14 +74,14 @@ class Past:
         self.journal.term = 1
         self.ask(TookOver(HOLDER, 1, 0, False))
         for each in stored:
-            self.ask(Noticed(read_fact(each), f"{FACTS}:{each.sequence}"))
+            self.ask(Observed(read_fact(each), f"{FACTS}:{each.sequence}"))
         self.journal.inputs = {FACTS: stored[-1].sequence}
         for index, member in enumerate(self._members):
-            joined = self.ask(Asked(JoinRequest(member=member, nonce=f"takeover-{index}")))
+            joined = self.ask(Requested(JoinRequest(member=member, nonce=f"takeover-{index}")))
             assert isinstance(joined, JoinReply), joined
             self.history = joined.history
         first = self._members[0]
-        self.ask(Asked(RegisterRequest(member=first, history=self.history, dataset=self.dataset)))
+        self.ask(Requested(RegisterRequest(member=first, history=self.history, dataset=self.dataset)))
         await self.append()
 
     async def lease(self) -> int:
@@ -97,7 +98,7 @@ class Past:
                 wanted=WANTED,
                 progress=self._progress[index],
             )
-            reply = self.ask(Asked(request))
+            reply = self.ask(Requested(request))
             assert isinstance(reply, LeaseReply), reply
             ends = [first + count for first, count in zip(reply.firsts, reply.counts, strict=True)]
             self._progress[index] = Progress(tokens=reply.tokens, uptos=ends)

@@ -8,7 +8,7 @@ its target, and at last a wish for another size, which must pass capacity, quota
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping
-from typing import Any, Self, get_args
+from typing import Any, Self, assert_never, get_args
 
 import msgspec
 
@@ -69,33 +69,26 @@ from rover_bus.events.facts import (
     Size,
     SlotsMoveRequested,
 )
+from rover_bus.events.inputs import (
+    BusLost,
+    BusRegained,
+    Input,
+    Observed,
+    Requested,
+    Sampled,
+    Ticked,
+    TookOver,
+)
 from rover_bus.events.job import PlanMode
 from rover_bus.events.log import Record
 from rover_bus.events.outbox import Outgoing
 from rover_bus.events.poison import apart
-from rover_bus.events.profiles import HostProfile, Profile, ServerProfile, WorkerProfile
+from rover_bus.events.profiles import AnyProfile, HostProfile, ServerProfile, WorkerProfile
 
 Steps = Generator[Record, None, None]
 NEVER_SETTLED_WINDOWS = 15.0  # a change that is not live after so long is taken back,
 STARTS_LONGER = 5.0  # nor in so many times what members of this job took to arrive: of pods one in a hundred takes that long
 NO_QUOTAS: Mapping[str, Budget] = {}
-NO_RULES: Mapping[str, str] = {}
-
-
-class Ticked(msgspec.Struct, frozen=True):
-    """Time has passed."""
-
-
-class BusRegained(msgspec.Struct, frozen=True):
-    """Samples may come again."""
-
-
-class BrainTookOver(msgspec.Struct, frozen=True):
-    """This Brain leads from now on. `failing`: rules to switch off, and why."""
-
-    began: BrainTermBegun
-    failing: dict[str, str] = {}
-    release: str = ""
 
 
 # Reasons that pass by themselves: not worth a record a window.
@@ -135,7 +128,7 @@ class BrainDecider:
         """Apply one record of the Brain's log."""
         evolve(self.state, record)
 
-    def decide(self, input: Any, now: float) -> Decision:
+    def decide(self, input: Input, now: float) -> Decision[Record]:
         """Decide one input; the records are already evolved."""
         records: list[Record] = []
         steps = self._steps(input, now)
@@ -147,27 +140,43 @@ class BrainDecider:
                 steps.throw(error)
         return Decision(records)
 
-    def _steps(self, input: Any, now: float) -> Steps:
+    def _steps(self, input: Input, now: float) -> Steps:
         match input:
-            case BrainTookOver(began=began):
+            case TookOver():
                 self.watch = Watch()
-                yield began
+                yield self._begin_term(input)
                 yield from self._switch_rules(input)
-            case (Fact() as fact, str(cause)):
+            case Observed(fact, cause):
                 yield from self._notice(fact, cause, now)
                 yield from self._start_waiting_jobs()
-            case Profile():
-                yield from self._hear(input, now)
+            case Sampled(sample):
+                yield from self._hear(sample, now)
             case Ticked():
                 yield from self._look(now)
+            case BusLost():
+                self.watch.lose_bus()
             case BusRegained():
                 self.watch.regain_bus(now)
+            case Requested():
+                pass  # the Brain serves no requests
             case _:
-                pass  # the others do not matter here
+                assert_never(input)
+
+    def _begin_term(self, input: TookOver) -> BrainTermBegun:
+        history = self.state.history if self.state.history and not input.log_lost else self._new_history
+        mode, quotas = self._started_with
+        return BrainTermBegun(
+            term=input.term,
+            holder=input.holder,
+            history=history,
+            resumed_from=input.log_sequence,
+            mode=mode,
+            quotas=quotas,
+        )
 
     # -- what is heard -------------------------------------------------------------------------------------------------
 
-    def _hear(self, sample: Profile, now: float) -> Steps:
+    def _hear(self, sample: AnyProfile, now: float) -> Steps:
         if isinstance(sample, WorkerProfile) and sample.job in self.state.jobs:
             self.watch.hear(sample, now)
         elif isinstance(sample, ServerProfile):
@@ -284,7 +293,7 @@ class BrainDecider:
             return
         yield from apart(named, steps)
 
-    def _switch_rules(self, input: BrainTookOver) -> Steps:
+    def _switch_rules(self, input: TookOver) -> Steps:
         """Switch off what has failed, and on again what failed under another release."""
         state, release, jobs = self.state, input.release, list(self.state.jobs)
         for rule, off in list(state.rules_off.items()):
@@ -471,55 +480,6 @@ class BrainDecider:
 
     def standing(self) -> list[Outgoing]:
         return []
-
-    # -- the shell's words ---------------------------------------------------------------------------------------------
-
-    def took_over(
-        self,
-        holder: str,
-        term: int,
-        replayed_records: int,
-        log_lost: bool,
-        log_sequence: int,
-        failing: Mapping[str, str] = NO_RULES,
-        release: str = "",
-    ) -> BrainTookOver:
-        history = self.state.history if self.state.history and not log_lost else self._new_history
-        mode, quotas = self._started_with
-        began = BrainTermBegun(
-            term=term,
-            holder=holder,
-            history=history,
-            resumed_from=log_sequence,
-            mode=mode,
-            quotas=quotas,
-        )
-        return BrainTookOver(began, dict(failing), release)
-
-    def noticed(self, fact: Fact, cause: str) -> tuple[Fact, str]:
-        return fact, cause
-
-    def sampled(self, sample: Any) -> Any:
-        return sample
-
-    def ticked(self) -> Ticked:
-        return Ticked()
-
-    def bus_lost(self) -> None:
-        self.watch.lose_bus()
-
-    def bus_regained(self) -> BusRegained:
-        """Facts are followed from where they were left; samples that were lost say nothing of their hosts."""
-        return BusRegained()
-
-    def asked(self, message: Any) -> Any:
-        raise NotImplementedError("the Brain serves no requests yet")
-
-    def name_of(self, asked: Any) -> str:
-        raise NotImplementedError("the Brain serves no requests yet")
-
-    def refuse(self, code: str, text: str) -> Any:
-        raise NotImplementedError("the Brain serves no requests yet")
 
 
 def _is_news(known: KnownJob, wish: Wish) -> bool:

@@ -1,99 +1,99 @@
-"""What a service brings to the shared shell: its decider, and what it serves and follows.
+"""The one dialect of decider: inputs in, effects out, no await, no clock, no id made. And what the shared shell needs beside it.
 
-Implemented by the master's and the Brain's deciders, declared in their `service.py`; used by shell.py. Apart, because
-whoever writes a decider reads this page and not the shell's.
+`Decider` is what every decider of the package is: the master's and the Brain's (below as `LogDecider`, run by shell.py), the node
+daemon's and the persister's (run by their own shells, because no log rebuilds them). Apart, because the author of a decider reads
+this page and not a shell's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
 
 from rover_bus import __version__
+from rover_bus.events import inputs
 from rover_bus.events.bus import Message
-from rover_bus.events.facts import Fact, Position
-from rover_bus.events.log import Record
+from rover_bus.events.fact import Fact, Position, Record
 from rover_bus.events.outbox import Outgoing
+from rover_bus.events.requests import AnyRequest, Reply
 from rover_bus.events.streams import KEEP_LOG, KeepLog
+
+State = TypeVar("State", covariant=True)
+Input = TypeVar("Input", contravariant=True)
+Effect = TypeVar("Effect", covariant=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """No reply yet: the shell keeps whom to answer under `key`, until a decision releases it or the lead ends."""
+    """No reply yet: the shell keeps the request under `key`, until a decision releases it or the lead ends."""
 
     key: Hashable
 
 
-class Decision(NamedTuple):
-    """What came of one input: records, already evolved; its reply, a Hold, or None when no answer is wanted.
+class Decision(NamedTuple, Generic[Effect]):
+    """What came of one input: effects in order, and what is answered.
 
-    `released`: replies to requests that were held, by key; None for one that is waited for no more.
+    `reply`: of the input's own request, a Hold, or None when no answer is wanted. `released`: replies to requests that were held,
+    by key; None for one whose asker waits no more.
     """
 
-    records: list[Record]
-    reply: Any = None
-    released: Sequence[tuple[Hashable, Any]] = ()
+    effects: Sequence[Effect]
+    reply: Reply | Hold | None = None
+    released: Sequence[tuple[Hashable, Reply | None]] = ()
 
 
-class Deciding(Protocol):
-    """A decider as the shell sees it. Inputs are the decider's own types; the shell passes them through."""
+class Decider(Protocol[State, Input, Effect]):
+    """A pure function of everything that was put in, in order. Live, in replay, in the simulator and in what-if it is the same."""
 
     @property
-    def history(self) -> int: ...
+    def state(self) -> State:
+        """What is known. Only `evolve` changes it."""
 
-    def anew(self) -> Deciding:
+    def decide(self, input: Input, now: float) -> Decision[Effect]:
+        """Decide one input. `now`: seconds of one monotonic clock."""
+
+
+class LogDecider(Decider[State, inputs.Input, Record], Protocol[State]):
+    """A decider whose effects are records, and whose state its log rebuilds. `decide` has evolved the records that it returns."""
+
+    @property
+    def history(self) -> int:
+        """Part of every id, drawn once a log and anew after a restore from a backup (P21)."""
+
+    def anew(self) -> Self:
         """Return a decider of this kind that knows nothing: it replays the log beside this one."""
 
-    def evolve(self, record: Record) -> None: ...
+    def evolve(self, record: Record) -> None:
+        """Apply one record: the same function live and in replay. Raises ValueError or LookupError where it does not fit."""
 
-    def decide(self, input: Any, now: float) -> Decision: ...
+    def dump(self) -> bytes:
+        """Return the state as a snapshot holds it."""
 
-    def dump(self) -> bytes: ...
-
-    def restore(self, body: bytes) -> None: ...
+    def restore(self, body: bytes) -> None:
+        """Replace the state by a snapshot's."""
 
     def outgoing(self, record: Record, position: Position, term: int) -> list[Outgoing]:
-        """What leaves because of a record: facts and bucket values."""
+        """Return what leaves because of a record that was just evolved: facts and bucket values (P18)."""
 
     def position_of(self, fact: Fact) -> Position | None:
-        """Where in this log a published fact came from, None when it came from elsewhere."""
+        """Return where in this log a published fact came from, None when it came from elsewhere."""
 
     def standing(self) -> list[Outgoing]:
-        """Absolute values that a new leader writes again."""
+        """Return the absolute values that a new leader writes again."""
 
-    # inputs the shell makes itself
-    def took_over(
-        self,
-        holder: str,
-        term: int,
-        replayed_records: int,
-        log_lost: bool,
-        log_sequence: int,
-        failing: Mapping[str, str],
-        release: str,
-    ) -> Any:
-        """`failing`: rules to switch off, and why: each has ended three incarnations of this release (poison.py)."""
 
-    def ticked(self) -> Any: ...
+class Serving(Protocol):
+    """How a service reads requests, names them and refuses them."""
 
-    def bus_lost(self) -> Any: ...
+    def read(self, message: Message) -> AnyRequest:
+        """Decode a request by its method. Raises BadMessage."""
 
-    def bus_regained(self) -> Any: ...
-
-    def noticed(self, fact: Fact, cause: str) -> Any: ...
-
-    def sampled(self, sample: Any) -> Any:
-        """A sample that was heard. Asked only of those that listen to samples."""
-
-    def asked(self, message: Message) -> Any:
-        """Turn a request's bytes into an input. Raises BadMessage."""
-
-    def name_of(self, asked: Any) -> str:
+    def name_of(self, request: AnyRequest) -> str:
         """Name a request as its refusals do: its method and the member that asks."""
 
-    def refuse(self, code: str, text: str) -> Any:
-        """A typed refusal for bytes that are no request."""
+    def refuse(self, code: str, text: str) -> Reply:
+        """Return a typed refusal."""
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
+from typing import Any
 
 from rover_bus.events.batch import Published
 from rover_bus.events.bus import Bus
-from rover_bus.events.deciding import Deciding, Wiring
+from rover_bus.events.deciding import LogDecider, Wiring
 from rover_bus.events.journal import Journal
 from rover_bus.events.looks import first_stored, open_read
 from rover_bus.events.outbox import FactOut
@@ -21,7 +22,7 @@ from rover_bus.events.streams import LOG
 class Moments:
     """The kept part of one log. `anew` makes a decider of its kind that knows nothing."""
 
-    def __init__(self, bus: Bus, wiring: Wiring, anew: Callable[[], Deciding]) -> None:
+    def __init__(self, bus: Bus, wiring: Wiring, anew: Callable[[], LogDecider[Any]]) -> None:
         self._bus, self._wiring, self._anew = bus, wiring, anew
 
     async def facts_after(self, left: Published, until: int) -> AsyncGenerator[FactOut, None]:

@@ -73,4 +73,5 @@ class HostProfile(Profile, frozen=True, kw_only=True, tag="profile.host.v1"):
     processes: list[ProcessSample] = []
 
 
+AnyProfile = WorkerProfile | ServerProfile | HostProfile
 PROFILES: tuple[type[Profile], ...] = (WorkerProfile, ServerProfile, HostProfile)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Hashable, Sequence
+from functools import partial
 from typing import Any
 
 from rover_bus.events import places, poison
@@ -18,9 +19,19 @@ from rover_bus.events.batch import Published
 from rover_bus.events.bus import Bus, ConnectionState, Message, Stored, Subscription
 from rover_bus.events.codec import check_input, decode_any, encode
 from rover_bus.events.consumed import Heard, consumed_of_what_is_there, newest_since, where_facts_begin
-from rover_bus.events.deciding import Deciding, Hold, Wiring
+from rover_bus.events.deciding import Hold, LogDecider, Serving, Wiring
 from rover_bus.events.errors import BusError, RoverError, WrongSequence
 from rover_bus.events.fact import Caused, JobFact, Record
+from rover_bus.events.inputs import (
+    BusLost,
+    BusRegained,
+    Input,
+    Observed,
+    Requested,
+    Sampled,
+    Ticked,
+    TookOver,
+)
 from rover_bus.events.journal import ChainBroken, Journal, LogDamaged, snapshot_chunks
 from rover_bus.events.leadership import Deposed, Leadership
 from rover_bus.events.log import SnapshotChunk
@@ -28,6 +39,7 @@ from rover_bus.events.logs import get_logger
 from rover_bus.events.moments import Moments
 from rover_bus.events.outbox import FactOut, Outbox, Outgoing, Ready
 from rover_bus.events.poison import Cause, Failure
+from rover_bus.events.profiles import AnyProfile
 from rover_bus.events.published import newest_published
 from rover_bus.events.reading import read_fact
 from rover_bus.events.retention import Retention
@@ -52,8 +64,9 @@ class Shell:
     def __init__(
         self,
         bus: Bus,
-        decider: Deciding,
+        decider: LogDecider[Any],
         wiring: Wiring,
+        serving: Serving | None = None,
         *,
         holder: str,
         clock: Callable[[], float],
@@ -61,6 +74,7 @@ class Shell:
         leader_ttl_s: float = 1.0,
     ) -> None:
         self.bus, self.decider, self.wiring, self.clock = bus, decider, wiring, clock
+        self.serving = serving
         self.holder = holder
         self.journal = self.journal_type(
             bus, wiring.log_subject, wiring.job, holder, wiring.batch_type, wall_ms
@@ -166,9 +180,8 @@ class Shell:
             self.journal.term = max(self.journal.term, left.term) + 1  # never one that somebody has heard of
             self.journal.number = 0
             failing = poison.failing_rules(self.journal.failed, self.wiring.release)
-            took_over = self.decider.took_over(
-                self.holder, self.journal.term, replayed, lost, sequence, failing, self.wiring.release
-            )
+            term, release = self.journal.term, self.wiring.release
+            took_over = TookOver(self.holder, term, replayed, lost, sequence, failing, release)
             records = await self._decide_take_over(took_over)
             for rule in failing:  # the records hold them from here on
                 self.journal.failed = poison.without(self.journal.failed, Cause("rule", rule))
@@ -187,10 +200,10 @@ class Shell:
             self._release(records)
             return
 
-    async def _decide_take_over(self, took_over: Any) -> list[Record]:
+    async def _decide_take_over(self, took_over: TookOver) -> Sequence[Record]:
         """Decide what a new leader does first; what makes that impossible is charged like everything else."""
         try:
-            records = self.decider.decide(took_over, self.clock()).records
+            records = self.decider.decide(took_over, self.clock()).effects
             self._try_to_write(records)
         except Exception as error:
             self.journal.failed = poison.charge(
@@ -245,8 +258,9 @@ class Shell:
             self._begun_at = await self._insist(lambda: where_facts_begin(self.bus, self.wiring.begins))
         term = self.journal.term
         self.outbox.history = self.journal.history
-        endpoints = dict.fromkeys(self.wiring.endpoints(term), self._on_request)
-        if endpoints:
+        if self.serving is not None:
+            on_request = partial(self._on_request, self.serving)
+            endpoints = dict.fromkeys(self.wiring.endpoints(term), on_request)
             metadata = {**self.wiring.metadata, "term": str(term), "holder": self.holder}
             self._subscriptions.append(
                 await self._insist(lambda: self.bus.serve(self.wiring.service, endpoints, metadata=metadata))
@@ -319,7 +333,7 @@ class Shell:
 
     # -- inputs ----------------------------------------------------------------------------------------------------------
 
-    def submit(self, input: Any, respond: Respond | None = None, cause: Cause = TICK) -> None:
+    def submit(self, input: Input, respond: Respond | None = None, cause: Cause = TICK) -> None:
         """Decide one input now; its records join the pending batch, its reply waits for them.
 
         A decider that raises has evolved what no log will hold: nothing is decided on that state any more, it is built anew.
@@ -388,21 +402,21 @@ class Shell:
             )
         return known
 
-    def _on_request(self, message: Message) -> None:
+    def _on_request(self, serving: Serving, message: Message) -> None:
         respond = message.respond or _drop
         try:
             check_input(message.body, "a request", self.bus.max_payload_bytes)
-            asked = self.decider.asked(message)
+            request = serving.read(message)
         except RoverError as error:
             self.bad_messages += 1
-            respond(encode(self.decider.refuse(error.code, str(error))))
+            respond(encode(serving.refuse(error.code, str(error))))
             return
-        cause = Cause("request", self.decider.name_of(asked))
+        cause = Cause("request", serving.name_of(request))
         if known := self._is_left_out(cause):
             text = f"{cause.name} ended {known.lives} masters in a row ({known.why}): it is not decided on by this release any more"
-            respond(encode(self.decider.refuse(POISONED, text)))
+            respond(encode(serving.refuse(POISONED, text)))
             return
-        self.submit(asked, respond, cause)
+        self.submit(Requested(request), respond, cause)
 
     def _on_fact(self, stored: Stored) -> None:
         if self._broken.done() or stored.sequence <= self._consumed.get(FACTS, 0):
@@ -420,7 +434,7 @@ class Shell:
             self.bad_messages += 1
             log.warning("fact skipped", sequence=stored.sequence, why=str(error))
             return
-        self.submit(self.decider.noticed(fact, f"{FACTS}:{stored.sequence}"), cause=poison.of_fact(stored))
+        self.submit(Observed(fact, f"{FACTS}:{stored.sequence}"), cause=poison.of_fact(stored))
 
     def _on_sample(self, stored: Stored) -> None:
         cause = Cause("sample", stored.subject)
@@ -429,10 +443,11 @@ class Shell:
         except RoverError:
             self.bad_messages += 1
             return
-        if poison.is_left_out(self.journal.failed, cause, self.wiring.release):
+        left_out = poison.is_left_out(self.journal.failed, cause, self.wiring.release)
+        if left_out or not isinstance(sample, AnyProfile):
             self.bad_messages += 1
         else:
-            self.submit(self.decider.sampled(sample), cause=cause)
+            self.submit(Sampled(sample), cause=cause)
 
     def _on_connection(self, state: ConnectionState) -> None:
         if not self.leading:
@@ -444,7 +459,7 @@ class Shell:
         if not lost:
             self.outbox.doubt()
             self._returned.set()
-        self.submit(self.decider.bus_lost() if lost else self.decider.bus_regained())
+        self.submit(BusLost() if lost else BusRegained())
 
     async def _look_back_for_ever(self) -> None:
         """The broker is back: does it still have what it acknowledged? If not, what we know is void, also if we never append again.
@@ -475,7 +490,7 @@ class Shell:
         while True:
             await asyncio.sleep(self.wiring.tick_s)
             unanswered = self._look_at_the_lead(unanswered)
-            self.submit(self.decider.ticked())
+            self.submit(Ticked())
             if self.journal.batches_since_snapshot >= self.wiring.snapshot_every_batches:
                 self._take_snapshot()
 
@@ -483,7 +498,7 @@ class Shell:
         """Whether renewals of the lead go unanswered: a broker hangs long before its connections end, and nobody is heard (P19)."""
         now_unanswered = self.clock() >= self.leadership.leads_until
         if now_unanswered != unanswered:
-            self.submit(self.decider.bus_lost() if now_unanswered else self.decider.bus_regained())
+            self.submit(BusLost() if now_unanswered else BusRegained())
         return now_unanswered
 
     def _take_snapshot(self) -> None:

@@ -1,6 +1,6 @@
 """The master's decider: `decide(state, input, now)` yields records and returns a reply; `evolve` applies each record at once.
 
-Fed by the shell (service.py) and by the simulation, through inputs.py. A decision is a generator: every record that it yields has
+Fed by the shell, through events/inputs.py. A decision is a generator: every record that it yields has
 been evolved before it goes on, so that consequences (an epoch closes, a member is replaced) are decided on the true state.
 It has no await, no clock, no random and makes no id. What is never logged (who was heard when) lives in `watch`.
 """
@@ -8,7 +8,7 @@ It has no await, no clock, no random and makes no id. What is never logged (who 
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import Self
+from typing import Self, assert_never
 
 from rover_bus.events import causes
 from rover_bus.events.deciding import Decision, Hold
@@ -23,6 +23,16 @@ from rover_bus.events.facts import (
     SlotsMoveRequested,
 )
 from rover_bus.events.identity import Member
+from rover_bus.events.inputs import (
+    BusLost,
+    BusRegained,
+    Input,
+    Observed,
+    Requested,
+    Sampled,
+    Ticked,
+    TookOver,
+)
 from rover_bus.events.log import Record
 from rover_bus.events.outbox import Outgoing
 from rover_bus.events.requests import (
@@ -69,7 +79,6 @@ from rover_bus.master.guarding import (
     guard,
     switch_rules,
 )
-from rover_bus.master.inputs import Asked, BusLost, BusRegained, Input, Noticed, Ticked, TookOver
 from rover_bus.master.rollout import Patience, Telemetry
 from rover_bus.master.state import Rollout, State
 from rover_bus.master.waiting import Waiting
@@ -78,7 +87,7 @@ from rover_bus.master.watch import Watch
 Steps = Generator[Record, None, Reply | Hold | None]
 
 
-class Decider:
+class MasterDecider:
     """One job's deciding, and the state it decides on."""
 
     def __init__(self, job: str) -> None:
@@ -129,7 +138,7 @@ class Decider:
         if self.state.spec is not None:
             self.watch.interval_s = self.state.spec.leases.heartbeat_s
 
-    def decide(self, input: Input, now: float) -> Decision:
+    def decide(self, input: Input, now: float) -> Decision[Record]:
         """Decide one input, and on every held request that it changes something for."""
         records: list[Record] = []
         self._released = []
@@ -181,11 +190,11 @@ class Decider:
 
     def _steps(self, input: Input, now: float) -> Steps:
         match input:
-            case Noticed(SlotsMoveRequested() as wish, cause):
+            case Observed(SlotsMoveRequested() as wish, cause):
                 return rollout.request_move(self.state, wish, self.telemetry, cause)
-            case Asked(request):
+            case Requested(request):
                 return self._answer(request, now)
-            case Noticed(fact, cause):
+            case Observed(fact, cause):
                 return noticing.notice(self.state, fact, cause)
             case Ticked():
                 return self._tick(now)
@@ -195,6 +204,10 @@ class Decider:
                 self.watch.lose_bus(now)
             case BusRegained():
                 self.watch.regain_bus(now)
+            case Sampled():
+                pass  # a master follows no samples
+            case _:
+                assert_never(input)
         return _nothing()
 
     def _answer(self, request: AnyRequest, now: float) -> Steps:

@@ -113,12 +113,12 @@ def request_move(state: State, fact: SlotsMoveRequested, telemetry: Telemetry, c
     yield _opened(
         state,
         goal,
-        Asked(fact.reason or ("hot slots" if fact.hot else "asked"), fact.by),
+        Origin(fact.reason or ("hot slots" if fact.hot else "asked"), fact.by),
         cause,
     )
 
 
-class Asked(NamedTuple):
+class Origin(NamedTuple):
     """What a rollout is for, by whom, by which plan (0: none), and how often it was begun before."""
 
     reason: str
@@ -130,7 +130,7 @@ class Asked(NamedTuple):
 def _opened(
     state: State,
     goal: list[int],
-    asked: Asked,
+    asked: Origin,
     cause: str,
     joins: Sequence[int] = (),
     drops: Sequence[int] = (),
@@ -203,7 +203,7 @@ def _leave_host(state: State, fact: SlotsMoveRequested, cause: str) -> Consequen
     instead = dict(zip([d.member.index for d in there], joins, strict=True))
     goal = [instead.get(index, index) for index in slots.expand(state.routing.owners)]
     yield record
-    asked = Asked(fact.reason or f"off host {fact.host}", fact.by)
+    asked = Origin(fact.reason or f"off host {fact.host}", fact.by)
     yield _opened(state, goal, asked, cause, joins, sorted(instead))
 
 
@@ -226,7 +226,7 @@ def follow_plan(state: State, before: list[int], proposal: PlanProposed, cause: 
         return
     kept = [index for index in before if index not in drops]
     goal = slots.even_out(slots.expand(state.routing.owners), [*kept, *joins])
-    yield _opened(state, goal, Asked(proposal.reason, proposal.by, proposal.plan), cause, joins, drops)
+    yield _opened(state, goal, Origin(proposal.reason, proposal.by, proposal.plan), cause, joins, drops)
 
 
 # -- what follows ------------------------------------------------------------------------------------------------------
@@ -283,7 +283,7 @@ def _resume(state: State, cause: str) -> Consequences:
 def _begin_again(state: State, wish: Rollout, cause: str) -> Consequences:
     present = present_servers(state)
     drops = [index for index in wish.drops if index in present]
-    asked = Asked(wish.reason, wish.by, wish.proposal, wish.again + 1)
+    asked = Origin(wish.reason, wish.by, wish.proposal, wish.again + 1)
     yield _opened(state, slots.expand(wish.goal), asked, cause, wish.joins, drops)
 
 

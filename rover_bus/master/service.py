@@ -2,67 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from rover_bus.events import subjects
 from rover_bus.events.bus import Bus, Message
 from rover_bus.events.codec import decode
 from rover_bus.events.deciding import Wiring
 from rover_bus.events.errors import BadMessage
-from rover_bus.events.facts import Fact
 from rover_bus.events.log import LogBatch
-from rover_bus.events.requests import METHOD_OF, METHODS, RefusedReply
+from rover_bus.events.requests import METHOD_OF, METHODS, AnyRequest, RefusedReply
 from rover_bus.events.shell import Shell
 from rover_bus.events.streams import KEEP_LOG, KeepLog
-from rover_bus.master.decider import Decider
+from rover_bus.master.decider import MasterDecider
 from rover_bus.master.fences import refusal
-from rover_bus.master.inputs import Asked, BusLost, BusRegained, Noticed, Ticked, TookOver
 
 
-class ServedDecider(Decider):
-    """The decider with the words that the shell speaks."""
+class Requests:
+    """How a master reads requests, names them and refuses them."""
 
-    def took_over(
-        self,
-        holder: str,
-        term: int,
-        replayed_records: int,
-        log_lost: bool,
-        log_sequence: int,
-        failing: Mapping[str, str],
-        release: str,
-    ) -> TookOver:
-        return TookOver(holder, term, replayed_records, log_lost, failing, release)
+    def __init__(self, decider: MasterDecider) -> None:
+        self._decider = decider
 
-    def ticked(self) -> Ticked:
-        return Ticked()
-
-    def bus_lost(self) -> BusLost:
-        return BusLost()
-
-    def bus_regained(self) -> BusRegained:
-        return BusRegained()
-
-    def noticed(self, fact: Fact, cause: str) -> Noticed:
-        return Noticed(fact, cause)
-
-    def sampled(self, sample: object) -> Ticked:
-        """A master listens to no samples."""
-        return Ticked()
-
-    def asked(self, message: Message) -> Asked:
+    def read(self, message: Message) -> AnyRequest:
         """Decode a request by its method; raises BadMessage for anything else."""
         parsed = subjects.parse(message.subject)
         method = METHODS.get(parsed.kind) if parsed is not None else None
         if method is None:
             raise BadMessage(f"no method {message.subject!r}")
-        return Asked(decode(message.body, method))
+        return decode(message.body, method)
 
-    def name_of(self, asked: Asked) -> str:
-        return f"{METHOD_OF[type(asked.request)]} of {asked.request.member}"
+    def name_of(self, request: AnyRequest) -> str:
+        return f"{METHOD_OF[type(request)]} of {request.member}"
 
     def refuse(self, code: str, text: str) -> RefusedReply:
-        return refusal(self.state, code, text)
+        return refusal(self._decider.state, code, text)
 
 
 def wiring(
@@ -121,9 +94,9 @@ def build_master(
     snapshot_every_batches: int = 2000,
     keep_log: KeepLog = KEEP_LOG,
     leader_ttl_s: float = 1.0,
-    decider_type: type[ServedDecider] = ServedDecider,
+    decider_type: type[MasterDecider] = MasterDecider,
     shell_type: type[Shell] = Shell,
-) -> tuple[Shell, Decider]:
+) -> tuple[Shell, MasterDecider]:
     """Return a master ready to run (`await shell.run()`) and its decider, to look at.
 
     The two types are replaced where a test shows which history breaks a master without one of its rules.
@@ -133,6 +106,7 @@ def build_master(
         bus,
         decider,
         wiring(job, snapshot_every_batches, keep_log=keep_log),
+        Requests(decider),
         holder=holder,
         clock=clock,
         wall_ms=wall_ms,

@@ -33,7 +33,8 @@ from rover_bus.events.requests import (
 from rover_bus.events.shell import Shell
 from rover_bus.events.streams import FACTS, KEEP_LOG, LOG
 from rover_bus.events.virtual_time import run
-from rover_bus.master.service import ServedDecider, build_master
+from rover_bus.master.decider import MasterDecider
+from rover_bus.master.service import build_master
 
 JOB = "j"
 
@@ -136,7 +137,7 @@ class Stage:
         self,
         name,
         shell=Shell,
-        decider=ServedDecider,
+        decider=MasterDecider,
         snapshot_every_batches=2000,
         keep_log=KEEP_LOG,
         **parts,

@@ -17,9 +17,10 @@ from rover_bus.brain.decider import BrainDecider
 from rover_bus.brain.decisions.plans import GIB
 from rover_bus.events import facts
 from rover_bus.events.identity import DesiredMember, HostCapacity, Member, Resources
+from rover_bus.events.inputs import Input, Observed, Sampled, Ticked, TookOver
 from rover_bus.events.job import DataSpec, JobSpec, PlanSpec, RoleSpec
 from rover_bus.events.outbox import FactOut
-from rover_bus.events.profiles import HostProfile, ProcessSample, Profile, WorkerProfile
+from rover_bus.events.profiles import AnyProfile, HostProfile, ProcessSample, WorkerProfile
 
 _HOST = "cluster"
 
@@ -50,7 +51,7 @@ class LiveBrain:
         self.position = 0
         self.now = 0.0
         self.capacity = (0.0, 0.0)
-        self._decide(self.brain.took_over("simbench", 1, 0, False, 0))
+        self._decide(TookOver("simbench", 1))
 
     def plan(self, cluster: ClusterView, now_s: float, regular: bool) -> list[tuple[str, Size]]:
         """Tell what is new, and return the sizes that plans ask for and jobs do not hold."""
@@ -75,9 +76,9 @@ class LiveBrain:
             self.now = max(self.now, window.at_s + WINDOW_S)
             if window.job in self.jobs:
                 for profile in _profiles(window):
-                    self._decide(profile)
+                    self._decide(Sampled(profile))
                 self._report(window)
-        self._decide(self.brain.ticked())
+        self._decide(Ticked())
         found, self.remedies = self.remedies, []
         return found
 
@@ -150,10 +151,10 @@ class LiveBrain:
     # -- the Brain -----------------------------------------------------------------------------------------------------
 
     def _notice(self, fact: facts.Fact) -> None:
-        self._decide(self.brain.noticed(fact, "F:1"))
+        self._decide(Observed(fact, "F:1"))
 
-    def _decide(self, input: object) -> None:
-        records = self.brain.decide(input, self.now).records
+    def _decide(self, input: Input) -> None:
+        records = self.brain.decide(input, self.now).effects
         for record in records:
             self.position += 1
             for item in self.brain.outgoing(record, (self.position, 0), 1):
@@ -185,11 +186,11 @@ def _spec(case: Case, menu: Menu) -> JobSpec:
     )
 
 
-def _profiles(window: Window) -> list[Profile]:
+def _profiles(window: Window) -> list[AnyProfile]:
     """What workers and their hosts would have said of a window."""
     workers = [Member("worker", i, 1) for i in range(len(window.worker_rates))]
     servers = [Member("ps", i, 1) for i in range(window.size.servers)]
-    said: list[Profile] = [
+    said: list[AnyProfile] = [
         WorkerProfile(
             window_s=WINDOW_S,
             job=window.job,

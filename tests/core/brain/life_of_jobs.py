@@ -15,6 +15,7 @@ from rover_bus.brain.log import BrainBatch
 from rover_bus.events import facts
 from rover_bus.events.fact import Fact
 from rover_bus.events.identity import DesiredMember, HostCapacity, Member, Resources
+from rover_bus.events.inputs import Input, Observed, Sampled, Ticked, TookOver
 from rover_bus.events.job import DataSpec, JobSpec, PlanSpec, RoleSpec
 from rover_bus.events.log import Record
 from rover_bus.events.outbox import FactOut
@@ -67,7 +68,7 @@ class Life:
         self.sequence = 0
         self.brain_away = False
         self.host_speaks = True  # also while nobody trains there
-        self._decide(self.brain.took_over("b", 1, 0, False, 0))
+        self._decide(TookOver("b", 1))
         self.notice(
             facts.HostRegistered(
                 host="h", daemon="d", capacity=HostCapacity(cores=cores, memory_bytes=memory_bytes)
@@ -101,9 +102,9 @@ class Life:
             for name, job in self.jobs.items():
                 self._train(name, job)
             if self.host_speaks and self.now % 2.0 == 0.0 and not self.brain_away:
-                self._decide(_idle_host())
+                self._decide(Sampled(_idle_host()))
             if not self.brain_away:
-                self._decide(self.brain.ticked())
+                self._decide(Ticked())
 
     def end(self, name: str) -> None:
         self.notice(facts.JobEnded(job=name, state="completed"))
@@ -138,8 +139,8 @@ class Life:
             job.killed = True
         if self.now % 2.0 == 0.0 and not self.brain_away:
             for member, rate in rates.items():
-                self._decide(_profile(name, member, rate, job))
-            self._decide(_host(name, job))
+                self._decide(Sampled(_profile(name, member, rate, job)))
+            self._decide(Sampled(_host(name, job)))
         if self.now % 5.0 == 0.0:
             self.notice(
                 self._placed(
@@ -209,17 +210,17 @@ class Life:
     # -- the Brain -----------------------------------------------------------------------------------------------------
 
     def notice(self, fact: Fact) -> None:
-        self._decide(self.brain.noticed(fact, "F:1"))
+        self._decide(Observed(fact, "F:1"))
 
     def hear(self, sample: Any) -> None:
-        self._decide(self.brain.sampled(sample))
+        self._decide(Sampled(sample))
 
     def take_over(self) -> None:
         """A new Brain, its state from the bytes of the log alone."""
         twin = self._twin()
         self.brain = twin
         self.brain_away = False
-        self._decide(twin.took_over("b2", twin.state.term + 1, len(self.log), False, len(self.log)))
+        self._decide(TookOver("b2", twin.state.term + 1, len(self.log), log_sequence=len(self.log)))
 
     def same(self) -> bool:
         """Whether replay gives the same state, bit for bit."""
@@ -232,8 +233,8 @@ class Life:
             twin.evolve(record)
         return twin
 
-    def _decide(self, input: Any) -> None:
-        records = self.brain.decide(input, self.now).records
+    def _decide(self, input: Input) -> None:
+        records = self.brain.decide(input, self.now).effects
         left = []
         for index, record in enumerate(records):
             self.log.append(record)

@@ -52,6 +52,7 @@ from rover_bus.events.facts import (
     SlotsMoveRequested,
 )
 from rover_bus.events.identity import DesiredMember, Exit, HostCapacity, MasterSeat, Member
+from rover_bus.events.inputs import BusLost, BusRegained, Observed, Requested, Ticked, TookOver
 from rover_bus.events.job import CheckpointSpec, Dataset, DataSpec, JobSpec, LeaseSpec
 from rover_bus.events.log import LogBatch, Record
 from rover_bus.events.requests import (
@@ -72,8 +73,7 @@ from rover_bus.events.requests import (
     SkippedRow,
     SlotTraffic,
 )
-from rover_bus.master.decider import Decider
-from rover_bus.master.inputs import Asked, BusLost, BusRegained, Noticed, Ticked, TookOver
+from rover_bus.master.decider import MasterDecider
 from rover_bus.master.publishing import manifest_of
 
 UID = "0123456789ab"
@@ -101,7 +101,7 @@ class Script:
     """A decider driven by commands; `log` is what a real log would hold."""
 
     def __init__(self) -> None:
-        self.decider = Decider("j")
+        self.decider = MasterDecider("j")
         self.now = 0.0
         self.term = 0
         self.log: list[Record] = []
@@ -451,7 +451,7 @@ class Script:
         while self.now < end - 1e-9:
             self.now = min(end, self.now + float(step))
             for who in alive.split(",") if alive else []:
-                self._decide(Asked(HeartbeatRequest(**self._who(who))))
+                self._decide(Requested(HeartbeatRequest(**self._who(who))))
             said += self._decide(Ticked())
         return said
 
@@ -462,7 +462,7 @@ class Script:
         """A new master: its state comes from the bytes of the log alone."""
         batch = LogBatch(job="j", history=1, term=self.term, holder="m", number=1, records=self.log)  # type: ignore[arg-type]
         former = self.decider.dump()
-        self.decider = Decider("j")
+        self.decider = MasterDecider("j")
         for record in decode(encode(batch), LogBatch).records:
             self.decider.evolve(record)
         same = self.decider.dump() == former
@@ -520,10 +520,10 @@ class Script:
         )
 
     def _notice(self, fact: Fact) -> list[str]:
-        return self._decide(Noticed(fact, "F:1"))
+        return self._decide(Observed(fact, "F:1"))
 
     def _ask(self, request: Request) -> list[str]:
-        return self._decide(Asked(request))
+        return self._decide(Requested(request))
 
     def _decide(self, input: Any) -> list[str]:
         records, reply, released = self.decider.decide(input, self.now)

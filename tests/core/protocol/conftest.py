@@ -8,6 +8,7 @@ import pytest
 from rover_bus.events.codec import decode, encode
 from rover_bus.events.facts import HostExited, JobSubmitted, PlanProposed
 from rover_bus.events.identity import Exit, Member
+from rover_bus.events.inputs import Observed, Requested, Ticked, TookOver
 from rover_bus.events.job import Dataset, DataSpec, JobSpec, LeaseSpec
 from rover_bus.events.log import LogBatch
 from rover_bus.events.requests import (
@@ -18,8 +19,7 @@ from rover_bus.events.requests import (
     Progress,
     RegisterRequest,
 )
-from rover_bus.master.decider import Decider
-from rover_bus.master.inputs import Asked, Noticed, Ticked, TookOver
+from rover_bus.master.decider import MasterDecider
 
 BATCH = 10
 
@@ -28,7 +28,7 @@ class Desk:
     """One master's decider, spoken to by hand. `log` is what a real log would hold."""
 
     def __init__(
-        self, decider_type=Decider, *, workers=1, servers=0, records=100, epochs=1, batch=BATCH, **spec
+        self, decider_type=MasterDecider, *, workers=1, servers=0, records=100, epochs=1, batch=BATCH, **spec
     ):
         self.decider, self.log, self.now = decider_type("j"), [], 0.0
         self.decide(TookOver("m", 1))
@@ -64,10 +64,10 @@ class Desk:
         return reply
 
     def ask(self, request):
-        return self.decide(Asked(request))
+        return self.decide(Requested(request))
 
     def notice(self, fact):
-        return self.decide(Noticed(fact, "F:1"))
+        return self.decide(Observed(fact, "F:1"))
 
     def tick(self, seconds, step=0.25):
         for _ in range(round(seconds / step)):
@@ -118,7 +118,7 @@ class Desk:
     def exit(self, member, reason="killed"):
         return self.notice(HostExited(host="h", job="j", member=member, exit=Exit(reason=reason)))
 
-    def take_over(self, decider_type=Decider, records=None):
+    def take_over(self, decider_type=MasterDecider, records=None):
         """Another master: its state comes from the bytes of the log alone."""
         batch = LogBatch(
             job="j", history=1, term=1, holder="m", number=1, records=self.log if records is None else records
@@ -141,7 +141,7 @@ def report(pairs, servers=()):
 
 def rewrite(input, **fields):
     """Another request than was sent: what a master that ignores a field would see."""
-    return Asked(msgspec.structs.replace(input.request, **fields))
+    return Requested(msgspec.structs.replace(input.request, **fields))
 
 
 @pytest.fixture

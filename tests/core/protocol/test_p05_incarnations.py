@@ -5,16 +5,16 @@ from __future__ import annotations
 import msgspec
 
 from rover_bus.events.facts import CommitRefused
+from rover_bus.events.inputs import Requested
 from rover_bus.events.log import Committed
 from rover_bus.events.requests import OK, STALE, Progress, RefusedReply
-from rover_bus.master.decider import Decider
-from rover_bus.master.inputs import Asked
+from rover_bus.master.decider import MasterDecider
 from rover_bus.master.ledger import TOKEN_BITS
 
 SERVERS = (1, 1)
 
 
-def rewound(desk, decider_type=Decider):
+def rewound(desk, decider_type=MasterDecider):
     """Two servers; a batch is pushed under them; then one dies and both places begin empty, in generation 1."""
     it = desk(decider_type, servers=2, on_server_lost="restart")
     it.before = it.lease(0, 1, servers=SERVERS)
@@ -28,11 +28,11 @@ def brought_up(it):
     return it
 
 
-class ForgetsWhoAcked(Decider):
+class ForgetsWhoAcked(MasterDecider):
     def decide(self, input, now):
-        if isinstance(input, Asked) and hasattr(input.request, "progress"):
+        if isinstance(input, Requested) and hasattr(input.request, "progress"):
             progress = msgspec.structs.replace(input.request.progress, servers=[])
-            input = Asked(msgspec.structs.replace(input.request, progress=progress))
+            input = Requested(msgspec.structs.replace(input.request, progress=progress))
         return super().decide(input, now)
 
 
@@ -44,7 +44,7 @@ def commit_acked_by_the_dead(desk, decider_type):
 
 
 def test_a_commit_that_dead_servers_acked_is_refused_and_recorded(desk):
-    it, reply = commit_acked_by_the_dead(desk, Decider)
+    it, reply = commit_acked_by_the_dead(desk, MasterDecider)
     assert reply.answers == [STALE]
     assert it.ledger.samples_done() == (0, 0)
     assert "acked by server incarnations [1, 1]" in it.records(CommitRefused)[-1].reason
@@ -56,12 +56,15 @@ def test_without_the_incarnations_samples_count_that_no_server_holds(desk):
     assert it.ledger.samples_done() == (40, 0)
 
 
-class Generationless(Decider):
+class Generationless(MasterDecider):
     def decide(self, input, now):
-        if isinstance(input, Asked) and (progress := getattr(input.request, "progress", Progress())).tokens:
+        if (
+            isinstance(input, Requested)
+            and (progress := getattr(input.request, "progress", Progress())).tokens
+        ):
             tokens = [t % 2**TOKEN_BITS | self.state.generation << TOKEN_BITS for t in progress.tokens]
             progress = Progress(tokens=tokens, uptos=progress.uptos)
-            input = Asked(
+            input = Requested(
                 msgspec.structs.replace(input.request, generation=self.state.generation, progress=progress)
             )
         return super().decide(input, now)
@@ -76,7 +79,7 @@ def report_of_the_former_generation(desk, decider_type):
 
 
 def test_a_report_of_a_former_generation_changes_nothing(desk):
-    it, reply = report_of_the_former_generation(desk, Decider)
+    it, reply = report_of_the_former_generation(desk, MasterDecider)
     assert isinstance(reply, RefusedReply)
     assert reply.code == "stale_generation"
     assert it.ledger.samples_done() == (0, 0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from rover_bus.events.deciding import Hold
+from rover_bus.events.inputs import Requested
 from rover_bus.events.log import Granted, Returned
 from rover_bus.events.requests import (
     ALREADY,
@@ -15,17 +16,16 @@ from rover_bus.events.requests import (
     Progress,
     RefusedReply,
 )
-from rover_bus.master.decider import Decider
-from rover_bus.master.inputs import Asked
+from rover_bus.master.decider import MasterDecider
 from rover_bus.master.ledger import Ledger
 
 # -- P6 ------------------------------------------------------------------------------------------------------------------
 
 
-class WholeLeasesOnly(Decider):
+class WholeLeasesOnly(MasterDecider):
     def decide(self, input, now):
-        if isinstance(input, Asked) and isinstance(input.request, HeartbeatRequest):
-            input = Asked(msgspec.structs.replace(input.request, progress=Progress()))
+        if isinstance(input, Requested) and isinstance(input.request, HeartbeatRequest):
+            input = Requested(msgspec.structs.replace(input.request, progress=Progress()))
         return super().decide(input, now)
 
 
@@ -40,7 +40,7 @@ def released_after_a_death(desk, decider_type):
 
 
 def test_the_remainder_of_a_dead_workers_lease_returns_not_the_whole(desk):
-    assert released_after_a_death(desk, Decider) == [2]
+    assert released_after_a_death(desk, MasterDecider) == [2]
 
 
 def test_without_partial_commits_all_of_it_is_trained_again(desk):
@@ -98,11 +98,11 @@ def test_without_twins_the_other_holder_goes_on_in_vain(desk):
 # -- P7 ------------------------------------------------------------------------------------------------------------------
 
 
-class NeverTakesBack(Decider):
+class NeverTakesBack(MasterDecider):
     def decide(self, input, now):
-        if isinstance(input, Asked) and isinstance(input.request, LeaseRequest):
+        if isinstance(input, Requested) and isinstance(input.request, LeaseRequest):
             held = self.state.ledger.holders[input.request.member.index].leases
-            input = Asked(msgspec.structs.replace(input.request, held=[*held]))
+            input = Requested(msgspec.structs.replace(input.request, held=[*held]))
         return super().decide(input, now)
 
 
@@ -114,7 +114,7 @@ def grant_whose_reply_was_lost(desk, decider_type):
 
 
 def test_a_token_that_is_not_listed_returns_and_is_leased_again(desk):
-    it, lost, reply = grant_whose_reply_was_lost(desk, Decider)
+    it, lost, reply = grant_whose_reply_was_lost(desk, MasterDecider)
     assert it.records(Returned)[-1].tokens == lost.tokens
     assert reply.firsts == lost.firsts
 
@@ -126,11 +126,11 @@ def test_without_the_list_the_batches_wait_for_ever(desk):
     assert not it.records(Returned)
 
 
-class DropsRetries(Decider):
+class DropsRetries(MasterDecider):
     def decide(self, input, now):
         request = getattr(input, "request", None)
         if isinstance(request, LeaseRequest) and self.state.ledger.holders[0].request == request.request:
-            input = Asked(msgspec.structs.replace(request, progress=Progress()))
+            input = Requested(msgspec.structs.replace(request, progress=Progress()))
         return super().decide(input, now)
 
 
@@ -144,7 +144,7 @@ def retried_with_more_progress(desk, decider_type):
 
 
 def test_a_retry_gets_the_same_grant_and_its_progress_counts(desk):
-    it, second, reply = retried_with_more_progress(desk, Decider)
+    it, second, reply = retried_with_more_progress(desk, MasterDecider)
     assert reply.tokens == second.tokens
     assert reply.answers == [OK]
     assert it.ledger.samples_done() == (40, 0)
@@ -157,9 +157,9 @@ def test_with_the_whole_retry_deduped_its_progress_is_lost(desk):
     assert it.ledger.samples_done() == (0, 0)
 
 
-class GrantsAnew(Decider):
+class GrantsAnew(MasterDecider):
     def decide(self, input, now):
-        if isinstance(input, Asked) and isinstance(input.request, LeaseRequest):
+        if isinstance(input, Requested) and isinstance(input.request, LeaseRequest):
             self.state.ledger.holders[0].request = 0
         return super().decide(input, now)
 
@@ -172,7 +172,7 @@ def duplicated_request(desk, decider_type):
 
 
 def test_a_doubled_request_is_one_grant(desk):
-    it, first, second = duplicated_request(desk, Decider)
+    it, first, second = duplicated_request(desk, MasterDecider)
     assert first.tokens == second.tokens
     assert it.ledger.outstanding == 1
 
@@ -191,7 +191,7 @@ def late_copy_of_an_old_request(desk, decider_type):
 
 
 def test_a_request_below_the_last_one_is_refused(desk):
-    it, reply = late_copy_of_an_old_request(desk, Decider)
+    it, reply = late_copy_of_an_old_request(desk, MasterDecider)
     assert isinstance(reply, RefusedReply)
     assert reply.code == "stale_request"
     assert it.ledger.outstanding == 2
@@ -203,7 +203,7 @@ def test_without_that_fence_a_late_copy_takes_work_that_nobody_will_do(desk):
     assert it.ledger.outstanding == 3
 
 
-class CountsOn(Decider):
+class CountsOn(MasterDecider):
     last = 0
 
     def decide(self, input, now):
@@ -222,7 +222,7 @@ def first_request_of_a_new_life(desk, decider_type):
 
 
 def test_request_numbers_begin_anew_with_an_incarnation(desk):
-    assert isinstance(first_request_of_a_new_life(desk, Decider), LeaseReply)
+    assert isinstance(first_request_of_a_new_life(desk, MasterDecider), LeaseReply)
 
 
 def test_with_numbers_that_go_on_a_new_life_is_shut_out(desk):

@@ -8,11 +8,11 @@ import pytest
 from rover_bus.client.worker import Worker
 from rover_bus.events.facts import HostExited, MemberLost, MembersDesired, PlanProposed
 from rover_bus.events.identity import Member
+from rover_bus.events.inputs import BusLost, BusRegained, Observed
 from rover_bus.events.job import Dataset
 from rover_bus.events.log import Granted
 from rover_bus.events.requests import JoinReply, JoinRequest, LeaseReply, LeaseRequest, RegisterReply
-from rover_bus.master.decider import Decider
-from rover_bus.master.inputs import BusLost, BusRegained, Noticed
+from rover_bus.master.decider import MasterDecider
 from rover_bus.master.watch import Watch
 
 
@@ -88,11 +88,11 @@ def test_whoever_is_lost_is_not_waited_for_and_whoever_left_is(desk):
     )
 
 
-class IgnoresIncarnations(Decider):
+class IgnoresIncarnations(MasterDecider):
     def decide(self, input, now):
-        if isinstance(input, Noticed) and isinstance(input.fact, HostExited):
+        if isinstance(input, Observed) and isinstance(input.fact, HostExited):
             life = self.state.lives[input.fact.member.place].member
-            input = Noticed(msgspec.structs.replace(input.fact, member=life), input.id)
+            input = Observed(msgspec.structs.replace(input.fact, member=life), input.id)
         return super().decide(input, now)
 
 
@@ -109,7 +109,7 @@ def exit_heard_twice(desk, decider_type):
 
 
 def test_an_exit_that_is_heard_twice_leaves_the_replacement_alone(desk):
-    assert exit_heard_twice(desk, Decider) == (["worker-0.1"], ["worker-0.2"])
+    assert exit_heard_twice(desk, MasterDecider) == (["worker-0.1"], ["worker-0.2"])
 
 
 def test_without_the_incarnation_a_healthy_replacement_is_lost(desk):

@@ -7,17 +7,17 @@ import math
 import pytest
 
 from rover_bus.events.facts import HostExited, JobEnded, MembersDesired
+from rover_bus.events.inputs import Observed
 from rover_bus.events.log import Rewound
-from rover_bus.master.decider import Decider
-from rover_bus.master.inputs import Noticed
+from rover_bus.master.decider import MasterDecider
 from rover_bus.master.planning import replace_members
 from rover_bus.master.watch import Watch
 
 
-class HalfModel(Decider):
+class HalfModel(MasterDecider):
     def _steps(self, input, now):
         if (
-            isinstance(input, Noticed)
+            isinstance(input, Observed)
             and isinstance(input.fact, HostExited)
             and input.fact.member.role == "ps"
         ):
@@ -25,7 +25,7 @@ class HalfModel(Decider):
         return super()._steps(input, now)
 
 
-def loses_a_server(desk, policy, decider_type=Decider):
+def loses_a_server(desk, policy, decider_type=MasterDecider):
     it = desk(decider_type, servers=2, records=40, on_server_lost=policy)
     token = it.lease(0, 1, servers=(1, 1)).tokens[0]
     it.beat(0, 1, progress=[(token, 2)], servers=(1, 1))

@@ -30,7 +30,7 @@ from rover_bus.events.requests import (
 )
 from rover_bus.events.streams import FACTS
 from rover_bus.events.virtual_time import run
-from rover_bus.master.decider import Decider
+from rover_bus.master.decider import MasterDecider
 from rover_bus.master.service import build_master
 
 T = TypeVar("T")
@@ -54,7 +54,7 @@ class World:
         self.stream = HighWater({}, [])  # what workers can read of a stream; tests let it grow
         self.learnt: dict[tuple[str, int], int] = {}  # (partition, offset) -> how often it was applied
         self.sessions: dict[str, Session] = {}
-        self.deciders: dict[str, Decider] = {}
+        self.deciders: dict[str, MasterDecider] = {}
         self.tasks: dict[str, asyncio.Task[Any]] = {}
         self.broken: list[BaseException] = []
         defaults: dict[str, Any] = {"leases": LeaseSpec(target_s=2.0)}

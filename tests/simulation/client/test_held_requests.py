@@ -17,6 +17,7 @@ from rover_bus.events.identity import Exit, Member
 from rover_bus.events.job import Dataset, LeaseSpec
 from rover_bus.events.memory_broker import CALM, Faults
 from rover_bus.master import service
+from rover_bus.master.decider import MasterDecider
 
 Play = Any
 World = Any
@@ -33,7 +34,7 @@ ROUGH = Faults(
 PATIENT = LeaseSpec(target_s=2.0, heartbeat_s=3.0)
 
 
-class Counting(service.ServedDecider):
+class Counting(MasterDecider):
     """Counts what it holds, and what becomes of it."""
 
     held = released = 0

@@ -25,8 +25,7 @@ from rover_bus.events.facts import (
 from rover_bus.events.identity import HostCapacity
 from rover_bus.events.requests import FailureRequest, LeaseReply, RefusedReply
 from rover_bus.master import cutting, lifecycle
-from rover_bus.master.decider import Decider
-from rover_bus.master.service import ServedDecider
+from rover_bus.master.decider import MasterDecider
 
 SWITCHED = (RuleSwitchedOff, RuleSwitchedOn)
 OFF, ON = (kind.kind() for kind in SWITCHED)
@@ -37,14 +36,14 @@ def broken(*_args, **_more):
     yield
 
 
-class FailsOnFailures(ServedDecider):
+class FailsOnFailures(MasterDecider):
     """Cannot decide on what a worker says of its failure."""
 
     def _answer(self, request, now):
         return broken() if isinstance(request, FailureRequest) else super()._answer(request, now)
 
 
-async def masters(it, decider=ServedDecider, tag="m", count=6):
+async def masters(it, decider=MasterDecider, tag="m", count=6):
     """Start a master whenever the last one has ended, as a platform does, until one lives on; return how many ended."""
     for number in range(count):
         name = f"{tag}{number}"
@@ -95,7 +94,7 @@ def test_without_the_count_a_request_ends_every_master(stage, monkeypatch):
 
 
 def test_what_cannot_be_written_is_charged_to_the_request_that_asked_for_it(stage):
-    class Unwritable(ServedDecider):
+    class Unwritable(MasterDecider):
         def _answer(self, request, now):
             if isinstance(request, FailureRequest):
                 yield JobReported(epoch=1 << 70, committed=0, dead_lettered=0, total=0, cause="x")
@@ -135,7 +134,7 @@ LONG = {"workers": 2, "records": 100_000, "batch": 10}
 
 
 def test_a_rule_that_fails_is_switched_off_alone_and_says_so(stage, monkeypatch):
-    monkeypatch.setattr(Decider, "_report", broken)
+    monkeypatch.setattr(MasterDecider, "_report", broken)
 
     async def scenario(it):
         ended = await lose_a_worker_while(it)
@@ -158,7 +157,7 @@ def test_a_rule_that_fails_is_switched_off_alone_and_says_so(stage, monkeypatch)
 
 
 def test_a_rule_of_exactness_that_fails_pauses_the_job_and_a_resume_tries_it_again(stage, monkeypatch):
-    monkeypatch.setattr(Decider, "_miss", broken)
+    monkeypatch.setattr(MasterDecider, "_miss", broken)
 
     async def scenario(it):
         ended = await lose_a_worker_while(it)
@@ -221,7 +220,7 @@ def test_another_release_runs_the_rule_again(stage, monkeypatch):
 
 
 def test_what_a_new_leader_does_first_may_fail_too(stage, monkeypatch):
-    monkeypatch.setattr(Decider, "_go_on", broken)
+    monkeypatch.setattr(MasterDecider, "_go_on", broken)
 
     async def scenario(it):
         await it.begin()
@@ -283,7 +282,7 @@ def test_a_brain_leaves_the_rule_of_one_job_out_and_goes_on_with_the_others(stag
 
 @pytest.mark.parametrize("lives", [1, 2])
 def test_what_failed_less_than_three_times_is_decided_on(stage, monkeypatch, lives):
-    whole, left = Decider._report, [lives]
+    whole, left = MasterDecider._report, [lives]
 
     def report(self, now):
         if left[0]:
@@ -291,7 +290,7 @@ def test_what_failed_less_than_three_times_is_decided_on(stage, monkeypatch, liv
             return broken()
         return whole(self, now)
 
-    monkeypatch.setattr(Decider, "_report", report)
+    monkeypatch.setattr(MasterDecider, "_report", report)
 
     async def scenario(it):
         await it.begin()

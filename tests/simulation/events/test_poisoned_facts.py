@@ -20,20 +20,20 @@ from rover_bus.events.facts import (
     QuotaSet,
 )
 from rover_bus.events.identity import HostCapacity
+from rover_bus.events.inputs import Observed
 from rover_bus.events.log import ModeFixed, StopAsked
 from rover_bus.events.memory_broker import MemoryBroker
 from rover_bus.events.memory_links import Faults
-from rover_bus.master.inputs import Noticed
-from rover_bus.master.service import ServedDecider
+from rover_bus.master.decider import MasterDecider
 
 
-class Poisoned(ServedDecider):
+class Poisoned(MasterDecider):
     """Fails in the middle of a decision, when part of it is evolved already."""
 
     fatal = PlanModeSet
 
     def _steps(self, input, now):
-        if isinstance(input, Noticed) and isinstance(input.fact, self.fatal):
+        if isinstance(input, Observed) and isinstance(input.fact, self.fatal):
             return self._fail()
         return super()._steps(input, now)
 
@@ -107,7 +107,7 @@ def test_a_fact_that_fails_only_once_is_decided_on_by_the_next_life(stage):
         await it.begin()
         await it.publish(PlanModeSet(job="j", mode="approve"))
         assert await live(it, "m0") is not None
-        assert await live(it, "m1", ServedDecider) is None
+        assert await live(it, "m1", MasterDecider) is None
         return [record.mode for record in it.records(ModeFixed)], it.batches()[-1].failed
 
     assert stage(scenario) == (["approve"], [])
@@ -123,7 +123,7 @@ def test_a_count_is_kept_though_an_append_is_under_way_when_the_decider_fails(st
         await it.publish(PlanModeSet(job="j", mode="approve"))
         await it.until(lambda: it.tasks["m0"].done())
         failed = it.batches()[-1].failed
-        it.master("m1", decider=ServedDecider)
+        it.master("m1", decider=MasterDecider)
         reply = await asking
         return [each.lives for each in failed], len(reply.tokens)
 

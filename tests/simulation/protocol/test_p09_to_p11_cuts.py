@@ -16,7 +16,8 @@ import msgspec
 from rover_bus.events.memory_links import CALM
 from rover_bus.flash.errors import SlotsBusy
 from rover_bus.master.cut import position
-from rover_bus.master.service import ServedDecider, build_master
+from rover_bus.master.decider import MasterDecider
+from rover_bus.master.service import build_master
 from rover_bus.ps.core import ServerCore
 from rover_bus.ps.service import AGAIN_S
 from rover_bus.ps.simulated_memory import SimulatedMemory
@@ -152,7 +153,7 @@ def test_survivors_that_begin_empty_lose_what_was_committed():
     assert "lost" in wrongs(core=Forgetful)
 
 
-class FromThePresent(ServedDecider):
+class FromThePresent(MasterDecider):
     """P8: only the server goes back, the ledger does not."""
 
     def evolve(self, record):

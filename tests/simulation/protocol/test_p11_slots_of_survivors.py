@@ -17,7 +17,8 @@ from rover_bus.events.facts import SlotsMoved
 from rover_bus.events.identity import Member
 from rover_bus.events.memory_broker import MemoryBroker
 from rover_bus.events.memory_links import CALM, Faults
-from rover_bus.master.service import ServedDecider, build_master
+from rover_bus.master.decider import MasterDecider
+from rover_bus.master.service import build_master
 from rover_bus.node.simulated import SimulatedHost
 from rover_bus.ps.core import ServerCore
 from rover_bus.ps.simulated_memory import SimulatedMemory
@@ -75,7 +76,7 @@ class Striker:
     def rules(self, core: type[ServerCore] = ServerCore) -> Rules:
         striker = self
 
-        class Watched(ServedDecider):
+        class Watched(MasterDecider):
             def evolve(self, record):
                 super().evolve(record)
                 if isinstance(record, SlotsMoved):

@@ -21,6 +21,7 @@ from rover_bus.events.facts import (
     WorkerFailed,
 )
 from rover_bus.events.identity import Exit, Member
+from rover_bus.events.inputs import Observed, Requested
 from rover_bus.events.journal import Journal
 from rover_bus.events.leadership import Deposed, Leadership
 from rover_bus.events.log import Granted
@@ -30,8 +31,7 @@ from rover_bus.events.outbox import FactOut, Ready
 from rover_bus.events.requests import FailureReply, FailureRequest, LeaseReply
 from rover_bus.events.shell import Shell
 from rover_bus.events.streams import LOG
-from rover_bus.master.inputs import Noticed
-from rover_bus.master.service import ServedDecider
+from rover_bus.master.decider import MasterDecider
 
 LOSES_APPENDS = Faults(append_lost=1.0)
 LOSES_ACKS = Faults(ack_lost=1.0)
@@ -212,7 +212,9 @@ def granted_after_a_take_over(stage, journal):
         worker = await it.worker()
         it.master("m1")
         it.broker.partition("m0")
-        it.shells["m0"].submit(it.deciders["m0"].asked(_message(worker.next_lease())), replies.append)
+        it.shells["m0"].submit(
+            Requested(it.shells["m0"].serving.read(_message(worker.next_lease()))), replies.append
+        )
         await it.leads("m1")
         it.broker.heal("m0")
         await asyncio.sleep(3.0)
@@ -257,7 +259,9 @@ def state_in_the_log(stage, journal):
         it.master("m0", journal_type=journal)
         worker = await it.worker()
         it.broker.restart(0.5)
-        it.shells["m0"].submit(it.deciders["m0"].asked(_message(worker.next_lease())), told.append)
+        it.shells["m0"].submit(
+            Requested(it.shells["m0"].serving.read(_message(worker.next_lease()))), told.append
+        )
         await asyncio.sleep(5.0)
         return len(it.records(Granted))
 
@@ -276,6 +280,17 @@ def test_with_an_append_given_up_a_worker_holds_what_no_log_knows(stage):
 # -- P17: inputs once ------------------------------------------------------------------------------------------------------
 
 
+def watched(decide, see):
+    """Return a decider's `decide` that shows each fact of others before it decides on it."""
+
+    def observe(input, now):
+        if isinstance(input, Observed):
+            see(input)
+        return decide(input, now)
+
+    return observe
+
+
 class Recounts(Shell):
     async def _lead(self):
         self.journal.inputs = {}
@@ -290,10 +305,7 @@ def inputs_decided(stage, shell):
         seen = []
         for name in ("m0", "m1"):
             it.master(name, shell)
-            noticed = it.deciders[name].noticed
-            it.deciders[name].noticed = lambda fact, cause, noticed=noticed: (
-                seen.append(cause) or noticed(fact, cause)
-            )
+            it.deciders[name].decide = watched(it.deciders[name].decide, lambda fact: seen.append(fact.id))
             await it.leads(name)
             await it.worker() if name == "m0" else await asyncio.sleep(0.5)
             it.kill(name)
@@ -382,11 +394,11 @@ def test_without_positions_facts_are_lost_or_said_again(stage, shell, what):
 # -- a decider that fails ------------------------------------------------------------------------------------------------------
 
 
-class Stumbles(ServedDecider):
+class Stumbles(MasterDecider):
     """Fails at one fact, half-way: what it decided before is evolved already."""
 
     def _steps(self, input, now):
-        if isinstance(input, Noticed) and isinstance(input.fact, JobPauseRequested):
+        if isinstance(input, Observed) and isinstance(input.fact, JobPauseRequested):
             yield JobPaused(workers=1)
             raise ValueError("a fault of ours")
         return (yield from super()._steps(input, now))

@@ -13,12 +13,13 @@ from rover_bus.events import outbox, places, retention, streams, subjects
 from rover_bus.events.codec import decode
 from rover_bus.events.facts import HostExited, JobFact, JobPauseRequested, JobReported
 from rover_bus.events.identity import Exit, Member
+from rover_bus.events.inputs import Observed
 from rover_bus.events.journal import Journal
 from rover_bus.events.log import Granted, LogBatch, SnapshotChunk
 from rover_bus.events.memory_bus import MemoryBus
 from rover_bus.events.shell import Shell
 from rover_bus.events.streams import FACTS, KeepLog, Kept
-from rover_bus.master.decider import Decider
+from rover_bus.master.decider import MasterDecider
 
 NOTHING_KEPT = KeepLog(age_s=0, bytes=0)
 ROUND_S = retention.ROUND_S
@@ -51,7 +52,7 @@ def told_once_in_order(it):
 
 def places_in(it):
     """Where in the log the facts come from that its records make, by a replay of everything."""
-    decider, made = Decider("j"), []
+    decider, made = MasterDecider("j"), []
     for stored in it.stored():
         for index, record in enumerate(decode(stored.body, LogBatch).records):
             decider.evolve(record)
@@ -199,8 +200,14 @@ def test_a_new_job_hears_nothing_that_hosts_said_before_it_was_handed_in(stage):
             await it.publish(exited, subjects.host_fact("h", "exited"))
         await it.begin()
         leader = it.master("m0")
-        heard, noticed = [], leader.decider.noticed
-        leader.decider.noticed = lambda fact, cause: heard.append(fact.kind()) or noticed(fact, cause)
+        heard, decide = [], leader.decider.decide
+
+        def observe(input, now):
+            if isinstance(input, Observed):
+                heard.append(input.fact.kind())
+            return decide(input, now)
+
+        leader.decider.decide = observe
         await it.worker()
         return heard
 
@@ -234,7 +241,10 @@ def replayed(it, sequence):
     """The state at a moment: from the snapshot that the batch's own header names."""
     stored = {each.sequence: each for each in it.stored()}
     first = decode(stored[sequence].body, LogBatch).snapshot
-    decider, journal = Decider("j"), Journal(None, subjects.job_log("j"), "j", "reader", LogBatch, lambda: 0)
+    decider, journal = (
+        MasterDecider("j"),
+        Journal(None, subjects.job_log("j"), "j", "reader", LogBatch, lambda: 0),
+    )
     for at in sorted(stored):
         if first <= at <= sequence:
             snapshot, records = journal.take(stored[at])

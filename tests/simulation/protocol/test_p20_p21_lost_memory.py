@@ -23,6 +23,7 @@ from rover_bus.events.facts import (
     MemberLeft,
 )
 from rover_bus.events.identity import Exit, HostCapacity, Member
+from rover_bus.events.inputs import TookOver
 from rover_bus.events.journal import Journal, LogDamaged, SnapshotReader, snapshot_chunks
 from rover_bus.events.leadership import Deposed, Leadership
 from rover_bus.events.log import Granted, LogBatch, Rewound, SnapshotChunk
@@ -32,8 +33,7 @@ from rover_bus.events.outbox import FactOut, Outbox
 from rover_bus.events.retention import ROUND_S
 from rover_bus.events.shell import Shell
 from rover_bus.events.streams import FACTS, LOG, STREAMS, KeepLog
-from rover_bus.master.decider import Decider
-from rover_bus.master.service import ServedDecider
+from rover_bus.master.decider import MasterDecider
 
 # -- P20 -------------------------------------------------------------------------------------------------------------------
 
@@ -96,7 +96,7 @@ async def work_through(it, worker, leases):
 
 def replay(bodies):
     """Rebuild a decider from log batches as a standby does."""
-    decider, reader = Decider("j"), SnapshotReader()
+    decider, reader = MasterDecider("j"), SnapshotReader()
     for number, body in enumerate(bodies):
         snapshot, records = reader.take(decode(body, LogBatch).records, number == 0)
         if snapshot is not None:
@@ -261,9 +261,11 @@ def test_with_old_messages_discarded_the_job_is_gone(stage):
 # -- P21: a log that lost its tail -----------------------------------------------------------------------------------------------
 
 
-class SeesNothing(ServedDecider):
-    def took_over(self, holder, term, replayed_records, log_lost, *rest):
-        return super().took_over(holder, term, replayed_records, False, *rest)
+class SeesNothing(MasterDecider):
+    def decide(self, input, now):
+        if isinstance(input, TookOver):
+            input = replace(input, log_lost=False)
+        return super().decide(input, now)
 
 
 def power_cut(it, keep):
@@ -297,12 +299,12 @@ def after_a_power_cut(stage, policy, decider):
 
 
 def test_a_log_that_lost_its_tail_ends_the_job_by_name(stage):
-    ends, _, _ = after_a_power_cut(stage, "fail", ServedDecider)
+    ends, _, _ = after_a_power_cut(stage, "fail", MasterDecider)
     assert ends == [("failed", "log_lost")]
 
 
 def test_or_begins_it_again_in_a_new_generation(stage):
-    ends, rewound, committed = after_a_power_cut(stage, "restart", ServedDecider)
+    ends, rewound, committed = after_a_power_cut(stage, "restart", MasterDecider)
     assert ends == []
     assert [record.generation for record in rewound] == [1]
     assert committed == 0
@@ -712,7 +714,7 @@ def standby_that_was_away(stage, journal):
         await asyncio.sleep(3.0)
         it.kill("m2")
         await it.until(lambda: "m1" in it.ends or it.shells["m1"].leading)
-        replayed = ServedDecider("j")
+        replayed = MasterDecider("j")
         for batch in it.batches():
             if batch.holder != "m1":
                 for record in batch.records:

@@ -13,15 +13,15 @@ import pytest
 from rover_bus.events.codec import MAX_BODY_BYTES, encode
 from rover_bus.events.errors import BadMessage
 from rover_bus.events.facts import EpochOpened, LedgerRewound
+from rover_bus.events.inputs import TookOver
 from rover_bus.events.job import Dataset
 from rover_bus.events.journal import MAX_APPEND_BYTES, PieceReader, record_pieces
 from rover_bus.events.log import RecordPiece, Rewound
 from rover_bus.events.memory_broker import MemoryBroker
 from rover_bus.events.memory_links import Faults
 from rover_bus.events.shell import Shell
-from rover_bus.master.inputs import TookOver
+from rover_bus.master.decider import MasterDecider
 from rover_bus.master.ledger import Ledger
-from rover_bus.master.service import ServedDecider
 
 HOLES = 500_000
 BATCH = 10
@@ -51,14 +51,14 @@ class Says(Shell):
         self._wake.set()
 
 
-class RewindsAtFirst(ServedDecider):
+class RewindsAtFirst(MasterDecider):
     """A master whose take-over goes back, as one does that finds its log without a tail."""
 
     def decide(self, input, now):
         decision = super().decide(input, now)
         if isinstance(input, TookOver) and not self.state.generation:
-            decision.records.append(record := rewound())
-            self.evolve(record)
+            self.evolve(record := rewound())
+            return decision._replace(effects=[*decision.effects, record])
         return decision
 
 
