@@ -2,8 +2,8 @@
 
     ROVER_THROUGHPUT_DATA=DIRECTORY python -m bench.simulation run --world W1 --load 1.0 --seeds 20 --out report/
 
-`--world` and `--policy` may be repeated and take built-in names or MODULE:CLASS (`port`). Test seeds are 1000..1019;
-`--develop` takes 0..19 instead.
+`--world` and `--policy` may be repeated and take built-in names or MODULE:CLASS (`port`). Test seeds are 3000..3019;
+`--develop` takes 0..19 instead. `frame --keep FILE` measures all that later planners are held against, on seeds 2000..2019.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 import json
 import multiprocessing
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,17 +20,11 @@ import click
 import numpy as np
 
 from bench.simulation import report
-from bench.simulation.experiment import (
-    DEVELOPMENT_SEEDS,
-    OURS,
-    POLICIES,
-    TEST_SEEDS,
-    Figures,
-    load_class,
-    run_cell,
-)
-from bench.simulation.gate import TARGETS, check_gate, measure_gate
-from bench.simulation.kept import Kept, frozen, frozen_key
+from bench.simulation.cells import Piece, Where, finish, pass_gate, run_pieces
+from bench.simulation.experiment import DEVELOPMENT_SEEDS, OURS, POLICIES, TEST_SEEDS, Figures
+from bench.simulation.frame import left
+from bench.simulation.gate import TARGETS, GateClosed
+from bench.simulation.kept import Kept, frozen
 from bench.simulation.pieces import collect, label_of
 from bench.simulation.warm import measure_warm_starts
 
@@ -42,13 +37,12 @@ def main() -> None:
 @main.command()
 @click.option("--world", "worlds", multiple=True, default=("W1",))
 @click.option("--seeds", default=20, show_default=True)
-def gate(worlds: tuple[str, ...], seeds: int) -> None:
+@click.option("--processes", default=1, show_default=True)
+@click.option("--keep", type=click.Path(path_type=Path), default=None)
+def gate(worlds: tuple[str, ...], seeds: int, processes: int, keep: Path | None) -> None:
     """Check that "static user" reproduces what production published."""
-    for name in worlds:
-        measured = measure_gate(load_class(name)(), DEVELOPMENT_SEEDS[:seeds])
-        for figure, (wanted, near) in TARGETS.items():
-            click.echo(f"{name} {figure:<20} {measured[figure]:.3f}   published {wanted:.2f} +- {near:.2f}")
-        check_gate(measured)
+    with multiprocessing.Pool(processes) as pool:
+        _pass_gate(pool, Kept(keep), worlds, seeds)
 
 
 @main.command()
@@ -91,21 +85,53 @@ def run(
     **conditions: Any,
 ) -> None:
     """Run cells and report."""
-    if with_gate:
-        for name in worlds:
-            if name in ("W1", "W2"):
-                check_gate(measure_gate(load_class(name)(), DEVELOPMENT_SEEDS))
     chosen = only or (DEVELOPMENT_SEEDS if develop else TEST_SEEDS)[:seeds]
     names = policies or tuple(POLICIES)
-    kept, cells = Kept(keep, frozen_key()), report.Cells()
+    kept, cells = Kept(keep), report.Cells()
     with multiprocessing.Pool(processes) as pool:
+        if with_gate:
+            _pass_gate(pool, kept, worlds)
+        else:
+            click.echo(f"{', '.join(worlds)}: the gate did not run: --no-gate")
         for world, load in itertools.product(worlds, loads):
             label = label_of(world, load, conditions)
-            cells[label] = _run(pool, kept, (world, load, conditions), chosen, names)
+            cells[label] = finish(pool, kept, Where(world, load, conditions), chosen, names)
             _print(label, cells[label], budget)
     remarks: dict[str, Any] = {**frozen(), "seeds": f"{chosen[0]}..{chosen[-1]}"}
     remarks["restart of the baselines, s"] = conditions["restart_s"]
     _write(cells, remarks, out, losses, as_json)
+
+
+@main.command()
+@click.option(
+    "--keep", type=click.Path(path_type=Path), required=True, help="File of what has been measured."
+)
+@click.option("--cell", default="", help="Only cells whose label contains this, such as 'W1 load 1'.")
+@click.option("--most", default=0, help="Stop after so many runs; 0: after the last.")
+@click.option("--processes", default=1, show_default=True)
+@click.option("--list", "only_list", is_flag=True, help="Say what is left and run nothing.")
+def frame(keep: Path, cell: str, most: int, processes: int, only_list: bool) -> None:
+    """Measure and keep all cells of the frame (design note 36); run again, it goes on where it was."""
+    kept = Kept(keep)
+    pieces = list(left(kept, cell))
+    if only_list:
+        for where, count in Counter(label_of(*piece.where) for piece in pieces).items():
+            click.echo(f"{where}: {count} runs left")
+        return
+    with multiprocessing.Pool(processes) as pool:
+        _pass_gate(pool, kept, tuple(dict.fromkeys(piece.where.world for piece in pieces)))
+        todo = pieces[:most] if most else pieces
+        numbers = itertools.count(1)
+
+        def done(piece: Piece, figures: Figures) -> None:
+            label, took = label_of(*piece.where), figures.get("wall_s", 0.0)
+            click.echo(
+                f"{next(numbers)}/{len(todo)} {label} seed {piece.seed} {piece.policy:<44} {took:6.1f} s"
+                f"   JCT {figures['jct_mean_s']:.0f} s"
+            )
+
+        run_pieces(pool, kept, todo, done)
+    click.echo(f"{len(pieces) - len(todo)} runs of the frame are left")
 
 
 @main.command("report")
@@ -114,35 +140,33 @@ def run(
 @click.option("--losses", type=click.Path(path_type=Path), default=None)
 @click.option("--budget", is_flag=True)
 @click.option("--json", "as_json", is_flag=True)
-def from_pieces(keep: Path, out: Path | None, losses: Path | None, budget: bool, as_json: bool) -> None:
-    """Report what `run --keep` has finished so far, every policy on the seeds that it was run on."""
-    cells = collect(Kept(keep, frozen_key()))
+@click.option("--former", is_flag=True, help="Also policies as they were before they were changed.")
+def from_pieces(
+    keep: Path, out: Path | None, losses: Path | None, budget: bool, as_json: bool, former: bool
+) -> None:
+    """Report what `run --keep` and `frame` have finished so far, every policy on the seeds that it was run on."""
+    cells = collect(Kept(keep), former)
     if not cells:
         raise click.ClickException(
-            f"{keep} holds no seed with {OURS} and a rival under this code's digests: run cells with --keep"
+            f"{keep} holds no seed with {OURS} and a rival as worlds and policies are now: run cells, or try --former"
         )
     for label, seeds in cells.items():
         _print(label, seeds, budget)
     _write(cells, dict(frozen()), out, losses, as_json)
 
 
-def _run(
-    pool: Any,
-    kept: Kept,
-    where: tuple[str, float, dict[str, Any]],
-    seeds: Sequence[int],
-    names: Sequence[str],
-) -> list[dict[str, Figures]]:
-    """The cells of all seeds: those that are kept, and the rest run now."""
-    world, load, conditions = where
-    work = [
-        (world, load, seed, conditions, missing)
-        for seed in seeds
-        if (missing := kept.missing(world, load, seed, conditions, names))
-    ]
-    for (_, _, seed, _), cell in pool.imap_unordered(_cell, work):
-        kept.add(world, load, seed, conditions, cell)
-    return [kept.cell(world, load, seed, conditions, names) for seed in seeds]
+def _pass_gate(pool: Any, kept: Kept, worlds: Sequence[str], seeds: int = len(DEVELOPMENT_SEEDS)) -> None:
+    """Hold every world against published production, or say why that does not happen."""
+    for name in worlds:
+        try:
+            measured = pass_gate(pool, kept, name, seeds)
+        except GateClosed as off:
+            raise click.ClickException(f"{name}: the gate is closed: {off}") from off
+        if isinstance(measured, str):
+            click.echo(f"{name}: the gate did not run: {measured}")
+            continue
+        for figure, (wanted, near) in TARGETS.items():
+            click.echo(f"{name} {figure:<20} {measured[figure]:.3f}   published {wanted:.2f} +- {near:.2f}")
 
 
 def _write(
@@ -174,15 +198,6 @@ def warm(families: int, runs: int, develop: bool) -> None:
     first = DEVELOPMENT_SEEDS[0] if develop else TEST_SEEDS[0]
     for name, value in measure_warm_starts(range(first, first + families), runs).items():
         click.echo(f"{name:<44} {value:.4g}")
-
-
-Where = tuple[str, float, int, dict[str, Any]]
-
-
-def _cell(work: tuple[str, float, int, dict[str, Any], tuple[str, ...]]) -> tuple[Where, dict[str, Figures]]:
-    world, load, seed, conditions, policies = work
-    cell = run_cell(load_class(world)(), load, seed, policies, **conditions)
-    return (world, load, seed, conditions), cell
 
 
 def _print(label: str, cells: list[dict[str, Figures]], budget: bool) -> None:

@@ -2,7 +2,8 @@
 
 Fed by the engine while it runs, feeds `--budget`. A second of training at rate r is r/reference seconds of work (`work`; what is
 repeated after a failure counts apart) and the rest is lost to what explains it: another size than the reference, a probe, members
-that are on their way, slow members. Items may be negative: a job that holds more than its reference is faster than it.
+that are on their way, members slower than others for good, slow spells. Items may be negative: a job that holds more than its
+reference is faster than it.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ class Budget:
     repeated_s: float = 0.0  # work done twice
     joining_s: float = 0.0  # training with a part of the members
     probing_s: float = 0.0  # training at a size that was chosen to learn from
+    spread_s: float = 0.0  # workers and hosts that are slower than others for good
     slow_s: float = 0.0  # stragglers, hot servers, drift
     size_s: float = 0.0  # training at another size than the reference plan
 
@@ -31,11 +33,13 @@ class Budget:
         return float(sum(getattr(self, item.name) for item in fields(self)))
 
     def train(
-        self, span_s: float, rate: float, live: float, held: float, reference: float, probe: bool
+        self, span_s: float, rate: float, even: float, live: float, held: float, reference: float, probe: bool
     ) -> None:
-        """Account for a span of training: the rate that was, the rates that live and held sizes have in health."""
+        """Account for a span of training: the rate that was, the live size's at the members' own paces (`even`) and in full health,
+        and the held size's in full health."""
         self.work_s += span_s * rate / reference
-        self.slow_s += span_s * (live - rate) / reference
+        self.slow_s += span_s * (even - rate) / reference
+        self.spread_s += span_s * (live - even) / reference
         self.joining_s += span_s * (held - live) / reference
         missing = span_s * (reference - held) / reference
         if probe:

@@ -33,20 +33,20 @@ class Cluster:
         self, workload: Workload, policy: Policy, weather: Weather | None = None, drift: bool = True
     ) -> None:
         self.workload, self.policy = workload, policy
-        self.weather = weather or Weather()
+        self.weather = weather or workload.weather
         self.drift = drift
-        self.machines = Machines(workload.nodes, workload.node)
+        self.machines = Machines(workload.hosts)
         self.runtime = Runtime(policy.mechanisms, self.machines, self.weather)
         self.telemetry = Telemetry(self.weather, self._stream("telemetry"))
         self.jobs = {
-            case.name: Job(case, self._stream(case.name), workload.references[case.name])
+            case.name: Job(case, self._stream(case.name), workload.references[case.name], workload.hosts)
             for case in workload.cases
         }
         self.here: dict[str, Job] = {}  # arrived, not ended
         self.now = 0.0
         self.events: list[tuple[float, int, str, str, int]] = []
         self.pushed = 0
-        self.result = Result(policy.name, workload.seed, workload.cores, workload.nodes * workload.node[1])
+        self.result = Result(policy.name, workload.seed, workload.cores, workload.gib)
 
     def run(self) -> Result:
         """Run until every job has ended."""
@@ -59,7 +59,12 @@ class Cluster:
             self.runtime.now = self.now
             if kind == "arrive":
                 self.here[name] = self.jobs[name]
+                if self.jobs[name].case.kill.patience_s < math.inf:
+                    self._push(self.now + self.jobs[name].case.kill.patience_s, "kill", name)
                 self._plan(False)
+            elif kind == "kill" and name in self.here:
+                self.runtime.touch(self.here[name])
+                self._kill(self.here[name])
             elif kind == "wake" and name in self.here and self.jobs[name].version == version:
                 self._wake(self.here[name])
             elif kind in ("tick", "round"):
@@ -78,12 +83,14 @@ class Cluster:
         job.version += 1
         job.rate, job.busy = 0.0, (0.0, 0.0)
         if job.state == "running" and job.live is not None:
-            ideal, worker, server = job.ideal(job.live)
-            age = self.now - job.case.arrive_s
-            factor = 1.0 if self.policy.mechanisms.free else job.health(self.now)
-            factor *= job.case.truth.factor(age) if self.drift else 1.0
-            job.rate, job.busy = ideal * factor, (worker * factor, server * factor)
-        ends = self.now + (job.case.samples - job.done) / job.rate if job.rate > 0 else math.inf
+            ideal = job.ideal(job.live)
+            job.even = job.spread(self.now)
+            factor = job.health(self.now)
+            factor *= job.case.truth.factor(self.now) if self.drift else 1.0
+            job.rate = ideal.speed * factor
+            job.busy = (ideal.worker_cores * factor, ideal.server_cores * factor)
+        left = max(job.case.samples * min(job.case.kill.share, 1.0) - job.done, 0.0)
+        ends = self.now + left / job.rate if job.rate > 0 else math.inf
         due = min(ends, job.joins[0][0] if job.joins else math.inf, job.until)
         if due < math.inf:
             self._push(due, "wake", job.case.name, job.version)
@@ -92,6 +99,9 @@ class Cluster:
         self.runtime.touch(job)
         if job.case.samples - job.done <= 1e-6 * job.case.samples:
             self._end(job, True)
+            return
+        if job.share >= job.case.kill.share - 1e-6:
+            self._kill(job)
             return
         if job.until <= self.now:
             # What a window saw of a start or a stop is no measurement of the size.
@@ -105,6 +115,11 @@ class Cluster:
                 self.runtime.replaced(job)
             self.runtime.go_live(job, live)
         self._refresh(job)
+
+    def _kill(self, job: Job) -> None:
+        """The job's user stops it."""
+        job.result.killed = True
+        self._end(job, False)
 
     def _end(self, job: Job, completed: bool) -> None:
         job.result.completed, job.result.ended_s = completed, self.now
@@ -203,10 +218,10 @@ class Cluster:
         return ClusterView(
             [self._view(job) for job in self.here.values()],
             self.workload.cores,
-            self.workload.nodes * self.workload.node[1],
+            self.workload.gib,
             float(machines.cores.sum()),
             float(machines.gib.sum()),
-            float(machines.shape[1]),
+            machines.largest_gib,
         )
 
     # -- small things --------------------------------------------------------------------------------------------------

@@ -9,12 +9,13 @@ from __future__ import annotations
 import importlib
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from bench.simulation.cluster import Cluster
-from bench.simulation.generator import Arrivals, generate
+from bench.simulation.generator import Arrivals, Workload, generate
 from bench.simulation.policies.elastic import ElasticScheduler, PublicRules
 from bench.simulation.policies.live import LiveBrain
 from bench.simulation.policies.on_the_bus import OnTheBus
@@ -22,27 +23,30 @@ from bench.simulation.policies.optimus import Optimus
 from bench.simulation.policies.oracle import Knowing, clairvoyant_bound
 from bench.simulation.policies.staged import Staged
 from bench.simulation.policies.static import NoIntervention, StaticUser, TunedStatic
-from bench.simulation.port import FloatArray, Policy, Setting, World
-from bench.simulation.weather import CALM, Weather
+from bench.simulation.port import FloatArray, Policy, Setting
+from bench.simulation.world import World
 from bench.simulation.worlds import WORLDS
 
 Figures = dict[str, float]
-DEVELOPMENT_SEEDS, TEST_SEEDS = range(20), range(1000, 1020)
+DEVELOPMENT_SEEDS, FRAME_SEEDS, TEST_SEEDS = range(20), range(2000, 2020), range(3000, 3020)
 OURS, BOUND = "{1+2+3}", "clairvoyant bound"
 
 
-def _stages(*stages: int) -> Callable[[Setting], Policy]:
-    return lambda setting: Staged(setting, frozenset(stages))
+Factory = Callable[[Setting], Policy]
 
 
-POLICIES: dict[str, Callable[[Setting], Policy]] = {
+def _stages(*stages: int) -> Factory:
+    return partial(Staged, stages=frozenset(stages))
+
+
+POLICIES: dict[str, Factory] = {
     "static user": StaticUser,
     "no intervention": NoIntervention,
     "well-tuned static": TunedStatic,
     "Optimus, user containers": Optimus,
-    "Optimus, tuned containers": lambda setting: Optimus(setting, tuned=True),
-    "Optimus, user containers, our mechanisms": lambda setting: Optimus(setting, elastic=True),
-    "Optimus, tuned containers, our mechanisms": lambda setting: Optimus(setting, tuned=True, elastic=True),
+    "Optimus, tuned containers": partial(Optimus, tuned=True),
+    "Optimus, user containers, our mechanisms": partial(Optimus, elastic=True),
+    "Optimus, tuned containers, our mechanisms": partial(Optimus, tuned=True, elastic=True),
     "elastic scheduler": ElasticScheduler,
     "public Brain's rules": PublicRules,
     "{1}": _stages(1),
@@ -50,13 +54,23 @@ POLICIES: dict[str, Callable[[Setting], Policy]] = {
     "{3}": _stages(3),
     "{1+2}": _stages(1, 2),
     "{1+2+3}": _stages(1, 2, 3),
-    "{1+2+3}, over the bus": lambda setting: OnTheBus(setting, _stages(1, 2, 3)),
+    "{1+2+3}, over the bus": partial(OnTheBus, make=_stages(1, 2, 3)),
     "live Brain": LiveBrain,
-    "live Brain, over the bus": lambda setting: OnTheBus(setting, LiveBrain),
-    "perfect samples": lambda setting: Knowing(setting, free=False, fitted=True),
-    "oracle, our mechanisms": lambda setting: Knowing(setting, free=False),
+    "live Brain, over the bus": partial(OnTheBus, make=LiveBrain),
+    "perfect samples": partial(Knowing, free=False, fitted=True),
+    "oracle, our mechanisms": partial(Knowing, free=False),
     "oracle": Knowing,
 }
+
+
+def parts_of(make: Factory) -> list[tuple[str, str]]:
+    """What a policy is made of: module and name of each class, and what each is given."""
+    if not isinstance(make, partial):
+        return [(make.__module__, getattr(make, "__name__", ""))]
+    given = {name: value for name, value in make.keywords.items() if not callable(value)}
+    inner = [part for value in make.keywords.values() if callable(value) for part in parts_of(value)]
+    module, name = parts_of(make.func)[0]
+    return [(module, f"{name} {sorted(given.items())}"), *inner]
 
 
 def load_class(name: str) -> Callable[..., Any]:
@@ -72,6 +86,16 @@ def load_class(name: str) -> Callable[..., Any]:
     return found
 
 
+def load_world(name: str) -> World:
+    """A built-in world, or MODULE:CLASS made without arguments. Raises TypeError where that is no `World`."""
+    world = load_class(name)()
+    if not isinstance(world, World):
+        raise TypeError(
+            f"{name} is no world: let it inherit bench.simulation.world.World, which has a default for each part"
+        )
+    return world
+
+
 def run_cell(
     world: World,
     load: float,
@@ -81,18 +105,32 @@ def run_cell(
     restart_s: float = 660.0,
     arrivals: Arrivals = "uniform",
 ) -> dict[str, Figures]:
-    """Figures of every policy on one workload; the bound stands among them."""
-    workload = generate(world, seed, load, arrivals=arrivals)
-    weather = CALM if calm else Weather()
+    """Figures of every policy on one workload; the bound may stand among them."""
+    workload = _workload(world, seed, load, arrivals)
+    weather = world.weather.calm() if calm else world.weather
     cell: dict[str, Figures] = {}
     for name in policies:
+        if name == BOUND:
+            cell[name] = {"jct_mean_s": clairvoyant_bound(workload, world.menu)}
+            continue
         policy = load_class(name)(Setting(world.menu, seed, restart_s))
         start = time.perf_counter()
         result = Cluster(workload, policy, weather, drift=not calm).run()
         result.wall_s = time.perf_counter() - start
         cell[name] = result.figures()
-    cell[BOUND] = {"jct_mean_s": clairvoyant_bound(workload, world.menu)}
     return cell
+
+
+def _workload(world: World, seed: int, load: float, arrivals: Arrivals) -> Workload:
+    """The workload that all policies of a seed share; a process remembers its last one."""
+    key = (type(world), seed, load, arrivals)
+    if key not in _last:
+        _last.clear()
+        _last[key] = generate(world, seed, load, arrivals=arrivals)
+    return _last[key]
+
+
+_last: dict[object, Workload] = {}
 
 
 def bootstrap(values: Sequence[float], draws: int = 2000, seed: int = 0) -> tuple[float, float, float]:

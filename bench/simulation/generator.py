@@ -7,12 +7,16 @@ and memory and the published completion rates (`gate`); nothing else may run bef
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections import OrderedDict
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 
-from bench.simulation.port import Case, FloatArray, Menu, Size, Truth, World
+from bench.simulation.port import Case, FloatArray, Hosts, Menu, Size, TableLaw, Truth
+from bench.simulation.weather import Weather
+from bench.simulation.world import Habits, World
 
 HORIZON_S = 12_000.0
 PRICE_CORE, PRICE_GIB = 1.0, 0.1
@@ -22,48 +26,31 @@ _RECURRING, _FAMILIES = 0.65, 7
 _TOO_LITTLE_CPU = 0.25
 _USUAL_SHARE = 0.6  # users have in mind the cheapest plan that reaches this share of the best throughput
 _DRIFT = 0.05
+_MOST_SURFACES = 128
 Arrivals = Literal["uniform", "poisson", "bursty"]
 
 
 @dataclass(frozen=True)
-class Habits:
-    """How users of a world err, fitted by the gate. Factors over need; `short_*`: who asks for too little server memory.
-
-    `stands_for`: members of the published production that one simulated member stands for. It multiplies the failure hazard,
-    so that jobs of
-    a smaller cluster complete as rarely as published (`algorithms.md §6`).
-    """
-
-    worker_cores: float = 2.0
-    server_cores: float = 6.5
-    worker_memory: float = 4.5
-    server_memory: float = 5.3
-    short_small: float = 0.09
-    short_large: float = 0.17
-    stands_for: float = 4.0
-
-
-HABITS = {
-    "W2": Habits(worker_cores=4.3, server_cores=5.8, short_small=0.07, short_large=0.28, stands_for=18.0)
-}
-
-
-@dataclass(frozen=True)
 class Workload:
-    """The jobs of one seed, the nodes that make the load what was asked for, and each job's reference plan."""
+    """The jobs of one seed, each job's reference plan, the hosts that make the load what was asked for, and the weather."""
 
     seed: int
     load: float
     cases: tuple[Case, ...]
     references: dict[str, Size]
-    nodes: int
-    node: tuple[float, float]
+    hosts: Hosts
     habits: Habits
+    weather: Weather
 
     @property
     def cores(self) -> float:
         """Capacity."""
-        return self.nodes * self.node[0]
+        return float(self.hosts.cores.sum())
+
+    @property
+    def gib(self) -> float:
+        """Memory of all hosts."""
+        return float(self.hosts.gib.sum())
 
 
 def plan_cost(at: FloatArray, case: Case) -> FloatArray:
@@ -74,12 +61,28 @@ def plan_cost(at: FloatArray, case: Case) -> FloatArray:
 
 
 def reference_plan(case: Case, menu: Menu, within: float = 0.9) -> tuple[Size, float]:
-    """The cheapest plan within 10 % of the best, and its throughput: what defines the load, and what "well-tuned" means."""
+    """The cheapest plan that reaches this share of the best, and its throughput.
+
+    At 0.9 it defines the load, and is what "well-tuned" means.
+    """
     at = menu.grid(case.max_workers, case.max_servers)
-    speed = case.truth.throughput(at)
+    speed = case.read(at, _surface(case, menu, at))
     near = np.flatnonzero(speed >= within * speed.max())
     best = near[np.argmin(plan_cost(at[near], case))]
-    return tuned_size(case, at[best]), float(speed[best] * case.speed)
+    return tuned_size(case, at[best]), float(speed[best])
+
+
+# A truth's throughput over its whole plan space, for the runs of a family: (truth, what it answered) by what was asked.
+_surfaces: OrderedDict[object, tuple[Truth, FloatArray]] = OrderedDict()
+
+
+def _surface(case: Case, menu: Menu, at: FloatArray) -> FloatArray:
+    key = (id(case.truth), menu, case.max_workers, case.max_servers)
+    if key not in _surfaces:
+        _surfaces[key] = (case.truth, case.truth.throughput(at))
+        if len(_surfaces) > _MOST_SURFACES:
+            _surfaces.popitem(last=False)
+    return _surfaces[key][1]
 
 
 def tuned_size(case: Case, row: FloatArray, margin: float = 1.15) -> Size:
@@ -90,12 +93,14 @@ def tuned_size(case: Case, row: FloatArray, margin: float = 1.15) -> Size:
 
 
 def generate(
-    world: World, seed: int, load: float = 1.0, jobs: int = 60, arrivals: Arrivals = "uniform"
+    world: World, seed: int, load: float = 1.0, jobs: int | None = None, arrivals: Arrivals = "uniform"
 ) -> Workload:
     """Draw one workload. The same seed gives the same jobs in every world of the same menu, and for every policy."""
     rng = np.random.default_rng([seed, 5])
+    jobs = world.jobs if jobs is None else jobs
     families = [_Family.draw(rng, world, seed * 1000 + i, f"family-{i}") for i in range(_FAMILIES)]
-    at = _arrivals(rng, jobs, arrivals)
+    at = world.arrivals(np.random.default_rng([seed, 6]), jobs)
+    at = _arrivals(rng, jobs, arrivals) if at is None else at
     cases: list[Case] = []
     references: dict[str, Size] = {}
     core_seconds = 0.0
@@ -110,11 +115,15 @@ def generate(
         cases.append(case)
         references[case.name] = reference
         core_seconds += reference.cores * duration
-    wanted = core_seconds / (load * HORIZON_S) / world.node[0]
-    # Whatever the load, the largest wish must fit the cluster.
+    nodes = world.nodes or _nodes(world, core_seconds / (load * HORIZON_S), cases, references)
+    hosts = world.hosts(np.random.default_rng([seed, 7]), nodes)
+    return Workload(seed, load, tuple(cases), references, hosts, world.habits, world.weather)
+
+
+def _nodes(world: World, cores: float, cases: list[Case], references: dict[str, Size]) -> int:
+    """As many as have these cores. Whatever the load, the largest wish must fit the cluster."""
     largest = max(max(case.asked.cores for case in cases), max(r.cores for r in references.values()))
-    nodes = max(int(np.ceil(wanted)), int(np.ceil(1.15 * largest / world.node[0])) + 1)
-    return Workload(seed, load, tuple(cases), references, nodes, world.node, HABITS.get(world.name, Habits()))
+    return max(int(np.ceil(cores / world.node[0])), int(np.ceil(1.15 * largest / world.node[0])) + 1)
 
 
 @dataclass
@@ -129,14 +138,15 @@ class _Family:
     worker_gib: float
     server_gib: float
     tables_gib: float
-    heaps: float
+    law: TableLaw
     habit: FloatArray
+    input_per_s: float = math.inf
     speed: float = 1.0
 
     @classmethod
     def draw(cls, rng: np.random.Generator, world: World, seed: int, name: str) -> _Family:
         """A family out of nothing."""
-        most = [w for w in world.menu.workers if w >= 4]
+        most = [w for w in world.menu.workers if w >= 4] or list(world.menu.workers)
         weights = np.array([1.0 / w**0.35 for w in most])
         max_workers = int(rng.choice(most, p=weights / weights.sum()))
         duration = float(np.clip(_MEDIAN_S * np.exp(_LN_SD * rng.standard_normal()), _SHORTEST_S, _LONGEST_S))
@@ -145,18 +155,12 @@ class _Family:
             float(rng.lognormal(np.log(1.5), 0.3)),
         )
         tables = float(np.clip(rng.lognormal(np.log(12), 0.8), 2, 100))
-        return cls(
-            name,
-            seed,
-            world.truth(seed),
-            max_workers,
-            duration,
-            worker,
-            server,
-            tables,
-            float(rng.uniform(0.5, 0.9)),
-            rng.random(8),
-        )
+        law = world.law(np.random.default_rng([seed, 8]))
+        truth = world.truth(seed)
+        family = cls(name, seed, truth, max_workers, duration, worker, server, tables, law, rng.random(8))
+        usual, speed = reference_plan(family._draft(world, name, 0.0), world.menu, _USUAL_SHARE)
+        family.input_per_s = world.input_per_s(np.random.default_rng([seed, 9]), speed / usual.workers)
+        return family
 
     def run(
         self, rng: np.random.Generator, world: World, name: str, arrive_s: float
@@ -165,15 +169,29 @@ class _Family:
         self.speed *= float(np.exp(_DRIFT * rng.standard_normal()))
         self.tables_gib *= float(np.exp(_DRIFT * rng.standard_normal()))
         duration = self.duration_s * float(np.exp(_DRIFT * rng.standard_normal()))
-        max_servers = max(p for p in world.menu.servers if p <= max(2, self.max_workers // 3))
-        draft = Case(
+        draft = self._draft(world, name, arrive_s)
+        reference, throughput = reference_plan(draft, world.menu)
+        # What users have in mind is what they need to be served well, not the last tenth of throughput.
+        usual, _ = reference_plan(draft, world.menu, _USUAL_SHARE)
+        case = replace(
+            draft,
+            samples=throughput * duration,
+            asked=self._ask(draft, usual, world),
+            kill=world.kill(np.random.default_rng([self.seed, 10, int(arrive_s)]), duration),
+        )
+        return case, reference, duration
+
+    def _draft(self, world: World, name: str, arrive_s: float) -> Case:
+        """A run of the family now, before its length and its user's wishes are known."""
+        most = max(2, self.max_workers // 3)
+        return Case(
             name=name,
             family=self.name,
             user=f"user-{self.seed % 11}",
             arrive_s=arrive_s,
             samples=0.0,
             max_workers=self.max_workers,
-            max_servers=max_servers,
+            max_servers=max((p for p in world.menu.servers if p <= most), default=min(world.menu.servers)),
             asked=Size(1, 1, 1, 1, 1, 1),
             mode=self.truth.mode,
             batch_size=self.truth.batch_size,
@@ -184,14 +202,9 @@ class _Family:
             worker_gib=self.worker_gib,
             server_gib=self.server_gib,
             tables_gib=self.tables_gib,
-            heaps=self.heaps,
+            law=self.law,
+            input_per_s=self.input_per_s,
         )
-        reference, throughput = reference_plan(draft, world.menu)
-        values = {field: getattr(draft, field) for field in Case.__dataclass_fields__}
-        # What users have in mind is what they need to be served well, not the last tenth of throughput.
-        usual, _ = reference_plan(draft, world.menu, _USUAL_SHARE)
-        values |= {"samples": throughput * duration, "asked": self._ask(draft, usual, world)}
-        return Case(**values), reference, duration
 
     def _ask(self, case: Case, reference: Size, world: World) -> Size:
         """What the user asks for: about the right counts, twice the cores or (one in four) too few, 4.5 times the memory."""
@@ -199,7 +212,7 @@ class _Family:
         few, count_w, count_p, worker_over, server_over, short, how_short, over = self.habit
         workers = _nearest(menu.workers, reference.workers * 2 ** (count_w - 0.5), case.max_workers)
         servers = _nearest(menu.servers, reference.servers * 2 ** (count_p - 0.5), case.max_servers)
-        habits = HABITS.get(world.name, Habits())
+        habits = world.habits
         enough = few >= _TOO_LITTLE_CPU
         worker_factor = habits.worker_cores * 2 ** (worker_over - 0.5) if enough else 0.35
         server_factor = habits.server_cores * 2 ** (server_over - 0.5) if enough else 0.35

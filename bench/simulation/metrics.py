@@ -20,6 +20,7 @@ class JobResult:
     started_s: float = -1.0
     ended_s: float = -1.0
     completed: bool = False
+    killed: bool = False  # by its user
     large: bool = False
     done_share: float = 0.0
     worker_core_s: float = 0.0
@@ -56,12 +57,14 @@ class Result:
     wall_s: float = 0.0
 
     def figures(self) -> dict[str, float]:
-        """The figures of a run. JCT over completed jobs; shares in 0..1; hours and minutes where the name says so."""
+        """The figures of a run. JCT over completed jobs, the mean stay over all; completion is of the jobs that no user killed;
+        shares in 0..1; hours and minutes where the name says so."""
         all_jobs = list(self.jobs.values())
+        kept = [job for job in all_jobs if not job.killed]  # whose users let them run
         ended = [job for job in all_jobs if job.completed]
         jct = np.array([job.jct_s for job in ended]) if ended else np.array([np.nan])
-        large = [job for job in all_jobs if job.large]
-        small = [job for job in all_jobs if not job.large]
+        large = [job for job in kept if job.large]
+        small = [job for job in kept if not job.large]
         waits = [job.started_s - job.arrived_s for job in all_jobs if job.started_s >= 0]
         return {
             "jct_mean_s": float(jct.mean()),
@@ -70,7 +73,9 @@ class Result:
             "jct_p99_s": float(np.quantile(jct, 0.99)),
             "wait_mean_s": float(np.mean(waits)) if waits else float("nan"),
             "makespan_s": max((job.ended_s for job in all_jobs), default=0.0),
-            "completion": len(ended) / len(all_jobs),
+            "stay_mean_s": float(np.mean([job.jct_s for job in all_jobs])),
+            "killed_by_users": (len(all_jobs) - len(kept)) / len(all_jobs),
+            "completion": _share([job.completed for job in kept]),
             "completion_small": _share([job.completed for job in small]),
             "completion_large": _share([job.completed for job in large]),
             "cpu_use": _ratio(all_jobs, "worker_busy_s+server_busy_s", "worker_core_s+server_core_s"),

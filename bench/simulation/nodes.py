@@ -8,9 +8,7 @@ have not.
 
 from __future__ import annotations
 
-import numpy as np
-
-from bench.simulation.port import Size
+from bench.simulation.port import Hosts, Size
 from rover_bus.brain.decisions.placement import Node, place_jobs
 from rover_bus.brain.decisions.plans import GIB, Allocation
 
@@ -44,10 +42,9 @@ def size_of(allocation: Allocation) -> Size:
 class Machines:
     """`where[job][node]` is (workers, servers); `cores`, `gib` are what each node has free."""
 
-    def __init__(self, nodes: int, shape: tuple[float, float]) -> None:
-        self.shape = shape
-        self.cores = np.full(nodes, shape[0])
-        self.gib = np.full(nodes, shape[1])
+    def __init__(self, hosts: Hosts) -> None:
+        self.cores, self.gib = hosts.cores.copy(), hosts.gib.copy()
+        self.largest_gib = float(hosts.gib.max())
         self.where: dict[str, dict[int, tuple[int, int]]] = {}
         self.sizes: dict[str, Size] = {}
 
@@ -84,6 +81,15 @@ class Machines:
     def grow(self, job: str, size: Size) -> bool:
         """Make a placed job hold more where it is. False: no room, nothing changed."""
         return self._change_in_place(job, size)
+
+    def leave(self, job: str, node: int) -> None:
+        """One worker of a job leaves a node."""
+        size, (workers, servers) = self.sizes[job], self.where[job][node]
+        self._charge(node, size, -1, 0)
+        self.sizes[job] = size._replace(workers=size.workers - 1)
+        self.where[job][node] = (workers - 1, servers)
+        if workers + servers == 1:
+            del self.where[job][node]
 
     def crowd(self, node: int) -> dict[str, tuple[int, int]]:
         """Who runs on a node."""

@@ -23,10 +23,13 @@ def label_of(world: str, load: float, conditions: dict[str, Any]) -> str:
     return " ".join(said)
 
 
-def collect(kept: Kept) -> Cells:
-    """Every cell of a file: ours, the policies that were run on the same seeds, and the bound; most seeds first."""
+def collect(kept: Kept, former: bool = False) -> Cells:
+    """Every cell of a file: ours, the policies that were run on the same seeds, and the bound; most seeds first.
+
+    `former`: also policies as they were before they were changed.
+    """
     cells: Cells = {}
-    for (world, load, conditions), by_seed in sorted(kept.groups().items()):
+    for (world, load, conditions), by_seed in sorted(kept.groups(former).items()):
         label = label_of(world, load, dict(json.loads(conditions)))
         for seeds, policies in _groups(by_seed):
             cells[f"{label}, {len(seeds)} seeds"] = [

@@ -1,19 +1,18 @@
 """The port of the simulator: what a world answers, what a policy sees and may ask for. Imports nothing of rover_bus.
 
-A **world** (`--world MODULE:CLASS`, made without arguments) is somebody's truth of how jobs run; a **policy** (`--policy
-MODULE:CLASS`, made with a `Setting`) sizes them. The engine (`cluster`) stands between the two: a policy meets a world only
-through noisy,
-late, lost and doubled `Window`s. Whoever brings his own of either implements the protocols below and nothing else; the live
-Brain service can be
-driven the same way, by a policy that publishes every `Window` on `rover_bus.events.memory_bus` and returns the plans that come
-back.
+A **world** (`--world MODULE:CLASS`, made without arguments) is a truth of how jobs run and of the cluster around them: it
+inherits `world.World` and overrides what it has of its own (`example_world` does so in 60 lines). A **policy** (`--policy
+MODULE:CLASS`, made with a `Setting`) sizes jobs and implements `Policy`. The engine (`cluster`) stands between the two: a policy
+meets a world only through noisy, late, lost and doubled `Window`s. A service on the bus can be driven the same way, by a policy
+that publishes every `Window` on `rover_bus.events.memory_bus` and returns the plans that come back (`policies/on_the_bus`).
 
-Units: seconds, cores, GiB, samples.
+Units: seconds, cores, GiB, samples. `at_s` is the cluster's time since the first job could arrive.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, Protocol
 
@@ -85,20 +84,55 @@ class Truth(Protocol):
         ...
 
     def factor(self, at_s: float) -> float:
-        """What the world does to the job at this time of its life: 1 as usual, less or more by drift, 0 in a pause."""
+        """What the world does to the family at this time of the cluster: 1 as usual, less or more by drift, 0 in a pause."""
         ...
 
 
-class World(Protocol):
-    """A source of truths. The same seed gives the same truth."""
+class TableLaw(Protocol):
+    """How tables grow while a job trains."""
 
-    name: str
-    menu: Menu
-    node: tuple[float, float]  # cores and GiB of one node
-
-    def truth(self, seed: int) -> Truth:
-        """One family's truth."""
+    def grown(self, share: float) -> float:
+        """Part of the tables' final size, in (0, 1], when this share (0..1) of the job is done: never falling, 1 at the end."""
         ...
+
+
+class Kill(NamedTuple):
+    """When a user stops a job: at a share of its samples, or so many seconds after its arrival. Infinite: never."""
+
+    share: float = math.inf
+    patience_s: float = math.inf
+
+
+NEVER_KILLED = Kill()
+
+
+class Hosts:
+    """The nodes of a cluster: `cores` and `gib` of each (n,), and `pace(at_s)`, each host's share (n,) of a healthy host's speed.
+
+    A worker runs at its host's pace. Slow hosts of servers slow a job as far as its servers are busy.
+    """
+
+    def __init__(
+        self, cores: FloatArray, gib: FloatArray, pace: Callable[[float], FloatArray] | None = None
+    ) -> None:
+        self.cores = np.asarray(cores, dtype=np.float64)
+        self.gib = np.asarray(gib, dtype=np.float64)
+        self._pace = pace
+        self._known = (-1.0, np.ones(len(self.cores)))
+
+    def __len__(self) -> int:
+        return len(self.cores)
+
+    @property
+    def alike(self) -> bool:
+        """Whether all hosts are healthy at all times."""
+        return self._pace is None
+
+    def paces(self, at_s: float) -> FloatArray:
+        """Every host's pace now (n,)."""
+        if self._pace is not None and self._known[0] != at_s:
+            self._known = (at_s, np.asarray(self._pace(at_s), dtype=np.float64))
+        return self._known[1]
 
 
 @dataclass(frozen=True)
@@ -116,18 +150,41 @@ class Case:
     mode: Mode
     batch_size: float
     large: bool
-    # hidden: the truth, this run's drift of it, memory in GiB as base + grown * (share done) ** heaps
+    # hidden: the truth, this run's drift of it, memory in GiB, samples a second that one worker can read, when its user stops it
     truth: Truth = field(repr=False)
     seed: int
     speed: float
     worker_gib: float
     server_gib: float
     tables_gib: float
-    heaps: float
+    law: TableLaw
+    input_per_s: float = math.inf
+    kill: Kill = NEVER_KILLED
+
+    def throughput(self, at: FloatArray) -> FloatArray:
+        """Samples a second (n,) of this run at `at` (n, 4): the slower of compute and reading."""
+        return self.read(at, self.truth.throughput(at))
+
+    def read(self, at: FloatArray, computed: FloatArray) -> FloatArray:
+        """Samples a second (n,) of this run where the truth computes so many at `at`."""
+        return np.minimum(computed * self.speed, at[:, 0] * self.input_per_s)
+
+    def busy_cores(self, at: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Cores in use by the workers (n,) and by the servers (n,): a worker that waits for input computes nothing."""
+        worker, server = self.truth.busy_cores(at)
+        busy = 1.0 - self.input_wait(at)
+        return worker * busy, server * busy
+
+    def input_wait(self, at: FloatArray) -> FloatArray:
+        """Share of their time (n,) that workers wait for input."""
+        if self.input_per_s == math.inf:
+            return np.zeros(len(at))
+        computed = self.truth.throughput(at)
+        return np.asarray(1.0 - self.read(at, computed) / (computed * self.speed))
 
     def table_gib(self, share: float) -> float:
-        """Tables of the whole job when this share of its samples is done: a fifth at the start, the rest by Heaps' law."""
-        return float(self.tables_gib * (0.2 + 0.8 * max(share, 0.0) ** self.heaps))
+        """Tables of the whole job when this share of its samples is done."""
+        return float(self.tables_gib * self.law.grown(min(max(share, 0.0), 1.0)))
 
     def server_need_gib(self, servers: int, share: float = 1.0) -> float:
         """Memory that one of `servers` servers really needs."""
@@ -156,7 +213,8 @@ class JobView:
 class Window:
     """One job's 30 s as telemetry tells it. `steady`: nothing was changed meanwhile, so that it measures `size`.
 
-    `worker_cores_used`, `server_cores_used`: what one member used on average.
+    `worker_cores_used`, `server_cores_used`: what one member used on average. `worker_hosts`: the host of each worker in
+    `worker_rates`. `input_wait`: share of their time that workers waited for input.
     """
 
     job: str
@@ -171,6 +229,8 @@ class Window:
     steady: bool
     worker_cores_used: float = 0.0
     server_cores_used: float = 0.0
+    worker_hosts: tuple[int, ...] = ()
+    input_wait: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -203,6 +263,7 @@ class Mechanisms:
     doubles_memory: bool = True
     failures_restart: bool = False  # elastic changes, but a failure stops the whole job
     free: bool = False  # everything at once and for nothing: the oracle's
+    balances: bool = False  # parameters are assigned anew at every start, so that no server stays hot; on demand by a restart
 
 
 @dataclass(frozen=True)

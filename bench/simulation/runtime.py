@@ -7,6 +7,7 @@ restart and checkpoint for those without elastic mechanisms, members that come a
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable
 
 import numpy as np
@@ -14,7 +15,7 @@ import numpy as np
 from bench.simulation.jobs import Job
 from bench.simulation.nodes import Machines
 from bench.simulation.port import FloatArray, Mechanisms, Size
-from bench.simulation.weather import Weather, pod_start_s
+from bench.simulation.weather import Weather
 
 _OOM_RESTARTS = 3
 _DETECTED_S = 10.0  # until a lost member is known to be lost
@@ -40,6 +41,9 @@ class Runtime:
         """Bring a job's account up to now."""
         job.touch(self.now, self.machines.sizes.get(job.case.name), self.checkpoint_s)
 
+    def _crew(self, job: Job, workers: int) -> None:
+        job.crew(workers, self.weather, self.machines.where[job.case.name])
+
     # -- wishes --------------------------------------------------------------------------------------------------------
 
     def apply(self, job: Job, size: Size) -> None:
@@ -61,7 +65,7 @@ class Runtime:
             return
         job.result.rescales += 1
         if self.how.free:
-            job.crew(size.workers, self.weather)
+            self._crew(job, size.workers)
             job.live, job.changed_at = size, self.now
         elif not self.how.elastic:
             self.restart(job, size)
@@ -73,9 +77,8 @@ class Runtime:
     def start(self, job: Job, size: Size) -> None:
         """Members start. An elastic job trains as soon as its servers and one worker do; the others join when they are ready."""
         job.changed_at = self.now
-        ready = np.sort(pod_start_s(job.rng, size.workers))
-        servers = float(pod_start_s(job.rng, size.servers).max())
-        job.crew(size.workers, self.weather)
+        ready = np.sort(self.weather.start_s(job.rng, size.workers))
+        servers = float(self.weather.start_s(job.rng, size.servers).max())
         job.live, job.joins, job.state = size, [], "starting"
         if self.how.free:
             job.state, job.until = "running", math.inf
@@ -88,16 +91,22 @@ class Runtime:
             job.joins = self._arrivals(job.live, size, ready[here:], 0.0)
         else:
             job.until = self.now + max(float(ready[-1]), servers)
+        self._crew(job, job.live.workers)
 
     def restart(self, job: Job, size: Size, lose: bool = False) -> None:
         """Save, stop, start, load: what everybody without elastic mechanisms pays. Slow pods add to it."""
+        if job.leaving is not None:
+            self._give_up(job)
+            size = self.machines.sizes[job.case.name]
         if lose:
             job.repeat(job.done - job.checkpointed)
         else:
             job.checkpointed = job.done
-        pods = float(pod_start_s(job.rng, size.members).max())
+        if self.how.balances:
+            job.hot, job.hot_until = 1.0, 0.0
+        pods = float(self.weather.start_s(job.rng, size.members).max())
         job.disband()
-        job.crew(size.workers, self.weather)
+        self._crew(job, size.workers)
         job.live, job.joins, job.state, job.changed_at = size, [], "stopped", self.now
         job.failed = lose
         job.until = self.now + max(self.how.restart_s, pods + self.how.restart_s / 3)
@@ -132,13 +141,13 @@ class Runtime:
             limit = max(live.server_gib, size.server_gib)
             now = size._replace(workers=min(live.workers, size.workers), servers=servers, server_gib=limit)
         self.go_live(job, now)
-        workers = np.sort(pod_start_s(job.rng, new_workers)) if new_workers else np.zeros(0)
-        server_s = float(pod_start_s(job.rng, new_servers).max()) if new_servers else 0.0
+        workers = np.sort(self.weather.start_s(job.rng, new_workers)) if new_workers else np.zeros(0)
+        server_s = float(self.weather.start_s(job.rng, new_servers).max()) if new_servers else 0.0
         job.joins = []
         if moved:
             job.disband()
             job.joins.append((self.now + max(server_s, float(workers[-1])), size))
-            job.crew(live.workers, self.weather)
+            self._crew(job, live.workers)
         elif new_workers or new_servers:
             job.joins = self._arrivals(now, size, workers, server_s)
 
@@ -159,7 +168,7 @@ class Runtime:
     def go_live(self, job: Job, live: Size) -> None:
         """What trains from now on; another number of servers stops the job for a moment."""
         servers_change = job.live is not None and job.live.servers != live.servers
-        job.crew(live.workers, self.weather)
+        self._crew(job, live.workers)
         job.live, job.changed_at = live, self.now
         if servers_change and job.state == "running" and not self.how.free:
             job.state, job.until, job.failed = "stopped", self.now + self.how.server_change_s, False
@@ -170,8 +179,7 @@ class Runtime:
         """Members of a job are gone at once; `wanted`: the size that shall be, None for as it was."""
         job.result.failures += 1
         if job.leaving is not None:
-            self._one_less(job)  # the replacement that was on its way is given up
-            job.leaving = None
+            self._give_up(job)
         held = self.machines.sizes[job.case.name]
         if self.checkpoint_s is not None:
             self.restart(job, held, lose=True)
@@ -181,15 +189,15 @@ class Runtime:
             wanted = held
         left = max(live.workers - workers, 1)
         job.joins = []
-        ready = float(pod_start_s(job.rng, max(workers + servers, 1)).max()) + _DETECTED_S
+        ready = float(self.weather.start_s(job.rng, max(workers + servers, 1)).max()) + _DETECTED_S
         if servers or live.workers - workers < 1:
             # Lost slots come back from the last cut once the new server is there.
             job.repeat(min(job.rate * _LAST_CUT_S, job.done))
             job.live, job.changed_at = wanted, self.now
-            job.crew(wanted.workers, self.weather)
+            self._crew(job, wanted.workers)
             job.state, job.until, job.failed = "stopped", self.now + ready + _RESTORED_S, True
         else:
-            job.crew(min(left, wanted.workers), self.weather)
+            self._crew(job, min(left, wanted.workers))
             job.live, job.changed_at = wanted._replace(workers=min(left, wanted.workers)), self.now
             if wanted.workers > left:
                 job.joins = [(self.now + ready, wanted)]
@@ -221,7 +229,7 @@ class Runtime:
         """What stage 3 asks for at once."""
         self.touch(job)
         if kind == "move_slots":
-            job.hot, job.hot_until = 1.0, 0.0
+            self._move_slots(job)
         elif kind == "smaller_leases" and member < len(job.slow):
             job.less_work.add(member)
         elif kind == "replace_worker" and member < len(job.slow) and not job.joins:
@@ -232,22 +240,32 @@ class Runtime:
         live, held = job.live, self.machines.sizes[job.case.name]
         if live is None or live.workers < 2 or live[:4] != held[:4]:
             return
-        ready = self.now + float(pod_start_s(job.rng, 1)[0])
+        ready = self.now + float(self.weather.start_s(job.rng, 1)[0])
         job.less_work.clear()
         job.joins, job.changed_at = [(ready, live)], self.now
         if self.machines.grow(job.case.name, held._replace(workers=held.workers + 1)):
             job.leaving = member
             return
-        job.discharge(member, self.weather)
+        job.discharge(member)
         job.live = live._replace(workers=live.workers - 1)
 
     def replaced(self, job: Job) -> None:
         """The new worker is there: the slow one goes, and so does what both held together."""
-        self._one_less(job)
         if job.leaving is not None:
-            job.discharge(job.leaving, self.weather)
+            self.machines.leave(job.case.name, job.on[job.leaving])
+            job.discharge(job.leaving)
         job.leaving = None
 
-    def _one_less(self, job: Job) -> None:
-        held = self.machines.sizes[job.case.name]
-        self.machines.change(job.case.name, held._replace(workers=held.workers - 1))
+    def _give_up(self, job: Job) -> None:
+        """The replacement of a slow worker that is on its way shall not come."""
+        here = Counter(job.on)
+        where = self.machines.where[job.case.name]
+        self.machines.leave(job.case.name, next(node for node, held in where.items() if held[0] > here[node]))
+        job.leaving = None
+
+    def _move_slots(self, job: Job) -> None:
+        """Level the servers: while training goes on, or by a restart that assigns parameters anew."""
+        if self.how.elastic:
+            job.hot, job.hot_until = 1.0, 0.0
+        elif self.how.balances and job.state == "running":
+            self.restart(job, self.machines.sizes[job.case.name])

@@ -53,10 +53,18 @@ class Telemetry:
             steady=steady,
             worker_cores_used=self._used(job.busy[0] / live.workers, live.worker_cores),
             server_cores_used=self._used(job.busy[1] / live.servers, live.server_cores),
+            worker_hosts=tuple(job.on),
+            input_wait=self._waited(job),
         )
         draw = rng.random()
         times = 0 if draw < weather.lost else 2 if draw < weather.lost + weather.doubled else 1
         self.late += [window] * times
+
+    def _waited(self, job: Job) -> float:
+        """Share of the workers' time spent waiting for input, within 5 %."""
+        assert job.live is not None
+        wait = job.ideal(job.live).input_wait
+        return min(wait * float(np.exp(0.05 * self.channel.standard_normal())), 1.0) if wait > 0 else 0.0
 
     def _used(self, cores: float, most: float) -> float:
         return min(cores * float(np.exp(0.05 * self.channel.standard_normal())), most)

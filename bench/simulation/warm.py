@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from bench.simulation.cluster import Cluster
-from bench.simulation.generator import Habits, Workload, generate
+from bench.simulation.generator import Workload, generate
 from bench.simulation.policies.oracle import Knowing
 from bench.simulation.policies.staged import Staged
 from bench.simulation.port import Case, Policy, Setting, Size
@@ -22,6 +22,7 @@ from bench.simulation.worlds import W1
 
 _GAP_S = 6 * 3600.0
 _RUN_S = 3600.0
+_NODES = 200
 
 
 class _Watched(Cluster):
@@ -87,18 +88,10 @@ def recurring(seed: int, runs: int) -> Workload:
     speed, tables, cases = template.speed, template.tables_gib, list[Case]()
     for run in range(runs):
         speed, tables = (x * float(np.exp(0.05 * rng.standard_normal())) for x in (speed, tables))
-        samples = float(template.truth.throughput(at)[0]) * speed * _RUN_S
-        cases.append(
-            replace(
-                template,
-                name=f"run-{run:02d}",
-                arrive_s=run * _GAP_S,
-                samples=samples,
-                speed=speed,
-                tables_gib=tables,
-            )
-        )
-    return Workload(seed, 0.0, tuple(cases), {c.name: reference for c in cases}, 200, (32.0, 256.0), Habits())
+        this = replace(template, name=f"run-{run:02d}", arrive_s=run * _GAP_S, speed=speed, tables_gib=tables)
+        cases.append(replace(this, samples=float(this.throughput(at)[0]) * _RUN_S))
+    hosts = W1().hosts(rng, _NODES)
+    return Workload(seed, 0.0, tuple(cases), {c.name: reference for c in cases}, hosts, W1.habits, CALM)
 
 
 def until(rates: Sequence[tuple[float, float]], enough: float, end_s: float) -> tuple[float, bool]:

@@ -6,7 +6,7 @@ published figures.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -22,7 +22,8 @@ class Weather:
     Failures: e^(-0.00264 n) of jobs of n members survive where a lost member ends a job (`algorithms.md §6` [fitted]; the
     0.930 before it is memory).
     `failure` is that over a mean life of 4,800 s, times what a simulated member stands for (`generator.Habits`).
-    Straggling: a slow worker in some ten worker-hours, hot servers likewise.
+    Straggling: a slow worker in some ten worker-hours, hot servers likewise. A pod starts within 0 / 1 / 55 / 104 / 523 s at
+    p50/75/90/95/99, and initialises for 60 to 300 s.
     """
 
     failure: float = 0.00264 / 4800.0
@@ -35,12 +36,18 @@ class Weather:
     noise: float = 0.05
     lost: float = 0.01
     doubled: float = 0.01
+    start_shares: tuple[float, ...] = (0.0, 0.5, 0.75, 0.9, 0.95, 0.99, 1.0)
+    start_seconds: tuple[float, ...] = (0.0, 0.0, 1.0, 55.0, 104.0, 523.0, 700.0)
+    initialisation_s: tuple[float, float] = (60.0, 300.0)
+
+    def start_s(self, rng: np.random.Generator, pods: int) -> FloatArray:
+        """Seconds until pods run (n,): the quantiles of a pod's start, and its initialisation."""
+        starts = np.interp(rng.random(pods), self.start_shares, self.start_seconds)
+        return np.asarray(starts + rng.uniform(*self.initialisation_s, pods))
+
+    def calm(self) -> Weather:
+        """The same without anything that goes wrong; pods start as they do."""
+        return replace(self, failure=0.0, straggler=0.0, hot_server=0.0, worker_spread=0.0)
 
 
-CALM = Weather(failure=0.0, straggler=0.0, hot_server=0.0, worker_spread=0.0)
-
-
-def pod_start_s(rng: np.random.Generator, pods: int) -> FloatArray:
-    """Seconds until pods run (n,): 0 / 1 / 55 / 104 / 523 s at p50/75/90/95/99, and 60 to 300 s of initialisation."""
-    quantiles, seconds = (0.0, 0.5, 0.75, 0.9, 0.95, 0.99, 1.0), (0.0, 0.0, 1.0, 55.0, 104.0, 523.0, 700.0)
-    return np.asarray(np.interp(rng.random(pods), quantiles, seconds) + rng.uniform(60, 300, pods))
+CALM = Weather().calm()

@@ -1,14 +1,12 @@
 """Four truths that know nothing of the Brain (`algorithms.md §8`): what the simulated jobs really do.
 
-Fed by seeds, feeds the engine and the oracles. Imports nothing of rover_bus; the digest of this file and of the queueing
-network stands in
-every report, so that nobody can tune a truth to a policy unseen.
+Fed by seeds, feeds the engine and the oracles. Imports nothing of rover_bus; its digest stands in every report, so
+that no truth can be tuned to a policy unseen.
 """
 
 from __future__ import annotations
 
 import csv
-import hashlib
 import math
 import os
 from collections.abc import Callable
@@ -19,20 +17,16 @@ from pathlib import Path
 import numpy as np
 
 from bench import queueing
+from bench.simulation import memory_laws, port, world
 from bench.simulation.port import FloatArray, Menu, Mode
 
-MENU = Menu(
-    (1, 2, 3, 4, 6, 8, 12, 16, 24, 32), (1, 2, 3, 4, 6, 8), (1, 2, 4, 8, 12, 16), (1, 2, 4, 8, 12, 16)
-)
-NODE = (32.0, 256.0)
 DATA_VARIABLE = "ROVER_THROUGHPUT_DATA"
 _REPEATABLE = 1 << 32
-
-
-def digest() -> str:
-    """SHA-256 over the files that hold the truths, first 16 digits."""
-    text = b"".join(Path(name).read_bytes() for name in (__file__, queueing.__file__))
-    return hashlib.sha256(text).hexdigest()[:16]
+_SYNCHRONOUS = 0.25  # of W1's families
+_SPLIT = 8  # batches of an asynchronous worker that one synchronous step trains
+_TEST_FAMILIES = (
+    3_000_000  # a family's seed is 1,000 times its workload's and more: test seeds begin at 3,000
+)
 
 
 @dataclass
@@ -65,23 +59,68 @@ class _Queueing:
         return 1.0
 
 
-class W1:
-    """Closed queueing network: Amdahl workers, multi-server CPU stations and NICs, tables placed by Zipf 0 / 0.3 / 0.8."""
+@dataclass
+class _Barrier(_Queueing):
+    """W1's synchronous job: the batch is split, all workers meet at the servers at once, and then at a barrier."""
 
-    name, menu, node = "W1", MENU, NODE
+    mode: Mode = "sync"
+    batch_size: float = float(_SPLIT * queueing.BATCH)
+    serial: float = field(init=False)
+    shape: FloatArray = field(
+        init=False
+    )  # seconds: NIC a worker, fixed, a server, the barrier; and the skew of traffic
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.serial = float(np.random.default_rng(self.seed).uniform(0.02, 0.3))
+        rng = np.random.default_rng([self.seed, 12])
+        seconds = rng.lognormal(np.log([0.02, 0.05, 0.005, 0.03]), 0.5)
+        self.shape = np.r_[seconds, rng.choice([0.0, 0.3, 0.8])]
+
+    def throughput(self, at: FloatArray) -> FloatArray:
+        w, p, lw, lp = at.T
+        nic, fixed, per_server, barrier, skew = self.shape
+        place = np.arange(1, int(p.max()) + 1)[None, :]
+        hottest = 1.0 / np.where(place <= p[:, None], 1.0 / place**skew, 0.0).sum(axis=1)
+        compute = self.think * _SPLIT / w * (self.serial + (1 - self.serial) / lw)
+        served = self.cpu * _SPLIT * hottest / lp + nic * w * hottest
+        seconds = compute + served + fixed + per_server * p + barrier * np.log2(w + 1)
+        return np.asarray(self.batch_size / seconds)
+
+    def busy_cores(self, at: FloatArray) -> tuple[FloatArray, FloatArray]:
+        steps = self.throughput(at) / self.batch_size * _SPLIT
+        w, p, lw, lp = at.T
+        return np.minimum(steps * self.think, w * lw), np.minimum(steps * self.cpu, p * lp)
+
+
+class W1(world.World):
+    """Closed queueing network: Amdahl workers, multi-server CPU stations and NICs, tables placed by Zipf 0 / 0.3 / 0.8.
+
+    One family in four is synchronous.
+    """
+
+    name = "W1"
 
     def truth(self, seed: int) -> _Queueing:
         """A random network."""
-        return _Queueing(seed)
+        return (
+            _Barrier(seed) if np.random.default_rng([seed, 11]).random() < _SYNCHRONOUS else _Queueing(seed)
+        )
 
 
 @dataclass
 class _Measured:
-    """W2's job: one measured surface, synchronous. Between measured points the three nearest answer, weighted by distance."""
+    """W2's job: one measured surface, synchronous. Between measured points the three nearest answer, weighted by distance.
+
+    Cores: a step is bursts of the workers, bursts of the servers, and a rest. What a member used on average it used within its
+    bursts, so a limit below that stretches them, and them only.
+    """
 
     points: FloatArray  # (n, 5): workers, servers, steps a second, cores a worker uses, cores a server uses
     batch_size: float
     pace: float
+    bursts: tuple[float, float]  # share of a step that is bursts of workers, of servers
+    bend: float  # how a burst stretches: to this power
     mode: Mode = "sync"
 
     def _near(self, at: FloatArray) -> FloatArray:
@@ -93,41 +132,65 @@ class _Measured:
         return np.asarray(np.exp((np.log(self.points[three][:, :, 2:]) * weight[:, :, None]).sum(axis=1)))
 
     def throughput(self, at: FloatArray) -> FloatArray:
-        steps, worker_use, server_use = self._near(at).T
-        # A container below what its member uses at full speed holds the member, and a synchronous job with it, back.
-        held = np.minimum(1.0, np.minimum(at[:, 2] / worker_use, at[:, 3] / server_use))
-        return np.asarray(steps * held * self.batch_size * self.pace)
+        steps, *used = self._near(at).T
+        return np.asarray(steps / self._stretch(at, used) * self.batch_size * self.pace)
+
+    def _stretch(self, at: FloatArray, used: list[FloatArray]) -> FloatArray:
+        """How much longer a step takes than it did with as many cores as it liked (n,)."""
+        seconds = np.full(len(at), 1.0 - sum(self.bursts))
+        for share, cores, use in zip(self.bursts, at[:, 2:].T, used, strict=True):
+            seconds += share * np.maximum(use / share / cores, 1.0) ** self.bend
+        return seconds
 
     def busy_cores(self, at: FloatArray) -> tuple[FloatArray, FloatArray]:
-        _, worker_use, server_use = self._near(at).T
-        held = np.minimum(1.0, np.minimum(at[:, 2] / worker_use, at[:, 3] / server_use))
-        return at[:, 0] * worker_use * held, at[:, 1] * server_use * held
+        _, *used = self._near(at).T
+        stretch = self._stretch(at, used)
+        worker, server = (np.minimum(use / stretch, at[:, 2 + i]) for i, use in enumerate(used))
+        return at[:, 0] * worker, at[:, 1] * server
 
     def factor(self, at_s: float) -> float:
         return 1.0
 
 
-class W2:
-    """Measured speeds of four models trained with parameter servers, and the cores that they used while measured."""
+class W2(world.World):
+    """Measured speeds of four models trained with parameter servers, and the cores that they used while measured.
+
+    Test seeds have two of the models and one kind of bursts, all seeds below them the others.
+    """
 
     name, node = "W2", (16.0, 256.0)
+    habits = world.Habits(
+        worker_cores=4.3, server_cores=2.4, short_small=0.07, short_large=0.10, stands_for=5.5
+    )
     menu = Menu((1, 2, 3, 4, 6, 8, 10, 12), (1, 2, 3, 4, 6, 8, 12, 16), (0.5, 1, 2, 4), (0.5, 1, 2, 4))
 
     def truth(self, seed: int) -> _Measured:
         """One of the measured models; `pace` lets families of one model differ in how fast their hardware is."""
         rng = np.random.default_rng(seed)
         models = _tables(os.environ.get(DATA_VARIABLE, ""))
-        points, batch = models[sorted(models)[int(rng.integers(len(models)))]]
-        return _Measured(points, batch, float(rng.lognormal(0.0, 0.2)))
+        test = seed >= _TEST_FAMILIES
+        of_this_half = sorted(models)[test::2]
+        points, batch = models[of_this_half[int(rng.integers(len(of_this_half)))]]
+        pace = float(rng.lognormal(0.0, 0.2))
+        low, high, least, most = (0.25, 0.5, 0.8, 1.2) if test else (0.4, 0.7, 1.0, 1.0)
+        workers = rng.uniform(low, high)
+        bursts = (float(workers), float(rng.uniform(0.5, 0.9) * (1 - workers)))
+        return _Measured(points, batch, pace, bursts, float(rng.uniform(least, most)))
 
 
-@lru_cache(maxsize=2)
-def _tables(directory: str) -> dict[str, tuple[FloatArray, float]]:
+def table_of(directory: str) -> Path:
+    """The file of measured speeds in a folder. Raises FileNotFoundError that says what to set."""
     path = Path(directory) / "ps_worker_speeds.csv"
     if not directory or not path.exists():
         raise FileNotFoundError(
             f"W2 reads measured speeds: set {DATA_VARIABLE} to the folder that holds ps_worker_speeds.csv"
         )
+    return path
+
+
+@lru_cache(maxsize=2)
+def _tables(directory: str) -> dict[str, tuple[FloatArray, float]]:
+    path = table_of(directory)
     columns = ("workers", "ps", "steps_per_second_total", "worker_cpu_cores_mean", "ps_cpu_cores_mean")
     rows: dict[str, list[list[float]]] = {}
     batch: dict[str, float] = {}
@@ -170,12 +233,12 @@ def _paused(seed: int, at_s: float) -> bool:
     return bool(rng.random() < 0.5 and start <= second < start + 60)
 
 
-class W3:
+class W3(world.World):
     """Hostile: containers above 16 cores fall off a NUMA cliff, speed drifts by 20 % an hour, everything pauses at times."""
 
-    name, node = "W3", NODE
-    menu = MENU._replace(
-        worker_cores=(*MENU.worker_cores[:-1], 16, 24), server_cores=(*MENU.server_cores[:-1], 16, 24)
+    name, ungated = "W3", "it is hostile on purpose"
+    menu = world.MENU._replace(
+        worker_cores=(*world.MENU.worker_cores, 24), server_cores=(*world.MENU.server_cores, 24)
     )
 
     def truth(self, seed: int) -> _Hostile:
@@ -207,15 +270,23 @@ class _Formula:
         return 1.0
 
 
-class W4:
+class W4(world.World):
     """Tautological: the truth is the fitted family. Only to show what is lost without any model error."""
 
-    name, menu, node = "W4", MENU, NODE
+    name, ungated = "W4", "it is tautological, and only shows what is lost without any error of form"
 
     def truth(self, seed: int) -> _Formula:
         """Random coefficients around one second an iteration."""
         typical = np.array([1 / 512, 0.4, 0.02, 0.05 / 512, 0.05])
         return _Formula(typical * np.random.default_rng(seed).lognormal(0.0, 0.6, 5))
 
+    def law(self, rng: np.random.Generator) -> port.TableLaw:
+        """The law that the Brain fits."""
+        return memory_laws.Heaps(float(rng.uniform(0.5, 0.9)))
 
-WORLDS: dict[str, Callable[[], W1 | W2 | W3 | W4]] = {"W1": W1, "W2": W2, "W3": W3, "W4": W4}
+    def input_per_s(self, rng: np.random.Generator, usual: float) -> float:
+        """The formula knows no reading."""
+        return math.inf
+
+
+WORLDS: dict[str, Callable[[], world.World]] = {"W1": W1, "W2": W2, "W3": W3, "W4": W4}

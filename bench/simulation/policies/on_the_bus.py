@@ -24,7 +24,7 @@ from rover_bus.events.virtual_time import VirtualTimeLoop
 _ASK_S = 60.0
 _SUBJECT = "rover.rpc.simbench"
 _WINDOWS = "rover.profile.simbench.worker.0"
-_HIDDEN = ("truth", "seed", "speed", "worker_gib", "server_gib", "tables_gib", "heaps")
+_HIDDEN = ("truth", "seed", "speed", "worker_gib", "server_gib", "tables_gib", "law", "input_per_s", "kill")
 _VISIBLE = tuple(name for name in Case.__dataclass_fields__ if name not in _HIDDEN)
 
 
@@ -177,4 +177,5 @@ def _encoded(body: Any) -> bytes:
 def _unpacked(body: bytes) -> Window:
     fields = msgspec.msgpack.decode(body)
     arrays = {name: np.array(fields[name]) for name in ("worker_rates", "server_busy")}
-    return Window(**{**fields, **arrays, "size": Size(*fields["size"])})
+    size, hosts = Size(*fields["size"]), tuple(fields["worker_hosts"])
+    return Window(**{**fields, **arrays, "size": size, "worker_hosts": hosts})

@@ -108,7 +108,7 @@ def _curve(case: Case, container: Size, seed: int) -> Speed:
         dtype=np.float64,
     )
     sizes = np.tile([container.worker_cores, container.server_cores], (len(counts), 1))
-    truth = case.truth.throughput(np.hstack([counts, sizes])) * case.speed
+    truth = case.throughput(np.hstack([counts, sizes]))
     measured = truth * np.exp(0.05 * rng.standard_normal(len(counts)))
     form = OPTIMUS_SYNC if case.mode == "sync" else OPTIMUS_ASYNC
     at = Configurations.of(counts[:, 0], counts[:, 1], batch_size=case.batch_size)

@@ -44,7 +44,7 @@ class TruthModel:
 def speed_of(case: Case, at: Configurations) -> FloatArray:
     """True samples a second of configurations."""
     rows = np.stack(at.columns()[:4], axis=1)
-    return case.truth.throughput(rows) * case.speed
+    return case.throughput(rows)
 
 
 def perfect_fit(case: Case, menu: Menu) -> CoreBoundModel:
@@ -55,7 +55,7 @@ def perfect_fit(case: Case, menu: Menu) -> CoreBoundModel:
     w, p, lw, lp = rows.T
     at = Configurations.of(w, p, lw, lp, case.batch_size)
     seen = Observations.of(at, speed_of(case, at))
-    worker, server = case.truth.busy_cores(rows)
+    worker, server = case.busy_cores(rows)
     form = SYNCHRONOUS if case.mode == "sync" else ASYNCHRONOUS
     fitted = fit_core_bound(seen, measure_core_use(seen, worker / w, server / p), form)
     assert isinstance(fitted, CoreBoundModel)
@@ -135,7 +135,7 @@ def clairvoyant_bound(workload: Workload, menu: Menu) -> float:
     alone, work = [], []
     for case in workload.cases:
         at = menu.grid(case.max_workers, case.max_servers)
-        speed = case.truth.throughput(at) * case.speed
+        speed = case.throughput(at)
         cores = at[:, 0] * at[:, 2] + at[:, 1] * at[:, 3]
         alone.append(case.samples / float(speed.max()))
         work.append(case.samples * float((cores / speed).min()) / workload.cores)

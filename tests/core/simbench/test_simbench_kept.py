@@ -1,48 +1,119 @@
-"""Finished cells are kept, believed only under the same worlds and conditions, and survive a broken last line."""
+"""Finished cells are kept, believed only of the same worlds, policies and conditions, and survive a broken last line."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
-from bench.simulation.experiment import BOUND, OURS
-from bench.simulation.kept import Kept
+import pytest
+
+from bench.simulation import kept as kept_module
+from bench.simulation import sources
+from bench.simulation.experiment import BOUND, OURS, POLICIES
+from bench.simulation.kept import Kept, ground_digest, policy_digest
 from bench.simulation.pieces import collect
 
 CONDITIONS = {"calm": False, "restart_s": 660.0, "arrivals": "uniform"}
+A, B, C = "well-tuned static", "elastic scheduler", "static user"
+FOREIGN = "somebodys_world:Mine"
+
+
+@pytest.fixture
+def foreign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with somebody's module, which imports one beside it."""
+    folder = tmp_path / "theirs"
+    folder.mkdir()
+    (folder / "somebodys_world.py").write_text("import json\nimport somebodys_curves\n")
+    (folder / "somebodys_curves.py").write_text("SLOPE = 1\n")
+    monkeypatch.syspath_prepend(str(folder))
+    forget()
+    return folder
+
+
+def forget() -> None:
+    """As another process would find it."""
+    for cached in (sources._file, sources._sources, kept_module.ground_digest, kept_module.policy_digest):
+        cached.cache_clear()
 
 
 def test_what_was_kept_is_not_run_again_and_what_is_missing_is(tmp_path: Path) -> None:
     path = tmp_path / "cells.jsonl"
-    Kept(path, "digest").add(
-        "W1", 1.0, 7, CONDITIONS, {"ours": {"jct_mean_s": 1.0}, BOUND: {"jct_mean_s": 0.5}}
-    )
+    Kept(path).add("W1", 1.0, 7, CONDITIONS, {A: {"jct_mean_s": 1.0}, BOUND: {"jct_mean_s": 0.5}})
     with path.open("a") as file:
         file.write('{"key": "broken off whi')
-    again = Kept(path, "digest")
-    assert again.missing("W1", 1.0, 7, CONDITIONS, ["theirs", "ours"]) == ("theirs",)
-    assert again.missing("W1", 1.0, 8, CONDITIONS, ["ours"]) == ("ours",)
-    again.add("W1", 1.0, 7, CONDITIONS, {"theirs": {"jct_mean_s": 2.0}, BOUND: {"jct_mean_s": 0.5}})
-    assert list(again.cell("W1", 1.0, 7, CONDITIONS, ["theirs", "ours"])) == ["theirs", "ours", BOUND]
-    assert Kept(path, "digest").missing("W1", 1.0, 7, CONDITIONS, ["theirs", "ours"]) == ()
+    again = Kept(path)
+    assert again.missing("W1", 1.0, 7, CONDITIONS, [B, A, BOUND]) == (B,)
+    assert again.missing("W1", 1.0, 8, CONDITIONS, [A]) == (A,)
+    again.add("W1", 1.0, 7, CONDITIONS, {B: {"jct_mean_s": 2.0}})
+    assert list(again.figures("W1", 1.0, 7, CONDITIONS, [B, A, BOUND])) == [B, A, BOUND]
+    assert Kept(path).missing("W1", 1.0, 7, CONDITIONS, [B, A]) == ()
 
 
-def test_cells_of_other_worlds_or_conditions_are_not_believed(tmp_path: Path) -> None:
+def test_cells_of_other_conditions_are_not_believed(tmp_path: Path) -> None:
     path = tmp_path / "cells.jsonl"
-    Kept(path, "digest").add("W1", 1.0, 7, CONDITIONS, {"ours": {}})
-    assert Kept(path, "another").missing("W1", 1.0, 7, CONDITIONS, ["ours"]) == ("ours",)
-    assert Kept(path, "digest").missing("W1", 1.0, 7, {**CONDITIONS, "calm": True}, ["ours"]) == ("ours",)
-    assert Kept(path, "digest").missing("W1", 1.0, 7, CONDITIONS, ["ours"]) == ()
+    Kept(path).add("W1", 1.0, 7, CONDITIONS, {A: {}})
+    assert Kept(path).missing("W1", 1.0, 7, {**CONDITIONS, "calm": True}, [A]) == (A,)
+    assert Kept(path).missing("W1", 1.0, 7, CONDITIONS, [A]) == ()
+
+
+@pytest.mark.parametrize("file", ["somebodys_world.py", "somebodys_curves.py"])
+def test_cells_of_somebodys_world_are_run_again_when_it_or_what_it_imports_beside_it_was_edited(
+    tmp_path: Path, foreign: Path, file: str
+) -> None:
+    path = tmp_path / "cells.jsonl"
+    Kept(path).add(FOREIGN, 1.0, 7, CONDITIONS, {A: {}})
+    forget()
+    assert Kept(path).missing(FOREIGN, 1.0, 7, CONDITIONS, [A]) == ()
+    (foreign / file).write_text((foreign / file).read_text() + "# edited\n")
+    forget()
+    assert Kept(path).missing(FOREIGN, 1.0, 7, CONDITIONS, [A]) == (A,)
+    assert Kept(path).groups() == {}
+
+
+def test_an_edited_policy_is_run_again_and_its_rivals_are_not(tmp_path: Path, foreign: Path) -> None:
+    path = tmp_path / "cells.jsonl"
+    Kept(path).add("W1", 1.0, 7, CONDITIONS, {A: {}, FOREIGN: {"jct_mean_s": 3.0}})
+    (foreign / "somebodys_world.py").write_text("# another policy\n")
+    forget()
+    assert Kept(path).missing("W1", 1.0, 7, CONDITIONS, [A, FOREIGN]) == (FOREIGN,)
+    ((seeds,),) = [Kept(path).groups().values()]
+    assert list(seeds[7]) == [A]
+    ((former,),) = [Kept(path).groups(former=True).values()]
+    assert [name.partition("@")[0] for name in former[7]] == [A, FOREIGN], "the frame stays readable"
+
+
+def test_a_policy_that_calls_no_rule_of_the_brain_does_not_grow_old_with_the_brain() -> None:
+    files = {name: sources._sources(module, sources._file(module)) for name, module in MODULES.items()}  # type: ignore[arg-type]
+    rounds = next(file for file in files[OURS] if file.name == "rounds.py")
+    assert rounds not in files[A]
+    digests = [policy_digest(name) for name in POLICIES]
+    assert len(set(digests)) == len(digests), "two policies of one class differ by what they are made with"
+
+
+MODULES = {A: "bench.simulation.policies.static", OURS: "bench.simulation.policies.staged"}
+
+
+def test_the_measured_speeds_are_part_of_w2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    digests = set()
+    for row in ("", "more"):
+        (tmp_path / "ps_worker_speeds.csv").write_text(row)
+        monkeypatch.setenv("ROVER_THROUGHPUT_DATA", str(tmp_path))
+        forget()
+        digests.add(ground_digest("W2"))
+    forget()
+    assert len(digests) == 2
 
 
 def test_a_report_from_pieces_compares_every_policy_on_the_seeds_that_it_was_run_on(tmp_path: Path) -> None:
-    kept = Kept(tmp_path / "cells.jsonl", "digest")
+    kept = Kept(tmp_path / "cells.jsonl")
     for seed in (1, 2, 3):
-        kept.add("W1", 1.0, seed, CONDITIONS, {OURS: {"jct_mean_s": seed}, "a": {}, BOUND: {}})
-    kept.add("W1", 1.0, 2, CONDITIONS, {"b": {}})
-    kept.add("W1", 1.0, 4, CONDITIONS, {"a": {}, BOUND: {}})
-    kept.add("W1", 1.0, 1, {**CONDITIONS, "calm": True}, {OURS: {}, "a": {}, BOUND: {}})
-    cells = collect(Kept(tmp_path / "cells.jsonl", "digest"))
+        kept.add("W1", 1.0, seed, CONDITIONS, {OURS: {"jct_mean_s": seed}, A: {}, BOUND: {}})
+    kept.add("W1", 1.0, 2, CONDITIONS, {B: {}})
+    kept.add("W1", 1.0, 4, CONDITIONS, {A: {}, BOUND: {}})
+    kept.add("W1", 1.0, 1, {**CONDITIONS, "calm": True}, {OURS: {}, A: {}, BOUND: {}})
+    cells = collect(Kept(tmp_path / "cells.jsonl"))
     assert list(cells) == ["W1 load 1, 3 seeds", "W1 load 1, 1 seeds", "W1 load 1 calm, 1 seeds"]
-    assert [list(cell) for cell in cells["W1 load 1, 3 seeds"]] == [["a", OURS, BOUND]] * 3
-    assert cells["W1 load 1, 1 seeds"] == [{"b": {}, OURS: {"jct_mean_s": 2}, BOUND: {}}]
-    assert collect(Kept(tmp_path / "cells.jsonl", "another")) == {}
+    assert [list(cell) for cell in cells["W1 load 1, 3 seeds"]] == [[A, OURS, BOUND]] * 3
+    assert cells["W1 load 1, 1 seeds"] == [{B: {}, OURS: {"jct_mean_s": 2}, BOUND: {}}]
+    broken = [json.loads(line) for line in (tmp_path / "cells.jsonl").read_text().splitlines()]
+    assert all("@" in name for line in broken for name in line["cell"] if name != BOUND)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from bench.simulation.memory_laws import Heaps
 from bench.simulation.policies import staged
 from bench.simulation.port import Case, ClusterView, JobView, Menu, Setting, Size, Window
 from rover_bus.brain import rules
@@ -65,7 +66,7 @@ def policy_says(truths: list[Truth], cores: float) -> dict[str, tuple[float, ...
             worker_gib=0.0,
             server_gib=0.0,
             tables_gib=0.0,
-            heaps=0.0,
+            law=Heaps(0.5),
         )
         views.append(JobView(case, "running", held, held, 1e6, False, 0.0))
     view = ClusterView(views, cores, 1e9, cores - 12.0 * len(truths), 1e9, 1e9)

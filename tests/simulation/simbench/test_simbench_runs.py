@@ -11,14 +11,15 @@ import pytest
 
 from bench.simulation import worlds
 from bench.simulation.cluster import Cluster
-from bench.simulation.experiment import POLICIES, change_of, load_class, run_cell
+from bench.simulation.example_world import Rough
+from bench.simulation.experiment import POLICIES, change_of, load_class, load_world, run_cell
 from bench.simulation.gate import GateClosed, check_gate
 from bench.simulation.generator import Workload, generate
 from bench.simulation.policies.on_the_bus import OnTheBus
 from bench.simulation.policies.oracle import clairvoyant_bound
-from bench.simulation.port import Setting, Window
+from bench.simulation.port import Kill, Setting, Truth, Window
 from bench.simulation.warm import measure_warm_starts, recurring, until
-from bench.simulation.weather import CALM, Weather, pod_start_s
+from bench.simulation.weather import CALM, Weather
 
 SEED = 3
 
@@ -29,7 +30,9 @@ def workload() -> Workload:
     return generate(worlds.W1(), SEED, jobs=10)
 
 
-@pytest.mark.parametrize("module", ["worlds.py", "port.py", "generator.py"])
+@pytest.mark.parametrize(
+    "module", ["worlds.py", "world.py", "memory_laws.py", "weather.py", "port.py", "generator.py"]
+)
 def test_the_truth_knows_nothing_of_the_brain(module: str) -> None:
     tree = ast.parse((Path(worlds.__file__).parent / module).read_text())
     names = {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
@@ -87,12 +90,12 @@ def test_in_calm_weather_a_well_tuned_static_job_takes_what_its_plan_says(worklo
     case, reference = alone.cases[0], alone.references[alone.cases[0].name]
     result = Cluster(alone, load_class("well-tuned static")(Setting(worlds.W1.menu)), CALM).run()
     job = result.jobs[case.name]
-    speed = float(case.truth.throughput(np.array([reference[:4]]))[0]) * case.speed
+    speed = float(case.throughput(np.array([reference[:4]]))[0])
     assert job.ended_s - job.started_s == pytest.approx(case.samples / speed, rel=1e-6)
 
 
 def test_pods_start_as_measured() -> None:
-    waits = pod_start_s(np.random.default_rng(0), 200_000) - 60
+    waits = Weather().start_s(np.random.default_rng(0), 200_000) - 60
     # 60 to 300 s of initialisation on top of 0 / 1 / 55 / 104 / 523 s at p50/75/90/95/99 (algorithms.md §8).
     assert np.quantile(waits, 0.5) < 160
     assert np.mean(waits > 523) == pytest.approx(0.015, abs=0.01)
@@ -100,7 +103,7 @@ def test_pods_start_as_measured() -> None:
 
 def test_the_load_is_the_reference_plans_work_over_capacity() -> None:
     light, heavy = (generate(worlds.W1(), 1, load) for load in (0.5, 1.0))
-    assert light.nodes == pytest.approx(2 * heavy.nodes, rel=0.05)
+    assert len(light.hosts) == pytest.approx(2 * len(heavy.hosts), rel=0.05)
     assert [case.samples for case in light.cases] == [case.samples for case in heavy.cases]
 
 
@@ -125,13 +128,65 @@ def test_a_closed_gate_names_what_is_off() -> None:
 
 
 def test_somebody_elses_world_and_policy_run_through_the_port() -> None:
-    cell = run_cell(
-        load_class("bench.simulation.worlds:W4")(),
-        1.0,
-        5,
-        ["bench.simulation.policies.static:TunedStatic"],
-    )
-    assert cell["bench.simulation.policies.static:TunedStatic"]["completion"] == 1.0
+    theirs = "bench.simulation.policies.static:TunedStatic"
+    figures = run_cell(load_world("bench.simulation.example_world:Rough"), 1.0, 5, [theirs])[theirs]
+    assert figures["completion"] == 1.0, "each job that its user did not stop completed"
+    assert figures["killed_by_users"] > 0
+    assert figures["budget_spread_s"] > 0, "hosts are slow"
+
+
+def test_a_world_that_inherits_nothing_is_refused_with_what_to_do() -> None:
+    with pytest.raises(TypeError, match="let it inherit bench"):
+        load_world("builtins:object")
+
+
+def test_bursts_hosts_and_the_number_of_jobs_are_the_worlds_own() -> None:
+    found = generate(Rough(), 5)
+    assert (len(found.cases), len(found.hosts)) == (20, 16)
+    assert found.hosts.paces(5_000.0).min() < 0.8
+    bursts = {round(case.arrive_s / 1000) * 1000 for case in found.cases}
+    assert bursts == {0, 4000, 9000}
+
+
+def test_a_users_kill_ends_a_job_at_the_same_share_of_its_work_whatever_the_policy(
+    workload: Workload,
+) -> None:
+    killed = replace(workload.cases[0], kill=Kill(share=0.5))
+    impatient = replace(workload.cases[1], kill=Kill(patience_s=30.0))
+    short = replace(workload, cases=(killed, impatient))
+    for name in ("well-tuned static", "oracle"):
+        jobs = Cluster(short, load_class(name)(Setting(worlds.W1.menu, SEED)), CALM).run().jobs
+        assert jobs[killed.name].killed
+        assert not jobs[killed.name].completed
+        assert jobs[killed.name].done_share == pytest.approx(0.5, abs=1e-3)
+        assert jobs[impatient.name].killed
+        assert jobs[impatient.name].jct_s == pytest.approx(30.0)
+
+
+def test_what_drifts_drifts_by_the_clusters_time_and_not_by_a_jobs_age(workload: Workload) -> None:
+    asked = list[float]()
+
+    class Stopping:
+        """The truth of a job whose world stops for an hour."""
+
+        def __init__(self, truth: Truth) -> None:
+            self.mode, self.batch_size = truth.mode, truth.batch_size
+            self.throughput, self.busy_cores = truth.throughput, truth.busy_cores
+
+        def factor(self, at_s: float) -> float:
+            asked.append(at_s)
+            return 1.0
+
+    late = max(workload.cases, key=lambda case: case.arrive_s)
+    alone = replace(workload, cases=(replace(late, truth=Stopping(late.truth)),))
+    Cluster(alone, load_class("well-tuned static")(Setting(worlds.W1.menu, SEED)), CALM).run()
+    assert min(asked) >= late.arrive_s > 0
+
+
+def test_the_oracle_pays_for_workers_that_are_slow_for_good(workload: Workload) -> None:
+    result = Cluster(workload, load_class("oracle")(Setting(worlds.W1.menu, SEED))).run()
+    assert result.figures()["budget_spread_s"] > 0
+    assert result.figures()["budget_slow_s"] == pytest.approx(0.0, abs=1e-6)
 
 
 def test_a_change_is_judged_on_paired_seeds() -> None:
@@ -148,7 +203,7 @@ def test_every_second_of_a_completion_time_is_in_exactly_one_item_of_the_budget(
         assert job.budget.total_s == pytest.approx(job.jct_s, rel=1e-6)
     for case in workload.cases:
         reference = np.array([workload.references[case.name][:4]], dtype=np.float64)
-        speed = float(case.truth.throughput(reference)[0]) * case.speed
+        speed = float(case.throughput(reference)[0])
         assert result.jobs[case.name].budget.work_s == pytest.approx(case.samples / speed, rel=1e-5)
 
 

@@ -1,0 +1,139 @@
+"""What a job really does in the simulator: slow workers, hosts, cores, input, memory, and users who stop it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bench.simulation import worlds
+from bench.simulation.generator import generate
+from bench.simulation.jobs import Job, pooled
+from bench.simulation.memory_laws import Heaps, Saturation, Steps, TwoRegimes, draw_law
+from bench.simulation.nodes import Machines
+from bench.simulation.port import FloatArray, Hosts, Mode, Size, TableLaw
+from bench.simulation.weather import Weather
+
+ONE_SLOW = np.array([1.0, 1.0, 0.5, 1.0])
+
+
+def test_a_synchronous_job_waits_for_its_slowest_worker_unless_that_has_less_work() -> None:
+    assert pooled(ONE_SLOW, "sync") == 0.5
+    assert pooled(ONE_SLOW, "sync", {2}) == pytest.approx(0.875), "the best split"
+    assert pooled(ONE_SLOW, "async") == pytest.approx(0.875)
+
+
+@given(
+    st.lists(st.floats(0.05, 1.0), min_size=1, max_size=8),
+    st.sets(st.integers(0, 7)),
+)
+def test_no_split_of_work_makes_a_synchronous_job_faster_than_its_workers_together(
+    paces: list[float], less: set[int]
+) -> None:
+    speed = pooled(np.array(paces), "sync", less)
+    assert min(paces) * (1 - 1e-9) <= speed <= np.mean(paces) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(
+    "law",
+    [Heaps(0.5), Steps((0.2, 0.5, 0.9), 0.7), Saturation(0.2), TwoRegimes(0.5, 3.0), TwoRegimes(0.3, 1 / 3)],
+)
+def test_tables_never_shrink_and_end_at_their_final_size(law: TableLaw) -> None:
+    sizes = [law.grown(share) for share in np.linspace(0, 1, 101)]
+    assert sizes[0] == pytest.approx(0.2)
+    assert sizes[-1] == pytest.approx(1.0)
+    assert np.all(np.diff(sizes) >= 0)
+
+
+def test_families_grow_by_all_four_laws() -> None:
+    drawn = {type(draw_law(np.random.default_rng(seed))) for seed in range(40)}
+    assert drawn == {Heaps, Steps, Saturation, TwoRegimes}
+
+
+def job(mode: Mode = "async", hosts: Hosts | None = None) -> Job:
+    workload = generate(worlds.W1(), 3, jobs=20)
+    case = next(c for c in workload.cases if c.mode == mode)
+    return Job(case, np.random.default_rng(0), workload.references[case.name], hosts or workload.hosts)
+
+
+def slow_host(at_s: float) -> FloatArray:
+    return np.array([1.0, 0.5 if at_s < 100 else 1.0])
+
+
+def test_a_worker_runs_at_its_hosts_pace_while_the_host_is_slow() -> None:
+    found = job(hosts=Hosts(np.full(2, 32.0), np.full(2, 256.0), slow_host))
+    found.crew(4, Weather(worker_spread=0.0), {0: (2, 1), 1: (2, 0)})
+    assert found.paces(0.0).tolist() == [1.0, 1.0, 0.5, 0.5]
+    assert found.paces(200.0).tolist() == [1.0] * 4
+    assert found.spread(0.0) == pytest.approx(0.75)
+
+
+def test_a_worker_that_stays_keeps_its_pace_when_others_leave_its_job() -> None:
+    found = job()
+    found.crew(4, Weather(), {0: (2, 1), 1: (2, 0)})
+    stays = found.own[2:].tolist()
+    found.crew(2, Weather(), {1: (2, 1)})
+    assert found.own.tolist() == stays
+    assert found.on == [1, 1]
+
+
+def test_a_slow_spell_ends_and_leaves_the_worker_as_fast_as_it_is_for_good() -> None:
+    found = job()
+    found.crew(3, Weather(worker_spread=0.2), {0: (3, 1)})
+    before = found.paces(0.0).tolist()
+    found.slow[1], found.slow_until[1] = 0.3, 60.0
+    assert found.paces(30.0)[1] == pytest.approx(0.3 * before[1])
+    assert found.paces(61.0).tolist() == before
+
+
+def test_what_a_worker_can_read_limits_the_job_and_is_seen_as_waiting() -> None:
+    case = job().case
+    at = np.array([[4.0, 2.0, 4.0, 4.0]])
+    free = replace(case, input_per_s=math.inf)
+    bound = replace(case, input_per_s=float(free.throughput(at)[0]) / 4 * 0.5)
+    assert bound.throughput(at)[0] == pytest.approx(0.5 * free.throughput(at)[0])
+    assert bound.input_wait(at)[0] == pytest.approx(0.5)
+    assert bound.busy_cores(at)[0][0] == pytest.approx(0.5 * free.busy_cores(at)[0][0])
+    assert free.input_wait(at)[0] == 0.0
+
+
+def test_every_tenth_family_or_more_is_limited_by_its_input_and_w1_has_both_modes() -> None:
+    cases = [c for seed in range(8) for c in generate(worlds.W1(), seed, jobs=30).cases]
+    families = {c.family + str(c.seed): c for c in cases}.values()
+    assert 0.1 < np.mean([c.input_per_s < math.inf for c in families]) < 0.35
+    assert 0.1 < np.mean([c.mode == "sync" for c in families]) < 0.45
+
+
+def test_a_limit_of_cores_above_the_mean_use_already_costs_a_measured_job_something() -> None:
+    surface = worlds._Measured(np.array([[2.0, 2.0, 1.0, 1.0, 1.0]] * 3), 32.0, 1.0, (0.5, 0.25), 1.0)
+    at = np.array([[2.0, 2.0, cores, 16.0] for cores in (4.0, 2.0, 1.0, 0.5)])
+    speed = surface.throughput(at) / 32.0
+    np.testing.assert_allclose(
+        speed, [1.0, 1.0, 1 / 1.5, 1 / 2.5], err_msg="half of a step is bursts of 2 cores"
+    )
+    used = surface.busy_cores(at)[0] / at[:, 0]
+    assert np.all(used <= at[:, 2] + 1e-12)
+
+
+def test_a_synchronous_job_splits_its_batch_and_pays_for_each_worker_at_the_barrier() -> None:
+    truth = worlds._Barrier(5)
+    counts = np.array([1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 10_000.0])
+    speed = truth.throughput(np.stack([counts, 0 * counts + 4, 0 * counts + 4, 0 * counts + 4], axis=1))
+    assert np.all(speed[1:3] > speed[:2]), "two and four are faster than one"
+    assert np.all(speed / counts <= speed[0] + 1e-9), "but never more than in proportion"
+    assert speed[-1] < speed.max(), "and too many meet at the servers"
+
+
+def test_a_worker_leaves_the_host_that_it_is_on() -> None:
+    machines = Machines(Hosts(np.full(2, 8.0), np.full(2, 64.0)))
+    assert machines.start("a", Size(4, 2, 2.0, 1.0, 1.0, 1.0))
+    node, held = next((n, h) for n, h in machines.where["a"].items() if h[0])
+    free = machines.cores[node]
+    machines.leave("a", node)
+    assert machines.sizes["a"].workers == 3
+    assert machines.where["a"].get(node, (0, 0))[0] == held[0] - 1
+    assert machines.cores[node] == free + 2.0
