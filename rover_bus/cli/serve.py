@@ -261,13 +261,14 @@ async def _serve_master(bus: NatsBus, settings: ServiceOptions, stop: asyncio.Ev
 
 
 async def _serve_daemon(bus: NatsBus, settings: ServiceOptions, stop: asyncio.Event) -> None:
+    from rover_bus.node.port import RoleCommands
     from rover_bus.node.service import Options, run_daemon
 
+    def master(job: str, index: int) -> list[str]:
+        return service_command("master", "--job", job, "--index", str(index), "--keep-log", settings.keep_log)
+
     options = Options(
-        master_command=lambda job, index: service_command(
-            "master", "--job", job, "--index", str(index), "--keep-log", settings.keep_log
-        ),
-        server_command=tuple(service_command("ps")),
+        commands=RoleCommands(master, tuple(service_command("ps"))),
         url=settings.url,
         secret_file=settings.secret_file,
         orphan_s=settings.orphan_s,

@@ -1,52 +1,44 @@
-"""The node daemon: facts of the bus in, decisions of members.py out to the processes of this host, what became of them back.
+"""The node daemon: facts of the bus in, decisions of decider.py out to the platform of this host, what became of them back.
 
 The shell of the room. It follows what shall run here, observes what runs, and asks the pure decider after each; it keeps the
-host's presence, samples it, and posts what happened. Everything it knows is rebuilt from the FACTS stream and its state directory:
-after a SIGKILL its successor adopts the members, who noticed nothing. Nothing is started before the stream's history
-has been read to its end, because half a history asks for members that its other half takes back.
+host's presence, publishes samples of it, and posts what happened. Everything it knows is rebuilt from the FACTS stream and its
+platform: after a SIGKILL its successor adopts the members, which run on. Nothing is started before the stream's history has been
+read to its end, because half a history asks for members that its other half takes back.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from rover_bus.events import causes, facts
 from rover_bus.events.bus import Bus, ConnectionState, Message, Stored
 from rover_bus.events.codec import decode, encode
 from rover_bus.events.errors import BadMessage, RoverError
-from rover_bus.events.identity import Exit, HostCapacity, Member, Process
+from rover_bus.events.identity import Exit, Member, Process
 from rover_bus.events.logs import get_logger
 from rover_bus.events.programs import ProgramReply, ProgramRequest
 from rover_bus.events.reading import read_fact
 from rover_bus.events.subjects import daemon as daemon_subject
 from rover_bus.events.subjects import host_profile, job_facts
-from rover_bus.node import members
-from rover_bus.node.local import sampling
-from rover_bus.node.local.cgroup import Cgroup, Limits
-from rover_bus.node.local.processes import STUCK_SHIM_S, MemberProcesses
-from rover_bus.node.members import Platform
-from rover_bus.node.outbox import Letter, Outbox
+from rover_bus.node import decider, members
+from rover_bus.node.decider import Adjust, Effect, Erase, Forget, Start, Stop, TryProgram, WakeAt
+from rover_bus.node.exits import STUCK_S
+from rover_bus.node.members import HostMembers, ObservedMember, ProgramTried
+from rover_bus.node.outbox import HostOutbox, Letter
 from rover_bus.node.port import (
-    Action,
-    Adjust,
     Adjusted,
     Ended,
-    Erase,
-    Forget,
     Key,
-    Life,
+    Leaving,
     Observation,
+    Observe,
+    Platform,
     Running,
     Spawned,
-    Start,
-    Stop,
-    Told,
-    Tried,
-    Try,
+    StartOrder,
 )
 from rover_bus.node.presence import Presence
 from rover_bus.node.programs import Trial
@@ -63,7 +55,7 @@ FOLLOWED = (
     facts.JobForgotten,
 )
 FIRST_SAMPLE_S = 1.0
-REACTION_S = 15.0  # of a master to an end: heard in milliseconds, or after a take-over
+REACTION_S = 15.0  # of a master to an end: received in milliseconds, or after a take-over
 FLUSH_S = 5.0
 DRAIN_LOOK_S = 0.02
 log = get_logger("rover.node")
@@ -71,41 +63,35 @@ log = get_logger("rover.node")
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """What a daemon is: its host's name, its own incarnation, what it measures. sample_s 0: no samples."""
+    """What a daemon is: its host's name and its own incarnation. sample_s 0: no samples."""
 
     name: str
     daemon: str
-    capacity: HostCapacity
-    limits: Limits
-    cgroup: Cgroup
-    allowed: tuple[int, ...]
     sample_s: float = 5.0
     domain: str = ""  # what fails together with this host; empty: the host alone
     notice_s: float = 10.0  # at the end: how long a last cut may take to become safe
 
 
 class Daemon:
-    """One host's daemon on one bus."""
+    """One host's daemon on one bus, above one platform."""
 
     def __init__(
         self,
         bus: Bus,
         host: Host,
         presence: Presence,
-        processes: Callable[[Callable[[Observation], None]], MemberProcesses],
-        master_command: members.MasterCommand,
+        platform: Callable[[Observe], Platform],
         places: Places | None = None,
     ) -> None:
         """`places`: where this host stages and stores checkpoints; None: it does neither."""
         self._bus = bus
         self._host = host
         self._presence = presence
-        self._outbox = Outbox(bus, host.name, self._lose_what_we_said)
-        self._ends: dict[Key, Ended] = {}  # the last life that is over at each place
-        self._master_command = master_command
-        self._state = Platform(host.name, host.allowed)
+        self._outbox = HostOutbox(bus, host.name, self._lose_published)
+        self._ends: dict[Key, Ended] = {}  # the last incarnation that ended of each member
         self._loop = asyncio.get_running_loop()
-        self._processes = processes(self._observe)
+        self._platform = platform(self._observe)
+        self._state = HostMembers(host.name, self._platform.cpus, self._platform.roles)
         self._persister = (
             Persister(bus, host.name, host.daemon, places, self._post_of_cut, self._register)
             if places
@@ -118,25 +104,25 @@ class Daemon:
         self._unreported: set[tuple[str, str, Member]] = set()
         self._overtaken: dict[
             tuple[str, str, Member], float
-        ] = {}  # wanted, but over: when that is said again
+        ] = {}  # desired, but ended: when that is published again
         self._registrations = 0
-        self._trials_told = 0
+        self._trials_published = 0
         self._failing: dict[str, str] = {}  # jobs that could not be decided on, and why
         self.bad_messages = 0
 
     @property
-    def state(self) -> Platform:
+    def state(self) -> HostMembers:
         return self._state
 
-    # -- its life ------------------------------------------------------------------------------------------------------
+    # -- its run -------------------------------------------------------------------------------------------------------
 
     async def run(self, stop: asyncio.Event, ready: Callable[[], None], *, leave_members: bool) -> None:
         """Serve until `stop`; then drain the members (or leave them to their shims) and take everything of ours off the bus."""
         try:
-            self._processes.adopt()
+            self._platform.adopt()
             await self._presence.claim()
         except BaseException:
-            self._processes.release()
+            self._platform.release()
             raise
         self._bus.on_connection(self._on_connection)
         self._register()
@@ -175,38 +161,39 @@ class Daemon:
             await self._outbox.flush(FLUSH_S)
             await self._presence.leave()
         finally:
-            self._processes.release()
+            self._platform.release()
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _leave_in_order(self) -> None:
         """Workers first: to commit what they hold they need servers and a master. Then a last cut becomes safe (S29)."""
-        jobs = {
-            life.job for life in self._state.lives.values() if life.pid and life.desired.member.role == "ps"
-        }
+        jobs = {each.job for each in self._members("ps") if each.running}
         waiting = self._persister.unsafe_jobs(jobs) if self._persister else {}
-        if self._state.lives:
-            said = facts.HostLeaving(host=self._host.name, within_s=self._host.notice_s, reason="stopped")
-            self._post(said, f"leaving.{self._host.daemon}")
+        if self._state.observed:
+            leaving = facts.HostLeaving(host=self._host.name, within_s=self._host.notice_s, reason="stopped")
+            self._post(leaving, f"leaving.{self._host.daemon}")
         await self._drain("worker")
         if self._persister and waiting:
             await self._wait_for_cuts(self._persister, waiting)
         await self._drain("ps", "master")
 
+    def _members(self, *roles: str) -> list[ObservedMember]:
+        return [each for each in self._state.observed.values() if each.desired.member.role in roles]
+
     async def _drain(self, *roles: str) -> None:
-        lives = [life for life in self._state.lives.values() if life.desired.member.role in roles]
-        for life in lives:
-            if not life.stopping:
-                self._processes.stop(life)
-        if lives:
-            await self._outlive(roles, max(life.desired.grace_s for life in lives) + 2 * STUCK_SHIM_S)
+        draining = self._members(*roles)
+        for each in draining:
+            if not each.stopping:
+                self._platform.stop(each.incarnation)
+        if draining:
+            await self._outlive(roles, max(each.desired.grace_s for each in draining) + 2 * STUCK_S)
 
     async def _wait_for_cuts(self, persister: Persister, waiting: dict[str, Cut]) -> None:
         """Until a newer cut of each job is ready or redundant, its servers here are gone, or the time is over."""
         end_s = self._loop.time() + self._host.notice_s
         while self._loop.time() < end_s:
-            serving = {life.job for life in self._state.lives.values() if life.desired.member.role == "ps"}
+            serving = {each.job for each in self._members("ps")}
             if not any(job in serving and not persister.is_safe(job, cut) for job, cut in waiting.items()):
                 return
             await asyncio.sleep(DRAIN_LOOK_S)
@@ -214,9 +201,9 @@ class Daemon:
 
     async def _outlive(self, roles: tuple[str, ...], patience_s: float) -> None:
         end_s = self._loop.time() + patience_s
-        while any(life.desired.member.role in roles for life in self._state.lives.values()):
+        while self._members(*roles):
             if self._loop.time() > end_s:
-                log.error("members could not be ended", members=sorted(self._state.lives))
+                log.error("members could not be ended", members=sorted(self._state.observed))
                 return
             await asyncio.sleep(DRAIN_LOOK_S)
 
@@ -246,17 +233,17 @@ class Daemon:
             self._turns.soon()
 
     def _lose_history(self) -> None:
-        self._state = members.lose_history(self._state)
+        self._state = members.evolve(self._state, members.HistoryLost())
         self._overtaken.clear()
 
-    def _lose_what_we_said(self) -> None:
-        """Who is wanted although he is over is said to be so once more: the last word may be lost."""
+    def _lose_published(self) -> None:
+        """A member that is desired although it has ended is published as ended once more: that fact may be lost."""
         self._overtaken.clear()
-        self._state = members.lose_told(self._state)
+        self._state = members.evolve(self._state, members.PublishedLost())
         self._turns.soon()
 
-    def _read(self, stored: Stored) -> facts.JobFact | None:
-        """Return what is said, None for what cannot be believed: that is counted and passed over."""
+    def _read(self, stored: Stored) -> members.FollowedFact | None:
+        """Return the fact, None for one that cannot be read: that is counted and passed over."""
         try:
             fact = read_fact(stored)
         except BadMessage as error:
@@ -271,74 +258,76 @@ class Daemon:
 
     def _decide(self) -> float | None:
         try:
-            return self._decide_without([])
+            return self._carry_out(decider.decide(self._state, self._loop.time()))
         except Exception:  # noqa: BLE001 - whose it is, is found now; raised again where no job alone is to blame
-            jobs = dict.fromkeys([*self._state.jobs, *(key[0] for key in self._state.lives)])
-            failing = failing_jobs(self._state, jobs, self._ask, members.without, self._say_failed)
-            return self._decide_without(failing)
+            jobs = dict.fromkeys([*self._state.jobs, *(key[0] for key in self._state.observed)])
+            failing = failing_jobs(jobs, self._decide_without, self._report_failed)
+            return self._carry_out(self._decide_without(failing))
 
-    def _ask(self, state: Platform) -> object:
-        now_s = self._loop.time()
-        return members.decide(state, self._master_command, now_s), members.next_wake_s(
-            state, self._master_command, now_s
-        )
+    def _decide_without(self, jobs: Collection[str]) -> list[Effect]:
+        return decider.decide(self._state, self._loop.time(), jobs)
 
-    def _decide_without(self, failing: list[str]) -> float | None:
-        state = members.without(self._state, failing) if failing else self._state
-        for action in members.decide(state, self._master_command, self._loop.time()):
-            self._act(action)
-        state = members.without(self._state, failing) if failing else self._state
-        wakes = [
-            members.next_wake_s(state, self._master_command, self._loop.time()),
-            self._report_overtaken(),
-        ]
-        return min((wake_s for wake_s in wakes if wake_s is not None), default=None)
+    def _carry_out(self, effects: list[Effect]) -> float | None:
+        wakes = [each.at_s for each in effects if isinstance(each, WakeAt)]
+        for effect in effects:
+            self._act(effect)
+        again_s = self._report_overtaken()
+        return min(wakes if again_s is None else [*wakes, again_s], default=None)
 
-    def _say_failed(self, job: str, error: Exception) -> None:
-        """A job cannot be decided on: said once an error, tried again in every turn."""
+    def _report_failed(self, job: str, error: Exception) -> None:
+        """A job cannot be decided on: published once an error, tried again in every turn."""
         if self._failing.get(job) != repr(error):
             self._failing[job] = repr(error)
             log.error("cannot decide on a job: it stays as it is", job=job, why=repr(error))
             fact = facts.HostTurnFailed(host=self._host.name, job=job, why=repr(error)[:500])
             self._post(fact, f"turn_failed.{self._host.daemon}.{job}.{len(self._failing)}", job)
 
-    def _act(self, action: Action) -> None:
-        match action:
-            case Start(life):
-                self._processes.start(life)
-            case Stop(life, hurried):
-                self._processes.stop(life, hurried)
-            case Adjust(life, resources, cpus):
-                self._processes.adjust(life, resources, cpus)
+    def _act(self, effect: Effect) -> None:
+        match effect:
+            case Start(incarnation):
+                self._platform.start(StartOrder(incarnation))
+            case Stop(incarnation, hurried):
+                self._platform.stop(incarnation, hurried)
+            case Adjust(incarnation, resources, cpus):
+                self._platform.adjust(incarnation, resources, cpus)
             case Forget(job):
                 if not any(each[0] == job for each in self._unreported):
-                    self._processes.forget(job)
+                    self._platform.forget(job)
                     self._ends = {key: ended for key, ended in self._ends.items() if key[0] != job}
-                    self._state = members.forget(self._state, job)
-            case Try():
-                self._try_program(action)
+                    self._state = members.evolve(self._state, members.RecordsForgotten(job))
+            case TryProgram():
+                self._try_program(effect)
             case Erase(job, uid):
-                self._processes.erase(job, uid)
-                self._state = members.erase(self._state, job)
+                self._platform.erase(job, uid)
+                self._state = members.evolve(self._state, members.RunErased(job))
+            case WakeAt():
+                pass  # for the turns
 
     # -- programs ------------------------------------------------------------------------------------------------------
 
-    def _try_program(self, wanted: Try) -> None:
+    def _try_program(self, wanted: TryProgram) -> None:
         def answer(reply: ProgramReply) -> None:
-            self._observe(Tried(wanted.job, wanted.uid, reply, self._loop.time()))
+            self._take_trial(ProgramTried(wanted.job, wanted.uid, reply, self._loop.time()))
 
-        self._observe(Tried(wanted.job, wanted.uid, for_start=wanted.for_start))
-        self._processes.try_program(wanted.program, answer, wanted.anew)
+        self._take_trial(ProgramTried(wanted.job, wanted.uid, for_start=wanted.for_start))
+        self._platform.try_program(wanted.program, answer, wanted.anew)
+
+    def _take_trial(self, tried: ProgramTried) -> None:
+        before = self._state.jobs.get(tried.job)
+        self._state = members.evolve(self._state, tried)
+        if before is not None and tried.reply is not None:
+            self._report_program(tried.job, tried.uid, before.trial)
+        self._turns.soon()
 
     def _report_program(self, job: str, uid: str, before: Trial) -> None:
         """Publish that a program does not start here, and why; or that it would start again."""
         known = self._state.jobs.get(job)
-        if known is None or known.trial.told == before.told or self._closing:
+        if known is None or known.trial.published == before.published or self._closing:
             return
-        self._trials_told += 1
+        self._trials_published += 1
         trial, host = known.trial, self._host
         fact: facts.HostFact
-        if trial.told:
+        if trial.published:
             log.warning("a program does not start here", job=job, path=trial.path, why=trial.problem)
             fact = facts.HostProgramRefused(
                 host=host.name,
@@ -352,7 +341,7 @@ class Daemon:
         else:
             cause = causes.timer("program", causes.job(uid))
             fact = facts.HostProgramMended(host=host.name, job=job, uid=uid, cause=cause)
-        self._post(fact, f"program.{host.daemon}.{job}.{self._trials_told}", job)
+        self._post(fact, f"program.{host.daemon}.{job}.{self._trials_published}", job)
 
     async def _serve_programs(self) -> None:
         """Answer whether a program would start here, for ever: before a job is submitted."""
@@ -373,73 +362,71 @@ class Daemon:
         except BadMessage as error:
             respond(encode(ProgramReply(state="unknown", problem=str(error))))
             return
-        self._processes.try_program(request, lambda reply: respond(encode(reply)), anew=True)
+        self._platform.try_program(request, lambda reply: respond(encode(reply)), anew=True)
 
     # -- what happened -------------------------------------------------------------------------------------------------
 
     def _observe(self, observation: Observation) -> None:
-        before = self._state
         self._state = members.evolve(self._state, observation)
         match observation:
-            case Tried(job, uid, ProgramReply()) if job in before.jobs:
-                self._report_program(job, uid, before.jobs[job].trial)
-            case Running(key, pid, adopted) if key in self._state.lives:
-                self._report_start(self._state.lives[key], pid, adopted)
+            case Running(key, pid, adopted) if key in self._state.observed:
+                self._report_start(self._state.observed[key], pid, adopted)
             case Ended():
                 self._ends[observation.job, observation.member.place] = observation
                 if not observation.reported:
                     self._report_end(observation)
-            case Tried() | Running() | Spawned() | Told() | Adjusted():
-                pass  # nobody else needs to know
+            case Running() | Spawned() | Leaving() | Adjusted():
+                pass  # no other component needs to know
         self._turns.soon()
 
-    def _report_start(self, life: Life, pid: int, adopted: bool) -> None:
-        process = Process(member=life.desired.member, pid=pid, host=self._host.name)
-        fact = facts.HostStarted(host=self._host.name, job=life.job, process=process, adopted=adopted)
-        self._post(fact, f"started.{self._host.daemon}.{life.job}.{life.uid}.{life.desired.member}", life.job)
+    def _report_start(self, known: ObservedMember, pid: int, adopted: bool) -> None:
+        job, member = known.job, known.desired.member
+        process = Process(member=member, pid=pid, host=self._host.name)
+        fact = facts.HostStarted(host=self._host.name, job=job, process=process, adopted=adopted)
+        self._post(fact, f"started.{self._host.daemon}.{job}.{known.incarnation.uid}.{member}", job)
 
     def _repeat_ends(self, fact: facts.MembersDesired) -> None:
-        """Who wants a life that is over has not heard of its end: the broker may have forgotten it in a power cut (P21)."""
+        """A master that desires what has ended does not know its end: a power cut of the broker may have taken it (P21)."""
         for each in fact.members:
             ended = self._ends.get((fact.job, each.member.place))
             if ended and ended.member == each.member and members.same_run(ended.uid, fact.uid):
                 self._report_end(ended)
 
     def _expect_anew(self, job: str) -> None:
-        """Who asks for somebody who is over may not be the one who was told so."""
-        self._overtaken = {who: when_s for who, when_s in self._overtaken.items() if who[0] != job}
+        """The master that desires a member that has ended may be another than the one that was told so."""
+        self._overtaken = {which: when_s for which, when_s in self._overtaken.items() if which[0] != job}
 
     def _report_overtaken(self) -> float | None:
-        """Say once more that lives are over which are wanted: at once those of a forgotten past, others when nobody reacts.
+        """Publish once more that desired incarnations have ended: at once those of a forgotten past, others when no master reacts.
 
         Returns the monotonic second at which to look again.
         """
-        found = {(job, uid, each.member): last for job, uid, each, last in members.overtaken(self._state)}
-        self._overtaken = {who: when_s for who, when_s in self._overtaken.items() if who in found}
+        found = {(job, uid, each.member): last for job, uid, each, last in decider.overtaken(self._state)}
+        self._overtaken = {which: when_s for which, when_s in self._overtaken.items() if which in found}
         now_s, again_s = self._loop.time(), None
-        for who, last in found.items():
-            patience_s = REACTION_S if last == who[2].incarnation else 0.0
-            due_s = self._overtaken.setdefault(who, now_s + patience_s)
+        for which, last in found.items():
+            patience_s = REACTION_S if last == which[2].incarnation else 0.0
+            due_s = self._overtaken.setdefault(which, now_s + patience_s)
             if due_s <= now_s:
-                self._say_over(*who, last)
-                self._overtaken[who] = math.inf
+                self._report_ended_before(*which, last)
+                self._overtaken[which] = math.inf
             elif due_s < math.inf:
                 again_s = min(due_s, again_s or due_s)
         return again_s
 
-    def _say_over(self, job: str, uid: str, member: Member, last: int) -> None:
-        exit = Exit(reason="unknown", detail=f"{member.place}.{last} is over already")
+    def _report_ended_before(self, job: str, uid: str, member: Member, last: int) -> None:
+        exit = Exit(reason="unknown", detail=f"{member.place}.{last} has ended already")
         fact = facts.HostExited(host=self._host.name, job=job, member=member, exit=exit, last=last)
-        said_s = round(self._loop.time() * 1000)
-        self._post(fact, f"overtaken.{job}.{uid}.{member}.{last}.{said_s}", job)
+        at_ms = round(self._loop.time() * 1000)
+        self._post(fact, f"overtaken.{job}.{uid}.{member}.{last}.{at_ms}", job)
 
     def _report_end(self, ended: Ended) -> None:
-        who = ended.job, ended.uid, ended.member
-        self._unreported.add(who)
+        which = ended.job, ended.uid, ended.member
+        self._unreported.add(which)
 
         def stored() -> None:
-            self._unreported.discard(who)
-            self._processes.mark_reported(ended)
+            self._unreported.discard(which)
+            self._platform.mark_reported(ended)
             self._turns.soon()
 
         fact = facts.HostExited(
@@ -457,16 +444,16 @@ class Daemon:
         if self._closing:
             return  # it would take back that this host leaves
         self._registrations += 1
-        lives = [life for life in self._state.lives.values() if life.pid]
+        running = [each for each in self._state.observed.values() if each.running]
         fact = facts.HostRegistered(
             host=self._host.name,
-            capacity=self._host.capacity,
+            capacity=self._platform.capacity,
             daemon=self._host.daemon,
             processes=[
-                Process(member=life.desired.member, pid=life.pid, host=self._host.name) for life in lives
+                Process(member=each.desired.member, pid=each.pid, host=self._host.name) for each in running
             ],
-            jobs=[life.job for life in lives],
-            lends=self._persister.lends if self._persister else "",
+            jobs=[each.job for each in running],
+            lends=self._persister.serves_at if self._persister else "",
             domain=self._host.domain,
             sample_s=self._host.sample_s,
         )
@@ -484,17 +471,13 @@ class Daemon:
 
     async def _sample(self) -> None:
         """Publish a window of the host and its members every `sample_s`; a lost one is not sent again."""
-        before, wait_s = self._reading(), FIRST_SAMPLE_S
+        await self._platform.measure(self._host.name)
+        wait_s = FIRST_SAMPLE_S
         while True:
             await asyncio.sleep(wait_s)
-            wait_s, now = self._host.sample_s, self._reading()
-            sample = sampling.profile(self._host.name, self._host.capacity, self._host.limits, before, now)
-            before = now
+            wait_s, sample = self._host.sample_s, await self._platform.measure(self._host.name)
             try:
-                await self._bus.publish(host_profile(self._host.name), encode(sample))
+                if sample is not None:
+                    await self._bus.publish(host_profile(self._host.name), encode(sample))
             except RoverError as error:
                 log.debug("a sample is lost", why=str(error))
-
-    def _reading(self) -> sampling.Reading:
-        lived = [(life.job, life.desired.member, life.pid) for life in self._state.lives.values() if life.pid]
-        return sampling.read(lived, self._host.cgroup, time.monotonic())

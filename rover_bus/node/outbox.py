@@ -38,7 +38,7 @@ class Letter:
     stored: Callable[[], None] | None = None
 
 
-class Outbox:
+class HostOutbox:
     """An ordered queue in front of the FACTS stream."""
 
     def __init__(self, bus: Bus, host: str, on_loss: Callable[[], None] = lambda: None) -> None:

@@ -1,35 +1,77 @@
-"""What the platform's decider is told of its host, and what it wants done: the words between members.py and what drives processes.
+"""The platform as a port: what it must do for a host's daemon, what it reports, and the words that both sides speak.
 
-Spoken by local/processes.py and simulated.py (observations), by members.py (actions), and carried by the daemon. Apart from the
-decider because both sides of the port need them.
+Implemented by `local` (processes of this machine) and `simulated` (coroutines on a virtual clock); driven by daemon.py, which knows
+this page only. Every adapter passes one contract test (tests/broker/node/test_platform_contract.py).
+
+Nothing here presumes a process id, a control group or a file of this host. A `StartOrder` says what shall run, never that the job's
+log admits it: a member that is readied before its admission (`prepare`, for warm spares) is ordered by the same type.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
-from rover_bus.events.identity import DesiredMember, Exit, Member, Resources
+from rover_bus.events.identity import DesiredMember, Exit, HostCapacity, Member, Resources, Role
+from rover_bus.events.profiles import HostProfile
 from rover_bus.events.programs import ProgramReply, ProgramRequest
 
-Key = tuple[str, str]  # job, place
+Key = tuple[str, str]  # job, member name
+MasterCommand = Callable[[str, int], list[str]]  # job, index -> command line
+EVERY_ROLE: frozenset[Role] = frozenset({"master", "worker", "ps"})
 
 
 @dataclass(frozen=True, slots=True)
-class Life:
-    """A member's life as observed here. `cpus` are the shares that it is pinned to; empty: it may use all."""
+class Incarnation:
+    """One run of a member, as it is ordered and observed. `cpus` are the shares that it is pinned to; empty: it may use all."""
 
     job: str
     uid: str
     desired: DesiredMember
     cpus: Mapping[int, float] = field(default_factory=dict)
-    pid: int = 0
-    stopping: bool = False
-    hurried: bool = False
 
     @property
     def key(self) -> Key:
         return self.job, self.desired.member.place
+
+    @property
+    def member(self) -> Member:
+        return self.desired.member
+
+
+@dataclass(frozen=True, slots=True)
+class StartOrder:
+    """What `start` gets. `credential`: this member's own secret, handed to it as ROVER_CREDENTIAL and kept nowhere else."""
+
+    incarnation: Incarnation
+    credential: str = field(default="", repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class RoleCommands:
+    """What runs the roles that are ours; a worker's command is in the desired state.
+
+    `master`: None: no masters run here. `server`: empty: what the desired state says.
+    """
+
+    master: MasterCommand | None = None
+    server: tuple[str, ...] = ()
+
+    @property
+    def roles(self) -> frozenset[Role]:
+        return EVERY_ROLE if self.master else EVERY_ROLE - {"master"}
+
+    def of(self, job: str, desired: DesiredMember) -> list[str]:
+        """Return the command line of a member."""
+        if desired.member.role == "master" and self.master:
+            return self.master(job, desired.member.index)
+        if desired.member.role == "ps" and self.server:
+            return list(self.server)
+        return desired.command
+
+
+NO_MASTERS = RoleCommands()  # no command of ours: servers run where the desired state says how
 
 
 # -- what is observed --------------------------------------------------------------------------------------------------
@@ -37,22 +79,22 @@ class Life:
 
 @dataclass(frozen=True, slots=True)
 class Spawned:
-    """A shim was started, or found alive after a restart of the daemon."""
+    """An incarnation is being started, or was found after a restart of the daemon."""
 
-    life: Life
+    incarnation: Incarnation
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """The member's own process runs under this pid."""
+    """The member itself runs. `pid`: of its process, where the platform has one to show; else 0."""
 
     key: Key
-    pid: int
+    pid: int = 0
     adopted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Leaving:
     """The member was asked to leave; `hurried`: at once."""
 
     key: Key
@@ -70,7 +112,7 @@ class Adjusted:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A life is over, the whole group proven dead. `at_s` is the monotonic second. `reported`: the bus has its fact already."""
+    """An incarnation is proven dead, with all that it began. `at_s`: monotonic. `reported`: the bus has its fact already."""
 
     job: str
     uid: str
@@ -83,68 +125,64 @@ class Ended:
     peak_memory_bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Tried:
-    """Whether the program of a job starts here; None: the question was put (`for_start` of a worker), the answer comes later."""
-
-    job: str
-    uid: str
-    reply: ProgramReply | None = None
-    at_s: float = 0.0
-    for_start: bool = False
-
-
-Observation = Spawned | Running | Told | Adjusted | Ended | Tried
+Observation = Spawned | Running | Leaving | Adjusted | Ended
+Observe = Callable[[Observation], None]
+Answer = Callable[[ProgramReply], None]
 
 
 # -- what is to be done ------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Start:
-    life: Life
+class Platform(Protocol):
+    """Members of one host. Calls return at once; what came of them is observed, on the event loop, in the order of happening."""
 
+    @property
+    def capacity(self) -> HostCapacity:
+        """What members may be given here together: the least of the machine and of whatever limits it."""
 
-@dataclass(frozen=True, slots=True)
-class Stop:
-    """`hurried`: it was lost, its successor waits for its place, and whatever it still says is refused."""
+    @property
+    def cpus(self) -> tuple[int, ...]:
+        """The CPUs that members may be pinned to; empty: this platform pins none."""
 
-    life: Life
-    hurried: bool = False
+    @property
+    def roles(self) -> frozenset[Role]:
+        """The roles that this platform has a command for."""
 
+    def start(self, order: StartOrder) -> None:
+        """Start an incarnation; observed as Spawned, then Running, or Ended with `never_started`.
 
-@dataclass(frozen=True, slots=True)
-class Adjust:
-    life: Life
-    resources: Resources
-    cpus: Mapping[int, float]
+        A second order for what runs already changes nothing. A member is never started while a former incarnation may live.
+        """
 
+    def stop(self, incarnation: Incarnation, hurried: bool = False) -> None:
+        """Ask an incarnation to leave, and end it after its grace, `hurried`: after `exits.HURRY_S`.
 
-@dataclass(frozen=True, slots=True)
-class Forget:
-    """Nothing of this ended job is left: its records may go."""
+        Observed as Leaving, then Ended; proven dead at most `exits.STUCK_S` after that. One that is gone is Leaving only.
+        """
 
-    job: str
-    uid: str
+    def adjust(self, incarnation: Incarnation, resources: Resources, cpus: Mapping[int, float]) -> None:
+        """Change the limits of a running incarnation; observed as Adjusted."""
 
+    def try_program(self, request: ProgramRequest, answer: Answer, anew: bool = False) -> None:
+        """Find out whether a worker's program would start here, without running it; `answer` is called once, later.
 
-@dataclass(frozen=True, slots=True)
-class Erase:
-    """This run of a job is forgotten: its logs, records and parts of its model may go."""
+        What runs a role is the platform's to know, so it is asked and not looked up. anew: nothing remembered counts.
+        """
 
-    job: str
-    uid: str
+    async def measure(self, host: str) -> HostProfile | None:
+        """Return what the host and its members used since this was last asked; None the first time."""
 
+    def adopt(self) -> None:
+        """Take over what a former daemon left: Spawned and Running for the living, Ended for what ended and was not forgotten."""
 
-@dataclass(frozen=True, slots=True)
-class Try:
-    """Find out whether the program of a job starts here. `anew`: nothing remembered counts. `for_start`: a worker waits for it."""
+    def mark_reported(self, ended: Ended) -> None:
+        """Note for successors that the fact of this end is stored."""
 
-    job: str
-    uid: str
-    program: ProgramRequest
-    anew: bool = False
-    for_start: bool = False
+    def forget(self, job: str) -> None:
+        """Drop the records of a job of which nothing lives; its logs stay."""
 
+    def erase(self, job: str, uid: str) -> None:
+        """Remove everything that is kept of a run of a job."""
 
-Action = Start | Stop | Adjust | Forget | Erase | Try
+    def release(self) -> None:
+        """Let go of everything and observe nothing more; members live on."""

@@ -20,7 +20,7 @@ FRESH_S = 2.0  # what was answered to a start that did not come is no answer for
 class Trial:
     """`used`: no worker may be started on the answer (any more). `anew`: what is remembered of former answers does not count.
 
-    `told`: the refusal that was published last, "" after none or when it is mended; None: the broker may have forgotten which.
+    `published`: the refusal that was published last, "" after none or when it is mended; None: the broker may have forgotten which.
     """
 
     state: Literal["untried", "trying", "starts", "refused"] = "untried"
@@ -32,7 +32,7 @@ class Trial:
     problem: str = ""
     refusals: int = 0  # in a row
     not_before_s: float = 0.0
-    told: str | None = ""
+    published: str | None = ""
     ever_refused: bool = False
 
     def lets_start(self, now_s: float) -> bool:
@@ -54,9 +54,9 @@ class Trial:
         """A worker was started."""
         return replace(self, used=True)
 
-    def forget_told(self) -> Trial:
-        """The bus may have forgotten what it was told: all is asked, and told, once more."""
-        return replace(self, state="untried", told=None) if self.ever_refused else self
+    def forget_published(self) -> Trial:
+        """The broker may have forgotten what was published: all is tried, and published, once more."""
+        return replace(self, state="untried", published=None) if self.ever_refused else self
 
     def doubt(self) -> Trial:
         """A worker ended early by a fault of its own: the next trial believes nothing that is remembered."""
@@ -75,7 +75,7 @@ class Trial:
             problem=problem,
             refusals=self.refusals + 1,
             not_before_s=now_s + wait_s,
-            told=f"{path}: {problem}",
+            published=f"{path}: {problem}",
             ever_refused=True,
         )
 

@@ -1,7 +1,7 @@
 """The entry of the node daemon: puts its parts together for one bus, one host and one state directory.
 
 Called by the composition root (`rover serve daemon`), by `rover up` and by tests. Here stand the things that a decider may not
-make itself: the identity of this life of the daemon, the machine's figures, the real processes.
+make itself: the identity of this incarnation of the daemon, and the platform that it drives: the local one.
 """
 
 from __future__ import annotations
@@ -22,10 +22,12 @@ from rover_bus.events.logs import get_logger
 from rover_bus.events.subjects import name
 from rover_bus.flash.places import host_root
 from rover_bus.node.daemon import Daemon, Host
-from rover_bus.node.local import capacity as capacities
-from rover_bus.node.local import cgroup, layout, locks
-from rover_bus.node.local.processes import Processes, Settings
-from rover_bus.node.members import MasterCommand
+from rover_bus.node.local import layout, locks
+from rover_bus.node.local.capacity import read_machine
+from rover_bus.node.local.cgroup import out_of_memory_counter
+from rover_bus.node.local.platform import LocalPlatform
+from rover_bus.node.local.processes import MemberSettings
+from rover_bus.node.port import NO_MASTERS, RoleCommands
 from rover_bus.node.presence import Presence
 from rover_bus.node.storage.persister import Places
 
@@ -35,18 +37,11 @@ LOOK_S = 0.05
 log = get_logger("rover.node")
 
 
-def no_masters(job: str, index: int) -> list[str]:
-    """Run no masters: for a host that no plan should name as one."""
-    log.warning("this daemon has no command for masters", job=job, index=index)
-    return []
-
-
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What may be said of a daemon beside its name and its place."""
+    """What may be said of a daemon beside its name and its directory."""
 
-    master_command: MasterCommand = no_masters  # (job, index) -> command line of a master
-    server_command: tuple[str, ...] = ()  # command line of a parameter server
+    commands: RoleCommands = NO_MASTERS
     url: str = ""  # passed on to members as ROVER_URL
     secret_file: str = ""  # passed on to members as ROVER_SECRET_FILE
     orphan_s: float = (
@@ -57,7 +52,7 @@ class Options:
         ""  # for checkpoints of jobs that name no path; empty: `checkpoints` in the state directory
     )
     domain: str = ""  # what fails together with this host (a rack, a machine)
-    bind: str = "127.0.0.1"  # where staged parts are lent to other daemons
+    bind: str = "127.0.0.1"  # where staged parts are served to other daemons
     former_s: float = (
         60.0  # how long a former daemon may take to leave: one whose `rover up` was killed drains its members
     )
@@ -82,7 +77,7 @@ async def run_daemon(
     home = layout.create(state_dir)
     lock = await _hold(home, options.former_s)
     try:
-        me = _measure(host, options)
+        me = _identify(host, options)
         stop = stop or asyncio.Event()
         connection = await _connect(bus, stop)
         if connection is None:
@@ -96,17 +91,11 @@ async def run_daemon(
         os.close(lock)
 
 
-def _measure(host: str, options: Options) -> Host:
-    """Return this life of the daemon, and what its machine has. Raises InputError for a name that no subject can hold."""
-    group = cgroup.find()
-    limits = cgroup.read_limits(group)
+def _identify(host: str, options: Options) -> Host:
+    """Return this incarnation of the daemon. Raises InputError for a name that no subject can hold."""
     return Host(
         name=name(host, "host"),
         daemon=uuid.uuid4().hex[:12],
-        capacity=capacities.read_capacity(limits),
-        limits=limits,
-        cgroup=group,
-        allowed=tuple(sorted(os.sched_getaffinity(0))),
         sample_s=options.sample_s,
         domain=options.domain,
         notice_s=options.notice_s,
@@ -114,14 +103,17 @@ def _measure(host: str, options: Options) -> Host:
 
 
 def _put_together(bus: Bus, me: Host, home: layout.Layout, options: Options) -> Daemon:
-    """Give a daemon its name on the bus, its processes and its places."""
-    settings = Settings(
+    """Give a daemon its name on the bus, its platform and its places."""
+    machine = read_machine()
+    settings = MemberSettings(
         environment=_shared(me.name, home.root, options),
-        allowed=me.allowed,
-        server_command=options.server_command,
+        allowed=machine.cpus,
+        commands=options.commands,
         orphan_s=options.orphan_s,
-        oom_path=str(cgroup.out_of_memory_counter(me.cgroup) or "/proc/vmstat"),
+        oom_path=str(out_of_memory_counter(machine.cgroup) or "/proc/vmstat"),
     )
+    if "master" not in options.commands.roles:
+        log.info("no masters run on this host: the daemon was given no command for them", host=me.name)
     places = Places(
         shm=host_root(home.root),
         storage=Path(options.storage) if options.storage else home.root / "checkpoints",
@@ -129,7 +121,7 @@ def _put_together(bus: Bus, me: Host, home: layout.Layout, options: Options) -> 
         bind=options.bind,
     )
     presence = Presence(bus, me.name, me.daemon, f"{layout.boot_id()}:{home.root}")
-    return Daemon(bus, me, presence, partial(Processes, home, settings), options.master_command, places)
+    return Daemon(bus, me, presence, partial(LocalPlatform, home, machine, settings), places)
 
 
 async def _hold(home: layout.Layout, patience_s: float) -> int:

@@ -1,7 +1,8 @@
-"""Processes of a simulation: the port of the platform on coroutines, so that whole clusters run on a virtual clock.
+"""The simulated platform: members as coroutines, so that whole clusters run on a virtual clock.
 
 A `SimulatedHost` is the machine: its members go on when their daemon is killed, and the next daemon adopts them. A member is a
-coroutine that gets its life and an event that says "leave", and returns its exit code; a cancelled one was killed.
+coroutine that gets its order and an event that says "leave", and returns its exit code; a cancelled one was killed. The platform
+of one daemon is `SimulatedPlatform`: once another daemon is attached it observes nothing and changes nothing.
 """
 
 from __future__ import annotations
@@ -11,22 +12,36 @@ from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from rover_bus.events.identity import Exit, Resources
+import msgspec
+
+from rover_bus.events.identity import Exit, HostCapacity, Resources, Role
+from rover_bus.events.profiles import HostProfile, ProcessSample
 from rover_bus.events.programs import STARTS, ProgramReply, ProgramRequest
-from rover_bus.node.exits import classify
-from rover_bus.node.local.layout import Ended as Record
-from rover_bus.node.local.shim import HURRY_S
-from rover_bus.node.local.trials import Answer
-from rover_bus.node.port import Adjusted, Ended, Key, Life, Observation, Running, Spawned, Told
+from rover_bus.node.exits import HURRY_S, classify
+from rover_bus.node.port import (
+    EVERY_ROLE,
+    Adjusted,
+    Answer,
+    Ended,
+    Incarnation,
+    Key,
+    Leaving,
+    Observation,
+    Observe,
+    Running,
+    Spawned,
+    StartOrder,
+)
 
 TRIAL_S = 0.03  # what a trial of a program takes
-Program = Callable[[Life, asyncio.Event], Coroutine[Any, Any, int]]
-Observe = Callable[[Observation], None]
+FOUR_CORES = HostCapacity(cores=4, memory_bytes=1 << 34)
+Program = Callable[[StartOrder, asyncio.Event], Coroutine[Any, Any, int]]
 
 
 @dataclass(slots=True)
-class _Process:
-    life: Life
+class _Running:
+    order: StartOrder
+    incarnation: Incarnation
     leave: asyncio.Event = field(default_factory=asyncio.Event)
     pid: int = 0
     task: asyncio.Task[None] | None = None
@@ -36,19 +51,20 @@ class _Process:
 class SimulatedHost:
     """One machine of a simulation. `start_s` is what a start takes."""
 
-    def __init__(self, program: Program, start_s: float = 0.05) -> None:
+    def __init__(self, program: Program, start_s: float = 0.05, capacity: HostCapacity = FOUR_CORES) -> None:
         self.refuses = ""  # why programs of jobs do not start here
+        self.capacity = capacity
         self._program = program
         self._start_s = start_s
-        self._attached: SimulatedProcesses | None = None
-        self._processes: dict[Key, _Process] = {}
-        self._ends: list[Ended] = []  # kept until the job is forgotten, as the state directory does
-        self.erased: list[tuple[str, str]] = []  # runs of jobs whose files are gone
+        self._attached: SimulatedPlatform | None = None
+        self._processes: dict[Key, _Running] = {}
+        self._ends: list[Ended] = []  # kept until the job is forgotten
+        self.erased: list[tuple[str, str]] = []  # runs of jobs of which nothing is kept
         self._pids = 1000
 
-    def attach(self, observe: Observe) -> SimulatedProcesses:
-        """Return the processes for a new daemon; what a former daemon still does has no effect from here on."""
-        self._attached = SimulatedProcesses(self, observe)
+    def attach(self, observe: Observe) -> SimulatedPlatform:
+        """Return the platform of a new daemon; what a former daemon still does has no effect from here on."""
+        self._attached = SimulatedPlatform(self, observe)
         return self._attached
 
     def detach(self) -> None:
@@ -56,27 +72,31 @@ class SimulatedHost:
         self._attached = None
 
     @property
-    def members(self) -> dict[Key, Life]:
+    def members(self) -> dict[Key, Incarnation]:
         """What runs now."""
-        return {key: process.life for key, process in self._processes.items() if process.pid}
+        return {key: process.incarnation for key, process in self._processes.items() if process.pid}
 
     def kill(self, key: Key) -> None:
         """SIGKILL a member."""
         self._end(self._processes[key], "")
 
     def lose_power(self) -> None:
-        """Kill everything without a word to anybody."""
+        """Kill everything; no daemon observes it."""
         self.detach()
         for process in list(self._processes.values()):
             self._end(process, "")
 
-    # -- what its daemon asks of it ------------------------------------------------------------------------------------
+    # -- what its platform asks of it ----------------------------------------------------------------------------------
 
-    def is_attached(self, processes: SimulatedProcesses) -> bool:
-        return self._attached is processes
+    def is_attached(self, platform: SimulatedPlatform) -> bool:
+        return self._attached is platform
 
-    def start(self, life: Life) -> None:
-        process = self._processes[life.key] = _Process(life)
+    def start(self, order: StartOrder) -> None:
+        key = order.incarnation.key
+        if key in self._processes:
+            return
+        process = self._processes[key] = _Running(order, order.incarnation)
+        self._observe(Spawned(order.incarnation))
         process.task = asyncio.get_running_loop().create_task(self._run(process))
 
     def try_program(self, answer: Answer) -> None:
@@ -85,20 +105,43 @@ class SimulatedHost:
         )
         asyncio.get_running_loop().call_later(TRIAL_S, answer, reply)
 
-    def stop(self, life: Life, hurried: bool) -> None:
-        process = self._processes.get(life.key)
+    def stop(self, incarnation: Incarnation, hurried: bool) -> None:
+        process = self._processes.get(incarnation.key)
+        self._observe(Leaving(incarnation.key, hurried))
         if process:
             process.leave.set()
-            patience_s = HURRY_S if hurried else life.desired.grace_s
+            patience_s = HURRY_S if hurried else incarnation.desired.grace_s
             asyncio.get_running_loop().call_later(patience_s, self._end, process, "grace: too slow")
 
+    def adjust(self, incarnation: Incarnation, resources: Resources, cpus: Mapping[int, float]) -> None:
+        process = self._processes.get(incarnation.key)
+        if process:
+            desired = process.incarnation.desired.replace(resources=resources)
+            process.incarnation = replace(process.incarnation, desired=desired, cpus=cpus)
+        self._observe(Adjusted(incarnation.key, resources, cpus))
+
+    def samples(self) -> list[ProcessSample]:
+        """Each member that runs; it uses what it may use."""
+        return [
+            ProcessSample(
+                job=each.incarnation.job,
+                member=each.incarnation.member,
+                pid=each.pid,
+                cores_used=each.incarnation.desired.resources.cores,
+                memory_bytes=each.incarnation.desired.resources.memory_bytes,
+                threads=1,
+            )
+            for each in self._processes.values()
+            if each.pid
+        ]
+
     def observations(self) -> list[Observation]:
-        """Return what a new daemon finds: the records of the dead, then the living."""
+        """Return what a new daemon finds: what has ended, then what runs."""
         found: list[Observation] = list(self._ends)
         for process in self._processes.values():
-            found.append(Spawned(process.life))
+            found.append(Spawned(process.incarnation))
             if process.pid:
-                found.append(Running(process.life.key, process.pid, adopted=True))
+                found.append(Running(process.incarnation.key, process.pid, adopted=True))
         return found
 
     def mark_reported(self, ended: Ended) -> None:
@@ -113,67 +156,95 @@ class SimulatedHost:
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
-    def _tell(self, observation: Observation) -> None:
+    def _observe(self, observation: Observation) -> None:
         if isinstance(observation, Ended):
             self._ends.append(observation)
         if self._attached:
             self._attached.observe(observation)
 
-    def _end(self, process: _Process, why: str) -> None:
+    def _end(self, process: _Running, why: str) -> None:
         if process.task and not process.task.done():
             process.killed = why
             process.task.cancel()
 
-    async def _run(self, process: _Process) -> None:
-        life, loop = process.life, asyncio.get_running_loop()
+    async def _run(self, process: _Running) -> None:
+        incarnation, loop = process.incarnation, asyncio.get_running_loop()
         born_s = loop.time()
         try:
             await asyncio.sleep(self._start_s)
             self._pids += 1
             process.pid = self._pids
-            self._tell(Running(life.key, process.pid))
-            code = await self._program(life, process.leave)
+            self._observe(Running(incarnation.key, process.pid))
+            code = await self._program(process.order, process.leave)
         except asyncio.CancelledError:
             code = -9
-        del self._processes[life.key]
-        told = "asked to leave" if process.leave.is_set() else ""
-        reason, status, signal, detail = classify(code, told=told, killed=process.killed)
-        end = Record(reason=reason, status=status, signal=signal, detail=detail).exit()
-        self._tell(self._ended(life, end, loop.time() - born_s, loop.time()))
-
-    @staticmethod
-    def _ended(life: Life, end: Exit, ran_s: float, at_s: float) -> Ended:
-        return Ended(life.job, life.uid, life.desired.member, end, ran_s, at_s)
+        del self._processes[incarnation.key]
+        asked = "asked to leave" if process.leave.is_set() else ""
+        now_s = loop.time()
+        end = _exit(code, asked, process.killed)
+        self._observe(Ended(incarnation.job, incarnation.uid, incarnation.member, end, now_s - born_s, now_s))
 
 
-class SimulatedProcesses:
-    """The port of one daemon on a SimulatedHost."""
+def _exit(code: int, asked: str, killed: str) -> Exit:
+    reason, status, signal, detail = classify(code, asked=asked, killed=killed)
+    return msgspec.convert({"reason": reason, "status": status, "signal": signal, "detail": detail}, Exit)
+
+
+class SimulatedPlatform:
+    """The platform of one daemon on a SimulatedHost."""
 
     def __init__(self, host: SimulatedHost, observe: Observe) -> None:
         self._host = host
         self.observe = observe
+        self._measured_s: float | None = None
 
-    def start(self, life: Life) -> None:
+    @property
+    def capacity(self) -> HostCapacity:
+        return self._host.capacity
+
+    @property
+    def cpus(self) -> tuple[int, ...]:
+        return tuple(range(int(self._host.capacity.cores)))
+
+    @property
+    def roles(self) -> frozenset[Role]:
+        return EVERY_ROLE
+
+    def start(self, order: StartOrder) -> None:
         if self._host.is_attached(self):
-            self.observe(Spawned(life))
-            self._host.start(life)
+            self._host.start(order)
 
     def try_program(self, request: ProgramRequest, answer: Answer, anew: bool = False) -> None:
-        def tell(reply: ProgramReply) -> None:
+        def answer_attached(reply: ProgramReply) -> None:
             if self._host.is_attached(self):
                 answer(reply)
 
         if self._host.is_attached(self):
-            self._host.try_program(tell)
+            self._host.try_program(answer_attached)
 
-    def stop(self, life: Life, hurried: bool = False) -> None:
+    def stop(self, incarnation: Incarnation, hurried: bool = False) -> None:
         if self._host.is_attached(self):
-            self.observe(Told(life.key, hurried))
-            self._host.stop(life, hurried)
+            self._host.stop(incarnation, hurried)
 
-    def adjust(self, life: Life, resources: Resources, cpus: Mapping[int, float]) -> None:
+    def adjust(self, incarnation: Incarnation, resources: Resources, cpus: Mapping[int, float]) -> None:
         if self._host.is_attached(self):
-            self.observe(Adjusted(life.key, resources, cpus))
+            self._host.adjust(incarnation, resources, cpus)
+
+    async def measure(self, host: str) -> HostProfile | None:
+        now_s = asyncio.get_running_loop().time()
+        before_s, self._measured_s = self._measured_s, now_s
+        if before_s is None:
+            return None
+        samples = self._host.samples()
+        return HostProfile(
+            window_s=max(now_s - before_s, 1e-9),
+            host=host,
+            cores=self.capacity.cores,
+            cores_used=sum(each.cores_used for each in samples),
+            memory_bytes=self.capacity.memory_bytes,
+            memory_used_bytes=sum(each.memory_bytes for each in samples),
+            processes=samples,
+        )
 
     def adopt(self) -> None:
         for observation in self._host.observations():

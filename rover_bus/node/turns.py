@@ -18,7 +18,6 @@ from rover_bus.events.logs import get_logger
 from rover_bus.events.streams import FACTS
 
 AGAIN_S = 0.5
-S = TypeVar("S")
 T = TypeVar("T")
 log = get_logger("rover.node")
 
@@ -165,23 +164,21 @@ class Following:
 
 
 def failing_jobs(
-    state: S,
     jobs: Iterable[str],
-    decide: Callable[[S], object],
-    without: Callable[[S, Collection[str]], S],
-    say: Callable[[str, Exception], None],
+    decide_without: Callable[[Collection[str]], object],
+    report: Callable[[str, Exception], None],
 ) -> list[str]:
-    """Return the jobs on which a decider raises, of which `say` is told; it is asked about each of them alone. Raises nothing.
+    """Return the jobs on which a decider raises, each reported; it is asked about each of them alone. Raises nothing.
 
     States are frozen: what raised has changed nothing, and such a job is decided on again in the next turn.
     """
     names, failing = list(jobs), []
     for job in names:
         try:
-            decide(without(state, [other for other in names if other != job]))
-        except Exception as error:  # noqa: BLE001 - it is said, and takes no other job with it
+            decide_without([other for other in names if other != job])
+        except Exception as error:  # noqa: BLE001 - it is reported, and takes no other job with it
             failing.append(job)
-            say(job, error)
+            report(job, error)
     return failing
 
 

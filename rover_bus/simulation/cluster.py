@@ -17,13 +17,11 @@ from rover_bus.events.bus import Bus
 from rover_bus.events.codec import encode
 from rover_bus.events.errors import BusError, RoverError
 from rover_bus.events.facts import JobFact, PlanProposed, SlotsMoveRequested
-from rover_bus.events.identity import HostCapacity
 from rover_bus.events.leadership import Deposed, read_leader
 from rover_bus.events.memory_broker import MemoryBroker
 from rover_bus.events.streams import BUCKETS, FACTS, LEADERS, STREAMS
 from rover_bus.node.daemon import Daemon, Host
-from rover_bus.node.local.cgroup import Cgroup, Limits
-from rover_bus.node.port import Key, Life
+from rover_bus.node.port import Key, StartOrder
 from rover_bus.node.presence import Presence
 from rover_bus.simulation.digester import digest_for_ever
 from rover_bus.simulation.members import Shared, run_server, run_worker
@@ -60,19 +58,9 @@ class Cluster:
         host = Host(
             name=HOST,
             daemon=name,
-            capacity=HostCapacity(cores=4, memory_bytes=1 << 34),
-            limits=Limits(),
-            cgroup=Cgroup(0),
-            allowed=(0, 1, 2, 3),
             sample_s=0.0,
         )
-        daemon = Daemon(
-            bus,
-            host,
-            Presence(bus, HOST, name, HOST),
-            self.host.attach,
-            lambda job, index: ["master", str(index)],
-        )
+        daemon = Daemon(bus, host, Presence(bus, HOST, name, HOST), self.host.attach)
         digesting = digest_for_ever(
             bus, JOB, HOST, self.shared.memory, chance_of(self.shared.plan.seed, f"digests of {name}")
         )
@@ -120,11 +108,11 @@ class Cluster:
 
     # -- members ---------------------------------------------------------------------------------------------------------
 
-    async def _run_member(self, life: Life, leave: asyncio.Event) -> int:
-        member = life.desired.member
+    async def _run_member(self, order: StartOrder, leave: asyncio.Event) -> int:
+        member = order.incarnation.member
         self._processes += 1
         name = f"{member}/{self._processes}"
-        self._names[life.key] = name
+        self._names[order.incarnation.key] = name
         self.shared.say(f"{member} starts")
         bus = self.broker.connect(name)
         try:

@@ -1,15 +1,33 @@
 """What this host can give to members: the least of the machine, its control group's limits and our affinity.
 
-Read once by the daemon for `host.registered`, and by the sampler as the scale of its figures.
+Read once for the local platform: for `host.registered`, and for the sampler as the scale of its figures.
 """
 
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 
 from rover_bus.events.identity import HostCapacity
-from rover_bus.node.local.cgroup import Limits
+from rover_bus.node.local.cgroup import Cgroup, Limits, find, read_limits
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What the local platform stands on. `cpus`: those that members may use."""
+
+    capacity: HostCapacity
+    limits: Limits
+    cgroup: Cgroup
+    cpus: tuple[int, ...]
+
+
+def read_machine() -> Machine:
+    """Return what this machine is now."""
+    group = find()
+    limits = read_limits(group)
+    return Machine(read_capacity(limits), limits, group, tuple(sorted(os.sched_getaffinity(0))))
 
 
 def parse_meminfo(text: str) -> dict[str, int]:

@@ -34,7 +34,6 @@ SIGNALS = frozenset({signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHU
 
 DAEMON_CHECK_S = 1.0
 OOM_CHECK_S = 10.0
-HURRY_S = 1.0  # for one that was lost: its successor waits, and whatever it still says is refused
 TREE_CHECK_S, TREE_COST = (
     0.25,
     200,
@@ -97,7 +96,7 @@ class Shim:
         self.cpus: list[int] = []
         self.pid = 0
         self.born_s = self.daemon_seen_s = time.monotonic()
-        self.told, self.within_s = "", 0.0
+        self.asked, self.within_s = "", 0.0
         self.killed = ""
         self.kill_at_s = 0.0
         self.look_at_s = 0.0
@@ -178,7 +177,7 @@ class Shim:
                     proctree.set_affinity(self.living(now, fresh=True), self.cpus)
                 elif info.si_signo != signal.SIGCHLD:
                     hurried = info.si_signo == signal.SIGUSR1
-                    self.drain("asked to leave", now, HURRY_S if hurried else self.grace_s)
+                    self.drain("asked to leave", now, exits.HURRY_S if hurried else self.grace_s)
             code = self.reap()
             if code is not None:
                 return code
@@ -194,7 +193,7 @@ class Shim:
         return due
 
     def daemon_check_s(self) -> float:
-        if not self.orphan_s or self.told:
+        if not self.orphan_s or self.asked:
             return float("inf")
         return self.checked_s + min(DAEMON_CHECK_S, self.orphan_s / 4)
 
@@ -217,11 +216,11 @@ class Shim:
 
     def drain(self, why: str, now: float, within_s: float) -> None:
         """Ask the member to leave; after its grace the group is killed. A second word can only bring that forward."""
-        if self.told:
+        if self.asked:
             if now + within_s < self.kill_at_s:
                 self.within_s, self.kill_at_s = within_s, now + within_s
             return
-        self.told, self.within_s = why, within_s
+        self.asked, self.within_s = why, within_s
         self.kill_at_s = now + within_s
         attempt(os.kill, self.pid, signal.SIGTERM)
 
@@ -292,7 +291,7 @@ class Shim:
         kernel_oom = proctree.out_of_memory_kills(self.oom_path) > self.oom_kills
         self.bury()
         reason, status, number, detail = exits.classify(
-            code, told=self.told, killed=self.killed, kernel_oom=kernel_oom
+            code, asked=self.asked, killed=self.killed, kernel_oom=kernel_oom
         )
         if problem:
             reason, status, number, detail = "never_started", None, None, problem

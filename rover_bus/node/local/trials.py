@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from rover_bus.events.last_words import BYTES, describe_ending, last_line
 from rover_bus.events.logs import get_logger
 from rover_bus.events.programs import OWN_PYTHON, STARTS, TRY_S, ProgramReply, ProgramRequest
+from rover_bus.node.port import Answer
 
 AT_ONCE = 4  # trials that run at a time on a host
 GIVE_UP_S = TRY_S + 5.0  # on a thread that a dead file system holds
@@ -49,7 +50,6 @@ if kind == "module":
 import rover_bus.client
 """
 
-Answer = Callable[[ProgramReply], None]
 Environment = Mapping[str, str]
 log = get_logger("rover.node")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -135,7 +135,7 @@ class Persister:
         self.bad_messages = 0
 
     @property
-    def lends(self) -> str:
+    def serves_at(self) -> str:
         """Where other daemons get parts from us; empty as long as there is none."""
         return self._lender.address if self._lender else ""
 
@@ -306,10 +306,11 @@ class Persister:
             return self._decide_without([])
         except Exception:  # noqa: BLE001 - whose it is, is found now; raised again where no job alone is to blame
             jobs = self._state.jobs
-            failing = failing_jobs(self._state, jobs, self._ask, decider.without, self._say_turn_failed)
+            failing = failing_jobs(jobs, self._ask_without, self._say_turn_failed)
             return self._decide_without(failing)
 
-    def _ask(self, state: Persisting) -> object:
+    def _ask_without(self, jobs: Collection[str]) -> object:
+        state = decider.without(self._state, jobs)
         return decider.decide(state, self._loop.time()), decider.next_wake_s(state)
 
     def _say_turn_failed(self, job: str, error: Exception) -> None:

@@ -16,9 +16,11 @@ from patience import PATIENCE_S
 
 from rover_bus.events.identity import DesiredMember, Member, Resources
 from rover_bus.node.local import layout, locks, proctree
+from rover_bus.node.local.capacity import read_machine
 from rover_bus.node.local.layout import Layout, Started
-from rover_bus.node.local.processes import Processes, Settings
-from rover_bus.node.port import Ended, Life, Observation, Running
+from rover_bus.node.local.platform import LocalPlatform
+from rover_bus.node.local.processes import MemberSettings
+from rover_bus.node.port import NO_MASTERS, Ended, Incarnation, Observation, RoleCommands, Running, StartOrder
 
 ALLOWED = tuple(sorted(os.sched_getaffinity(0)))
 
@@ -37,18 +39,18 @@ def bearing(directory: Path) -> list[int]:
 
 
 class Rig:
-    """Processes over one state directory, the lock of a daemon, and what was observed."""
+    """The local platform over one state directory, the lock of a daemon, and what was observed."""
 
     allowed = ALLOWED
 
-    def __init__(self, directory: Path, orphan_s: float = 0.0) -> None:
+    def __init__(self, directory: Path, orphan_s: float = 0.0, commands: RoleCommands = NO_MASTERS) -> None:
         self.layout = Layout(directory)
         directory.mkdir(exist_ok=True)
         self.lock = self.hold()
         self.seen: list[Observation] = []
         environment = {key: value for key, value in os.environ.items() if not key.startswith("ROVER_")}
-        settings = Settings(environment, ALLOWED, orphan_s)
-        self.processes = Processes(self.layout, settings, self.seen.append)
+        settings = MemberSettings(environment, ALLOWED, orphan_s, commands=commands)
+        self.platform = LocalPlatform(self.layout, read_machine(), settings, self.seen.append)
 
     def hold(self) -> int | None:
         """Take the lock; a shim on its way to exec may share what its dead parent held for a moment."""
@@ -68,7 +70,7 @@ class Rig:
         environment: dict[str, str] | None = None,
         cpus: dict[int, float] | None = None,
         cores: float = 0.0,
-    ) -> Life:
+    ) -> Incarnation:
         desired = DesiredMember(
             member=Member("worker", index, 1),
             host="h",
@@ -78,48 +80,48 @@ class Rig:
             directory=directory,
             grace_s=grace_s,
         )
-        life = Life("demo", "u1", desired, cpus or {})
-        self.processes.start(life)
-        return life
+        incarnation = Incarnation("demo", "u1", desired, cpus or {})
+        self.platform.start(StartOrder(incarnation))
+        return incarnation
 
-    def python(self, program: str, **options: object) -> Life:
+    def python(self, program: str, **options: object) -> Incarnation:
         return self.start(sys.executable, "-I", "-S", "-c", program, **options)  # type: ignore[arg-type]
 
-    async def running(self, life: Life) -> int:
+    async def running(self, run: Incarnation) -> int:
         """Wait for the member's process; return its pid."""
-        await until(lambda: self._pids(life) or self.ends(life), f"{life.desired.member} runs")
-        assert self._pids(life), f"{life.desired.member} did not run: {self.ends(life)}"
-        return self._pids(life)[-1]
+        await until(lambda: self._pids(run) or self.ends(run), f"{run.member} runs")
+        assert self._pids(run), f"{run.member} did not run: {self.ends(run)}"
+        return self._pids(run)[-1]
 
-    def _pids(self, life: Life) -> list[int]:
-        return [each.pid for each in self.seen if isinstance(each, Running) and each.key == life.key]
+    def _pids(self, run: Incarnation) -> list[int]:
+        return [each.pid for each in self.seen if isinstance(each, Running) and each.key == run.key]
 
-    def ends(self, life: Life) -> list[Ended]:
-        return [each for each in self.seen if isinstance(each, Ended) and each.member == life.desired.member]
+    def ends(self, run: Incarnation) -> list[Ended]:
+        return [each for each in self.seen if isinstance(each, Ended) and each.member == run.member]
 
-    async def ended(self, life: Life) -> Ended:
+    async def ended(self, run: Incarnation) -> Ended:
         """Wait for the end; it is observed once, and nothing of the group lives."""
-        await until(lambda: self.ends(life), f"{life.desired.member} ended")
-        (end,) = self.ends(life)
-        assert self.processes_of(life) == []
+        await until(lambda: self.ends(run), f"{run.member} ended")
+        (end,) = self.ends(run)
+        assert self.processes_of(run) == []
         return end
 
     async def until(self, condition: Callable[[], object], what: str) -> None:
         await until(condition, what)
 
-    def processes_of(self, life: Life) -> list[int]:
-        return bearing(self.directory(life).path)
+    def processes_of(self, run: Incarnation) -> list[int]:
+        return bearing(self.directory(run).path)
 
-    def directory(self, life: Life) -> layout.Life:
-        return self.layout.life(life.job, life.uid, life.desired.member)
+    def directory(self, run: Incarnation) -> layout.Life:
+        return self.layout.life(run.job, run.uid, run.member)
 
-    def record(self, life: Life) -> Started:
-        record = self.directory(life).read("started", Started)
+    def record(self, run: Incarnation) -> Started:
+        record = self.directory(run).read("started", Started)
         assert record is not None
         return record
 
-    def log(self, life: Life) -> str:
-        log = self.layout.log(life.job, life.uid, life.desired.member)
+    def log(self, run: Incarnation) -> str:
+        log = self.layout.log(run.job, run.uid, run.member)
         return log.read_text() if log.exists() else ""
 
     def successor(self, orphan_s: float = 0.0) -> Rig:
@@ -128,7 +130,7 @@ class Rig:
 
     def die(self) -> None:
         """Vanish as a SIGKILLed daemon does: nobody watches any more, and the lock is free."""
-        self.processes.release()
+        self.platform.release()
         if self.lock is not None:
             os.close(self.lock)
             self.lock = None
@@ -149,9 +151,11 @@ def nothing_left(tmp_path: Path) -> Iterator[None]:
 def play(tmp_path: Path, nothing_left: None) -> Callable[..., None]:
     """Run a scene with a rig on a real event loop."""
 
-    def run(scene: Callable[[Rig], Awaitable[None]], orphan_s: float = 0.0) -> None:
+    def run(
+        scene: Callable[[Rig], Awaitable[None]], orphan_s: float = 0.0, commands: RoleCommands = NO_MASTERS
+    ) -> None:
         async def main() -> None:
-            rig = Rig(tmp_path / "state", orphan_s)
+            rig = Rig(tmp_path / "state", orphan_s, commands)
             try:
                 await scene(rig)
             finally:

@@ -40,6 +40,7 @@ SERVE = """
 import asyncio, signal, sys
 from rover_bus.events.nats_bus import NatsBus
 from rover_bus.events.streams import BUCKETS, STREAMS
+from rover_bus.node.port import RoleCommands
 from rover_bus.node.service import Options, run_daemon
 
 async def main(url, secret, state_dir, orphan_s):
@@ -50,8 +51,8 @@ async def main(url, secret, state_dir, orphan_s):
 
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-    masters = lambda job, index: ["sleep", "600"]
-    options = Options(master_command=masters, url=url, orphan_s=float(orphan_s), sample_s=0.5, former_s=2.0)
+    masters = RoleCommands(lambda job, index: ["sleep", "600"])
+    options = Options(commands=masters, url=url, orphan_s=float(orphan_s), sample_s=0.5, former_s=2.0)
     await run_daemon(connect, "host-a", state_dir, options, stop=stop)
 
 asyncio.run(main(*sys.argv[1:]))

@@ -13,10 +13,10 @@ Play = Callable[[Callable[[Any], Awaitable[None]]], None]
 
 def test_a_bus_error_is_named_with_what_the_program_said_last(play: Play) -> None:
     async def scene(rig: Any) -> None:
-        life = rig.python(
+        run = rig.python(
             "import faulthandler, os, sys; faulthandler.enable(); print('loading', flush=True); os.kill(os.getpid(), 7)"
         )
-        exit = (await rig.ended(life)).exit
+        exit = (await rig.ended(run)).exit
         assert (exit.reason, exit.signal, exit.status) == ("crashed", 7, None)
         assert exit.stderr.startswith("loading\nFatal Python error: Bus error")
         assert exit.tell() == "SIGBUS: Fatal Python error: Bus error"

@@ -14,6 +14,7 @@ import pytest
 
 from rover_bus.events.identity import Resources
 from rover_bus.node.local import proctree
+from rover_bus.node.port import StartOrder
 
 pytestmark = pytest.mark.chaos
 Play = Callable[..., None]
@@ -83,7 +84,7 @@ def test_a_member_has_its_output_in_its_log_its_directory_its_environment_and_it
 ) -> None:
     async def scene(rig: Any) -> None:
         core = rig.allowed[-1]
-        life = rig.python(
+        run = rig.python(
             "import os,sys; print(os.getcwd(), os.environ['ROVER_ROLE'], os.environ['OMP_NUM_THREADS'], "
             "os.environ['HELLO'], os.environ['ROVER_GRACE_S'], "
             "os.sched_getaffinity(0), flush=True); print('also this', file=sys.stderr)",
@@ -92,9 +93,9 @@ def test_a_member_has_its_output_in_its_log_its_directory_its_environment_and_it
             cpus={core: 1.0},
             cores=1.0,
         )
-        await rig.ended(life)
-        assert rig.log(life).splitlines() == [
-            f"{tmp_path} worker 1 world {life.desired.grace_s / 2:g} {{{core}}}",
+        await rig.ended(run)
+        assert rig.log(run).splitlines() == [
+            f"{tmp_path} worker 1 world {run.desired.grace_s / 2:g} {{{core}}}",
             "also this",
         ]
 
@@ -103,9 +104,9 @@ def test_a_member_has_its_output_in_its_log_its_directory_its_environment_and_it
 
 def test_a_member_meets_the_signals_that_any_program_expects(play: Play) -> None:
     async def scene(rig: Any) -> None:
-        life = rig.start("sh", "-c", "grep -E 'SigBlk|SigIgn' /proc/self/status")
-        await rig.ended(life)
-        masks = [int(line.split()[1], 16) for line in rig.log(life).splitlines()]
+        run = rig.start("sh", "-c", "grep -E 'SigBlk|SigIgn' /proc/self/status")
+        await rig.ended(run)
+        masks = [int(line.split()[1], 16) for line in rig.log(run).splitlines()]
         assert [mask & (1 << 31) - 1 for mask in masks] == [0, 0]  # above: the C library's own
 
     play(scene)
@@ -113,10 +114,10 @@ def test_a_member_meets_the_signals_that_any_program_expects(play: Play) -> None
 
 def test_what_a_member_leaves_behind_dies_with_it_even_in_a_session_of_its_own(play: Play) -> None:
     async def scene(rig: Any) -> None:
-        life = rig.start(
+        run = rig.start(
             "sh", "-c", "sleep 600 & setsid sleep 600 & (setsid sh -c 'sleep 600; true' &) ; sleep 0.3"
         )
-        end = await rig.ended(life)
+        end = await rig.ended(run)
         assert end.exit.reason == "completed"
 
     play(scene)
@@ -124,12 +125,12 @@ def test_what_a_member_leaves_behind_dies_with_it_even_in_a_session_of_its_own(p
 
 def test_a_drained_member_leaves_in_its_own_time(play: Play) -> None:
     async def scene(rig: Any) -> None:
-        life = rig.start("sh", "-c", POLITE)
-        await rig.until(lambda: "ready" in rig.log(life), "ready")
-        rig.processes.stop(life)
-        end = await rig.ended(life)
+        run = rig.start("sh", "-c", POLITE)
+        await rig.until(lambda: "ready" in rig.log(run), "ready")
+        rig.platform.stop(run)
+        end = await rig.ended(run)
         assert (end.exit.reason, end.exit.status) == ("drained", 0)
-        assert "goodbye" in rig.log(life)
+        assert "goodbye" in rig.log(run)
 
     play(scene)
 
@@ -138,11 +139,11 @@ def test_a_member_that_does_not_hear_is_killed_after_its_grace_and_that_is_no_fa
     play: Play,
 ) -> None:
     async def scene(rig: Any) -> None:
-        life = rig.python(IGNORES_SIGTERM, grace_s=0.3)
-        await rig.running(life)
-        await rig.until(lambda: "deaf" in rig.log(life), "deaf")
-        rig.processes.stop(life)
-        end = await rig.ended(life)
+        run = rig.python(IGNORES_SIGTERM, grace_s=0.3)
+        await rig.running(run)
+        await rig.until(lambda: "deaf" in rig.log(run), "deaf")
+        rig.platform.stop(run)
+        end = await rig.ended(run)
         assert (end.exit.reason, end.exit.signal) == ("killed", 9)
         assert "0.3 s" in end.exit.detail
 
@@ -154,14 +155,14 @@ def test_a_member_that_was_lost_is_killed_long_before_its_grace_is_over(play: Pl
 
     async def scene(rig: Any) -> None:
         for index, asked_before in enumerate((False, True)):
-            life = rig.python(IGNORES_SIGTERM, index=index, grace_s=600.0)
-            pid = await rig.running(life)
-            await rig.until(lambda life=life: "deaf" in rig.log(life), "deaf")
+            run = rig.python(IGNORES_SIGTERM, index=index, grace_s=600.0)
+            pid = await rig.running(run)
+            await rig.until(lambda run=run: "deaf" in rig.log(run), "deaf")
             os.kill(pid, signal.SIGSTOP)
             if asked_before:
-                rig.processes.stop(life)
-            rig.processes.stop(life, hurried=True)
-            end = await rig.ended(life)
+                rig.platform.stop(run)
+            rig.platform.stop(run, hurried=True)
+            end = await rig.ended(run)
             assert (end.exit.reason, end.exit.signal) == ("killed", 9)
 
     play(scene)
@@ -170,9 +171,9 @@ def test_a_member_that_was_lost_is_killed_long_before_its_grace_is_over(play: Pl
 @pytest.mark.parametrize("hurried", [False, True])
 def test_a_word_to_leave_that_comes_before_the_shim_can_listen_is_not_lost(play: Play, hurried: bool) -> None:
     async def scene(rig: Any) -> None:
-        life = rig.start(*SLEEP)
-        rig.processes.stop(life, hurried)
-        end = await rig.ended(life)
+        run = rig.start(*SLEEP)
+        rig.platform.stop(run, hurried)
+        end = await rig.ended(run)
         assert end.exit.reason == "drained"
 
     play(scene)
@@ -185,8 +186,8 @@ def test_a_group_over_its_memory_limit_is_killed_and_says_so(play: Play) -> None
         child = rig.python(
             f"import os,time; os.fork() or exec({grow!r}); time.sleep(600)", index=1, memory_bytes=100 << 20
         )
-        for life in (alone, child):
-            end = await rig.ended(life)
+        for run in (alone, child):
+            end = await rig.ended(run)
             assert end.exit.reason == "out_of_memory"
             assert str(100 << 20) in end.exit.detail
 
@@ -210,27 +211,27 @@ def test_shared_memory_counts_and_pages_that_two_processes_share_count_once(play
 
 def test_limits_change_while_a_member_runs(play: Play) -> None:
     async def scene(rig: Any) -> None:
-        life = rig.python(
+        run = rig.python(
             "import time; held = bytearray(150 << 20); print('held', flush=True); time.sleep(600)"
         )
-        pid = await rig.running(life)
-        await rig.until(lambda: "held" in rig.log(life), "held")
+        pid = await rig.running(run)
+        await rig.until(lambda: "held" in rig.log(run), "held")
         core = rig.allowed[-1]
-        rig.processes.adjust(life, Resources(cores=1.0), {core: 1.0})
+        rig.platform.adjust(run, Resources(cores=1.0), {core: 1.0})
         await rig.until(lambda: os.sched_getaffinity(pid) == {core}, "another affinity")
-        rig.processes.adjust(life, Resources(memory_bytes=50 << 20), {})
-        assert (await rig.ended(life)).exit.reason == "out_of_memory"
+        rig.platform.adjust(run, Resources(memory_bytes=50 << 20), {})
+        assert (await rig.ended(run)).exit.reason == "out_of_memory"
 
     play(scene)
 
 
 def test_a_killed_shim_takes_its_whole_group_along_and_the_member_counts_as_killed(play: Play) -> None:
     async def scene(rig: Any) -> None:
-        life = rig.start("sh", "-c", "sleep 600 & setsid sleep 600 & exec sleep 600")
-        await rig.running(life)
-        await rig.until(lambda: len(rig.processes_of(life)) == 4, "shim and three processes")
-        os.kill(rig.record(life).shim, signal.SIGKILL)
-        end = await rig.ended(life)
+        run = rig.start("sh", "-c", "sleep 600 & setsid sleep 600 & exec sleep 600")
+        await rig.running(run)
+        await rig.until(lambda: len(rig.processes_of(run)) == 4, "shim and three processes")
+        os.kill(rig.record(run).shim, signal.SIGKILL)
+        end = await rig.ended(run)
         assert (end.exit.reason, end.exit.signal) == ("killed", 9)
 
     play(scene)
@@ -239,12 +240,12 @@ def test_a_killed_shim_takes_its_whole_group_along_and_the_member_counts_as_kill
 @pytest.mark.parametrize("which", ["shim", "pid"])
 def test_who_is_stopped_by_a_signal_can_still_be_ended(play: Play, which: str) -> None:
     async def scene(rig: Any) -> None:
-        life = rig.start("sh", "-c", POLITE, grace_s=0.2)
-        await rig.running(life)
-        await rig.until(lambda: "ready" in rig.log(life), "ready")
-        os.kill(getattr(rig.record(life), which), signal.SIGSTOP)
-        rig.processes.stop(life)
-        end = await rig.ended(life)
+        run = rig.start("sh", "-c", POLITE, grace_s=0.2)
+        await rig.running(run)
+        await rig.until(lambda: "ready" in rig.log(run), "ready")
+        os.kill(getattr(rig.record(run), which), signal.SIGSTOP)
+        rig.platform.stop(run)
+        end = await rig.ended(run)
         assert (end.exit.reason, end.exit.signal) == ("killed", 9)
 
     play(scene)
@@ -252,12 +253,12 @@ def test_who_is_stopped_by_a_signal_can_still_be_ended(play: Play, which: str) -
 
 def test_a_stopped_member_lives_and_nobody_reports_its_end(play: Play) -> None:
     async def scene(rig: Any) -> None:
-        life = rig.start("sh", "-c", "kill -STOP $$; exit 5")
-        pid = await rig.running(life)
+        run = rig.start("sh", "-c", "kill -STOP $$; exit 5")
+        pid = await rig.running(run)
         await rig.until(lambda: b") T " in proctree.read_bytes(f"/proc/{pid}/stat"), "stopped")
-        assert rig.ends(life) == []
+        assert rig.ends(run) == []
         os.kill(pid, signal.SIGCONT)
-        assert (await rig.ended(life)).exit.status == 5
+        assert (await rig.ended(run)).exit.status == 5
 
     play(scene)
 
@@ -265,17 +266,17 @@ def test_a_stopped_member_lives_and_nobody_reports_its_end(play: Play) -> None:
 def test_a_successor_adopts_the_living_and_reports_who_died_meanwhile(play: Play) -> None:
     async def scene(rig: Any) -> None:
         stays, ends = rig.start(*SLEEP), rig.start(*SLEEP, index=1)
-        pids = [await rig.running(life) for life in (stays, ends)]
+        pids = [await rig.running(run) for run in (stays, ends)]
         shim = rig.record(ends).shim
         rig.die()
         os.kill(pids[1], signal.SIGKILL)
         await rig.until(lambda: not proctree.start_ticks(shim), "its shim is gone")
         heir = rig.successor()
         try:
-            heir.processes.adopt()
+            heir.platform.adopt()
             assert await heir.running(stays) == pids[0]
             assert (await heir.ended(ends)).exit.reason == "killed"
-            heir.processes.stop(stays)
+            heir.platform.stop(stays)
             assert (await heir.ended(stays)).exit.reason == "drained"
         finally:
             heir.die()
@@ -285,15 +286,15 @@ def test_a_successor_adopts_the_living_and_reports_who_died_meanwhile(play: Play
 
 def test_a_successor_buries_a_group_whose_shim_was_killed_while_nobody_watched(play: Play) -> None:
     async def scene(rig: Any) -> None:
-        life = rig.start("sh", "-c", "setsid sleep 600 & exec sleep 600")
-        await rig.running(life)
-        await rig.until(lambda: len(rig.processes_of(life)) == 3, "the whole group")
+        run = rig.start("sh", "-c", "setsid sleep 600 & exec sleep 600")
+        await rig.running(run)
+        await rig.until(lambda: len(rig.processes_of(run)) == 3, "the whole group")
         rig.die()
-        os.kill(rig.record(life).shim, signal.SIGKILL)
+        os.kill(rig.record(run).shim, signal.SIGKILL)
         heir = rig.successor()
         try:
-            heir.processes.adopt()
-            assert (await heir.ended(life)).exit.reason == "killed"
+            heir.platform.adopt()
+            assert (await heir.ended(run)).exit.reason == "killed"
         finally:
             heir.die()
 
@@ -302,16 +303,18 @@ def test_a_successor_buries_a_group_whose_shim_was_killed_while_nobody_watched(p
 
 def test_a_daemon_killed_before_its_shim_wrote_anything_has_a_member_all_the_same(play: Play) -> None:
     async def scene(rig: Any) -> None:
-        life = rig.start(*SLEEP)
+        run = rig.start(*SLEEP)
         rig.die()
         heir = rig.successor()
         try:
-            heir.processes.adopt()
-            await heir.running(life)
-            heir.processes.start(life)  # desired state asks again: the same life is not started beside itself
-            await heir.until(lambda: len(heir.processes_of(life)) == 2, "one shim, one member")
-            heir.processes.stop(life)
-            await heir.ended(life)
+            heir.platform.adopt()
+            await heir.running(run)
+            heir.platform.start(
+                StartOrder(run)
+            )  # desired state asks again: the same run is not started beside itself
+            await heir.until(lambda: len(heir.processes_of(run)) == 2, "one shim, one member")
+            heir.platform.stop(run)
+            await heir.ended(run)
         finally:
             heir.die()
 
@@ -323,15 +326,15 @@ def test_without_a_daemon_a_group_drains_after_its_time_and_its_end_is_kept_for_
 ) -> None:
     async def scene(rig: Any) -> None:
         lives = [rig.start(*SLEEP), rig.python(IGNORES_SIGTERM, index=1, grace_s=0.2)]
-        for life in lives:
-            await rig.running(life)
+        for run in lives:
+            await rig.running(run)
         await rig.until(lambda: "deaf" in rig.log(lives[1]), "deaf")
         rig.die()
-        await rig.until(lambda: not any(rig.processes_of(life) for life in lives), "both groups are gone")
+        await rig.until(lambda: not any(rig.processes_of(run) for run in lives), "both groups are gone")
         heir = rig.successor()
         try:
-            heir.processes.adopt()
-            assert [(await heir.ended(life)).exit.reason for life in lives] == ["drained", "killed"]
+            heir.platform.adopt()
+            assert [(await heir.ended(run)).exit.reason for run in lives] == ["drained", "killed"]
             assert "no daemon for 0.6 s" in heir.ends(lives[0])[0].exit.detail
         finally:
             heir.die()
@@ -341,19 +344,19 @@ def test_without_a_daemon_a_group_drains_after_its_time_and_its_end_is_kept_for_
 
 def test_a_daemon_that_comes_back_in_time_keeps_its_members(play: Play) -> None:
     async def scene(rig: Any) -> None:
-        life = rig.start(*SLEEP)
-        pid = await rig.running(life)
-        shim = rig.record(life).shim
+        run = rig.start(*SLEEP)
+        pid = await rig.running(run)
+        shim = rig.record(run).shim
         rig.die()
         heir = rig.successor(orphan_s=1.0)
         try:
-            heir.processes.adopt()
+            heir.platform.adopt()
             begun = os.times().elapsed
             await heir.until(lambda: os.times().elapsed - begun > 2.0, "twice the time of an orphan")
             assert proctree.start_ticks(pid)
             assert proctree.start_ticks(shim)
-            heir.processes.stop(life)
-            await heir.ended(life)
+            heir.platform.stop(run)
+            await heir.ended(run)
         finally:
             heir.die()
 

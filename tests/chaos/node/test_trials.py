@@ -44,7 +44,7 @@ def question(*program: str, jobs: Path, **environment: str) -> ProgramRequest:
 
 async def ask(rig: Any, request: ProgramRequest, anew: bool = False) -> ProgramReply:
     answered: asyncio.Future[ProgramReply] = asyncio.get_running_loop().create_future()
-    rig.processes.try_program(request, answered.set_result, anew)
+    rig.platform.try_program(request, answered.set_result, anew)
     return await answered
 
 
@@ -146,9 +146,9 @@ def test_the_daemon_ends_what_it_tries_when_it_ends(play: Play, jobs: Path, tmp_
     answers: list[ProgramReply] = []
 
     async def scene(rig: Any) -> None:
-        rig.processes.try_program(question("python", "train.py", jobs=jobs), answers.append)
+        rig.platform.try_program(question("python", "train.py", jobs=jobs), answers.append)
         await rig.until(lambda: starts_of(jobs), "the trial runs")
-        rig.processes.release()
+        rig.platform.release()
         marker = f"ROVER_LIFE={tmp_path}".encode()
         await rig.until(lambda: not proctree.bearing(marker), "the end of the trial")
 

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Awaitable, Callable
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rover_bus.events.identity import DesiredMember, Member
-from rover_bus.node.port import Life
+from rover_bus.node.port import Incarnation, RoleCommands, StartOrder
 
 pytestmark = pytest.mark.chaos
-Play = Callable[[Callable[[Any], Awaitable[None]]], None]
+Play = Callable[..., None]
 SAYS_WHICH = "import sys; print(sys.executable)"
 
 
@@ -25,24 +24,21 @@ def test_python_is_the_interpreter_of_the_daemon_whatever_the_path_finds(play: P
     foreign.chmod(0o700)
 
     async def scene(rig: Any) -> None:
-        life = rig.start("python", "-c", SAYS_WHICH, environment={"PATH": f"{foreign.parent}:/usr/bin:/bin"})
-        assert (await rig.ended(life)).exit.reason == "completed"
-        assert rig.log(life) == f"{sys.executable}\n"
+        run = rig.start("python", "-c", SAYS_WHICH, environment={"PATH": f"{foreign.parent}:/usr/bin:/bin"})
+        assert (await rig.ended(run)).exit.reason == "completed"
+        assert rig.log(run) == f"{sys.executable}\n"
 
     play(scene)
 
 
 def test_a_server_is_started_by_its_own_host_not_by_a_path_of_the_master_s(play: Play) -> None:
     async def scene(rig: Any) -> None:
-        own = (sys.executable, "-c", "print('served here')")
-        rig.processes._settings = replace(rig.processes._settings, server_command=own)
-        member = Member("ps", 0, 1)
         desired = DesiredMember(
-            member=member, host="h", command=["/another/host/python", "-m", "serve", "ps"]
+            member=Member("ps", 0, 1), host="h", command=["/another/host/python", "-m", "serve", "ps"]
         )
-        life = Life("demo", "u1", desired, {})
-        rig.processes.start(life)
-        assert (await rig.ended(life)).exit.reason == "completed"
-        assert rig.log(life) == "served here\n"
+        run = Incarnation("demo", "u1", desired)
+        rig.platform.start(StartOrder(run))
+        assert (await rig.ended(run)).exit.reason == "completed"
+        assert rig.log(run) == "served here\n"
 
-    play(scene)
+    play(scene, commands=RoleCommands(server=(sys.executable, "-c", "print('served here')")))

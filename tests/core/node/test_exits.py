@@ -9,7 +9,7 @@ OURS = "asked to leave"
 
 
 @pytest.mark.parametrize(
-    ("code", "told", "killed", "reason", "status", "signal"),
+    ("code", "asked", "killed", "reason", "status", "signal"),
     [
         (0, "", "", "completed", 0, None),
         (3, "", "", "failed", 3, None),
@@ -31,9 +31,9 @@ OURS = "asked to leave"
     ],
 )
 def test_an_end_is_named_after_whose_doing_it_was(
-    code: int, told: str, killed: str, reason: ExitReason, status: int | None, signal: int | None
+    code: int, asked: str, killed: str, reason: ExitReason, status: int | None, signal: int | None
 ) -> None:
-    assert classify(code, told=told, killed=killed)[:3] == (reason, status, signal)
+    assert classify(code, asked=asked, killed=killed)[:3] == (reason, status, signal)
 
 
 def test_a_sigkill_while_the_kernel_was_out_of_memory_is_out_of_memory() -> None:
@@ -49,4 +49,4 @@ def test_no_kill_from_outside_is_ever_a_fault_of_the_program(code: int) -> None:
 
 def test_what_the_shim_did_is_said_in_the_detail() -> None:
     assert classify(-9, killed="grace: did not leave within 5 s")[3] == "did not leave within 5 s"
-    assert classify(0, told="no daemon for 5 s")[3] == "no daemon for 5 s"
+    assert classify(0, asked="no daemon for 5 s")[3] == "no daemon for 5 s"

@@ -1,4 +1,4 @@
-"""The decider of the local platform: what runs follows what is desired, whatever is repeated, late or stale."""
+"""The decider of a host's members: what runs follows what is desired, whatever is repeated, late or stale."""
 
 from collections.abc import Iterable
 
@@ -7,7 +7,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rover_bus.events.facts import (
-    Fact,
     JobEnded,
     JobForgotten,
     JobSubmitted,
@@ -17,38 +16,30 @@ from rover_bus.events.facts import (
 )
 from rover_bus.events.identity import DesiredMember, Exit, ExitReason, MasterSeat, Member, Resources
 from rover_bus.events.job import DataSpec, JobSpec
+from rover_bus.node import decider
+from rover_bus.node.decider import Adjust, Effect, Erase, Forget, Start, Stop, WakeAt
 from rover_bus.node.members import (
     BACKOFF_MAX_S,
     HEALTHY_S,
-    Platform,
-    decide,
-    erase,
+    HostMembers,
+    Input,
+    RecordsForgotten,
+    RunErased,
     evolve,
-    forget,
-    next_wake_s,
 )
-from rover_bus.node.port import (
-    Action,
-    Adjust,
-    Adjusted,
-    Ended,
-    Erase,
-    Forget,
-    Life,
-    Observation,
-    Running,
-    Spawned,
-    Start,
-    Stop,
-    Told,
-)
+from rover_bus.node.port import EVERY_ROLE, Adjusted, Ended, Incarnation, Leaving, Running, Spawned
 
 HERE, ELSEWHERE = "host-a", "host-b"
-EMPTY = Platform(HERE, (0, 1, 2, 3))
+EMPTY = HostMembers(HERE, (0, 1, 2, 3))
 
 
-def master_command(job: str, index: int) -> list[str]:
-    return ["master", job, str(index)]
+def decide(state: HostMembers, now_s: float) -> list[Effect]:
+    """Return what is to be done now, without when to decide again."""
+    return [each for each in decider.decide(state, now_s) if not isinstance(each, WakeAt)]
+
+
+def next_wake_s(state: HostMembers, now_s: float) -> float | None:
+    return next((each.at_s for each in decider.decide(state, now_s) if isinstance(each, WakeAt)), None)
 
 
 def submitted(uid: str = "u1", job: str = "demo") -> JobSubmitted:
@@ -63,11 +54,11 @@ def worker(index: int, incarnation: int = 1, host: str = HERE, cores: float = 0.
 
 def desired(
     *members: DesiredMember, term: int = 1, plan: int = 1, uid: str = "u1", job: str = "demo"
-) -> Fact:
+) -> Input:
     return MembersDesired(job=job, uid=uid, term=term, plan=plan, members=list(members))
 
 
-def masters(*hosts: str, plan: int = 1, brain_term: int = 0) -> Fact:
+def masters(*hosts: str, plan: int = 1, brain_term: int = 0) -> Input:
     return PlanProposed(
         job="demo", plan=plan, brain_term=brain_term, workers=1, servers=0, masters=list(hosts)
     )
@@ -77,41 +68,41 @@ def ended(member: Member, reason: ExitReason = "killed", at_s: float = 0.0, ran_
     return Ended("demo", "u1", member, Exit(reason=reason), ran_s, at_s)
 
 
-def after(state: Platform, events: Iterable[Fact | Observation]) -> Platform:
+def after(state: HostMembers, events: Iterable[Input]) -> HostMembers:
     for event in events:
         state = evolve(state, event)
     return state
 
 
-def act(state: Platform, now_s: float = 0.0) -> tuple[Platform, list[Action]]:
+def act(state: HostMembers, now_s: float = 0.0) -> tuple[HostMembers, list[Effect]]:
     """Carry out what is decided, as the adapter does."""
-    actions = decide(state, master_command, now_s)
+    actions = decide(state, now_s)
     for action in actions:
         match action:
-            case Start(life):
-                state = evolve(state, Spawned(life))
-            case Stop(life, hurried):
-                state = evolve(state, Told(life.key, hurried))
-            case Adjust(life, resources, cpus):
-                state = evolve(state, Adjusted(life.key, resources, cpus))
+            case Start(incarnation):
+                state = evolve(state, Spawned(incarnation))
+            case Stop(incarnation, hurried):
+                state = evolve(state, Leaving(incarnation.key, hurried))
+            case Adjust(incarnation, resources, cpus):
+                state = evolve(state, Adjusted(incarnation.key, resources, cpus))
             case Forget(job):
-                state = forget(state, job)
+                state = evolve(state, RecordsForgotten(job))
     return state, actions
 
 
-def started(actions: list[Action]) -> list[str]:
-    return [str(each.life.desired.member) for each in actions if isinstance(each, Start)]
+def started(actions: list[Effect]) -> list[str]:
+    return [str(each.incarnation.member) for each in actions if isinstance(each, Start)]
 
 
-def stopped(actions: list[Action]) -> list[str]:
-    return [str(each.life.desired.member) for each in actions if isinstance(each, Stop)]
+def stopped(actions: list[Effect]) -> list[str]:
+    return [str(each.incarnation.member) for each in actions if isinstance(each, Stop)]
 
 
 def test_only_members_of_this_host_are_started_and_each_once() -> None:
     state = after(EMPTY, [submitted(), desired(worker(0), worker(1, host=ELSEWHERE))])
     state, actions = act(state)
     assert started(actions) == ["worker-0.1"]
-    assert decide(state, master_command, 0.0) == []
+    assert decide(state, 0.0) == []
 
 
 def test_a_desired_state_is_absolute_so_whom_it_does_not_name_is_drained() -> None:
@@ -123,23 +114,23 @@ def test_a_desired_state_is_absolute_so_whom_it_does_not_name_is_drained() -> No
 def test_a_lower_term_or_plan_is_stale_counted_and_changes_nothing() -> None:
     state, _ = act(after(EMPTY, [submitted(), desired(worker(0), term=2, plan=5)]))
     for stale in (desired(term=1, plan=9), desired(term=2, plan=4)):
-        assert decide(evolve(state, stale), master_command, 0.0) == []
+        assert decide(evolve(state, stale), 0.0) == []
         assert evolve(state, stale).stale == state.stale + 1
 
 
 def test_within_one_plan_an_earlier_position_of_the_log_is_stale() -> None:
-    def at(sequence: int, incarnation: int) -> Fact:
+    def at(sequence: int, incarnation: int) -> Input:
         return MembersDesired(
             job="demo", uid="u1", term=1, plan=1, position=(sequence, 0), members=[worker(0, incarnation)]
         )
 
     state = after(EMPTY, [submitted(), at(9, incarnation=2), at(7, incarnation=1)])
-    assert started(decide(state, master_command, 0.0)) == ["worker-0.2"]
+    assert started(decide(state, 0.0)) == ["worker-0.2"]
 
 
 def test_a_desired_state_of_another_run_of_the_job_is_stale() -> None:
     state = after(EMPTY, [submitted("u1"), submitted("u2"), desired(worker(0), uid="u1", term=99)])
-    assert decide(state, master_command, 0.0) == []
+    assert decide(state, 0.0) == []
     assert state.stale == 1
 
 
@@ -149,21 +140,21 @@ def test_a_new_run_of_a_job_ends_the_members_of_the_old_one_before_its_own_start
     state, actions = act(state)
     assert (started(actions), stopped(actions)) == ([], ["worker-0.1"])
     state, actions = act(evolve(state, ended(Member("worker", 0, 1), "drained")))
-    assert [each.life.uid for each in actions if isinstance(each, Start)] == ["u2"]
+    assert [each.incarnation.uid for each in actions if isinstance(each, Start)] == ["u2"]
 
 
 def test_one_that_was_lost_is_given_no_time_even_if_it_was_asked_to_leave_before() -> None:
     """It is fenced and its successor waits; one that has left keeps the time that its program needs to end."""
     state, _ = act(after(EMPTY, [submitted(), desired(worker(0, 1))]))
     left, actions = act(evolve(state, desired(worker(0, 2), plan=2)))
-    assert [(str(each.life.desired.member), each.hurried) for each in actions if isinstance(each, Stop)] == [
+    assert [(str(each.incarnation.member), each.hurried) for each in actions if isinstance(each, Stop)] == [
         ("worker-0.1", False)
     ]
     lost = desired(worker(0, 2).replace(after_loss=True), plan=3)
     for before in (state, left):
         now, actions = act(evolve(before, lost))
         assert [each.hurried for each in actions if isinstance(each, Stop)] == [True]
-        assert decide(now, master_command, 0.0) == [], "asked twice it answers the same"
+        assert decide(now, 0.0) == [], "asked twice it answers the same"
 
 
 def test_a_new_incarnation_waits_until_the_former_one_is_proven_dead() -> None:
@@ -176,35 +167,32 @@ def test_a_new_incarnation_waits_until_the_former_one_is_proven_dead() -> None:
     assert started(actions) == ["worker-0.2"]
 
 
-def test_a_life_that_ended_is_never_repeated_however_often_it_is_desired() -> None:
+def test_an_incarnation_that_ended_is_never_repeated_however_often_it_is_desired() -> None:
     state, _ = act(after(EMPTY, [submitted(), desired(worker(0, 3))]))
     state = after(
         state, [ended(Member("worker", 0, 3)), desired(worker(0, 3), plan=2), desired(worker(0, 2), plan=3)]
     )
-    assert decide(state, master_command, 1000.0) == []
+    assert decide(state, 1000.0) == []
 
 
 def test_leader_and_standby_start_with_the_plan_before_any_master_exists() -> None:
     state = after(EMPTY, [submitted(), masters(HERE, ELSEWHERE, HERE)])
     _, actions = act(state)
     assert started(actions) == ["master-0.1", "master-2.1"]
-    assert [each.life.desired.command for each in actions if isinstance(each, Start)] == [
-        ["master", "demo", "0"],
-        ["master", "demo", "2"],
-    ]
 
 
-def test_a_daemon_without_a_command_for_masters_still_runs_the_others() -> None:
-    state = after(EMPTY, [submitted(), masters(HERE), desired(worker(0))])
-    assert started(decide(state, lambda job, index: [], 0.0)) == ["worker-0.1"]
+def test_a_platform_without_a_command_for_masters_still_runs_the_others() -> None:
+    plain = HostMembers(HERE, (0, 1, 2, 3), EVERY_ROLE - {"master"})
+    state = after(plain, [submitted(), masters(HERE), desired(worker(0))])
+    assert started(decide(state, 0.0)) == ["worker-0.1"]
 
 
-def test_a_later_plan_that_names_master_command_leaves_them_where_they_are() -> None:
+def test_a_later_plan_that_names_no_masters_leaves_them_where_they_are() -> None:
     state, _ = act(after(EMPTY, [submitted(), masters(HERE)]))
-    assert decide(evolve(state, masters(plan=2)), master_command, 0.0) == []
+    assert decide(evolve(state, masters(plan=2)), 0.0) == []
 
 
-def seated(*hosts: str, first: int = 1, plan: int = 1) -> Fact:
+def seated(*hosts: str, first: int = 1, plan: int = 1) -> Input:
     seats = [MasterSeat(host=host, first=first) for host in hosts]
     return MembersDesired(job="demo", uid="u1", term=1, plan=plan, members=[], masters=seats)
 
@@ -212,14 +200,14 @@ def seated(*hosts: str, first: int = 1, plan: int = 1) -> Fact:
 def test_masters_run_where_the_job_s_own_log_seats_them_whatever_plans_say_later() -> None:
     state, actions = act(after(EMPTY, [submitted(), masters(ELSEWHERE), seated(HERE, ELSEWHERE, first=1001)]))
     assert started(actions) == ["master-0.1001"]
-    assert decide(evolve(state, masters(ELSEWHERE, HERE, plan=2)), master_command, 0.0) == []
+    assert decide(evolve(state, masters(ELSEWHERE, HERE, plan=2)), 0.0) == []
     state, actions = act(after(state, [seated(ELSEWHERE, ELSEWHERE, plan=2)]))
     assert stopped(actions) == ["master-0.1001"]
 
 
-def test_a_desired_set_that_names_master_command_leaves_them_where_the_plan_put_them() -> None:
+def test_a_desired_set_that_names_no_masters_leaves_them_where_the_plan_put_them() -> None:
     state, _ = act(after(EMPTY, [submitted(), masters(HERE)]))
-    assert decide(evolve(state, desired()), master_command, 0.0) == []
+    assert decide(evolve(state, desired()), 0.0) == []
 
 
 def test_a_master_that_hung_here_and_was_seated_anew_meanwhile_makes_room_for_its_next_name() -> None:
@@ -234,16 +222,16 @@ def test_a_plan_of_an_older_brain_is_stale() -> None:
     state = after(
         EMPTY, [submitted(), masters(HERE, plan=1, brain_term=2), masters(ELSEWHERE, plan=9, brain_term=1)]
     )
-    assert started(decide(state, master_command, 0.0)) == ["master-0.1"]
+    assert started(decide(state, 0.0)) == ["master-0.1"]
     assert state.stale == 1
 
 
 def test_a_plan_that_is_told_before_the_submission_seats_masters_too() -> None:
     _, actions = act(after(EMPTY, [masters(HERE, HERE), submitted()]))
-    assert [str(a.life.desired.member) for a in actions] == ["master-0.1", "master-1.1"]
+    assert [str(a.incarnation.member) for a in actions] == ["master-0.1", "master-1.1"]
 
 
-def unheard(host: str, stand_in: str = "", first: int = 501) -> Fact:
+def unheard(host: str, stand_in: str = "", first: int = 501) -> Input:
     seat = MasterSeat(host=stand_in, first=first) if stand_in else None
     return MembersUnheard(job="demo", host=host, stand_in=seat)
 
@@ -254,7 +242,7 @@ def test_a_stand_in_runs_where_it_is_named_until_the_log_says_where_masters_are(
     state, actions = act(evolve(state, unheard(ELSEWHERE)))
     assert actions == []
     state, actions = act(evolve(state, unheard("third", HERE)))
-    assert [str(a.life.desired.member) for a in actions] == ["master-0.501"]
+    assert [str(a.incarnation.member) for a in actions] == ["master-0.501"]
     state, actions = act(evolve(state, seated(HERE, "fourth", first=1001, plan=2)))
     assert [type(a) for a in actions] == [Stop]
 
@@ -273,11 +261,11 @@ def test_nobody_stands_in_for_a_job_that_is_over() -> None:
 def test_a_master_that_ends_comes_back_as_its_next_incarnation_after_a_short_backoff() -> None:
     state, _ = act(after(EMPTY, [submitted(), masters(HERE)]))
     state = evolve(state, ended(Member("master", 0, 1), at_s=100.0))
-    assert decide(state, master_command, 100.0) == []
-    wake_s = next_wake_s(state, master_command, 100.0)
+    assert decide(state, 100.0) == []
+    wake_s = next_wake_s(state, 100.0)
     assert wake_s is not None
     assert 100.0 < wake_s < 101.0
-    assert started(decide(state, master_command, wake_s)) == ["master-0.2"]
+    assert started(decide(state, wake_s)) == ["master-0.2"]
 
 
 def backoffs(reason: ExitReason, ran_s: float, times: int) -> list[float]:
@@ -285,7 +273,7 @@ def backoffs(reason: ExitReason, ran_s: float, times: int) -> list[float]:
     waits, now_s = list[float](), 0.0
     for incarnation in range(1, times + 1):
         state = evolve(state, ended(Member("master", 0, incarnation), reason, at_s=now_s, ran_s=ran_s))
-        wake_s = next_wake_s(state, master_command, now_s)
+        wake_s = next_wake_s(state, now_s)
         waits.append(0.0 if wake_s is None else round(wake_s - now_s, 6))
         now_s = wake_s or now_s
         state, actions = act(state, now_s)
@@ -303,7 +291,7 @@ def test_a_master_that_is_killed_again_and_again_is_back_at_once_each_time() -> 
     assert set(backoffs("killed", ran_s=0.5, times=9)) == {0.1}
 
 
-def test_a_long_life_clears_the_backoff() -> None:
+def test_a_long_run_clears_the_backoff() -> None:
     assert backoffs("failed", ran_s=HEALTHY_S, times=3) == [0.0, 0.0, 0.0]
 
 
@@ -319,26 +307,26 @@ def test_the_end_of_a_job_ends_everything_of_it_and_nothing_is_started_again() -
 def test_a_job_is_forgotten_only_when_the_last_of_it_is_dead() -> None:
     state, _ = act(after(EMPTY, [submitted(), desired(worker(0), worker(1))]))
     state, _ = act(after(state, [JobEnded(job="demo", state="failed"), ended(Member("worker", 0, 1))]))
-    assert Forget("demo", "u1") not in decide(state, master_command, 0.0)
+    assert Forget("demo", "u1") not in decide(state, 0.0)
     state, actions = act(evolve(state, ended(Member("worker", 1, 1))))
     assert actions == [Forget("demo", "u1")]
-    assert decide(state, master_command, 0.0) == []
+    assert decide(state, 0.0) == []
 
 
 def test_an_adopted_member_that_is_no_longer_desired_is_drained() -> None:
     _, actions = act(after(EMPTY, [submitted(), desired(worker(0), worker(1))]))
-    lives = [each.life for each in actions if isinstance(each, Start)]
-    successor = after(EMPTY, [*(Spawned(life) for life in lives), submitted(), desired(worker(1), plan=2)])
-    assert stopped(decide(successor, master_command, 0.0)) == ["worker-0.1"]
+    running = [each.incarnation for each in actions if isinstance(each, Start)]
+    successor = after(EMPTY, [*(Spawned(each) for each in running), submitted(), desired(worker(1), plan=2)])
+    assert stopped(decide(successor, 0.0)) == ["worker-0.1"]
 
 
 def test_an_adopted_master_keeps_its_incarnation() -> None:
     state, actions = act(after(EMPTY, [submitted(), masters(HERE)]))
     state = evolve(state, ended(Member("master", 0, 1)))
     state, actions = act(state, 10.0)
-    (life,) = [each.life for each in actions if isinstance(each, Start)]
-    successor = after(EMPTY, [Spawned(life), Running(life.key, 9), submitted(), masters(HERE)])
-    assert decide(successor, master_command, 0.0) == []
+    (run,) = [each.incarnation for each in actions if isinstance(each, Start)]
+    successor = after(EMPTY, [Spawned(run), Running(run.key, 9), submitted(), masters(HERE)])
+    assert decide(successor, 0.0) == []
 
 
 def test_other_resources_change_a_running_member_in_place() -> None:
@@ -347,19 +335,19 @@ def test_other_resources_change_a_running_member_in_place() -> None:
     (adjust,) = actions
     assert isinstance(adjust, Adjust)
     assert adjust.cpus == {0: 1.0, 1: 1.0}
-    assert decide(state, master_command, 0.0) == []
+    assert decide(state, 0.0) == []
 
 
 def test_members_get_cores_of_their_own_while_there_are_any() -> None:
     state = after(EMPTY, [submitted(), desired(*(worker(index, cores=1.5) for index in range(4)))])
     _, actions = act(state)
-    pins = [dict(each.life.cpus) for each in actions if isinstance(each, Start)]
+    pins = [dict(each.incarnation.cpus) for each in actions if isinstance(each, Start)]
     assert pins == [{0: 1.0, 1: 0.5}, {1: 0.5, 2: 1.0}, {}, {}]
 
 
-def test_an_end_of_a_former_life_does_not_end_the_present_one() -> None:
+def test_an_end_of_a_former_incarnation_does_not_end_the_present_one() -> None:
     state, _ = act(after(EMPTY, [submitted(), desired(worker(0, 2))]))
-    assert decide(evolve(state, ended(Member("worker", 0, 1))), master_command, 0.0) == []
+    assert decide(evolve(state, ended(Member("worker", 0, 1))), 0.0) == []
 
 
 # -- whatever happens --------------------------------------------------------------------------------------------------
@@ -387,9 +375,9 @@ histories = st.lists(
 
 @settings(max_examples=300, deadline=None)
 @given(histories)
-def test_no_life_is_ever_started_twice_nor_beside_another_of_its_place(history: list[tuple]) -> None:  # type: ignore[type-arg]
+def test_no_incarnation_is_ever_started_twice_nor_beside_another_of_its_member(history: list[tuple]) -> None:  # type: ignore[type-arg]
     state, now_s, uid = evolve(EMPTY, submitted()), 0.0, "u1"
-    lived: set[tuple[str, Member]] = set()
+    ran: set[tuple[str, Member]] = set()
     for step in history:
         match step:
             case ("desired", term, plan, members):
@@ -400,26 +388,24 @@ def test_no_life_is_ever_started_twice_nor_beside_another_of_its_place(history: 
             case ("submitted again",):
                 uid = f"u{int(uid[1:]) + 1}"
                 state = evolve(state, submitted(uid))
-            case ("end", which) if state.lives:
-                life = list(state.lives.values())[which % len(state.lives)]
-                state = evolve(
-                    state, Ended("demo", life.uid, life.desired.member, Exit(reason="killed"), 1.0, now_s)
-                )
+            case ("end", which) if state.observed:
+                it = list(state.observed.values())[which % len(state.observed)].incarnation
+                state = evolve(state, Ended("demo", it.uid, it.member, Exit(reason="killed"), 1.0, now_s))
             case ("job ended",):
                 state = evolve(state, JobEnded(job="demo", state="stopped"))
             case ("wait", seconds):
                 now_s += seconds
-        running = set(state.lives)
+        running = set(state.observed)
         state, actions = act(state, now_s)
         for action in actions:
             if isinstance(action, Start):
-                assert action.life.key not in running
-                assert (action.life.uid, action.life.desired.member) not in lived
-                lived.add((action.life.uid, action.life.desired.member))
-        assert not [each for each in decide(state, master_command, now_s) if not isinstance(each, Forget)]
+                assert action.incarnation.key not in running
+                assert (action.incarnation.uid, action.incarnation.member) not in ran
+                ran.add((action.incarnation.uid, action.incarnation.member))
+        assert not [each for each in decide(state, now_s) if not isinstance(each, Forget)]
         loads: dict[int, float] = {}
-        for life in state.lives.values():
-            for cpu, share in life.cpus.items():
+        for each in state.observed.values():
+            for cpu, share in each.incarnation.cpus.items():
                 loads[cpu] = loads.get(cpu, 0.0) + share
         assert all(load <= 1.0 + 1e-6 for load in loads.values())
 
@@ -429,13 +415,13 @@ def forgotten(uid: str = "u1") -> JobForgotten:
 
 
 def test_the_files_of_a_job_that_was_forgotten_go_once_nothing_of_it_lives() -> None:
-    running = after(EMPTY, [submitted("u1"), Spawned(Life("demo", "u1", worker(0)))])
+    running = after(EMPTY, [submitted("u1"), Spawned(Incarnation("demo", "u1", worker(0)))])
     ended_job = after(running, [JobEnded(job="demo", state="completed"), forgotten()])
-    assert Erase("demo", "u1") not in decide(ended_job, master_command, 0.0)
+    assert Erase("demo", "u1") not in decide(ended_job, 0.0)
     over = evolve(ended_job, ended(Member("worker", 0, 1)))
-    over = forget(over, "demo")
-    assert decide(over, master_command, 0.0) == [Erase("demo", "u1")]
-    assert decide(erase(over, "demo"), master_command, 0.0) == []
+    over = evolve(over, RecordsForgotten("demo"))
+    assert decide(over, 0.0) == [Erase("demo", "u1")]
+    assert decide(evolve(over, RunErased("demo")), 0.0) == []
 
 
 @pytest.mark.parametrize("uid", ["u1", "u2"])
@@ -445,5 +431,5 @@ def test_a_job_that_runs_is_not_forgotten(uid: str) -> None:
 
 
 def test_a_daemon_that_was_away_erases_what_it_kept_and_not_the_next_run_of_the_name() -> None:
-    assert decide(evolve(EMPTY, forgotten()), master_command, 0.0) == [Erase("demo", "u1")]
-    assert decide(after(EMPTY, [forgotten(), submitted("u2")]), master_command, 0.0) == []
+    assert decide(evolve(EMPTY, forgotten()), 0.0) == [Erase("demo", "u1")]
+    assert decide(after(EMPTY, [forgotten(), submitted("u2")]), 0.0) == []

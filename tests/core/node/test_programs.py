@@ -10,19 +10,16 @@ from rover_bus.events.facts import JobEnded, JobSubmitted, MembersDesired
 from rover_bus.events.identity import DesiredMember, Exit, ExitReason, Member
 from rover_bus.events.job import DataSpec, JobSpec
 from rover_bus.events.programs import STARTS, ProgramReply, ProgramRequest
+from rover_bus.node.decider import Effect, Start, TryProgram, WakeAt, decide
 from rover_bus.node.local.trials import Invocation, prepare, read_invocation
-from rover_bus.node.members import Platform, decide, evolve, lose_history, lose_told, next_wake_s
-from rover_bus.node.port import Action, Ended, Spawned, Start, Tried, Try
+from rover_bus.node.members import HistoryLost, HostMembers, Loss, ProgramTried, PublishedLost, evolve
+from rover_bus.node.port import Ended, Spawned
 from rover_bus.node.programs import AGAIN_FIRST_S, AGAIN_MAX_S
 
 HERE, UID = "h", "u1"
 PROGRAM = ProgramRequest(program=["python", "train.py"], directory="/jobs", environment={"A": "1"})
 REFUSED = ProgramReply(state="refused", path="/jobs/train.py", problem="no such file")
 UNKNOWN = ProgramReply(state="unknown", problem="no answer within 20 s")
-
-
-def no_masters(job: str, index: int) -> list[str]:
-    return []
 
 
 def submitted(uid: str = UID) -> JobSubmitted:
@@ -44,9 +41,9 @@ class Host:
     """The decider of one host, carried out as the daemon does; `asks` are the questions that were put."""
 
     def __init__(self) -> None:
-        self.state = Platform(HERE, (0, 1))
+        self.state = HostMembers(HERE, (0, 1))
         self.now_s = 0.0
-        self.asks: list[Try] = []
+        self.asks: list[TryProgram] = []
         self.plan = 0
 
     def want(self, *members: DesiredMember) -> None:
@@ -56,21 +53,27 @@ class Host:
         )
 
     def act(self) -> list[str]:
-        """Do what is decided until nothing is left; return who was started."""
+        """Do what is decided until nothing is left; return the members that were started."""
         started: list[str] = []
-        while actions := decide(self.state, no_masters, self.now_s):
-            for action in actions:
-                self._do(action, started)
+        while effects := [each for each in self._decide() if not isinstance(each, WakeAt)]:
+            for effect in effects:
+                self._do(effect, started)
         return started
 
-    def _do(self, action: Action, started: list[str]) -> None:
-        match action:
-            case Start(life):
-                started.append(str(life.desired.member))
-                self.state = evolve(self.state, Spawned(life))
-            case Try(job, uid):
-                self.asks.append(action)
-                self.state = evolve(self.state, Tried(job, uid, for_start=action.for_start))
+    def next_wake_s(self) -> float | None:
+        return next((each.at_s for each in self._decide() if isinstance(each, WakeAt)), None)
+
+    def _decide(self) -> list[Effect]:
+        return decide(self.state, self.now_s)
+
+    def _do(self, effect: Effect, started: list[str]) -> None:
+        match effect:
+            case Start(incarnation):
+                started.append(str(incarnation.member))
+                self.state = evolve(self.state, Spawned(incarnation))
+            case TryProgram(job, uid):
+                self.asks.append(effect)
+                self.state = evolve(self.state, ProgramTried(job, uid, for_start=effect.for_start))
 
     def begin(self) -> None:
         """The first trial ends well, the one for the start begins."""
@@ -79,14 +82,14 @@ class Host:
         assert self.asks[-1].for_start
 
     def answer(self, reply: ProgramReply, uid: str = UID) -> None:
-        self.state = evolve(self.state, Tried("demo", uid, reply, self.now_s))
+        self.state = evolve(self.state, ProgramTried("demo", uid, reply, self.now_s))
 
-    def end(self, who: Member, reason: ExitReason = "killed", ran_s: float = 1.0) -> None:
-        self.state = evolve(self.state, Ended("demo", UID, who, Exit(reason=reason), ran_s, self.now_s))
+    def end(self, member: Member, reason: ExitReason = "killed", ran_s: float = 1.0) -> None:
+        self.state = evolve(self.state, Ended("demo", UID, member, Exit(reason=reason), ran_s, self.now_s))
 
     @property
-    def told(self) -> str | None:
-        return self.state.jobs["demo"].trial.told
+    def published(self) -> str | None:
+        return self.state.jobs["demo"].trial.published
 
 
 @pytest.fixture
@@ -95,7 +98,7 @@ def host() -> Host:
     made = Host()
     made.state = evolve(made.state, submitted())
     assert made.act() == []
-    assert made.asks == [Try("demo", UID, PROGRAM)]
+    assert made.asks == [TryProgram("demo", UID, PROGRAM)]
     return made
 
 
@@ -131,7 +134,7 @@ def test_a_refused_program_starts_no_worker_and_is_tried_again_ever_more_rarely(
     for _ in range(10):
         host.answer(REFUSED)
         assert host.act() == []
-        again_s = next_wake_s(host.state, no_masters, host.now_s)
+        again_s = host.next_wake_s()
         assert again_s is not None
         waits.append(again_s - host.now_s)
         host.now_s = again_s
@@ -141,16 +144,16 @@ def test_a_refused_program_starts_no_worker_and_is_tried_again_ever_more_rarely(
     assert waits[-1] == AGAIN_MAX_S
     assert len(host.asks) == 12
     host.answer(STARTS)
-    assert (host.act(), host.told) == (["worker-0.1"], "")
+    assert (host.act(), host.published) == (["worker-0.1"], "")
 
 
 def test_the_refusal_is_told_once_as_long_as_it_is_the_same(host: Host) -> None:
     host.answer(REFUSED)
-    assert host.told == "/jobs/train.py: no such file"
+    assert host.published == "/jobs/train.py: no such file"
     host.now_s += AGAIN_MAX_S
     host.act()
     host.answer(UNKNOWN)  # mends nothing, and tells nothing new
-    assert host.told == "/jobs/train.py: no such file"
+    assert host.published == "/jobs/train.py: no such file"
     assert host.act() == []
 
 
@@ -217,18 +220,20 @@ def test_a_job_that_ended_is_not_tried_any_more(host: Host) -> None:
     host.now_s += AGAIN_MAX_S
     host.act()
     assert len(host.asks) == 1
-    assert next_wake_s(host.state, no_masters, host.now_s) is None
+    assert host.next_wake_s() is None
 
 
-@pytest.mark.parametrize("lose", [lose_history, lose_told])
-def test_after_a_power_cut_of_the_broker_a_refusal_is_asked_and_told_anew(host: Host, lose) -> None:  # type: ignore[no-untyped-def]
+@pytest.mark.parametrize("loss", [HistoryLost(), PublishedLost()])
+def test_after_a_power_cut_of_the_broker_a_refusal_is_asked_and_published_anew(
+    host: Host, loss: Loss
+) -> None:
     host.answer(REFUSED)
-    host.state = lose(host.state)
-    assert host.told is None
+    host.state = evolve(host.state, loss)
+    assert host.published is None
     host.act()
     assert len(host.asks) == 2
     host.answer(STARTS)
-    assert host.told == ""  # differs from what may be forgotten: it is published that it starts
+    assert host.published == ""  # differs from what may be forgotten: it is published that it starts
 
 
 @pytest.mark.parametrize(

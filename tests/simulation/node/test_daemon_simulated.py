@@ -14,17 +14,17 @@ from rover_bus.events import facts
 from rover_bus.events.bus import Stored
 from rover_bus.events.codec import decode, encode
 from rover_bus.events.errors import BusError, Refused
-from rover_bus.events.identity import DesiredMember, HostCapacity, Member
+from rover_bus.events.identity import DesiredMember, Member
 from rover_bus.events.job import DataSpec, JobSpec
 from rover_bus.events.memory_broker import CALM, Faults, MemoryBroker
 from rover_bus.events.memory_bus import MemoryBus
 from rover_bus.events.streams import FACTS, PRESENCE
 from rover_bus.events.subjects import host_facts, job_fact
 from rover_bus.events.virtual_time import run
-from rover_bus.node import members
+from rover_bus.node import decider
 from rover_bus.node.daemon import Daemon, Host
-from rover_bus.node.local.cgroup import Cgroup, Limits
-from rover_bus.node.port import Life
+from rover_bus.node.members import HostMembers
+from rover_bus.node.port import StartOrder
 from rover_bus.node.presence import Presence
 from rover_bus.node.simulated import SimulatedHost
 
@@ -60,8 +60,8 @@ class Cluster:
         self.task: asyncio.Task[None] | None = None
         self.link: MemoryBus | None = None
 
-    async def obey(self, life: Life, leave: asyncio.Event) -> int:
-        self.lived.append(str(life.desired.member))
+    async def obey(self, order: StartOrder, leave: asyncio.Event) -> int:
+        self.lived.append(str(order.incarnation.member))
         await leave.wait()
         return 0
 
@@ -79,19 +79,9 @@ class Cluster:
         host = Host(
             name=HOST,
             daemon=name,
-            capacity=HostCapacity(cores=4, memory_bytes=1 << 30),
-            limits=Limits(),
-            cgroup=Cgroup(0),
-            allowed=(0, 1, 2, 3),
             sample_s=0.0,
         )
-        daemon = Daemon(
-            bus,
-            host,
-            Presence(bus, HOST, name, home),
-            self.machine.attach,
-            lambda job, index: ["m", str(index)],
-        )
+        daemon = Daemon(bus, host, Presence(bus, HOST, name, home), self.machine.attach)
         self.task = asyncio.create_task(daemon.run(self.stop, lambda: None, leave_members=False))
 
     async def kill_daemon(self) -> None:
@@ -128,7 +118,7 @@ class Cluster:
         await self.say(facts.MembersDesired(job="demo", uid=uid, term=term, plan=plan, members=lines))
 
     def running(self) -> list[str]:
-        return sorted(str(life.desired.member) for life in self.machine.members.values())
+        return sorted(str(each.member) for each in self.machine.members.values())
 
     def exits(self) -> list[tuple[str, str]]:
         return [
@@ -498,20 +488,18 @@ def test_whoever_asks_anew_for_somebody_who_is_over_is_told_so() -> None:
 def test_a_job_on_which_the_daemon_cannot_decide_takes_no_other_with_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    whole = members.desired_here
+    whole = decider.desired_here
 
-    def desired_here(
-        state: members.Platform, job: str, command: members.MasterCommand
-    ) -> dict[str, DesiredMember]:
+    def desired_here(state: HostMembers, job: str) -> dict[str, DesiredMember]:
         if job == "bad":
             raise KeyError("never seen before")
-        return whole(state, job, command)
+        return whole(state, job)
 
     async def scene(cluster: Cluster) -> None:
         await cluster.submit()
         await cluster.desire(WORKER)
         await asyncio.sleep(1.0)
-        monkeypatch.setattr(members, "desired_here", desired_here)
+        monkeypatch.setattr(decider, "desired_here", desired_here)
         spec = JobSpec(name="bad", program=["x"], data=DataSpec(train="x"))
         await cluster.say(facts.JobSubmitted(job="bad", uid="0000000000b2", spec=spec))
         await cluster.desire(WORKER, Member("worker", 1, 1), plan=2)

@@ -99,11 +99,12 @@ class NeverStarts(SimulatedHost):
     """Every server but the first two hangs before it joins."""
 
     def __init__(self, run):
-        async def run_or_hang(life, leave):
-            if life.desired.member.role == "ps" and life.desired.member.index > 1:
+        async def run_or_hang(order, leave):
+            member = order.incarnation.member
+            if member.role == "ps" and member.index > 1:
                 await leave.wait()
                 return 0
-            return await run(life, leave)
+            return await run(order, leave)
 
         super().__init__(run_or_hang)
 

@@ -40,7 +40,7 @@ from rover_bus.events.subjects import daemon, host_facts, job_fact
 from rover_bus.flash.persist import list_manifests, restore
 from rover_bus.flash.storage import find_run
 from rover_bus.flash.store import FlashStore
-from rover_bus.node.outbox import Letter, Outbox
+from rover_bus.node.outbox import HostOutbox, Letter
 from rover_bus.node.storage import decider, tasks
 from rover_bus.node.storage.peers import PeerSource
 from rover_bus.node.storage.persister import Persister, Places
@@ -64,7 +64,7 @@ class HostRig:
     async def start(self) -> None:
         self.lives += 1
         life = f"{self.name}.{self.lives}"
-        outbox = Outbox(self.stage.bus, self.name)
+        outbox = HostOutbox(self.stage.bus, self.name)
 
         def post(fact: facts.HostFact, what: str, job: str) -> None:
             outbox.post(Letter(fact, f"{life}.{what}", job))
@@ -76,7 +76,7 @@ class HostRig:
                     host=self.name,
                     capacity=capacity,
                     daemon=life,
-                    lends=self.persister.lends,
+                    lends=self.persister.serves_at,
                     domain=self.name,
                 ),
                 f"registered.{time.monotonic_ns()}",
@@ -326,7 +326,7 @@ def test_a_daemon_that_starts_anew_gives_what_it_held_for_a_host_that_is_gone_si
         stage.hosts.remove(owner)
         await holder.start()
         order = RestoreOrder(uid="0000000000a1", history=0, generation=0, cut=1)
-        await stage.until(lambda: holder.persister.lends, "it lends again")
+        await stage.until(lambda: holder.persister.serves_at, "it serves again")
         found = await asyncio.to_thread(ask_daemon(stage.bus, third.name, "ads"), order, place, False, [])
         assert found is not None
         staged, said = found

@@ -1,0 +1,81 @@
+"""The local platform: the port of node/port.py on the processes, files and figures of this machine.
+
+Built by service.py for one daemon. Members are processes.py's, trials of programs trials.py's, what the machine has and what is
+used of it capacity.py's and sampling.py's; what is kept of members lies in the state directory (layout.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Mapping
+
+from rover_bus.events.identity import HostCapacity, Resources, Role
+from rover_bus.events.profiles import HostProfile
+from rover_bus.events.programs import ProgramRequest
+from rover_bus.node.local import sampling
+from rover_bus.node.local.capacity import Machine
+from rover_bus.node.local.layout import Layout
+from rover_bus.node.local.processes import MemberSettings, Processes
+from rover_bus.node.local.trials import Trials
+from rover_bus.node.port import Answer, Ended, Incarnation, Observe, StartOrder
+
+
+class LocalPlatform:
+    """Members of one state directory on this machine."""
+
+    def __init__(
+        self, directory: Layout, machine: Machine, settings: MemberSettings, observe: Observe
+    ) -> None:
+        self._directory, self._machine, self._settings = directory, machine, settings
+        self._processes = Processes(directory, settings, observe)
+        self._trials = Trials(settings.python, self._processes.environment_of_program)
+        self._reading: sampling.Reading | None = None
+
+    @property
+    def capacity(self) -> HostCapacity:
+        return self._machine.capacity
+
+    @property
+    def cpus(self) -> tuple[int, ...]:
+        return self._machine.cpus
+
+    @property
+    def roles(self) -> frozenset[Role]:
+        return self._settings.commands.roles
+
+    def start(self, order: StartOrder) -> None:
+        self._processes.start(order)
+
+    def stop(self, incarnation: Incarnation, hurried: bool = False) -> None:
+        self._processes.stop(incarnation, hurried)
+
+    def adjust(self, incarnation: Incarnation, resources: Resources, cpus: Mapping[int, float]) -> None:
+        self._processes.adjust(incarnation, resources, cpus)
+
+    def try_program(self, request: ProgramRequest, answer: Answer, anew: bool = False) -> None:
+        self._trials.ask(request, answer, anew)
+
+    async def measure(self, host: str) -> HostProfile | None:
+        machine, before = self._machine, self._reading
+        self._reading = sampling.read(self._processes.running(), machine.cgroup, time.monotonic())
+        if before is None:
+            return None
+        return sampling.profile(host, machine.capacity, machine.limits, before, self._reading)
+
+    def adopt(self) -> None:
+        self._processes.adopt()
+
+    def mark_reported(self, ended: Ended) -> None:
+        with contextlib.suppress(OSError):  # a full disk: it is sent once more after a restart
+            self._directory.mark_reported(ended.job, ended.uid, ended.member)
+
+    def forget(self, job: str) -> None:
+        self._directory.forget(job)
+
+    def erase(self, job: str, uid: str) -> None:
+        self._directory.erase(job, uid)
+
+    def release(self) -> None:
+        self._trials.close()
+        self._processes.release()

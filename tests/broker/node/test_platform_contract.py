@@ -1,0 +1,416 @@
+"""What every platform must do for a daemon (node/port.py), asked of each adapter by one set of scenes.
+
+An adapter that is to pass adds itself to ADAPTERS: it builds the platform of a new daemon, kills a daemon, and translates four
+programs into what it runs. The simulated one runs on a virtual clock, the local one on real processes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+import pytest
+from patience import PATIENCE_S
+
+from rover_bus.events import virtual_time
+from rover_bus.events.identity import DesiredMember, Member, Resources
+from rover_bus.events.programs import ProgramReply, ProgramRequest
+from rover_bus.node.local import locks, proctree
+from rover_bus.node.local.capacity import read_machine
+from rover_bus.node.local.layout import create
+from rover_bus.node.local.platform import LocalPlatform
+from rover_bus.node.local.processes import MemberSettings
+from rover_bus.node.port import (
+    Adjusted,
+    Ended,
+    Incarnation,
+    Leaving,
+    Observation,
+    Platform,
+    Running,
+    Spawned,
+    StartOrder,
+)
+from rover_bus.node.simulated import SimulatedHost
+
+HOST, JOB, UID = "h1", "demo", "u1"
+SECRET = "only for worker-0"
+O = TypeVar("O")  # noqa: E741
+
+
+class Adapter(Protocol):
+    """One kind of platform, and the machine below it, which outlives its daemons."""
+
+    def attach(self, observe: Callable[[Observation], None]) -> Platform:
+        """Return the platform of a new daemon."""
+
+    def kill_daemon(self, platform: Platform) -> None:
+        """The daemon is gone without a word; what it ran runs on."""
+
+    def run(self, main: Awaitable[None]) -> None: ...
+
+    def command(self, program: str) -> list[str]:
+        """What runs as `polite`, `deaf` (to leave), `failing` (status 3), or `trusted` (0 if it has SECRET)."""
+
+    def question(self, starts: bool) -> ProgramRequest: ...
+
+
+class Simulated:
+    def __init__(self, directory: Path) -> None:
+        self.machine = SimulatedHost(self._member)
+
+    async def _member(self, order: StartOrder, leave: asyncio.Event) -> int:
+        match order.incarnation.desired.command:
+            case ["polite"]:
+                await leave.wait()
+                return 0
+            case ["deaf"]:
+                await asyncio.Event().wait()
+            case ["trusted"]:
+                return int(order.credential != SECRET)
+        return 3
+
+    def attach(self, observe: Callable[[Observation], None]) -> Platform:
+        return self.machine.attach(observe)
+
+    def kill_daemon(self, platform: Platform) -> None:
+        self.machine.detach()
+
+    def run(self, main: Awaitable[None]) -> None:
+        async def scene() -> None:
+            await main
+            self.machine.lose_power()
+            await asyncio.sleep(0.01)
+
+        virtual_time.run(scene())
+
+    def command(self, program: str) -> list[str]:
+        return [program]
+
+    def question(self, starts: bool) -> ProgramRequest:
+        self.machine.refuses = "" if starts else "no such file"
+        return ProgramRequest(program=["python", "train.py"])
+
+
+class Local:
+    def __init__(self, directory: Path) -> None:
+        self.home = create(directory / "state")
+        self.lock = locks.hold(str(self.home.daemon_lock))
+        self.machine = read_machine()
+
+    def attach(self, observe: Callable[[Observation], None]) -> Platform:
+        environment = {key: value for key, value in os.environ.items() if not key.startswith("ROVER_")}
+        settings = MemberSettings(environment, self.machine.cpus, orphan_s=0.0)
+        return LocalPlatform(self.home, self.machine, settings, observe)
+
+    def kill_daemon(self, platform: Platform) -> None:
+        platform.release()  # what is left of a killed process: its descriptors are closed, its timers are gone
+
+    def run(self, main: Awaitable[None]) -> None:
+        async def scene() -> None:
+            await main
+
+        asyncio.run(scene())
+
+    def command(self, program: str) -> list[str]:
+        script = {
+            "polite": "trap 'exit 0' TERM; while :; do sleep 0.05; done",
+            "deaf": "trap '' TERM; while :; do sleep 600; done",
+            "trusted": """test "$ROVER_CREDENTIAL" = "$(printf 'only for %s' worker-0)\"""",
+            "failing": "exit 3",
+        }[program]
+        return ["sh", "-c", script]
+
+    def question(self, starts: bool) -> ProgramRequest:
+        return ProgramRequest(program=["sh" if starts else "/no/such/program"])
+
+
+ADAPTERS: dict[str, Callable[[Path], Adapter]] = {"simulated": Simulated, "local": Local}
+
+
+@pytest.fixture(params=sorted(ADAPTERS))
+def adapter(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Adapter]:
+    """Each adapter in turn; no process of a member outlives its test."""
+    made = ADAPTERS[request.param](tmp_path)
+    yield made
+    if isinstance(made, Local):
+        if made.lock is not None:
+            os.close(made.lock)
+        for pid in proctree.bearing(f"ROVER_LIFE={tmp_path}".encode()):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+class Seat:
+    """A daemon's side of a platform: what it ordered, and what it observed."""
+
+    def __init__(self, adapter: Adapter) -> None:
+        self.adapter = adapter
+        self.seen: list[Observation] = []
+        self.platform = adapter.attach(self.seen.append)
+
+    def start(self, program: str = "polite", *, credential: str = "", grace_s: float = 600.0) -> Incarnation:
+        desired = DesiredMember(
+            member=Member("worker", 0, 1), host=HOST, command=self.adapter.command(program), grace_s=grace_s
+        )
+        run = Incarnation(JOB, UID, desired)
+        self.platform.start(StartOrder(run, credential))
+        return run
+
+    def of(self, kind: type[O]) -> list[O]:
+        return [each for each in self.seen if isinstance(each, kind)]
+
+    async def until(self, kind: type[O]) -> O:
+        """Wait until such an observation came; fail with what came instead."""
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + PATIENCE_S
+        while not self.of(kind):
+            assert loop.time() < deadline_s, f"no {kind.__name__} among {self.seen}"
+            await asyncio.sleep(0.01)
+        return self.of(kind)[0]
+
+    async def end(self, run: Incarnation) -> Ended:
+        self.platform.stop(run, hurried=True)
+        return await self.until(Ended)
+
+    def successor(self) -> Seat:
+        """The daemon is killed, and another takes over what it left."""
+        self.adapter.kill_daemon(self.platform)
+        heir = Seat(self.adapter)
+        heir.platform.adopt()
+        return heir
+
+
+Scene = Callable[[Seat], Awaitable[None]]
+
+
+@pytest.fixture
+def play(adapter: Adapter) -> Callable[[Scene], None]:
+    def run(scene: Scene) -> None:
+        async def main() -> None:
+            await scene(Seat(adapter))
+
+        adapter.run(main())
+
+    return run
+
+
+def test_a_start_is_observed_as_spawned_then_running(play: Callable[[Scene], None]) -> None:
+    async def scene(seat: Seat) -> None:
+        run = seat.start()
+        running = await seat.until(Running)
+        assert seat.seen == [Spawned(run), running]
+        assert (running.key, running.adopted) == (run.key, False)
+        await seat.end(run)
+
+    play(scene)
+
+
+def test_a_second_order_for_what_runs_changes_nothing(play: Callable[[Scene], None]) -> None:
+    async def scene(seat: Seat) -> None:
+        run = seat.start()
+        seat.start()
+        await seat.until(Running)
+        seat.start()
+        await seat.end(run)
+        assert [type(each) for each in seat.seen] == [Spawned, Running, Leaving, Ended]
+
+    play(scene)
+
+
+def test_a_stop_is_observed_as_leaving_and_ends_as_drained(play: Callable[[Scene], None]) -> None:
+    async def scene(seat: Seat) -> None:
+        run = seat.start()
+        await seat.until(Running)
+        await asyncio.sleep(0.3)  # a real shell sets its trap
+        seat.platform.stop(run)
+        ended = await seat.until(Ended)
+        assert (ended.job, ended.uid, ended.member) == (JOB, UID, run.member)
+        assert (ended.exit.reason, ended.reported) == ("drained", False)
+        assert seat.of(Leaving) == [Leaving(run.key)]
+
+    play(scene)
+
+
+@pytest.mark.parametrize(("grace_s", "hurried"), [(0.2, False), (600.0, True)])
+def test_a_member_that_does_not_leave_is_ended_after_its_time(
+    play: Callable[[Scene], None], grace_s: float, hurried: bool
+) -> None:
+    async def scene(seat: Seat) -> None:
+        run = seat.start("deaf", grace_s=grace_s)
+        await seat.until(Running)
+        await asyncio.sleep(0.3)
+        seat.platform.stop(run, hurried)
+        assert (await seat.until(Ended)).exit.reason == "killed"
+        assert seat.of(Leaving) == [Leaving(run.key, hurried)]
+
+    play(scene)
+
+
+def test_a_member_that_fails_ends_with_its_own_status(play: Callable[[Scene], None]) -> None:
+    async def scene(seat: Seat) -> None:
+        seat.start("failing")
+        exit = (await seat.until(Ended)).exit
+        assert (exit.reason, exit.status) == ("failed", 3)
+
+    play(scene)
+
+
+def test_a_stop_of_one_that_is_gone_is_observed_and_does_nothing(play: Callable[[Scene], None]) -> None:
+    async def scene(seat: Seat) -> None:
+        run = seat.start("failing")
+        await seat.until(Ended)
+        seat.seen.clear()
+        seat.platform.stop(run)
+        await asyncio.sleep(0.1)
+        assert seat.seen == [Leaving(run.key)]
+
+    play(scene)
+
+
+def test_the_next_daemon_adopts_what_runs_and_can_stop_it(play: Callable[[Scene], None]) -> None:
+    async def scene(seat: Seat) -> None:
+        run = seat.start()
+        await seat.until(Running)
+        before = list(seat.seen)
+        heir = seat.successor()
+        assert (await heir.until(Running)).adopted
+        assert heir.of(Spawned) == [Spawned(run)]
+        heir.start()
+        assert (await heir.end(run)).member == run.member
+        assert len(heir.of(Spawned)) == 1
+        assert seat.seen == before, "a daemon that is gone observes nothing"
+
+    play(scene)
+
+
+def test_an_end_is_adopted_until_its_job_is_forgotten(play: Callable[[Scene], None]) -> None:
+    async def scene(seat: Seat) -> None:
+        seat.start("failing")
+        ended = await seat.until(Ended)
+        heir = seat.successor()
+        assert [(each.member, each.exit.reason, each.reported) for each in heir.of(Ended)] == [
+            (ended.member, "failed", False)
+        ]
+        heir.platform.mark_reported(heir.of(Ended)[0])
+        third = heir.successor()
+        assert [each.reported for each in third.of(Ended)] == [True]
+        third.platform.forget("another")
+        assert third.successor().of(Ended) != []
+
+    play(scene)
+
+
+@pytest.mark.parametrize("how", ["forget", "erase"])
+def test_nothing_is_adopted_of_a_job_that_was_forgotten_or_erased(
+    play: Callable[[Scene], None], how: str
+) -> None:
+    async def scene(seat: Seat) -> None:
+        seat.start("failing")
+        await seat.until(Ended)
+        if how == "forget":
+            seat.platform.forget(JOB)
+        else:
+            seat.platform.erase(JOB, UID)
+        assert seat.successor().seen == []
+
+    play(scene)
+
+
+def test_other_resources_are_observed_and_outlive_the_daemon(play: Callable[[Scene], None]) -> None:
+    async def scene(seat: Seat) -> None:
+        run = seat.start()
+        await seat.until(Running)
+        more = Resources(cores=1.0, memory_bytes=1 << 30)
+        cpus = {seat.platform.cpus[0]: 1.0}
+        seat.platform.adjust(run, more, cpus)
+        assert seat.of(Adjusted) == [Adjusted(run.key, more, cpus)]
+        heir = seat.successor()
+        await heir.until(Running)
+        (adopted,) = heir.of(Spawned)
+        assert (adopted.incarnation.desired.resources, adopted.incarnation.cpus) == (more, cpus)
+        await heir.end(run)
+
+    play(scene)
+
+
+def test_whether_a_program_starts_is_answered_once_and_runs_nothing(play: Callable[[Scene], None]) -> None:
+    async def scene(seat: Seat) -> None:
+        for starts in (True, False):
+            answers, answered = list[ProgramReply](), asyncio.Event()
+
+            def answer(
+                reply: ProgramReply, answers: list[ProgramReply] = answers, answered: asyncio.Event = answered
+            ) -> None:
+                answers.append(reply)
+                answered.set()
+
+            seat.platform.try_program(seat.adapter.question(starts), answer)
+            assert answers == [], "the answer comes later"
+            await asyncio.wait_for(answered.wait(), PATIENCE_S)
+            await asyncio.sleep(0.1)
+            assert [each.state for each in answers] == ["starts" if starts else "refused"]
+            assert bool(answers[0].problem) != starts
+        assert seat.seen == []
+
+    play(scene)
+
+
+def test_a_measure_is_of_the_time_since_the_one_before_and_names_who_runs(
+    play: Callable[[Scene], None],
+) -> None:
+    async def scene(seat: Seat) -> None:
+        assert await seat.platform.measure(HOST) is None
+        run = seat.start()
+        await seat.until(Running)
+        profile = await seat.platform.measure(HOST)
+        assert profile is not None
+        assert (profile.host, profile.cores) == (HOST, seat.platform.capacity.cores)
+        assert [(each.job, each.member) for each in profile.processes] == [(JOB, run.member)]
+        await seat.end(run)
+        profile = await seat.platform.measure(HOST)
+        assert profile is not None
+        assert profile.processes == []
+
+    play(scene)
+
+
+def test_a_credential_reaches_its_member_and_is_observed_by_no_daemon(
+    play: Callable[[Scene], None],
+) -> None:
+    async def scene(seat: Seat) -> None:
+        seat.start("trusted", credential=SECRET)
+        assert (await seat.until(Ended)).exit.reason == "completed"
+        assert SECRET not in repr(seat.seen + seat.successor().seen)
+
+    play(scene)
+
+
+def test_a_member_without_a_credential_has_none(play: Callable[[Scene], None]) -> None:
+    async def scene(seat: Seat) -> None:
+        seat.start("trusted")
+        assert (await seat.until(Ended)).exit.reason == "failed"
+
+    play(scene)
+
+
+def test_after_its_release_a_platform_observes_nothing_and_its_members_run_on(
+    play: Callable[[Scene], None],
+) -> None:
+    async def scene(seat: Seat) -> None:
+        run = seat.start()
+        await seat.until(Running)
+        before = list(seat.seen)
+        seat.platform.release()
+        heir = Seat(seat.adapter)
+        heir.platform.adopt()
+        await heir.until(Running)
+        await heir.end(run)
+        assert seat.seen == before
+
+    play(scene)
