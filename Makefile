@@ -3,7 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help demo test core simulate chaos attack lint format schemas docs picture wheel clean
+.PHONY: help demo test core simulate chaos attack lint format schemas docs lines picture wheel clean
 
 help:
 	@echo "make demo      watch a job find its size while its workers, its master and its broker are killed"
@@ -14,6 +14,7 @@ help:
 	@echo "make lint      ruff, mypy, import-linter, schemas that have drifted"
 	@echo "make schemas   write schemas/ from the event types"
 	@echo "make docs      write docs/api.md from the docstrings"
+	@echo "make lines     list every error, event, log line and help text (ARGS=error)"
 	@echo "make picture   draw the demo's narration for the README"
 
 # -- set-up ------------------------------------------------------------------------------------------------------------
@@ -77,6 +78,9 @@ schemas: .venv/dev.stamp
 
 docs: .venv/dev.stamp
 	$(BIN)/python docs/make_api.py
+
+lines: .venv/dev.stamp
+	@$(BIN)/python docs/make_lines.py $(ARGS)
 
 wheel: .venv/dev.stamp
 	$(BIN)/python -m build --wheel

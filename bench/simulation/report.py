@@ -102,7 +102,7 @@ def losses_page(all_cells: Cells, remarks: dict[str, Any]) -> str:
     lines = [
         "# Where we lose",
         "",
-        "Every cell of the simulation benchmark in which a policy that somebody could deploy beats {1+2+3} in the mean",
+        "Every cell of the simulation benchmark in which a policy that could be deployed beats {1+2+3} in the mean",
         "over the seeds, figure by figure. Written by `python -m bench.simulation run`; nothing is left out. What the",
         "rivals pay for it stands in the tables of the report.",
         "",

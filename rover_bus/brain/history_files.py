@@ -70,7 +70,7 @@ def write_history(path: Path, history: History) -> None:
     writers: dict[str, Callable[[Path, History], None]] = {".csv": _write_csv, ".parquet": _write_parquet}
     write = writers.get(path.suffix.lower())
     if write is None:
-        raise InputError(f"cannot tell the form of {path.name!r}: end it in .csv or .parquet")
+        raise InputError(f"the name {path.name!r} says neither CSV nor Parquet: end it in .csv or .parquet")
     fresh = path.with_name(f".{path.name}.writing")
     try:
         write(fresh, history)

@@ -13,15 +13,15 @@ from rover_bus.events.errors import InputError
 LEAST_FILES, MOST_FILES = 256, 65_536
 
 
-def check_open_files(who: str, *, most: int = MOST_FILES) -> None:
+def check_open_files(program: str, *, most: int = MOST_FILES) -> None:
     """Let this process and its children open as many files as the machine allows, at most `most`.
 
-    Raises InputError, naming the number that would do, where these are too few for `who`.
+    Raises InputError, naming the number that would do, where these are too few for `program`.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < LEAST_FILES:
         raise InputError(
-            f"only {hard} files may be open at once, and {who} needs {LEAST_FILES}: raise it (`ulimit -n {LEAST_FILES}`)"
+            f"only {hard} files may be open at once, and {program} needs {LEAST_FILES}: raise it (`ulimit -n {LEAST_FILES}`)"
         )
     wanted = most if hard == resource.RLIM_INFINITY else min(hard, most)
     if soft != resource.RLIM_INFINITY and soft < wanted:

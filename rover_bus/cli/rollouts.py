@@ -50,8 +50,12 @@ async def follow_rollout(bus: Bus, job: str, sequence: int, observe: Callable[[s
                     observe(narrate(fact))
                 case PlanSettled() if not ours:
                     return Moved(0, 0)  # as many servers as there are: nothing had to move
-                case PlanChecked(outcome=outcome) if outcome != "passed":
-                    raise Refused(f"the plan {outcome}", "waits")
+                case PlanChecked(outcome="waits"):
+                    raise Refused(f"its plan waits for a person: `rover plan approve {job}`", "waits")
+                case PlanChecked(outcome="observed"):
+                    raise Refused(
+                        f"its plan is only observed: `rover plan mode {job} auto` lets plans pass", "waits"
+                    )
                 case SlotsMoved(bytes=some):
                     moves, size = moves + 1, size + some
                 case RolloutClosed(rollout=rollout, outcome=outcome, reason=reason) if rollout == ours:

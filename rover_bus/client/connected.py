@@ -198,7 +198,9 @@ class Connected:
             if self.worker.over:
                 raise self._why()
             if self.worker.draining and time.monotonic() >= self._begin_grace():
-                raise JobOver("this worker was asked to leave, and no servers answer: what they lack returns")
+                raise JobOver(
+                    "this worker was asked to leave, and no servers answer: batches that they have not applied are leased again"
+                )
             return self.worker.newer_routing(after) or after
 
     def _begin_grace(self) -> float:

@@ -84,7 +84,9 @@ class Model:
                 f"{self._path} holds no scaling: its program did not read the data by a ClickLog or PartitionLog"
             )
         if self.card.hash != HASH:
-            raise InputError(f"{self._path} hashes ids by {self.card.hash!r}, this release by {HASH!r}")
+            raise InputError(
+                f"{self._path} hashes ids by {self.card.hash!r}, this release by {HASH!r}: score with the release that wrote it"
+            )
         return Scaling.of(self.card.features)
 
     def features(self, rows: Sequence[Row]) -> Columns:

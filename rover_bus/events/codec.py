@@ -105,5 +105,5 @@ def _explain(body: bytes, wanted: str, error: Exception) -> BadMessage:
         newest = max(known)
         return UnknownVersion(f"{tag} is of a newer release; this one reads {newest}. Upgrade rover-bus")
     if not tag:
-        return BadMessage(f"{len(body)} bytes that are no event of ours ({error})")
+        return BadMessage(f"{len(body)} bytes that are no event of rover ({error})")
     return BadMessage(f"{tag!r} where {wanted} was expected, or malformed: {error}")

@@ -107,7 +107,7 @@ class NotConnected(BusError):
 
 
 class AccessDenied(PermanentError):
-    """The broker or a server refused our secret or our rights."""
+    """The broker or a server refused the secret, or the rights of these credentials."""
 
     code = "access_denied"
     exit_code = 5

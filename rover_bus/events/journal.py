@@ -89,7 +89,7 @@ class Journal:
         batch: Any = self.decode(stored)
         if self._last is not None and batch.after not in ("", _name(self._last)):
             raise ChainBroken(
-                f"batch {stored.sequence} of {self.subject} stands behind another one than we know (a power cut?): "
+                f"batch {stored.sequence} of {self.subject} does not follow the batch that was read here last (a power cut?): "
                 "starting again from nothing",
                 stored.sequence,
             )
@@ -145,7 +145,7 @@ class Journal:
             return decode(stored.body, self.batch_type)
         except BadMessage as error:
             raise LogDamaged(
-                f"message {stored.sequence} of stream {LOG} on {self.subject} is no log batch of ours: nobody leads until it is "
+                f"message {stored.sequence} of stream {LOG} on {self.subject} is no log batch: no service leads until it is "
                 f"removed (`nats stream rmm {LOG} {stored.sequence}`), or read by the release that wrote it: {error}"
             ) from None
 
@@ -291,7 +291,9 @@ class Journal:
             return 0
         if candidate and batch.term < self.term:
             raise WrongSequence(f"{self.subject} grew meanwhile, by an older term")
-        raise Deposed(f"term {batch.term} of {batch.holder} writes {self.subject} now (ours is {self.term})")
+        raise Deposed(
+            f"term {batch.term} of {batch.holder} writes {self.subject} now (the term here is {self.term})"
+        )
 
     async def beginning(self) -> int:
         """Return where a replay begins that only wants the present: the newest complete snapshot, or the log's first batch.

@@ -184,7 +184,9 @@ class Leadership:
             async with asyncio.timeout(self.ttl_s / 2):
                 return await call
         except TimeoutError:
-            raise BusTimeout(f"no answer about the leadership of {self.key} in time") from None
+            raise BusTimeout(
+                f"the broker did not answer about the leadership of {self.key} in time: it is asked again"
+            ) from None
 
     async def announce(self, term: int, history: int) -> None:
         """Write the term into the key: from now on members find this master."""

@@ -174,7 +174,9 @@ class MemoryBroker:
     ) -> None:
         """Route a request; the asker learns at once when nobody serves the subject."""
         if not self.route(subject, body, headers, asker, answer):
-            refusal = NoResponders(f"nobody answers on {subject} now: its service is gone or not yet there")
+            refusal = NoResponders(
+                f"no service answers on {subject} now: it has ended, or has not started yet"
+            )
             self.down(asker, settle, answer, refusal)
 
     def route(

@@ -188,5 +188,5 @@ class MemoryBucket:
         present = entry.revision if entry else 0
         if present != expected:
             raise WrongSequence(
-                f"key {key} stands at revision {present}, not {expected}: somebody else wrote it"
+                f"key {key} stands at revision {present}, not {expected}: another writer changed it, read it again"
             )

@@ -143,7 +143,7 @@ class NatsBus(NatsStorage):
         msg = await self.ask(subject, body, timeout_s, dict(headers) if headers else None)
         if msg.headers and ERROR_CODE in msg.headers:
             raise BusError(
-                f"the service behind {subject} failed: {msg.headers.get(ERROR, 'it says not why')}"
+                f"the service behind {subject} failed: {msg.headers.get(ERROR, 'it gave no reason')}"
             )
         return Message(msg.subject, msg.data, msg.headers or {})
 
@@ -335,12 +335,16 @@ class NatsBus(NatsStorage):
             self._lost(client)
             await end(client)
             if isinstance(error, nats.errors.Error | BusError):
-                raise NotConnected(f"the broker at {self._broker.url} left again at once") from error
+                raise NotConnected(
+                    f"the broker at {self._broker.url} closed the connection at once: its log says why"
+                ) from error
             raise
         await self._restore_streams()
         await self._attach_readers()
         if self._client is not client:
-            raise NotConnected(f"the broker at {self._broker.url} left again at once")
+            raise NotConnected(
+                f"the broker at {self._broker.url} closed the connection at once: its log says why"
+            )
         self._state, self._refusal = "connected", None
         self._tell("connected")
 

@@ -94,7 +94,7 @@ def _cannot_connect(
 ) -> AccessDenied | BrokerUnreachable:
     # The server tells a refused secret in words only, before nats-py has a type for it.
     if "authorization" in str(error).lower() or "authentication" in str(error).lower():
-        return AccessDenied(f"the broker at {broker.url} refuses our secret: check {broker.secret_source}")
+        return AccessDenied(f"the broker at {broker.url} refuses the secret: check {broker.secret_source}")
     cause = heard[-1] if heard else error
     return BrokerUnreachable(
         f"no broker answers at {broker.url} ({cause or type(cause).__name__}): start one (`rover up`), or check the URL"
@@ -147,7 +147,7 @@ async def end(client: Client) -> None:
 def denial(subject: str) -> AccessDenied:
     """Return the error of a subject that the broker forbids us."""
     return AccessDenied(
-        f"the broker forbids us the subject {subject}: ask for rights to it, or use other credentials"
+        f"the broker forbids the subject {subject} to these credentials: ask for rights to it, or use others"
     )
 
 

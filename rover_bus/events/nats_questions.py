@@ -72,7 +72,7 @@ class Questions:
         answer, subject = waiting
         if msg.headers and not msg.data and msg.headers.get(jetstream.STATUS) == _NO_RESPONDERS:
             answer.set_exception(
-                NoResponders(f"nobody answers on {subject} now: its service is gone or not yet there")
+                NoResponders(f"no service answers on {subject} now: it has ended, or has not started yet")
             )
         else:
             answer.set_result(msg)

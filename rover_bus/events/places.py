@@ -60,7 +60,11 @@ async def places(bus: Bus, patterns: list[str]) -> list[Place]:
             try:
                 found.append(msgspec.json.decode(entry.value or b"", type=Place))
             except (msgspec.DecodeError, ValueError) as error:
-                log.warning("a place cannot be read", pattern=pattern, why=str(error))
+                log.warning(
+                    "the position of a follower cannot be read: it is passed over",
+                    pattern=pattern,
+                    why=str(error),
+                )
     return found
 
 

@@ -479,7 +479,7 @@ class Shell:
                 )
             if not await self._insist(self._still_heard):
                 raise Deposed(
-                    f"facts that {self.wiring.job} heard are lost (a power cut?): others will bear their numbers"
+                    f"facts that {self.wiring.job} received are lost (a power cut?): others will bear their numbers"
                 )
 
     async def _still_heard(self) -> bool:

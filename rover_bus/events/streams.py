@@ -68,7 +68,9 @@ STREAMS: tuple[StreamSpec, ...] = (
 )
 
 BUCKETS: tuple[BucketSpec, ...] = (
-    BucketSpec(name=LEADERS, storage="memory", expires=True, description="who leads a job, and its term"),
+    BucketSpec(
+        name=LEADERS, storage="memory", expires=True, description="the master that leads a job, and its term"
+    ),
     BucketSpec(name=PRESENCE, storage="memory", expires=True, description="which hosts are there"),
     BucketSpec(name=ROUTING, description="which server holds which slots of a job"),
     BucketSpec(

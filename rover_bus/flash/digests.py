@@ -144,7 +144,7 @@ def read_digests(slot: Path, seal: Seal) -> SlotDigests | None:
         return None
     body = raw[16:]
     if raw[:8] != MAGIC or xxhash.xxh3_64_intdigest(body) != int.from_bytes(raw[8:16], "little"):
-        raise BrokenCheckpoint(f"{path} is damaged: nothing tells whether {slot.name} is, use another copy")
+        raise BrokenCheckpoint(f"{path} is damaged: nothing shows whether {slot.name} is, use another copy")
     try:
         digests = msgspec.msgpack.decode(body, type=SlotDigests)
     except msgspec.MsgspecError as error:

@@ -133,7 +133,9 @@ class DirectoryFiles:
         except FileNotFoundError:
             if self._root.is_dir():
                 raise NoCheckpoint(f"{self._root / path} does not exist: use an older checkpoint") from None
-            raise StorageFailed(f"{self._root} is gone: is it still mounted?", delay_s=10.0) from None
+            raise StorageFailed(
+                f"{self._root} is not there any more: is it still mounted?", delay_s=10.0
+            ) from None
         except OSError as error:
             raise _failed(error, str(self._root / path)) from None
 

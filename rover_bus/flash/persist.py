@@ -218,7 +218,7 @@ def _check_one_history(manifests: Iterable[Manifest]) -> None:
     found = sorted(f"{history:x}" for history in {item.history for item in manifests})
     if len(found) > 1:
         raise BrokenCheckpoint(
-            f"checkpoints of several histories lie here ({', '.join(found)}): say which one is to be restored"
+            f"checkpoints of several timelines lie here ({', '.join(found)}): say which one is to be restored"
         )
 
 

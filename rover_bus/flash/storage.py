@@ -182,7 +182,9 @@ def hold_for_work(run: Run) -> Iterator[None]:
             f"{run.path} cannot be written ({error.strerror}): nothing was changed"
         ) from None
     if lock is None:
-        raise PartHeld(f"somebody compacts or prunes {run.path} just now: try again in a moment", delay_s=2.0)
+        raise PartHeld(
+            f"another process compacts or prunes {run.path} just now: try again in a moment", delay_s=2.0
+        )
     try:
         yield
     finally:

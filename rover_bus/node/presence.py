@@ -50,7 +50,7 @@ class Presence:
                 deadline_s = loop.time() + 2 * self._ttl_s
             if loop.time() >= deadline_s:
                 raise Refused(
-                    f"another daemon lives under the host name {self._host!r}: give this one its own with --host",
+                    f"another daemon runs under the host name {self._host!r}: give this one its own with --host",
                     "host_exists",
                 )
             await asyncio.sleep(self._ttl_s / 6)

@@ -65,7 +65,7 @@ class Link:
             self._socket.sendall(handshake.respond(secret, server_nonce, nonce))
             proof = self._exactly(handshake.PROOF_BYTES, descriptors)
             if not proof:
-                raise AccessDenied(f"{self.name} refused our secret: is this worker of the same stack?")
+                raise AccessDenied(f"{self.name} refused the secret: is this worker of the same stack?")
             handshake.check_server(secret, server_nonce, nonce, proof)
             return _share(descriptors)
         except OSError as error:

@@ -437,7 +437,7 @@ class ServerCore:
             prepared.append(Trainable(store, keys, places, gradients))
         body.end()
         if not all(all_finite(each.gradients) for each in prepared):
-            raise BadMessage("gradients that are not finite")
+            raise BadMessage("a push holds gradients that are not finite: the batch is refused")
         return [
             e if e.gradients.flags.writeable else e._replace(gradients=e.gradients.copy()) for e in prepared
         ]

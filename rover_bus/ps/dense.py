@@ -187,7 +187,7 @@ class DenseStore:
         every = [self._arrays[name].at(part) for name, part in zip(keys.names, parts, strict=True)]
         places = np.concatenate(every) if every else np.empty(0, np.int64)
         if np.any(places < 0):
-            raise BadMessage("lines of dense arrays that no slot here has")
+            raise BadMessage("keys name lines of dense arrays in slots that this server does not hold")
         return places
 
 

@@ -233,7 +233,7 @@ class Exchange:
             then, now = source.route.table, self.route.table
             if (then.history, then.generation) != (now.history, now.generation):
                 raise GenerationChanged(
-                    f"this batch was pulled in generation {then.generation}; it is {now.generation}"
+                    f"this batch was pulled in generation {then.generation}; the job is in {now.generation}: ask for a new lease"
                 )
 
     # --- the queue ---

@@ -93,7 +93,7 @@ class GrowingStore:
         if not len(missing):
             return places
         if not self._slots_here.owned[self.slots(keys)[missing]].all():
-            raise BadMessage(f"ids of {keys.names[0]!r} whose slots are not here")
+            raise BadMessage(f"ids of {keys.names[0]!r} lie in slots that this server does not hold")
         places = places.copy()
         places[missing] = self._index.find(self._tags_of(keys)[missing], keys.keys[missing])
         return places
@@ -292,7 +292,7 @@ class GrowingStore:
             return places
         slots = self.slots(keys)[missing]
         if not self._slots_here.held[slots].all():
-            raise BadMessage(f"ids of {keys.names[0]!r} whose slots are not here")
+            raise BadMessage(f"ids of {keys.names[0]!r} lie in slots that this server does not hold")
         self.rows.check_budget(len(missing))
         self.make_room(len(missing))
         look_for(SLACK_BYTES + self.scratch_bytes(len(places), len(missing)))

@@ -81,7 +81,9 @@ class HashedStore:
         slots += tables
         places: Int = self._served.take(slots)
         if np.any(keys.keys.view(np.uint64) >= rows) or np.any(places < 0):
-            raise BadMessage(f"rows of {keys.names[0]!r} that no table or no slot here has")
+            raise BadMessage(
+                f"rows of {keys.names[0]!r} lie in a table or in slots that this server does not hold"
+            )
         places += keys.keys >> SLOT_BITS
         return places
 
@@ -256,7 +258,9 @@ class HashedStore:
         rows, salts, tables = self._columns.spread(keys)
         places = self._held.ravel().take(hashed_slots(keys.keys, salts) + tables)
         if np.any(keys.keys.view(np.uint64) >= rows) or np.any(places < 0):
-            raise BadMessage(f"rows of {keys.names[0]!r} that no table or no slot here has")
+            raise BadMessage(
+                f"rows of {keys.names[0]!r} lie in a table or in slots that this server does not hold"
+            )
         found: Int = places + (keys.keys >> SLOT_BITS)
         return found
 

@@ -220,7 +220,7 @@ def _decode(decoder: msgspec.msgpack.Decoder[Any], header: Buffer) -> Any:
     try:
         return decoder.decode(header)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadMessage(f"a header that cannot be read: {error}") from None
+        raise BadMessage(f"the header of a message cannot be read: {error}") from None
 
 
 def section_of(keys: Keys) -> Section:

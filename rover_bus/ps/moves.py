@@ -151,7 +151,7 @@ class Moves:
             ask = transfer.conclusion()
             await self._ask(ask.server, ask.frame)
         except LinkLost as lost:
-            log.info("the source was not told of a hand-over", move=move, reason=str(lost))
+            log.info("the source did not receive the notice of a hand-over", move=move, reason=str(lost))
 
     def _note(self, away_s: float) -> None:
         self._core.count("hand_overs")

@@ -116,7 +116,7 @@ def read_parts(paths: Iterable[Path], only: str | None = None) -> dict[str, Expo
     paths = sorted(paths)
     headers = [read_header(path) for path in paths]
     if not headers:
-        raise InputError("no parts to put together")
+        raise InputError("no part of a model was given: name those of all servers")
     lives = {(h.history, h.generation, h.routing_epoch, h.servers) for h in headers}
     if len(lives) > 1 or len({h.index for h in headers}) != headers[0].servers:
         found = ", ".join(f"server {h.index} of {h.servers} (generation {h.generation})" for h in headers)

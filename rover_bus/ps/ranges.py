@@ -19,7 +19,7 @@ def mask_of(ranges: Iterable[tuple[int, int]]) -> npt.NDArray[np.bool_]:
     mask = np.zeros(SLOTS, bool)
     for first, end in ranges:
         if not 0 <= first < end <= SLOTS:
-            raise BadMessage(f"[{first}, {end}) are no slots")
+            raise BadMessage(f"[{first}, {end}) is no range of slots")
         mask[first:end] = True
     return mask
 

@@ -175,10 +175,10 @@ class Cluster:
                     self.host.kill(key)
             case "lose_memory":
                 part = f"ps-{int(blow.who * self.shared.plan.servers)}"
-                self.shared.say(f"what {part} had staged is gone")
+                self.shared.say(f"what {part} had staged is lost")
                 self.shared.memory.forget(part)
             case "lose_all_memory":
-                self.shared.say("SIGKILL to every process of the job, and all that was staged is gone")
+                self.shared.say("SIGKILL to every process of the job, and all that was staged is lost")
                 self.shared.memory.parts.clear()
                 for key in list(self.host.members):
                     self.host.kill(key)
@@ -196,7 +196,7 @@ class Cluster:
         self._wishes += 1
         if blow.act == "scale":
             servers = 1 + int(blow.who * 3)
-            self.shared.say(f"somebody wants {servers} servers")
+            self.shared.say(f"a person wants {servers} servers")
             return PlanProposed(
                 job=JOB,
                 plan=1000 + self._wishes,
@@ -207,7 +207,7 @@ class Cluster:
             )
         places = sorted(place for _, place in self._living("ps")) or ["ps-0"]
         source = places[int(blow.who * len(places))]
-        self.shared.say(f"somebody wants {blow.for_s:.0%} of the slots of {source} elsewhere")
+        self.shared.say(f"a person wants {blow.for_s:.0%} of the slots of {source} elsewhere")
         return SlotsMoveRequested(job=JOB, source=source, share=blow.for_s)
 
     def _ask(self, fact: JobFact) -> None:

@@ -220,7 +220,7 @@ async def _refresh(session: Session, after: RoutingTable, wait_s: float) -> Rout
     except TimeoutError:
         return after
     if newer is None:
-        raise ServersUnreachable("this life of the worker is over")
+        raise ServersUnreachable("this incarnation of the worker has ended")
     return newer
 
 

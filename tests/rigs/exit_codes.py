@@ -76,9 +76,9 @@ WITH_STACK = (
     Row(
         "up --detach", 3, "a stack runs in"
     ),  # once more: the first one left nothing behind that answers otherwise
-    Row("up --dir other --url {url}", 5, "refuses our secret: check"),
-    Row("up --dir other --url {url} --detach", 5, "refuses our secret: check"),
-    Row("jobs --url {url} --secret-file wrong", 5, "refuses our secret: check"),
+    Row("up --dir other --url {url}", 5, "refuses the secret: check"),
+    Row("up --dir other --url {url} --detach", 5, "refuses the secret: check"),
+    Row("jobs --url {url} --secret-file wrong", 5, "refuses the secret: check"),
     Row("up --dir another", 130, "members drain first", "Ctrl-C once it serves"),
     Row("up --dir yet-another", 0, "members drain first", "rover down once it serves"),
     Row("serve master --job broken", 8, "is no log batch of ours", "the job's log is damaged"),

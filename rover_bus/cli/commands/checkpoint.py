@@ -333,7 +333,7 @@ def _prune(run: Run, last: int, every: int) -> None:
     there = {(item.generation, item.cut) for item in kept} | {(item.generation, item.cut) for item in aside}
     _say_pruned("removed", [item for item in before if (item.generation, item.cut) not in there])
     gone = len(files - set(run.files.list("parts")))
-    click.echo(f"kept: {', '.join(str(item.cut) for item in kept)} ({gone} part files gone)")
+    click.echo(f"kept: {', '.join(str(item.cut) for item in kept)} ({gone} part files removed)")
 
 
 def _say_pruned(verb: str, manifests: list[Manifest]) -> None:

@@ -171,9 +171,7 @@ def _inputs(explained: Row) -> list[str]:
     lines.append(f"fit        {_fit(explained['fit'])}")
     lines += [f"           beware: {warning}" for warning in explained["fit"].get("warnings", ())]
     for row in explained["fit"].get("taken_back", ()):
-        lines.append(
-            f"           {row['workers']} workers were taken back at {row['reached']:,.0f} samples/s"
-        )
+        lines.append(f"           {row['workers']} workers were reverted at {row['reached']:,.0f} samples/s")
     if explained["front"]:
         front = [row | {"cost": f"{row['cost']:.2f}"} for row in explained["front"]]
         lines += ["front      (cost in cores and GiB, samples/s)", *_indented(front)]

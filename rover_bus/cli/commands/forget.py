@@ -51,7 +51,8 @@ async def _forget(bus: NatsBus, stack: Address, job: str, reason: str, checkpoin
             spec = other.spec
             if not other.ended_ms and spec and spec.start_from and spec.start_from.uid == view.uid:
                 raise Refused(
-                    f"job {other.job!r} starts from a checkpoint of {job!r}, and has not ended", "in_use"
+                    f"job {other.job!r} starts from a checkpoint of {job!r}: forget that one when the other has ended",
+                    "in_use",
                 )
         removed = f", {_remove_checkpoints(stack, view.spec, job, view.uid)} files of checkpoints"
     await forget_job(bus, job, view.uid, by=asker(), reason=reason)

@@ -36,7 +36,9 @@ def members(stack: Address, job: str, everyone: bool, output: str) -> None:
     try:
         leader, done, facts = visit(stack, lambda bus: _ask_the_bus(bus, job))
     except BusError as error:  # processes of this host are known without a broker
-        click.echo(f"rover: who leads, and who runs elsewhere, is not known now: {error}", err=True)
+        click.echo(
+            f"rover: the leading master and the members on other hosts are not known now: {error}", err=True
+        )
     rows = list_members(stack, job, leader, everyone=True, done=done)
     here = {f"{row['role']}-{row['index']}.{row['incarnation']}" for row in rows}
     rows = [row for row in rows if everyone or row["state"] != "ended"]

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("job", shell_complete=complete_jobs)
 @click.option("--from", "source", default="", metavar="ps-N", help="The server that gives slots away.")
-@click.option("--to", "target", default="", metavar="ps-N", help="Who gets them; without it: all the others.")
+@click.option(
+    "--to", "target", default="", metavar="ps-N", help="The server that takes them [all the others]."
+)
 @click.option(
     "--share", type=click.FloatRange(0, 1), default=1.0, help="How much of its slots.  [default: 1]"
 )
@@ -72,7 +74,7 @@ def scale(
 ) -> None:
     """Give a running job more or fewer workers or parameter servers; it trains meanwhile.
 
-    `rover plan try` changes workers on trial instead: the Brain takes back what does not pay.
+    `rover plan try` changes workers on trial instead: the Brain reverts what does not pay.
     """
     if workers is None and servers is None:
         raise click.UsageError("say how many: --workers N, --servers N, or both")

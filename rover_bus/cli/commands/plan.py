@@ -118,7 +118,7 @@ def mode(stack: Address, words: tuple[str, ...], cluster: bool, reason: str) -> 
 @click.option("--reason", default="", help="Why: it stands in the job's history.")
 @with_stack
 def try_plan(stack: Address, job: str, workers: int, reason: str) -> None:
-    """Give JOB another number of workers on trial: the Brain measures it, and takes it back when it does not pay."""
+    """Give JOB another number of workers on trial: the Brain measures it, and reverts it when it does not pay."""
     from rover_bus.cli.trials import try_size
 
     async def ask(bus: NatsBus) -> str:
@@ -132,7 +132,9 @@ def try_plan(stack: Address, job: str, workers: int, reason: str) -> None:
             return isinstance(fact, PlanApplied | PlanRefused) and fact.plan == asked.plan
 
         if not await arrived(bus, job, 1, wanted):
-            raise BusTimeout(f"no master answered within {ANSWER_S:g} s: `rover plan list {job}` tells")
+            raise BusTimeout(
+                f"no master answered within {ANSWER_S:g} s: `rover plan list {job}` shows what becomes of it"
+            )
         became = await _became(bus, job, asked.plan)
         if (await read_plans(bus, job)).find(asked.plan).state == "refused":
             raise Refused(became, "plan_refused")
@@ -153,7 +155,7 @@ async def answer(bus: NatsBus, job: str, number: int | None, reason: str, *, yes
         return isinstance(fact, PlanApplied | PlanRefused) and fact.plan == view.number
 
     if not await arrived(bus, job, sequence, wanted):
-        return f"said; no master answered within {ANSWER_S:g} s: `rover plan list {job}` tells"
+        return f"said; no master answered within {ANSWER_S:g} s: `rover plan list {job}` shows what becomes of it"
     return await _became(bus, job, view.number)
 
 

@@ -23,7 +23,7 @@ ANSWER_S = 5.0
 def quota() -> None:
     """See and set what the jobs of a tenant ([plan] tenant of a job file) may use together.
 
-    A plan that would pass a quota is withheld and names it. What is said here holds until somebody says otherwise.
+    A plan that would pass a quota is withheld and names it. A quota holds until it is set again or removed.
     """
 
 

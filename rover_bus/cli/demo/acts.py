@@ -133,7 +133,7 @@ class Acts:
         index, before, seen = member.index, self._usual(), len(self._observed)
         granted = len(self.progress.leases.get(index, ()))
         self.narrator.say(
-            f"SLOW {member} (pid {pid}): stopped for four fifths of the time (SIGSTOP), as if somebody had its core",
+            f"SLOW {member} (pid {pid}): stopped for four fifths of the time (SIGSTOP), as if another program had its core",
             "bold magenta",
         )
 

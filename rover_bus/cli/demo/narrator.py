@@ -57,7 +57,7 @@ WHY = {
     "worker": "its lease comes back, minus what it had committed; the others go on",
     "master": "workers train on what they hold; the standby takes over from the log",
     "server": "its next incarnation goes back to the newest cut; what was committed since is trained again",
-    "broker": "SIGKILL and restart; everybody reconnects, nobody repeats what was stored",
+    "broker": "SIGKILL and restart; every client reconnects, none repeats what was stored",
 }
 
 
@@ -157,5 +157,5 @@ class Narrator:
 
 def _verdict(fact: facts.PlanKept | facts.PlanRolledBack) -> str:
     if isinstance(fact, facts.PlanRolledBack):
-        return f"does not pay, plan {fact.by_plan} takes it back"
+        return f"does not pay, plan {fact.by_plan} reverts it"
     return "was to be measured, and is" if fact.constant == MEASURED else "is kept"

@@ -146,7 +146,7 @@ class ServerActs:
         )
         before = await self._measured(pace)
         self.narrator.say(
-            f"HOT {name} (pid {pid}): it runs {HOT_SHARE:.0%} of the time (SIGSTOP), as if somebody had its core. "
+            f"HOT {name} (pid {pid}): it runs {HOT_SHARE:.0%} of the time (SIGSTOP), as if another program had its core. "
             "Every batch needs every server",
             "bold magenta",
         )
@@ -212,8 +212,8 @@ class ServerActs:
             if status.state == "running" and status.pid
         )
         self.narrator.say(
-            f"LOST host {host} with {', '.join(there)} and all its memory: SIGKILL, files removed, nobody comes back. "
-            "Three silent heartbeats tell the master",
+            f"LOST host {host} with {', '.join(there)} and all its memory: SIGKILL, files removed, none of it comes back. "
+            "The master learns it from three missing heartbeats",
             "bold magenta",
         )
         self.hosts_lost += 1

@@ -24,8 +24,8 @@ def headline(plan: facts.PlanProposed) -> str:
     """Return a plan in one line: what it changes, for what, and what is expected."""
     kinds = {
         "probe": "a probe",
-        "rollback": "taken back",
-        "asked": f"asked by {plan.by or 'somebody'}",
+        "rollback": "a revert",
+        "asked": f"asked by {plan.by or 'a person'}",
         "start": "the start",
     }
     kind = kinds.get(plan.step, plan.constant.replace("_", " "))

@@ -107,7 +107,7 @@ def _no_master(view: JobRow, state: State, present: Present) -> str:
     where = (
         f"its masters' host {gone[0]} is" if len(gone) == 1 else f"its masters' hosts {', '.join(gone)} are"
     )
-    return f"no master leads: {where} not heard: {UP_AGAIN}"
+    return f"no master leads: {where} silent: {UP_AGAIN}"
 
 
 def _unfit_hosts(state: State) -> str:
@@ -140,4 +140,4 @@ def _missing_members(state: State, hosts: Collection[str]) -> str:
     if not gone:
         return ""
     members = ", ".join(str(each.member) for each in waiting if each.host in gone)
-    return f"{members} cannot start: host {', '.join(gone)} is not heard: {UP_AGAIN}"
+    return f"{members} cannot start: host {', '.join(gone)} is silent: {UP_AGAIN}"

@@ -64,17 +64,17 @@ def _narrate_members(fact: facts.AboutMembers) -> str:
     """Members, the hosts that they run on, and their processes."""
     match fact:
         case facts.MembersDesired(members=members):
-            return f"wanted: {_names(each.member for each in members)}"
+            return f"members desired: {_names(each.member for each in members)}"
         case facts.MemberAdmitted(member=member, host=host, pid=pid):
             return f"{member} joined{f' on {host}' if host else ''}{f' (pid {pid})' if pid else ''}"
         case facts.MemberLost(member=member, reason=reason, leases_returned=leases):
             returned = f"; {_count(leases, 'lease')} returned" if leases else ""
             return f"{member} lost: {_spoken(reason)}{returned}"
         case facts.MembersDisplaced(host=host, reason=reason, members=members):
-            return f"host {host} is gone ({_spoken(reason)}): {_names(members)} to be started elsewhere"
+            return f"host {host} is lost ({_spoken(reason)}): {_names(members)} to be started elsewhere"
         case facts.MembersUnheard(host=host, stand_in=seat):
             instead = f", and no other with a master: one is started on {seat.host}" if seat else ""
-            return f"host {host} is not heard any more{instead}"
+            return f"host {host} is silent{instead}"
         case facts.MemberLeft(member=member, reason=reason):
             return f"{member} left{_because(reason)}"
         case facts.WorkerFailed(member=member, exception=exception, message=message):
@@ -90,7 +90,9 @@ def _narrate_members(fact: facts.AboutMembers) -> str:
             how = exit.tell() or _spoken(exit.reason)
             return f"the {service} of host {host} ended after {ran_s:.1f} s and is started again: {how}"
         case facts.HostLeaving(host=host, within_s=within):
-            return f"host {host} will be gone soon: its workers leave, its servers after a last cut, within {within:g} s"
+            return (
+                f"host {host} ends soon: its workers leave, its servers after a last cut, within {within:g} s"
+            )
         case facts.HostTurnFailed(host=host, job=job, why=why):
             return f"host {host} cannot decide on {job}, its members there stay as they are: {why}"
         case facts.HostProgramRefused(host=host, path=path, problem=problem):
@@ -108,9 +110,9 @@ def _narrate_slots(fact: facts.AboutSlots) -> str:
             return f"routing ({generation}, {epoch}): {_names(Member('ps', each.index, each.incarnation) for each in servers)}"
         case facts.SlotsMoveRequested(source=source, target=target, host=host, by=by, hot=hot):
             what = f"off host {host}" if host else f"{'hot ones ' if hot else ''}from {source or 'anywhere'}"
-            return f"{by or 'somebody'} wants slots moved {what}{f' to {target}' if target else ''}"
+            return f"{by or 'a person'} wants slots moved {what}{f' to {target}' if target else ''}"
         case facts.MoveRefused(reason=reason):
-            return f"slots stay: {reason}"
+            return f"the move of slots is refused: {reason}"
         case facts.RolloutOpened(rollout=rollout, slots=slots, joins=joins, drops=drops):
             joining = f"; {_names(joins)} joins" if joins else ""
             leaving = f"; {_names(drops)} leaves" if drops else ""
@@ -138,7 +140,7 @@ def _narrate_data(fact: facts.AboutData) -> str:
         case facts.CommitRefused(member=member, reason=reason):
             return f"a commit of {member} refused: {_spoken(reason)}"
         case facts.BatchDeadLettered(epoch=epoch, batch=batch, samples=samples, reason=reason):
-            return f"batch {batch} of epoch {epoch} given up ({samples} samples): {reason}"
+            return f"batch {batch} of epoch {epoch} dead-lettered ({samples} samples): {reason}"
         case facts.RowsSkipped(file=file, rows=rows):
             return (
                 f"{_count(len(rows), 'row')} of {file} unusable, first line {rows[0].line}: {rows[0].reason}"
@@ -153,7 +155,7 @@ def narrate_checkpoint(fact: cuts.AboutCheckpoints) -> str:
     """Return what happened to a cut in one line."""
     match fact:
         case cuts.CheckpointSearchOrdered(host=host, reason=reason):
-            return f"{host} is to say which checkpoint lies on storage: {reason}"
+            return f"{host} is asked which checkpoint lies on storage: {reason}"
         case cuts.CheckpointNoneUsable(choice=choice, problems=problems):
             then = {"ask": "a person decides", "fail": "the job fails", "restart": "it begins from nothing"}[
                 choice
@@ -285,7 +287,7 @@ def _count(number: int, noun: str) -> str:
 
 
 def _names(members: Iterable[Member]) -> str:
-    return ", ".join(map(str, members)) or "nobody"
+    return ", ".join(map(str, members)) or "none"
 
 
 def _figure(value: object) -> str:

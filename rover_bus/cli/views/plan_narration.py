@@ -20,7 +20,7 @@ def _narrate_way(fact: AboutLifeOfPlan) -> str:
     """What becomes of a plan."""
     match fact:
         case facts.PlanProposed(plan=plan, reason=reason, by=by):
-            return f"{by or 'somebody'} proposes plan {plan}: {reason}"
+            return f"{by or 'a person'} proposes plan {plan}: {reason}"
         case facts.PlanApplied(plan=plan, workers=workers, servers=servers):
             held = f"{_workers(workers)}, {servers} server{'' if servers == 1 else 's'}"
             return f"plan {plan} is carried out: {held}"
@@ -29,11 +29,11 @@ def _narrate_way(fact: AboutLifeOfPlan) -> str:
         case facts.PlanChecked(plan=plan, outcome=outcome):
             return {
                 "passed": f"plan {plan} passes the checks",
-                "waits": f"plan {plan} waits for a person: rover plan approve | reject",
+                "waits": f"plan {plan} waits for a person: `rover plan approve` or `reject`",
                 "observed": f"plan {plan} is only observed",
             }[outcome]
         case facts.PlanWithheld(constant=constant, reason=reason):
-            return f"left as it is ({constant}){f': {reason}' if reason else ''}"
+            return f"the Brain leaves the job as it is ({constant}){f': {reason}' if reason else ''}"
         case facts.PlanSettled(plan=plan):
             return f"plan {plan} is live"
         case facts.PlanMeasured(plan=plan):
@@ -49,19 +49,19 @@ def _narrate_requests(fact: AboutWords | facts.AboutCluster) -> str:
     """What people say, and what follows at once."""
     match fact:
         case facts.PlanApproved(plan=plan, by=by):
-            return f"{by or 'somebody'} approves plan {plan}"
+            return f"{by or 'a person'} approves plan {plan}"
         case facts.PlanRejected(plan=plan, by=by, reason=reason):
-            return f"{by or 'somebody'} rejects plan {plan}{f': {reason}' if reason else ''}"
+            return f"{by or 'a person'} rejects plan {plan}{f': {reason}' if reason else ''}"
         case facts.PlanModeSet(mode=mode, by=by):
-            return f"{by or 'somebody'} sets the mode of plans to {mode}"
+            return f"{by or 'a person'} sets the mode of plans to {mode}"
         case facts.ClusterModeSet(mode=mode, by=by, reason=reason):
-            return f"{by or 'somebody'} sets the mode of all jobs' plans to {mode}{f': {reason}' if reason else ''}"
+            return f"{by or 'a person'} sets the mode of all jobs' plans to {mode}{f': {reason}' if reason else ''}"
         case facts.QuotaSet():
             return _narrate_quota(fact)
         case facts.JobPauseRequested(by=by, reason=reason):
-            return f"{by or 'somebody'} asks for a pause{f': {reason}' if reason else ''}"
+            return f"{by or 'a person'} asks for a pause{f': {reason}' if reason else ''}"
         case facts.JobResumeRequested(by=by):
-            return f"{by or 'somebody'} lets the job go on"
+            return f"{by or 'a person'} resumes the job"
         case facts.JobPaused(by=by, workers=workers, reason=reason):
             return f"paused{f' by {by}' if by else ''}: {_workers(workers)} to leave{f' ({reason})' if reason else ''}"
         case facts.JobResumed(workers=workers):
@@ -94,7 +94,7 @@ def _figures(fact: facts.PlanMeasured | facts.PlanKept | facts.PlanRolledBack) -
 
 def _narrate_incident(fact: facts.IncidentOpened | facts.IncidentClosed) -> str:
     if isinstance(fact, facts.IncidentClosed):
-        return f"incident {fact.incident} is over: {fact.member}"
+        return f"incident {fact.incident} has ended: {fact.member}"
     left = f"in {fact.seconds_left:.0f} s" if fact.seconds_left >= 0 else "some day"
     return f"{fact.member} would meet its memory limit {left}: {fact.constant} (incident {fact.incident})"
 
@@ -105,7 +105,7 @@ def _until(seconds: float) -> str:
 
 def _narrate_quota(fact: facts.QuotaSet) -> str:
     reason = f": {fact.reason}" if fact.reason else ""
-    return f"{fact.by or 'somebody'} lets the jobs of tenant {fact.tenant} use {quota_text(fact)}{reason}"
+    return f"{fact.by or 'a person'} lets the jobs of tenant {fact.tenant} use {quota_text(fact)}{reason}"
 
 
 def quota_text(fact: facts.QuotaSet) -> str:

@@ -49,7 +49,9 @@ def part_files(job: str, summary: Mapping[str, Any]) -> list[Path]:
         )
     absent = [path for path in paths if not path.is_file()]
     if absent:
-        raise InputError(f"{absent[0]} is not here: it was removed, or lies on another host")
+        raise InputError(
+            f"{absent[0]} is not here: it was removed, or lies on another host (`rover members JOB --all` says which)"
+        )
     return paths
 
 

@@ -96,7 +96,9 @@ class ClickLog:
         Raises IndexError outside the grid, InputError when the data set is not this file's.
         """
         if dataset.records != self.records:
-            raise InputError(f"{self.path} has {self.records} rows, but {dataset.records} are registered")
+            raise InputError(
+                f"{self.path} has {self.records} rows, but {dataset.records} are registered: was it changed since?"
+            )
         if not 0 <= number < dataset.batches:
             raise IndexError(f"batch {number} is outside this grid of {dataset.batches} batches")
         first = number * dataset.batch_size

@@ -136,7 +136,7 @@ class PartitionLog:
         Raises NotYetReadable when they are not all here yet, InputError when they never will be.
         """
         if not 0 <= first_offset < end_offset:
-            raise InputError(f"rows {first_offset} to {end_offset} of {partition!r} are none")
+            raise InputError(f"partition {partition!r} has no rows {first_offset} to {end_offset}")
         window = self._windows.pop(partition, None)
         if window is None or not window.first <= first_offset < end_offset <= window.end:
             window = self._load(self._files[partition], first_offset, end_offset)

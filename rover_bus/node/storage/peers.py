@@ -193,7 +193,7 @@ class PeerSource:
         try:
             proof = _exactly(self._socket, handshake.PROOF_BYTES)
         except StorageFailed:
-            raise AccessDenied("a daemon refused our secret: is it of the same stack?") from None
+            raise AccessDenied("a daemon refused the secret: is it of the same stack?") from None
         handshake.check_server(secret, server, nonce, proof)
 
     def ask(self, since: Since) -> Offer:
@@ -253,7 +253,7 @@ def _read_struct(connection: socket.socket, most_bytes: int, kind: type[T]) -> T
     (length,) = LENGTH.unpack(_exactly(connection, LENGTH.size))
     if length > most_bytes:
         raise BadMessage(
-            f"a message of {length} bytes where {most_bytes} are the most: this is no daemon of ours"
+            f"a message of {length} bytes where {most_bytes} are the most: the other side is no daemon of this release"
         )
     try:
         return msgspec.msgpack.decode(_exactly(connection, length), type=kind)

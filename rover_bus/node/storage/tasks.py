@@ -324,7 +324,7 @@ class Tasks:
             path.mkdir(parents=True, exist_ok=True, mode=0o700)
             self.devices[path] = path.stat().st_dev
         elif not path.is_dir() or path.stat().st_dev != self.devices[path]:
-            raise StorageFailed(f"{path} is gone: is it still mounted?", delay_s=10.0)
+            raise StorageFailed(f"{path} is not there any more: is it still mounted?", delay_s=10.0)
 
 
 def _stop(called_off: threading.Event) -> Callable[[], None]:

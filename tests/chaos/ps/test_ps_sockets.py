@@ -136,7 +136,7 @@ def test_a_batch_larger_than_every_buffer_arrives(kind, tmp_path):
 def test_another_secret_is_refused_on_both_sides():
     with serving() as cluster:
         stranger = RemoteParameters(cluster.routing, b"of another stack")
-        with pytest.raises(AccessDenied, match="refused our secret"):
+        with pytest.raises(AccessDenied, match="refused the secret"):
             stranger.declare(*TABLES)
         with pytest.raises(AccessDenied, match="another secret"):
             handshake.check_server(SECRET, b"n" * 32, b"m" * 32, b"x" * 32)

@@ -127,7 +127,7 @@ def test_prune_keeps_the_newest_and_every_kth_and_a_dry_run_removes_nothing(rove
     assert (code, said.splitlines()) == (0, ["would remove cut 1 of generation 0", "kept: 3, 2"])
     assert sorted(storage.rglob("*.part")) == before
     code, said, _ = rover_checkpoint("prune", "ads", "--last", "1")
-    assert said.splitlines()[-1] == "kept: 3 (4 part files gone)"
+    assert said.splitlines()[-1] == "kept: 3 (4 part files removed)"
     assert rover_checkpoint("verify", "ads")[1].split()[-1] == "whole"
 
 
@@ -143,7 +143,7 @@ def test_what_is_damaged_is_set_aside_listed_and_freed_on_request_only(rover_che
     for path in storage.glob("ads.u1/manifests/*2.*"):
         path.write_bytes(b"")
     code, said, complaint = rover_checkpoint("prune", "ads", "--last", "1")
-    assert (code, said.splitlines()) == (0, ["kept: 1 (4 part files gone)"])
+    assert (code, said.splitlines()) == (0, ["kept: 1 (4 part files removed)"])
     assert "cut 3 is damaged" in complaint
     assert "cut 2 is damaged" in complaint
     rows = json.loads(rover_checkpoint("list", "ads", "-o", "json")[1])

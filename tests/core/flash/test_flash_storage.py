@@ -232,7 +232,7 @@ def test_another_model_another_job_and_several_histories_are_told_apart(rng, tmp
     with pytest.raises(NoCheckpoint):
         restore(files, model="a", not_after=(0, 0))
     publish(files, msgspec.structs.replace(manifest, history=2))
-    with pytest.raises(BrokenCheckpoint, match="several histories"):
+    with pytest.raises(BrokenCheckpoint, match="several timelines"):
         restore(files, model="a")
     assert_restores(files, 1, state, model="a", history=2)
 

@@ -55,7 +55,7 @@ def test_a_verdict_sets_the_measurement_beside_the_prediction() -> None:
     back = facts.PlanRolledBack(constant="gain_too_small", by_plan=3, **figures)  # type: ignore[arg-type]
     assert told(kept, back) == [
         "plan 2 is kept: 1,000 -> 3,800 samples/s measured, 4,000 predicted (-5 %)",
-        "plan 2 does not pay, plan 3 takes it back: 1,000 -> 3,800 samples/s measured, 4,000 predicted (-5 %)",
+        "plan 2 does not pay, plan 3 reverts it: 1,000 -> 3,800 samples/s measured, 4,000 predicted (-5 %)",
     ]
 
 

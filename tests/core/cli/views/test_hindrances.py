@@ -59,7 +59,7 @@ def test_a_job_without_a_plan_says_why_there_is_none(
         ({"g"}, "no master leads yet"),
         (
             {"f"},
-            "no master leads: its masters' hosts g, h are not heard: `rover up` there",
+            "no master leads: its masters' hosts g, h are silent: `rover up` there",
         ),
     ],
 )
@@ -73,7 +73,7 @@ def test_members_that_cannot_come_are_named_with_their_host() -> None:
     present = Present(hosts={"h"}, leaders={"j": "m"}, brain=True)
     state = planned(("ps-0", "g"), ("worker-0", "h"), ("worker-1", "g"), joined=("worker-1",))
     said = hindrance(view(PLAN), state, present)
-    assert said == "ps-0.1 cannot start: host g is not heard: `rover up` there"
+    assert said == "ps-0.1 cannot start: host g is silent: `rover up` there"
 
 
 def test_a_job_that_waits_for_a_person_says_for_whose_word() -> None:

@@ -162,7 +162,7 @@ def test_an_owner_that_dies_while_it_sends_leaves_the_cut_before(pair):
 
 def test_whoever_does_not_know_the_secret_gets_nothing(pair):
     pair.stage(1)
-    with pytest.raises(AccessDenied, match="refused our secret"):
+    with pytest.raises(AccessDenied, match="refused the secret"):
         pair.copy(1, secret=b"x" * 32)
     with socket.create_connection(("127.0.0.1", int(pair.server.address.rpartition(":")[2]))) as stranger:
         stranger.sendall(b"GET / HTTP/1.1\r\n" * 10)
