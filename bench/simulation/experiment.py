@@ -17,6 +17,7 @@ import numpy as np
 from bench.simulation.cluster import Cluster
 from bench.simulation.generator import Arrivals, Workload, generate
 from bench.simulation.policies.elastic import ElasticScheduler, PublicRules
+from bench.simulation.policies.equipped import Equipped
 from bench.simulation.policies.live import LiveBrain
 from bench.simulation.policies.on_the_bus import OnTheBus
 from bench.simulation.policies.optimus import Optimus
@@ -43,11 +44,19 @@ POLICIES: dict[str, Factory] = {
     "static user": StaticUser,
     "no intervention": NoIntervention,
     "well-tuned static": TunedStatic,
+    "well-tuned static at 0.8": partial(TunedStatic, within=0.8),
+    "well-tuned static at 0.7": partial(TunedStatic, within=0.7),
     "Optimus, user containers": Optimus,
     "Optimus, tuned containers": partial(Optimus, tuned=True),
-    "Optimus, user containers, our mechanisms": partial(Optimus, elastic=True),
-    "Optimus, tuned containers, our mechanisms": partial(Optimus, tuned=True, elastic=True),
     "elastic scheduler": ElasticScheduler,
+    "well-tuned static, our mechanisms": partial(Equipped, rival=TunedStatic),
+    "well-tuned static at 0.8, our mechanisms": partial(Equipped, rival=partial(TunedStatic, within=0.8)),
+    "well-tuned static at 0.7, our mechanisms": partial(Equipped, rival=partial(TunedStatic, within=0.7)),
+    "Optimus, user containers, our mechanisms": partial(Equipped, rival=partial(Optimus, elastic=True)),
+    "Optimus, tuned containers, our mechanisms": partial(
+        Equipped, rival=partial(Optimus, tuned=True, elastic=True)
+    ),
+    "elastic scheduler, our mechanisms": partial(Equipped, rival=partial(ElasticScheduler, elastic=True)),
     "public Brain's rules": PublicRules,
     "{1}": _stages(1),
     "{2}": _stages(2),

@@ -4,7 +4,7 @@
 and grow when there
 is room. `PublicRules` follows the public code's thresholds [recalled]: workers until the busiest server is at 80 %, more cores
 for a server above it.
-Both pay a restart a change, like all that is not ours.
+Both pay a restart a change, like all that is not ours; `equipped` gives the first our mechanisms.
 """
 
 from __future__ import annotations
@@ -14,18 +14,22 @@ from collections.abc import Sequence
 from bench.simulation.policies.static import NoIntervention
 from bench.simulation.port import ClusterView, JobView, Mechanisms, Remedy, Setting, Size, Window
 
-_WORTH = 1.5
+_WORTH, _WORTH_ELASTIC = 1.5, 1.1
 _BUSY = 0.8
 
 
 class ElasticScheduler(NoIntervention):
-    """Fair share in whole workers, between one and the job's maximum; a change must be worth a restart (half as many again)."""
+    """Fair share in whole workers, between one and the job's maximum; a change must be worth a restart (half as many again).
+
+    `elastic`: a change is cheap, and a tenth is worth it.
+    """
 
     name = "elastic scheduler"
     round_s = 600.0
 
-    def __init__(self, setting: Setting) -> None:
+    def __init__(self, setting: Setting, elastic: bool = False) -> None:
         super().__init__(setting)
+        self.worth = _WORTH_ELASTIC if elastic else _WORTH
         self.mechanisms = Mechanisms(restart_s=setting.restart_s)
 
     def plan(self, cluster: ClusterView, now_s: float, regular: bool) -> list[tuple[str, Size]]:
@@ -59,7 +63,7 @@ class ElasticScheduler(NoIntervention):
         if job.held is None:
             return True
         ratio = size.workers / job.held.workers
-        return ratio >= _WORTH or ratio <= 1 / _WORTH
+        return ratio >= self.worth or ratio <= 1 / self.worth
 
 
 class PublicRules(NoIntervention):

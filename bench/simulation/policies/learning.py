@@ -16,6 +16,7 @@ from bench.simulation.port import Case, Size, Window
 from rover_bus.brain.decisions.hot_servers import ServerLoad
 from rover_bus.brain.decisions.lifecycle import ChangeHistory
 from rover_bus.brain.decisions.scaling import PlanFront, Predictor
+from rover_bus.brain.decisions.scoring import Hazard
 from rover_bus.brain.decisions.stragglers import WorkerPace, tells_of_size
 from rover_bus.brain.models.core_use import fit_core_bound, measure_core_use
 from rover_bus.brain.models.forms import ASYNCHRONOUS, SYNCHRONOUS
@@ -32,9 +33,31 @@ class Sample(NamedTuple):
     server_cores: float
 
 
+# What production published for whole jobs (`algorithms.md §6`), of a mean life of 4,800 s; no simulated cluster has this hazard.
+_PUBLISHED_PER_S, _RECOVERY_S = 0.00264 / 4800.0, 120.0
 _SLOTS = 8
 _MEMORY_POINTS = 40
 _WINDOWS = 10
+
+
+@dataclass
+class LossCount:
+    """How often members of this cluster are lost: the published figure, with the weight of one loss, and what was counted since."""
+
+    lost: int = 0
+    member_s: float = 0.0
+    looked_s: float = 0.0
+
+    def watch(self, members: int, now_s: float) -> None:
+        """So many members have run since the last look."""
+        self.member_s += members * max(now_s - self.looked_s, 0.0)
+        self.looked_s = now_s
+
+    @property
+    def hazard(self) -> Hazard:
+        """What is believed now: the mean of a gamma distribution."""
+        rate = (1.0 + self.lost) / (1.0 / _PUBLISHED_PER_S + self.member_s)
+        return Hazard(failures_per_member_s=rate, recovery_s=_RECOVERY_S)
 
 
 @dataclass

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from bench.simulation.nodes import allocation_of, size_of
-from bench.simulation.policies.learning import Memory, Sample, server_loads, slot_owners
+from bench.simulation.policies.learning import LossCount, Memory, Sample, server_loads, slot_owners
 from bench.simulation.port import ClusterView, JobView, Mechanisms, Remedy, Setting, Size, Window
 from rover_bus.brain import rules
 from rover_bus.brain.decisions.failures import Losses, decide_failures
@@ -63,7 +63,8 @@ class Staged:
     round_s = 60.0
 
     def __init__(self, setting: Setting, stages: frozenset[int], weights: Rules = RULES) -> None:
-        self.setting, self.stages, self.rules = setting, stages, weights
+        self.setting, self.stages, self.weights = setting, stages, weights
+        self.losses = LossCount()
         self.name = "{" + "+".join(str(stage) for stage in sorted(stages)) + "}"
         self.mechanisms = Mechanisms(
             elastic=bool(stages & {2, 3}), failures_restart=3 not in stages, restart_s=setting.restart_s
@@ -78,6 +79,12 @@ class Staged:
         self.now = 0.0
         self.largest_gib = 0.0
         self.select = choose_greedily
+
+    @property
+    def rules(self) -> Rules:
+        """The weights, with the hazard as it was learned."""
+        policy = msgspec.structs.replace(self.weights.policy, hazard=self.losses.hazard)
+        return msgspec.structs.replace(self.weights, policy=policy)
 
     def _share(self, cluster: ClusterView) -> None:
         """What a job's family has shown so far: runs that ended, and those that run beside it."""
@@ -97,21 +104,15 @@ class Staged:
 
     def plan(self, cluster: ClusterView, now_s: float, regular: bool) -> list[tuple[str, Size]]:
         """One round: wishes of all jobs, shrinks first."""
+        if 3 in self.stages:
+            self.losses.watch(sum(job.effective.members for job in cluster.jobs if job.effective), now_s)
         self.now, self.largest_gib = now_s, cluster.largest_gib * _LARGEST_SHARE
         for job in cluster.jobs:
             if job.case.name not in self.memories:
                 self.memories[job.case.name] = Memory(job.case)
         if 1 in self.stages:
             self._share(cluster)
-        if 2 in self.stages:
-            wishes = self._round(cluster)
-        else:
-            free = cluster.free_cores
-            wishes = [
-                (job.case.name, size_of(start))
-                for job in cluster.jobs
-                if job.state == "waiting" and (start := self.first(job)).cores <= free
-            ]
+        wishes = self.choose(cluster, now_s, regular)
         if self.stages & {2, 3}:
             wishes = self.with_memory(cluster, wishes)
         held = {job.case.name: job.held for job in cluster.jobs}
@@ -121,6 +122,16 @@ class Staged:
             return wish[1].cores - (before.cores if before else 0.0)
 
         return sorted(wishes, key=growth)
+
+    def choose(self, cluster: ClusterView, now_s: float, regular: bool) -> list[tuple[str, Size]]:
+        """Sizes, with memory as it was: a round of all jobs, or a start for those who wait."""
+        if 2 in self.stages:
+            return self._round(cluster)
+        return [
+            (job.case.name, size_of(start))
+            for job in cluster.jobs
+            if job.state == "waiting" and (start := self.first(job)).cores <= cluster.free_cores
+        ]
 
     def _round(self, cluster: ClusterView) -> list[tuple[str, Size]]:
         contenders, wishes = list[Contender](), list[tuple[str, Size]]()
@@ -391,6 +402,7 @@ class Staged:
 
     def lost(self, job: JobView, workers: int, servers: int) -> Size | None:
         """One plan for all that was lost, prepared before where there is a model."""
+        self.losses.lost += workers + servers
         if 3 not in self.stages or job.held is None:
             return None
         held, memory = allocation_of(job.held), self.memories.get(job.case.name)
@@ -402,7 +414,7 @@ class Staged:
                 remaining_samples=job.remaining,
                 table_bytes=self._tables(job, held),
             )
-            prepared = member_loss_plans(view, memory.model, self.rules.prices)
+            prepared = member_loss_plans(view, memory.model, self.weights.prices)
         decision = decide_failures(held, Losses(workers=workers, servers=servers), prepared)
         return None if decision is None else size_of(decision.allocation)
 

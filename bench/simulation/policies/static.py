@@ -52,17 +52,17 @@ class StaticUser(NoIntervention):
 
 
 class TunedStatic(NoIntervention):
-    """The cheapest plan within 10 % of the best, known from the truth, with memory that suffices."""
+    """The cheapest plan that reaches a share of the best (`within`), known from the truth, with memory that suffices."""
 
-    name = "well-tuned static"
-
-    def __init__(self, setting: Setting) -> None:
+    def __init__(self, setting: Setting, within: float = 0.9) -> None:
         super().__init__(setting)
+        self.within = within
+        self.name = "well-tuned static" + (f" at {within:g}" if within != 0.9 else "")
         self.known: dict[str, Size] = {}
 
     def size(self, job: JobView) -> Size:
-        """The reference plan that also defines the load."""
+        """At 0.9 the reference plan that also defines the load."""
         name = job.case.name
         if name not in self.known:
-            self.known[name] = reference_plan(job.case, self.setting.menu)[0]
+            self.known[name] = reference_plan(job.case, self.setting.menu, self.within)[0]
         return self.known[name]
