@@ -54,6 +54,23 @@ class Decider(Protocol[State, Input, Effect]):
         """Decide one input. `now`: seconds of one monotonic clock."""
 
 
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """The input of a decider without a log: all that arrived is taken in, so decide. `leave_out`: jobs on which nothing is decided.
+
+    One fact may take back another of the same turn of the loop: what lies between them must begin nothing.
+    """
+
+    leave_out: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class WakeAt:
+    """The effect of a Turn: put in another one at this second."""
+
+    at_s: float
+
+
 class LogDecider(Decider[State, inputs.Input, Record], Protocol[State]):
     """A decider whose effects are records, and whose state its log rebuilds. `decide` has evolved the records that it returns."""
 

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from rover_bus.events import causes, facts
 from rover_bus.events.bus import Bus, ConnectionState, Message, Stored
 from rover_bus.events.codec import decode, encode
+from rover_bus.events.deciding import Decider, WakeAt
 from rover_bus.events.errors import BadMessage, RoverError
 from rover_bus.events.identity import Exit, Member, Process
 from rover_bus.events.logs import get_logger
@@ -23,10 +24,31 @@ from rover_bus.events.programs import ProgramReply, ProgramRequest
 from rover_bus.events.reading import read_fact
 from rover_bus.events.subjects import daemon as daemon_subject
 from rover_bus.events.subjects import host_profile, job_facts
-from rover_bus.node import decider, members
-from rover_bus.node.decider import Adjust, Effect, Erase, Forget, Start, Stop, TryProgram, WakeAt
+from rover_bus.node.decider import (
+    Adjust,
+    Effect,
+    Erase,
+    Forget,
+    Input,
+    MembersDecider,
+    Start,
+    Stop,
+    TryProgram,
+    overtaken,
+)
 from rover_bus.node.exits import STUCK_S
-from rover_bus.node.members import HostMembers, ObservedMember, ProgramTried
+from rover_bus.node.members import (
+    FollowedFact,
+    Happening,
+    HistoryLost,
+    HostMembers,
+    ObservedMember,
+    ProgramTried,
+    PublishedLost,
+    RecordsForgotten,
+    RunErased,
+    same_run,
+)
 from rover_bus.node.outbox import HostOutbox, Letter
 from rover_bus.node.port import (
     Adjusted,
@@ -44,7 +66,7 @@ from rover_bus.node.presence import Presence
 from rover_bus.node.programs import Trial
 from rover_bus.node.storage.persister import Persister, Places
 from rover_bus.node.storage.state import Cut
-from rover_bus.node.turns import Following, Turns, failing_jobs, insist
+from rover_bus.node.turns import FailingJobs, Following, Turns, decide_turn, insist
 
 FOLLOWED = (
     facts.JobSubmitted,
@@ -91,7 +113,8 @@ class Daemon:
         self._ends: dict[Key, Ended] = {}  # the last incarnation that ended of each member
         self._loop = asyncio.get_running_loop()
         self._platform = platform(self._observe)
-        self._state = HostMembers(host.name, self._platform.cpus, self._platform.roles)
+        here = HostMembers(host.name, self._platform.cpus, self._platform.roles)
+        self._decider: Decider[HostMembers, Input, Effect] = MembersDecider(here)
         self._persister = (
             Persister(bus, host.name, host.daemon, places, self._post_of_cut, self._register)
             if places
@@ -107,12 +130,12 @@ class Daemon:
         ] = {}  # desired, but ended: when that is published again
         self._registrations = 0
         self._trials_published = 0
-        self._failing: dict[str, str] = {}  # jobs that could not be decided on, and why
+        self._failing = FailingJobs(host.name, f"turn_failed.{host.daemon}", self._post)
         self.bad_messages = 0
 
     @property
     def state(self) -> HostMembers:
-        return self._state
+        return self._decider.state
 
     # -- its run -------------------------------------------------------------------------------------------------------
 
@@ -170,7 +193,7 @@ class Daemon:
         """Workers first: to commit what they hold they need servers and a master. Then a last cut becomes safe (S29)."""
         jobs = {each.job for each in self._members("ps") if each.running}
         waiting = self._persister.unsafe_jobs(jobs) if self._persister else {}
-        if self._state.observed:
+        if self.state.observed:
             leaving = facts.HostLeaving(host=self._host.name, within_s=self._host.notice_s, reason="stopped")
             self._post(leaving, f"leaving.{self._host.daemon}")
         await self._drain("worker")
@@ -179,7 +202,7 @@ class Daemon:
         await self._drain("ps", "master")
 
     def _members(self, *roles: str) -> list[ObservedMember]:
-        return [each for each in self._state.observed.values() if each.desired.member.role in roles]
+        return [each for each in self.state.observed.values() if each.desired.member.role in roles]
 
     async def _drain(self, *roles: str) -> None:
         draining = self._members(*roles)
@@ -203,7 +226,7 @@ class Daemon:
         end_s = self._loop.time() + patience_s
         while self._members(*roles):
             if self._loop.time() > end_s:
-                log.error("members could not be ended", members=sorted(self._state.observed))
+                log.error("members could not be ended", members=sorted(self.state.observed))
                 return
             await asyncio.sleep(DRAIN_LOOK_S)
 
@@ -226,23 +249,21 @@ class Daemon:
     def _on_fact(self, stored: Stored) -> None:
         fact = self._read(stored)
         if fact:
-            self._state = members.evolve(self._state, fact)
+            self._take(fact)
             if isinstance(fact, facts.MembersDesired) and self._following.caught_up:
                 self._repeat_ends(fact)
                 self._expect_anew(fact.job)
-            self._turns.soon()
 
     def _lose_history(self) -> None:
-        self._state = members.evolve(self._state, members.HistoryLost())
+        self._take(HistoryLost())
         self._overtaken.clear()
 
     def _lose_published(self) -> None:
         """A member that is desired although it has ended is published as ended once more: that fact may be lost."""
         self._overtaken.clear()
-        self._state = members.evolve(self._state, members.PublishedLost())
-        self._turns.soon()
+        self._take(PublishedLost())
 
-    def _read(self, stored: Stored) -> members.FollowedFact | None:
+    def _read(self, stored: Stored) -> FollowedFact | None:
         """Return the fact, None for one that cannot be read: that is counted and passed over."""
         try:
             fact = read_fact(stored)
@@ -257,32 +278,21 @@ class Daemon:
     # -- decide and act ------------------------------------------------------------------------------------------------
 
     def _decide(self) -> float | None:
-        try:
-            return self._carry_out(decider.decide(self._state, self._loop.time()))
-        except Exception:  # noqa: BLE001 - whose it is, is found now; raised again where no job alone is to blame
-            jobs = dict.fromkeys([*self._state.jobs, *(key[0] for key in self._state.observed)])
-            failing = failing_jobs(jobs, self._decide_without, self._report_failed)
-            return self._carry_out(self._decide_without(failing))
-
-    def _decide_without(self, jobs: Collection[str]) -> list[Effect]:
-        return decider.decide(self._state, self._loop.time(), jobs)
-
-    def _carry_out(self, effects: list[Effect]) -> float | None:
-        wakes = [each.at_s for each in effects if isinstance(each, WakeAt)]
-        for effect in effects:
-            self._act(effect)
+        jobs = [*self.state.jobs, *(key[0] for key in self.state.observed)]
+        wakes = list[float]()
+        for effect in decide_turn(self._decider, self._loop.time(), jobs, self._failing):
+            if isinstance(effect, WakeAt):
+                wakes.append(effect.at_s)
+            else:
+                self._act(effect)
         again_s = self._report_overtaken()
         return min(wakes if again_s is None else [*wakes, again_s], default=None)
 
-    def _report_failed(self, job: str, error: Exception) -> None:
-        """A job cannot be decided on: published once an error, tried again in every turn."""
-        if self._failing.get(job) != repr(error):
-            self._failing[job] = repr(error)
-            log.error("cannot decide on a job: it stays as it is", job=job, why=repr(error))
-            fact = facts.HostTurnFailed(host=self._host.name, job=job, why=repr(error)[:500])
-            self._post(fact, f"turn_failed.{self._host.daemon}.{job}.{len(self._failing)}", job)
+    def _take(self, happening: Happening) -> None:
+        self._decider.decide(happening, self._loop.time())
+        self._turns.soon()
 
-    def _act(self, effect: Effect) -> None:
+    def _act(self, effect: Start | Stop | Adjust | Forget | TryProgram | Erase) -> None:
         match effect:
             case Start(incarnation):
                 self._platform.start(StartOrder(incarnation))
@@ -294,14 +304,12 @@ class Daemon:
                 if not any(each[0] == job for each in self._unreported):
                     self._platform.forget(job)
                     self._ends = {key: ended for key, ended in self._ends.items() if key[0] != job}
-                    self._state = members.evolve(self._state, members.RecordsForgotten(job))
+                    self._take(RecordsForgotten(job))
             case TryProgram():
                 self._try_program(effect)
             case Erase(job, uid):
                 self._platform.erase(job, uid)
-                self._state = members.evolve(self._state, members.RunErased(job))
-            case WakeAt():
-                pass  # for the turns
+                self._take(RunErased(job))
 
     # -- programs ------------------------------------------------------------------------------------------------------
 
@@ -313,15 +321,14 @@ class Daemon:
         self._platform.try_program(wanted.program, answer, wanted.anew)
 
     def _take_trial(self, tried: ProgramTried) -> None:
-        before = self._state.jobs.get(tried.job)
-        self._state = members.evolve(self._state, tried)
+        before = self.state.jobs.get(tried.job)
+        self._take(tried)
         if before is not None and tried.reply is not None:
             self._report_program(tried.job, tried.uid, before.trial)
-        self._turns.soon()
 
     def _report_program(self, job: str, uid: str, before: Trial) -> None:
         """Publish that a program does not start here, and why; or that it would start again."""
-        known = self._state.jobs.get(job)
+        known = self.state.jobs.get(job)
         if known is None or known.trial.published == before.published or self._closing:
             return
         self._trials_published += 1
@@ -367,17 +374,16 @@ class Daemon:
     # -- what happened -------------------------------------------------------------------------------------------------
 
     def _observe(self, observation: Observation) -> None:
-        self._state = members.evolve(self._state, observation)
+        self._take(observation)
         match observation:
-            case Running(key, pid, adopted) if key in self._state.observed:
-                self._report_start(self._state.observed[key], pid, adopted)
+            case Running(key, pid, adopted) if key in self.state.observed:
+                self._report_start(self.state.observed[key], pid, adopted)
             case Ended():
                 self._ends[observation.job, observation.member.place] = observation
                 if not observation.reported:
                     self._report_end(observation)
             case Running() | Spawned() | Leaving() | Adjusted():
                 pass  # no other component needs to know
-        self._turns.soon()
 
     def _report_start(self, known: ObservedMember, pid: int, adopted: bool) -> None:
         job, member = known.job, known.desired.member
@@ -389,7 +395,7 @@ class Daemon:
         """A master that desires what has ended does not know its end: a power cut of the broker may have taken it (P21)."""
         for each in fact.members:
             ended = self._ends.get((fact.job, each.member.place))
-            if ended and ended.member == each.member and members.same_run(ended.uid, fact.uid):
+            if ended and ended.member == each.member and same_run(ended.uid, fact.uid):
                 self._report_end(ended)
 
     def _expect_anew(self, job: str) -> None:
@@ -401,7 +407,7 @@ class Daemon:
 
         Returns the monotonic second at which to look again.
         """
-        found = {(job, uid, each.member): last for job, uid, each, last in decider.overtaken(self._state)}
+        found = {(job, uid, each.member): last for job, uid, each, last in overtaken(self.state)}
         self._overtaken = {which: when_s for which, when_s in self._overtaken.items() if which in found}
         now_s, again_s = self._loop.time(), None
         for which, last in found.items():
@@ -444,7 +450,7 @@ class Daemon:
         if self._closing:
             return  # it would take back that this host leaves
         self._registrations += 1
-        running = [each for each in self._state.observed.values() if each.running]
+        running = [each for each in self.state.observed.values() if each.running]
         fact = facts.HostRegistered(
             host=self._host.name,
             capacity=self._platform.capacity,

@@ -13,10 +13,20 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+from rover_bus.events.deciding import Decision, Turn, WakeAt
 from rover_bus.events.identity import DesiredMember, Member, Resources
 from rover_bus.events.programs import ProgramRequest
 from rover_bus.node.affinity import assign_cpus
-from rover_bus.node.members import DesiredJob, HostMembers, ObservedMember, is_worker, same_run, without
+from rover_bus.node.members import (
+    DesiredJob,
+    Happening,
+    HostMembers,
+    ObservedMember,
+    evolve,
+    is_worker,
+    same_run,
+    without,
+)
 from rover_bus.node.port import Incarnation, Key
 
 MASTER_GRACE_S = 5.0
@@ -72,21 +82,32 @@ class TryProgram:
     for_start: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class WakeAt:
-    """Decide again at this monotonic second: a backoff ends then."""
-
-    at_s: float
-
-
+Input = Happening | Turn
 Effect = Start | Stop | Adjust | Forget | Erase | TryProgram | WakeAt
+
+
+class MembersDecider:
+    """The daemon's decider. Inputs are taken in as they come; a Turn decides on all of them."""
+
+    def __init__(self, state: HostMembers) -> None:
+        self._state = state
+
+    @property
+    def state(self) -> HostMembers:
+        return self._state
+
+    def decide(self, input: Input, now: float) -> Decision[Effect]:
+        if isinstance(input, Turn):
+            return Decision(decide(self._state, now, input.leave_out))
+        self._state = evolve(self._state, input)
+        return Decision(())
 
 
 # -- decide ------------------------------------------------------------------------------------------------------------
 
 
 def decide(state: HostMembers, now_s: float, leave_out: Collection[str] = ()) -> list[Effect]:
-    """Return what is to be done now. Asked after every input and at WakeAt; asked twice it answers the same.
+    """Return what is to be done now. Asked at every Turn; asked twice it answers the same.
 
     leave_out: jobs on which nothing is decided.
     """

@@ -110,7 +110,7 @@ class HostMembers:
     stale: int = 0
 
 
-# -- inputs ------------------------------------------------------------------------------------------------------------
+# -- what is taken in ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +150,7 @@ class RunErased:
 
 FollowedFact = JobSubmitted | PlanProposed | MembersDesired | MembersUnheard | JobEnded | JobForgotten
 Loss = HistoryLost | PublishedLost
-Input = FollowedFact | Observation | ProgramTried | Loss | RecordsForgotten | RunErased
+Happening = FollowedFact | Observation | ProgramTried | Loss | RecordsForgotten | RunErased
 
 
 # -- evolve ------------------------------------------------------------------------------------------------------------
@@ -164,7 +164,7 @@ def _without(mapping: Mapping[K, V], gone: Callable[[K], bool]) -> Mapping[K, V]
     return MappingProxyType({key: value for key, value in mapping.items() if not gone(key)})
 
 
-def evolve(state: HostMembers, input: Input) -> HostMembers:
+def evolve(state: HostMembers, input: Happening) -> HostMembers:
     """Return the state after a fact of the bus or an observation of this host. Stale and foreign facts change nothing else."""
     match input:
         case Spawned() | Running() | Leaving() | Adjusted():

@@ -7,17 +7,20 @@ asked for twice are the same mistake in either.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TypeVar
 
 from rover_bus.events import places
 from rover_bus.events.bus import Bus, ConnectionState, Stored, Subscription
 from rover_bus.events.consumed import Heard, newest_since
+from rover_bus.events.deciding import Decider, Turn
 from rover_bus.events.errors import BusError
+from rover_bus.events.facts import HostFact, HostTurnFailed
 from rover_bus.events.logs import get_logger
 from rover_bus.events.streams import FACTS
 
 AGAIN_S = 0.5
+E = TypeVar("E")
 T = TypeVar("T")
 log = get_logger("rover.node")
 
@@ -66,24 +69,24 @@ class Turns:
 
 
 class Following:
-    """The newest fact of each subject, then all that follow. `caught_up`: all that was stored when we began has been heard.
+    """The newest fact of each subject, then all that follow. `caught_up`: all that was stored when we began has been received.
 
-    `on_loss`: the broker has forgotten a tail of what it told us (P21). Seen at a new connection, when the newest that we heard is
+    `on_loss`: the broker has forgotten a tail of what it delivered (P21). Seen at a new connection, when the newest received is
     not there any more, or when numbers come again: before the first fact that bears one of them. Then the newest of each subject
-    that is left is heard once more: what was forgotten must not be obeyed any longer.
+    that is left is received once more: what was forgotten must not be obeyed any longer.
     """
 
     def __init__(
         self,
         bus: Bus,
         subjects: Sequence[str],
-        hear: Callable[[Stored], None],
+        receive: Callable[[Stored], None],
         on_loss: Callable[[], None],
         name: str,
     ) -> None:
-        """`name`: under which it says how far it is, so that nothing goes that it has not heard (events/places.py)."""
+        """`name`: under which it reports how far it is, so that nothing goes that it has not received (events/places.py)."""
         self._name = name
-        self._bus, self._subjects, self._hear, self._on_loss = bus, list(subjects), hear, on_loss
+        self._bus, self._subjects, self._receive, self._on_loss = bus, list(subjects), receive, on_loss
         self._newest = Heard()
         self._subscription: Subscription | None = None
         self._returned = asyncio.Event()
@@ -92,7 +95,7 @@ class Following:
         self.caught_up = False
 
     async def begin(self) -> None:
-        """Follow until everything stored has been heard; bus errors are waited out."""
+        """Follow until everything stored has been received; bus errors are waited out."""
         self._bus.on_connection(self._on_connection)
         reporting = places.report_for_ever(self._bus, places.of_all(self._name), self._place)
         self._works = [asyncio.create_task(work) for work in (self._look_back_for_ever(), reporting)]
@@ -102,7 +105,7 @@ class Following:
             await asyncio.sleep(0 if self.caught_up else AGAIN_S)
 
     async def stop(self) -> None:
-        """Hear nothing any more."""
+        """Receive nothing any more."""
         for work in self._works:
             work.cancel()
         await asyncio.gather(*self._works, return_exceptions=True)
@@ -130,14 +133,14 @@ class Following:
             self._lost = True
             self._returned.set()
         self._newest = Heard(stored.sequence, stored.subject, stored.time_ms)
-        self._hear(stored)
+        self._receive(stored)
 
     def _on_connection(self, state: ConnectionState) -> None:
         if state == "connected":
             self._returned.set()
 
     async def _look_back_for_ever(self) -> None:
-        """A tail goes as a whole: while the newest that we heard is there, so is everything before it."""
+        """A tail goes as a whole: while the newest that we received is there, so is everything before it."""
         while True:
             await self._returned.wait()
             self._returned.clear()
@@ -146,14 +149,14 @@ class Following:
                 await self._follow()
 
     async def _is_there(self) -> bool:
-        """Whether the newest fact that we heard is still there; says so when it is not."""
+        """Whether the newest fact that we received is still there; reports it when it is not."""
         while True:
-            heard = self._newest
-            if not heard.subject:
+            newest = self._newest
+            if not newest.subject:
                 return True
-            there, present = await insist(lambda heard=heard: newest_since(self._bus, heard))  # type: ignore[misc]
-            if self._newest != heard:
-                continue  # something newer was heard meanwhile
+            there, present = await insist(lambda newest=newest: newest_since(self._bus, newest))  # type: ignore[misc]
+            if self._newest != newest:
+                continue  # something newer was received meanwhile
             if not there:
                 self._lose(present)
             return there
@@ -163,23 +166,42 @@ class Following:
         self._on_loss()
 
 
-def failing_jobs(
-    jobs: Iterable[str],
-    decide_without: Callable[[Collection[str]], object],
-    report: Callable[[str, Exception], None],
-) -> list[str]:
-    """Return the jobs on which a decider raises, each reported; it is asked about each of them alone. Raises nothing.
+def decide_turn(
+    decider: Decider[object, Turn, E], now_s: float, jobs: Iterable[str], failing: FailingJobs
+) -> Sequence[E]:
+    """Return the effects of a Turn. Jobs on which the decider raises are reported and left out, each asked alone.
 
-    States are frozen: what raised has changed nothing, and such a job is decided on again in the next turn.
+    Raises what the decider raises where no job alone is to blame. States are frozen: what raised has changed nothing, and such a
+    job is decided on again in the next turn.
     """
-    names, failing = list(jobs), []
-    for job in names:
-        try:
-            decide_without([other for other in names if other != job])
-        except Exception as error:  # noqa: BLE001 - it is reported, and takes no other job with it
-            failing.append(job)
-            report(job, error)
-    return failing
+    try:
+        return decider.decide(Turn(), now_s).effects
+    except Exception:  # noqa: BLE001 - whose it is, is found now
+        names, left_out = list(dict.fromkeys(jobs)), list[str]()
+        for job in names:
+            try:
+                decider.decide(Turn(frozenset(names) - {job}), now_s)
+            except Exception as error:  # noqa: BLE001 - it is reported, and takes no other job with it
+                left_out.append(job)
+                failing.note(job, error)
+        return decider.decide(Turn(frozenset(left_out)), now_s).effects
+
+
+class FailingJobs:
+    """Jobs that a decider could not decide on: each is published once an error, and tried again in every turn."""
+
+    def __init__(self, host: str, what: str, post: Callable[[HostFact, str, str], None]) -> None:
+        """`what`: begins the message ids. `post`: fact, what makes its message id, job."""
+        self._host, self._what, self._post = host, what, post
+        self._known: dict[str, str] = {}
+
+    def note(self, job: str, error: Exception) -> None:
+        if self._known.get(job) == repr(error):
+            return
+        self._known[job] = repr(error)
+        log.error("cannot decide on a job: it stays as it is", job=job, why=repr(error))
+        fact = HostTurnFailed(host=self._host, job=job, why=repr(error)[:500])
+        self._post(fact, f"{self._what}.{job}.{len(self._known)}", job)
 
 
 async def insist(call: Callable[[], Awaitable[T]]) -> T:

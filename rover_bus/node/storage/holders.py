@@ -39,7 +39,7 @@ def choose_holders(part: str, owner: str, domains: Mapping[str, str], copies: in
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class ParityGroup:
     """`holders[i]` keeps parity block i of the parts, in this order. Fewer holders than asked for: there are no more hosts."""
 
     parts: tuple[str, ...]
@@ -51,7 +51,7 @@ class Group:
         return self.parts[0]
 
 
-def choose_groups(owners: Mapping[str, str], domains: Mapping[str, str], parities: int) -> list[Group]:
+def choose_groups(owners: Mapping[str, str], domains: Mapping[str, str], parities: int) -> list[ParityGroup]:
     """Divide the parts (part -> host) into groups as large as the domains allow: with d of them, up to d - parities parts each."""
     if not parities:
         return []
@@ -65,7 +65,8 @@ def choose_groups(owners: Mapping[str, str], domains: Mapping[str, str], paritie
             groups.append({})
         (fitting or groups[-1:])[0][part] = domain
     return [
-        Group(tuple(group), tuple(_holders(group, owners, known, set(domains), parities))) for group in groups
+        ParityGroup(tuple(group), tuple(_holders(group, owners, known, set(domains), parities)))
+        for group in groups
     ]
 
 

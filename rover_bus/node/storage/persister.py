@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,14 +20,13 @@ from rover_bus.events import checkpoint_facts as cuts
 from rover_bus.events.bus import Bus, Message, Stored, Subscription
 from rover_bus.events.checkpoints import PartReply, PartRequest
 from rover_bus.events.codec import decode, encode
+from rover_bus.events.deciding import Decider, WakeAt
 from rover_bus.events.errors import BadMessage, RoverError
 from rover_bus.events.facts import (
     HostFact,
     HostLeft,
     HostRegistered,
-    HostTurnFailed,
     JobEnded,
-    JobFact,
     JobSubmitted,
 )
 from rover_bus.events.logs import get_logger
@@ -36,32 +35,43 @@ from rover_bus.events.subjects import daemon as daemon_subject
 from rover_bus.events.subjects import host_facts, job_facts, name
 from rover_bus.flash.places import job_directory, parts_in
 from rover_bus.flash.sweep import sweep
-from rover_bus.node.storage import decider
-from rover_bus.node.storage.decider import CallOff, Do, GiveUp
-from rover_bus.node.storage.holders import Group
+from rover_bus.node.members import HistoryLost
+from rover_bus.node.storage.decider import (
+    Begin,
+    CallOff,
+    Effect,
+    GiveUp,
+    Input,
+    StorageDecider,
+    groups,
+    is_being_digested,
+    sources,
+)
+from rover_bus.node.storage.evolution import has_ended
+from rover_bus.node.storage.holders import ParityGroup
 from rover_bus.node.storage.state import (
     IN_MEMORY,
-    Asked,
     Begun,
     CalledOff,
     Cut,
     Done,
     Failed,
-    Found,
     GivenUp,
+    Happening,
     JobCheckpoints,
-    Observation,
+    PartAsked,
+    PartFound,
     Persisting,
-    Task,
+    StorageTask,
 )
 from rover_bus.node.storage.throttle import give_way
-from rover_bus.node.turns import Following, Turns, failing_jobs, insist
+from rover_bus.node.turns import FailingJobs, Following, Turns, decide_turn, insist
 
 if TYPE_CHECKING:
     from rover_bus.node.storage.peers import PartServer
     from rover_bus.node.storage.tasks import Tasks
 
-FOLLOWED: tuple[type[JobFact], ...] = (
+FOLLOWED = (
     JobSubmitted,
     JobEnded,
     cuts.CheckpointOpened,
@@ -76,7 +86,7 @@ FOLLOWED: tuple[type[JobFact], ...] = (
     cuts.CheckpointFailed,
 )
 CLOSING = (cuts.CheckpointReady, cuts.CheckpointSuperseded, cuts.CheckpointFailed)
-HOSTS: tuple[type[HostFact], ...] = (
+HOSTS = (
     HostRegistered,
     HostLeft,
     cuts.HostPartDigested,
@@ -97,7 +107,7 @@ class Places:
 
     shm: Path
     storage: Path
-    secret: bytes = b""  # of the stack; empty: nothing is lent to other hosts, nothing held for them
+    secret: bytes = b""  # of the stack; empty: nothing is served to other hosts, nothing held for them
     bind: str = "127.0.0.1"
 
 
@@ -111,19 +121,19 @@ class Persister:
         daemon: str,
         places: Places,
         post: Post,
-        on_lending: Callable[[], None] = lambda: None,
+        on_serving: Callable[[], None] = lambda: None,
     ) -> None:
-        """`on_lending`: called once `lends` is known, to say so to the others."""
-        self._bus, self._places, self._post, self._on_lending = bus, places, post, on_lending
+        """`on_serving`: called once `serves_at` is known, so that it is published."""
+        self._bus, self._places, self._post, self._on_serving = bus, places, post, on_serving
         self._host, self._daemon = host, daemon
-        self._state = Persisting(host)
+        self._decider: Decider[Persisting, Input, Effect] = StorageDecider(host)
         self._loop = asyncio.get_running_loop()
         self._lanes = {lane: _lane(lane) for lane in ("digest", "memory", "search", "storage")}
-        self._called_off: dict[Task, threading.Event] = {}
+        self._called_off: dict[StorageTask, threading.Event] = {}
         self._blocks = 0  # how often the storage was found blocked, or free again
         self._loaded: Tasks | None = None
-        self._failing: dict[str, str] = {}  # jobs that could not be decided on, and why
-        self._lender: PartServer | None = None
+        self._failing = FailingJobs(host, f"turn_failed.cuts.{daemon}", post)
+        self._server: PartServer | None = None
         self._fetches: dict[
             tuple[str, str, int, int], str
         ] = {}  # what a server waits for; why it did not come
@@ -137,23 +147,23 @@ class Persister:
     @property
     def serves_at(self) -> str:
         """Where other daemons get parts from us; empty as long as there is none."""
-        return self._lender.address if self._lender else ""
+        return self._server.address if self._server else ""
 
     @property
     def state(self) -> Persisting:
-        return self._state
+        return self._decider.state
 
     def unsafe_jobs(self, jobs: Iterable[str]) -> dict[str, Cut]:
         """Of these jobs those whose cuts become safe anywhere, each with its newest: one that opens from now on is newer."""
-        known = {job: self._state.jobs[job] for job in jobs if job in self._state.jobs}
+        known = {job: self.state.jobs[job] for job in jobs if job in self.state.jobs}
         return {job: about.opened for job, about in known.items() if about.can_be_safe}
 
     def is_safe(self, job: str, cut: Cut) -> bool:
         """Whether a newer cut of the job is ready, or redundant; a job that is over needs none."""
-        about = self._state.jobs.get(job)
+        about = self.state.jobs.get(job)
         return about is None or about.safe > cut
 
-    # -- its life ------------------------------------------------------------------------------------------------------
+    # -- its run -------------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Follow, decide, act, for ever."""
@@ -173,7 +183,7 @@ class Persister:
             await self._following.stop()
 
     async def _serve(self) -> Subscription:
-        """Answer servers of this host that restore from a part in somebody's memory."""
+        """Answer servers of this host that restore from a part in the memory of a host."""
         endpoints = {daemon_subject(self._host, "part"): self._on_wanted}
         return await insist(lambda: self._bus.serve("rover-daemon", endpoints, metadata={"host": self._host}))
 
@@ -183,8 +193,8 @@ class Persister:
         self._turns.end()
         for event in self._called_off.values():
             event.set()
-        if self._lender:
-            await asyncio.to_thread(self._lender.close)
+        if self._server:
+            await asyncio.to_thread(self._server.close)
         for lane in self._lanes.values():
             await asyncio.to_thread(lane.shutdown, cancel_futures=True)
         if self._loaded:
@@ -202,8 +212,8 @@ class Persister:
         return self._loaded
 
     def _look(self) -> None:
-        """Observe what lies in shared memory: a former life of the daemon may have known of it."""
-        for about in self._state.jobs.values():
+        """Observe what lies in shared memory: a former incarnation of the daemon may have known of it."""
+        for about in self.state.jobs.values():
             directory = job_directory(self._places.shm, about.uid) if about.uid else None
             if directory is None or not directory.is_dir():
                 continue
@@ -213,18 +223,18 @@ class Persister:
                 with suppress(RoverError, OSError):
                     for found in find_staged(directory, part)[:1]:
                         seal = found.seal
-                        self._observe(Found(about.uid, part, seal.cut, seal.generation))
+                        self._take(PartFound(about.uid, part, seal.cut, seal.generation))
 
     def _alive(self) -> list[str]:
-        return [about.uid for about in self._state.jobs.values() if about.uid]
+        return [about.uid for about in self.state.jobs.values() if about.uid]
 
     def _find_what_is_held(self) -> None:
-        """Look for what a former life held for other hosts, and lend it again: they may be gone, and need it now."""
+        """Look for what a former incarnation held for other hosts, and serve it again: they may be gone, and need it now."""
         held = [uid for uid in self._alive() if self._holds(uid)]
         for uid in held:
             self._tasks.parities.find(uid)
         if held:
-            self._loop.call_soon_threadsafe(self._begin_to_lend)
+            self._loop.call_soon_threadsafe(self._begin_to_serve)
 
     def _holds(self, uid: str) -> bool:
         return any(job_directory(self._places.shm, uid + suffix).is_dir() for suffix in (COPIES, PARITY))
@@ -249,17 +259,16 @@ class Persister:
             self.bad_messages += 1
             log.warning("a fact cannot be used", subject=stored.subject, why=str(error))
             return
-        if not isinstance(fact, (*FOLLOWED, *HOSTS)):
+        if not isinstance(fact, FOLLOWED) and not isinstance(fact, HOSTS):
             return
         if isinstance(fact, CLOSING) and self._loaded:
             self._loaded.unpin(fact.uid, cut=(fact.generation, fact.cut))
             if isinstance(fact, cuts.CheckpointFailed):
                 self._loaded.forget_chains(fact.uid)
-        self._state = decider.evolve(self._state, fact)
-        self._turns.soon()
+        self._take(fact)
 
     def _lose_history(self) -> None:
-        self._state = decider.lose_history(self._state)
+        self._take(HistoryLost())
 
     def _on_wanted(self, message: Message) -> None:
         if message.respond is None:
@@ -275,15 +284,15 @@ class Persister:
 
     def _find(self, wanted: PartRequest) -> PartReply:
         """Say where the part is in this host's memory, or begin to fetch it. What has no digests yet is no source (P12)."""
-        if decider.is_over(self._state, wanted.job, wanted.uid):
+        if has_ended(self.state, wanted.job, wanted.uid):
             return PartReply(state="absent", problem="the job has ended: its memory is free again")
         which = wanted.uid, wanted.part, wanted.generation, wanted.cut
         own, copies = (job_directory(self._places.shm, wanted.uid + suffix) for suffix in ("", COPIES))
         if not wanted.elsewhere:
             if _has_digests(own, wanted):
                 return PartReply(state="here", directory=str(own), source="memory")
-            task = Task(wanted.job, wanted.uid, "digest", wanted.cut, wanted.generation, wanted.part)
-            if decider.is_being_digested(self._state, task):
+            task = StorageTask(wanted.job, wanted.uid, "digest", wanted.cut, wanted.generation, wanted.part)
+            if is_being_digested(self.state, task):
                 return PartReply(state="coming")
         if _has_digests(copies, wanted):
             rebuilt = self._loaded is not None and which in self._loaded.rebuilt
@@ -294,137 +303,123 @@ class Persister:
             return PartReply(state="absent", problem=self._fetches.pop(which))
         if which not in self._fetches:
             self._fetches[which] = ""
-            self._observe(Asked(wanted.job, wanted.uid, wanted.part, wanted.cut, wanted.generation))
+            self._take(PartAsked(wanted.job, wanted.uid, wanted.part, wanted.cut, wanted.generation))
         return PartReply(state="coming")
 
-    def _observe(self, observation: Observation) -> None:
-        self._state = decider.evolve(self._state, observation)
+    def _take(self, happening: Happening) -> None:
+        self._decider.decide(happening, self._loop.time())
         self._turns.soon()
 
     def _decide(self) -> float | None:
-        try:
-            return self._decide_without([])
-        except Exception:  # noqa: BLE001 - whose it is, is found now; raised again where no job alone is to blame
-            jobs = self._state.jobs
-            failing = failing_jobs(jobs, self._ask_without, self._say_turn_failed)
-            return self._decide_without(failing)
-
-    def _ask_without(self, jobs: Collection[str]) -> object:
-        state = decider.without(self._state, jobs)
-        return decider.decide(state, self._loop.time()), decider.next_wake_s(state)
-
-    def _say_turn_failed(self, job: str, error: Exception) -> None:
-        if self._failing.get(job) != repr(error):
-            self._failing[job] = repr(error)
-            log.error("cannot decide on the checkpoints of a job", job=job, why=repr(error))
-            fact = HostTurnFailed(host=self._host, job=job, why=repr(error)[:500])
-            self._post(fact, f"turn_failed.cuts.{self._daemon}.{job}.{len(self._failing)}", job)
-
-    def _decide_without(self, failing: list[str]) -> float | None:
-        state = decider.without(self._state, failing) if failing else self._state
-        for action in decider.decide(state, self._loop.time()):
-            match action:
-                case Do(task):
+        effects = decide_turn(self._decider, self._loop.time(), self.state.jobs, self._failing)
+        wake_s = None
+        for effect in effects:
+            match effect:
+                case Begin(task):
                     self._begin(task)
                 case CallOff(task):
                     self._called_off[task].set()
                 case GiveUp(task, reason):
                     log.error("given up", job=task.job, cut=task.cut, step=task.step, why=reason)
-                    self._say_failed(task, reason)
-                    self._observe(GivenUp(task))
-        return decider.next_wake_s(decider.without(self._state, failing) if failing else self._state)
+                    self._report_failed(task, reason)
+                    self._take(GivenUp(task))
+                case WakeAt(at_s):
+                    wake_s = at_s
+        return wake_s
 
     # -- tasks ---------------------------------------------------------------------------------------------------------
 
-    def _begin(self, task: Task) -> None:
-        about = JobCheckpoints(task.uid) if task.step == "sweep" else self._state.jobs[task.job]
+    def _begin(self, task: StorageTask) -> None:
+        about = JobCheckpoints(task.uid) if task.step == "sweep" else self.state.jobs[task.job]
         self._called_off[task] = threading.Event()
-        self._observe(Begun(task))
+        self._take(Begun(task))
         parts = {task.part, *about.complete} if task.step in ("fetch", "parity") else {task.part}
-        addresses = {part: decider.sources(self._state, task.job, part, task.of) for part in parts}
+        addresses = {part: sources(self.state, task.job, part, task.of) for part in parts}
         group = None
         if task.step == "parity":
-            group = next(g for g in decider.groups(self._state, about) if g.name == task.part)
+            group = next(g for g in groups(self.state, about) if g.name == task.part)
         running = self._loop.run_in_executor(
             self._lanes[task.lane], self._carry_out, task, about, self._called_off[task], addresses, group
         )
         running.add_done_callback(lambda future: self._ended(task, future))
 
-    def _ended(self, task: Task, future: asyncio.Future[list[HostFact]]) -> None:
+    def _ended(self, task: StorageTask, future: asyncio.Future[list[HostFact]]) -> None:
         called_off = self._called_off.pop(task).is_set()
         if self._closing or future.cancelled():
             return
         if future.exception() is not None and called_off:
-            self._observe(CalledOff(task))
+            self._take(CalledOff(task))
             return
-        former = self._state.troubles.get(task)
+        former = self.state.troubles.get(task)
         try:
             facts = future.result()
         except RoverError as error:
             news = former is None or former.reason != str(error)
             if news and error.retry and task.step != "sweep":  # members are on their way out
                 log.warning("will be tried again", job=task.job, cut=task.cut, step=task.step, why=str(error))
-                self._say_blocked(task, str(error))
-            self._observe(Failed(task, str(error), error.retry, self._loop.time()))
+                self._report_blocked(task, str(error))
+            self._take(Failed(task, str(error), error.retry, self._loop.time()))
             return
         except Exception as error:  # noqa: BLE001 - not foreseen: its lane must not stand still for ever
             log.error("failed", job=task.job, cut=task.cut, step=task.step, why=repr(error))
-            self._observe(Failed(task, repr(error), True, self._loop.time()))
+            self._take(Failed(task, repr(error), True, self._loop.time()))
             return
         if former is not None and task.step != "sweep":
             log.info("goes on", job=task.job, cut=task.cut, step=task.step)
-            self._say_blocked(task, "")
+            self._report_blocked(task, "")
         if task.step in IN_MEMORY:
-            self._begin_to_lend()
+            self._begin_to_serve()
         if task.step == "fetch":
             self._fetches.pop((task.uid, task.part, task.generation, task.cut), None)
         for fact in facts:
-            self._say(task.step, task, fact)
-        self._observe(Done(task))
+            self._publish(task.step, task, fact)
+        self._take(Done(task))
 
-    def _begin_to_lend(self) -> None:
-        """There is something that others may want: serve it, and say where, before they hear of it."""
-        if self._lender is None and self._places.secret:
+    def _begin_to_serve(self) -> None:
+        """There is something that other daemons may want: serve it, and publish where, before they know of it."""
+        if self._server is None and self._places.secret:
             from rover_bus.node.storage.peers import PartServer
 
-            self._lender = PartServer(
+            self._server = PartServer(
                 self._places.shm, self._places.secret, self._places.bind, self._tasks.parities
             )
-            self._on_lending()
+            self._on_serving()
 
     def _carry_out(
         self,
-        task: Task,
+        task: StorageTask,
         about: JobCheckpoints,
         called_off: threading.Event,
         addresses: dict[str, list[str]],
-        group: Group | None,
+        group: ParityGroup | None,
     ) -> list[HostFact]:
         return self._tasks.carry_out(task, about, called_off, addresses, group)
 
-    def _say_failed(self, task: Task, reason: str) -> None:
+    def _report_failed(self, task: StorageTask, reason: str) -> None:
         if task.step == "fetch":
             self._fetches[task.uid, task.part, task.generation, task.cut] = reason
         if task.step == "search":
-            self._say(task.step, task, self._tasks.unsearched(task, reason))
+            self._publish(task.step, task, self._tasks.unsearched(task, reason))
         if task.step in ("pin", "digest", "mirror", "parity", "persist", "manifest"):
             if task.step in ("pin", "persist"):
                 self._tasks.unpin(task.uid, task.part)
             fact = cuts.HostPartFailed(step=task.step, reason=reason, **self._tasks.stamp(task))
-            self._say(f"{task.step}_failed", task, fact)
+            self._publish(f"{task.step}_failed", task, fact)
 
-    def _say_blocked(self, task: Task, reason: str) -> None:
+    def _report_blocked(self, task: StorageTask, reason: str) -> None:
         """Publish at once that the storage takes nothing, or takes something again: its user has a minute less to lose."""
         if task.step in ("persist", "manifest"):
             self._blocks += 1
             fact = cuts.HostStorageBlocked(reason=reason, **self._tasks.stamp(task))
-            self._say(f"blocked_{self._blocks}", task, fact)
+            self._publish(f"blocked_{self._blocks}", task, fact)
 
-    def _say(self, what: str, task: Task, fact: HostFact) -> None:
-        """Post a fact. A later life of the daemon says it again, under an id of its own."""
+    def _publish(self, what: str, task: StorageTask, fact: HostFact) -> None:
+        """Post a fact. A later incarnation of the daemon posts it again, under an id of its own."""
         generation, cut = getattr(fact, "generation", task.generation), getattr(fact, "cut", task.cut)
         which = f"{task.uid}.{generation}.{cut}.{getattr(fact, 'part', task.part)}"
-        if isinstance(fact, cuts.HostPartDigested):  # of a part that is staged once more it is said once more
+        if isinstance(
+            fact, cuts.HostPartDigested
+        ):  # of a part that is staged once more it is posted once more
             which += f".{fact.save_number}"
         self._post(fact, f"{what}.{self._daemon}.{which}", task.job)
 

@@ -19,11 +19,11 @@ from rover_bus.flash.parity import rebuild
 from rover_bus.flash.places import job_directory
 from rover_bus.node.storage.parities import Lent, Parities
 from rover_bus.node.storage.peers import PeerSource
-from rover_bus.node.storage.state import Task
+from rover_bus.node.storage.state import StorageTask
 
 
 def rebuild_part(
-    shm: Path, secret: bytes, own: Parities, task: Task, addresses: Mapping[str, list[str]]
+    shm: Path, secret: bytes, own: Parities, task: StorageTask, addresses: Mapping[str, list[str]]
 ) -> None:
     """Rebuild the part of a task into this host's copies. Raises NoCheckpoint where too much is lost, BrokenCheckpoint."""
     everybody = list(dict.fromkeys(address for some in addresses.values() for address in some))
@@ -48,7 +48,7 @@ def rebuild_part(
 
 
 def _find_blocks(
-    secret: bytes, own: Parities, task: Task, addresses: list[str]
+    secret: bytes, own: Parities, task: StorageTask, addresses: list[str]
 ) -> list[tuple[int, tuple[Lent, Array]]]:
     blocks = []
     try:
@@ -69,7 +69,7 @@ def _find_blocks(
     return blocks
 
 
-def _own_image(shm: Path, task: Task, part: str) -> Array | None:
+def _own_image(shm: Path, task: StorageTask, part: str) -> Array | None:
     """The image of a part that is staged here and is what was digested; else others may have it."""
     try:
         with open_exactly(job_directory(shm, task.uid), part, task.generation, task.cut) as staged:
@@ -78,7 +78,7 @@ def _own_image(shm: Path, task: Task, part: str) -> Array | None:
         return None
 
 
-def _find_image(secret: bytes, task: Task, part: str, addresses: list[str]) -> Array | None:
+def _find_image(secret: bytes, task: StorageTask, part: str, addresses: list[str]) -> Array | None:
     for address in dict.fromkeys(addresses):
         try:
             source = PeerSource(address, secret, task.uid, part, task.generation, task.cut)

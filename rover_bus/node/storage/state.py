@@ -1,6 +1,6 @@
-"""What the persister's decider knows: tasks, what is observed of them, and the state that `persisting.evolve` keeps (P12, P14).
+"""What the persister's decider knows: tasks, the facts and observations that it takes in, and its state (P12, P14).
 
-Fed and read by `persisting` and the persister's shell. Apart from the decisions, so that both can be read in one sitting.
+Kept by evolution.py, read by decider.py and the persister's shell. Apart from both, so that each can be read in one sitting.
 """
 
 from __future__ import annotations
@@ -10,11 +10,23 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from rover_bus.events.checkpoint_facts import (
+    CheckpointFailed,
     CheckpointManifestOrdered,
+    CheckpointOpened,
     CheckpointPersistOrdered,
+    CheckpointReady,
+    CheckpointRedundant,
     CheckpointSearchOrdered,
+    CheckpointStaged,
+    CheckpointSuperseded,
+    HostPartDigested,
+    HostPartMirrored,
+    HostStorageSearched,
+    PartStaged,
 )
+from rover_bus.events.facts import HostLeft, HostRegistered, JobEnded, JobSubmitted
 from rover_bus.events.job import CheckpointSpec
+from rover_bus.node.members import HistoryLost
 
 Step = Literal[
     "pin", "digest", "mirror", "parity", "fetch", "search", "persist", "manifest", "prune", "sweep"
@@ -24,7 +36,7 @@ Cut = tuple[int, int]  # generation, cut
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Task:
+class StorageTask:
     """One thing to do; `part` is empty where a step concerns the whole cut, `cut` 0 where it concerns the whole job.
 
     A search has its own number in place of a cut's.
@@ -51,11 +63,11 @@ class Task:
         return self.generation, self.cut
 
 
-# -- what is observed --------------------------------------------------------------------------------------------------
+# -- what is taken in --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class PartFound:
     """A staged part is in this host's memory: seen by a look after a restart."""
 
     uid: str
@@ -65,7 +77,7 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class PartAsked:
     """A server of this host restores from a part that is not in this host's memory, or is damaged there."""
 
     job: str
@@ -79,28 +91,28 @@ class Asked:
 class Begun:
     """A thread took the task up."""
 
-    task: Task
+    task: StorageTask
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
     """The task is done, its fact is posted."""
 
-    task: Task
+    task: StorageTask
 
 
 @dataclass(frozen=True, slots=True)
 class GivenUp:
     """The task failed for good, and that is posted: it is not begun again, and nothing is built on it."""
 
-    task: Task
+    task: StorageTask
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
     """The task did not succeed. `temporary`: the same may succeed later."""
 
-    task: Task
+    task: StorageTask
     reason: str
     temporary: bool
     at_s: float
@@ -110,10 +122,25 @@ class Failed:
 class CalledOff:
     """The task ended because it was called off."""
 
-    task: Task
+    task: StorageTask
 
 
-Observation = Found | Asked | Begun | Done | GivenUp | Failed | CalledOff
+RunFact = (
+    PartStaged
+    | CheckpointOpened
+    | CheckpointStaged
+    | CheckpointRedundant
+    | CheckpointPersistOrdered
+    | CheckpointManifestOrdered
+    | CheckpointSearchOrdered
+    | CheckpointReady
+    | CheckpointSuperseded
+    | CheckpointFailed
+)
+PartFact = HostPartDigested | HostPartMirrored | HostStorageSearched
+FollowedFact = JobSubmitted | JobEnded | RunFact | HostRegistered | HostLeft | PartFact
+TaskEvent = Begun | Done | GivenUp | Failed | CalledOff
+Happening = FollowedFact | PartFound | PartAsked | TaskEvent | HistoryLost
 
 
 # -- state -------------------------------------------------------------------------------------------------------------
@@ -131,7 +158,7 @@ class Trouble:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldPart:
     """Where a part of the newest digested cut lies: on its owner, and on those that hold a copy."""
 
     cut: Cut
@@ -141,9 +168,9 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Another daemon: where it lends parts, and what fails together with it."""
+    """Another daemon: where it serves parts (empty: nowhere), and what fails together with it."""
 
-    lends: str
+    address: str
     domain: str
 
 
@@ -156,7 +183,7 @@ class JobCheckpoints:
     staged: Mapping[str, Cut] = field(default_factory=dict)
     order: CheckpointPersistOrdered | None = None
     manifest: CheckpointManifestOrdered | None = None
-    held: Mapping[str, Held] = field(default_factory=dict)  # by part, of every host
+    held: Mapping[str, HeldPart] = field(default_factory=dict)  # by part, of every host
     complete: Mapping[str, str] = field(
         default_factory=dict
     )  # the parts of the newest complete cut, and their hosts
@@ -191,8 +218,8 @@ class Persisting:
     ended: Mapping[str, str] = field(default_factory=dict)
     swept: tuple[str, ...] = ()
     peers: Mapping[str, Peer] = field(default_factory=dict)  # this host is among them
-    running: frozenset[Task] = frozenset()
-    done: frozenset[Task] = frozenset()
-    given_up: frozenset[Task] = frozenset()
-    troubles: Mapping[Task, Trouble] = field(default_factory=dict)
+    running: frozenset[StorageTask] = frozenset()
+    done: frozenset[StorageTask] = frozenset()
+    given_up: frozenset[StorageTask] = frozenset()
+    troubles: Mapping[StorageTask, Trouble] = field(default_factory=dict)
     stale: int = 0

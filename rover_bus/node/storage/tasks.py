@@ -27,11 +27,11 @@ from rover_bus.flash.staged import StagedCut
 from rover_bus.flash.storage import Run, run_path
 from rover_bus.flash.sweep import sweep_job
 from rover_bus.node.storage import checkpoints
-from rover_bus.node.storage.holders import Group
+from rover_bus.node.storage.holders import ParityGroup
 from rover_bus.node.storage.parities import Parities
 from rover_bus.node.storage.peers import PeerSource
 from rover_bus.node.storage.rebuilding import rebuild_part
-from rover_bus.node.storage.state import JobCheckpoints, Task
+from rover_bus.node.storage.state import JobCheckpoints, StorageTask
 from rover_bus.node.storage.throttle import Pacing
 
 MOST_LINES = 100  # of what cannot be used, in one answer
@@ -64,7 +64,7 @@ class Tasks:
     def __post_init__(self) -> None:
         self.parities = Parities(self.shm)
 
-    def _pin(self, task: Task) -> None:
+    def _pin(self, task: StorageTask) -> None:
         former = self.pins.get((task.uid, task.part))
         self.pins[task.uid, task.part] = open_exactly(self._directory(task), task.part, *task.of)
         if former is not None:
@@ -85,11 +85,11 @@ class Tasks:
 
     def carry_out(
         self,
-        task: Task,
+        task: StorageTask,
         about: JobCheckpoints,
         called_off: threading.Event,
         addresses: Mapping[str, list[str]],
-        group: Group | None = None,
+        group: ParityGroup | None = None,
     ) -> list[HostFact]:
         """Do one task; return the facts that it leads to. `addresses`: of daemons that may have a part in memory.
 
@@ -117,7 +117,7 @@ class Tasks:
                 f"{task.step} of {task.part or 'the cut'} cannot be done ({error!r}): the next cut will be"
             ) from error
 
-    def _step(self, task: Task, about: JobCheckpoints, called_off: threading.Event) -> HostFact | None:
+    def _step(self, task: StorageTask, about: JobCheckpoints, called_off: threading.Event) -> HostFact | None:
         match task.step:
             case "pin":
                 self._pin(task)
@@ -141,14 +141,14 @@ class Tasks:
         return None
 
     def _write_manifest(
-        self, task: Task, order: cuts.CheckpointManifestOrdered, about: JobCheckpoints
+        self, task: StorageTask, order: cuts.CheckpointManifestOrdered, about: JobCheckpoints
     ) -> HostFact:
         run = self._run(task, order.path, about)
         size = checkpoints.publish_manifest(run.files, order.manifest)
         return cuts.HostManifestWritten(path=str(run.path), size_bytes=size, **self.stamp(task))
 
     def _keep_parity(
-        self, task: Task, about: JobCheckpoints, group: Group, addresses: Mapping[str, list[str]]
+        self, task: StorageTask, about: JobCheckpoints, group: ParityGroup, addresses: Mapping[str, list[str]]
     ) -> list[HostFact]:
         """Bring our parity block of a group up to the cut; its parts are rebuildable from here on."""
         with ExitStack() as ends:
@@ -164,7 +164,9 @@ class Tasks:
             for part in group.parts
         ]
 
-    def _connect(self, task: Task, part: str, addresses: list[str], differences: bool = False) -> PeerSource:
+    def _connect(
+        self, task: StorageTask, part: str, addresses: list[str], differences: bool = False
+    ) -> PeerSource:
         """A connection to the first of these daemons that can be reached."""
         problem: RoverError = NoCheckpoint(f"no daemon is known that has {part} of cut {task.cut} in memory")
         for address in addresses:
@@ -178,7 +180,7 @@ class Tasks:
 
     def _hold(
         self,
-        task: Task,
+        task: StorageTask,
         about: JobCheckpoints,
         addresses: Mapping[str, list[str]],
         called_off: threading.Event,
@@ -218,7 +220,7 @@ class Tasks:
         self.rebuilt.add((task.uid, task.part, task.generation, task.cut))
         return None
 
-    def stamp(self, task: Task) -> dict[str, Any]:
+    def stamp(self, task: StorageTask) -> dict[str, Any]:
         """What every fact about a part says."""
         return {
             "host": self.host,
@@ -230,7 +232,7 @@ class Tasks:
             "daemon": self.daemon,
         }
 
-    def _persist(self, task: Task, about: JobCheckpoints, called_off: threading.Event) -> HostFact:
+    def _persist(self, task: StorageTask, about: JobCheckpoints, called_off: threading.Event) -> HostFact:
         run = self._run(task, about.order.path if about.order else "", about)
         chain = checkpoints.store_part(
             run.files,
@@ -246,7 +248,7 @@ class Tasks:
         self.unpin(task.uid, task.part)
         return cuts.HostPartPersisted(files=checkpoints.describe_files(chain), **self.stamp(task))
 
-    def _prune(self, task: Task, about: JobCheckpoints, called_off: threading.Event) -> list[HostFact]:
+    def _prune(self, task: StorageTask, about: JobCheckpoints, called_off: threading.Event) -> list[HostFact]:
         run, wait = (
             self._run(task, about.manifest.path if about.manifest else "", about),
             _pace(about, called_off),
@@ -259,14 +261,14 @@ class Tasks:
         aside = checkpoints.prune_run(run, about.spec.keep, about.spec.keep_every, read, about.suspects, wait)
         return [self._say_damaged(task, run, item) for item in aside]
 
-    def _say_damaged(self, task: Task, run: Run, item: Damaged) -> HostFact:
+    def _say_damaged(self, task: StorageTask, run: Run, item: Damaged) -> HostFact:
         of = {"cut": max(item.cut, 0), "generation": max(item.generation, 0)}
         return cuts.HostCheckpointDamaged(
             path=str(below(run.path, item.path)), reason=item.reason, **{**self.stamp(task), **of}
         )
 
     def _search(
-        self, task: Task, about: JobCheckpoints, order: cuts.CheckpointSearchOrdered
+        self, task: StorageTask, about: JobCheckpoints, order: cuts.CheckpointSearchOrdered
     ) -> cuts.HostStorageSearched:
         """Say which checkpoint is the newest of those that are asked for, by its manifest alone: a server reads the rest."""
         run = self._run(task, order.path, about)
@@ -277,11 +279,11 @@ class Tasks:
             **self._asked(task), found=found, there=there, refused=refused[:MOST_LINES]
         )
 
-    def unsearched(self, task: Task, problem: str) -> HostFact:
+    def unsearched(self, task: StorageTask, problem: str) -> HostFact:
         """Say why storage could not be looked at."""
         return cuts.HostStorageSearched(**self._asked(task), problem=problem)
 
-    def _asked(self, task: Task) -> dict[str, Any]:
+    def _asked(self, task: StorageTask) -> dict[str, Any]:
         return {
             "host": self.host,
             "job": task.job,
@@ -290,7 +292,7 @@ class Tasks:
             "daemon": self.daemon,
         }
 
-    def _sweep(self, task: Task) -> None:
+    def _sweep(self, task: StorageTask) -> None:
         self.parities.forget(task.uid)
         self._let_go_of(task.uid)
         for name in (task.uid, copies_of(task.uid), parity_of(task.uid)):
@@ -305,10 +307,10 @@ class Tasks:
         self.read_back.pop(uid, None)
         self.rebuilt = {each for each in self.rebuilt if each[0] != uid}
 
-    def _directory(self, task: Task) -> Path:
+    def _directory(self, task: StorageTask) -> Path:
         return job_directory(self.shm, task.uid)
 
-    def _run(self, task: Task, ordered: str, about: JobCheckpoints) -> Run:
+    def _run(self, task: StorageTask, ordered: str, about: JobCheckpoints) -> Run:
         """The run's directory: below the path that the order names, below the job's own, or below the stack's."""
         storage = parse_location(ordered or about.spec.path or self.storage)
         path = run_path(storage, task.job, task.uid)

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rover_bus.events.deciding import WakeAt
 from rover_bus.events.facts import (
     JobEnded,
     JobForgotten,
@@ -17,12 +18,12 @@ from rover_bus.events.facts import (
 from rover_bus.events.identity import DesiredMember, Exit, ExitReason, MasterSeat, Member, Resources
 from rover_bus.events.job import DataSpec, JobSpec
 from rover_bus.node import decider
-from rover_bus.node.decider import Adjust, Effect, Erase, Forget, Start, Stop, WakeAt
+from rover_bus.node.decider import Adjust, Effect, Erase, Forget, Start, Stop
 from rover_bus.node.members import (
     BACKOFF_MAX_S,
     HEALTHY_S,
+    Happening,
     HostMembers,
-    Input,
     RecordsForgotten,
     RunErased,
     evolve,
@@ -54,11 +55,11 @@ def worker(index: int, incarnation: int = 1, host: str = HERE, cores: float = 0.
 
 def desired(
     *members: DesiredMember, term: int = 1, plan: int = 1, uid: str = "u1", job: str = "demo"
-) -> Input:
+) -> Happening:
     return MembersDesired(job=job, uid=uid, term=term, plan=plan, members=list(members))
 
 
-def masters(*hosts: str, plan: int = 1, brain_term: int = 0) -> Input:
+def masters(*hosts: str, plan: int = 1, brain_term: int = 0) -> Happening:
     return PlanProposed(
         job="demo", plan=plan, brain_term=brain_term, workers=1, servers=0, masters=list(hosts)
     )
@@ -68,7 +69,7 @@ def ended(member: Member, reason: ExitReason = "killed", at_s: float = 0.0, ran_
     return Ended("demo", "u1", member, Exit(reason=reason), ran_s, at_s)
 
 
-def after(state: HostMembers, events: Iterable[Input]) -> HostMembers:
+def after(state: HostMembers, events: Iterable[Happening]) -> HostMembers:
     for event in events:
         state = evolve(state, event)
     return state
@@ -119,7 +120,7 @@ def test_a_lower_term_or_plan_is_stale_counted_and_changes_nothing() -> None:
 
 
 def test_within_one_plan_an_earlier_position_of_the_log_is_stale() -> None:
-    def at(sequence: int, incarnation: int) -> Input:
+    def at(sequence: int, incarnation: int) -> Happening:
         return MembersDesired(
             job="demo", uid="u1", term=1, plan=1, position=(sequence, 0), members=[worker(0, incarnation)]
         )
@@ -192,7 +193,7 @@ def test_a_later_plan_that_names_no_masters_leaves_them_where_they_are() -> None
     assert decide(evolve(state, masters(plan=2)), 0.0) == []
 
 
-def seated(*hosts: str, first: int = 1, plan: int = 1) -> Input:
+def seated(*hosts: str, first: int = 1, plan: int = 1) -> Happening:
     seats = [MasterSeat(host=host, first=first) for host in hosts]
     return MembersDesired(job="demo", uid="u1", term=1, plan=plan, members=[], masters=seats)
 
@@ -231,7 +232,7 @@ def test_a_plan_that_is_told_before_the_submission_seats_masters_too() -> None:
     assert [str(a.incarnation.member) for a in actions] == ["master-0.1", "master-1.1"]
 
 
-def unheard(host: str, stand_in: str = "", first: int = 501) -> Input:
+def unheard(host: str, stand_in: str = "", first: int = 501) -> Happening:
     seat = MasterSeat(host=stand_in, first=first) if stand_in else None
     return MembersUnheard(job="demo", host=host, stand_in=seat)
 

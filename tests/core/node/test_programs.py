@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from rover_bus.events.deciding import WakeAt
 from rover_bus.events.facts import JobEnded, JobSubmitted, MembersDesired
 from rover_bus.events.identity import DesiredMember, Exit, ExitReason, Member
 from rover_bus.events.job import DataSpec, JobSpec
 from rover_bus.events.programs import STARTS, ProgramReply, ProgramRequest
-from rover_bus.node.decider import Effect, Start, TryProgram, WakeAt, decide
+from rover_bus.node.decider import Effect, Start, TryProgram, decide
 from rover_bus.node.local.trials import Invocation, prepare, read_invocation
 from rover_bus.node.members import HistoryLost, HostMembers, Loss, ProgramTried, PublishedLost, evolve
 from rover_bus.node.port import Ended, Spawned

@@ -41,7 +41,7 @@ from rover_bus.flash.persist import list_manifests, restore
 from rover_bus.flash.storage import find_run
 from rover_bus.flash.store import FlashStore
 from rover_bus.node.outbox import HostOutbox, Letter
-from rover_bus.node.storage import decider, tasks
+from rover_bus.node.storage import evolution, tasks
 from rover_bus.node.storage.peers import PeerSource
 from rover_bus.node.storage.persister import Persister, Places
 from rover_bus.ps.lenders import ask_daemon
@@ -364,8 +364,8 @@ def test_a_part_that_nobody_has_is_said_to_be_absent(stage: Stage) -> None:
 def test_a_full_disk_fails_the_cut_in_one_line_and_the_next_is_stored_when_there_is_room(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(decider, "PATIENCE_S", 1.0)
-    monkeypatch.setattr(decider, "RETRY_FIRST_S", 0.2)
+    monkeypatch.setattr(evolution, "PATIENCE_S", 1.0)
+    monkeypatch.setattr(evolution, "RETRY_FIRST_S", 0.2)
     stage.storage.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", "size=200k", "tmpfs", str(stage.storage)]
     if subprocess.run(command, capture_output=True, check=False).returncode:

@@ -11,32 +11,24 @@ from msgspec.structs import replace
 
 from rover_bus.events import checkpoint_facts as cuts
 from rover_bus.events.checkpoints import ManifestContent, PartPlace
+from rover_bus.events.deciding import WakeAt
 from rover_bus.events.facts import HostRegistered, JobEnded, JobSubmitted
 from rover_bus.events.identity import HostCapacity
 from rover_bus.events.job import CheckpointSpec, DataSpec, JobSpec
-from rover_bus.node.storage.decider import (
-    FETCH_PATIENCE_S,
-    PATIENCE_S,
-    CallOff,
-    Do,
-    GiveUp,
-    decide,
-    evolve,
-    is_being_digested,
-    next_wake_s,
-    sources,
-)
+from rover_bus.node.storage import decider
+from rover_bus.node.storage.decider import Begin, CallOff, GiveUp, is_being_digested, sources
+from rover_bus.node.storage.evolution import FETCH_PATIENCE_S, PATIENCE_S, evolve
 from rover_bus.node.storage.holders import choose_holders
 from rover_bus.node.storage.state import (
-    Asked,
     Begun,
     CalledOff,
     Done,
     Failed,
-    Found,
     GivenUp,
+    PartAsked,
+    PartFound,
     Persisting,
-    Task,
+    StorageTask,
 )
 from rover_bus.node.storage.throttle import Pacing
 
@@ -74,7 +66,16 @@ def superseded(cut):
 
 
 def task(step, cut, part="ps-0"):
-    return Task("ads", "u1", step, cut, 0, part)
+    return StorageTask("ads", "u1", step, cut, 0, part)
+
+
+def decide(state, now_s):
+    """Return what is to be done now, without when to decide again."""
+    return [each for each in decider.decide(state, now_s) if not isinstance(each, WakeAt)]
+
+
+def next_wake_s(state):
+    return next((each.at_s for each in decider.decide(state, 0.0) if isinstance(each, WakeAt)), None)
 
 
 @pytest.fixture
@@ -90,7 +91,7 @@ def after(state, *events):
 
 
 def doing(state, now_s=0.0):
-    return [action.task for action in decide(state, now_s) if isinstance(action, Do)]
+    return [action.task for action in decide(state, now_s) if isinstance(action, Begin)]
 
 
 def did(state, task):
@@ -190,7 +191,7 @@ def test_a_failure_that_cannot_pass_is_said_at_once_and_the_next_cut_is_stored(s
 
 def test_a_job_that_is_over_is_swept_until_nobody_holds_its_memory(state):
     state = after(state, staged(3), JobEnded(job="ads", state="completed"))
-    sweep = Task("ads", "u1", "sweep")
+    sweep = StorageTask("ads", "u1", "sweep")
     assert doing(state) == [sweep]
     state = after(state, Begun(sweep), Failed(sweep, "held", True, 0.0))
     assert doing(state, 0.0) == []
@@ -214,40 +215,40 @@ def test_memory_is_swept_after_the_last_thread_that_writes_there_and_never_besid
     state = ended(after(state, Begun(working)))
     assert decide(state, 0.0) == [CallOff(working)]
     for leaves in (CalledOff(working), Done(working), Failed(working, "gone", True, 0.0)):
-        assert doing(evolve(state, leaves)) == [Task("ads", "u1", "sweep")]
+        assert doing(evolve(state, leaves)) == [StorageTask("ads", "u1", "sweep")]
 
 
 def test_a_newer_job_of_the_name_goes_on_while_the_memory_of_the_former_is_still_held(state):
-    sweep = Task("ads", "u1", "sweep")
+    sweep = StorageTask("ads", "u1", "sweep")
     state = submitted(after(ended(state), Begun(sweep), Failed(sweep, "held", True, 0.0)), "u2")
     newer = replace(staged(3), uid="u2")
     state = evolve(state, newer)
-    assert doing(state, 0.0) == [Task("ads", "u2", "digest", 3, 0, "ps-0")]
+    assert doing(state, 0.0) == [StorageTask("ads", "u2", "digest", 3, 0, "ps-0")]
     state = after(state, Begun(sweep), Done(sweep))
-    assert doing(state, 0.0) == [Task("ads", "u2", "digest", 3, 0, "ps-0")]
+    assert doing(state, 0.0) == [StorageTask("ads", "u2", "digest", 3, 0, "ps-0")]
 
 
 def test_a_job_whose_end_was_never_seen_is_swept_when_a_newer_one_has_its_name(state):
-    assert Task("ads", "u1", "sweep") in doing(submitted(state, "u2"))
+    assert StorageTask("ads", "u1", "sweep") in doing(submitted(state, "u2"))
 
 
 def test_what_is_still_published_about_a_job_that_has_ended_changes_nothing(state):
     """A late fact of the former run replaced what was known of its successor, the path of its checkpoints among it."""
-    sweep = Task("ads", "u1", "sweep")
+    sweep = StorageTask("ads", "u1", "sweep")
     for so_far in (ended(state), did(ended(state), sweep), submitted(state, "u2")):
         for each in (digested(3), staged(3), ordered(3), ready(3)):
             assert evolve(so_far, each) == so_far
-        assert evolve(so_far, Asked("ads", "u1", "ps-0", 3, 0)) == so_far
+        assert evolve(so_far, PartAsked("ads", "u1", "ps-0", 3, 0)) == so_far
 
 
 def test_a_job_that_the_broker_tells_once_more_is_as_alive_as_what_follows_says(state):
-    state = submitted(did(ended(state), Task("ads", "u1", "sweep")), "u1")
+    state = submitted(did(ended(state), StorageTask("ads", "u1", "sweep")), "u1")
     assert doing(evolve(state, staged(3))) == [task("digest", 3)]
-    assert doing(ended(state)) == [Task("ads", "u1", "sweep")]
+    assert doing(ended(state)) == [StorageTask("ads", "u1", "sweep")]
 
 
 def test_after_a_restart_what_lies_in_memory_is_digested_and_the_newest_order_answered_again(state):
-    state = after(state, ordered(3), Found("u1", "ps-0", 3, 0), Found("u2", "ps-0", 9, 0))
+    state = after(state, ordered(3), PartFound("u1", "ps-0", 3, 0), PartFound("u2", "ps-0", 9, 0))
     assert doing(state) == [task("digest", 3), task("pin", 3)]
     state = did(state, task("pin", 3))
     assert doing(state) == [task("digest", 3)]
@@ -283,7 +284,7 @@ def test_in_any_history_each_step_of_a_cut_is_done_once_and_in_order(seed):
                     state = evolve(state, Failed(each, "full", True, now_s))
         for action in decide(state, now_s):
             match action:
-                case Do(each):
+                case Begin(each):
                     assert each.lane not in {other.lane for other in running}
                     running.add(each)
                     state = evolve(state, Begun(each))
@@ -363,7 +364,7 @@ def test_no_copy_is_made_that_nobody_asked_for(state):
 
 def test_a_server_that_waits_for_its_part_is_not_kept_waiting_for_daemons_that_stay_away(state):
     fetch, now_s, tries = task("fetch", 2, "ps-1"), 0.0, 0
-    state = after(state, Asked("ads", "u1", "ps-1", 2, 0))
+    state = after(state, PartAsked("ads", "u1", "ps-1", 2, 0))
     while GiveUp(fetch, "cannot be reached") not in decide(state, now_s):
         assert doing(state, now_s) == [fetch]
         tries += 1
@@ -375,7 +376,7 @@ def test_a_server_that_waits_for_its_part_is_not_kept_waiting_for_daemons_that_s
 
 def test_a_server_that_asks_gets_its_part_fetched_before_any_other_copy_and_digests_wait_for_nothing(state):
     state = after(
-        state, staged(3), registered(ME), registered(OTHER), digested(4), Asked("ads", "u1", "ps-1", 2, 0)
+        state, staged(3), registered(ME), registered(OTHER), digested(4), PartAsked("ads", "u1", "ps-1", 2, 0)
     )
     fetch = task("fetch", 2, "ps-1")
     assert doing(state) == [task("digest", 3), fetch]
@@ -383,7 +384,7 @@ def test_a_server_that_asks_gets_its_part_fetched_before_any_other_copy_and_dige
     assert GiveUp(fetch, "nobody has it") in decide(state, 0.0)
     state = after(state, GivenUp(fetch))
     assert doing(state) == [task("digest", 3)]
-    assert doing(after(state, Asked("ads", "u1", "ps-1", 2, 0))) == [task("digest", 3), fetch]
+    assert doing(after(state, PartAsked("ads", "u1", "ps-1", 2, 0))) == [task("digest", 3), fetch]
 
 
 def test_the_youngest_cut_is_digested_first_also_when_it_is_closed_already(state):
@@ -414,7 +415,7 @@ def test_what_a_server_was_refused_is_not_looked_for_again_when_newer_cuts_end(s
     """The server went on without it long ago; whoever still looks for it does so for ever, and says so every few seconds."""
     fetch = task("fetch", 2, "ps-1")
     state = after(
-        state, Asked("ads", "u1", "ps-1", 2, 0), Begun(fetch), Failed(fetch, "nobody has it", False, 0.0)
+        state, PartAsked("ads", "u1", "ps-1", 2, 0), Begun(fetch), Failed(fetch, "nobody has it", False, 0.0)
     )
     state = after(state, GivenUp(fetch), superseded(5))
     assert fetch not in doing(state)
@@ -437,7 +438,7 @@ def test_the_holder_of_a_group_keeps_its_parity_up_once_every_part_of_the_cut_is
         stamp = {"host": each.host, "job": "ads", "uid": "u1", "cut": 4, "generation": 0, "part": each.part}
         assert decide(state, 0.0) == []
         state = evolve(state, cuts.HostPartDigested(**stamp))
-    assert decide(state, 0.0) == [Do(Task("ads", "u1", "parity", 4, 0, "ps-0"))]
+    assert decide(state, 0.0) == [Begin(StorageTask("ads", "u1", "parity", 4, 0, "ps-0"))]
 
 
 # -- the last cut before a host leaves -----------------------------------------------------------------------------------

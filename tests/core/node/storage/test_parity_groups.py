@@ -21,7 +21,7 @@ from rover_bus.node.storage.holders import choose_groups
 from rover_bus.node.storage.parities import Held, Parities
 from rover_bus.node.storage.peers import PartServer, PeerSource
 from rover_bus.node.storage.rebuilding import rebuild_part
-from rover_bus.node.storage.state import Task
+from rover_bus.node.storage.state import StorageTask
 
 SECRET = b"s" * 32
 UID = "u1"
@@ -157,7 +157,7 @@ class Cluster:
         addresses = {owner.part: [owner.server.address] for owner in alive}
         addresses[lost] = [lender.address for lender in self.lenders]
         shutil.rmtree(self.root / "fresh", ignore_errors=True)
-        task = Task("ads", UID, "fetch", cut, 0, lost)
+        task = StorageTask("ads", UID, "fetch", cut, 0, lost)
         rebuild_part(self.root / "fresh", SECRET, Parities(), task, addresses)
         return newest_staged(self.root / "fresh" / f"{UID}-copies", lost, model="m")
 

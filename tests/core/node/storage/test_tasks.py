@@ -19,7 +19,7 @@ from rover_bus.flash.errors import BrokenCheckpoint, NoCheckpoint, NotDigested, 
 from rover_bus.flash.persist import list_manifests, restore
 from rover_bus.flash.storage import find_run
 from rover_bus.flash.store import FlashStore
-from rover_bus.node.storage.state import JobCheckpoints, Task
+from rover_bus.node.storage.state import JobCheckpoints, StorageTask
 from rover_bus.node.storage.tasks import CalledOff, Tasks
 from rover_bus.ps.snapshots import Description, Family
 from rover_bus.ps.spec import Adagrad, Hashed
@@ -57,7 +57,7 @@ class Host:
         self.store.write_links()
 
     def do(self, step, cut, **order):
-        task = Task("ads", "u1", step, cut, 0, "ps-0" if step in ("pin", "digest", "persist") else "")
+        task = StorageTask("ads", "u1", step, cut, 0, "ps-0" if step in ("pin", "digest", "persist") else "")
         about = JobCheckpoints("u1", self.spec, **order)
         facts = self.tasks.carry_out(task, about, self.called_off, {})
         return facts[0] if facts else None
