@@ -22,7 +22,7 @@ import numpy as np
 from bench.simulation import report
 from bench.simulation.cells import Piece, Where, finish, pass_gate, run_pieces
 from bench.simulation.experiment import DEVELOPMENT_SEEDS, OURS, POLICIES, TEST_SEEDS, Figures
-from bench.simulation.frame import left
+from bench.simulation.frame import LABELS, left
 from bench.simulation.gate import TARGETS, GateClosed
 from bench.simulation.kept import Kept, frozen
 from bench.simulation.pieces import collect, label_of
@@ -106,14 +106,16 @@ def run(
 @click.option(
     "--keep", type=click.Path(path_type=Path), required=True, help="File of what has been measured."
 )
-@click.option("--cell", default="", help="Only cells whose label contains this, such as 'W1 load 1'.")
+@click.option(
+    "--cell", "labels", multiple=True, type=click.Choice(LABELS), help="Only these cells; all by default."
+)
 @click.option("--most", default=0, help="Stop after so many runs; 0: after the last.")
 @click.option("--processes", default=1, show_default=True)
 @click.option("--list", "only_list", is_flag=True, help="Say what is left and run nothing.")
-def frame(keep: Path, cell: str, most: int, processes: int, only_list: bool) -> None:
+def frame(keep: Path, labels: tuple[str, ...], most: int, processes: int, only_list: bool) -> None:
     """Measure and keep all cells of the frame (design note 36); run again, it goes on where it was."""
     kept = Kept(keep)
-    pieces = list(left(kept, cell))
+    pieces = list(left(kept, labels or LABELS))
     if only_list:
         for where, count in Counter(label_of(*piece.where) for piece in pieces).items():
             click.echo(f"{where}: {count} runs left")

@@ -40,8 +40,11 @@ CELLS: tuple[tuple[Where, Sequence[int], tuple[str, ...]], ...] = (
 )
 
 
-def left(kept: Kept, containing: str = "") -> Iterator[Piece]:
-    """What of the frame has not been measured, in the order in which it shall be; `containing`: of cells whose label has this."""
-    for where, seeds, policies in CELLS:
-        if containing in label_of(*where):
+LABELS = tuple(label_of(*where) for where, _, _ in CELLS)
+
+
+def left(kept: Kept, labels: Sequence[str] = LABELS) -> Iterator[Piece]:
+    """What of these cells has not been measured, in the order in which it shall be."""
+    for label, (where, seeds, policies) in zip(LABELS, CELLS, strict=True):
+        if label in labels:
             yield from missing(kept, where, seeds, policies)

@@ -197,7 +197,8 @@ def _profiles(window: Window) -> list[AnyProfile]:
             member=member,
             samples=round(WINDOW_S * float(rate)),
             batches=1,
-            compute_s=WINDOW_S,
+            read_s=WINDOW_S * window.input_wait,
+            compute_s=WINDOW_S * (1 - window.input_wait),
         )
         for member, rate in zip(workers, window.worker_rates.tolist(), strict=True)
     ]
