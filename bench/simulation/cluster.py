@@ -74,6 +74,7 @@ class Cluster:
                 self._push(self.now + (WINDOW_S if kind == "tick" else self.policy.round_s), kind)
         for name, job in self.jobs.items():
             self._note(name, job)
+        self.result.until_s = self.now
         return self.result
 
     # -- a job's phases ------------------------------------------------------------------------------------------------

@@ -55,6 +55,7 @@ class Result:
     gib: float
     jobs: dict[str, JobResult] = field(default_factory=dict)
     wall_s: float = 0.0
+    until_s: float = 0.0  # when the run was over
 
     def figures(self) -> dict[str, float]:
         """The figures of a run. JCT over completed jobs, the mean stay over all; completion is of the jobs that no user killed;
@@ -73,7 +74,7 @@ class Result:
             "jct_p99_s": float(np.quantile(jct, 0.99)),
             "wait_mean_s": float(np.mean(waits)) if waits else float("nan"),
             "makespan_s": max((job.ended_s for job in all_jobs), default=0.0),
-            "stay_mean_s": float(np.mean([job.jct_s for job in all_jobs])),
+            "stay_mean_s": float(np.mean([self._stay_s(job) for job in all_jobs])),
             "killed_by_users": (len(all_jobs) - len(kept)) / len(all_jobs),
             "completion": _share([job.completed for job in kept]),
             "completion_small": _share([job.completed for job in small]),
@@ -96,6 +97,10 @@ class Result:
             "refused_for_room": float(sum(job.refused for job in all_jobs)),
             "wall_s": self.wall_s,
         } | _budget(ended)
+
+    def _stay_s(self, job: JobResult) -> float:
+        """Seconds from a job's arrival to its end, whatever that was; a job that never ended stayed to the end of the run."""
+        return (job.ended_s if job.ended_s >= 0 else self.until_s) - job.arrived_s
 
 
 def _budget(ended: list[JobResult]) -> dict[str, float]:
