@@ -33,7 +33,7 @@ from rover_bus.events.outbox import FactOut, write_headers
 from rover_bus.events.streams import BUCKETS, FACTS, STREAMS
 from rover_bus.events.subjects import host_fact, job_fact
 from rover_bus.node.local import locks
-from rover_bus.node.local.layout import Layout, Started, list_members
+from rover_bus.node.local.layout import StartRecord, StateDirectory, list_members
 from rover_bus.node.local.processes import BOOT
 
 HOST = "bench"
@@ -81,7 +81,7 @@ def run_once(command: list[str], fds: tuple[int, ...] = ()) -> float:
 def run_shim(directory: Path, lock: Path) -> float:
     directory.mkdir(parents=True)
     (directory / "limits").write_text("0 " + " ".join(str(cpu) for cpu in sorted(os.sched_getaffinity(0))))
-    life = locks.hold(str(directory / "life"))
+    life = locks.hold(str(directory / "alive"))
     reading, writing = os.pipe()
     assert life is not None
     command = [
@@ -91,7 +91,7 @@ def run_shim(directory: Path, lock: Path) -> float:
         "-c",
         BOOT,
         f"dir={directory}",
-        f"life={life}",
+        f"alive={life}",
         f"report={writing}",
     ]
     command += [f"lock={lock}", "cwd=", "grace=1", "orphan=30", "oom=/proc/vmstat", "--", "true"]
@@ -177,8 +177,8 @@ class Bench:
             await asyncio.sleep(0.01)
 
     def shim_of(self, incarnation: int) -> int:
-        life = Layout(self.state_dir).life("bench", "u", Member("worker", 0, incarnation))
-        started = life.read("started", Started)
+        life = StateDirectory(self.state_dir).incarnation("bench", "u", Member("worker", 0, incarnation))
+        started = life.read("started", StartRecord)
         assert started is not None
         return started.shim
 

@@ -19,7 +19,7 @@ from pathlib import Path
 import psutil
 
 from rover_bus.cli.home import Home, NoStack
-from rover_bus.node.local.layout import Layout, Started
+from rover_bus.node.local.layout import StartRecord, StateDirectory
 
 START_TIMEOUT_S = 60.0
 TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
@@ -62,8 +62,8 @@ def find_processes(home: Home) -> dict[int, str]:
     with contextlib.suppress(psutil.NoSuchProcess):
         for child in psutil.Process(up).children():
             found[child.pid] = _role_of_child(child)
-    for life, order in Layout(home.node).lives():
-        started = life.read("started", Started)
+    for life, order in StateDirectory(home.node).incarnations():
+        started = life.read("started", StartRecord)
         if started is not None and life.ended() is None:
             found[started.shim] = "shim"
             found[started.pid] = order.desired.member.role

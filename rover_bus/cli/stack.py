@@ -175,7 +175,7 @@ class RunningStack:
             self._endings.stop()
         for service in self.services.values():
             service.kill()
-        while left := bearing(f"ROVER_LIFE={self.home.node}".encode()):
+        while left := bearing(str(self.home.node)):
             for pid in left:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)

@@ -21,7 +21,7 @@ THREAD_VARIABLES = (
 )
 
 # A helper thread of such a library that waits for its next share sleeps. As they come, OpenBLAS's spin: a worker that waits for its
-# input then uses up a core, which nobody else gets and which the Brain counts as needed (docs/design/0007).
+# input then uses up a core, which no other member gets and which the Brain counts as needed (docs/design/0007).
 PATIENT = {"OPENBLAS_THREAD_TIMEOUT": "4", "OMP_WAIT_POLICY": "PASSIVE"}
 
 

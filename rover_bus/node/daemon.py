@@ -213,7 +213,7 @@ class Daemon:
             await self._outlive(roles, max(each.desired.grace_s for each in draining) + 2 * STUCK_S)
 
     async def _wait_for_cuts(self, persister: Persister, waiting: dict[str, Cut]) -> None:
-        """Until a newer cut of each job is ready or redundant, its servers here are gone, or the time is over."""
+        """Until a newer cut of each job is ready or redundant, its servers here are gone, or the time has passed."""
         end_s = self._loop.time() + self._host.notice_s
         while self._loop.time() < end_s:
             serving = {each.job for each in self._members("ps")}
@@ -399,7 +399,7 @@ class Daemon:
                 self._report_end(ended)
 
     def _expect_anew(self, job: str) -> None:
-        """The master that desires a member that has ended may be another than the one that was told so."""
+        """The master that desires a member that has ended may be another than the one that received its end."""
         self._overtaken = {which: when_s for which, when_s in self._overtaken.items() if which[0] != job}
 
     def _report_overtaken(self) -> float | None:

@@ -5,8 +5,8 @@ Read by decider.py. The rules of this half, each in one place:
 
 - A desired state of another run of the job, or lower in (term, plan, position), is stale: counted, and nothing changes.
 - `plan.proposed` names the hosts of the masters, so that leader and standby run before any master exists. From the first
-  `members.desired` that names them on, the job's own log says where they are: a lost host's go elsewhere. When every host
-  with one is silent, `members.unheard` names a stand-in: it leads, and says where they are from then on.
+  `members.desired` that names them on, the job's own log decides where they are: a lost host's go elsewhere. When every host
+  with one is silent, `members.unheard` names a stand-in: it leads, and decides where they are from then on.
 - `job.ended` ends everything of the job. What no desired state names is drained.
 """
 
@@ -54,14 +54,14 @@ V = TypeVar("V")
 
 @dataclass(frozen=True, slots=True)
 class DesiredJob:
-    """What the bus says of one job, as far as this host is concerned."""
+    """What is desired of one job, as far as this host is concerned."""
 
     uid: str = ""
     fence: Fence = (-1, -1, -1, -1)
     members: Mapping[str, DesiredMember] = field(default_factory=dict)
     plan: tuple[int, int] = (-1, -1)  # (Brain term, number)
     masters: Mapping[int, int] = field(default_factory=dict)  # of this host: index -> first incarnation here
-    seated: bool = False  # a master said where masters run: plans only say it while there is none
+    seated: bool = False  # a master decided where masters run: plans do only while there is none
     ended: bool = False
     forgotten: bool = False  # ended, and nothing of it is to be kept
     program: ProgramRequest | None = None  # of its workers, as submitted; None: nothing is known of it
@@ -201,7 +201,7 @@ def evolve(state: HostMembers, input: Happening) -> HostMembers:
 
 
 def _evolve_observed(state: HostMembers, seen: Spawned | Running | Leaving | Adjusted) -> HostMembers:
-    """What is said of an incarnation that has ended changes nothing."""
+    """An observation of an incarnation that has ended changes nothing."""
     match seen:
         case Spawned(incarnation):
             known = ObservedMember(incarnation)

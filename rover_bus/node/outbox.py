@@ -44,7 +44,7 @@ class HostOutbox:
     def __init__(self, bus: Bus, host: str, on_loss: Callable[[], None] = lambda: None) -> None:
         """`on_loss`: the broker has forgotten something that it had stored for us."""
         self._bus, self._on_loss = bus, on_loss
-        self._stored: dict[str, int] = {}  # the last sequence on each subject: nobody else writes them
+        self._stored: dict[str, int] = {}  # the last sequence on each subject: no other component writes them
         self._doubtful = False
         bus.on_connection(self._on_connection)
         self._source = f"rover/daemon/{host}"

@@ -179,7 +179,7 @@ class Platform(Protocol):
         """Note for successors that the fact of this end is stored."""
 
     def forget(self, job: str) -> None:
-        """Drop the records of a job of which nothing lives; its logs stay."""
+        """Drop the records of a job of which nothing runs; its logs stay."""
 
     def erase(self, job: str, uid: str) -> None:
         """Remove everything that is kept of a run of a job."""

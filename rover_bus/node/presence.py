@@ -1,6 +1,6 @@
 """The key that says "this host is here": in a memory bucket, with a time to live, renewed three times in it (protocol P20).
 
-Run by the daemon; watched by masters and the Brain, who take an expired key for a host that went without a word (S19).
+Run by the daemon; watched by masters and the Brain, which take an expired key for a host that is lost (S19).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Presence:
             self._renew.set()
 
     async def claim(self) -> None:
-        """Take the host's name. A key of another home may be a dead host's: wait for it to expire. Raises Refused if it lives."""
+        """Take the host's name. A key of another home may be a dead host's: wait for it to expire. Raises Refused if it stays."""
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + 2 * self._ttl_s
         while True:

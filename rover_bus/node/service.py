@@ -39,7 +39,7 @@ log = get_logger("rover.node")
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What may be said of a daemon beside its name and its directory."""
+    """What a daemon may be given beside its name and its directory."""
 
     commands: RoleCommands = NO_MASTERS
     url: str = ""  # passed on to members as ROVER_URL
@@ -56,7 +56,7 @@ class Options:
     former_s: float = (
         60.0  # how long a former daemon may take to leave: one whose `rover up` was killed drains its members
     )
-    notice_s: float = 10.0  # told to stop: how long a last cut may take to become ready or redundant (S29)
+    notice_s: float = 10.0  # at a stop: how long a last cut may take to become ready or redundant (S29)
 
 
 async def run_daemon(
@@ -81,7 +81,7 @@ async def run_daemon(
         stop = stop or asyncio.Event()
         connection = await _connect(bus, stop)
         if connection is None:
-            return  # told to stop before there was a broker; shims end the members of a former daemon in their time
+            return  # stopped before there was a broker; shims end the members of a former daemon in their time
         try:
             await _put_together(connection, me, home, options).run(stop, ready, leave_members=False)
         finally:
@@ -102,7 +102,7 @@ def _identify(host: str, options: Options) -> Host:
     )
 
 
-def _put_together(bus: Bus, me: Host, home: layout.Layout, options: Options) -> Daemon:
+def _put_together(bus: Bus, me: Host, home: layout.StateDirectory, options: Options) -> Daemon:
     """Give a daemon its name on the bus, its platform and its places."""
     machine = read_machine()
     settings = MemberSettings(
@@ -124,7 +124,7 @@ def _put_together(bus: Bus, me: Host, home: layout.Layout, options: Options) -> 
     return Daemon(bus, me, presence, partial(LocalPlatform, home, machine, settings), places)
 
 
-async def _hold(home: layout.Layout, patience_s: float) -> int:
+async def _hold(home: layout.StateDirectory, patience_s: float) -> int:
     """Take the daemon's lock once a former daemon has left, and a shim on its way to exec that shares what its dead parent held."""
     loop = asyncio.get_running_loop()
     deadline_s = loop.time() + patience_s

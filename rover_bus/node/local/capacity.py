@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rover_bus.events.identity import HostCapacity
-from rover_bus.node.local.cgroup import Cgroup, Limits, find, read_limits
+from rover_bus.node.local.cgroup import Cgroup, CgroupLimits, find, read_limits
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,7 @@ class Machine:
     """What the local platform stands on. `cpus`: those that members may use."""
 
     capacity: HostCapacity
-    limits: Limits
+    limits: CgroupLimits
     cgroup: Cgroup
     cpus: tuple[int, ...]
 
@@ -42,7 +42,7 @@ def parse_meminfo(text: str) -> dict[str, int]:
 
 
 def capacity(
-    cpus: int, memory_bytes: int, limits: Limits, affinity: int, shared_memory_bytes: int = 0
+    cpus: int, memory_bytes: int, limits: CgroupLimits, affinity: int, shared_memory_bytes: int = 0
 ) -> HostCapacity:
     """Return the capacity. cpus: of the machine; memory_bytes: of the machine; affinity: CPUs that we may use."""
     cores = min(float(cpus), float(affinity), limits.cores if limits.cores is not None else float(cpus))
@@ -54,7 +54,7 @@ def capacity(
     )
 
 
-def read_capacity(limits: Limits, root: Path = Path("/")) -> HostCapacity:
+def read_capacity(limits: CgroupLimits, root: Path = Path("/")) -> HostCapacity:
     """Return what this host can give now."""
     memory = parse_meminfo((root / "proc/meminfo").read_text())
     return capacity(

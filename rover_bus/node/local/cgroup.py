@@ -25,7 +25,7 @@ class Cgroup:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class CgroupLimits:
     """None where nothing limits."""
 
     cores: float | None = None
@@ -33,7 +33,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
+class CgroupUsage:
     """Counters of our own group since it began; memory without the file cache that the kernel gives back first."""
 
     processor_s: float | None = None
@@ -88,13 +88,13 @@ def _directories(
     return ()
 
 
-def read_limits(group: Cgroup) -> Limits:
+def read_limits(group: Cgroup) -> CgroupLimits:
     """Return the least of the limits along our path."""
     version2 = group.version == 2
     cores = [_cores_2(each) if version2 else _cores_1(each) for each in group.cpu]
     name = "memory.max" if version2 else "memory.limit_in_bytes"
     memory = [_number(each / name) for each in group.memory]
-    return Limits(
+    return CgroupLimits(
         min((each for each in cores if each is not None), default=None),
         min((each for each in memory if each is not None and each < NO_LIMIT_BYTES), default=None),
     )
@@ -110,19 +110,19 @@ def _cores_1(directory: Path) -> float | None:
     return quota / period if quota is not None and quota > 0 and period else None
 
 
-def read_usage(group: Cgroup) -> Usage:
+def read_usage(group: Cgroup) -> CgroupUsage:
     """Return what our own group has used until now."""
     if not group.cpu and not group.memory and not group.accounting:
-        return Usage()
-    read: Callable[[Cgroup], Usage] = _usage_2 if group.version == 2 else _usage_1
+        return CgroupUsage()
+    read: Callable[[Cgroup], CgroupUsage] = _usage_2 if group.version == 2 else _usage_1
     return read(group)
 
 
-def _usage_2(group: Cgroup) -> Usage:
+def _usage_2(group: Cgroup) -> CgroupUsage:
     own = group.cpu[0]
     cpu, memory = table(_text(own / "cpu.stat")), table(_text(own / "memory.stat"))
     used, held = cpu.get("usage_usec"), _number(own / "memory.current")
-    return Usage(
+    return CgroupUsage(
         processor_s=None if used is None else used / 1e6,
         memory_bytes=None if held is None else max(held - memory.get("inactive_file", 0), 0),
         periods=cpu.get("nr_periods", 0),
@@ -130,12 +130,12 @@ def _usage_2(group: Cgroup) -> Usage:
     )
 
 
-def _usage_1(group: Cgroup) -> Usage:
+def _usage_1(group: Cgroup) -> CgroupUsage:
     used = _number(group.accounting[0] / "cpuacct.usage") if group.accounting else None
     held = _number(group.memory[0] / "memory.usage_in_bytes") if group.memory else None
     cache = table(_text(group.memory[0] / "memory.stat")).get("total_inactive_file", 0) if group.memory else 0
     cpu = table(_text(group.cpu[0] / "cpu.stat")) if group.cpu else {}
-    return Usage(
+    return CgroupUsage(
         processor_s=None if used is None else used / 1e9,
         memory_bytes=None if held is None else max(held - cache, 0),
         periods=cpu.get("nr_periods", 0),

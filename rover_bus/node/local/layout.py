@@ -1,14 +1,14 @@
-"""The state directory of a daemon: orders, records of life and death, logs. What survives when the daemon is killed.
+"""The state directory of a daemon: orders, records of starts and ends, logs. What survives when the daemon is killed.
 
     daemon.lock                             held by the one daemon of this directory; shims watch it
-    members/<job>.<uid>/<place>.<inc>/      one life of one place
+    members/<job>.<uid>/<member>.<incarnation>/      one incarnation of one member
         order       what was wanted, written before the spawn (JSON)
         limits      bytes of memory (0: none) and cores, read by the shim
-        life        a lock that the shim holds as long as it lives
+        alive       a lock that the shim holds as long as it lives
         started     pids and start times, written by the shim before the member's exec
         exit        how it ended, written by the shim after the last process of the group is gone
         reported    the fact about the exit is stored on the bus
-    logs/<job>.<uid>/<place>.<inc>.log      standard output and error
+    logs/<job>.<uid>/<member>.<incarnation>.log      standard output and error
     parts/<job>/                            parts of its model, written by its servers at the end
 
 Fed by processes.py and the shim; read by the daemon after a restart, by `rover members` and by `rover logs`.
@@ -30,12 +30,12 @@ from rover_bus.events.subjects import name
 from rover_bus.node.local import locks, proctree
 
 MAX_RECORD_BYTES = 4 << 20
-LOGS_A_PLACE = 20
+LOGS_A_MEMBER = 20
 
 T = TypeVar("T")
 
 
-class Order(msgspec.Struct, frozen=True, kw_only=True):
+class OrderRecord(msgspec.Struct, frozen=True, kw_only=True):
     """What a daemon asked a shim to run. `boot` is the boot id of the machine, so that pids of a former boot mean nothing."""
 
     job: str
@@ -45,8 +45,8 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     boot: str = ""
 
 
-class Started(msgspec.Struct, frozen=True, kw_only=True):
-    """Who lives: the shim and its member, each with its start in ticks since boot."""
+class StartRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """The pids of the shim and of its member, each with its start in ticks since boot."""
 
     shim: int
     shim_started: int
@@ -54,8 +54,8 @@ class Started(msgspec.Struct, frozen=True, kw_only=True):
     pid_started: int
 
 
-class Ended(msgspec.Struct, frozen=True, kw_only=True):
-    """How a life ended, how long it was, and what its group used."""
+class ExitRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """How an incarnation ended, how long it ran, and what its group used."""
 
     reason: str
     status: int | None = None
@@ -76,7 +76,7 @@ State = Literal["starting", "running", "ended"]
 
 @dataclass(frozen=True, slots=True)
 class MemberStatus:
-    """One line of `rover members`: a life of a place on this host. pid 0: not (yet or any more) running."""
+    """One line of `rover members`: an incarnation of a member on this host. pid 0: not (yet or any more) running."""
 
     job: str
     uid: str
@@ -89,8 +89,8 @@ class MemberStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class Life:
-    """The directory of one life."""
+class IncarnationDirectory:
+    """The directory of one incarnation."""
 
     path: Path
 
@@ -109,12 +109,12 @@ class Life:
         fresh.write_bytes(body)
         fresh.rename(self.path / record)
 
-    def lives(self) -> bool:
+    def is_alive(self) -> bool:
         """Say whether its shim lives. The lock answers, so a pid that was given out again cannot deceive."""
-        return locks.is_held_at(str(self.path / "life"))
+        return locks.is_held_at(str(self.path / "alive"))
 
-    def ended(self) -> Ended | None:
-        return self.read("exit", Ended)
+    def ended(self) -> ExitRecord | None:
+        return self.read("exit", ExitRecord)
 
     def is_reported(self) -> bool:
         return (self.path / "reported").exists()
@@ -129,7 +129,7 @@ def parts_directory(root: str | Path, job: str) -> Path:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class StateDirectory:
     """Paths below a state directory. Names come from the bus, so each is checked before it becomes a path."""
 
     root: Path
@@ -138,24 +138,24 @@ class Layout:
     def daemon_lock(self) -> Path:
         return self.root / "daemon.lock"
 
-    def life(self, job: str, uid: str, member: Member) -> Life:
-        return Life(self.root / "members" / _run(job, uid) / str(member))
+    def incarnation(self, job: str, uid: str, member: Member) -> IncarnationDirectory:
+        return IncarnationDirectory(self.root / "members" / _run(job, uid) / str(member))
 
     def log(self, job: str, uid: str, member: Member) -> Path:
         return self.root / "logs" / _run(job, uid) / f"{member}.log"
 
-    def lives(self) -> Iterator[tuple[Life, Order]]:
-        """Iterate all lives with a readable order, oldest incarnation first."""
+    def incarnations(self) -> Iterator[tuple[IncarnationDirectory, OrderRecord]]:
+        """Iterate all incarnations with a readable order, oldest incarnation first."""
         found = []
         for path in (self.root / "members").glob("*/*"):
-            order = Life(path).read("order", Order)
+            order = IncarnationDirectory(path).read("order", OrderRecord)
             if order:
-                found.append((order.desired.member, Life(path), order))
-        for _, life, order in sorted(found, key=lambda each: (each[2].job, each[0])):
-            yield life, order
+                found.append((order.desired.member, IncarnationDirectory(path), order))
+        for _, directory, order in sorted(found, key=lambda each: (each[2].job, each[0])):
+            yield directory, order
 
     def forget(self, job: str) -> None:
-        """Remove the records of a job that is over, those of former runs too; its logs stay."""
+        """Remove the records of an ended job, those of former runs too; its logs stay."""
         for run in self.runs("members", job):
             shutil.rmtree(run, ignore_errors=True)
 
@@ -166,23 +166,23 @@ class Layout:
         shutil.rmtree(parts_directory(self.root, job), ignore_errors=True)
 
     def mark_reported(self, job: str, uid: str, member: Member) -> None:
-        """Note that the fact about an exit is stored, and remove the reported lives before it: the last one tells enough."""
-        own = self.life(job, uid, member).path
+        """Note that the fact about an exit is stored, and remove the reported ones before it: the last one tells enough."""
+        own = self.incarnation(job, uid, member).path
         if own.is_dir():
             (own / "reported").touch()
         for run in self.runs("members", job):
             for path in run.glob(f"{member.place}.*"):
-                life = Life(path)
-                if path != own and life.is_reported() and not life.lives():
-                    life.remove()
+                directory = IncarnationDirectory(path)
+                if path != own and directory.is_reported() and not directory.is_alive():
+                    directory.remove()
 
     def runs(self, below: str, job: str) -> list[Path]:
         return [run for run in (self.root / below).glob(f"{job}*") if run.name.split(".")[0] == job]
 
-    def prune_logs(self, job: str, uid: str, place: str) -> None:
-        """Keep the newest logs of a place that is started again and again."""
-        logs = sorted((self.root / "logs" / _run(job, uid)).glob(f"{place}.*.log"), key=_incarnation)
-        for log in logs[:-LOGS_A_PLACE]:
+    def prune_logs(self, job: str, uid: str, name: str) -> None:
+        """Keep the newest logs of a member that is started again and again."""
+        logs = sorted((self.root / "logs" / _run(job, uid)).glob(f"{name}.*.log"), key=_incarnation)
+        for log in logs[:-LOGS_A_MEMBER]:
             log.unlink(missing_ok=True)
 
 
@@ -195,40 +195,42 @@ def _incarnation(log: Path) -> int:
     return int(number) if number.isdecimal() else -1
 
 
-def create(state_dir: str | os.PathLike[str]) -> Layout:
+def create(state_dir: str | os.PathLike[str]) -> StateDirectory:
     """Return the layout of a state directory, made if need be; only its owner can read it."""
     root = Path(state_dir).absolute()
     root.mkdir(parents=True, exist_ok=True, mode=0o700)
-    return Layout(root)
+    return StateDirectory(root)
 
 
 def boot_id() -> str:
     return proctree.read_bytes("/proc/sys/kernel/random/boot_id").decode().strip()
 
 
-def read_logs(state_dir: str | os.PathLike[str], job: str, place: str = "") -> list[Path]:
-    """Return the log files of a job's newest run, or of one of its places, in order of place and incarnation."""
-    runs = Layout(Path(state_dir)).runs("logs", name(job, "job"))
+def read_logs(state_dir: str | os.PathLike[str], job: str, member: str = "") -> list[Path]:
+    """Return the log files of a job's newest run, or of one of its members, in order of member and incarnation."""
+    runs = StateDirectory(Path(state_dir)).runs("logs", name(job, "job"))
     if not runs:
         return []
     newest = max(runs, key=lambda run: run.stat().st_mtime_ns)
     return sorted(
-        newest.glob(f"{place or '*'}.*.log"), key=lambda log: (log.name.split(".")[0], _incarnation(log))
+        newest.glob(f"{member or '*'}.*.log"), key=lambda log: (log.name.split(".")[0], _incarnation(log))
     )
 
 
 def list_members(state_dir: str | os.PathLike[str], job: str = "") -> list[MemberStatus]:
     """Return what runs and what ended below a state directory, with pids; needs neither daemon nor bus."""
-    layout = Layout(Path(state_dir))
+    home = StateDirectory(Path(state_dir))
     found = []
-    for life, order in layout.lives():
+    for directory, order in home.incarnations():
         if job and order.job != job:
             continue
-        started, ended = life.read("started", Started), life.ended()
+        started, ended = directory.read("started", StartRecord), directory.ended()
         alive = (
             ended is None and started is not None and proctree.start_ticks(started.pid) == started.pid_started
         )
-        state: State = "running" if alive else "starting" if life.lives() and ended is None else "ended"
+        state: State = (
+            "running" if alive else "starting" if directory.is_alive() and ended is None else "ended"
+        )
         found.append(
             MemberStatus(
                 job=order.job,
@@ -238,7 +240,7 @@ def list_members(state_dir: str | os.PathLike[str], job: str = "") -> list[Membe
                 pid=started.pid if alive and started else 0,
                 state=state,
                 exit=ended.exit() if ended else None,
-                log=layout.log(order.job, order.uid, order.desired.member),
+                log=home.log(order.job, order.uid, order.desired.member),
             )
         )
     return found

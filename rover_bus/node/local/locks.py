@@ -1,7 +1,7 @@
 """Locks of open file descriptions: a proof of life that dies with its holder, whatever killed it.
 
 The daemon holds one on its state directory (one daemon a directory, and shims see that it lives); every shim holds one on its
-member's directory, inherited from the daemon that spawned it, so that there is no moment at which nobody holds it.
+member's directory, inherited from the daemon that spawned it, so that it is held at every moment.
 Asking takes nothing: a probe can never make a starting daemon believe that another one is there. Standard library only.
 """
 
@@ -16,7 +16,7 @@ _FLOCK = "hhqqi"  # struct flock: type, whence, start, length, pid
 
 
 def hold(path: str) -> int | None:
-    """Take the lock and return the descriptor that holds it until closed everywhere; None when somebody else does."""
+    """Take the lock and return the descriptor that holds it until closed everywhere; None when another holds it."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.fcntl(fd, fcntl.F_OFD_SETLK, struct.pack(_FLOCK, fcntl.F_WRLCK, 0, 0, 0, 0))
@@ -36,7 +36,7 @@ def is_held(fd: int) -> bool:
 
 
 def is_held_at(path: str) -> bool:
-    """Say whether somebody holds the lock of the file at `path`; an absent file is held by nobody."""
+    """Say whether the lock of the file at `path` is held; that of an absent file is not."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):

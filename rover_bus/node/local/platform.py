@@ -15,7 +15,7 @@ from rover_bus.events.profiles import HostProfile
 from rover_bus.events.programs import ProgramRequest
 from rover_bus.node.local import sampling
 from rover_bus.node.local.capacity import Machine
-from rover_bus.node.local.layout import Layout
+from rover_bus.node.local.layout import StateDirectory
 from rover_bus.node.local.processes import MemberSettings, Processes
 from rover_bus.node.local.trials import Trials
 from rover_bus.node.port import Answer, Ended, Incarnation, Observe, StartOrder
@@ -25,7 +25,7 @@ class LocalPlatform:
     """Members of one state directory on this machine."""
 
     def __init__(
-        self, directory: Layout, machine: Machine, settings: MemberSettings, observe: Observe
+        self, directory: StateDirectory, machine: Machine, settings: MemberSettings, observe: Observe
     ) -> None:
         self._directory, self._machine, self._settings = directory, machine, settings
         self._processes = Processes(directory, settings, observe)

@@ -24,7 +24,7 @@ from rover_bus.events.programs import OWN_PYTHON, ProgramRequest
 from rover_bus.node.affinity import threads
 from rover_bus.node.exits import HURRY_S, STUCK_S
 from rover_bus.node.local import layout, locks, proctree
-from rover_bus.node.local.layout import Layout, Order, Started
+from rover_bus.node.local.layout import OrderRecord, StartRecord, StateDirectory
 from rover_bus.node.port import (
     NO_MASTERS,
     Adjusted,
@@ -64,7 +64,7 @@ class _Held:
     """A shim that we watch."""
 
     incarnation: Incarnation
-    directory: layout.Life
+    directory: layout.IncarnationDirectory
     pid: int = 0  # of the shim
     member_pid: int = 0  # once it runs
     pidfd: int = -1
@@ -76,7 +76,7 @@ class _Held:
 class Processes:
     """Members as processes of this host, under shims."""
 
-    def __init__(self, place: Layout, settings: MemberSettings, observe: Observe) -> None:
+    def __init__(self, place: StateDirectory, settings: MemberSettings, observe: Observe) -> None:
         self._layout = place
         self._settings = settings
         self._observe = observe
@@ -98,7 +98,7 @@ class Processes:
         held = _Held(incarnation, self._directory(incarnation))
         self._held[incarnation.key] = held
         self._observe(Spawned(incarnation))
-        if held.directory.lives():
+        if held.directory.is_alive():
             self._adopt(held)
             return
         try:
@@ -106,7 +106,8 @@ class Processes:
             held.pidfd = os.pidfd_open(held.pid)
         except OSError as error:
             self._end(
-                held, layout.Ended(reason="never_started", detail=f"{error.filename or ''} {error.strerror}")
+                held,
+                layout.ExitRecord(reason="never_started", detail=f"{error.filename or ''} {error.strerror}"),
             )
             return
         self._loop.add_reader(held.report, self._on_report, held)
@@ -121,11 +122,11 @@ class Processes:
         log.parent.mkdir(parents=True, exist_ok=True)
         self._layout.prune_logs(incarnation.job, incarnation.uid, incarnation.desired.member.place)
         self._write_order(held)
-        lock = locks.hold(str(directory.path / "life"))
+        lock = locks.hold(str(directory.path / "alive"))
         report, reported = os.pipe()
         try:
             if lock is None:
-                raise OSError(0, "its former life is not proven dead", str(directory.path))
+                raise OSError(0, "its former incarnation is not proven dead", str(directory.path))
             for fd in (lock, reported):
                 os.set_inheritable(fd, True)
             return self._posix_spawn(
@@ -142,7 +143,7 @@ class Processes:
     def _write_order(self, held: _Held) -> None:
         incarnation = held.incarnation
         held.directory.write("limits", self._limits(incarnation.desired.resources, incarnation.cpus))
-        order = Order(
+        order = OrderRecord(
             job=incarnation.job,
             uid=incarnation.uid,
             desired=incarnation.desired,
@@ -156,7 +157,7 @@ class Processes:
     ) -> int:
         desired = held.incarnation.desired
         command = [self._settings.python, "-I", "-S", "-c", BOOT]
-        command += [f"dir={held.directory.path}", f"life={lock}", f"report={reported}"]
+        command += [f"dir={held.directory.path}", f"alive={lock}", f"report={reported}"]
         command += [
             f"lock={self._layout.daemon_lock}",
             f"cwd={desired.directory}",
@@ -189,7 +190,7 @@ class Processes:
 
     def environment_of_program(self, request: ProgramRequest) -> dict[str, str]:
         """Return what a worker with this program finds around it. The marker ends a trial with its host."""
-        marker = {"ROVER_LIFE": str(self._layout.root / "trial")}
+        marker = {proctree.MARK: str(self._layout.root / "trial")}
         return {**self._settings.environment, **request.environment, **marker}
 
     def environment(self, incarnation: Incarnation, credential: str = "") -> dict[str, str]:
@@ -204,33 +205,30 @@ class Processes:
             "ROVER_ROLE": member.role,
             "ROVER_INDEX": str(member.index),
             "ROVER_INCARNATION": str(member.incarnation),
-            "ROVER_LIFE": self._mark(incarnation),
+            proctree.MARK: str(self._directory(incarnation).path),
             "ROVER_GRACE_S": f"{incarnation.desired.grace_s / 2:g}",  # the other half is for its last words and its end
             **own,
         }
 
-    def _mark(self, incarnation: Incarnation) -> str:
-        return str(self._directory(incarnation).path)
-
-    def _directory(self, incarnation: Incarnation) -> layout.Life:
-        return self._layout.life(incarnation.job, incarnation.uid, incarnation.member)
+    def _directory(self, incarnation: Incarnation) -> layout.IncarnationDirectory:
+        return self._layout.incarnation(incarnation.job, incarnation.uid, incarnation.member)
 
     def _limits(self, resources: Resources, cpus: Mapping[int, float]) -> str:
         chosen = sorted(cpus) or self._settings.allowed
         return " ".join(str(number) for number in (resources.memory_bytes, *chosen))
 
     def _on_report(self, held: _Held) -> None:
-        said = os.read(held.report, 1)
+        report = os.read(held.report, 1)
         self._unwatch_report(held)
-        started = held.directory.read("started", Started)
-        if said == b"s" and started:
+        started = held.directory.read("started", StartRecord)
+        if report == b"s" and started:
             held.member_pid = started.pid
             self._observe(Running(held.incarnation.key, started.pid))
 
     # -- adopt ---------------------------------------------------------------------------------------------------------
 
     def adopt(self) -> None:
-        for directory, order in self._layout.lives():
+        for directory, order in self._layout.incarnations():
             ended = directory.ended()
             incarnation = Incarnation(order.job, order.uid, order.desired, order.cpus)
             held = _Held(incarnation, directory)
@@ -243,9 +241,9 @@ class Processes:
 
     def _adopt(self, held: _Held) -> None:
         """Watch a shim of a former daemon; one that has not written yet is looked at again; one that is gone is buried."""
-        started = held.directory.read("started", Started)
-        if not held.directory.lives():
-            self._bury(held)
+        started = held.directory.read("started", StartRecord)
+        if not held.directory.is_alive():
+            self._conclude(held)
             return
         if started is None:
             held.timers.append(self._loop.call_later(ADOPT_AGAIN_S, self._adopt, held))
@@ -253,7 +251,7 @@ class Processes:
         try:
             held.pid, held.pidfd = started.shim, os.pidfd_open(started.shim)
         except OSError:
-            self._bury(held)
+            self._conclude(held)
             return
         self._loop.add_reader(held.pidfd, self._on_shim_gone, held)
         held.member_pid = started.pid
@@ -273,7 +271,7 @@ class Processes:
             try:
                 self._write_order(held)
             except OSError as error:
-                log.warning("limits are not changed", life=held.directory.path.name, why=str(error))
+                log.warning("limits are not changed", member=held.directory.path.name, why=str(error))
                 return
             self._signal(held, signal.SIGHUP)
 
@@ -299,29 +297,33 @@ class Processes:
 
     def _on_shim_gone(self, held: _Held) -> None:
         self._unwatch(held)
-        with contextlib.suppress(ChildProcessError):  # adopted: whoever inherited it reaps it
+        with contextlib.suppress(ChildProcessError):  # adopted: its new parent reaps it
             os.waitpid(held.pid, os.WNOHANG)
-        self._bury(held)
+        self._conclude(held)
 
-    def _bury(self, held: _Held) -> None:
-        """Report how a life without a shim ended. Without its record the shim was killed itself: end what it left first."""
+    def _conclude(self, held: _Held) -> None:
+        """Report how an incarnation without a shim ended. Without its record the shim was killed itself: end what it left first."""
         ended = held.directory.ended()
         if ended is None:
-            order, started = held.directory.read("order", Order), held.directory.read("started", Started)
+            order, started = (
+                held.directory.read("order", OrderRecord),
+                held.directory.read("started", StartRecord),
+            )
             if order and order.boot != self._boot:
-                ended = layout.Ended(reason="host_lost", detail="the machine was started anew")
+                ended = layout.ExitRecord(reason="host_lost", detail="the machine was started anew")
             elif self._sweep(held, started):
-                held.timers.append(self._loop.call_later(SWEEP_AGAIN_S, self._bury, held))
+                held.timers.append(self._loop.call_later(SWEEP_AGAIN_S, self._conclude, held))
                 return
             else:
                 ran_s = _age_s(started.pid_started) if started else 0.0
-                ended = layout.Ended(reason="killed", signal=9, detail="its shim was killed", ran_s=ran_s)
+                ended = layout.ExitRecord(
+                    reason="killed", signal=9, detail="its shim was killed", ran_s=ran_s
+                )
         self._end(held, ended)
 
-    def _sweep(self, held: _Held, started: Started | None) -> bool:
+    def _sweep(self, held: _Held, started: StartRecord | None) -> bool:
         """Kill what is left of a group whose shim is gone; False when nothing is."""
-        marker = f"ROVER_LIFE={self._mark(held.incarnation)}\0".encode()
-        left = set(proctree.bearing(marker))
+        left = set(proctree.bearing(str(held.directory.path), only=True))
         if started and proctree.start_ticks(started.pid) in (0, started.pid_started):
             processes = proctree.snapshot()
             left |= {pid for pid, each in processes.items() if started.pid in (pid, each[1], each[2])}
@@ -332,7 +334,7 @@ class Processes:
                 continue
         return bool(left)
 
-    def _end(self, held: _Held, ended: layout.Ended) -> None:
+    def _end(self, held: _Held, ended: layout.ExitRecord) -> None:
         incarnation = held.incarnation
         self._unwatch(held)
         if self._held.get(incarnation.key) is held:
@@ -354,13 +356,13 @@ class Processes:
             )
         )
 
-    def _exit(self, held: _Held, ended: layout.Ended) -> Exit:
+    def _exit(self, held: _Held, ended: layout.ExitRecord) -> Exit:
         """How it ended, with its last words where it did not end in order: what it wrote is the one trace of a fault."""
-        said = ended.exit()
-        if said.reason in IN_ORDER:
-            return said
+        exit = ended.exit()
+        if exit.reason in IN_ORDER:
+            return exit
         incarnation = held.incarnation
-        return said.replace(
+        return exit.replace(
             stderr=read_tail(self._layout.log(incarnation.job, incarnation.uid, incarnation.desired.member))
         )
 

@@ -10,6 +10,7 @@ import os
 
 # One process: parent, group, session, processor ticks, threads, start in ticks since boot.
 Stat = tuple[int, int, int, int, int, int]
+MARK = "ROVER_MEMBER_DIR"  # in the environment of all that a member began: the member's directory
 
 
 def read_bytes(path: str, limit: int = 1 << 16) -> bytes:
@@ -138,10 +139,10 @@ def set_affinity(pids: list[int], cpus: list[int]) -> None:
                 continue
 
 
-def bearing(marker: bytes) -> list[int]:
-    """Return the living processes whose environment holds `marker`: the whole offspring of a member, wherever it moved to."""
-    own = os.getpid()
-    found = []
+def bearing(directory: str, *, only: bool = False) -> list[int]:
+    """Return the living processes of members below a directory, `only`: of the member with this one, wherever they moved to."""
+    own, found = os.getpid(), []
+    marker = f"{MARK}={directory}".encode() + (b"\0" if only else b"")
     for entry in _entries("/proc"):
         if entry.isdecimal() and int(entry) != own:
             environment = read_bytes(f"/proc/{entry}/environ", 1 << 18)

@@ -16,16 +16,16 @@ from rover_bus.events.identity import HostCapacity, Member
 from rover_bus.events.profiles import HostProfile, ProcessSample
 from rover_bus.node.local import cgroup, proctree
 from rover_bus.node.local.capacity import parse_meminfo
-from rover_bus.node.local.cgroup import Cgroup, Limits, Usage
+from rover_bus.node.local.cgroup import Cgroup, CgroupLimits, CgroupUsage
 
 RESOURCES = ("cpu", "memory", "io")
 TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
 
-Lived = tuple[str, Member, int]  # job, member, pid
+RunningMember = tuple[str, Member, int]  # job, member, pid
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class GroupUse:
     """One member's process group: its processor time of the living, its memory (anonymous and shared), its threads."""
 
     processor_s: float
@@ -40,9 +40,9 @@ class Reading:
     at_s: float
     busy_s: float
     memory_used_bytes: int
-    usage: Usage
+    usage: CgroupUsage
     stalled_s: Mapping[str, float] = field(default_factory=dict)
-    groups: Mapping[Lived, Group] = field(default_factory=dict)
+    groups: Mapping[RunningMember, GroupUse] = field(default_factory=dict)
 
 
 def parse_busy_s(text: str) -> float:
@@ -60,7 +60,7 @@ def parse_stalled_s(text: str) -> float | None:
     return None
 
 
-def read(members: Sequence[Lived], group: Cgroup, now_s: float, root: Path = Path("/")) -> Reading:
+def read(members: Sequence[RunningMember], group: Cgroup, now_s: float, root: Path = Path("/")) -> Reading:
     """Take a reading; `now_s` is the monotonic second."""
     memory = parse_meminfo(_text(root / "proc/meminfo"))
     stalled = {name: parse_stalled_s(read_pressure(group, name, root)) for name in RESOURCES}
@@ -80,19 +80,21 @@ def read_pressure(group: Cgroup, resource: str, root: Path = Path("/")) -> str:
     return own or _text(root / "proc/pressure" / resource)
 
 
-def read_groups(members: Sequence[Lived]) -> dict[Lived, Group]:
+def read_groups(members: Sequence[RunningMember]) -> dict[RunningMember, GroupUse]:
     """Return what each member's process and all that descends from it use, in one pass over /proc."""
     processes = proctree.snapshot() if members else {}
     found = {}
-    for lived in members:
-        pids = [pid for pid in (lived[2], *proctree.descendants(processes, lived[2])) if pid in processes]
+    for member in members:
+        pids = [pid for pid in (member[2], *proctree.descendants(processes, member[2])) if pid in processes]
         if pids:
             ticks, threads = sum(processes[pid][3] for pid in pids), sum(processes[pid][4] for pid in pids)
-            found[lived] = Group(ticks / TICKS_A_SECOND, proctree.memory_bytes(pids), threads)
+            found[member] = GroupUse(ticks / TICKS_A_SECOND, proctree.memory_bytes(pids), threads)
     return found
 
 
-def profile(host: str, capacity: HostCapacity, limits: Limits, before: Reading, now: Reading) -> HostProfile:
+def profile(
+    host: str, capacity: HostCapacity, limits: CgroupLimits, before: Reading, now: Reading
+) -> HostProfile:
     """Return the window between two readings. A resource that our control group limits is measured there, else machine-wide."""
     window_s = max(now.at_s - before.at_s, 1e-9)
     pressure = {name: _pressure_of(name, before, now, window_s) for name in RESOURCES}
@@ -109,18 +111,18 @@ def profile(host: str, capacity: HostCapacity, limits: Limits, before: Reading, 
         memory_pressure=pressure["memory"],
         io_pressure=pressure["io"],
         throttled=min(max(throttled / periods, 0.0), 1.0) if periods > 0 else 0.0,
-        processes=[_process(lived, group, before, window_s) for lived, group in now.groups.items()],
+        processes=[_process(running, group, before, window_s) for running, group in now.groups.items()],
     )
 
 
-def _cores_used(limits: Limits, before: Reading, now: Reading) -> float:
+def _cores_used(limits: CgroupLimits, before: Reading, now: Reading) -> float:
     then_s, now_s = before.usage.processor_s, now.usage.processor_s
     if limits.cores is not None and then_s is not None and now_s is not None:
         return max(now_s - then_s, 0.0)
     return max(now.busy_s - before.busy_s, 0.0)
 
 
-def _memory_used(limits: Limits, now: Reading) -> int:
+def _memory_used(limits: CgroupLimits, now: Reading) -> int:
     if limits.memory_bytes is not None and now.usage.memory_bytes is not None:
         return now.usage.memory_bytes
     return now.memory_used_bytes
@@ -132,9 +134,9 @@ def _pressure_of(name: str, before: Reading, now: Reading, window_s: float) -> f
     return min(max((now.stalled_s[name] - before.stalled_s[name]) / window_s, 0.0), 1.0)
 
 
-def _process(lived: Lived, group: Group, before: Reading, window_s: float) -> ProcessSample:
-    job, member, pid = lived
-    then = before.groups.get(lived)
+def _process(running: RunningMember, group: GroupUse, before: Reading, window_s: float) -> ProcessSample:
+    job, member, pid = running
+    then = before.groups.get(running)
     spent_s = max(group.processor_s - (then.processor_s if then else 0.0), 0.0)
     return ProcessSample(
         job=job,

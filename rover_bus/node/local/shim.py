@@ -1,10 +1,10 @@
 """The small process above every member: it owns the group, watches its memory, and writes down how it ended (protocol P23).
 
-    python -I -S -c "... main()" dir=D life=FD report=FD lock=PATH cwd=D grace=S orphan=S oom=PATH -- command ...
+    python -I -S -c "... main()" dir=D alive=FD report=FD lock=PATH cwd=D grace=S orphan=S oom=PATH -- command ...
 
 Spawned by processes.py with the member's environment and log file, it survives its daemon. It writes `started` before the
-member's exec and `exit` after the last of the group is gone (files of layout.py, renamed into place). Its words from outside
-are signals: SIGTERM drains, SIGUSR1 drains in a hurry, SIGHUP reads `limits` again. It sleeps in
+member's exec and `exit` after the last of the group is gone (files of layout.py, renamed into place). It is commanded by
+signals: SIGTERM drains, SIGUSR1 drains in a hurry, SIGHUP reads `limits` again. It sleeps in
 sigtimedwait and wakes once a second for the lock of the daemon, more often only when memory comes close to its limit. It is
 apart because every member pays for it: standard library only, no package of ours that imports more (about 10 ms of processor
 time, under 5 MB).
@@ -112,7 +112,7 @@ class Shim:
     # -- birth ---------------------------------------------------------------------------------------------------------
 
     def start(self) -> str:
-        """Fork, write down who lives, let it exec. Returns what went wrong, "" when the member runs."""
+        """Fork, write down both pids, let it exec. Returns what went wrong, "" when the member runs."""
         self.read_limits()
         gate, opened = os.pipe()
         failure, failed = os.pipe()
@@ -134,21 +134,21 @@ class Shim:
         os.close(opened)
         problem = os.read(failure, 4096).decode("utf-8", "replace")
         os.close(failure)
-        self.tell(b"f" if problem else b"s")
+        self.wake_daemon(b"f" if problem else b"s")
         return problem
 
-    def tell(self, what: bytes) -> None:
+    def wake_daemon(self, what: bytes) -> None:
         """Wake the daemon that spawned us; it may be gone."""
         attempt(os.write, self.report, what)
         os.close(self.report)
 
     def become_member(self, shim: int, gate: int, failed: int) -> None:
-        """In the child: own session, death with the shim, cores; exec only after the shim wrote down who we are."""
+        """In the child: own session, death with the shim, cores; exec only after the shim wrote down our pid."""
         try:
             os.setsid()
             prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
             if os.getppid() != shim or os.read(gate, 1) != b"1":
-                os._exit(127)  # the shim died before it could write: nobody may know of us
+                os._exit(127)  # the shim died before it could write: no record names us
             if self.cpus:
                 os.sched_setaffinity(0, self.cpus)
             if self.cwd:
@@ -163,7 +163,7 @@ class Shim:
         finally:
             os._exit(127)
 
-    # -- life ----------------------------------------------------------------------------------------------------------
+    # -- watch ---------------------------------------------------------------------------------------------------------
 
     def watch(self) -> int:
         """Sleep, look after what woke us, until the member ends. Returns its exit code (negative: a signal)."""
@@ -274,7 +274,7 @@ class Shim:
             if pid == self.pid:
                 code = os.waitstatus_to_exitcode(status)
 
-    def bury(self) -> None:
+    def end_group(self) -> None:
         """End what the member left behind. As subreaper we inherit all of it: "no child" proves that the group is dead."""
         while True:
             self.reap()
@@ -289,7 +289,7 @@ class Shim:
         problem = self.start()
         code = self.watch()
         kernel_oom = proctree.out_of_memory_kills(self.oom_path) > self.oom_kills
-        self.bury()
+        self.end_group()
         reason, status, number, detail = exits.classify(
             code, asked=self.asked, killed=self.killed, kernel_oom=kernel_oom
         )
@@ -308,7 +308,7 @@ class Shim:
 
 def used() -> dict[str, float | int]:
     """Return what all children that were ever reaped used: our own, and as subreaper whatever they left behind."""
-    import resource  # only now: nobody waits for a shim that ends
+    import resource  # only now: no component waits for a shim that ends
 
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return {
@@ -322,7 +322,7 @@ def main() -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     split = sys.argv.index("--")
     options = dict(word.split("=", 1) for word in sys.argv[1:split])
-    for fd in (int(options["life"]), int(options["report"])):
+    for fd in (int(options["alive"]), int(options["report"])):
         os.set_inheritable(fd, False)
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     Shim(options, sys.argv[split + 1 :]).run()

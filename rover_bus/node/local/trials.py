@@ -30,7 +30,7 @@ from rover_bus.node.port import Answer
 
 AT_ONCE = 4  # trials that run at a time on a host
 GIVE_UP_S = TRY_S + 5.0  # on a thread that a dead file system holds
-MOST_SAID = 300  # characters of a problem
+MOST_SHOWN = 300  # characters of a problem
 MOST_REMEMBERED = 1000  # interpreters that are known to have our client
 PYTHON = re.compile(r"(python|pypy)[0-9.]*t?")
 SHORT = re.compile(
@@ -147,11 +147,11 @@ def _unreadable(script: str) -> str:
 
 
 def _refused(path: str, problem: str) -> ProgramReply:
-    return ProgramReply(state="refused", path=path, problem=problem[:MOST_SAID])
+    return ProgramReply(state="refused", path=path, problem=problem[:MOST_SHOWN])
 
 
 def _unknown(path: str, problem: str) -> ProgramReply:
-    return ProgramReply(state="unknown", path=path, problem=problem[:MOST_SAID])
+    return ProgramReply(state="unknown", path=path, problem=problem[:MOST_SHOWN])
 
 
 class Children:
@@ -208,7 +208,7 @@ def import_client(
     children.add(child.pid)
     with child:
         try:
-            said, in_time = _listen(child)
+            written, in_time = _listen(child)
         finally:
             children.end(child.pid)
     if not in_time:
@@ -222,7 +222,7 @@ def import_client(
     ):  # from outside, or its own alarm
         return _unknown(path, f"the trial was ended by {signal.Signals(-child.returncode).name}")
     status, number = (child.returncode, None) if child.returncode > 0 else (None, -child.returncode)
-    return _refused(path, last_line(said) or describe_ending(status, number))
+    return _refused(path, last_line(written) or describe_ending(status, number))
 
 
 def _listen(child: subprocess.Popen[bytes]) -> tuple[str, bool]:
@@ -230,7 +230,7 @@ def _listen(child: subprocess.Popen[bytes]) -> tuple[str, bool]:
     assert child.stderr is not None
     pipe, ending = child.stderr.fileno(), os.pidfd_open(child.pid)
     os.set_blocking(pipe, False)
-    watch, said, deadline_s = select.poll(), b"", time.monotonic() + TRY_S
+    watch, written, deadline_s = select.poll(), b"", time.monotonic() + TRY_S
     watch.register(pipe, select.POLLIN)
     watch.register(ending, select.POLLIN)
     try:
@@ -238,12 +238,12 @@ def _listen(child: subprocess.Popen[bytes]) -> tuple[str, bool]:
             ready = {fd for fd, _ in watch.poll(left_s * 1000)}
             if pipe in ready:
                 more = _read(pipe)
-                said = (said + more)[-BYTES:]
+                written = (written + more)[-BYTES:]
                 if not more:
                     watch.unregister(pipe)
             elif ending in ready:  # all that it wrote is read
-                return said.decode(errors="replace"), True
-        return said.decode(errors="replace"), False
+                return written.decode(errors="replace"), True
+        return written.decode(errors="replace"), False
     finally:
         os.close(ending)
 

@@ -44,7 +44,7 @@ Shapes = Mapping[str, tuple[str, tuple[int, ...]]]
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """What this life of the daemon stored of a part: the next cut may be a delta on it."""
+    """What this incarnation of the daemon stored of a part: the next cut may be a delta on it."""
 
     identity: Identity
     save_number: int
@@ -81,7 +81,7 @@ def store_part(
     """Write one staged part durably: as a delta on `base` where that is possible and small, else whole.
 
     `cut`: (generation, cut). `codec`: of the arrays that their owner lets be rounded; the others are stored as they are. A whole
-    file that a former life of the daemon left is used as it is. Raises StorageFailed (again
+    file that a former incarnation of the daemon left is used as it is. Raises StorageFailed (again
     later), NoCheckpoint, BrokenCheckpoint (the memory is not what was digested).
     """
     with open_exactly(directory, part, *cut) as staged:
@@ -120,7 +120,7 @@ def _identify(staged: StagedCut, uid: str, part: str) -> Identity:
 def _touched_since(
     base: Chain | None, staged: StagedCut, directory: Path, part: str
 ) -> Mapping[str, Array] | None:
-    """Rows touched since the stored cut, by array; None if a delta cannot be told."""
+    """Rows touched since the stored cut, by array; None if no delta is known."""
     seal = staged.seal
     if base is None or (base.identity.history, base.identity.generation) != (seal.history, seal.generation):
         return None
@@ -162,7 +162,7 @@ def _whole(arrays: Mapping[str, Array], digests: SlotDigests, codecs: Mapping[st
 
 
 def _find_whole(files: Files, identity: Identity) -> PartFile | None:
-    """The whole file of this cut that a former life of the daemon finished, if its footer is what it should be."""
+    """The whole file of this cut that a former incarnation of the daemon finished, if its footer is what it should be."""
     stem = f"{stem_of(identity.history, identity.generation, identity.cut)}-whole-"
     for path in files.list(f"parts/{identity.part}"):
         if path.rpartition("/")[2].startswith(stem):
@@ -336,7 +336,7 @@ def compact_run(run: Run, chains: Collection[Chain], wait: Wait) -> Manifest | N
     Returns the manifest that replaced it, None if nothing was due. Raises PartHeld, StorageFailed, BrokenCheckpoint.
     """
     if not isinstance(run.path, Path):
-        return None  # without a lock nobody may fold what others build on; a chain that is too long is written whole
+        return None  # without a lock no daemon may fold what others build on; a chain that is too long is written whole
     with hold_for_work(run):
         ready, _ = survey(run)
         ours = {chain.files[-1].digest for chain in chains}

@@ -44,9 +44,9 @@ from rover_bus.node.storage.state import (
     Happening,
     HeldPart,
     JobCheckpoints,
-    PartAsked,
     PartFact,
     PartFound,
+    PartNeeded,
     Peer,
     Persisting,
     RunFact,
@@ -82,7 +82,7 @@ def evolve(state: Persisting, input: Happening) -> Persisting:
             return _submit(state, job, uid, spec.checkpoint or CheckpointSpec())
         case JobEnded(job=job):
             return _end(state, job) if job in state.jobs else state
-        case PartFound() | PartAsked():
+        case PartFound() | PartNeeded():
             return _evolve_memory(state, input)
         case Begun() | Done() | GivenUp() | Failed() | CalledOff():
             return _evolve_task(state, input)
@@ -133,9 +133,9 @@ def _evolve_part(state: Persisting, fact: PartFact) -> Persisting:
             return _note_answer(state, job, uid, search)
 
 
-def _evolve_memory(state: Persisting, seen: PartFound | PartAsked) -> Persisting:
+def _evolve_memory(state: Persisting, seen: PartFound | PartNeeded) -> Persisting:
     match seen:
-        case PartAsked():
+        case PartNeeded():
             return _ask(state, seen)
         case PartFound(uid=uid, part=part, cut=cut, generation=generation):
             job = next((job for job, about in state.jobs.items() if about.uid == uid), None)
@@ -160,7 +160,7 @@ def _evolve_task(state: Persisting, event: TaskEvent) -> Persisting:
 
 
 def _submit(state: Persisting, job: str, uid: str, spec: CheckpointSpec) -> Persisting:
-    """Begin to know a job. One of the same name before it is over; this one, if it had ended, ends once more after this fact."""
+    """Begin to know a job. One of the same name before it has ended; this one, if it had ended, ends once more after this fact."""
     about = state.jobs.get(job)
     if about is not None and about.uid != uid:
         state, about = _end(state, job), None
@@ -204,14 +204,14 @@ def _stage(state: Persisting, job: str, uid: str, part: str, cut: Cut) -> Persis
 
 
 def _begin_again(state: Persisting, task: StorageTask) -> Persisting:
-    """A part may be staged twice for one cut (P10): what was done with the first says nothing of the second."""
+    """A part may be staged twice for one cut (P10): what was done with the first does not count for the second."""
     done, given_up = state.done - {task}, state.given_up - {task}
     troubles = {key: value for key, value in state.troubles.items() if key != task}
     return replace(state, done=done, given_up=given_up, troubles=MappingProxyType(troubles))
 
 
 def _hold(state: Persisting, fact: HostPartDigested | HostPartMirrored) -> Persisting:
-    """Note who has the part in memory. A newer cut replaces the older one: copies of that are overwritten soon."""
+    """Note which hosts have the part in memory. A newer cut replaces the older one: copies of that are overwritten soon."""
     about, cut = _known(state, fact.job, fact.uid), (fact.generation, fact.cut)
     held = about.held.get(fact.part)
     if held and cut < held.cut:
@@ -224,7 +224,7 @@ def _hold(state: Persisting, fact: HostPartDigested | HostPartMirrored) -> Persi
     return _with_job(state, fact.job, replace(about, held=_put(about.held, fact.part, held)))
 
 
-def _ask(state: Persisting, asked: PartAsked) -> Persisting:
+def _ask(state: Persisting, asked: PartNeeded) -> Persisting:
     """A server needs a part: fetch it, whatever became of a former fetch."""
     if has_ended(state, asked.job, asked.uid):
         return state
@@ -268,13 +268,13 @@ def _close(state: Persisting, fact: CheckpointReady | CheckpointSuperseded | Che
     if isinstance(fact, CheckpointFailed) and fact.restoring:
         about = replace(about, suspects=about.suspects | {cut})
     about = replace(about, ready=ready, safe=safe, closed=closed)
-    over = {task for task in state.done if task.job == fact.job and _is_past(about, task, cut)}
+    past = {task for task in state.done if task.job == fact.job and _is_past(about, task, cut)}
     state = _with_job(state, fact.job, about)
-    return replace(state, done=state.done - over, given_up=state.given_up - over)
+    return replace(state, done=state.done - past, given_up=state.given_up - past)
 
 
 def _is_past(about: JobCheckpoints, task: StorageTask, cut: Cut) -> bool:
-    """Whether no component asks for it any more. A newer cut may be over while the one that is ordered is still being stored.
+    """Whether no component asks for it any more. A newer cut may have ended while the one that is ordered is still being stored.
 
     Digests are asked for as long as the part holds no newer cut.
     """
@@ -292,7 +292,7 @@ def _settle(state: Persisting, task: StorageTask) -> Persisting:
 
 
 def _forget(state: Persisting, uid: str) -> Persisting:
-    """The memory of an ended job is free: keep of it only that it is over, because facts about it may still come."""
+    """The memory of an ended job is free: keep of it only that it has ended, because facts about it may still come."""
     return replace(
         state,
         ended=MappingProxyType({of: job for of, job in state.ended.items() if of != uid}),

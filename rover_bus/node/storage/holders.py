@@ -47,7 +47,7 @@ class ParityGroup:
 
     @property
     def name(self) -> str:
-        """What tells it from the other groups of its cut: a part is in one group."""
+        """Distinguishes it from the other groups of its cut: a part is in one group."""
         return self.parts[0]
 
 

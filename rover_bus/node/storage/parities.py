@@ -1,4 +1,4 @@
-"""Parity blocks that this host holds for others: kept up cut by cut, and lent to whoever rebuilds a lost part (protocol P13).
+"""Parity blocks that this host holds for others: kept up cut by cut, and served where a lost part is rebuilt (protocol P13).
 
 Fed by the persister's tasks with sources of parts, asked by the server of peers.py. They lie in shared memory
 (flash/parity_slots.py): a daemon that starts anew finds the newest whole version of each again. One thread keeps them up, others
@@ -27,7 +27,7 @@ log = get_logger("rover.node")
 Connect = Callable[[str, bool], Source]  # a part's name, whether differences are wanted
 
 
-class Lent(msgspec.Struct, frozen=True, kw_only=True):
+class ServedParity(msgspec.Struct, frozen=True, kw_only=True):
     """A parity block as it goes to a host that rebuilds: `offer` describes the lost part, `parts` the group in order."""
 
     parity: int
@@ -36,8 +36,8 @@ class Lent(msgspec.Struct, frozen=True, kw_only=True):
     size_bytes: int
 
 
-class Description(msgspec.Struct, frozen=True, kw_only=True):
-    """What a block in shared memory is, for a later life of the daemon: the group, and the offers that its version stands for."""
+class BlockDescription(msgspec.Struct, frozen=True, kw_only=True):
+    """What a block in shared memory is, for a later incarnation of the daemon: its group, and the offers that it stands for."""
 
     parts: list[str]
     parity: int
@@ -45,7 +45,7 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
     offers: dict[str, Offer]
 
 
-class Held:
+class HeldBlock:
     """One block, and the offers of the parts that its valid version stands for; `coming`: of the version that is being built."""
 
     def __init__(self, parts: tuple[str, ...], parity: int, generation: int, directory: Path | None) -> None:
@@ -56,14 +56,14 @@ class Held:
         self.block = ParityBlock(len(parts), parity, self.slots)
 
     def _describe(self) -> bytes:
-        known = Description(
+        known = BlockDescription(
             parts=list(self.parts), parity=self.parity, generation=self.generation, offers=self.coming
         )
         return msgspec.msgpack.encode(known)
 
     @classmethod
-    def found(cls, directory: Path, name: str) -> Held | None:
-        """The block of a group as a former life left it; None where no whole version is there."""
+    def found(cls, directory: Path, name: str) -> HeldBlock | None:
+        """The block of a group as a former incarnation left it; None where no whole version is there."""
         held = cls((name,), 0, 0, directory)
         slots = held.slots
         assert slots is not None
@@ -73,13 +73,13 @@ class Held:
             return None
         valid, raw = adopted
         try:
-            known = msgspec.msgpack.decode(raw, type=Description)
+            known = msgspec.msgpack.decode(raw, type=BlockDescription)
             held.parts, held.parity, held.generation = tuple(known.parts), known.parity, known.generation
             held.offers = known.offers
             cut = next(iter(known.offers.values())).cut
             held.block = ParityBlock.resume(len(known.parts), known.parity, cut, valid, slots)
         except BaseException:
-            slots.close()  # else nobody could sweep them away while we live
+            slots.close()  # else no sweep could take them away while we live
             raise
         return held
 
@@ -94,17 +94,17 @@ class Parities:
 
     def __init__(self, root: Path | None = None) -> None:
         self._root = root
-        self._held: dict[tuple[str, str], Held] = {}  # by (job uid, group)
+        self._held: dict[tuple[str, str], HeldBlock] = {}  # by (job uid, group)
         self._lock = threading.Lock()
 
     def find(self, uid: str) -> int:
-        """Take over the blocks of a job that a former life of the daemon held; return how many are whole."""
+        """Take over the blocks of a job that a former incarnation of the daemon held; return how many are whole."""
         directory = self._directory(uid)
         if directory is None or not directory.is_dir():
             return 0
         for name in parts_in(directory):
             try:
-                held = Held.found(directory, name)
+                held = HeldBlock.found(directory, name)
             except (RoverError, msgspec.MsgspecError, OSError, StopIteration) as error:
                 log.warning("a parity block cannot be used", uid=uid, group=name, why=str(error))
                 continue
@@ -129,7 +129,7 @@ class Parities:
             return
         if held and fits and held.generation == cut[0] and self._follow(held, connect):
             return
-        fresh = Held(tuple(parts), parity, cut[0], self._directory(uid))
+        fresh = HeldBlock(tuple(parts), parity, cut[0], self._directory(uid))
         try:
             self._begin(fresh, connect)
         except BaseException:
@@ -140,14 +140,14 @@ class Parities:
         if held:
             held.discard()
 
-    def _begin(self, held: Held, connect: Connect) -> None:
+    def _begin(self, held: HeldBlock, connect: Connect) -> None:
         held.coming = {}
         for number, part in enumerate(held.parts):
             held.coming[part], delta = read_delta(connect(part, False), number, 0, Since())
             held.block.add(delta)
         held.offers = held.coming
 
-    def _follow(self, held: Held, connect: Connect) -> bool:
+    def _follow(self, held: HeldBlock, connect: Connect) -> bool:
         """Add what changed since the valid version; False: some owner does not know it, or the block is damaged."""
         if not held.block.may_go_on:
             log.error(
@@ -170,7 +170,7 @@ class Parities:
             held.offers = held.coming
         return True
 
-    def lend(self, uid: str, part: str, generation: int, cut: int) -> tuple[Lent, Array]:
+    def serve(self, uid: str, part: str, generation: int, cut: int) -> tuple[ServedParity, Array]:
         """Return the block that stands for a part of a cut, checked. Raises NoCheckpoint, BrokenCheckpoint."""
         with self._lock:
             for (of, _), held in self._held.items():
@@ -183,18 +183,18 @@ class Parities:
                             f"the parity of cut {cut} of {part} is damaged in memory: use another source"
                         )
                     block = held.block.valid
-                    lent = Lent(
+                    served = ServedParity(
                         parity=held.parity, parts=list(held.parts), offer=offer, size_bytes=len(block)
                     )
-                    return lent, block
+                    return served, block
         raise NoCheckpoint(f"no parity of cut {cut} of {part} is held here")
 
     def forget(self, uid: str) -> None:
-        """The job is over."""
+        """The job has ended."""
         with self._lock:
-            over = [held for key, held in self._held.items() if key[0] == uid]
+            ended = [held for key, held in self._held.items() if key[0] == uid]
             self._held = {key: held for key, held in self._held.items() if key[0] != uid}
-        for held in over:
+        for held in ended:
             held.discard()
 
     def close(self) -> None:

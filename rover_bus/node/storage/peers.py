@@ -27,7 +27,7 @@ from rover_bus.flash.copies import Offer, Since
 from rover_bus.flash.errors import NoCheckpoint, StorageFailed
 from rover_bus.flash.layout import Array
 from rover_bus.flash.staged import StagedCut
-from rover_bus.node.storage.parities import Lent, Parities
+from rover_bus.node.storage.parities import Parities, ServedParity
 from rover_bus.node.storage.throttle import give_way
 from rover_bus.ps import handshake
 
@@ -57,12 +57,12 @@ class Offered(msgspec.Struct, frozen=True, kw_only=True):
     """An offer, or why there is none."""
 
     offer: Offer | None = None
-    lent: Lent | None = None
+    parity: ServedParity | None = None
     problem: str = ""
 
 
 class PartServer:
-    """Lends what is staged below `root`, and the copies held there, to whoever knows the secret. Its `address` is `host:port`."""
+    """Serves what is staged below `root`, and the copies held there, to daemons that know the secret. At `address`, `host:port`."""
 
     def __init__(
         self, root: Path, secret: bytes, bind: str = "127.0.0.1", parities: Parities | None = None
@@ -108,7 +108,7 @@ class PartServer:
         try:
             connection.settimeout(SILENCE_S)
             self._prove(connection)
-            self._lend(connection, _read_struct(connection, MOST_WANTED_BYTES, Wanted))
+            self._answer(connection, _read_struct(connection, MOST_WANTED_BYTES, Wanted))
         except (OSError, RoverError) as error:
             log.debug("a peer was not served", why=str(error))
         finally:
@@ -122,11 +122,11 @@ class PartServer:
         response = _exactly(connection, handshake.RESPONSE_BYTES)
         connection.sendall(handshake.accept(self._secret, nonce, response))
 
-    def _lend(self, connection: socket.socket, wanted: Wanted) -> None:
+    def _answer(self, connection: socket.socket, wanted: Wanted) -> None:
         try:
             if wanted.parity:
-                lent, block = self._parities.lend(wanted.uid, wanted.part, wanted.generation, wanted.cut)
-                _send_struct(connection, Offered(lent=lent))
+                served, block = self._parities.serve(wanted.uid, wanted.part, wanted.generation, wanted.cut)
+                _send_struct(connection, Offered(parity=served))
                 connection.sendall(block.data)
                 return
             directory, staged = self._find(wanted)
@@ -203,15 +203,15 @@ class PeerSource:
             raise NoCheckpoint(offered.problem or "the daemon has no such part")
         return offered.offer
 
-    def read_parity(self) -> tuple[Lent, Array]:
+    def read_parity(self) -> tuple[ServedParity, Array]:
         """The parity block that stands for the part. Raises NoCheckpoint if this daemon has none."""
         _send_struct(self._socket, msgspec.structs.replace(self._wanted, parity=True))
         offered = _read_struct(self._socket, MOST_OFFERED_BYTES, Offered)
-        if offered.lent is None:
+        if offered.parity is None:
             raise NoCheckpoint(offered.problem or "the daemon has no such parity")
-        block = np.empty(offered.lent.size_bytes, np.uint8)
+        block = np.empty(offered.parity.size_bytes, np.uint8)
         self.read_into(block)
-        return offered.lent, block
+        return offered.parity, block
 
     def read_into(self, target: Array) -> None:
         view = target.data

@@ -59,8 +59,8 @@ from rover_bus.node.storage.state import (
     GivenUp,
     Happening,
     JobCheckpoints,
-    PartAsked,
     PartFound,
+    PartNeeded,
     Persisting,
     StorageTask,
 )
@@ -159,7 +159,7 @@ class Persister:
         return {job: about.opened for job, about in known.items() if about.can_be_safe}
 
     def is_safe(self, job: str, cut: Cut) -> bool:
-        """Whether a newer cut of the job is ready, or redundant; a job that is over needs none."""
+        """Whether a newer cut of the job is ready, or redundant; a job that has ended needs none."""
         about = self.state.jobs.get(job)
         return about is None or about.safe > cut
 
@@ -240,15 +240,15 @@ class Persister:
         return any(job_directory(self._places.shm, uid + suffix).is_dir() for suffix in (COPIES, PARITY))
 
     def _sweep(self) -> None:
-        """Take away what jobs left in shared memory that are over, or that the stream does not know."""
+        """Take away what jobs left in shared memory that have ended, or that the stream does not know."""
         alive = self._alive()
         try:
             for uid in sweep(
                 self._places.shm, [uid + suffix for uid in alive for suffix in ("", COPIES, PARITY)]
             ):
-                log.info("shared memory of a job that is over is free again", uid=uid)
+                log.info("shared memory of an ended job is free again", uid=uid)
         except OSError as error:
-            log.warning("shared memory of jobs that are over cannot be freed", why=str(error))
+            log.warning("shared memory of ended jobs cannot be freed", why=str(error))
 
     # -- facts and decisions -------------------------------------------------------------------------------------------
 
@@ -303,7 +303,7 @@ class Persister:
             return PartReply(state="absent", problem=self._fetches.pop(which))
         if which not in self._fetches:
             self._fetches[which] = ""
-            self._take(PartAsked(wanted.job, wanted.uid, wanted.part, wanted.cut, wanted.generation))
+            self._take(PartNeeded(wanted.job, wanted.uid, wanted.part, wanted.cut, wanted.generation))
         return PartReply(state="coming")
 
     def _take(self, happening: Happening) -> None:

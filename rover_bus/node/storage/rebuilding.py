@@ -17,7 +17,7 @@ from rover_bus.flash.images import ImageSource, image_bytes, image_of, read_imag
 from rover_bus.flash.layout import Array
 from rover_bus.flash.parity import rebuild
 from rover_bus.flash.places import job_directory
-from rover_bus.node.storage.parities import Lent, Parities
+from rover_bus.node.storage.parities import Parities, ServedParity
 from rover_bus.node.storage.peers import PeerSource
 from rover_bus.node.storage.state import StorageTask
 
@@ -32,9 +32,9 @@ def rebuild_part(
         raise NoCheckpoint(
             f"no daemon has {task.part} of cut {task.cut}, nor parity of it: an older cut, or storage, is needed"
         )
-    lent = next(iter(blocks.values()))[0]
+    served = next(iter(blocks.values()))[0]
     images: dict[int, Array] = {}
-    for number, part in enumerate(lent.parts):
+    for number, part in enumerate(served.parts):
         if part != task.part:
             image = _own_image(shm, task, part)
             if image is None:
@@ -42,17 +42,17 @@ def rebuild_part(
             if image is not None:
                 images[number] = image
     parities = {parity: block for parity, (_, block) in blocks.items()}
-    found = rebuild(len(lent.parts), images, parities)[lent.parts.index(task.part)]
-    source = ImageSource(lent.offer, found[: image_bytes(lent.offer)])
+    found = rebuild(len(served.parts), images, parities)[served.parts.index(task.part)]
+    source = ImageSource(served.offer, found[: image_bytes(served.offer)])
     hold_copy(shm, task.uid, task.part, source)
 
 
 def _find_blocks(
     secret: bytes, own: Parities, task: StorageTask, addresses: list[str]
-) -> list[tuple[int, tuple[Lent, Array]]]:
+) -> list[tuple[int, tuple[ServedParity, Array]]]:
     blocks = []
     try:
-        mine = own.lend(task.uid, task.part, task.generation, task.cut)
+        mine = own.serve(task.uid, task.part, task.generation, task.cut)
         blocks.append((mine[0].parity, mine))
     except (NoCheckpoint, BrokenCheckpoint):
         pass  # damaged here: another block may do

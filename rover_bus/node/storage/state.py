@@ -77,7 +77,7 @@ class PartFound:
 
 
 @dataclass(frozen=True, slots=True)
-class PartAsked:
+class PartNeeded:
     """A server of this host restores from a part that is not in this host's memory, or is damaged there."""
 
     job: str
@@ -140,7 +140,7 @@ RunFact = (
 PartFact = HostPartDigested | HostPartMirrored | HostStorageSearched
 FollowedFact = JobSubmitted | JobEnded | RunFact | HostRegistered | HostLeft | PartFact
 TaskEvent = Begun | Done | GivenUp | Failed | CalledOff
-Happening = FollowedFact | PartFound | PartAsked | TaskEvent | HistoryLost
+Happening = FollowedFact | PartFound | PartNeeded | TaskEvent | HistoryLost
 
 
 # -- state -------------------------------------------------------------------------------------------------------------

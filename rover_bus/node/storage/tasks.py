@@ -37,8 +37,8 @@ from rover_bus.node.storage.throttle import Pacing
 MOST_LINES = 100  # of what cannot be used, in one answer
 
 
-class CalledOff(Exception):
-    """Raised in a thread to end its task: the cut is over."""
+class TaskCalledOff(Exception):
+    """Raised in a thread to end its task: the cut has ended."""
 
 
 @dataclass(slots=True)
@@ -59,7 +59,7 @@ class Tasks:
     read_back: dict[str, ReadBack] = field(default_factory=dict)  # by uid
     devices: dict[Path, int] = field(
         default_factory=dict
-    )  # where this life has written: the file system of each run
+    )  # where this incarnation has written: the file system of each run
 
     def __post_init__(self) -> None:
         self.parities = Parities(self.shm)
@@ -93,7 +93,7 @@ class Tasks:
     ) -> list[HostFact]:
         """Do one task; return the facts that it leads to. `addresses`: of daemons that may have a part in memory.
 
-        Raises CalledOff, and RoverErrors of which some may pass.
+        Raises TaskCalledOff, and RoverErrors of which some may pass.
         """
         try:
             if task.step == "parity" and group is not None:
@@ -210,18 +210,20 @@ class Tasks:
         if task.step == "mirror" or (about.spec.copies and not about.spec.parity):
             raise problem
         if not about.spec.parity:
-            raise NoCheckpoint(str(problem))  # storage is next: nobody was asked to keep a copy
+            raise NoCheckpoint(str(problem))  # storage is next: no host was asked to keep a copy
         try:
             rebuild_part(self.shm, self.secret, self.parities, task, addresses)
         except NoCheckpoint:
-            if problem.retry:  # who cannot be reached may be starting again, with a block in its memory
+            if (
+                problem.retry
+            ):  # a daemon that cannot be reached may be starting again, with a block in its memory
                 raise problem from None
             raise
         self.rebuilt.add((task.uid, task.part, task.generation, task.cut))
         return None
 
     def stamp(self, task: StorageTask) -> dict[str, Any]:
-        """What every fact about a part says."""
+        """What every fact about a part names."""
         return {
             "host": self.host,
             "job": task.job,
@@ -259,9 +261,9 @@ class Tasks:
             self.chains[task.uid, part.name] = replace(ours[part.name], files=part.files)
         read = self.read_back.setdefault(task.uid, ReadBack())
         aside = checkpoints.prune_run(run, about.spec.keep, about.spec.keep_every, read, about.suspects, wait)
-        return [self._say_damaged(task, run, item) for item in aside]
+        return [self._damaged(task, run, item) for item in aside]
 
-    def _say_damaged(self, task: StorageTask, run: Run, item: Damaged) -> HostFact:
+    def _damaged(self, task: StorageTask, run: Run, item: Damaged) -> HostFact:
         of = {"cut": max(item.cut, 0), "generation": max(item.generation, 0)}
         return cuts.HostCheckpointDamaged(
             path=str(below(run.path, item.path)), reason=item.reason, **{**self.stamp(task), **of}
@@ -332,7 +334,7 @@ class Tasks:
 def _stop(called_off: threading.Event) -> Callable[[], None]:
     def stop() -> None:
         if called_off.is_set():
-            raise CalledOff
+            raise TaskCalledOff
 
     return stop
 
@@ -342,6 +344,6 @@ def _pace(about: JobCheckpoints, called_off: threading.Event) -> Callable[[int],
 
     def wait(size_bytes: int) -> None:
         if called_off.wait(pacing.take(size_bytes, time.monotonic())):
-            raise CalledOff
+            raise TaskCalledOff
 
     return wait

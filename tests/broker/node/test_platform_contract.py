@@ -141,7 +141,7 @@ def adapter(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Adapter]
     if isinstance(made, Local):
         if made.lock is not None:
             os.close(made.lock)
-        for pid in proctree.bearing(f"ROVER_LIFE={tmp_path}".encode()):
+        for pid in proctree.bearing(str(tmp_path)):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 

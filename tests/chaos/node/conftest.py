@@ -17,7 +17,7 @@ from patience import PATIENCE_S
 from rover_bus.events.identity import DesiredMember, Member, Resources
 from rover_bus.node.local import layout, locks, proctree
 from rover_bus.node.local.capacity import read_machine
-from rover_bus.node.local.layout import Layout, Started
+from rover_bus.node.local.layout import StartRecord, StateDirectory
 from rover_bus.node.local.platform import LocalPlatform
 from rover_bus.node.local.processes import MemberSettings
 from rover_bus.node.port import NO_MASTERS, Ended, Incarnation, Observation, RoleCommands, Running, StartOrder
@@ -35,7 +35,7 @@ async def until(condition: Callable[[], object], what: str) -> None:
 
 def bearing(directory: Path) -> list[int]:
     """Return the processes, shims among them, that belong to members below `directory`."""
-    return proctree.bearing(f"ROVER_LIFE={directory}".encode())
+    return proctree.bearing(str(directory))
 
 
 class Rig:
@@ -44,7 +44,7 @@ class Rig:
     allowed = ALLOWED
 
     def __init__(self, directory: Path, orphan_s: float = 0.0, commands: RoleCommands = NO_MASTERS) -> None:
-        self.layout = Layout(directory)
+        self.layout = StateDirectory(directory)
         directory.mkdir(exist_ok=True)
         self.lock = self.hold()
         self.seen: list[Observation] = []
@@ -112,11 +112,11 @@ class Rig:
     def processes_of(self, run: Incarnation) -> list[int]:
         return bearing(self.directory(run).path)
 
-    def directory(self, run: Incarnation) -> layout.Life:
-        return self.layout.life(run.job, run.uid, run.member)
+    def directory(self, run: Incarnation) -> layout.IncarnationDirectory:
+        return self.layout.incarnation(run.job, run.uid, run.member)
 
-    def record(self, run: Incarnation) -> Started:
-        record = self.directory(run).read("started", Started)
+    def record(self, run: Incarnation) -> StartRecord:
+        record = self.directory(run).read("started", StartRecord)
         assert record is not None
         return record
 

@@ -27,7 +27,7 @@ from rover_bus.events.nats_bus import NatsBus
 from rover_bus.events.streams import BUCKETS, FACTS, PRESENCE, STREAMS
 from rover_bus.events.subjects import host_facts, job_fact
 from rover_bus.node.local import proctree
-from rover_bus.node.local.layout import Layout, Started, list_members, read_logs
+from rover_bus.node.local.layout import StartRecord, StateDirectory, list_members, read_logs
 
 pytestmark = [pytest.mark.chaos, pytest.mark.broker]
 HOST = "host-a"
@@ -154,10 +154,14 @@ class Stage:
         return [log.read_text() for log in read_logs(self.state_dir, "demo")]
 
     def processes(self) -> list[int]:
-        return proctree.bearing(f"ROVER_LIFE={self.state_dir}".encode())
+        return proctree.bearing(str(self.state_dir))
 
     def shim_of(self, member: Member) -> int:
-        started = Layout(self.state_dir).life("demo", "0000000000a1", member).read("started", Started)
+        started = (
+            StateDirectory(self.state_dir)
+            .incarnation("demo", "0000000000a1", member)
+            .read("started", StartRecord)
+        )
         return started.shim if started else 0
 
 

@@ -149,8 +149,8 @@ def test_the_daemon_ends_what_it_tries_when_it_ends(play: Play, jobs: Path, tmp_
         rig.platform.try_program(question("python", "train.py", jobs=jobs), answers.append)
         await rig.until(lambda: starts_of(jobs), "the trial runs")
         rig.platform.release()
-        marker = f"ROVER_LIFE={tmp_path}".encode()
-        await rig.until(lambda: not proctree.bearing(marker), "the end of the trial")
+        below = str(tmp_path)
+        await rig.until(lambda: not proctree.bearing(below), "the end of the trial")
 
     play(scene)
     assert answers == []

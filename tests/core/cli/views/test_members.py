@@ -8,7 +8,7 @@ from rover_bus.cli.home import Home
 from rover_bus.cli.views.elsewhere import find_elsewhere
 from rover_bus.events.facts import Exit, Fact, HostExited, HostStarted, MemberLost, MembersDisplaced
 from rover_bus.events.identity import DesiredMember, Member, Process
-from rover_bus.node.local.layout import Ended, Layout, Order
+from rover_bus.node.local.layout import ExitRecord, OrderRecord, StateDirectory
 
 
 def stack_with_ends(root: Path) -> Address:
@@ -16,11 +16,11 @@ def stack_with_ends(root: Path) -> Address:
     home = Home(root)
     for index in range(2):
         member = Member("worker", index, 1)
-        life = Layout(home.node).life("demo", "u1", member)
+        life = StateDirectory(home.node).incarnation("demo", "u1", member)
         life.path.mkdir(parents=True)
         desired = DesiredMember(member=member, host="h", command=["true"])
-        life.write("order", Order(job="demo", uid="u1", desired=desired, cpus={}))
-        life.write("exit", Ended(reason="drained", status=0, detail="asked to leave"))
+        life.write("order", OrderRecord(job="demo", uid="u1", desired=desired, cpus={}))
+        life.write("exit", ExitRecord(reason="drained", status=0, detail="asked to leave"))
     return Address("", None, home)
 
 

@@ -84,11 +84,11 @@ def version_1(root: Path, mount_root: str = "/", path: str = "/box") -> Path:
 def test_a_recorded_hierarchy_shows_the_limits_that_were_set() -> None:
     found = cgroup.find(RECORDED)
     assert (found.version, len(found.cpu)) == (2, 3)
-    assert cgroup.read_limits(found) == cgroup.Limits(cores=0.5, memory_bytes=64 << 20)
+    assert cgroup.read_limits(found) == cgroup.CgroupLimits(cores=0.5, memory_bytes=64 << 20)
 
 
 def test_a_recorded_hierarchy_shows_what_was_used_and_how_often_it_was_throttled() -> None:
-    assert cgroup.read_usage(cgroup.find(RECORDED)) == cgroup.Usage(
+    assert cgroup.read_usage(cgroup.find(RECORDED)) == cgroup.CgroupUsage(
         processor_s=5.591082, memory_bytes=16_998_400, periods=112, periods_throttled=107
     )
 
@@ -107,12 +107,12 @@ def test_recorded_pressure_is_that_of_our_own_group_and_not_of_the_host() -> Non
 def test_version_2_takes_the_least_limit_along_the_path(tmp_path: Path) -> None:
     found = cgroup.find(version_2(tmp_path))
     assert found.version == 2
-    assert cgroup.read_limits(found) == cgroup.Limits(cores=1.5, memory_bytes=8 << 30)
+    assert cgroup.read_limits(found) == cgroup.CgroupLimits(cores=1.5, memory_bytes=8 << 30)
 
 
 def test_version_2_usage_leaves_out_the_cache_that_the_kernel_gives_back(tmp_path: Path) -> None:
     used = cgroup.read_usage(cgroup.find(version_2(tmp_path)))
-    assert used == cgroup.Usage(
+    assert used == cgroup.CgroupUsage(
         processor_s=2465.151914, memory_bytes=2 << 30, periods=4000, periods_throttled=1000
     )
 
@@ -120,15 +120,15 @@ def test_version_2_usage_leaves_out_the_cache_that_the_kernel_gives_back(tmp_pat
 def test_version_1_reads_the_same_figures(tmp_path: Path) -> None:
     found = cgroup.find(version_1(tmp_path))
     assert found.version == 1
-    assert cgroup.read_limits(found) == cgroup.Limits(cores=2.5, memory_bytes=2 << 30)
-    assert cgroup.read_usage(found) == cgroup.Usage(
+    assert cgroup.read_limits(found) == cgroup.CgroupLimits(cores=2.5, memory_bytes=2 << 30)
+    assert cgroup.read_usage(found) == cgroup.CgroupUsage(
         processor_s=7.5, memory_bytes=1_000_000_000, periods=200, periods_throttled=50
     )
 
 
 def test_version_1_in_a_container_that_sees_its_own_group_as_the_top(tmp_path: Path) -> None:
     found = cgroup.find(version_1(tmp_path, mount_root="/docker/abc", path="/docker/abc"))
-    assert cgroup.read_limits(found) == cgroup.Limits(cores=2.5, memory_bytes=2 << 30)
+    assert cgroup.read_limits(found) == cgroup.CgroupLimits(cores=2.5, memory_bytes=2 << 30)
 
 
 def test_a_hybrid_machine_whose_unified_tree_has_no_controllers_is_version_1(tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def test_a_root_group_of_version_2_limits_nothing(tmp_path: Path) -> None:
     )
     found = cgroup.find(root)
     assert found.version == 2
-    assert cgroup.read_limits(found) == cgroup.Limits()
+    assert cgroup.read_limits(found) == cgroup.CgroupLimits()
     assert cgroup.read_usage(found).memory_bytes is None
 
 
@@ -154,8 +154,8 @@ def test_a_machine_without_control_groups_limits_nothing_and_measures_nothing(tm
     found = cgroup.find(write(tmp_path, {"proc/self/mountinfo": ""}))
     assert (found.version, cgroup.read_limits(found), cgroup.read_usage(found)) == (
         0,
-        cgroup.Limits(),
-        cgroup.Usage(),
+        cgroup.CgroupLimits(),
+        cgroup.CgroupUsage(),
     )
 
 

@@ -25,8 +25,8 @@ from rover_bus.node.storage.state import (
     Done,
     Failed,
     GivenUp,
-    PartAsked,
     PartFound,
+    PartNeeded,
     Persisting,
     StorageTask,
 )
@@ -238,7 +238,7 @@ def test_what_is_still_published_about_a_job_that_has_ended_changes_nothing(stat
     for so_far in (ended(state), did(ended(state), sweep), submitted(state, "u2")):
         for each in (digested(3), staged(3), ordered(3), ready(3)):
             assert evolve(so_far, each) == so_far
-        assert evolve(so_far, PartAsked("ads", "u1", "ps-0", 3, 0)) == so_far
+        assert evolve(so_far, PartNeeded("ads", "u1", "ps-0", 3, 0)) == so_far
 
 
 def test_a_job_that_the_broker_tells_once_more_is_as_alive_as_what_follows_says(state):
@@ -364,7 +364,7 @@ def test_no_copy_is_made_that_nobody_asked_for(state):
 
 def test_a_server_that_waits_for_its_part_is_not_kept_waiting_for_daemons_that_stay_away(state):
     fetch, now_s, tries = task("fetch", 2, "ps-1"), 0.0, 0
-    state = after(state, PartAsked("ads", "u1", "ps-1", 2, 0))
+    state = after(state, PartNeeded("ads", "u1", "ps-1", 2, 0))
     while GiveUp(fetch, "cannot be reached") not in decide(state, now_s):
         assert doing(state, now_s) == [fetch]
         tries += 1
@@ -376,7 +376,12 @@ def test_a_server_that_waits_for_its_part_is_not_kept_waiting_for_daemons_that_s
 
 def test_a_server_that_asks_gets_its_part_fetched_before_any_other_copy_and_digests_wait_for_nothing(state):
     state = after(
-        state, staged(3), registered(ME), registered(OTHER), digested(4), PartAsked("ads", "u1", "ps-1", 2, 0)
+        state,
+        staged(3),
+        registered(ME),
+        registered(OTHER),
+        digested(4),
+        PartNeeded("ads", "u1", "ps-1", 2, 0),
     )
     fetch = task("fetch", 2, "ps-1")
     assert doing(state) == [task("digest", 3), fetch]
@@ -384,7 +389,7 @@ def test_a_server_that_asks_gets_its_part_fetched_before_any_other_copy_and_dige
     assert GiveUp(fetch, "nobody has it") in decide(state, 0.0)
     state = after(state, GivenUp(fetch))
     assert doing(state) == [task("digest", 3)]
-    assert doing(after(state, PartAsked("ads", "u1", "ps-1", 2, 0))) == [task("digest", 3), fetch]
+    assert doing(after(state, PartNeeded("ads", "u1", "ps-1", 2, 0))) == [task("digest", 3), fetch]
 
 
 def test_the_youngest_cut_is_digested_first_also_when_it_is_closed_already(state):
@@ -415,7 +420,10 @@ def test_what_a_server_was_refused_is_not_looked_for_again_when_newer_cuts_end(s
     """The server went on without it long ago; whoever still looks for it does so for ever, and says so every few seconds."""
     fetch = task("fetch", 2, "ps-1")
     state = after(
-        state, PartAsked("ads", "u1", "ps-1", 2, 0), Begun(fetch), Failed(fetch, "nobody has it", False, 0.0)
+        state,
+        PartNeeded("ads", "u1", "ps-1", 2, 0),
+        Begun(fetch),
+        Failed(fetch, "nobody has it", False, 0.0),
     )
     state = after(state, GivenUp(fetch), superseded(5))
     assert fetch not in doing(state)

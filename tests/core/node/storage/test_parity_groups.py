@@ -18,7 +18,7 @@ from rover_bus.flash.lineage import digest_staged
 from rover_bus.flash.staged import find_staged, newest_staged
 from rover_bus.flash.store import FlashStore
 from rover_bus.node.storage.holders import choose_groups
-from rover_bus.node.storage.parities import Held, Parities
+from rover_bus.node.storage.parities import HeldBlock, Parities
 from rover_bus.node.storage.peers import PartServer, PeerSource
 from rover_bus.node.storage.rebuilding import rebuild_part
 from rover_bus.node.storage.state import StorageTask
@@ -311,7 +311,7 @@ def test_a_block_whose_description_cannot_be_read_is_passed_over_and_made_anew(
     for owner in cluster.owners:
         owner.stage(1)
     with monkeypatch.context() as patch:
-        patch.setattr(Held, "_describe", lambda held: description)
+        patch.setattr(HeldBlock, "_describe", lambda held: description)
         cluster.keep_up(1)
     assert cluster.restart_holders() == [0]
     with pytest.raises(NoCheckpoint, match="nor parity of it"):

@@ -20,7 +20,7 @@ from rover_bus.flash.persist import list_manifests, restore
 from rover_bus.flash.storage import find_run
 from rover_bus.flash.store import FlashStore
 from rover_bus.node.storage.state import JobCheckpoints, StorageTask
-from rover_bus.node.storage.tasks import CalledOff, Tasks
+from rover_bus.node.storage.tasks import TaskCalledOff, Tasks
 from rover_bus.ps.snapshots import Description, Family
 from rover_bus.ps.spec import Adagrad, Hashed
 
@@ -219,7 +219,7 @@ def test_a_task_that_is_called_off_ends_at_the_next_chunk(host):
     here.stage(1)
     here.do("digest", 1)
     here.called_off.set()
-    with pytest.raises(CalledOff):
+    with pytest.raises(TaskCalledOff):
         here.do("persist", 1)
 
 
@@ -230,7 +230,7 @@ def test_a_task_that_failed_keeps_no_slot_however_long_its_exception_lives(host)
     for step in ("pin", "digest"):
         here.do(step, 1)
     here.called_off.set()
-    with pytest.raises(CalledOff) as kept:
+    with pytest.raises(TaskCalledOff) as kept:
         here.do("persist", 1)
     here.tasks.unpin("u1", cut=(0, 1))
     for cut in (2, 3, 4):
