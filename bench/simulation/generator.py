@@ -27,6 +27,7 @@ _TOO_LITTLE_CPU = 0.25
 _USUAL_SHARE = 0.6  # users have in mind the cheapest plan that reaches this share of the best throughput
 _DRIFT = 0.05
 _MOST_SURFACES = 128
+_MOST_OF_A_NODE = 0.75
 Arrivals = Literal["uniform", "poisson", "bursty"]
 
 
@@ -216,12 +217,9 @@ class _Family:
         enough = few >= _TOO_LITTLE_CPU
         worker_factor = habits.worker_cores * 2 ** (worker_over - 0.5) if enough else 0.35
         server_factor = habits.server_cores * 2 ** (server_over - 0.5) if enough else 0.35
-        worker_cores = float(
-            np.clip(_rounded(reference.worker_cores * worker_factor), min(menu.worker_cores), 24)
-        )
-        server_cores = float(
-            np.clip(_rounded(reference.server_cores * server_factor), min(menu.server_cores), 24)
-        )
+        most = _MOST_OF_A_NODE * world.node[0]  # no user asks for a member that no node could hold
+        worker_cores = _cores(reference.worker_cores * worker_factor, min(menu.worker_cores), most)
+        server_cores = _cores(reference.server_cores * server_factor, min(menu.server_cores), most)
         memory = 2 ** (over - 0.5)
         is_short = short < (habits.short_large if case.large else habits.short_small)
         server_memory = 0.5 + 0.45 * how_short if is_short else memory * habits.server_memory
@@ -235,9 +233,9 @@ class _Family:
         )
 
 
-def _rounded(cores: float) -> float:
+def _cores(cores: float, least: float, most: float) -> float:
     """Whole cores, or halves where jobs are that small."""
-    return round(cores) if cores >= 1 else 0.5
+    return float(np.clip(round(cores) if cores >= 1 else 0.5, least, most))
 
 
 def _nearest(axis: tuple[int, ...], value: float, most: int) -> int:

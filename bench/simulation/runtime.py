@@ -112,10 +112,13 @@ class Runtime:
         job.until = self.now + max(self.how.restart_s, pods + self.how.restart_s / 3)
 
     def _change_limits(self, job: Job, size: Size) -> None:
-        """Memory limits move in place (`pods/resize`) where the nodes have room; else nothing happens."""
+        """Memory limits change in place (`pods/resize`) where the nodes have room; else the whole job moves to where there is."""
         before = dict(self.machines.where[job.case.name])
-        if self.machines.change(job.case.name, size) is None:
+        in_place = self.machines.change(job.case.name, size)
+        if in_place is None:
             job.result.refused += 1
+        elif self.how.elastic and not (in_place or self.how.free or job.joins):
+            self._bring_in(job, size, moved=True)
         elif not self.how.elastic and self.machines.where[job.case.name] != before:
             self.restart(job, size)
         elif job.live is not None:
@@ -252,16 +255,21 @@ class Runtime:
     def replaced(self, job: Job) -> None:
         """The new worker is there: the slow one goes, and so does what both held together."""
         if job.leaving is not None:
-            self.machines.leave(job.case.name, job.on[job.leaving])
+            self._leave(job, job.on[job.leaving])
             job.discharge(job.leaving)
         job.leaving = None
 
     def _give_up(self, job: Job) -> None:
         """The replacement of a slow worker that is on its way shall not come."""
-        here = Counter(job.on)
-        where = self.machines.where[job.case.name]
-        self.machines.leave(job.case.name, next(node for node, held in where.items() if held[0] > here[node]))
+        here, where = Counter(job.on), self.machines.where[job.case.name]
+        self._leave(job, next(node for node, held in where.items() if held[0] > here[node]))
         job.leaving = None
+
+    def _leave(self, job: Job, node: int) -> None:
+        """Take one worker off a node; off any, where the job has moved away from it meanwhile."""
+        where = self.machines.where[job.case.name]
+        on = node if where.get(node, (0, 0))[0] else next(n for n, held in where.items() if held[0])
+        self.machines.leave(job.case.name, on)
 
     def _move_slots(self, job: Job) -> None:
         """Level the servers: while training goes on, or by a restart that assigns parameters anew."""

@@ -160,7 +160,7 @@ class W2(world.World):
 
     name, node = "W2", (16.0, 256.0)
     habits = world.Habits(
-        worker_cores=4.3, server_cores=2.4, short_small=0.07, short_large=0.10, stands_for=5.5
+        worker_cores=4.3, server_cores=2.4, short_small=0.11, short_large=0.10, stands_for=9.0
     )
     menu = Menu((1, 2, 3, 4, 6, 8, 10, 12), (1, 2, 3, 4, 6, 8, 12, 16), (0.5, 1, 2, 4), (0.5, 1, 2, 4))
 

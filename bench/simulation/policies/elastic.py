@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bench.simulation.policies.static import NoIntervention
+from bench.simulation.policies.static import NoIntervention, Patience
 from bench.simulation.port import ClusterView, JobView, Mechanisms, Remedy, Setting, Size, Window
 
 _WORTH, _WORTH_ELASTIC = 1.5, 1.1
@@ -29,6 +29,7 @@ class ElasticScheduler(NoIntervention):
 
     def __init__(self, setting: Setting, elastic: bool = False) -> None:
         super().__init__(setting)
+        self.patience = Patience()
         self.worth = _WORTH_ELASTIC if elastic else _WORTH
         self.mechanisms = Mechanisms(restart_s=setting.restart_s)
 
@@ -37,6 +38,7 @@ class ElasticScheduler(NoIntervention):
         jobs = [job for job in cluster.jobs if regular or job.state == "waiting"]
         free = cluster.cores * 0.95 if regular else cluster.free_cores
         counts = dict.fromkeys((job.case.name for job in jobs), 0)
+        most = {job.case.name: self.patience.most_workers(job) for job in jobs}
         for job in jobs:
             least = self._sized(job, 1).cores
             if least <= free:
@@ -46,14 +48,16 @@ class ElasticScheduler(NoIntervention):
             growing.sort(key=lambda job: counts[job.case.name] * job.case.asked.worker_cores)
             job = growing[0]
             cores = job.case.asked.worker_cores
-            if cores > free or counts[job.case.name] >= job.case.max_workers:
+            if cores > free or counts[job.case.name] >= most[job.case.name]:
                 growing.pop(0)
                 continue
             counts[job.case.name], free = counts[job.case.name] + 1, free - cores
         wishes = [(job, self._sized(job, counts[job.case.name])) for job in jobs if counts[job.case.name]]
         changed = [(job, size) for job, size in wishes if self._is_worth(job, size)]
         changed.sort(key=lambda wish: wish[1].cores - (wish[0].held or wish[1]).cores)
-        return [(job.case.name, size) for job, size in changed]
+        named = [(job.case.name, size) for job, size in changed]
+        self.patience.remember(jobs, named)
+        return named
 
     def _sized(self, job: JobView, workers: int) -> Size:
         memory = max(job.case.asked.server_gib, job.held.server_gib if job.held else 0.0)

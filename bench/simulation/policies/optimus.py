@@ -14,7 +14,7 @@ import numpy as np
 
 from bench.simulation.generator import reference_plan
 from bench.simulation.nodes import allocation_of, size_of
-from bench.simulation.policies.static import NoIntervention
+from bench.simulation.policies.static import NoIntervention, Patience
 from bench.simulation.port import Case, ClusterView, JobView, Mechanisms, Remedy, Setting, Size, Window
 from rover_bus.brain.decisions.hot_servers import HOT
 from rover_bus.brain.decisions.optimus import Capacity, OptimusJob, Speed, allocate, is_straggler
@@ -51,6 +51,7 @@ class Optimus(NoIntervention):
         self.containers: dict[str, Size] = {}
         self.ready: dict[str, float] = {}
         self.views: dict[str, JobView] = {}
+        self.patience = Patience()
 
     def plan(self, cluster: ClusterView, now_s: float, regular: bool) -> list[tuple[str, Size]]:
         """Allocate all jobs anew at the round's time; in between only start those who wait, from what is free."""
@@ -73,6 +74,7 @@ class Optimus(NoIntervention):
             for job, decision in zip(able, decisions, strict=True)
             if decision.allocation.workers and self._is_worth(job, size_of(decision.allocation))
         ]
+        self.patience.remember(able, wishes)
         return sorted(wishes, key=lambda wish: wish[1].cores - (held[wish[0]] or wish[1]).cores)
 
     def observe(self, windows: Sequence[Window]) -> list[Remedy]:
@@ -144,7 +146,7 @@ class Optimus(NoIntervention):
             remaining=job.remaining,
             container=allocation_of(container),
             young=now_s - case.arrive_s < _YOUNG_S,
-            max_workers=case.max_workers,
+            max_workers=self.patience.most_workers(job),
             max_servers=case.max_servers,
         )
 

@@ -41,6 +41,25 @@ class NoIntervention:
         """Learn nothing."""
 
 
+class Patience:
+    """What a scheduler that counts cores only learns of nodes: a start that found no room is asked for with half of the workers."""
+
+    def __init__(self) -> None:
+        self.asked: dict[str, int] = {}  # workers, of jobs that wait
+
+    def most_workers(self, job: JobView) -> int:
+        """How many workers to ask for at most."""
+        if job.held is not None:
+            self.asked.pop(job.case.name, None)
+        asked = self.asked.get(job.case.name)
+        return job.case.max_workers if asked is None else max(asked // 2, 1)
+
+    def remember(self, jobs: Sequence[JobView], wishes: Sequence[tuple[str, Size]]) -> None:
+        """These starts are asked for now."""
+        waiting = {job.case.name for job in jobs if job.held is None}
+        self.asked |= {name: size.workers for name, size in wishes if name in waiting}
+
+
 class StaticUser(NoIntervention):
     """Production as published: a lost member or an OOM kill ends the job. The generator is accepted by it."""
 

@@ -11,6 +11,7 @@ import pytest
 from bench.simulation import worlds
 from bench.simulation.cluster import Cluster
 from bench.simulation.generator import Workload, generate, reference_plan
+from bench.simulation.policies.elastic import ElasticScheduler
 from bench.simulation.policies.equipped import Equipped
 from bench.simulation.policies.learning import LossCount
 from bench.simulation.policies.optimus import Optimus
@@ -155,3 +156,16 @@ def test_the_hazard_is_learned_from_what_was_lost() -> None:
         count.watch(100, 3600.0 * hour)
         count.lost += int(rng.poisson(true * 100 * 3600))
     assert count.hazard.failures_per_member_s == pytest.approx(true, rel=0.15)
+
+
+@pytest.mark.parametrize("make", [partial(Optimus, tuned=True), ElasticScheduler])
+def test_a_rival_asks_for_less_where_no_node_had_room_for_what_it_asked(
+    case: Case, make: partial[Optimus] | type[ElasticScheduler]
+) -> None:
+    policy = make(SETTING)
+    policy.plan(cluster(view(case, None)), 0.0, False)  # pre-runs begin, and a start is asked for
+    counts = [
+        dict(policy.plan(cluster(view(case, None)), 600.0 * i, True))[case.name].workers for i in range(1, 7)
+    ]
+    assert counts[0] > counts[1] >= 1
+    assert counts[-1] == 1

@@ -15,7 +15,8 @@ from bench.simulation.generator import generate
 from bench.simulation.jobs import Job, pooled
 from bench.simulation.memory_laws import Heaps, Saturation, Steps, TwoRegimes, draw_law
 from bench.simulation.nodes import Machines
-from bench.simulation.port import FloatArray, Hosts, Mode, Size, TableLaw
+from bench.simulation.port import FloatArray, Hosts, Mechanisms, Mode, Size, TableLaw
+from bench.simulation.runtime import Runtime
 from bench.simulation.weather import Weather
 
 ONE_SLOW = np.array([1.0, 1.0, 0.5, 1.0])
@@ -137,3 +138,55 @@ def test_a_worker_leaves_the_host_that_it_is_on() -> None:
     assert machines.sizes["a"].workers == 3
     assert machines.where["a"].get(node, (0, 0))[0] == held[0] - 1
     assert machines.cores[node] == free + 2.0
+
+
+def running(nodes: int) -> tuple[Runtime, Job]:
+    """A job of two workers and a server that trains with our mechanisms, on nodes of 8 cores and 64 GiB."""
+    hosts = Hosts(np.full(nodes, 8.0), np.full(nodes, 64.0))
+    machines, found = Machines(hosts), job(hosts=hosts)
+    runtime = Runtime(Mechanisms(elastic=True), machines, Weather())
+    runtime.apply(found, Size(2, 1, 2.0, 2.0, 4.0, 8.0))
+    found.state, found.until, found.joins = "running", math.inf, []
+    runtime.go_live(found, machines.sizes[found.case.name])
+    return runtime, found
+
+
+def test_memory_that_the_node_has_not_is_given_elsewhere_and_not_at_once() -> None:
+    runtime, found = running(nodes=2)
+    held = runtime.machines.sizes[found.case.name]
+    (node,) = runtime.machines.where[found.case.name]
+    runtime.apply(found, held._replace(server_gib=20.0))
+    assert not found.joins, "its node has room: in place"
+    runtime.machines.gib[node] = 0.0  # others have taken the rest of it
+    runtime.apply(found, runtime.machines.sizes[found.case.name]._replace(server_gib=40.0))
+    assert runtime.machines.sizes[found.case.name].server_gib == 40.0
+    assert node not in runtime.machines.where[found.case.name]
+    assert found.joins, "it trains on where it was until its new members are there"
+
+
+def test_a_replacement_that_is_given_up_leaves_the_job_as_large_as_it_was() -> None:
+    runtime, found = running(nodes=3)
+    before = runtime.machines.sizes[found.case.name].workers
+    runtime.remedy(found, "replace_worker", 1)
+    assert runtime.machines.sizes[found.case.name].workers == before + 1
+    runtime.lose(found, 1, 0, None)
+    assert runtime.machines.sizes[found.case.name].workers == before
+    assert found.leaving is None
+
+
+def test_a_slow_worker_leaves_when_its_replacement_is_there_wherever_its_job_is_by_then() -> None:
+    runtime, found = running(nodes=3)
+    runtime.remedy(found, "replace_worker", 1)
+    found.on = [99, 99]  # its job was moved meanwhile
+    runtime.replaced(found)
+    assert runtime.machines.sizes[found.case.name].workers == 2
+    assert sum(held[0] for held in runtime.machines.where[found.case.name].values()) == 2
+
+
+@pytest.mark.parametrize("node", [(32.0, 256.0), (16.0, 128.0), (4.0, 64.0)])
+def test_no_user_asks_for_a_member_that_no_node_could_hold(node: tuple[float, float]) -> None:
+    world = worlds.W1()
+    world.node = node
+    for case in generate(world, 2, jobs=20).cases:
+        assert max(case.asked.worker_cores, case.asked.server_cores) <= node[0]
+        assert max(case.asked.worker_gib, case.asked.server_gib) <= node[1]
