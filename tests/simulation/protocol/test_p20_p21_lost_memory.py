@@ -728,7 +728,7 @@ def standby_that_was_away(stage, journal):
 def test_a_standby_notices_that_the_log_grew_behind_another_batch_than_it_knows(stage):
     end, _ = standby_that_was_away(stage, Journal)
     assert isinstance(end, Deposed)
-    assert "another one was read here last" in str(end)
+    assert "does not follow the batch that was read here last" in str(end)
 
 
 def test_without_the_chain_it_leads_from_a_past_that_never_was(stage):
