@@ -177,7 +177,7 @@ class Bench:
             await asyncio.sleep(0.01)
 
     def shim_of(self, incarnation: int) -> int:
-        life = StateDirectory(self.state_dir).incarnation("bench", "u", Member("worker", 0, incarnation))
+        life = StateDirectory(self.state_dir).incarnation("bench", UID, Member("worker", 0, incarnation))
         started = life.read("started", StartRecord)
         assert started is not None
         return started.shim
