@@ -126,7 +126,7 @@ def frame(keep: Path, labels: tuple[str, ...], most: int, processes: int, only_l
         numbers = itertools.count(1)
 
         def done(piece: Piece, figures: Figures) -> None:
-            label, took = label_of(*piece.where), figures.get("wall_s", 0.0)
+            label, took = label_of(*piece.where), figures.get("cpu_s", 0.0)
             click.echo(
                 f"{next(numbers)}/{len(todo)} {label} seed {piece.seed} {piece.policy:<44} {took:6.1f} s"
                 f"   JCT {figures['jct_mean_s']:.0f} s"

@@ -54,7 +54,7 @@ class Result:
     cores: float
     gib: float
     jobs: dict[str, JobResult] = field(default_factory=dict)
-    wall_s: float = 0.0
+    cpu_s: float = 0.0
     until_s: float = 0.0  # when the run was over
 
     def figures(self) -> dict[str, float]:
@@ -95,7 +95,7 @@ class Result:
             # Completed jobs have counted every sample; what a restart repeats is counted apart and not as loss.
             "samples_lost_share": sum(1.0 - job.done_share for job in ended),
             "refused_for_room": float(sum(job.refused for job in all_jobs)),
-            "wall_s": self.wall_s,
+            "cpu_s": self.cpu_s,
         } | _budget(ended)
 
     def _stay_s(self, job: JobResult) -> float:

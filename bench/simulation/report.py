@@ -33,7 +33,7 @@ COLUMNS = {
     "samples_lost_share": "lost",
     "rescales": "rescales",
     "stopped_minutes": "stopped min",
-    "wall_s": "wall s",
+    "cpu_s": "CPU s",
 }
 # Rows that know the truth are no rivals: nobody can deploy them.
 UNDEPLOYABLE = ("oracle", "oracle, our mechanisms", "perfect samples", BOUND)
