@@ -111,8 +111,8 @@ class Job:
     def health(self, now: float) -> float:
         """What slow workers, slow hosts and hot servers leave of the rate."""
         hot = self.hot if now < self.hot_until else 1.0
-        if not len(self.own):
-            return hot
+        if not (now < self.slow_until).any():
+            return hot * self.spread(now)
         return hot * pooled(self.paces(now), self.case.mode, self.less_work) * self._servers_pace(now)
 
     def _servers_pace(self, now: float) -> float:
@@ -219,10 +219,11 @@ def pooled(paces: FloatArray, mode: Mode, less_work: Collection[int] = ()) -> fl
     """
     if mode == "async":
         return float(paces.mean())
-    if not less_work:
-        return float(paces.min())
-    given = np.isin(np.arange(len(paces)), list(less_work))
+    given = np.zeros(len(paces), dtype=np.bool_)
+    given[[i for i in less_work if i < len(paces)]] = True
     if given.all():
         return float(paces.mean())
+    if not given.any():
+        return float(paces.min())
     waited = paces[~given].min()
     return float((waited * (~given).sum() + np.minimum(paces[given], waited).sum()) / len(paces))
