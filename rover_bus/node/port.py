@@ -151,7 +151,7 @@ class Platform(Protocol):
     def start(self, order: StartOrder) -> None:
         """Start an incarnation; observed as Spawned, then Running, or Ended with `never_started`.
 
-        A second order for what runs already changes nothing. A member is never started while a former incarnation may live.
+        An order for a member that runs changes nothing: it is never started while a former incarnation may live.
         """
 
     def stop(self, incarnation: Incarnation, hurried: bool = False) -> None:

@@ -59,6 +59,12 @@ class Adapter(Protocol):
 
     def question(self, starts: bool) -> ProgramRequest: ...
 
+    async def until_deaf(self, run: Incarnation) -> None:
+        """Wait until a `deaf` member that runs would not leave."""
+
+    def close(self) -> None:
+        """End what the scene left."""
+
 
 class Simulated:
     def __init__(self, directory: Path) -> None:
@@ -80,6 +86,12 @@ class Simulated:
 
     def kill_daemon(self, platform: Platform) -> None:
         self.machine.detach()
+
+    async def until_deaf(self, run: Incarnation) -> None:
+        return
+
+    def close(self) -> None:
+        return
 
     def run(self, main: Awaitable[None]) -> None:
         async def scene() -> None:
@@ -111,6 +123,19 @@ class Local:
     def kill_daemon(self, platform: Platform) -> None:
         platform.release()  # what is left of a killed process: its descriptors are closed, its timers are gone
 
+    async def until_deaf(self, run: Incarnation) -> None:
+        log = self.home.log(run.job, run.uid, run.member)
+        async with asyncio.timeout(PATIENCE_S):
+            while "deaf" not in log.read_text():  # noqa: ASYNC110 - it is a file that is waited for
+                await asyncio.sleep(0.01)
+
+    def close(self) -> None:
+        if self.lock is not None:
+            os.close(self.lock)
+        for pid in proctree.bearing(str(self.home.root)):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
     def run(self, main: Awaitable[None]) -> None:
         async def scene() -> None:
             await main
@@ -120,7 +145,7 @@ class Local:
     def command(self, program: str) -> list[str]:
         script = {
             "polite": "trap 'exit 0' TERM; while :; do sleep 0.05; done",
-            "deaf": "trap '' TERM; while :; do sleep 600; done",
+            "deaf": "trap '' TERM; echo deaf; while :; do sleep 600; done",
             "trusted": """test "$ROVER_CREDENTIAL" = "$(printf 'only for %s' worker-0)\"""",
             "failing": "exit 3",
         }[program]
@@ -138,12 +163,7 @@ def adapter(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Adapter]
     """Each adapter in turn; no process of a member outlives its test."""
     made = ADAPTERS[request.param](tmp_path)
     yield made
-    if isinstance(made, Local):
-        if made.lock is not None:
-            os.close(made.lock)
-        for pid in proctree.bearing(str(tmp_path)):
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+    made.close()
 
 
 class Seat:
@@ -154,9 +174,12 @@ class Seat:
         self.seen: list[Observation] = []
         self.platform = adapter.attach(self.seen.append)
 
-    def start(self, program: str = "polite", *, credential: str = "", grace_s: float = 600.0) -> Incarnation:
+    def start(
+        self, program: str = "polite", *, number: int = 1, credential: str = "", grace_s: float = 600.0
+    ) -> Incarnation:
+        command = self.adapter.command(program)
         desired = DesiredMember(
-            member=Member("worker", 0, 1), host=HOST, command=self.adapter.command(program), grace_s=grace_s
+            member=Member("worker", 0, number), host=HOST, command=command, grace_s=grace_s
         )
         run = Incarnation(JOB, UID, desired)
         self.platform.start(StartOrder(run, credential))
@@ -211,14 +234,18 @@ def test_a_start_is_observed_as_spawned_then_running(play: Callable[[Scene], Non
     play(scene)
 
 
-def test_a_second_order_for_what_runs_changes_nothing(play: Callable[[Scene], None]) -> None:
+@pytest.mark.parametrize("number", [1, 2])
+def test_an_order_for_a_member_that_runs_changes_nothing(play: Callable[[Scene], None], number: int) -> None:
+    """Neither the same incarnation nor the next one: the former is not proven dead."""
+
     async def scene(seat: Seat) -> None:
         run = seat.start()
-        seat.start()
+        seat.start(number=number)
         await seat.until(Running)
-        seat.start()
+        seat.start(number=number)
         await seat.end(run)
         assert [type(each) for each in seat.seen] == [Spawned, Running, Leaving, Ended]
+        assert seat.of(Spawned) == [Spawned(run)]
 
     play(scene)
 
@@ -227,7 +254,6 @@ def test_a_stop_is_observed_as_leaving_and_ends_as_drained(play: Callable[[Scene
     async def scene(seat: Seat) -> None:
         run = seat.start()
         await seat.until(Running)
-        await asyncio.sleep(0.3)  # a real shell sets its trap
         seat.platform.stop(run)
         ended = await seat.until(Ended)
         assert (ended.job, ended.uid, ended.member) == (JOB, UID, run.member)
@@ -244,7 +270,7 @@ def test_a_member_that_does_not_leave_is_ended_after_its_time(
     async def scene(seat: Seat) -> None:
         run = seat.start("deaf", grace_s=grace_s)
         await seat.until(Running)
-        await asyncio.sleep(0.3)
+        await seat.adapter.until_deaf(run)
         seat.platform.stop(run, hurried)
         assert (await seat.until(Ended)).exit.reason == "killed"
         assert seat.of(Leaving) == [Leaving(run.key, hurried)]
@@ -327,7 +353,7 @@ def test_other_resources_are_observed_and_outlive_the_daemon(play: Callable[[Sce
         run = seat.start()
         await seat.until(Running)
         more = Resources(cores=1.0, memory_bytes=1 << 30)
-        cpus = {seat.platform.cpus[0]: 1.0}
+        cpus = dict.fromkeys(seat.platform.cpus[:1], 1.0)
         seat.platform.adjust(run, more, cpus)
         assert seat.of(Adjusted) == [Adjusted(run.key, more, cpus)]
         heir = seat.successor()
