@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from functools import cache
 
 import pytest
 
@@ -148,6 +149,7 @@ def plan_of(seed: int) -> Plan:
     )
 
 
+@cache
 def lived(seed: int) -> tuple[list[str], int]:
     """Return what is wrong with the history of a seed, and how many servers died in it by our hand."""
     striker = Striker(seed)

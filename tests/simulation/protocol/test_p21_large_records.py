@@ -6,6 +6,7 @@ The pieces count together or not at all: a leader that dies between two of them 
 from __future__ import annotations
 
 import asyncio
+from functools import cache
 
 import msgspec
 import pytest
@@ -36,6 +37,7 @@ def riddled(generation: int = 1) -> dict[str, object]:
     return ledger.dump() | {"frontier": 2 * HOLES, "done": committed, "returned": returned}
 
 
+@cache
 def rewound(generation: int = 1) -> Rewound:
     dump = msgspec.msgpack.encode(riddled(generation))
     assert len(dump) > MAX_BODY_BYTES
