@@ -81,6 +81,6 @@ WITH_STACK = (
     Row("jobs --url {url} --secret-file wrong", 5, "refuses the secret: check"),
     Row("up --dir another", 130, "members drain first", "Ctrl-C once it serves"),
     Row("up --dir yet-another", 0, "members drain first", "rover down once it serves"),
-    Row("serve master --job broken", 8, "is no log batch of ours", "the job's log is damaged"),
+    Row("serve master --job broken", 8, "is no log batch", "the job's log is damaged"),
 )
 ROWS = (*WITHOUT_STACK, *WITH_STACK)
