@@ -227,7 +227,7 @@ def say_what_plans_may(job: Tiny) -> None:
     listed = json.loads(job.rover("plan", "list", "tiny", "-o", "json").stdout)
     assert [(row["plan"], row["change"]) for row in listed] == [(1, "1 worker, 1 server")]
     job.refused("plan", "approve", "tiny", because="waits")
-    assert job.rover("quota", "set", "ads=2:1GiB").stdout == "ads: 2:1GiB from now on\n"
+    assert job.rover("quota", "set", "ads=2:1GiB").stdout == "ads: 2 cores and 1.0 GiB from now on\n"
     quotas = json.loads(job.rover("quota", "list", "-o", "json").stdout)
     assert [(row["tenant"], row["cores"], row["memory_bytes"]) for row in quotas] == [("ads", 2.0, 1 << 30)]
     said = job.rover("plan", "mode", "--cluster", "approve").stdout
