@@ -33,6 +33,7 @@ from rover_bus.flash.errors import SlotsBusy
 from rover_bus.flash.files import DirectoryFiles
 from rover_bus.flash.store import FlashStore
 from rover_bus.node.storage import checkpoints
+from rover_bus.node.storage.state import PartOfCut
 from rover_bus.node.storage.throttle import give_way
 
 JOB, PART, WINDOW_S, ASKED = "bench", "ps-0", 1.5, 20
@@ -51,7 +52,7 @@ def persist_for_ever(pipe: Connection, root: Path, storage: Path) -> None:
         pipe.send(None)
         checkpoints.digest_cut(root / JOB, PART, 0, cut)
         digested = time.perf_counter()
-        chain = checkpoints.store_part(files, root / JOB, JOB, PART, (0, cut))
+        chain = checkpoints.store_part(files, root / JOB, PartOfCut(JOB, PART, (0, cut)))
         part = StoredPart(part=PART, index=0, slots=[(0, 4096)], files=checkpoints.describe_files(chain))
         content = ManifestContent(uid=JOB, history=0, generation=0, cut=cut, ledger=b"", parts=[part])
         checkpoints.publish_manifest(files, content)

@@ -99,10 +99,9 @@ class SimulatedHost:
         self._observe(Spawned(order.incarnation))
         process.task = asyncio.get_running_loop().create_task(self._run(process))
 
-    def try_program(self, answer: Answer) -> None:
-        reply = (
-            ProgramReply(state="refused", path="train.py", problem=self.refuses) if self.refuses else STARTS
-        )
+    def try_program(self, request: ProgramRequest, answer: Answer) -> None:
+        refused = ProgramReply(state="refused", path=request.program[-1], problem=self.refuses)
+        reply = refused if self.refuses else STARTS
         asyncio.get_running_loop().call_later(TRIAL_S, answer, reply)
 
     def stop(self, incarnation: Incarnation, hurried: bool) -> None:
@@ -220,7 +219,7 @@ class SimulatedPlatform:
                 answer(reply)
 
         if self._host.is_attached(self):
-            self._host.try_program(answer_attached)
+            self._host.try_program(request, answer_attached)
 
     def stop(self, incarnation: Incarnation, hurried: bool = False) -> None:
         if self._host.is_attached(self):

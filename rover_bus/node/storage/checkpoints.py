@@ -35,6 +35,7 @@ from rover_bus.flash.persist import compact, persist_part, publish, read_manifes
 from rover_bus.flash.retention import Damaged, ReadBack, list_damaged, prune, set_aside
 from rover_bus.flash.staged import StagedCut
 from rover_bus.flash.storage import Run, hold_for_work, survey, unfinished
+from rover_bus.node.storage.state import PartOfCut
 from rover_bus.ps.snapshots import may_be_rounded
 
 Wait = Callable[[int], None]
@@ -70,28 +71,28 @@ def digest_cut(directory: Path, part: str, generation: int, cut: int, stop: Stop
 def store_part(
     files: Files,
     directory: Path,
-    uid: str,
-    part: str,
-    cut: tuple[int, int],
+    which: PartOfCut,
     *,
     codec: Codec = "raw",
     base: Chain | None = None,
-    wait: Wait = lambda size_bytes: None,
+    wait: Wait = lambda _: None,
 ) -> Chain:
     """Write one staged part durably: as a delta on `base` where that is possible and small, else whole.
 
-    `cut`: (generation, cut). `codec`: of the arrays that their owner lets be rounded; the others are stored as they are. A whole
+    `codec`: of the arrays that their owner lets be rounded; the others are stored as they are. A whole
     file that a former incarnation of the daemon left is used as it is. Raises StorageFailed (again
     later), NoCheckpoint, BrokenCheckpoint (the memory is not what was digested).
     """
-    with open_exactly(directory, part, *cut) as staged:
+    with open_exactly(directory, which.part, *which.cut) as staged:
         digests = read_digests(staged.path, staged.seal)
         if digests is None:
-            raise NotDigested(f"cut {cut[1]} of {part} has no digests yet: nothing is stored before (P12)")
+            raise NotDigested(
+                f"cut {which.cut[1]} of {which.part} has no digests yet: nothing is stored before (P12)"
+            )
         rounded = may_be_rounded(staged.extra) if codec != "raw" else frozenset()
         codecs: dict[str, Codec] = {name: codec if name in rounded else "raw" for name in staged.arrays}
-        identity = _identify(staged, uid, part)
-        touched = _touched_since(base, staged, directory, part)
+        identity = _identify(staged, which)
+        touched = _touched_since(base, staged, directory, which.part)
         delta = _delta(staged.arrays, touched, base, codecs) if base and touched is not None else None
         if base and delta and not should_write_whole(base.files, sum(map(_size, delta))):
             verify_arrays({item.name: item.array for item in delta}, digests, str(staged.path))
@@ -105,11 +106,11 @@ def store_part(
         return Chain(identity, staged.seal.save_number, (*chained, file), shapes)
 
 
-def _identify(staged: StagedCut, uid: str, part: str) -> Identity:
+def _identify(staged: StagedCut, which: PartOfCut) -> Identity:
     seal = staged.seal
     return Identity(
-        job_uid=uid,
-        part=part,
+        job_uid=which.uid,
+        part=which.part,
         history=seal.history,
         generation=seal.generation,
         cut=seal.cut,
@@ -255,7 +256,7 @@ def prune_run(
     every: int,
     read: ReadBack,
     suspects: Collection[tuple[int, int]] = (),
-    wait: Wait = lambda size_bytes: None,
+    wait: Wait = lambda _: None,
 ) -> list[Damaged]:
     """Remove what retention gives up, once a newer checkpoint has been read back whole; return what was set aside as damaged.
 

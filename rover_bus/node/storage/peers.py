@@ -28,6 +28,7 @@ from rover_bus.flash.errors import NoCheckpoint, StorageFailed
 from rover_bus.flash.layout import Array
 from rover_bus.flash.staged import StagedCut
 from rover_bus.node.storage.parities import Parities, ServedParity
+from rover_bus.node.storage.state import PartOfCut
 from rover_bus.node.storage.throttle import give_way
 from rover_bus.ps import handshake
 
@@ -166,14 +167,14 @@ class PeerSource:
         self,
         address: str,
         secret: bytes,
-        uid: str,
-        part: str,
-        generation: int,
-        cut: int,
+        which: PartOfCut,
         *,
         differences: bool = False,
     ) -> None:
-        self._wanted = Wanted(uid=uid, part=part, generation=generation, cut=cut, differences=differences)
+        generation, cut = which.cut
+        self._wanted = Wanted(
+            uid=which.uid, part=which.part, generation=generation, cut=cut, differences=differences
+        )
         host, _, port = address.rpartition(":")
         try:
             self._socket = socket.create_connection((host, int(port)), timeout=CONNECT_S)

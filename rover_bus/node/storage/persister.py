@@ -61,6 +61,7 @@ from rover_bus.node.storage.state import (
     JobCheckpoints,
     PartFound,
     PartNeeded,
+    PartOfCut,
     Persisting,
     StorageTask,
 )
@@ -134,9 +135,7 @@ class Persister:
         self._loaded: Tasks | None = None
         self._failing = FailingJobs(host, f"turn_failed.cuts.{daemon}", post)
         self._server: PartServer | None = None
-        self._fetches: dict[
-            tuple[str, str, int, int], str
-        ] = {}  # what a server waits for; why it did not come
+        self._fetches: dict[PartOfCut, str] = {}  # what a server waits for; why it did not come
         subjects = [job_facts("*", each.kind()) for each in FOLLOWED]
         subjects += [host_facts("*", each.kind()) for each in HOSTS]
         self._following = Following(bus, subjects, self._on_fact, self._lose_history, f"{host}.persister")
@@ -286,7 +285,7 @@ class Persister:
         """Say where the part is in this host's memory, or begin to fetch it. What has no digests yet is no source (P12)."""
         if has_ended(self.state, wanted.job, wanted.uid):
             return PartReply(state="absent", problem="the job has ended: its memory is free again")
-        which = wanted.uid, wanted.part, wanted.generation, wanted.cut
+        which = PartOfCut(wanted.uid, wanted.part, (wanted.generation, wanted.cut))
         own, copies = (job_directory(self._places.shm, wanted.uid + suffix) for suffix in ("", COPIES))
         if not wanted.elsewhere:
             if _has_digests(own, wanted):
@@ -370,7 +369,7 @@ class Persister:
         if task.step in IN_MEMORY:
             self._begin_to_serve()
         if task.step == "fetch":
-            self._fetches.pop((task.uid, task.part, task.generation, task.cut), None)
+            self._fetches.pop(task.about(), None)
         for fact in facts:
             self._publish(task.step, task, fact)
         self._take(Done(task))
@@ -397,7 +396,7 @@ class Persister:
 
     def _report_failed(self, task: StorageTask, reason: str) -> None:
         if task.step == "fetch":
-            self._fetches[task.uid, task.part, task.generation, task.cut] = reason
+            self._fetches[task.about()] = reason
         if task.step == "search":
             self._publish(task.step, task, self._tasks.unsearched(task, reason))
         if task.step in ("pin", "digest", "mirror", "parity", "persist", "manifest"):

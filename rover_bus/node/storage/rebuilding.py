@@ -58,7 +58,7 @@ def _find_blocks(
         pass  # damaged here: another block may do
     for address in addresses:
         try:
-            source = PeerSource(address, secret, task.uid, task.part, task.generation, task.cut)
+            source = PeerSource(address, secret, task.about())
             try:
                 theirs = source.read_parity()
             finally:
@@ -81,7 +81,7 @@ def _own_image(shm: Path, task: StorageTask, part: str) -> Array | None:
 def _find_image(secret: bytes, task: StorageTask, part: str, addresses: list[str]) -> Array | None:
     for address in dict.fromkeys(addresses):
         try:
-            source = PeerSource(address, secret, task.uid, part, task.generation, task.cut)
+            source = PeerSource(address, secret, task.about(part))
             try:
                 return read_image(source)[1]
             finally:

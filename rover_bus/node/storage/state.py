@@ -35,6 +35,15 @@ IN_MEMORY = ("pin", "digest", "mirror", "parity", "fetch")
 Cut = tuple[int, int]  # generation, cut
 
 
+@dataclass(frozen=True, slots=True)
+class PartOfCut:
+    """Which part of which cut of which run."""
+
+    uid: str
+    part: str
+    cut: Cut
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class StorageTask:
     """One thing to do; `part` is empty where a step concerns the whole cut, `cut` 0 where it concerns the whole job.
@@ -61,6 +70,10 @@ class StorageTask:
     @property
     def of(self) -> Cut:
         return self.generation, self.cut
+
+    def about(self, part: str = "") -> PartOfCut:
+        """Return the part of the task, or another one of its cut."""
+        return PartOfCut(self.uid, part or self.part, self.of)
 
 
 # -- what is taken in --------------------------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ from rover_bus.node.storage.holders import ParityGroup
 from rover_bus.node.storage.parities import Parities
 from rover_bus.node.storage.peers import PeerSource
 from rover_bus.node.storage.rebuilding import rebuild_part
-from rover_bus.node.storage.state import JobCheckpoints, StorageTask
+from rover_bus.node.storage.state import JobCheckpoints, PartOfCut, StorageTask
 from rover_bus.node.storage.throttle import Pacing
 
 MOST_LINES = 100  # of what cannot be used, in one answer
@@ -53,9 +53,7 @@ class Tasks:
     chains: dict[tuple[str, str], checkpoints.Chain] = field(default_factory=dict)  # by (uid, part)
     pins: dict[tuple[str, str], StagedCut] = field(default_factory=dict)  # ordered, not stored yet
     parities: Parities = field(init=False)
-    rebuilt: set[tuple[str, str, int, int]] = field(
-        default_factory=set
-    )  # from parity, by (uid, part, generation, cut)
+    rebuilt: set[PartOfCut] = field(default_factory=set)  # from parity
     read_back: dict[str, ReadBack] = field(default_factory=dict)  # by uid
     devices: dict[Path, int] = field(
         default_factory=dict
@@ -171,9 +169,7 @@ class Tasks:
         problem: RoverError = NoCheckpoint(f"no daemon is known that has {part} of cut {task.cut} in memory")
         for address in addresses:
             try:
-                return PeerSource(
-                    address, self.secret, task.uid, part, task.generation, task.cut, differences=differences
-                )
+                return PeerSource(address, self.secret, task.about(part), differences=differences)
             except RoverError as error:
                 problem = error
         raise problem
@@ -195,7 +191,7 @@ class Tasks:
         for address in addresses.get(task.part, []):
             stop()
             try:
-                source = PeerSource(address, self.secret, task.uid, task.part, task.generation, task.cut)
+                source = PeerSource(address, self.secret, task.about())
                 try:
                     hold_copy(self.shm, task.uid, task.part, source)
                 finally:
@@ -219,7 +215,7 @@ class Tasks:
             ):  # a daemon that cannot be reached may be starting again, with a block in its memory
                 raise problem from None
             raise
-        self.rebuilt.add((task.uid, task.part, task.generation, task.cut))
+        self.rebuilt.add(task.about())
         return None
 
     def stamp(self, task: StorageTask) -> dict[str, Any]:
@@ -239,9 +235,7 @@ class Tasks:
         chain = checkpoints.store_part(
             run.files,
             self._directory(task),
-            task.uid,
-            task.part,
-            task.of,
+            task.about(),
             codec=about.spec.codec,
             base=self.chains.get((task.uid, task.part)),
             wait=_pace(about, called_off),
@@ -307,7 +301,7 @@ class Tasks:
         self.unpin(uid)
         self.forget_chains(uid)
         self.read_back.pop(uid, None)
-        self.rebuilt = {each for each in self.rebuilt if each[0] != uid}
+        self.rebuilt = {each for each in self.rebuilt if each.uid != uid}
 
     def _directory(self, task: StorageTask) -> Path:
         return job_directory(self.shm, task.uid)

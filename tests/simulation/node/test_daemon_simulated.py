@@ -18,6 +18,7 @@ from rover_bus.events.identity import DesiredMember, Member
 from rover_bus.events.job import DataSpec, JobSpec
 from rover_bus.events.memory_broker import CALM, Faults, MemoryBroker
 from rover_bus.events.memory_bus import MemoryBus
+from rover_bus.events.programs import ProgramRequest
 from rover_bus.events.streams import FACTS, PRESENCE
 from rover_bus.events.subjects import host_facts, job_fact
 from rover_bus.events.virtual_time import run
@@ -110,7 +111,7 @@ class Cluster:
                 await asyncio.sleep(0.1)
 
     async def submit(self, uid: str = "0000000000a1") -> None:
-        spec = JobSpec(name="demo", program=["x"], data=DataSpec(train="x"))
+        spec = JobSpec(name="demo", program=["python", "train.py"], data=DataSpec(train="x"))
         await self.say(facts.JobSubmitted(job="demo", uid=uid, spec=spec))
 
     async def desire(self, *members: Member, term: int = 1, plan: int = 1, uid: str = "0000000000a1") -> None:
@@ -520,9 +521,9 @@ class CountingHost(SimulatedHost):
         super().__init__(program)
         self._tried = tried
 
-    def try_program(self, answer: Any) -> None:
+    def try_program(self, request: ProgramRequest, answer: Any) -> None:
         self._tried.append(asyncio.get_running_loop().time())
-        super().try_program(answer)
+        super().try_program(request, answer)
 
 
 def test_a_program_that_does_not_start_is_said_once_and_starts_the_worker_when_it_is_mended() -> None:

@@ -21,7 +21,7 @@ from rover_bus.node.storage.holders import choose_groups
 from rover_bus.node.storage.parities import HeldBlock, Parities
 from rover_bus.node.storage.peers import PartServer, PeerSource
 from rover_bus.node.storage.rebuilding import rebuild_part
-from rover_bus.node.storage.state import StorageTask
+from rover_bus.node.storage.state import PartOfCut, StorageTask
 
 SECRET = b"s" * 32
 UID = "u1"
@@ -139,7 +139,9 @@ class Cluster:
 
         def connect(part, differences):
             owner = self.owners[self.names.index(part)]
-            source = Counting(owner.server.address, SECRET, UID, part, 0, cut, differences=differences)
+            source = Counting(
+                owner.server.address, SECRET, PartOfCut(UID, part, (0, cut)), differences=differences
+            )
             opened.append(source)
             return source
 

@@ -17,6 +17,7 @@ from rover_bus.flash.lineage import digest_staged
 from rover_bus.flash.staged import find_staged, newest_staged
 from rover_bus.flash.store import FlashStore
 from rover_bus.node.storage.peers import PartServer, PeerSource
+from rover_bus.node.storage.state import PartOfCut
 
 SECRET = b"s" * 32
 
@@ -51,7 +52,7 @@ class Pair:
             digest_staged(newest_staged(self.own / "u1", "ps-0", model="m"))
 
     def copy(self, cut, source=Counting, secret=SECRET):
-        peer = source(self.server.address, secret, "u1", "ps-0", 0, cut)
+        peer = source(self.server.address, secret, PartOfCut("u1", "ps-0", (0, cut)))
         try:
             copies.hold_copy(self.held, "u1", "ps-0", peer)
         finally:
@@ -169,7 +170,7 @@ def test_whoever_does_not_know_the_secret_gets_nothing(pair):
         stranger.settimeout(10)
         assert len(stranger.recv(1 << 16)) <= 40
     with pytest.raises(StorageFailed, match="cannot be reached"):
-        PeerSource("127.0.0.1:1", SECRET, "u1", "ps-0", 0, 1)
+        PeerSource("127.0.0.1:1", SECRET, PartOfCut("u1", "ps-0", (0, 1)))
 
 
 def test_a_holder_lends_its_copy_on(pair):
@@ -177,7 +178,7 @@ def test_a_holder_lends_its_copy_on(pair):
     pair.copy(1)
     second = PartServer(pair.held, SECRET)
     try:
-        peer = PeerSource(second.address, SECRET, "u1", "ps-0", 0, 1)
+        peer = PeerSource(second.address, SECRET, PartOfCut("u1", "ps-0", (0, 1)))
         copies.hold_copy(pair.held.parent / "third", "u1", "ps-0", peer)
         peer.close()
     finally:
