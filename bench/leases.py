@@ -47,7 +47,7 @@ from rover_bus.events.streams import LOG
 from rover_bus.master.decider import MasterDecider
 from rover_bus.master.evolution import evolve
 from rover_bus.master.ledger import Ledger
-from rover_bus.master.state import State
+from rover_bus.master.state import AnyState, State, Unopened, load
 
 CLIENTS, PROCESSES, BATCH = 64, 2, 100
 PEER_START_S = START_S = 30.0
@@ -141,13 +141,15 @@ async def clients(url: str, job: str, first: int, shards: int, seconds: float) -
 
 async def replayed(bus: NatsBus, job: str) -> int:
     """Replay the log as a new master would, from its last snapshot on; return the shards that its ledger has as committed."""
-    state, journal = State(), Journal(bus, subjects.job_log(job), job, "bench", LogBatch, lambda: 0)
+    state: AnyState = Unopened()
+    journal = Journal(bus, subjects.job_log(job), job, "bench", LogBatch, lambda: 0)
     async for stored in bus.read(LOG, subjects.job_log(job)):
         snapshot, records = journal.take(stored)
         if snapshot is not None:
-            state = State.load(snapshot)
+            state = load(snapshot)
         for record in records:
-            evolve(state, record)
+            state = evolve(state, record)
+    assert isinstance(state, State)
     assert state.ledger is not None
     return sum(state.ledger.samples_done()) // BATCH
 
@@ -272,7 +274,7 @@ def wait_for_port(port: int, process: subprocess.Popen[bytes]) -> None:
 
 def ledger_alone(shards: int, pairs: int = 400_000) -> int:
     """Lease + commit pairs a second of the ledger in this process, records made and judged as the decider does."""
-    ledger = Ledger(Dataset(records=10**9, batch_size=BATCH))
+    ledger = Ledger.new(Dataset(records=10**9, batch_size=BATCH))
     ledger.begin_epoch(EpochOpened(epoch=0))
     for worker in range(CLIENTS):
         ledger.admit(worker, 1)
@@ -307,7 +309,7 @@ def memory_mb(outstanding: int) -> float:
 
 
 def fill(outstanding: int, leases: int = 1_000_000) -> Ledger:
-    ledger = Ledger(Dataset(records=10**9, batch_size=BATCH))
+    ledger = Ledger.new(Dataset(records=10**9, batch_size=BATCH))
     ledger.begin_epoch(EpochOpened(epoch=0))
     ledger.admit(0, 1)
     holder = ledger.holders[0]

@@ -13,7 +13,8 @@ from rover_bus.events.job import Dataset
 from rover_bus.events.log import Record
 from rover_bus.events.requests import JoinReply, JoinRequest, RegisterReply, RegisterRequest, Reply
 from rover_bus.master import lifecycle, recovery
-from rover_bus.master.fences import refusal
+from rover_bus.master.fences import job_is_over, refusal
+from rover_bus.master.phases import Ended, Searching
 from rover_bus.master.state import State
 
 Steps = Generator[Record, None, Reply | None]
@@ -21,26 +22,24 @@ Steps = Generator[Record, None, Reply | None]
 
 def join(state: State, request: JoinRequest) -> Steps:
     """Admit a process as its member. Idempotent by nonce; a life that the log did not plan is refused (P5)."""
-    if state.spec is None:
-        return refusal(state, "not_ready", "the master does not know the job yet", retry_s=0.2)
-    if state.phase == "ended":
-        return refusal(state, "job_ended", f"the job is over: {state.end[0]} {state.end[1]}".rstrip())
+    if isinstance(state.phase, Ended):
+        return job_is_over(state, state.phase)
     if request.member.role == "master" or (request.member.role == "ps" and not request.member.incarnation):
         return refusal(state, "wrong_role", "only workers may join without being planned")
-    known = next((life for life in state.lives.values() if life.nonce == request.nonce), None)
+    known = next((life for life in state.seats.admitted.values() if life.nonce == request.nonce), None)
     if known is not None:
         return _welcome(state, known.member)
     member = _place(state, request.member)
-    planned = state.planned.get(member.place)
+    planned = state.seats.wanted.get(member.place)
     if request.member.incarnation:
-        last = state.incarnations.get(member.place, 0)
+        last = state.seats.incarnations.get(member.place, 0)
         if member.incarnation < last or (planned is None and member.incarnation == last):
             return refusal(state, "stale_incarnation", f"{member} was replaced or is not wanted: it must end")
         if planned is None or planned.member != member:
             return refusal(state, "not_planned", f"{member} is not planned yet", retry_s=0.2)
-    if state.search is not None and member.role == "ps":
+    if isinstance(state.phase, Searching) and member.role == "ps":
         return refusal(state, "searching", "storage is searched for a checkpoint: wait", retry_s=0.2)
-    former = state.lives.get(member.place)
+    former = state.seats.admitted.get(member.place)
     if former is not None and former.member == member:
         return refusal(state, "stale_incarnation", f"another process is {member} already: it must end")
     cause = causes.request(member, "join")
@@ -66,26 +65,27 @@ def _place(state: State, wanted: Member) -> Member:
     index = wanted.index
     if index < 0:
         index = 0
-        while f"{wanted.role}-{index}" in state.lives or f"{wanted.role}-{index}" in state.planned:
+        while (
+            f"{wanted.role}-{index}" in state.seats.admitted or f"{wanted.role}-{index}" in state.seats.wanted
+        ):
             index += 1
     place = f"{wanted.role}-{index}"
-    return Member(wanted.role, index, state.incarnations.get(place, 0) + 1)
+    return Member(wanted.role, index, state.seats.incarnations.get(place, 0) + 1)
 
 
 def _welcome(state: State, member: Member) -> JoinReply:
-    assert state.spec is not None
     return JoinReply(
         term=state.term,
         generation=state.generation,
         member=member,
-        uid=state.uid,
-        history=state.history,
-        heartbeat_s=state.spec.leases.heartbeat_s,
-        state=state.lives[member.place].state,
-        dataset=state.dataset,
-        routing=state.routing,
-        seed=state.spec.data.seed,
-        spec=msgspec.to_builtins(state.spec),
+        uid=state.job.uid,
+        history=state.job.history,
+        heartbeat_s=state.job.spec.leases.heartbeat_s,
+        state=state.seats.admitted[member.place].start,
+        dataset=state.ledger.dataset if state.ledger is not None else None,
+        routing=state.slots.routing,
+        seed=state.job.spec.data.seed,
+        spec=msgspec.to_builtins(state.job.spec),
         restore=recovery.order_for(state, member) if member.role == "ps" else None,
     )
 
@@ -93,19 +93,18 @@ def _welcome(state: State, member: Member) -> JoinReply:
 def register(state: State, request: RegisterRequest) -> Steps:
     """Fix the data set, or refuse a different one with the difference (S6)."""
     cause = causes.request(request.member, "register")
-    if state.dataset is None:
+    known = state.ledger.dataset if state.ledger is not None else None
+    if known is None:
         if request.dataset.records == 0 and not request.dataset.streaming:
             return refusal(state, "bad_dataset", "the data set has no records")
         if request.dataset.streaming and request.dataset.epochs != 1:
             return refusal(state, "bad_dataset", "a stream is read once: set epochs = 1")
         yield DatasetRegistered(dataset=request.dataset, member=request.member, cause=cause)
         yield EpochOpened(epoch=0, generation=state.generation, cause=cause)
-    elif (difference := differ(state.dataset, request.dataset)) != "":
+    elif (difference := differ(known, request.dataset)) != "":
         yield DatasetRefused(member=request.member, difference=difference, cause=cause)
         return refusal(state, "differs", f"another worker registered other data: {difference}")
-    return RegisterReply(
-        term=state.term, generation=state.generation, dataset=state.dataset or request.dataset
-    )
+    return RegisterReply(term=state.term, generation=state.generation, dataset=known or request.dataset)
 
 
 def differ(known: Dataset, other: Dataset) -> str:

@@ -6,21 +6,20 @@ lease it happened on; preemptions, evictions and kills from outside have a budge
 
 from __future__ import annotations
 
-from typing import Any
+import msgspec
 
 from rover_bus.events.facts import WorkerFailed
 from rover_bus.events.identity import Member
 
 
-class Charges:
+class Charges(msgspec.Struct):
     """Who failed on what. `since_commit` is what failed while nothing was committed."""
 
-    def __init__(self) -> None:
-        self.by_batch: dict[tuple[int, int], list[Member]] = {}
-        self.since_commit: list[tuple[str, int, Member]] = []
-        self.charged: list[Member] = []  # lives already charged: an exit after a report is the same failure
-        self.relaunches = 0
-        self.preemptions = 0
+    by_batch: dict[tuple[int, int], list[Member]] = {}
+    since_commit: list[tuple[str, int, Member]] = []
+    charged: list[Member] = []  # already charged: an exit after a report is the same failure
+    relaunches: int = 0
+    preemptions: int = 0
 
     def add(self, record: WorkerFailed) -> None:
         self.charged.append(record.member)
@@ -54,23 +53,3 @@ class Charges:
             if len(members) >= limit and (len(batches) > 1 or batch < 0):
                 return fingerprint
         return ""
-
-    def dump(self) -> dict[str, Any]:
-        def plain(member: Member) -> list[Any]:
-            return [member.role, member.index, member.incarnation]
-
-        return {
-            "by_batch": [(*key, [plain(m) for m in members]) for key, members in self.by_batch.items()],
-            "since_commit": [(print_, batch, plain(m)) for print_, batch, m in self.since_commit],
-            "charged": [plain(m) for m in self.charged],
-            "budgets": [self.relaunches, self.preemptions],
-        }
-
-    @classmethod
-    def load(cls, dump: dict[str, Any]) -> Charges:
-        charges = cls()
-        charges.by_batch = {(e, b): [Member(*m) for m in members] for e, b, members in dump["by_batch"]}
-        charges.since_commit = [(p, b, Member(*m)) for p, b, m in dump["since_commit"]]
-        charges.charged = [Member(*m) for m in dump["charged"]]
-        charges.relaunches, charges.preemptions = dump["budgets"]
-        return charges

@@ -17,6 +17,7 @@ from rover_bus.events.requests import (
     Reply,
 )
 from rover_bus.master import lifecycle
+from rover_bus.master.phases import Closed, Finishing
 from rover_bus.master.planning import is_planned, remove_places, replace_members
 from rover_bus.master.progress import report_progress
 from rover_bus.master.state import State
@@ -31,9 +32,9 @@ def leave(state: State, request: LeaveRequest) -> Steps:
         yield from lifecycle.close_epoch(state, cause)
     yield MemberLeft(member=request.member, reason=request.reason, cause=cause)
     member = request.member
-    done = state.phase in ("closed", "finishing") or bool(state.stop)
+    done = isinstance(state.phase, Closed | Finishing) or bool(state.ending.stop)
     if is_planned(state, member) and member.role == "worker":
-        if done and not (lifecycle.result_needs_a_worker(state) and not state.workers()):
+        if done and not (lifecycle.result_needs_a_worker(state) and not state.seats.workers()):
             yield remove_places(state, {member.place}, cause, f"{member} is done")
         else:
             reason = f"{member} left: {request.reason}"
@@ -45,12 +46,12 @@ def leave(state: State, request: LeaveRequest) -> Steps:
 def elect(state: State, request: ElectRequest) -> Steps:
     """One worker does the task for all; the next one when it is lost."""
     cause = causes.request(request.member, "elect")
-    task = state.tasks.get(request.task)
+    task = state.ending.tasks.get(request.task)
     if request.done and task is not None and task.member == request.member and not task.done:
         yield ResultReported(task=request.task, member=request.member, values=request.values, cause=cause)
     elif task is None or (task.member is None and not task.done):
         yield TaskGiven(task=request.task, member=request.member, cause=cause)
-    task = state.tasks[request.task]
+    task = state.ending.tasks[request.task]
     mine = task.member == request.member
     outcome = "done" if task.done else "yours" if mine else "wait"
     return ElectReply(term=state.term, generation=state.generation, outcome=outcome)  # type: ignore[arg-type]
@@ -59,7 +60,7 @@ def elect(state: State, request: ElectRequest) -> Steps:
 def finished(state: State, request: FinishedRequest) -> Steps:
     """A server wrote its part; when all have, the job is over."""
     cause = causes.request(request.member, "finished")
-    if request.member.index not in state.parts and state.phase == "finishing":
+    if isinstance(state.phase, Finishing) and request.member.index not in state.phase.parts:
         yield ServerFinished(
             member=request.member,
             path=request.path,

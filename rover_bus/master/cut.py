@@ -7,7 +7,7 @@ superseded or failed and is forgotten here. The ledger is kept as bytes: most cu
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 import xxhash
@@ -129,10 +129,10 @@ def slots_of(owners: Iterable[tuple[int, int, int]], servers: Collection[int]) -
 
 def position(ledger: Ledger) -> bytes:
     """Return a ledger's place in the data as a cut keeps it: with every lease given back."""
-    at_rest = Ledger.load(msgspec.msgpack.decode(msgspec.msgpack.encode(ledger.dump())))
+    at_rest = msgspec.msgpack.decode(msgspec.msgpack.encode(ledger), type=Ledger)
     for worker in list(at_rest.holders):
         at_rest.release(worker)
-    return msgspec.msgpack.encode(at_rest.dump())
+    return msgspec.msgpack.encode(at_rest)
 
 
 def identity_of(position: bytes) -> int:
@@ -143,8 +143,8 @@ def identity_of(position: bytes) -> int:
 def ledger_in(position: bytes) -> Ledger | None:
     """Return the ledger that a manifest holds; None for bytes that are none."""
     try:
-        return Ledger.load(msgspec.msgpack.decode(position))
-    except (msgspec.MsgspecError, ValueError, LookupError, TypeError, AttributeError):
+        return msgspec.msgpack.decode(position, type=Ledger)
+    except (msgspec.MsgspecError, ValueError):
         return None
 
 
@@ -179,17 +179,18 @@ def found_cut(record: CheckpointFound) -> Cut:
     )
 
 
-def rewound(cut: Cut, present: Ledger | None, generation: int) -> dict[str, Any]:
-    """Return the dump of the ledger that goes back to a cut (P8), under a new generation.
+def rewound(cut: Cut, present: Ledger | None, generation: int) -> Ledger:
+    """Return the ledger that goes back to a cut (P8), under a new generation.
 
     The grid of a stream is not taken back: servers may hold batches that were granted since, so these keep their records (P1).
     """
-    ledger = Ledger.load({**msgspec.msgpack.decode(cut.ledger), "generation": generation})
+    ledger = msgspec.msgpack.decode(cut.ledger, type=Ledger)
+    ledger.generation = generation
     if present is None:
-        return ledger.dump()
+        return ledger
     ledger.samples_retrained = present.samples_retrained
     if ledger.streams is not None and present.streams is not None and ledger.epoch == present.epoch:
         ledger.streams.regain(present.streams)
         ledger.frontier, ledger.batches = present.frontier, present.batches
-        ledger.returned = IntervalSet(ledger.done.missing(0, ledger.frontier))
-    return ledger.dump()
+        ledger.returned = IntervalSet.of(ledger.done.missing(0, ledger.frontier))
+    return ledger

@@ -9,7 +9,8 @@ from rover_bus.events import checkpoint_facts, log
 from rover_bus.events.log import Record
 from rover_bus.master import recovery
 from rover_bus.master.cut import Cut, found_cut, identity_of, position
-from rover_bus.master.state import Search, State, Tried
+from rover_bus.master.phases import Searching, after
+from rover_bus.master.state import Return, State, Tried
 
 READY_KEPT, MOST_READY_KEPT = (
     2,
@@ -19,23 +20,23 @@ SMOOTHING = 0.5
 
 
 def _cut(state: State, number: int) -> Cut:
-    cut = state.cuts.get(number)
+    cut = state.cuts.known.get(number)
     if cut is None:
         raise ValueError(f"a record of cut {number}, which is over: this log does not belong to a job")
     return cut
 
 
 def _ask_for_one(state: State, record: log.CutAsked) -> None:
-    state.asked = record.cause
+    state.cuts.asked = record.cause
 
 
 def _open(state: State, record: checkpoint_facts.CheckpointOpened) -> None:
     ledger = state.ledger
     if ledger is None:
         raise ValueError("a cut before the data set was fixed: this log does not belong to a job")
-    state.last_cut = record.cut
+    state.cuts.last = record.cut
     place = position(ledger)
-    state.cuts[record.cut] = Cut(
+    state.cuts.known[record.cut] = Cut(
         record.cut,
         state.generation,
         max(ledger.epoch, 0),
@@ -43,9 +44,9 @@ def _open(state: State, record: checkpoint_facts.CheckpointOpened) -> None:
         place,
         identity_of(place),
         settled=ledger.settled,
-        requested=bool(state.asked),
+        requested=bool(state.cuts.asked),
     )
-    state.asked = ""
+    state.cuts.asked = ""
     _forget_over(state)
     keep_spans(state)
 
@@ -66,10 +67,10 @@ def _ask(state: State, record: log.PartAsked) -> None:
 def _stage(state: State, record: checkpoint_facts.CheckpointStaged) -> None:
     cut = _cut(state, record.cut)
     cut.state = "staged"
-    state.failed_cuts = 0
-    known = state.cut_cost_s or cut.cost_s
+    state.cuts.failed = 0
+    known = state.cuts.cost_s or cut.cost_s
     _forget_over(state)
-    state.cut_cost_s = (1 - SMOOTHING) * known + SMOOTHING * cut.cost_s
+    state.cuts.cost_s = (1 - SMOOTHING) * known + SMOOTHING * cut.cost_s
 
 
 def _order(state: State, record: checkpoint_facts.CheckpointPersistOrdered) -> None:
@@ -96,9 +97,9 @@ def _forget_over(state: State) -> None:
     Not before a still newer one opens, whose parts are staged in its place: until then it is the cut before in memory, and what is
     left when the newest one turns out damaged.
     """
-    if all(cut.state != "open" for cut in state.cuts.values()):
+    if all(cut.state != "open" for cut in state.cuts.known.values()):
         return
-    done = [cut for cut in state.cuts.values() if cut.state != "open"]
+    done = [cut for cut in state.cuts.known.values() if cut.state != "open"]
     for older in [cut for cut in done if cut.over]:
         if any(newer.number > older.number and newer.is_as_safe_as(older) for newer in done):
             _forget(state, older.number)
@@ -111,87 +112,92 @@ def _write(state: State, record: log.ManifestOrdered) -> None:
 def _ready(state: State, record: checkpoint_facts.CheckpointReady) -> None:
     cut = _cut(state, record.cut)
     cut.state, cut.path = "ready", record.path
-    state.last_ready = max(state.last_ready, record.cut)
-    keep = state.spec.checkpoint.keep if state.spec is not None and state.spec.checkpoint is not None else 0
-    ready = sorted(number for number, each in state.cuts.items() if each.state == "ready")
+    state.cuts.last_ready = max(state.cuts.last_ready, record.cut)
+    wanted = state.job.spec.checkpoint
+    keep = wanted.keep if wanted is not None else 0
+    ready = sorted(number for number, each in state.cuts.known.items() if each.state == "ready")
     for number in ready[: -min(max(keep, READY_KEPT), MOST_READY_KEPT)]:
         _forget(state, number)
 
 
 def _fail(state: State, record: checkpoint_facts.CheckpointFailed) -> None:
     if record.restoring:
-        state.tried.append(Tried(record.generation, record.cut, record.reason))
-    elif record.cut in state.cuts and state.cuts[record.cut].state == "open":
-        state.failed_cuts += 1
+        state.cuts.tried.append(Tried(record.generation, record.cut, record.reason))
+    elif record.cut in state.cuts.known and state.cuts.known[record.cut].state == "open":
+        state.cuts.failed += 1
     _end(state, record)
 
 
 def _end(
     state: State, record: checkpoint_facts.CheckpointSuperseded | checkpoint_facts.CheckpointFailed
 ) -> None:
-    if record.usable and record.cut in state.cuts:
-        state.cuts[record.cut].over = True
+    if record.usable and record.cut in state.cuts.known:
+        state.cuts.known[record.cut].over = True
     else:
         _forget(state, record.cut)
 
 
 def _forget(state: State, number: int) -> None:
-    state.cuts.pop(number, None)
+    state.cuts.known.pop(number, None)
     keep_spans(state)
 
 
 def _restore(state: State, record: checkpoint_facts.ServerRestored) -> None:
-    state.going_back.pop(record.member.index, None)
-    if not state.going_back:
-        state.restoring, state.tried = None, []
-        for cut in state.cuts.values():
+    state.cuts.back.servers.pop(record.member.index, None)
+    if not state.cuts.back.servers:
+        state.cuts.back.order, state.cuts.tried = None, []
+        for cut in state.cuts.known.values():
             cut.found = False  # from here on it is one of this job's own past
 
 
 def _search(state: State, record: checkpoint_facts.CheckpointSearchOrdered) -> None:
     """The same search goes on, or a new one begins."""
-    tries = state.search.tries if state.search is not None and not state.search.asking else 0
-    state.searches, state.phase = record.search, "searching"
-    state.search = Search(record.search, record.host, record.reason, record.wanted, tries + 1)
+    former = state.phase
+    tries = former.tries if isinstance(former, Searching) and not former.asking else 0
+    state.cuts.last_search = record.search
+    search = Searching(record.search, record.host, record.reason, record.wanted, tries + 1)
+    state.phase = after(former, search)
     if record.anew:
-        state.tried = []
+        state.cuts.tried = []
 
 
 def _find(state: State, record: log.CheckpointFound) -> None:
     """The one cut that the job knows is this."""
-    state.cuts = {record.found.cut: found_cut(record)}
-    state.last_ready = max(state.last_ready, record.found.cut)
+    state.cuts.known = {record.found.cut: found_cut(record)}
+    state.cuts.last_ready = max(state.cuts.last_ready, record.found.cut)
 
 
 def _find_none(state: State, record: checkpoint_facts.CheckpointNoneUsable) -> None:
     """A person is waited for, if the job file says so; the servers of now come again then."""
-    if state.search is not None and record.choice == "ask":
-        state.search.asking, state.search.problems = True, record.problems
-        state.search.servers = [each for each in state.planned.values() if each.member.role == "ps"]
+    search = state.phase
+    if isinstance(search, Searching) and record.choice == "ask":
+        search.asking, search.problems = True, record.problems
+        search.servers = list(state.seats.wanted_servers().values())
 
 
 def rewind(state: State, record: log.Rewound) -> None:
     """The ledger goes back; servers that are not named keep what they hold under the new generation (P11)."""
-    cut = state.cuts.get(record.cut)
-    state.samples_again = record.samples_again + (state.samples_again if state.going_back else 0)
-    state.restoring = recovery.restore_order(state, cut) if cut is not None else None
-    state.going_back = dict.fromkeys(record.servers, record.cut) if record.cut else {}
-    state.search = None
-    state.failed_cuts = 0  # they were not to blame, or another server tries now
+    cuts, cut = state.cuts, state.cuts.known.get(record.cut)
+    cuts.back = Return(
+        servers=dict.fromkeys(record.servers, record.cut) if record.cut else {},
+        order=recovery.restore_order(state, cut) if cut is not None else None,
+        samples_again=record.samples_again + (cuts.back.samples_again if cuts.back.servers else 0),
+    )
+    cuts.failed = 0  # they were not to blame, or another server tries now
     if not record.cut:
-        state.cuts.clear()
-        state.tried, state.not_before, state.last_ready = [], record.generation, 0
-        state.owners = []  # everybody begins anew, with an even share
-    for life in state.servers():
-        back = life.member.index in state.going_back
-        life.state = f"cut:{record.cut}" if back else f"kept at generation {record.generation}"
+        cuts.known.clear()
+        cuts.tried, cuts.not_before, cuts.last_ready = [], record.generation, 0
+        state.slots.owners = []  # everybody begins anew, with an even share
+    for server in state.seats.servers():
+        back = server.member.index in cuts.back.servers
+        server.start = f"cut:{record.cut}" if back else f"kept at generation {record.generation}"
 
 
 def keep_spans(state: State) -> None:
     """A stream keeps the spans that its oldest cut may need again."""
     if state.ledger is None or state.ledger.streams is None:
         return
-    state.ledger.streams.keep_from(min((cut.settled for cut in state.cuts.values()), default=-1))
+    state.ledger.streams.keep_from(min((cut.settled for cut in state.cuts.known.values()), default=-1))
 
 
 def _nothing(state: State, record: Record) -> None:

@@ -26,10 +26,13 @@ from rover_bus.events.checkpoint_facts import (
 )
 from rover_bus.events.checkpoints import CutOrder, PartPlace, PartReport, StoredPart, part_name
 from rover_bus.events.identity import Member
+from rover_bus.events.job import CheckpointSpec
 from rover_bus.events.log import Record
 from rover_bus.master.cut import SLOTS, Cut
+from rover_bus.master.ledger import Ledger
 from rover_bus.master.pacing import backoff_s, interval_s, mean_time_between_losses_s
-from rover_bus.master.state import State
+from rover_bus.master.phases import Ended, Starting, Training
+from rover_bus.master.state import Cuts, State
 
 Consequences = Generator[Record, None, None]
 STAGE_PATIENCE_S = 120.0  # for every server to stage: after it a cut is given up, and the next one opens
@@ -52,12 +55,12 @@ class Pace:
 
     def look(self, state: State, now: float) -> None:
         """Note what is new. Training time is counted between looks."""
-        if self._looked is not None and state.phase == "training":
+        if self._looked is not None and isinstance(state.phase, Training):
             self.trained_s += min(now - self._looked, 1.0)
         self._looked = now
-        if state.last_cut != self._seen[0]:
-            self._seen = state.last_cut, now
-        ordered = max((cut.number for cut in state.cuts.values() if cut.storing), default=0)
+        if state.cuts.last != self._seen[0]:
+            self._seen = state.cuts.last, now
+        ordered = max((cut.number for cut in state.cuts.known.values() if cut.storing), default=0)
         if ordered != self._ordered[0]:
             self._ordered = ordered, now
 
@@ -76,17 +79,17 @@ def tick(state: State, pace: Pace, now: float) -> Consequences:
 
     A job without [checkpoint] has one taken when somebody asks for it, and when a host of it leaves.
     """
-    if state.spec is None:
-        return
     pace.look(state, now)
-    opened = newest(state, "open")
+    opened = state.cuts.newest("open")
     if opened is not None and pace.since_opened_s(now) > STAGE_PATIENCE_S:
-        absent = sorted(life.member.place for life in state.servers() if opened.wants(life.member.index))
+        absent = sorted(
+            life.member.place for life in state.seats.servers() if opened.wants(life.member.index)
+        )
         yield opened.failed(
             f"{', '.join(absent) or 'a part'} did not stage in time: their logs say why",
             causes.timer("staging", causes.cut(opened.number)),
         )
-    persisting = next((cut for cut in state.cuts.values() if cut.storing), None)
+    persisting = next((cut for cut in state.cuts.known.values() if cut.storing), None)
     if persisting is not None and pace.persisting_s(now) > PERSIST_PATIENCE_S:
         yield from fail(
             state,
@@ -94,20 +97,18 @@ def tick(state: State, pace: Pace, now: float) -> Consequences:
             "it was not stored in time",
             causes.timer("storing", causes.cut(persisting.number)),
         )
-    if _is_due(state, pace, now):
-        cause = state.asked or causes.timer("checkpoint", causes.job(state.uid))
-        yield _opened(state, cause)
+    if state.ledger is not None and _is_due(state, state.ledger, pace, now):
+        cause = state.cuts.asked or causes.timer("checkpoint", causes.job(state.job.uid))
+        yield _opened(state, state.ledger, cause)
 
 
-def _opened(state: State, cause: str) -> CheckpointOpened:
-    ledger = state.ledger
-    assert ledger is not None
+def _opened(state: State, ledger: Ledger, cause: str) -> CheckpointOpened:
     return CheckpointOpened(
-        cut=state.last_cut + 1,
+        cut=state.cuts.last + 1,
         generation=state.generation,
         epoch=max(ledger.epoch, 0),
         samples_committed=ledger.samples_done()[0],
-        requested=bool(state.asked),
+        requested=bool(state.cuts.asked),
         cause=cause,
     )
 
@@ -117,78 +118,70 @@ def request(state: State, reason: str, cause: str) -> Consequences:
     samples = state.ledger.samples_done()[0] if state.ledger is not None else 0
     if not samples:
         yield CheckpointDeclined(reason="nothing is trained yet", cause=cause)
-    elif state.stop or state.phase not in ("starting", "training"):
+    elif state.ending.stop or not isinstance(state.phase, Starting | Training):
         why = "the job is on its way to its end"
         yield CheckpointDeclined(reason=why, samples=samples, cause=cause)
-    elif not state.asked:
+    elif not state.cuts.asked:
         yield log.CutAsked(reason=reason, cause=cause)
 
 
-def _is_due(state: State, pace: Pace, now: float) -> bool:
-    ledger, spec = state.ledger, state.spec
-    if spec is None or ledger is None or state.routing is None:
+def _is_due(state: State, ledger: Ledger, pace: Pace, now: float) -> bool:
+    cuts, wanted = state.cuts, state.job.spec.checkpoint
+    if not isinstance(state.phase, Training) or state.ending.stop:
         return False
-    if state.phase != "training" or state.stop or state.going_back or newest(state, "open") is not None:
+    if cuts.back.servers or cuts.newest("open") is not None:
         return False
     committed = ledger.samples_done()[0]
-    last = newest(state)
-    if committed and (state.asked or _is_left_soon(state)):
+    last = cuts.newest()
+    if committed and (cuts.asked or _is_left_soon(state)):
         return True
-    if spec.checkpoint is None or not committed:
+    if wanted is None or not committed:
         return False
-    if state.failed_cuts:
-        wait_s = max(wished_interval_s(state, pace), backoff_s(state.failed_cuts))
-        return pace.since_opened_s(now) >= wait_s
+    interval = wished_interval_s(state, wanted, pace)
+    if cuts.failed:
+        return pace.since_opened_s(now) >= max(interval, backoff_s(cuts.failed))
     if last is not None and last.samples == committed:
         return False
     since_s = pace.since_opened_s(now)
-    if since_s < DIGEST_PATIENCE_S and _waits_for_digests(state):
+    if since_s < DIGEST_PATIENCE_S and _waits_for_digests(cuts):
         return False
-    if since_s < PARITY_PATIENCE_S and _waits_for_parity(state):
+    if since_s < PARITY_PATIENCE_S and wanted.parity and _waits_for_parity(cuts):
         return False
-    return last is None or since_s >= wished_interval_s(state, pace)
+    return last is None or since_s >= interval
 
 
-def _waits_for_digests(state: State) -> bool:
+def _waits_for_digests(cuts: Cuts) -> bool:
     """Whether the newest cut is no source yet: the next one would be staged in its place, because the one before is kept (P12)."""
-    newer = newest(state, "staged")
+    newer = cuts.newest("staged")
     return newer is not None and not newer.proven and not newer.over
 
 
-def _waits_for_parity(state: State) -> bool:
+def _waits_for_parity(cuts: Cuts) -> bool:
     """Whether the next cut would overwrite parts without which the parity of an older cut is of no use (P13).
 
     A lost part is rebuilt from the other parts of the same cut, and a server keeps two: as long as the newer one is not redundant
     everywhere, the older one is all that a lost host leaves.
     """
-    assert state.spec is not None
-    assert state.spec.checkpoint is not None
-    newer = newest(state, "staged")
-    if not state.spec.checkpoint.parity or newer is None or newer.redundant:
+    newer = cuts.newest("staged")
+    if newer is None or newer.redundant:
         return False
-    return any(cut.redundant for cut in state.cuts.values() if cut.number < newer.number)
+    return any(cut.redundant for cut in cuts.known.values() if cut.number < newer.number)
 
 
 def _is_left_soon(state: State) -> bool:
     """Whether a host that gave notice has no worker of ours left, and no cut was opened since (S29)."""
-    working = {life.host for life in state.workers()}
-    return any(state.last_cut == cut and host not in working for host, cut in state.leaving.items())
+    working = {life.host for life in state.seats.workers()}
+    return any(
+        state.cuts.last == cut and host not in working for host, cut in state.seats.hosts.leaving.items()
+    )
 
 
-def wished_interval_s(state: State, pace: Pace) -> float:
+def wished_interval_s(state: State, wanted: CheckpointSpec, pace: Pace) -> float:
     """Return the time between two cuts: the user's, or what cost and losses say."""
-    assert state.spec is not None
-    assert state.spec.checkpoint is not None
-    if state.spec.checkpoint.every_s:
-        return state.spec.checkpoint.every_s
+    if wanted.every_s:
+        return wanted.every_s
     between_s = mean_time_between_losses_s(pace.trained_s, state.counts.servers_lost)
-    return interval_s(state.cut_cost_s, between_s, state.spec.checkpoint.overhead)
-
-
-def newest(state: State, *states: str) -> Cut | None:
-    """Return the newest cut in one of these states, or in any."""
-    found = [cut for cut in state.cuts.values() if not states or cut.state in states]
-    return max(found, key=lambda cut: cut.number, default=None)
+    return interval_s(state.cuts.cost_s, between_s, wanted.overhead)
 
 
 # -- parts -------------------------------------------------------------------------------------------------------------
@@ -198,13 +191,15 @@ def order_for(state: State, member: Member) -> CutOrder | None:
     """Return what a server is told with every heartbeat's answer. A cut is called complete when every part of it is a source: only
     then may a server overwrite the one before (P12).
     """
-    if state.spec is None or state.routing is None or (state.spec.checkpoint is None and not state.cuts):
+    if state.slots.routing is None or (state.job.spec.checkpoint is None and not state.cuts.known):
         return None
-    if all(server.index != member.index for server in state.routing.servers):
+    if all(server.index != member.index for server in state.slots.routing.servers):
         return None  # it holds no slots
-    opened = newest(state, "open")
-    number = max((cut.number for cut in state.cuts.values() if cut.state != "open" and cut.proven), default=0)
-    if opened is None or not opened.wants(member.index) or member.index in state.going_back:
+    opened = state.cuts.newest("open")
+    number = max(
+        (cut.number for cut in state.cuts.known.values() if cut.state != "open" and cut.proven), default=0
+    )
+    if opened is None or not opened.wants(member.index) or member.index in state.cuts.back.servers:
         return CutOrder(cut=opened.number if opened is not None else 0, complete=number, round=-1)
     return CutOrder(
         cut=opened.number,
@@ -217,7 +212,7 @@ def order_for(state: State, member: Member) -> CutOrder | None:
 
 def report(state: State, member: Member, staged: PartReport | None, cause: str) -> Consequences:
     """A server says what it staged last; the cut is complete when its parts cover every slot (P10)."""
-    opened = newest(state, "open")
+    opened = state.cuts.newest("open")
     if opened is None or staged is None:
         return
     if (staged.cut, staged.identity) != (opened.number, opened.identity):
@@ -233,7 +228,7 @@ def report(state: State, member: Member, staged: PartReport | None, cause: str) 
         part=part_name(member.index),
         index=member.index,
         incarnation=member.incarnation,
-        host=state.lives[member.place].host,
+        host=state.seats.admitted[member.place].host,
         slots=staged.slots,
         size_bytes=staged.size_bytes,
         generation=opened.generation,
@@ -254,8 +249,8 @@ def _why_not_staged(state: State, member: Member, staged: PartReport) -> tuple[s
     """Return the reason, with the shared memory that would do for all servers of its host: their parts are alike."""
     if not staged.wanted_bytes:
         return f"{member}: {staged.problem}", 0
-    host = state.lives[member.place].host
-    servers = sum(life.host == host for life in state.servers())
+    host = state.seats.admitted[member.place].host
+    servers = sum(life.host == host for life in state.seats.servers())
     wanted_bytes = servers * staged.wanted_bytes
     on = f" on {host}" if host else ""
     size = f"{-(-wanted_bytes // (1 << 20)):,} MiB"
@@ -271,11 +266,11 @@ def _complete(state: State, cut: Cut, cause: str) -> Consequences:
     yield CheckpointStaged(cut=cut.number, generation=cut.generation, parts=cut.places, cause=cause)
     if cut.redundant:  # copies may have been quicker than the last part's report
         yield _redundant(cut, cause)
-    for older in sorted(state.cuts):
-        waits = state.cuts[older].state == "staged" and not state.cuts[older].ordered
-        if older < cut.number and waits and not state.cuts[older].over:
-            usable = state.cuts[older].proven or state.cuts[older].redundant
-            yield state.cuts[older].superseded(cut.number, "", cause, usable=usable)
+    for older in sorted(state.cuts.known):
+        waits = state.cuts.known[older].state == "staged" and not state.cuts.known[older].ordered
+        if older < cut.number and waits and not state.cuts.known[older].over:
+            usable = state.cuts.known[older].proven or state.cuts.known[older].redundant
+            yield state.cuts.known[older].superseded(cut.number, "", cause, usable=usable)
     yield from persist_next(state, cause)
 
 
@@ -287,7 +282,7 @@ def _redundant(cut: Cut, cause: str) -> CheckpointRedundant:
 
 def _ask_again(state: State, cut: Cut, missing: set[int], cause: str) -> Consequences:
     """Slots went from one that had not staged to one that had: their present owner is asked once more (P10)."""
-    routing = state.routing
+    routing = state.slots.routing
     if routing is None or any(cut.wants(server.index) for server in routing.servers):
         return
     for server in routing.servers:
@@ -303,17 +298,16 @@ def _ask_again(state: State, cut: Cut, missing: set[int], cause: str) -> Consequ
 
 def persist_next(state: State, cause: str, gone: str = "") -> Consequences:
     """Order the newest staged cut to be stored, one at a time; not one with a part on a host that is lost, or `gone` just now."""
-    assert state.spec is not None
-    wanted = state.spec.checkpoint
-    cut = newest(state, "staged")
+    wanted = state.job.spec.checkpoint
+    cut = state.cuts.newest("staged")
     if cut is None or cut.over or not (cut.requested or wanted is None or wanted.persist):
         return
-    nobody = {gone, *state.away} - {
-        host for host in state.leaving if host != gone
+    nobody = {gone, *state.seats.hosts.away} - {
+        host for host in state.seats.hosts.leaving if host != gone
     }  # who leaves stores first (S29)
     if any(place.host in nobody for place in cut.parts.values()):
         return
-    if any(other.storing for other in state.cuts.values()):
+    if any(other.storing for other in state.cuts.known.values()):
         return
     yield CheckpointPersistOrdered(
         cut=cut.number,
@@ -326,8 +320,13 @@ def persist_next(state: State, cause: str, gone: str = "") -> Consequences:
 
 def notice(state: State, fact: HostPartFact, cause: str) -> Consequences:
     """A daemon did something with a part of a cut. What concerns no cut of ours in progress changes nothing (P17)."""
-    cut = state.cuts.get(fact.cut)
-    if cut is None or fact.uid != state.uid or fact.generation != cut.generation or state.phase == "ended":
+    cut = state.cuts.known.get(fact.cut)
+    if (
+        cut is None
+        or fact.uid != state.job.uid
+        or fact.generation != cut.generation
+        or isinstance(state.phase, Ended)
+    ):
         return
     match fact:
         case HostPartDigested(host=host, part=part) if part not in cut.digested and cut.is_from(part, host):
@@ -373,14 +372,14 @@ def fail(
     state: State, number: int, reason: str, cause: str, gone: str = "", usable: bool = True
 ) -> Consequences:
     """End a cut, and go on with the next one that waits. `usable`: it is still good for going back to."""
-    yield state.cuts[number].failed(reason, cause, usable=usable)
+    yield state.cuts.known[number].failed(reason, cause, usable=usable)
     yield from persist_next(state, cause, gone)
 
 
 def lose_host(state: State, host: str, reason: str, cause: str) -> Consequences:
     """A daemon is gone: what it was persisting is over (P14). One that starts anew rescans, and serves the next order."""
-    for number in sorted(state.cuts):
-        cut = state.cuts[number]
+    for number in sorted(state.cuts.known):
+        cut = state.cuts.known[number]
         waiting = {place.host for index, place in cut.parts.items() if index not in cut.stored}
         if cut.storing and (host in waiting or cut.writer == host):
             yield from fail(state, number, f"{host} {reason} while it was storing its parts", cause, host)
@@ -388,6 +387,6 @@ def lose_host(state: State, host: str, reason: str, cause: str) -> Consequences:
 
 def end_all(state: State, cause: str, why: str) -> Consequences:
     """Every cut that is still on its way ends by name (S23): the job is over, or begins again."""
-    for number in sorted(state.cuts):
-        if state.cuts[number].state != "ready" and not state.cuts[number].over:
-            yield state.cuts[number].superseded(0, why, cause)
+    for number in sorted(state.cuts.known):
+        if state.cuts.known[number].state != "ready" and not state.cuts.known[number].over:
+            yield state.cuts.known[number].superseded(0, why, cause)

@@ -59,10 +59,10 @@ from rover_bus.master import (
     leasing,
     lifecycle,
     noticing,
+    opening,
     publishing,
     recovery,
     rollout,
-    searching,
 )
 from rover_bus.master.evolution import evolve
 from rover_bus.master.fences import fence
@@ -79,31 +79,26 @@ from rover_bus.master.guarding import (
     guard,
     switch_rules,
 )
-from rover_bus.master.rollout import Patience, Telemetry
-from rover_bus.master.state import Rollout, State
-from rover_bus.master.waiting import Waiting
-from rover_bus.master.watch import Watch
+from rover_bus.master.phases import Training
+from rover_bus.master.state import AnyState, Rollout, State, Unopened, dump, load
+from rover_bus.master.unlogged import Unlogged
 
 Steps = Generator[Record, None, Reply | Hold | None]
 
 
 class MasterDecider:
-    """One job's deciding, and the state it decides on."""
+    """One job's deciding, the state it decides on, and what it remembers beside the log."""
 
     def __init__(self, job: str) -> None:
         self.job = job
-        self.state = State()
-        self.watch = Watch(1.0)
-        self.patience, self.telemetry = Patience(), Telemetry()
-        self.pace = cutting.Pace()
-        self.waiting = Waiting()
+        self.state: AnyState = Unopened()
+        self.unlogged = Unlogged()
         self._released: list[tuple[Member, Reply | None]] = []
-        self.search_clock = searching.SearchClock()
 
     @property
     def history(self) -> int:
-        """Part of every id, drawn once a job and anew after a restore from a backup (P21)."""
-        return self.state.history
+        """Part of every id, drawn once a job and anew after a restore from a backup (P21). 0: the job is not known."""
+        return self.state.job.history if isinstance(self.state, State) else 0
 
     def anew(self) -> Self:
         """Return a decider of the same job that knows nothing."""
@@ -111,11 +106,11 @@ class MasterDecider:
 
     def dump(self) -> bytes:
         """Return the state as a snapshot holds it."""
-        return self.state.dump()
+        return dump(self.state)
 
     def restore(self, body: bytes) -> None:
         """Replace the state by a snapshot's."""
-        self.state = State.load(body)
+        self.state = load(body)
 
     def outgoing(self, record: Record, position: tuple[int, int], term: int) -> list[Outgoing]:
         """Return what leaves because of a record that was just evolved (P18)."""
@@ -131,18 +126,18 @@ class MasterDecider:
 
     def evolve(self, record: Record) -> None:
         """Apply one record of the log: the same function live and in replay."""
-        evolve(self.state, record)
+        self.state = evolve(self.state, record)
         if isinstance(record, MemberLost | MemberLeft):
-            self.watch.forget(record.member)
-            self.waiting.leave(record.member)
-        if self.state.spec is not None:
-            self.watch.interval_s = self.state.spec.leases.heartbeat_s
+            self.unlogged.watch.forget(record.member)
+            self.unlogged.held.leave(record.member)
+        if isinstance(self.state, State):
+            self.unlogged.watch.interval_s = self.state.job.spec.leases.heartbeat_s
 
     def decide(self, input: Input, now: float) -> Decision[Record]:
         """Decide one input, and on every held request that it changes something for."""
         records: list[Record] = []
         self._released = []
-        steps = self._with_consequences(input, now)
+        steps = self._steps(input, now)
         try:
             while True:
                 record = next(steps)
@@ -154,90 +149,99 @@ class MasterDecider:
         except StopIteration as end:
             return Decision(records, end.value, self._released)
 
-    def _with_consequences(self, input: Input, now: float) -> Steps:
+    def _steps(self, input: Input, now: float) -> Steps:
+        match input:
+            case TookOver():
+                yield from self._begin_term(input, now)
+            case BusLost():
+                self.unlogged.watch.lose_bus(now)
+            case BusRegained():
+                self.unlogged.watch.regain_bus(now)
+            case Requested() | Observed() | Ticked() | Sampled():
+                pass  # decided on below, once the job is known
+            case _:
+                assert_never(input)
+        if isinstance(self.state, Unopened):
+            reply = yield from opening.decide(self.state, input)
+            if isinstance(self.state, State):
+                yield from opening.begin(self.state, input.id if isinstance(input, Observed) else "")
+            return reply
+        return (yield from self._with_consequences(self.state, input, now))
+
+    def _with_consequences(self, state: State, input: Input, now: float) -> Steps:
         """Whatever happened may be what a rollout waited for, and what held requests wait for."""
-        before = self.state.rollout
-        reply = yield from self._steps(input, now)
-        yield from guard(self.state, ROLLOUT, self._advance(before))
-        if self.waiting.some:
-            yield from guard(self.state, HELD, self._release(isinstance(input, Ticked), now))
+        before = state.slots.rollout
+        reply = yield from self._decide_on(state, input, now)
+        yield from guard(state, ROLLOUT, self._advance(state, before))
+        if self.unlogged.held.some:
+            yield from guard(state, HELD, self._release(state, isinstance(input, Ticked), now))
         return reply
 
-    def _advance(self, before: Rollout | None) -> Generator[Record, None, None]:
-        cause = causes.rollout(self.state.rollouts)
-        yield from rollout.advance(self.state, self.telemetry, cause)
-        if before is not None and self.state.rollout is None:
-            yield from lifecycle.consequences(self.state, cause)
+    def _decide_on(self, state: State, input: Input, now: float) -> Steps:
+        match input:
+            case Requested(request):
+                return self._answer(state, request, now)
+            case Observed(SlotsMoveRequested() as wish, cause):
+                return rollout.request_move(state, wish, self.unlogged.telemetry, cause)
+            case Observed(fact, cause):
+                return noticing.notice(state, fact, cause)
+            case Ticked():
+                return self._tick(state, now)
+            case TookOver():
+                return guard(state, TAKE_OVER, self._go_on(state, input))
+            case Sampled() | BusLost() | BusRegained():
+                return _nothing()
 
-    def _release(self, ticked: bool, now: float) -> Generator[Record, None, None]:
+    def _advance(self, state: State, before: Rollout | None) -> Generator[Record, None, None]:
+        cause = causes.rollout(state.slots.last_rollout)
+        yield from rollout.advance(state, self.unlogged.telemetry, cause)
+        if before is not None and state.slots.rollout is None:
+            yield from lifecycle.consequences(state, cause)
+
+    def _release(self, state: State, ticked: bool, now: float) -> Generator[Record, None, None]:
         """Answer the held requests that there is something to say to. On a tick also those that are late, and those held long."""
-        state, waiting, watch = self.state, self.waiting, self.watch
-        for request in waiting.due(state, ticked=ticked):
+        held, watch = self.unlogged.held, self.unlogged.watch
+        for request in held.due(state, ticked=ticked):
             reply = yield from leasing.lease_again(state, request, watch, now)
             self._let_go(request.member, reply)
-        if not ticked:
+        if not ticked or state.ledger is None:
             return
-        for request, worker, token in waiting.late(state, watch, now):
-            reply = yield from leasing.speculate(state, request, worker, token, watch, now)
+        for request, worker, token in held.late(state, watch, now):
+            reply = yield from leasing.speculate(state, state.ledger, request, worker, token, watch, now)
             self._let_go(request.member, reply)
-        for request in waiting.expired(watch.interval_s, now):
-            self._let_go(request.member, leasing.leased(state, request, [], []))
+        for request in held.expired(watch.interval_s, now):
+            self._let_go(request.member, leasing.leased(state, state.ledger, request, [], []))
 
     def _let_go(self, member: Member, reply: Reply | Hold | None) -> None:
         if not isinstance(reply, Hold):
-            self.waiting.drop(member)
+            self.unlogged.held.drop(member)
             self._released.append((member, reply))
 
-    def _steps(self, input: Input, now: float) -> Steps:
-        match input:
-            case Observed(SlotsMoveRequested() as wish, cause):
-                return rollout.request_move(self.state, wish, self.telemetry, cause)
-            case Requested(request):
-                return self._answer(request, now)
-            case Observed(fact, cause):
-                return noticing.notice(self.state, fact, cause)
-            case Ticked():
-                return self._tick(now)
-            case TookOver():
-                return self._take_over(input, now)
-            case BusLost():
-                self.watch.lose_bus(now)
-            case BusRegained():
-                self.watch.regain_bus(now)
-            case Sampled():
-                pass  # a master follows no samples
-            case _:
-                assert_never(input)
-        return _nothing()
-
-    def _answer(self, request: AnyRequest, now: float) -> Steps:
-        state = self.state
+    def _answer(self, state: State, request: AnyRequest, now: float) -> Steps:
         if isinstance(request, JoinRequest):
             reply = yield from admitting.join(state, request)
-            if isinstance(reply, JoinReply):  # the admitted life, not whoever asks for its place
-                self.watch.hear(reply.member, now)
+            if isinstance(reply, JoinReply):  # the admitted incarnation, not whatever asks for its name
+                self.unlogged.watch.hear(reply.member, now)
             return reply
         refused = fence(state, request)
         if refused is not None:
             yield from _record_refused_commit(request, refused.code)
             return refused
-        self.watch.hear(request.member, now)
+        watch, held = self.unlogged.watch, self.unlogged.held
+        watch.hear(request.member, now)
         match request:
             case LeaseRequest():
-                newest = self._replace(request) if self.waiting.some else 0
-                granted = yield from leasing.lease(state, request, self.watch, now)
-                return self._hold(request, newest, now) if isinstance(granted, Hold) else granted
+                newest = self._replace(request) if held.some else 0
+                granted = yield from leasing.lease(state, request, watch, now)
+                return self._hold(state, request, newest, now) if isinstance(granted, Hold) else granted
             case HeartbeatRequest(member=Member(role="ps")):
                 if lifecycle.knows_more(state, request):
                     yield from lifecycle.lose_log(state, request.member)
                     return fence(state, request)
-                self.telemetry.hear(request)
-                yield from rollout.report(state, request)
-                yield from rollout.advance(state, self.telemetry, str(request.member))
-                yield from self._hear_server(request)
-                return (yield from leasing.heartbeat(state, request, self.watch, now))
+                yield from self._hear_server(state, request)
+                return (yield from leasing.heartbeat(state, request, watch, now))
             case HeartbeatRequest():
-                return (yield from leasing.heartbeat(state, request, self.watch, now))
+                return (yield from leasing.heartbeat(state, request, watch, now))
             case RegisterRequest():
                 return (yield from admitting.register(state, request))
             case LeaveRequest():
@@ -251,22 +255,25 @@ class MasterDecider:
 
     def _replace(self, request: LeaseRequest) -> int:
         """Make room for a newer copy of a held request. Return the number of the one that is still held, 0 where none is."""
-        held = self.waiting.newest(request.member)
+        held = self.unlogged.held.newest(request.member)
         if request.request < held:
             return held
-        if self.waiting.drop(request.member) is not None:
+        if self.unlogged.held.drop(request.member) is not None:
             self._released.append((request.member, None))
         return 0
 
-    def _hold(self, request: LeaseRequest, newest: int, now: float) -> Reply | Hold:
-        """Nobody waits for a late copy of an older request: it must not take the place of the newest one."""
-        if newest:
-            return leasing.leased(self.state, request, [], [])
-        self.waiting.hold(request, self.state, now)
+    def _hold(self, state: State, request: LeaseRequest, newest: int, now: float) -> Reply | Hold:
+        """A late copy of an older request is answered at once: it must not take the place of the newest one."""
+        if newest and state.ledger is not None:
+            return leasing.leased(state, state.ledger, request, [], [])
+        self.unlogged.held.hold(request, state, now)
         return Hold(request.member)
 
-    def _hear_server(self, request: HeartbeatRequest) -> Generator[Record, None, None]:
-        state, member, cause = self.state, request.member, str(request.member)
+    def _hear_server(self, state: State, request: HeartbeatRequest) -> Generator[Record, None, None]:
+        member, cause, telemetry = request.member, str(request.member), self.unlogged.telemetry
+        telemetry.hear(request)
+        yield from rollout.report(state, request)
+        yield from rollout.advance(state, telemetry, cause)
         restored = request.restored
         if restored is not None and restored.problem:
             yield from lifecycle.give_up_cut(state, member, restored, cause)
@@ -274,34 +281,33 @@ class MasterDecider:
         yield from recovery.report(state, member, restored, cause)
         yield from cutting.report(state, member, request.staged, cause)
 
-    def _tick(self, now: float) -> Steps:
+    def _tick(self, state: State, now: float) -> Steps:
         """Whatever time brings, each rule apart: one that fails takes none of the others with it."""
-        state = self.state
-        yield from guard(state, SILENCE, self._miss(now))
-        yield from guard(state, ROLLOUT, rollout.tick(state, self.patience, self.telemetry, now))
+        mine = self.unlogged
+        yield from guard(state, SILENCE, self._miss(state, now))
+        yield from guard(state, ROLLOUT, rollout.tick(state, mine.patience, mine.telemetry, now))
         yield from guard(state, GAPS, lifecycle.fill_gaps(state))
         yield from guard(state, UNFIT, hosts.tick(state))
-        yield from guard(state, CUTS, cutting.tick(state, self.pace, now))
-        yield from guard(state, SEARCH, finding.tick(state, self.search_clock, now))
-        yield from guard(state, REPORT, self._report(now))
+        yield from guard(state, CUTS, cutting.tick(state, mine.pace, now))
+        yield from guard(state, SEARCH, finding.tick(state, mine.search_clock, now))
+        yield from guard(state, REPORT, self._report(state, now))
         return None
 
-    def _miss(self, now: float) -> Generator[Record, None, None]:
+    def _miss(self, state: State, now: float) -> Generator[Record, None, None]:
         """Hosts and members that are silent are dead (P19)."""
-        self.watch.look(now)
-        for host in hosts.lost_with(self.state, self.watch.silent(now)):
+        watch = self.unlogged.watch
+        watch.look(now)
+        for host in hosts.lost_with(state.seats, watch.silent(now)):
             silence = causes.timer("silence", causes.host(host))
-            yield from hosts.lose(self.state, host, "silent", silence)
-        yield from lifecycle.lose_together(
-            self.state, self.watch.silent(now), "silent", "three heartbeats missed", ""
-        )
+            yield from hosts.lose(state, host, "silent", silence)
+        yield from lifecycle.lose_together(state, watch.silent(now), "silent", "three heartbeats missed", "")
 
-    def _report(self, now: float) -> Generator[Record, None, None]:
-        ledger = self.state.ledger
-        if ledger is None or self.state.phase != "training":
+    def _report(self, state: State, now: float) -> Generator[Record, None, None]:
+        ledger = state.ledger
+        if ledger is None or not isinstance(state.phase, Training):
             return
         committed, dead = ledger.samples_done()
-        rate = self.watch.progress(committed + dead, now)
+        rate = self.unlogged.watch.progress(committed + dead, now)
         if rate is not None:
             yield JobReported(
                 epoch=ledger.epoch,
@@ -309,34 +315,30 @@ class MasterDecider:
                 dead_lettered=dead,
                 total=ledger.samples_total,
                 samples_per_second=round(rate, 1),
-                cause=causes.timer("report", causes.job(self.state.uid)),
+                cause=causes.timer("report", causes.job(state.job.uid)),
             )
 
-    def _take_over(self, input: TookOver, now: float) -> Steps:
+    def _begin_term(self, input: TookOver, now: float) -> Generator[Record, None, None]:
         yield MasterElected(
             term=input.term,
             holder=input.holder,
             replayed_records=input.replayed_records,
             cause=causes.named(input.holder),
         )
-        self.watch = Watch(self.watch.interval_s)
-        self.patience = Patience()
-        self.pace = cutting.Pace()
-        self.waiting = Waiting()
-        self.search_clock = searching.SearchClock()
-        for life in self.state.lives.values():
-            self.watch.hear(life.member, now)
+        former, self.unlogged = self.unlogged, Unlogged()
+        self.unlogged.watch.interval_s = former.watch.interval_s
+        self.unlogged.telemetry = former.telemetry
+        if isinstance(self.state, State):
+            for each in self.state.seats.admitted.values():
+                self.unlogged.watch.hear(each.member, now)
         yield from switch_rules(self.state, input.failing, input.release)
-        yield from guard(self.state, TAKE_OVER, self._go_on(input))
-        return None
 
-    def _go_on(self, input: TookOver) -> Generator[Record, None, None]:
+    def _go_on(self, state: State, input: TookOver) -> Generator[Record, None, None]:
         """What the state that was read implies."""
+        cause = causes.term(input.term)
         if input.log_lost:
-            yield from lifecycle.lose_state(
-                self.state, "log_lost", "the log lost its tail", causes.term(input.term)
-            )
-        yield from lifecycle.consequences(self.state, causes.term(input.term))
+            yield from lifecycle.lose_state(state, "log_lost", "the log lost its tail", cause)
+        yield from lifecycle.consequences(state, cause)
 
 
 def _record_refused_commit(request: Request, code: str) -> Generator[Record, None, None]:

@@ -10,6 +10,8 @@ from rover_bus.events.identity import Exit, Member
 from rover_bus.events.log import Record
 from rover_bus.events.requests import FailureReply, FailureRequest, Reply
 from rover_bus.master import lifecycle
+from rover_bus.master.ledger import Ledger
+from rover_bus.master.phases import Ended, Finishing
 from rover_bus.master.progress import report_progress
 from rover_bus.master.state import State
 
@@ -45,15 +47,15 @@ def charge(
         fingerprint=report.fingerprint if report else ended,
         cause=cause,
     )
-    spec = state.spec
-    if spec is None or state.phase in ("finishing", "ended"):
+    spec = state.job.spec
+    if isinstance(state.phase, Finishing | Ended):
         return
     if same := state.charges.deterministic(spec.leases.deterministic_failures):
         detail = f"{report.exception}: {report.message}" if report else (exit and exit.tell()) or same
         yield from lifecycle.end(state, "failed", "deterministic_failure", detail, cause)
         return
-    if batch >= 0:
-        yield from _bury(state, epoch, batch, cause)
+    if batch >= 0 and state.ledger is not None:
+        yield from _dead_letter(state, state.ledger, batch, cause)
 
 
 def first_uncommitted(state: State, member: Member, token: int) -> int:
@@ -70,11 +72,9 @@ def first_uncommitted(state: State, member: Member, token: int) -> int:
     return lease.first
 
 
-def _bury(state: State, epoch: int, batch: int, cause: str) -> Generator[Record, None, None]:
-    spec, ledger = state.spec, state.ledger
-    assert spec is not None
-    assert ledger is not None
-    members = state.charges.poisoned(epoch, batch, spec.leases.failures_per_batch)
+def _dead_letter(state: State, ledger: Ledger, batch: int, cause: str) -> Generator[Record, None, None]:
+    epoch, limit = ledger.epoch, state.job.spec.leases.failures_per_batch
+    members = state.charges.poisoned(epoch, batch, limit)
     if not members or batch in ledger.dead or ledger.done.covers(batch, batch + 1):
         return
     dataset = ledger.dataset

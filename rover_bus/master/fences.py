@@ -6,25 +6,31 @@ Pure looks at the state; a fence that fails is a typed refusal that changes noth
 from __future__ import annotations
 
 from rover_bus.events.requests import LeaseRequest, RefusedReply, Request
-from rover_bus.master.state import State
+from rover_bus.master.phases import Ended
+from rover_bus.master.state import AnyState, State
 
 
-def refusal(state: State, code: str, message: str, retry_s: float = 0.0) -> RefusedReply:
-    return RefusedReply(
-        term=state.term, generation=state.generation, code=code, message=message, retry_s=retry_s
-    )
+def refusal(state: AnyState, code: str, message: str, retry_s: float = 0.0) -> RefusedReply:
+    """Return a typed refusal."""
+    generation = state.generation if isinstance(state, State) else 0
+    return RefusedReply(term=state.term, generation=generation, code=code, message=message, retry_s=retry_s)
+
+
+def job_is_over(state: State, end: Ended) -> RefusedReply:
+    """Return the refusal of everything that comes after the end."""
+    return refusal(state, "job_ended", f"the job is over: {end.state} {end.reason}".rstrip())
 
 
 def fence(state: State, request: Request) -> RefusedReply | None:
     """Return why an admitted member's request must be refused, None when it is in order."""
     member = request.member
-    if state.phase == "ended":
-        return refusal(state, "job_ended", f"the job is over: {state.end[0]} {state.end[1]}".rstrip())
-    if request.history != state.history:
+    if isinstance(state.phase, Ended):
+        return job_is_over(state, state.phase)
+    if request.history != state.job.history:
         return refusal(state, "stale_history", "this request is from another history of the job: join again")
-    life = state.lives.get(member.place)
+    life = state.seats.admitted.get(member.place)
     if life is None or life.member != member:
-        known = state.incarnations.get(member.place, 0)
+        known = state.seats.incarnations.get(member.place, 0)
         if known > member.incarnation:
             return refusal(
                 state, "stale_incarnation", f"{member} was replaced by incarnation {known}: it must end"

@@ -15,9 +15,10 @@ from rover_bus.events.facts import JobPaused, JobResumed, JobResumeRequested
 from rover_bus.events.log import CheckpointFound, Record
 from rover_bus.master import lifecycle, recovery, searching
 from rover_bus.master.cut import lacks_spans, ledger_in
+from rover_bus.master.phases import Searching
 from rover_bus.master.planning import release_members, revive_members
 from rover_bus.master.searching import PATIENCE_S, TRIES, SearchClock
-from rover_bus.master.state import Search, State
+from rover_bus.master.state import State
 
 Consequences = Generator[Record, None, None]
 MOST_SAID = 10  # reasons in one line; the fact has all of them
@@ -25,22 +26,26 @@ MOST_SAID = 10  # reasons in one line; the fact has all of them
 
 def tick(state: State, clock: SearchClock, now: float) -> Consequences:
     """Ask another daemon when the one that was asked says nothing."""
-    search = state.search
-    if search is not None and not search.asking and clock.since_s(search, now) > PATIENCE_S:
+    search = state.phase
+    if isinstance(search, Searching) and not search.asking and clock.since_s(search, now) > PATIENCE_S:
         cause = causes.timer("search", causes.host(search.host))
         yield from _look_again(state, search, f"host {search.host} does not answer", cause)
 
 
 def answer(state: State, fact: HostStorageSearched, cause: str) -> Consequences:
     """A daemon looked at storage. What answers no present question changes nothing (P17)."""
-    search = state.search
-    if search is None or search.asking or (fact.uid, fact.search) != (state.uid, search.number):
+    search = state.phase
+    if (
+        not isinstance(search, Searching)
+        or search.asking
+        or (fact.uid, fact.search) != (state.job.uid, search.number)
+    ):
         return
     if fact.problem:
         yield from _look_again(state, search, f"host {fact.host}: {fact.problem}", cause)
     elif fact.found is not None:
         yield from _try(state, search, fact, fact.found, cause)
-    elif fact.there or state.last_ready or search.wanted:
+    elif fact.there or state.cuts.last_ready or search.wanted:
         yield from _give_up(state, search, fact.refused, cause)
     else:
         yield from lifecycle.begin_anew(state, search.detail, cause)
@@ -48,7 +53,7 @@ def answer(state: State, fact: HostStorageSearched, cause: str) -> Consequences:
 
 def _try(
     state: State,
-    search: Search,
+    search: Searching,
     fact: HostStorageSearched,
     found: StoredCheckpoint,
     cause: str,
@@ -77,24 +82,23 @@ def _try(
         refused=fact.refused,
         cause=cause,
     )
-    yield from recovery.go_back_to_found(state, state.cuts[found.cut], search.detail, cause)
+    yield from recovery.go_back_to_found(state, state.cuts.known[found.cut], search.detail, cause)
     yield from lifecycle.consequences(state, cause)
 
 
-def _look_again(state: State, search: Search, problem: str, cause: str) -> Consequences:
+def _look_again(state: State, search: Searching, problem: str, cause: str) -> Consequences:
     if search.tries < TRIES:
         yield searching.order(state, search.detail, cause, search.wanted)
     else:
         yield from _give_up(state, search, [f"storage cannot be searched: {problem}"], cause)
 
 
-def _give_up(state: State, search: Search, problems: list[str], cause: str) -> Consequences:
+def _give_up(state: State, search: Searching, problems: list[str], cause: str) -> Consequences:
     """Nothing that lies on storage can be restored: do as the job file says. Nothing is trained in silence."""
-    assert state.spec is not None
-    lines = [*(f"cut {each.cut}: {each.reason}" for each in state.tried), *problems]
+    lines = [*(f"cut {each.cut}: {each.reason}" for each in state.cuts.tried), *problems]
     if search.wanted:
         lines = [f"cut {search.wanted} cannot be restored", *lines]
-    choice = state.spec.on_no_usable_checkpoint
+    choice = state.job.spec.on_no_usable_checkpoint
     yield CheckpointNoneUsable(search=search.number, choice=choice, problems=lines, cause=cause)
     detail = f"{search.detail}; no checkpoint can be restored: {'; '.join(lines[:MOST_SAID]) or 'storage is empty'}"
     if choice == "fail":
@@ -102,15 +106,13 @@ def _give_up(state: State, search: Search, problems: list[str], cause: str) -> C
     elif choice == "restart":
         yield from lifecycle.begin_anew(state, detail, cause)
     else:
-        workers = sum(desired.member.role == "worker" for desired in state.planned.values())
+        workers = sum(desired.member.role == "worker" for desired in state.seats.wanted.values())
         yield JobPaused(workers=workers, reason=detail, cause=cause)
         yield release_members(state, cause, "no checkpoint can be restored: a person decides")
 
 
-def resume(state: State, fact: JobResumeRequested, cause: str) -> Consequences:
+def resume(state: State, search: Searching, fact: JobResumeRequested, cause: str) -> Consequences:
     """A person decides on a job whose checkpoints cannot be restored: from nothing, from one of them, or all are tried again."""
-    search = state.search
-    assert search is not None
     record = revive_members(state, search.servers, cause, "resumed")
     yield JobResumed(workers=record.count("worker"), by=fact.by, cause=cause)
     yield record

@@ -13,8 +13,9 @@ from rover_bus.events import causes
 from rover_bus.events.facts import JobPaused, RuleSwitchedOff, RuleSwitchedOn
 from rover_bus.events.log import Record
 from rover_bus.events.poison import apart
+from rover_bus.master.phases import Starting, Training
 from rover_bus.master.planning import remove_places
-from rover_bus.master.state import State
+from rover_bus.master.state import AnyState, State
 
 Steps = Generator[Record, None, None]
 
@@ -32,7 +33,7 @@ def guard(state: State, rule: str, steps: Steps) -> Steps:
     yield from apart(rule, steps)
 
 
-def switch_rules(state: State, failing: Mapping[str, str], release: str) -> Steps:
+def switch_rules(state: AnyState, failing: Mapping[str, str], release: str) -> Steps:
     """Switch off what has failed, and on again what failed under another release. Asked when a master takes over."""
     for rule, off in list(state.rules_off.items()):
         if off.release != release:
@@ -40,7 +41,7 @@ def switch_rules(state: State, failing: Mapping[str, str], release: str) -> Step
     for rule, why in failing.items():
         exact = rule in EXACT
         yield RuleSwitchedOff(rule=rule, release=release, why=why, exact=exact, cause=causes.term(state.term))
-        if exact:
+        if exact and isinstance(state, State):
             yield from _pause(
                 state, f"{rule!r} ({EXACT[rule]}) failed in three incarnations of {release}: {why}"
             )
@@ -55,8 +56,8 @@ def try_again(state: State, cause: str, by: str) -> Steps:
 
 def _pause(state: State, reason: str) -> Steps:
     """Let the workers part-commit and leave. Nothing else is decided here: what follows might be the rule that fails."""
-    if state.paused or state.phase not in ("starting", "training") or state.stop:
+    if state.paused or not isinstance(state.phase, Starting | Training) or state.ending.stop:
         return
-    places = {place for place, desired in state.planned.items() if desired.member.role == "worker"}
+    places = {place for place, desired in state.seats.wanted.items() if desired.member.role == "worker"}
     yield JobPaused(workers=len(places), reason=reason, by="master", cause=causes.term(state.term))
     yield remove_places(state, places, causes.term(state.term), f"paused: {reason}")

@@ -10,26 +10,31 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 
+import msgspec
 
-class IntervalSet:
+
+class IntervalSet(msgspec.Struct, array_like=True):
     """Disjoint half-open intervals of non-negative integers. `low`: end of the one that begins at 0; `total`: how many integers."""
 
-    __slots__ = ("_ends", "_starts", "low", "total")
+    low: int = 0
+    total: int = 0
+    starts: list[int] = []  # of the islands above `low`, ascending, never adjacent
+    ends: list[int] = []
 
-    def __init__(self, intervals: Iterable[tuple[int, int]] = ()) -> None:
-        self.low = 0
-        self.total = 0
-        self._starts: list[int] = []  # of the islands above `low`, ascending, never adjacent
-        self._ends: list[int] = []
+    @classmethod
+    def of(cls, intervals: Iterable[tuple[int, int]]) -> IntervalSet:
+        """Return the set of some disjoint intervals."""
+        made = cls()
         for first, end in intervals:
-            self.add(first, end)
+            made.add(first, end)
+        return made
 
     def add(self, first: int, end: int) -> None:
         """Add [first, end), which must be disjoint from the set. Empty intervals are ignored."""
         if first >= end:
             return
         self.total += end - first
-        starts, ends = self._starts, self._ends
+        starts, ends = self.starts, self.ends
         if first == self.low:
             self.low = end
             if starts and starts[0] == end:
@@ -54,7 +59,7 @@ class IntervalSet:
         if not self.covers(first, end):
             return False
         self.total -= end - first
-        starts, ends = self._starts, self._ends
+        starts, ends = self.starts, self.ends
         if first < self.low:
             rest = [(end, self.low)] if end < self.low else []
             self.low = first
@@ -72,7 +77,7 @@ class IntervalSet:
         """Yield the intervals in order."""
         if self.low:
             yield 0, self.low
-        yield from zip(self._starts, self._ends, strict=True)
+        yield from zip(self.starts, self.ends, strict=True)
 
     def __contains__(self, batch: int) -> bool:
         return self.covers(batch, batch + 1)
@@ -81,13 +86,13 @@ class IntervalSet:
         """True when all of [first, end) is in the set."""
         if end <= self.low:
             return True
-        at = bisect_right(self._starts, max(first, self.low)) - 1
-        return at >= 0 and end <= self._ends[at]
+        at = bisect_right(self.starts, max(first, self.low)) - 1
+        return at >= 0 and end <= self.ends[at]
 
     def missing(self, first: int, end: int) -> Iterator[tuple[int, int]]:
         """Yield the parts of [first, end) that are not in the set, in order."""
         first = max(first, self.low)
-        starts, ends = self._starts, self._ends
+        starts, ends = self.starts, self.ends
         at = bisect_right(ends, first)
         while first < end and at < len(starts) and starts[at] < end:
             if first < starts[at]:
@@ -100,4 +105,4 @@ class IntervalSet:
     @property
     def islands(self) -> int:
         """How many intervals lie above the prefix: what the memory grows with."""
-        return len(self._starts)
+        return len(self.starts)

@@ -24,10 +24,11 @@ from rover_bus.events.requests import (
 from rover_bus.master import cutting, lifecycle, rollout
 from rover_bus.master.fences import fence, refusal
 from rover_bus.master.ledger import Holder, Ledger
+from rover_bus.master.phases import Closed, Finishing, Training, name_of
 from rover_bus.master.progress import report_progress
 from rover_bus.master.sizing import lease_batches, share_left
 from rover_bus.master.state import State
-from rover_bus.master.stream import Partition
+from rover_bus.master.stream import Partition, Streams
 from rover_bus.master.watch import Watch
 
 Steps = Generator[Record, None, Reply | Hold | None]
@@ -60,17 +61,17 @@ def lease(state: State, request: LeaseRequest, watch: Watch, now: float) -> Step
                 worker=request.member.index, incarnation=request.member.incarnation, tokens=forgotten
             )
     if ledger.streams is not None:
-        yield from _seal(state, request, watch)
+        yield from _seal(ledger, ledger.streams, request, watch)
     if ledger.complete:
         yield from lifecycle.close_epoch(state, causes.request(request.member, number))
     tokens: list[int] = []
     if retry:
         tokens = [token for token, lease in holder.leases.items() if lease.request == number]
     if not tokens and request.wanted > 0 and may_grant(state):
-        tokens = yield from _grant(state, request, holder, watch)
+        tokens = yield from _grant(state.job.spec, ledger, request, holder, watch)
     if tokens or answers:
         watch.move(request.member.index, request.rate, now)
-    reply = leased(state, request, answers, tokens)
+    reply = leased(state, ledger, request, answers, tokens)
     if tokens or answers or reply.cancelled or request.wanted <= 0 or reply.outcome not in WAITING:
         return reply
     return Hold(request.member)
@@ -86,15 +87,19 @@ def lease_again(state: State, request: LeaseRequest, watch: Watch, now: float) -
 
 def may_grant(state: State) -> bool:
     """Whether work is given out at all."""
-    return state.phase == "training" and not state.stop
+    return isinstance(state.phase, Training) and not state.ending.stop
 
 
 def speculate(
-    state: State, request: LeaseRequest, peer_worker: int, peer: int, watch: Watch, now: float
+    state: State,
+    ledger: Ledger,
+    request: LeaseRequest,
+    peer_worker: int,
+    peer: int,
+    watch: Watch,
+    now: float,
 ) -> Steps:
     """Lease what `peer_worker` holds under the token `peer` a second time, to a worker that has nothing to do."""
-    ledger = state.ledger
-    assert ledger is not None
     late = ledger.holders[peer_worker].leases[peer]
     token = ledger.next_token
     yield Granted(
@@ -116,15 +121,12 @@ def speculate(
         cause=causes.request(request.member, request.request),
     )
     watch.move(request.member.index, request.rate, now)
-    return leased(state, request, [], [token])
+    return leased(state, ledger, request, [], [token])
 
 
 def _grant(
-    state: State, request: LeaseRequest, holder: Holder, watch: Watch
+    spec: JobSpec, ledger: Ledger, request: LeaseRequest, holder: Holder, watch: Watch
 ) -> Generator[Record, None, list[int]]:
-    ledger, spec = state.ledger, state.spec
-    assert ledger is not None
-    assert spec is not None
     free = ledger.unassigned
     if not free and ledger.streams is None:
         return []
@@ -171,17 +173,16 @@ def _room(ledger: Ledger, request: LeaseRequest, holder: Holder, watch: Watch) -
     return room if held else max(room, 1)
 
 
-def _seal(state: State, request: LeaseRequest, watch: Watch) -> Generator[Record, None, None]:
+def _seal(
+    ledger: Ledger, streams: Streams, request: LeaseRequest, watch: Watch
+) -> Generator[Record, None, None]:
     """End partitions behind the last record that any worker has reported, or was granted: one of them may see fewer than others.
 
     A report beyond a seal moves the seal, as long as the epoch is open.
     """
-    ledger = state.ledger
-    assert ledger is not None
-    assert ledger.streams is not None
     watch.note_readable(request.high_water)
     for partition in sorted(request.high_water):
-        part = ledger.streams.partitions.get(partition) or Partition()
+        part = streams.partitions.get(partition) or Partition()
         if part.end < 0 and partition not in request.sealed:
             continue
         end = max(watch.readable[partition], part.assigned)
@@ -189,10 +190,10 @@ def _seal(state: State, request: LeaseRequest, watch: Watch) -> Generator[Record
             yield Sealed(partition=partition, end_offset=end, cause=f"{request.member}")
 
 
-def leased(state: State, request: LeaseRequest, answers: list[int], tokens: list[int]) -> LeaseReply:
+def leased(
+    state: State, ledger: Ledger, request: LeaseRequest, answers: list[int], tokens: list[int]
+) -> LeaseReply:
     """Return the reply to a lease request as the ledger is now; without tokens it says why there are none."""
-    ledger = state.ledger
-    assert ledger is not None
     leases = ledger.holders[request.member.index].leases
     firsts = [leases[token].first for token in tokens]
     counts = [leases[token].end - leases[token].first for token in tokens]
@@ -200,7 +201,7 @@ def leased(state: State, request: LeaseRequest, answers: list[int], tokens: list
     if ledger.streams is not None:
         for first, count in zip(firsts, counts, strict=True):
             spans += ledger.streams.slices(first, first + count)
-    outcome = "granted" if tokens else _outcome(state, request)
+    outcome = "granted" if tokens else _outcome(state, ledger, request)
     return LeaseReply(
         term=state.term,
         generation=state.generation,
@@ -219,7 +220,7 @@ def leased(state: State, request: LeaseRequest, answers: list[int], tokens: list
 def _closed_before(state: State) -> int:
     """Epochs before this one are closed, and no cut that is still usable lies in them (P11)."""
     epoch = max(state.ledger.epoch, 0) if state.ledger is not None else 0
-    return min((cut.epoch for cut in state.cuts.values()), default=epoch)
+    return min((cut.epoch for cut in state.cuts.known.values()), default=epoch)
 
 
 def _settled(state: State) -> tuple[int, int]:
@@ -227,26 +228,24 @@ def _settled(state: State) -> tuple[int, int]:
 
     Not just now: a dead batch is leased again after a rewind to a cut before its end, and survivors must not hold it then.
     """
-    if state.cuts:
-        return min((cut.epoch, cut.settled) for cut in state.cuts.values())
+    if state.cuts.known:
+        return min((cut.epoch, cut.settled) for cut in state.cuts.known.values())
     ledger = state.ledger
     return (max(ledger.epoch, 0), ledger.settled) if ledger is not None else (0, 0)
 
 
-def _outcome(state: State, request: LeaseRequest) -> str:
-    ledger = state.ledger
-    assert ledger is not None
-    if state.stop == "finish":
+def _outcome(state: State, ledger: Ledger, request: LeaseRequest) -> str:
+    if state.ending.stop == "finish":
         return "wait" if ledger.outstanding else "closed"
-    if state.stop or (request.member.place not in state.planned and _was_planned(state, request)):
+    if state.ending.stop or (request.member.place not in state.seats.wanted and _was_planned(state, request)):
         return "drain"
-    if state.phase in ("closed", "finishing"):
+    if isinstance(state.phase, Closed | Finishing):
         return "closed"
     return "idle" if ledger.streams is not None and not ledger.outstanding else "wait"
 
 
 def _was_planned(state: State, request: Request) -> bool:
-    life = state.lives.get(request.member.place)
+    life = state.seats.admitted.get(request.member.place)
     return life is not None and life.planned
 
 
@@ -269,7 +268,7 @@ def heartbeat(state: State, request: HeartbeatRequest, watch: Watch, now: float)
             yield from lifecycle.close_epoch(state, str(member))
         cancelled = [token for token in request.held if token not in holder.leases]
     order, path = lifecycle.order_for(state, member)
-    routing = state.routing
+    routing = state.slots.routing
     return HeartbeatReply(
         term=state.term,
         generation=state.generation,
@@ -278,8 +277,8 @@ def heartbeat(state: State, request: HeartbeatRequest, watch: Watch, now: float)
         order=order,  # type: ignore[arg-type]
         path=path,
         routing=routing if routing is not None and routing.epoch > request.routing_epoch else None,
-        job_state=state.phase,
-        moves=rollout.orders_for(state, member) if state.rollout is not None else [],
+        job_state=name_of(state.phase),
+        moves=rollout.orders_for(state, member) if state.slots.rollout is not None else [],
         closed_before=_closed_before(state),
         settled=_settled(state) if member.role == "ps" else (0, 0),
         cut=cutting.order_for(state, member) if member.role == "ps" else None,

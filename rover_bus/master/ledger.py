@@ -11,7 +11,6 @@ ledger in place and deterministically; the methods that only look are the ones d
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import msgspec
 
@@ -20,14 +19,19 @@ from rover_bus.events.job import Dataset
 from rover_bus.events.log import Committed, Granted, Returned
 from rover_bus.events.requests import ALREADY, OK, STALE
 from rover_bus.master.intervals import IntervalSet
-from rover_bus.master.stream import Streams
+from rover_bus.master.stream import Partition, Streams
 
 TOKEN_BITS = (
     40  # tokens are generation << 40 | counter: a token of another generation is never taken for one of this
 )
 
 
-class Lease(msgspec.Struct, gc=False):
+def first_token(generation: int) -> int:
+    """Return the token that a generation begins with."""
+    return generation << TOKEN_BITS | 1
+
+
+class Lease(msgspec.Struct, array_like=True, gc=False):
     """The batches [first, end) that a holder has yet to commit, and the request that got them (P7)."""
 
     first: int
@@ -35,49 +39,50 @@ class Lease(msgspec.Struct, gc=False):
     request: int
 
 
-class Holder:
+class Holder(msgspec.Struct, array_like=True):
     """One worker's side: its incarnation, its last lease request, its leases by token, and what it lately completed.
 
     `recent` holds the tokens completed by the last request that completed any: a retry of it is answered ALREADY, not STALE.
     """
 
-    __slots__ = ("incarnation", "leases", "recent", "request")
-
-    def __init__(self, incarnation: int) -> None:
-        self.incarnation = incarnation
-        self.request = 0
-        self.leases: dict[int, Lease] = {}
-        self.recent: tuple[int, tuple[int, ...]] = (0, ())
+    incarnation: int
+    request: int = 0
+    leases: dict[int, Lease] = {}
+    recent: tuple[int, tuple[int, ...]] = (0, ())
 
 
-class Ledger:
+class Ledger(msgspec.Struct):
     """The ledger of one job. All fields are rebuilt by replay; counters are read from here, never by summing events (P8)."""
 
-    def __init__(self, dataset: Dataset, generation: int = 0) -> None:
-        self.dataset = dataset
-        self.generation = generation
-        self.epoch = -1
-        self.batches = 0
-        self.frontier = 0
-        self.returned = IntervalSet()  # the first one is leased next
-        self.holders: dict[int, Holder] = {}
-        self.done = IntervalSet()  # committed and dead: nothing of it is leased again
-        self.dead: dict[int, str] = {}  # batches of the open epoch that were given up
-        self.next_token = generation << TOKEN_BITS | 1
-        self.twins: dict[
-            int, tuple[int, int]
-        ] = {}  # token -> (other token, its worker): leased twice at the tail
-        self.outstanding = 0  # leases held, by all together
-        self.cancelled: set[int] = (
-            set()
-        )  # workers that lost a lease to another's commit; who asks for it clears it
-        self.streams = Streams(dataset.batch_size, dataset.partitions) if dataset.streaming else None
-        self.committed_before = 0  # samples of closed epochs
-        self.dead_before = 0
-        self.skipped_here = 0  # rows of the open epoch that could not be used
-        self.dead_samples_here = 0
-        self.values_missing = 0
-        self.samples_retrained = 0
+    dataset: Dataset
+    generation: int
+    next_token: int
+    streams: Streams | None = None
+    epoch: int = -1
+    batches: int = 0
+    frontier: int = 0
+    returned: IntervalSet = msgspec.field(default_factory=IntervalSet)  # the first one is leased next
+    holders: dict[int, Holder] = {}
+    done: IntervalSet = msgspec.field(
+        default_factory=IntervalSet
+    )  # committed and dead: nothing of it is leased again
+    dead: dict[int, str] = {}  # dead-lettered batches of the open epoch
+    twins: dict[int, tuple[int, int]] = {}  # token -> (other token, its worker): leased twice at the tail
+    outstanding: int = 0  # leases held, by all together
+    cancelled: list[int] = []  # workers that lost a lease of this epoch to another's commit
+    committed_before: int = 0  # samples of closed epochs
+    dead_before: int = 0
+    skipped_here: int = 0  # rows of the open epoch that could not be used
+    dead_samples_here: int = 0
+    values_missing: int = 0
+    samples_retrained: int = 0
+
+    @classmethod
+    def new(cls, dataset: Dataset, generation: int = 0) -> Ledger:
+        """Return the ledger of a data set that nothing was leased of."""
+        partitions = {name: Partition() for name in dataset.partitions}
+        streams = Streams(dataset.batch_size, partitions) if dataset.streaming else None
+        return cls(dataset, generation, first_token(generation), streams)
 
     # -- figures -------------------------------------------------------------------------------------------------------
 
@@ -207,6 +212,7 @@ class Ledger:
         self.done = IntervalSet()
         self.dead.clear()
         self.twins.clear()
+        self.cancelled.clear()
         self.skipped_here = self.dead_samples_here = 0
 
     def admit(self, worker: int, incarnation: int) -> None:
@@ -275,8 +281,8 @@ class Ledger:
         for token in record.tokens:
             self._give_back(holder, token)
 
-    def bury(self, record: BatchDeadLettered) -> None:
-        """A batch is given up: it is never leased again and counts as dead-lettered, all its samples."""
+    def dead_letter(self, record: BatchDeadLettered) -> None:
+        """A batch is never leased again, and counts as dead-lettered, all its samples."""
         batch = record.batch
         self.done.add(batch, batch + 1)
         self.dead[batch] = record.reason
@@ -324,7 +330,7 @@ class Ledger:
         del self.holders[worker].leases[token]
         self.outstanding -= 1
         self.twins.pop(token, None)
-        self.cancelled.add(worker)
+        self.cancelled.append(worker)
 
     def _advance_twin(self, token: int, upto: int) -> None:
         other, worker = self.twins[token]
@@ -337,69 +343,3 @@ class Ledger:
         if lease.first >= lease.end:
             self._cancel(worker, other)
             self.twins.pop(token, None)
-
-    # -- snapshots -----------------------------------------------------------------------------------------------------
-
-    def dump(self) -> dict[str, Any]:
-        """Return everything as plain values: `load` of it is the same ledger."""
-        return {
-            "dataset": msgspec.to_builtins(self.dataset),
-            "generation": self.generation,
-            "epoch": self.epoch,
-            "batches": self.batches,
-            "frontier": self.frontier,
-            "returned": list(self.returned),
-            "done": list(self.done),
-            "dead": list(self.dead.items()),
-            "next_token": self.next_token,
-            "twins": [(token, *twin) for token, twin in self.twins.items()],
-            "holders": [
-                (
-                    index,
-                    holder.incarnation,
-                    holder.request,
-                    holder.recent,
-                    [
-                        (token, lease.first, lease.end, lease.request)
-                        for token, lease in holder.leases.items()
-                    ],
-                )
-                for index, holder in self.holders.items()
-            ],
-            "streams": None if self.streams is None else self.streams.dump(),
-            "counters": [
-                self.committed_before,
-                self.dead_before,
-                self.skipped_here,
-                self.dead_samples_here,
-                self.values_missing,
-                self.samples_retrained,
-            ],
-        }
-
-    @classmethod
-    def load(cls, dump: dict[str, Any]) -> Ledger:
-        ledger = cls(msgspec.convert(dump["dataset"], Dataset), dump["generation"])
-        ledger.epoch, ledger.batches, ledger.frontier = dump["epoch"], dump["batches"], dump["frontier"]
-        ledger.returned = IntervalSet((first, end) for first, end in dump["returned"])
-        ledger.done = IntervalSet((first, end) for first, end in dump["done"])
-        ledger.dead = dict(dump["dead"])
-        ledger.next_token = dump["next_token"]
-        ledger.twins = {token: (other, worker) for token, other, worker in dump["twins"]}
-        for index, incarnation, request, recent, leases in dump["holders"]:
-            holder = ledger.holders[index] = Holder(incarnation)
-            holder.request = request
-            holder.recent = (recent[0], tuple(recent[1]))
-            holder.leases = {token: Lease(first, end, at) for token, first, end, at in leases}
-            ledger.outstanding += len(holder.leases)
-        if ledger.streams is not None:
-            ledger.streams.load(dump["streams"])
-        (
-            ledger.committed_before,
-            ledger.dead_before,
-            ledger.skipped_here,
-            ledger.dead_samples_here,
-            ledger.values_missing,
-            ledger.samples_retrained,
-        ) = dump["counters"]
-        return ledger

@@ -27,6 +27,7 @@ from rover_bus.events.log import FinishBegun, Record, Rewound
 from rover_bus.events.requests import HeartbeatRequest, ServerAddress
 from rover_bus.master import cutting, recovery, rollout, searching
 from rover_bus.master.ledger import Ledger
+from rover_bus.master.phases import Closed, Ended, Finishing, Searching, Starting, Training
 from rover_bus.master.planning import begin_again, is_planned, remove_places, replace_members
 from rover_bus.master.state import State
 
@@ -57,11 +58,11 @@ def lose_together(
 
     `cause`: "" where it is the silence of each.
     """
-    if state.phase == "ended" or not members:
+    if isinstance(state.phase, Ended) or not members:
         return
     servers: dict[Member, bool] = {}
     for member in members:
-        if member.role == "ps" and state.routing is not None and member.place not in state.planned:
+        if member.role == "ps" and state.slots.routing is not None and member.place not in state.seats.wanted:
             yield MemberLeft(member=member, reason="it gave its slots away", cause=cause or _silence(member))
         elif member.role == "ps":
             servers[member] = _kept_its_state(state, member)
@@ -88,7 +89,7 @@ def _lose_workers(
     state: State, members: list[Member], reason: str, detail: str, cause: str, last: int
 ) -> Consequences:
     for member in members:
-        if state.phase == "ended":
+        if isinstance(state.phase, Ended):
             return
         why = cause or _silence(member)
         yield _lost(state, member, reason, detail, last, why)
@@ -97,8 +98,8 @@ def _lose_workers(
 
 
 def _kept_its_state(state: State, member: Member) -> bool:
-    life = state.lives.get(member.place)
-    return life is not None and life.member == member and life.state.startswith("kept")
+    life = state.seats.admitted.get(member.place)
+    return life is not None and life.member == member and life.start.startswith("kept")
 
 
 def _lost(state: State, member: Member, reason: str, detail: str, last: int, cause: str) -> MemberLost:
@@ -114,29 +115,27 @@ def _lost(state: State, member: Member, reason: str, detail: str, last: int, cau
 
 
 def _replace_worker(state: State, member: Member, reason: str, cause: str) -> Consequences:
-    spec = state.spec
-    assert spec is not None
-    limits = spec.leases
-    over = state.phase in ("closed", "finishing") or bool(state.stop)
-    if over and (state.workers() or not result_needs_a_worker(state)):
+    limits = state.job.spec.leases
+    over = isinstance(state.phase, Closed | Finishing) or bool(state.ending.stop)
+    if over and (state.seats.workers() or not result_needs_a_worker(state)):
         yield remove_places(state, {member.place}, cause, f"{member} {reason}; nothing is left to do")
     elif state.charges.relaunches > limits.relaunches:
         yield from end(state, "failed", "too_many_failures", f"{state.charges.relaunches} failures", cause)
     elif state.charges.preemptions > limits.preemptions:
         yield from end(state, "failed", "too_many_preemptions", f"{state.charges.preemptions} losses", cause)
-    elif not state.repairing:
+    elif not state.seats.repairing:
         yield replace_members(state, [member], cause, f"{member} lost: {reason}")
     # else: others were lost with it: the next tick names one plan for all of them (S20)
 
 
 def fill_gaps(state: State) -> Consequences:
     """One plan for all workers that were lost together, so many at a time that a platform can start them (S20)."""
-    if not state.gaps or state.phase in ("finishing", "ended"):
+    if not state.seats.gaps or isinstance(state.phase, Finishing | Ended):
         return
-    lost = [state.planned[place].member for place in state.gaps[:MOST_STARTS_A_TICK]]
+    lost = [state.seats.wanted[place].member for place in state.seats.gaps[:MOST_STARTS_A_TICK]]
     cause = causes.lost(lost[0])
-    if state.stop and not (result_needs_a_worker(state) and not state.workers()):
-        yield remove_places(state, set(state.gaps), cause, "nothing is left to do")
+    if state.ending.stop and not (result_needs_a_worker(state) and not state.seats.workers()):
+        yield remove_places(state, set(state.seats.gaps), cause, "nothing is left to do")
     else:
         yield replace_members(state, lost, cause, f"{len(lost)} workers lost together")
     yield from consequences(state, cause)
@@ -146,15 +145,17 @@ def _lose_servers(state: State, lost: dict[Member, bool], how: str, cause: str) 
     """`lost`: who is gone, and whether it was one that had kept its state over a rewind. Who holds a part comes first: a rewind is
     for all of them, and after it nothing is left to decide on those that it replaced. `how`: they ended.
     """
-    if state.search is not None:
+    if isinstance(state.phase, Searching):
         yield from _replace_waiting(state, lost, how, cause)
         return
-    written = state.parts if state.phase == "finishing" else {}
+    written = state.phase.parts if isinstance(state.phase, Finishing) else {}
     open_ = {member: kept for member, kept in lost.items() if member.index not in written}
     holding = [member for member, kept in open_.items() if _holds_a_part(state, member, kept)]
     generation = state.generation
     for member in [*holding, *(each for each in open_ if each not in holding)]:
-        if state.phase == "ended" or (state.generation != generation and not is_planned(state, member)):
+        if isinstance(state.phase, Ended) or (
+            state.generation != generation and not is_planned(state, member)
+        ):
             continue
         if member not in holding and not _too_many_losses(state):
             yield from _replace_server(state, member, cause)
@@ -177,21 +178,22 @@ def _replace_waiting(state: State, lost: Iterable[Member], how: str, cause: str)
 
 def _holds_a_part(state: State, member: Member, kept: bool) -> bool:
     """Whether a part of the model went with a server. Before the routing is fixed nobody trained on it, unless it kept one."""
-    if state.routing is not None:
+    if state.slots.routing is not None:
         return rollout.owns_slots(state, member)
-    return bool(state.stop) or (kept and any(index == member.index for index, _, _ in state.owners))
+    return bool(state.ending.stop) or (
+        kept and any(index == member.index for index, _, _ in state.slots.owners)
+    )
 
 
 def _replace_server(state: State, member: Member, cause: str) -> Consequences:
-    if state.routing is not None:
+    if state.slots.routing is not None:
         yield from rollout.lose_idle_server(state, member, cause)
     elif is_planned(state, member):
         yield replace_members(state, [member], cause, f"{member} lost before it served")
 
 
 def _too_many_losses(state: State) -> bool:
-    spec = state.spec
-    return spec is None or state.counts.servers_lost > spec.leases.relaunches
+    return state.counts.servers_lost > state.job.spec.leases.relaunches
 
 
 def lose_state(
@@ -203,8 +205,8 @@ def lose_state(
     there all servers are replaced by new, empty lives under a new generation.
     `lost`: the one server whose state is gone; None: what any of them holds is not what the log says.
     """
-    spec = state.spec
-    if spec is None or state.phase == "ended" or state.search is not None:
+    spec = state.job.spec
+    if isinstance(state.phase, Ended | Searching):
         return
     left = _left_with_its_host(state, lost)
     if _ends_it(state, lost, left):
@@ -213,7 +215,7 @@ def lose_state(
         yield from end(state, "failed", reason, detail, cause)
         return
     yield from rollout.interrupt(state, detail, cause)
-    wanted = left or bool(state.going_back) or spec.on_server_lost == "restore"
+    wanted = left or bool(state.cuts.back.servers) or spec.on_server_lost == "restore"
     if wanted and recovery.can_go_back(state, lost):
         yield from recovery.go_back(state, lost, detail, cause)
         return
@@ -225,7 +227,7 @@ def lose_state(
 
 def begin_anew(state: State, detail: str, cause: str) -> Consequences:
     """Begin from position 0, with new and empty servers. After a search they are new already, and wait for it."""
-    are_new = state.search is not None
+    are_new = isinstance(state.phase, Searching)
     yield from cutting.end_all(state, cause, "the job begins again from nothing")
     yield Rewound(
         generation=state.generation + 1,
@@ -236,9 +238,9 @@ def begin_anew(state: State, detail: str, cause: str) -> Consequences:
     )
     if are_new:
         return
-    servers = [desired.member for desired in state.planned.values() if desired.member.role == "ps"]
+    servers = [desired.member for desired in state.seats.wanted.values() if desired.member.role == "ps"]
     yield begin_again(state, servers, cause, f"{detail}: all servers start empty")
-    for life in state.servers():
+    for life in state.seats.servers():
         yield MemberLeft(
             member=life.member, reason="replaced: the job starts again from nothing", cause=cause
         )
@@ -249,23 +251,26 @@ def _ends_it(state: State, lost: Member | None, left: bool) -> bool:
 
     A server on its way back to a cut of that kind goes back again, also in a job that ends when a server is lost.
     """
-    assert state.spec is not None
-    if state.stop or (_too_many_losses(state) and not left):
+    if state.ending.stop or (_too_many_losses(state) and not left):
         return True
     usable = recovery.can_go_back(state, lost) or searching.is_worthwhile(state)
-    back = left or (bool(state.going_back) and usable)
-    return state.spec.on_server_lost == "fail" and not back
+    back = left or (bool(state.cuts.back.servers) and usable)
+    return state.job.spec.on_server_lost == "fail" and not back
 
 
 def _left_with_its_host(state: State, lost: Member | None) -> bool:
     """Whether a server went as its host had announced (S29), and a cut has what it held: no failure, whatever the job file says."""
-    desired = state.planned.get(lost.place) if lost is not None else None
-    return desired is not None and desired.host in state.leaving and recovery.can_go_back(state, lost)
+    desired = state.seats.wanted.get(lost.place) if lost is not None else None
+    return (
+        desired is not None
+        and desired.host in state.seats.hosts.leaving
+        and recovery.can_go_back(state, lost)
+    )
 
 
 def knows_more(state: State, request: HeartbeatRequest) -> bool:
     """Whether a server follows a routing of this generation that the log does not know: only the log can have made it (P21)."""
-    return request.routing_epoch > (state.routing.epoch if state.routing is not None else 0)
+    return request.routing_epoch > (state.slots.routing.epoch if state.slots.routing is not None else 0)
 
 
 def lose_log(state: State, member: Member) -> Consequences:
@@ -277,28 +282,28 @@ def lose_log(state: State, member: Member) -> Consequences:
 
 def give_up_cut(state: State, member: Member, restored: RestoreReport, cause: str) -> Consequences:
     """A server could not restore the cut that it was admitted with: go back further, in its next life."""
-    life = state.lives.get(member.place)
-    if life is None or life.member != member or not life.state.startswith("cut:"):
+    life = state.seats.admitted.get(member.place)
+    if life is None or life.member != member or not life.start.startswith("cut:"):
         return
-    if member.index not in state.going_back:
+    if member.index not in state.cuts.back.servers:
         yield from end(state, "failed", "restore_failed", f"{member}: {restored.problem}", cause)
         return
-    if restored.cut in state.cuts:
+    if restored.cut in state.cuts.known:
         why = f"{member} could not restore it: {restored.problem}"
-        yield state.cuts[restored.cut].failed(why, cause, restoring=True)
+        yield state.cuts.known[restored.cut].failed(why, cause, restoring=True)
     yield MemberLost(member=member, reason="restore_failed", detail=restored.problem, cause=cause)
     detail = f"{member} could not be restored ({_how('restore_failed', restored.problem)})"
     yield from lose_state(state, "server_lost", detail, cause, member)
     yield from consequences(state, cause)
 
 
-def _empty_ledger(state: State) -> dict[str, Any] | None:
+def _empty_ledger(state: State) -> Ledger | None:
     """Return the ledger of position 0; None before the data set is known: then only the servers begin anew."""
-    if state.dataset is None:
+    if state.ledger is None:
         return None
-    empty = Ledger(state.dataset, state.generation + 1)
+    empty = Ledger.new(state.ledger.dataset, state.generation + 1)
     empty.begin_epoch(EpochOpened(epoch=0))
-    return empty.dump()
+    return empty
 
 
 # -- what follows by itself ----------------------------------------------------------------------------------------------
@@ -306,33 +311,40 @@ def _empty_ledger(state: State) -> dict[str, Any] | None:
 
 def consequences(state: State, cause: str) -> Consequences:
     """Yield what the present state implies: routing when all servers are there, the finish, the end."""
-    if state.phase == "searching" and state.stop:
-        detail = state.search.detail if state.search is not None else ""
+    if isinstance(state.phase, Searching) and state.ending.stop:
+        detail = state.phase.detail
         yield from end(state, "failed", "server_lost", f"{detail}, and the job was to stop", cause)
-    if state.phase == "starting":
+    if isinstance(state.phase, Starting):
         yield from _route(state, cause)
-    if state.settling and state.rollout is None and not rollout.is_wanted_again(state) and _all_there(state):
-        yield PlanSettled(plan=state.settling, members_plan=state.plan, cause=cause)
-    if state.phase in ("training", "starting", "closed") and _may_finish(state):
+    if (
+        state.plans.settling
+        and state.slots.rollout is None
+        and not rollout.is_wanted_again(state)
+        and _all_there(state)
+    ):
+        yield PlanSettled(plan=state.plans.settling, members_plan=state.seats.plan, cause=cause)
+    if isinstance(state.phase, Training | Starting | Closed) and _may_finish(state):
         yield FinishBegun(cause=cause)
-    if state.phase == "finishing":
-        yield from _end_when_finished(state, cause)
+    if isinstance(state.phase, Finishing):
+        yield from _end_when_finished(state, state.phase, cause)
 
 
 def _all_there(state: State) -> bool:
     """Everybody whom the plan wants takes part, and nobody whom it dropped is left."""
     if any(
-        place not in state.lives or state.lives[place].member != desired.member
-        for place, desired in state.planned.items()
+        place not in state.seats.admitted or state.seats.admitted[place].member != desired.member
+        for place, desired in state.seats.wanted.items()
     ):
         return False
-    return not any(life.planned and place not in state.planned for place, life in state.lives.items())
+    return not any(
+        life.planned and place not in state.seats.wanted for place, life in state.seats.admitted.items()
+    )
 
 
 def _route(state: State, cause: str) -> Consequences:
-    servers = {p.member.index: p.member for p in state.planned.values() if p.member.role == "ps"}
-    lives = {life.member.index: life for life in state.servers()}
-    if not state.planned or any(
+    servers = {p.member.index: p.member for p in state.seats.wanted.values() if p.member.role == "ps"}
+    lives = {life.member.index: life for life in state.seats.servers()}
+    if not state.seats.wanted or any(
         index not in lives or lives[index].member != m for index, m in servers.items()
     ):
         return
@@ -351,49 +363,51 @@ def _route(state: State, cause: str) -> Consequences:
 
 def _owners(state: State, servers: list[int]) -> list[tuple[int, int, int]]:
     """As last routed, while those servers are all wanted; who owned nothing then (a rollout brought it) still waits."""
-    known = {index for index, _, _ in state.owners}
+    known = {index for index, _, _ in state.slots.owners}
     if known and known <= set(servers):
-        return state.owners
+        return state.slots.owners
     bounds = [SLOTS * i // len(servers) for i in range(len(servers) + 1)] if servers else []
     return [(index, bounds[i], bounds[i + 1]) for i, index in enumerate(servers)]
 
 
 def _may_finish(state: State) -> bool:
     """Training is over (or to be stopped), and no worker is left that could still do something."""
-    if state.workers():
+    if state.seats.workers():
         return False
-    if state.stop == "drain":
+    if state.ending.stop == "drain":
         return True
-    return (state.phase == "closed" or state.stop == "finish") and not result_needs_a_worker(state)
+    return (isinstance(state.phase, Closed) or state.ending.stop == "finish") and not result_needs_a_worker(
+        state
+    )
 
 
 def result_needs_a_worker(state: State) -> bool:
-    if state.stop in ("drain", "cancel") or state.spec is None or not state.spec.data.evaluate:
+    if state.ending.stop in ("drain", "cancel") or not state.job.spec.data.evaluate:
         return False
-    task = state.tasks.get(EVALUATE)
+    task = state.ending.tasks.get(EVALUATE)
     return task is None or not task.done
 
 
-def _end_when_finished(state: State, cause: str) -> Consequences:
-    if _with_parts(state) <= set(state.parts):
-        why = "target_reached" if state.stop == "finish" else "asked"
-        if state.stop:
-            yield from end(state, "stopped", why, state.stop_reason, cause)
+def _end_when_finished(state: State, phase: Finishing, cause: str) -> Consequences:
+    if _with_parts(state) <= set(phase.parts):
+        why = "target_reached" if state.ending.stop == "finish" else "asked"
+        if state.ending.stop:
+            yield from end(state, "stopped", why, state.ending.reason, cause)
         else:
             yield from end(state, "completed", "", "", cause)
 
 
 def _with_parts(state: State) -> set[int]:
     """Return the servers that hold a part of the model. Some may have joined and own no slots yet, or have given them away."""
-    if state.routing is not None:
-        return {server.index for server in state.routing.servers}
-    return {p.member.index for p in state.planned.values() if p.member.role == "ps"}
+    if state.slots.routing is not None:
+        return {server.index for server in state.slots.routing.servers}
+    return {p.member.index for p in state.seats.wanted.values() if p.member.role == "ps"}
 
 
 def close_epoch(state: State, cause: str) -> Consequences:
     """Every batch of the epoch is committed or dead: close it, open the next if there is one."""
     ledger = state.ledger
-    if ledger is None or state.phase not in ("training", "starting"):
+    if ledger is None or not isinstance(state.phase, Training | Starting):
         return
     committed, dead = ledger.samples_here()
     epoch = ledger.epoch
@@ -403,7 +417,7 @@ def close_epoch(state: State, cause: str) -> Consequences:
 
 
 def end(state: State, ended: JobEnd, reason: str, detail: str, cause: str) -> Consequences:
-    if state.phase != "ended":
+    if not isinstance(state.phase, Ended):
         yield from cutting.end_all(state, cause, "the job is over")
         yield JobEnded(state=ended, reason=reason, detail=detail, summary=summary(state), cause=cause)
 
@@ -413,7 +427,8 @@ def summary(state: State) -> dict[str, Any]:
     ledger = state.ledger
     committed, dead = ledger.samples_done() if ledger is not None else (0, 0)
     total = ledger.samples_total if ledger is not None else 0
-    values = {key: value for task in state.tasks.values() for key, value in task.values.items()}
+    parts = state.phase.parts if isinstance(state.phase, Finishing) else {}
+    values = {key: value for task in state.ending.tasks.values() for key, value in task.values.items()}
     return {
         "samples_total": total,
         "samples_committed": committed,
@@ -428,24 +443,24 @@ def summary(state: State) -> dict[str, Any]:
         "rewinds": state.counts.rewinds,
         "moves": state.counts.moves,
         "epochs": ledger.dataset.epochs if ledger is not None else 0,
-        "updates_ignored": int(sum(p.statistics.get("updates_ignored", 0) for p in state.parts.values())),
-        "parts": [part.path for _, part in sorted(state.parts.items())],
-        "server_statistics": {str(index): part.statistics for index, part in sorted(state.parts.items())},
+        "updates_ignored": int(sum(p.statistics.get("updates_ignored", 0) for p in parts.values())),
+        "parts": [part.path for _, part in sorted(parts.items())],
+        "server_statistics": {str(index): part.statistics for index, part in sorted(parts.items())},
         "result": values,
     }
 
 
 def order_for(state: State, member: Member) -> tuple[str, str]:
     """Return the order that a heartbeat's answer carries, and for `finish` the name of the part to write."""
-    if state.phase == "ended":
+    if isinstance(state.phase, Ended):
         return "stop", ""
     if member.role == "ps":
-        if member.place not in state.planned:
+        if member.place not in state.seats.wanted:
             return "stop", ""
-        if state.phase == "finishing" and member.index in _with_parts(state) - set(state.parts):
+        if isinstance(state.phase, Finishing) and member.index in _with_parts(state) - set(state.phase.parts):
             again = f".{state.generation}" if state.generation else ""
             return "finish", f"part-{member.index}.{member.incarnation}{again}"
         return "go_on", ""
-    life = state.lives.get(member.place)
-    dropped = life is not None and life.planned and member.place not in state.planned
-    return ("drain", "") if state.stop == "drain" or dropped else ("go_on", "")
+    life = state.seats.admitted.get(member.place)
+    dropped = life is not None and life.planned and member.place not in state.seats.wanted
+    return ("drain", "") if state.ending.stop == "drain" or dropped else ("go_on", "")

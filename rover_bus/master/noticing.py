@@ -1,4 +1,4 @@
-"""Decisions on the facts of others: a submission, plans, words of people, a process that ended (P17, P19, P22)."""
+"""Decisions on the facts of others: plans, words of people, a process that ended (P17, P19, P22)."""
 
 from __future__ import annotations
 
@@ -13,11 +13,9 @@ from rover_bus.events.facts import (
     HostProgramMended,
     HostProgramRefused,
     HostRegistered,
-    JobOpened,
     JobPauseRequested,
     JobResumeRequested,
     JobStopRequested,
-    JobSubmitted,
     MembersUnheard,
     PlanApproved,
     PlanModeSet,
@@ -29,6 +27,7 @@ from rover_bus.events.log import HostFit, ModeFixed, Record, StopAsked
 from rover_bus.events.requests import Reply
 from rover_bus.master import cutting, finding, hosts, lifecycle, proposals
 from rover_bus.master.failing import charge
+from rover_bus.master.phases import Ended, Finishing
 from rover_bus.master.planning import is_planned
 from rover_bus.master.state import State
 
@@ -39,76 +38,71 @@ Consequences = Generator[Record, None, None]
 def notice(state: State, fact: Fact, cause: str) -> Steps:
     """Decide on a fact of somebody else. What is already known changes nothing (P17)."""
     match fact:
-        case JobSubmitted(spec=spec, uid=uid) if state.spec is None:
-            yield JobOpened(spec=spec, uid=uid, history=_history(uid), cause=cause)
-            yield from proposals.adopt_early(state, cause)
         case PlanProposed():
             yield from proposals.adopt(state, fact, cause)
         case PlanApproved() | PlanRejected():
             yield from proposals.answer(state, fact, cause)
-        case PlanModeSet(mode=mode) if state.mode != mode and state.phase != "ended":
+        case PlanModeSet(mode=mode) if state.plans.mode != mode and not isinstance(state.phase, Ended):
             yield ModeFixed(mode=mode, by=fact.by, cause=cause)
         case JobPauseRequested() | JobResumeRequested():
             yield from proposals.pause(state, fact, cause)
-        case JobStopRequested(mode="finish") if state.stop:
+        case JobStopRequested(mode="finish") if state.ending.stop:
             pass  # it ends already, as somebody wants
-        case JobStopRequested(mode=mode) if state.phase != "ended" and state.stop != mode:
+        case JobStopRequested(mode=mode) if not isinstance(state.phase, Ended) and state.ending.stop != mode:
             yield StopAsked(mode=mode, reason=fact.reason, by=fact.by, cause=cause)
             if mode == "cancel":
                 yield from lifecycle.end(state, "cancelled", "asked", fact.reason, cause)
             yield from lifecycle.consequences(state, cause)
-        case CheckpointRequested(reason=reason) if state.spec is not None and state.phase != "ended":
+        case CheckpointRequested(reason=reason) if not isinstance(state.phase, Ended):
             yield from cutting.request(state, reason, cause)
-        case HostPartFact(job=job) if state.spec is not None and job == state.spec.name:
+        case HostPartFact(job=job) if job == state.job.spec.name:
             yield from cutting.notice(state, fact, cause)
-        case HostStorageSearched(job=job) if state.spec is not None and job == state.spec.name:
+        case HostStorageSearched(job=job) if job == state.job.spec.name:
             yield from finding.answer(state, fact, cause)
-        case HostLeft(host=host) if state.spec is not None and state.phase != "ended":
+        case HostLeft(host=host) if not isinstance(state.phase, Ended):
             yield from cutting.lose_host(state, host, "left", cause)
             yield from hosts.leave(state, host, cause)
-            if host in state.unfit:
+            if host in state.seats.hosts.unfit:
                 yield HostFit(host=host, cause=cause)
-        case HostLeaving(host=host) if state.spec is not None and state.phase != "ended":
+        case HostLeaving(host=host) if not isinstance(state.phase, Ended):
             yield from hosts.take_notice(state, host, cause)
-        case MembersUnheard(host=host) if state.spec is not None and state.phase != "ended":
+        case MembersUnheard(host=host) if not isinstance(state.phase, Ended):
             yield from hosts.miss(state, host, cause)
         case HostRegistered():
             yield from _registered(state, fact, cause)
         case HostProgramRefused(job=job, uid=uid) if _is_of(state, job, uid):
             yield from hosts.find_unfit(state, fact, cause)
         case HostProgramMended(job=job, uid=uid, host=host) if (
-            _is_of(state, job, uid) and host in state.unfit
+            _is_of(state, job, uid) and host in state.seats.hosts.unfit
         ):
             yield from hosts.find_fit(state, host, cause)
-        case HostExited(member=member) if state.spec is not None and fact.job == state.spec.name:
+        case HostExited(member=member) if fact.job == state.job.spec.name:
             yield from _exited(state, fact, member, cause)
     return None
 
 
-def _history(uid: str) -> int:
-    """The first history of a job is drawn from its random uid; a restore from a backup draws a new one (P21)."""
-    return int(uid[:12], 16)
-
-
 def _is_of(state: State, job: str, uid: str) -> bool:
     """Whether a daemon speaks of this run of this job, and it has not ended."""
-    return state.spec is not None and (state.spec.name, state.uid) == (job, uid) and state.phase != "ended"
+    return (state.job.spec.name, state.job.uid) == (job, uid) and not isinstance(state.phase, Ended)
 
 
 def _registered(state: State, fact: HostRegistered, cause: str) -> Consequences:
     """A daemon is there. Another one than before tries the job's program anew."""
-    if fact.host in {*state.away, *state.leaving, *state.unheard}:
+    if fact.host in {*state.seats.hosts.away, *state.seats.hosts.leaving, *state.seats.hosts.unheard}:
         yield from hosts.come_back(state, fact.host, cause)
-    unfit = state.unfit.get(fact.host)
-    if unfit is not None and unfit.daemon != fact.daemon and state.phase != "ended":
+    unfit = state.seats.hosts.unfit.get(fact.host)
+    if unfit is not None and unfit.daemon != fact.daemon and not isinstance(state.phase, Ended):
         yield from hosts.find_fit(state, fact.host, cause)
 
 
 def _exited(state: State, fact: HostExited, member: Member, cause: str) -> Consequences:
     """A process ended: the proof of death of that incarnation (P19)."""
-    if fact.host in {*state.away, *state.unheard} and fact.host not in state.leaving:
+    if (
+        fact.host in {*state.seats.hosts.away, *state.seats.hosts.unheard}
+        and fact.host not in state.seats.hosts.leaving
+    ):
         yield from hosts.come_back(state, fact.host, cause)
-    admitted = member.place in state.lives and state.lives[member.place].member == member
+    admitted = member.place in state.seats.admitted and state.seats.admitted[member.place].member == member
     if not admitted and (not is_planned(state, member) or _is_lost_already(state, member, fact.last)):
         return  # of a former life, of a master, or known
     if fact.exit.reason in FAULTS_OF_THE_PROGRAM and member not in state.charges.charged:
@@ -121,6 +115,8 @@ def _is_lost_already(state: State, member: Member, last: int) -> bool:
 
     A lost worker waits for the next tick to name its successor; nobody is named for a server whose part of the result is written.
     """
-    finished = member.role == "ps" and state.phase == "finishing" and member.index in state.parts
-    waits = member.place in state.gaps and last <= state.incarnations[member.place]
+    finished = (
+        member.role == "ps" and isinstance(state.phase, Finishing) and member.index in state.phase.parts
+    )
+    waits = member.place in state.seats.gaps and last <= state.seats.incarnations[member.place]
     return finished or waits

@@ -22,14 +22,14 @@ def plan_members(state: State, proposal: PlanProposed, cause: str) -> MembersDes
     A life that the plan names in `replaces` is followed by the next incarnation of its place. Servers that serve are never
     dropped here: first their slots move away (`rollout`).
     """
-    named = proposal.hosts or state.hosts or ["local"]
+    named = proposal.hosts or state.seats.hosts.named or ["local"]
     able: dict[Role, list[str]] = {role: able_hosts(state, role, named) for role in ("ps", "worker")}
-    load = Counter(desired.host for desired in state.planned.values())
+    load = Counter(desired.host for desired in state.seats.wanted.values())
     members: list[DesiredMember] = []
     places: list[tuple[Role, int]] = [("ps", index) for index in server_indexes(state, proposal.servers)]
     for role, index in [*places, *(("worker", index) for index in range(proposal.workers))]:
         resources = _resources(proposal, role)
-        kept = state.planned.get(f"{role}-{index}")
+        kept = state.seats.wanted.get(f"{role}-{index}")
         if kept is not None:
             if kept.member in proposal.replaces:  # slow, not lost: it drains
                 kept = _next(state, kept, load)
@@ -38,12 +38,12 @@ def plan_members(state: State, proposal: PlanProposed, cause: str) -> MembersDes
             host = able[role][len(members) % len(able[role])]
             members.append(_desired(state, role, index, host, resources))
     return MembersDesired(
-        plan=state.plan + 1,
+        plan=state.seats.plan + 1,
         members=members,
         reason=proposal.reason,
         proposal=proposal.plan,
-        masters=state.masters or [MasterSeat(host=host) for host in proposal.masters],
-        hosts=list(proposal.hosts or state.hosts or ["local"]),
+        masters=state.seats.masters or [MasterSeat(host=host) for host in proposal.masters],
+        hosts=list(proposal.hosts or state.seats.hosts.named or ["local"]),
         cause=cause,
     )
 
@@ -58,20 +58,20 @@ def applied(state: State, proposal: PlanProposed, cause: str, approved_by: str =
         size=proposal.size,
         constant=proposal.constant,
         approved_by=approved_by,
-        members_plan=state.plan,
+        members_plan=state.seats.plan,
         cause=cause,
     )
 
 
 def present_servers(state: State) -> list[int]:
     """Return the indexes of the planned servers, ascending."""
-    return sorted(d.member.index for d in state.planned.values() if d.member.role == "ps")
+    return sorted(d.member.index for d in state.seats.wanted.values() if d.member.role == "ps")
 
 
 def server_indexes(state: State, count: int) -> list[int]:
     """Return the servers to run for a plan of `count`: those that serve (some may have to give slots away first), and new ones."""
     present = present_servers(state)
-    if state.routing is None:
+    if state.slots.routing is None:
         present = present[:count]
     free = (index for index in range(len(present) + count) if index not in present)
     return [*present, *(next(free) for _ in range(count - len(present)))]
@@ -86,7 +86,7 @@ def add_servers(
         _desired(state, "ps", index, hosts[at % len(hosts)], each)
         for at, (index, each) in enumerate(zip(joins, resources, strict=True))
     ]
-    return _changed(state, [*state.planned.values(), *added], cause, reason), joins
+    return _changed(state, [*state.seats.wanted.values(), *added], cause, reason), joins
 
 
 def replace_members(
@@ -97,17 +97,17 @@ def replace_members(
     left: they said good-bye, and have the time to end that everybody has.
     """
     places = {member.place: member for member in lost}
-    load = Counter(desired.host for desired in state.planned.values())
+    load = Counter(desired.host for desired in state.seats.wanted.values())
     members = [
         desired if desired.member.place not in places else _next(state, desired, load, not left)
-        for desired in state.planned.values()
+        for desired in state.seats.wanted.values()
     ]
     return _changed(state, members, cause, reason)
 
 
 def is_planned(state: State, member: Member) -> bool:
     """Whether this very life is wanted: not one whose successor is planned already."""
-    desired = state.planned.get(member.place)
+    desired = state.seats.wanted.get(member.place)
     return desired is not None and desired.member == member
 
 
@@ -120,7 +120,7 @@ def begin_again(state: State, lost: Iterable[Member], cause: str, reason: str) -
 
 def resume_members(state: State, cause: str, reason: str) -> MembersDesired:
     """What a pause took away runs again, in its places, by new lives."""
-    return _changed(state, [*state.planned.values(), *_lives_again(state)], cause, reason)
+    return _changed(state, [*state.seats.wanted.values(), *_lives_again(state)], cause, reason)
 
 
 def release_members(state: State, cause: str, reason: str) -> MembersDesired:
@@ -130,15 +130,15 @@ def release_members(state: State, cause: str, reason: str) -> MembersDesired:
 
 def revive_members(state: State, servers: Iterable[DesiredMember], cause: str, reason: str) -> MembersDesired:
     """These servers and the workers that were released run again, by new lives."""
-    load = Counter(desired.host for desired in state.dropped.values())
+    load = Counter(desired.host for desired in state.seats.done.values())
     again = [_next(state, desired, load) for desired in servers]
     return _changed(state, [*again, *_lives_again(state)], cause, reason)
 
 
 def _lives_again(state: State) -> list[DesiredMember]:
     """Workers that were done, or paused. A server that left has given its slots away: it is not missed."""
-    load = Counter(desired.host for desired in state.planned.values())
-    again = [desired for desired in state.dropped.values() if desired.member.role == "worker"]
+    load = Counter(desired.host for desired in state.seats.wanted.values())
+    again = [desired for desired in state.seats.done.values() if desired.member.role == "worker"]
     return [_next(state, desired, load) for desired in again]
 
 
@@ -147,8 +147,8 @@ def _next(
 ) -> DesiredMember:
     """The next life of a place, on its host, or on the host with the fewest members that can run it."""
     host = desired.host
-    able = able_hosts(state, desired.member.role, state.hosts)
-    if host in state.away or (host in state.unfit and host not in able):
+    able = able_hosts(state, desired.member.role, state.seats.hosts.named)
+    if host in state.seats.hosts.away or (host in state.seats.hosts.unfit and host not in able):
         host = min(able, key=lambda each: (load[each], able.index(each)), default=host)
         load[host] += 1
     return desired.replace(member=_next_life(state, desired.member), host=host, after_loss=after_loss)
@@ -156,7 +156,7 @@ def _next(
 
 def _living(state: State, hosts: list[str]) -> list[str]:
     """Return those hosts that are not lost; all of them where none is left."""
-    return [host for host in hosts if host not in state.away] or hosts
+    return [host for host in hosts if host not in state.seats.hosts.away] or hosts
 
 
 def able_hosts(state: State, role: Role, hosts: list[str]) -> list[str]:
@@ -165,14 +165,14 @@ def able_hosts(state: State, role: Role, hosts: list[str]) -> list[str]:
     Only workers run the job's program: what servers and masters run is each host's own.
     """
     alive = _living(state, hosts)
-    return [host for host in alive if role != "worker" or host not in state.unfit] or alive
+    return [host for host in alive if role != "worker" or host not in state.seats.hosts.unfit] or alive
 
 
 def seat_masters(state: State, cause: str, reason: str) -> MembersDesired:
     """Masters of lost hosts go to living ones, and two of one host apart where there is room: leader and standby fall singly."""
-    seats = list(state.masters)
-    alive = _living(state, state.hosts)
-    load = Counter(desired.host for desired in state.planned.values())
+    seats = list(state.seats.masters)
+    alive = _living(state, state.seats.hosts.named)
+    load = Counter(desired.host for desired in state.seats.wanted.values())
     newest_last = sorted(range(len(seats)), key=lambda index: seats[index].first)
     for index in reversed(newest_last):
         taken = Counter(seat.host for at, seat in enumerate(seats) if at != index)
@@ -183,12 +183,12 @@ def seat_masters(state: State, cause: str, reason: str) -> MembersDesired:
         if lost or taken[seats[index].host] > taken[host]:
             first = max(seat.first for seat in seats) + LIVES_A_SEAT
             seats[index] = MasterSeat(host=host, first=first)
-    return _changed(state, list(state.planned.values()), cause, reason, seats)
+    return _changed(state, list(state.seats.wanted.values()), cause, reason, seats)
 
 
 def remove_places(state: State, places: set[str], cause: str, reason: str) -> MembersDesired:
     """These places shall not run any more."""
-    members = [desired for place, desired in state.planned.items() if place not in places]
+    members = [desired for place, desired in state.seats.wanted.items() if place not in places]
     return _changed(state, members, cause, reason)
 
 
@@ -200,22 +200,20 @@ def _changed(
     masters: list[MasterSeat] | None = None,
 ) -> MembersDesired:
     return MembersDesired(
-        plan=state.plan + 1,
+        plan=state.seats.plan + 1,
         members=members,
         reason=reason,
-        masters=state.masters if masters is None else masters,
+        masters=state.seats.masters if masters is None else masters,
         cause=cause,
     )
 
 
 def _next_life(state: State, member: Member) -> Member:
-    return Member(member.role, member.index, state.incarnations.get(member.place, 0) + 1)
+    return Member(member.role, member.index, state.seats.incarnations.get(member.place, 0) + 1)
 
 
 def _desired(state: State, role: Role, index: int, host: str, resources: Resources) -> DesiredMember:
-    spec = state.spec
-    if spec is None:
-        raise ValueError("a plan before the job: the log does not belong to a job")
+    spec = state.job.spec
     return DesiredMember(
         member=_next_life(state, Member(role, index, 0)),
         host=host,

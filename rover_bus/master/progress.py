@@ -56,10 +56,10 @@ def _precedes_recovery(state: State, servers: list[int]) -> str:
 
     Any routing of this generation will do: a server that has given its slots away gave their applied sets with them (P3).
     """
-    routing = state.routing
+    routing = state.slots.routing
     if routing is None:
         return "no servers are routed"
-    if servers in state.acking:
+    if servers in state.slots.acking:
         return ""
     present = [server.incarnation for server in routing.servers]
     return f"acked by server incarnations {servers}, present are {present}"

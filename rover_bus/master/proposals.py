@@ -25,6 +25,7 @@ from rover_bus.events.job import PlanMode
 from rover_bus.events.log import PlanDeferred, Record
 from rover_bus.master import finding, lifecycle, rollout
 from rover_bus.master.guarding import try_again
+from rover_bus.master.phases import Closed, Ended, Finishing, Searching, Starting, Training, name_of
 from rover_bus.master.planning import (
     applied,
     plan_members,
@@ -32,7 +33,7 @@ from rover_bus.master.planning import (
     remove_places,
     resume_members,
 )
-from rover_bus.master.state import State
+from rover_bus.master.state import Plans, State
 
 Steps = Generator[Record, None, None]
 Obstacle = tuple[str, str]  # a constant, and the same for people
@@ -45,22 +46,24 @@ OUTCOMES: dict[PlanMode, Literal["passed", "waits", "observed"]] = {
 }
 
 
-def adopt(state: State, proposal: PlanProposed, cause: str) -> Steps:
-    """Decide what becomes of a proposed plan. A number that was decided on already changes nothing (P17, P22).
+def is_new(plans: Plans, proposal: PlanProposed) -> bool:
+    """Whether a plan was not decided on yet (P17, P22).
 
-    Nor does one far ahead of all others: every later plan would be stale beside it, or bear a number that fits no message.
+    Nor is one far ahead of all others: every later plan would be stale beside it, or bear a number that fits no message.
     """
-    if not state.heard < proposal.plan <= state.heard + MOST_AHEAD:
-        return
-    if state.spec is None:  # its submission was lost and is handed in again (P21)
-        yield PlanDeferred(proposal=proposal, cause=cause)
+    return plans.seen < proposal.plan <= plans.seen + MOST_AHEAD
+
+
+def adopt(state: State, proposal: PlanProposed, cause: str) -> Steps:
+    """Decide what becomes of a proposed plan. A number that was decided on already changes nothing (P17, P22)."""
+    if not is_new(state.plans, proposal):
         return
     obstacle = check(state, proposal)
     if obstacle is not None:
         yield PlanRefused(plan=proposal.plan, constant=obstacle[0], reason=obstacle[1], cause=cause)
         return
-    if state.waiting is not None:
-        old = state.waiting.plan
+    if state.plans.waiting is not None:
+        old = state.plans.waiting.plan
         yield PlanRefused(
             plan=old,
             constant="superseded",
@@ -80,13 +83,13 @@ def adopt(state: State, proposal: PlanProposed, cause: str) -> Steps:
 
 def adopt_early(state: State, cause: str) -> Steps:
     """The job is known now: carry out the plan that came before it."""
-    if state.waiting is not None:
-        yield from _apply(state, state.waiting, cause)
+    if state.plans.waiting is not None:
+        yield from _apply(state, state.plans.waiting, cause)
 
 
 def answer(state: State, fact: PlanApproved | PlanRejected, cause: str) -> Steps:
     """A person's word on the plan that waits; the world may have changed meanwhile, so it is checked once more."""
-    proposal = state.waiting
+    proposal = state.plans.waiting
     if proposal is None or proposal.plan != fact.plan:
         return
     who = fact.by or "somebody"
@@ -109,36 +112,34 @@ def _apply(state: State, proposal: PlanProposed, cause: str, approved_by: str = 
 
 def mode_for(state: State, proposal: PlanProposed) -> PlanMode:
     """Return the stricter of what the plan and the job say. A first plan, and a person's own, are carried out."""
-    if not state.planned or not proposal.brain_term or state.spec is None:
+    if not state.seats.wanted or not proposal.brain_term:
         return "auto"
-    own = state.mode or state.spec.plan.mode
+    own = state.plans.mode or state.job.spec.plan.mode
     return max(own, proposal.mode, key=STRICTNESS.index)
 
 
 def check(state: State, proposal: PlanProposed) -> Obstacle | None:
     """Return what stands against a plan: a constant and words; None when it may be carried out."""
-    spec = state.spec
-    if spec is None or state.phase in ("closed", "finishing", "ended") or state.stop:
-        return "job_is_ending", f"the job is {state.stop or state.phase}"
+    if isinstance(state.phase, Closed | Finishing | Ended) or state.ending.stop:
+        return "job_is_ending", f"the job is {state.ending.stop or name_of(state.phase)}"
     if state.paused:
         return "paused", "the job is paused: resume it first"
-    if not state.planned:
+    if not state.seats.wanted:
         return None
-    if state.search is not None:
+    if isinstance(state.phase, Searching):
         return "searching", "the job looks for a checkpoint to go back to"
-    if proposal.brain_term and proposal.brain_term < state.brain_term:
-        return "stale_brain_term", f"Brain term {proposal.brain_term} is over, {state.brain_term} is on"
-    if proposal.members_plan and proposal.members_plan != state.plan:
+    if proposal.brain_term and proposal.brain_term < state.plans.brain_term:
+        return "stale_brain_term", f"Brain term {proposal.brain_term} is over, {state.plans.brain_term} is on"
+    if proposal.members_plan and proposal.members_plan != state.seats.plan:
         return (
             "membership_changed",
-            f"computed from member set {proposal.members_plan}; it is {state.plan} now",
+            f"computed from member set {proposal.members_plan}; it is {state.seats.plan} now",
         )
     return _check_counts(state, proposal)
 
 
 def _check_counts(state: State, proposal: PlanProposed) -> Obstacle | None:
-    spec = state.spec
-    assert spec is not None
+    spec = state.job.spec
     if refused := rollout.refuse_plan(state, proposal):
         return "servers_fixed", refused
     makes_room = proposal.step == "room"  # a higher job's doing: it may take workers, never servers
@@ -162,20 +163,20 @@ def pause(state: State, fact: JobPauseRequested | JobResumeRequested, cause: str
     """A person takes the workers away, or lets the job go on where it was. Servers stay (until checkpoints exist)."""
     if (
         isinstance(fact, JobResumeRequested)
-        and state.search is not None
-        and state.search.asking
-        and not state.stop
+        and isinstance(state.phase, Searching)
+        and state.phase.asking
+        and not state.ending.stop
     ):
-        yield from finding.resume(state, fact, cause)
+        yield from finding.resume(state, state.phase, fact, cause)
         yield from lifecycle.consequences(state, cause)
         return
     if isinstance(fact, JobResumeRequested) and (fact.from_nothing or fact.checkpoint):
         return  # nobody is asked: what it would throw away is in use
     wanted = isinstance(fact, JobPauseRequested)
-    if state.paused == wanted or state.phase not in ("starting", "training") or state.stop:
+    if state.paused == wanted or not isinstance(state.phase, Starting | Training) or state.ending.stop:
         return
     if wanted:
-        places = {place for place, desired in state.planned.items() if desired.member.role == "worker"}
+        places = {place for place, desired in state.seats.wanted.items() if desired.member.role == "worker"}
         yield JobPaused(workers=len(places), reason=fact.reason, by=fact.by, cause=cause)
         yield remove_places(state, places, cause, f"paused{f': {fact.reason}' if fact.reason else ''}")
     else:

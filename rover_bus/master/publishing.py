@@ -22,10 +22,10 @@ from rover_bus.events.outbox import FactOut, Outgoing, PutValue
 from rover_bus.events.requests import RoutingTable
 from rover_bus.events.streams import ROUTING
 from rover_bus.master.cut import Cut
-from rover_bus.master.state import State
+from rover_bus.master.state import AnyState, State, Unopened
 
 
-def outgoing(job: str, record: Record, position: Position, state: State, term: int) -> list[Outgoing]:
+def outgoing(job: str, record: Record, position: Position, state: AnyState, term: int) -> list[Outgoing]:
     """Return the fact that a record is or makes, with its position, then bucket values. `state`: the record is evolved."""
     fact = record if isinstance(record, JobFact) else _translate(record, state)
     if fact is None:
@@ -34,18 +34,21 @@ def outgoing(job: str, record: Record, position: Position, state: State, term: i
     return [*made, *standing(job, state)] if isinstance(record, RoutingChanged) else made
 
 
-def _stamp(fact: JobFact, job: str, position: Position, state: State, term: int) -> JobFact:
+def _stamp(fact: JobFact, job: str, position: Position, state: AnyState, term: int) -> JobFact:
     """Add what all records of a log share, and which the log therefore does not repeat."""
-    shared: dict[str, Any] = {"uid": state.uid, "history": state.history, "term": term}
-    known = {name: value for name, value in shared.items() if name in fact.__struct_fields__}
-    return fact.replace(job=job, position=position, **known)
+    known = state.job if isinstance(state, State) else None
+    shared: dict[str, Any] = {"term": term}
+    if known is not None:
+        shared |= {"uid": known.uid, "history": known.history}
+    more = {name: value for name, value in shared.items() if name in fact.__struct_fields__}
+    return fact.replace(job=job, position=position, **more)
 
 
-def standing(job: str, state: State) -> list[Outgoing]:
+def standing(job: str, state: AnyState) -> list[Outgoing]:
     """Return the absolute bucket values of the present state; a new leader writes them again."""
-    if state.routing is None:
+    if isinstance(state, Unopened) or state.slots.routing is None:
         return []
-    return [PutValue(ROUTING, job, routing_value(state.routing))]
+    return [PutValue(ROUTING, job, routing_value(state.slots.routing))]
 
 
 def routing_value(table: RoutingTable) -> bytes:
@@ -53,7 +56,9 @@ def routing_value(table: RoutingTable) -> bytes:
     return msgspec.json.encode(table)
 
 
-def _translate(record: Record, state: State) -> JobFact | None:
+def _translate(record: Record, state: AnyState) -> JobFact | None:
+    if isinstance(state, Unopened):
+        return None
     match record:
         case log.Committed():
             return _skipped(record, state)
@@ -79,28 +84,28 @@ def _skipped(record: log.Committed, state: State) -> JobFact | None:
 
 def _rewound(record: log.Rewound, state: State) -> JobFact:
     ledger = state.ledger
-    planned = {d.member.index: d.member for d in state.planned.values() if d.member.role == "ps"}
+    wanted = state.seats.wanted_servers()
     return LedgerRewound(
         generation=record.generation,
         epoch=max(ledger.epoch, 0) if ledger is not None else 0,
         committed_batches=ledger.done.total if ledger is not None else 0,
         reason=record.reason,
         cut=record.cut,
-        servers=[planned[index] for index in record.servers if index in planned],
+        servers=[wanted[index].member for index in record.servers if index in wanted],
         samples_again=record.samples_again,
         cause=record.cause,
     )
 
 
 def _manifest(record: log.ManifestOrdered, state: State) -> JobFact | None:
-    cut = state.cuts.get(record.cut)
+    cut = state.cuts.known.get(record.cut)
     if cut is None:
         return None
     return CheckpointManifestOrdered(
         cut=cut.number,
         generation=cut.generation,
         host=record.host,
-        path=state.spec.checkpoint.path if state.spec is not None and state.spec.checkpoint else "",
+        path=state.job.spec.checkpoint.path if state.job.spec.checkpoint else "",
         manifest=manifest_of(state, cut),
         cause=record.cause,
     )
@@ -108,12 +113,9 @@ def _manifest(record: log.ManifestOrdered, state: State) -> JobFact | None:
 
 def manifest_of(state: State, cut: Cut) -> ManifestContent:
     """Return what a manifest says: with it and the files that it names, a model and its place in the data are restored."""
-    spec, dataset = state.spec, state.dataset
-    about = {
-        "job": spec.name if spec is not None else "",
-        "program": " ".join(spec.program) if spec is not None else "",
-    }
-    if spec is not None and dataset is not None:
+    spec, dataset = state.job.spec, state.ledger.dataset if state.ledger is not None else None
+    about = {"job": spec.name, "program": " ".join(spec.program)}
+    if dataset is not None:
         about |= {
             "seed": str(spec.data.seed),
             "order": f"blocks of 512, windows of 16, seed {dataset.seed}, epoch {cut.epoch}",
@@ -122,12 +124,11 @@ def manifest_of(state: State, cut: Cut) -> ManifestContent:
             "samples": str(cut.samples),
             "version": spec.labels.get("version", ""),
         }
-    if spec is not None:
-        card = card_of(spec, state.uid, dataset, f"{cut.number} of generation {cut.generation}")
-        about["card"] = msgspec.json.encode(card).decode()
+    card = card_of(spec, state.job.uid, dataset, f"{cut.number} of generation {cut.generation}")
+    about["card"] = msgspec.json.encode(card).decode()
     return ManifestContent(
-        uid=state.uid,
-        history=state.history,
+        uid=state.job.uid,
+        history=state.job.history,
         generation=cut.generation,
         cut=cut.number,
         ledger=cut.ledger,

@@ -25,23 +25,25 @@ Consequences = Generator[Record, None, None]
 
 def choose_cut(state: State, servers: Collection[int] | None) -> Cut | None:
     """Return the newest cut whose parts have every slot of these servers (None: of all) in storage or on a living host."""
-    if state.ledger is None or not state.owners:
+    if state.ledger is None or not state.slots.owners:
         return None
-    slots = set(range(SLOTS)) if servers is None else slots_of(state.owners, servers)
-    for number in sorted(state.cuts, reverse=True):
-        if not state.cuts[number].missing(slots, state.away):
-            return state.cuts[number]
+    slots = set(range(SLOTS)) if servers is None else slots_of(state.slots.owners, servers)
+    for number in sorted(state.cuts.known, reverse=True):
+        if not state.cuts.known[number].missing(slots, state.seats.hosts.away):
+            return state.cuts.known[number]
     return None
 
 
 def _who_goes(state: State, lost: Member | None) -> set[int]:
     """Return the servers without a state of their own: the lost one, those that are not there, those on their way to a cut."""
-    planned = {p.member.index: p.member for p in state.planned.values() if p.member.role == "ps"}
+    planned = {p.member.index: p.member for p in state.seats.wanted.values() if p.member.role == "ps"}
     if lost is None:
         return set(planned)
-    present = {life.member.index for life in state.servers() if planned.get(life.member.index) == life.member}
-    owning = {index for index, _, _ in state.owners}  # the others hold nothing that could go back
-    return ((set(planned) - present) | {lost.index} | (set(state.going_back) & set(planned))) & owning
+    present = {
+        life.member.index for life in state.seats.servers() if planned.get(life.member.index) == life.member
+    }
+    owning = {index for index, _, _ in state.slots.owners}  # the others hold nothing that could go back
+    return ((set(planned) - present) | {lost.index} | (set(state.cuts.back.servers) & set(planned))) & owning
 
 
 def can_go_back(state: State, lost: Member | None) -> bool:
@@ -55,21 +57,21 @@ def go_back(state: State, lost: Member | None, detail: str, cause: str) -> Conse
     Servers that were on their way back to a cut and have not said that they arrived go back again, in the same life.
     """
     going = _who_goes(state, lost)
-    on_their_way = set(state.going_back) - ({lost.index} if lost is not None else going)
+    on_their_way = set(state.cuts.back.servers) - ({lost.index} if lost is not None else going)
     cut = choose_cut(state, None if lost is None else going)
-    assert cut is not None
-    assert state.ledger is not None
+    if cut is None or state.ledger is None:
+        raise ValueError("no cut has what is lost: `can_go_back` is to be asked first")
     if cut.found:  # it may be of a past that is none of the others'
         going = _who_goes(state, None)
-    for number in sorted(state.cuts):
+    for number in sorted(state.cuts.known):
         if number > cut.number:
-            yield state.cuts[number].failed(f"the job went back to cut {cut.number}", cause)
-    dump = rewound(cut, state.ledger, state.generation + 1)
+            yield state.cuts.known[number].failed(f"the job went back to cut {cut.number}", cause)
+    ledger = rewound(cut, state.ledger, state.generation + 1)
     again = max(0, state.ledger.samples_done()[0] - cut.samples)
     who = "all servers" if lost is None or cut.found else ", ".join(f"ps-{index}" for index in sorted(going))
     yield Rewound(
         generation=state.generation + 1,
-        ledger=msgspec.Raw(msgspec.msgpack.encode(dump)),
+        ledger=msgspec.Raw(msgspec.msgpack.encode(ledger)),
         reason=f"{detail}: {who} back to cut {cut.number}",
         cut=cut.number,
         servers=sorted(going),
@@ -77,9 +79,11 @@ def go_back(state: State, lost: Member | None, detail: str, cause: str) -> Conse
         cause=cause,
     )
     gone = going - on_their_way
-    members = [p.member for p in state.planned.values() if p.member.role == "ps" and p.member.index in gone]
+    members = [
+        p.member for p in state.seats.wanted.values() if p.member.role == "ps" and p.member.index in gone
+    ]
     yield begin_again(state, members, cause, f"{detail}: back to cut {cut.number}")
-    for life in state.servers():
+    for life in state.seats.servers():
         if life.member.index in gone:
             yield MemberLeft(
                 member=life.member, reason=f"replaced: it begins again from cut {cut.number}", cause=cause
@@ -88,11 +92,11 @@ def go_back(state: State, lost: Member | None, detail: str, cause: str) -> Conse
 
 def go_back_to_found(state: State, cut: Cut, detail: str, cause: str) -> Consequences:
     """Rewind to a checkpoint that a search found on storage. All servers begin from it; their next lives were named before."""
-    dump = rewound(cut, state.ledger, state.generation + 1)
+    ledger = rewound(cut, state.ledger, state.generation + 1)
     done = state.ledger.samples_done()[0] if state.ledger is not None else 0
     yield Rewound(
         generation=state.generation + 1,
-        ledger=msgspec.Raw(msgspec.msgpack.encode(dump)),
+        ledger=msgspec.Raw(msgspec.msgpack.encode(ledger)),
         reason=f"{detail}: all servers back to cut {cut.number} of generation {cut.generation}, found on storage",
         cut=cut.number,
         servers=sorted(_who_goes(state, None)),
@@ -103,22 +107,21 @@ def go_back_to_found(state: State, cut: Cut, detail: str, cause: str) -> Consequ
 
 def named_state(state: State, member: Member) -> str:
     """Return what a server that joins now starts from (P5): while others serve it holds nothing until slots move to it."""
-    if (cut := state.going_back.get(member.index, 0)) != 0:
+    if (cut := state.cuts.back.servers.get(member.index, 0)) != 0:
         return f"cut:{cut}"
-    start = state.spec.start_from if state.spec is not None else None
-    if start is not None and state.routing is None:
+    start = state.job.spec.start_from
+    if start is not None and state.slots.routing is None:
         return f"cut:{start.cut} of {start.job}"
-    return f"{'empty' if state.routing is None else 'without slots'} at generation {state.generation}"
+    return f"{'empty' if state.slots.routing is None else 'without slots'} at generation {state.generation}"
 
 
 def order_for(state: State, member: Member) -> RestoreOrder | None:
     """Return what the named state of a server is made of; None when it starts empty or keeps what it has."""
-    life, spec = state.lives[member.place], state.spec
-    assert spec is not None
-    if not life.state.startswith("cut:"):
+    life, spec = state.seats.admitted[member.place], state.job.spec
+    if not life.start.startswith("cut:"):
         return None
-    if member.index in state.going_back:
-        return state.restoring
+    if member.index in state.cuts.back.servers:
+        return state.cuts.back.order
     start = spec.start_from
     if start is None:
         return None
@@ -135,8 +138,8 @@ def order_for(state: State, member: Member) -> RestoreOrder | None:
 def restore_order(state: State, cut: Cut) -> RestoreOrder:
     """Return where a cut of this job may be found."""
     return RestoreOrder(
-        uid=state.uid,
-        history=state.history,
+        uid=state.job.uid,
+        history=state.job.history,
         generation=cut.generation,
         cut=cut.number,
         identity=cut.identity,
@@ -147,15 +150,15 @@ def restore_order(state: State, cut: Cut) -> RestoreOrder:
 
 def report(state: State, member: Member, restored: RestoreReport | None, cause: str) -> Consequences:
     """A server arrived at its cut. One that could not is decided on by `lifecycle`, which knows what a loss means."""
-    if restored is None or restored.problem or state.going_back.get(member.index, 0) != restored.cut:
+    if restored is None or restored.problem or state.cuts.back.servers.get(member.index, 0) != restored.cut:
         return
     if restored.cut:
-        cut = state.cuts.get(restored.cut)
+        cut = state.cuts.known.get(restored.cut)
         yield ServerRestored(
             member=member,
             cut=restored.cut,
             generation=cut.generation if cut is not None else state.generation,
-            samples_again=state.samples_again,
+            samples_again=state.cuts.back.samples_again,
             source=restored.source,
             seconds=restored.seconds,
             rows=restored.rows,

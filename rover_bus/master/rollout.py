@@ -27,8 +27,10 @@ from rover_bus.events.facts import (
 )
 from rover_bus.events.identity import Member
 from rover_bus.events.log import MoveBegun, Record
-from rover_bus.events.requests import HeartbeatRequest, MoveOrder, MoveStatus, ServerAddress, SlotTraffic
+from rover_bus.events.requests import HeartbeatRequest, MoveOrder, MoveStatus, SlotTraffic
+from rover_bus.events.routing import RoutingTable, ServerAddress
 from rover_bus.master import slots
+from rover_bus.master.phases import Training, name_of
 from rover_bus.master.planning import (
     add_servers,
     is_planned,
@@ -36,7 +38,7 @@ from rover_bus.master.planning import (
     remove_places,
     replace_members,
 )
-from rover_bus.master.state import Life, Rollout, State
+from rover_bus.master.state import Admitted, Move, Rollout, Seats, State
 
 Consequences = Generator[Record, None, None]
 
@@ -106,7 +108,7 @@ def request_move(state: State, fact: SlotsMoveRequested, telemetry: Telemetry, c
         return
     goal: list[int] = []
     if not reason:
-        goal, reason = _goal_of(state, fact, telemetry)
+        goal, reason = _goal_of(state.seats, slots.expand(state.slots.owners), fact, telemetry)
     if reason:
         yield MoveRefused(reason=reason, cause=cause)
         return
@@ -136,10 +138,10 @@ def _opened(
     drops: Sequence[int] = (),
 ) -> RolloutOpened:
     """Return the record that begins a rollout to `goal` (server index by slot)."""
-    now = slots.expand(state.routing.owners if state.routing else [])
-    planned = {d.member.index: d.member for d in state.planned.values() if d.member.role == "ps"}
+    now = slots.expand(state.slots.owners)
+    planned = {d.member.index: d.member for d in state.seats.wanted.values() if d.member.role == "ps"}
     return RolloutOpened(
-        rollout=state.rollouts + 1,
+        rollout=state.slots.last_rollout + 1,
         goal=slots.compress(goal),
         slots=sum(here != then for here, then in zip(now, goal, strict=True)),
         joins=[planned[index] for index in joins],
@@ -153,17 +155,17 @@ def _opened(
 
 
 def _unfit(state: State) -> str:
-    if state.phase != "training" or state.routing is None or state.stop:
-        return f"slots move only while a job trains: it is {'to stop' if state.stop else state.phase}"
-    if state.rollout is not None:
-        return f"rollout {state.rollout.number} is not over yet: ask again afterwards"
+    if not isinstance(state.phase, Training) or state.slots.routing is None or state.ending.stop:
+        return f"slots move only while a job trains: it is {'to stop' if state.ending.stop else name_of(state.phase)}"
+    if state.slots.rollout is not None:
+        return f"rollout {state.slots.rollout.number} is not over yet: ask again afterwards"
     return ""
 
 
-def _goal_of(state: State, fact: SlotsMoveRequested, telemetry: Telemetry) -> tuple[list[int], str]:
-    assert state.routing is not None
-    by_slot = slots.expand(state.routing.owners)
-    present = sorted(life.member.index for life in state.servers() if life.member.place in state.planned)
+def _goal_of(
+    seats: Seats, by_slot: list[int], fact: SlotsMoveRequested, telemetry: Telemetry
+) -> tuple[list[int], str]:
+    present = sorted(each.member.index for each in seats.servers() if each.member.place in seats.wanted)
     source, target = _index(fact.source), _index(fact.target)
     known = {f"ps-{index}" for index in present}
     for name in (fact.source, fact.target):
@@ -192,16 +194,17 @@ def _index(place: str) -> int:
 
 def _leave_host(state: State, fact: SlotsMoveRequested, cause: str) -> Consequences:
     """Every server of a host is replaced by a new one elsewhere, with its slots."""
-    assert state.routing is not None
-    there = [d for d in state.planned.values() if d.member.role == "ps" and d.host == fact.host]
-    hosts = [host for host in state.hosts if host != fact.host and host not in state.away]
+    there = [d for d in state.seats.wanted.values() if d.member.role == "ps" and d.host == fact.host]
+    hosts = [
+        host for host in state.seats.hosts.named if host != fact.host and host not in state.seats.hosts.away
+    ]
     if not there or not hosts:
         where = "no server runs there" if not there else "the plan names no other host"
         yield MoveRefused(reason=f"nothing to move off host {fact.host!r}: {where}", cause=cause)
         return
     record, joins = add_servers(state, [d.resources for d in there], hosts, cause, f"off {fact.host}")
     instead = dict(zip([d.member.index for d in there], joins, strict=True))
-    goal = [instead.get(index, index) for index in slots.expand(state.routing.owners)]
+    goal = [instead.get(index, index) for index in slots.expand(state.slots.owners)]
     yield record
     asked = Origin(fact.reason or f"off host {fact.host}", fact.by)
     yield _opened(state, goal, asked, cause, joins, sorted(instead))
@@ -210,8 +213,8 @@ def _leave_host(state: State, fact: SlotsMoveRequested, cause: str) -> Consequen
 def refuse_plan(state: State, proposal: PlanProposed) -> str:
     """Return why a plan with another number of servers cannot be begun now, "" when it can (or changes none)."""
     present = present_servers(state)
-    leaving = state.rollout.drops if state.rollout is not None else []
-    if not state.planned or proposal.servers == len(present) - len(leaving):
+    leaving = state.slots.rollout.drops if state.slots.rollout is not None else []
+    if not state.seats.wanted or proposal.servers == len(present) - len(leaving):
         return ""
     if not proposal.servers or not present:
         return "servers cannot be added to a job without them, nor the last one be removed"
@@ -222,10 +225,10 @@ def follow_plan(state: State, before: list[int], proposal: PlanProposed, cause: 
     """A plan with another number of servers is carried out slot by slot: servers that stay or join share them evenly."""
     joins = [index for index in present_servers(state) if index not in before]
     drops = before[proposal.servers :]
-    if state.routing is None or state.rollout is not None or not (joins or drops):
+    if state.slots.routing is None or state.slots.rollout is not None or not (joins or drops):
         return
     kept = [index for index in before if index not in drops]
-    goal = slots.even_out(slots.expand(state.routing.owners), [*kept, *joins])
+    goal = slots.even_out(slots.expand(state.slots.routing.owners), [*kept, *joins])
     yield _opened(state, goal, Origin(proposal.reason, proposal.by, proposal.plan), cause, joins, drops)
 
 
@@ -234,29 +237,32 @@ def follow_plan(state: State, before: list[int], proposal: PlanProposed, cause: 
 
 def advance(state: State, telemetry: Telemetry, cause: str) -> Consequences:
     """Yield the next step of the rollout that is on, if it is due. Asked after every input, because anything may make it due."""
-    rollout = state.rollout
+    rollout = state.slots.rollout
     if rollout is None:
         yield from _resume(state, cause)
         return
-    if state.phase != "training" or state.stop:
-        yield from stop(
-            state, "the job is asked to stop" if state.stop else f"the job is {state.phase}", cause
+    if not isinstance(state.phase, Training) or state.ending.stop:
+        yield from _stop(
+            state,
+            rollout,
+            "the job is asked to stop" if state.ending.stop else f"the job is {name_of(state.phase)}",
+            cause,
         )
         return
     if rollout.move is not None:
         return
-    admitted = {life.member.index: life for life in state.servers()}
+    admitted = {life.member.index: life for life in state.seats.servers()}
     if any(index not in admitted for index in rollout.joins):
         return
-    found = _next_move(state, telemetry)
+    found = _next_move(slots.expand(state.slots.owners), slots.expand(rollout.goal), telemetry)
     if found is None:
-        yield from _end(state, "done", "", cause)
+        yield from _end(state, rollout, "done", "", cause)
         return
     source, target, moving = found
     if source not in admitted or target not in admitted:
         return  # lost, and started again: `tick` waits for it only so long
     yield MoveBegun(
-        move=state.moves + 1,
+        move=state.slots.last_move + 1,
         source=admitted[source].member,
         target=admitted[target].member,
         slots=slots.ranges(moving),
@@ -266,8 +272,8 @@ def advance(state: State, telemetry: Telemetry, cause: str) -> Consequences:
 
 def _resume(state: State, cause: str) -> Consequences:
     """A rollout that a rewind interrupted goes on when all are back: nobody else would use, or end, the servers that it brought."""
-    wish = state.interrupted
-    if wish is None or state.going_back or _unfit(state):
+    wish = state.slots.interrupted
+    if wish is None or state.cuts.back.servers or _unfit(state):
         return
     if is_wanted_again(state):
         yield from _begin_again(state, wish, cause)
@@ -283,26 +289,25 @@ def _resume(state: State, cause: str) -> Consequences:
 def _begin_again(state: State, wish: Rollout, cause: str) -> Consequences:
     present = present_servers(state)
     drops = [index for index in wish.drops if index in present]
-    asked = Origin(wish.reason, wish.by, wish.proposal, wish.again + 1)
+    asked = Origin(wish.reason, wish.by, wish.plan, wish.again + 1)
     yield _opened(state, slots.expand(wish.goal), asked, cause, wish.joins, drops)
 
 
 def is_wanted_again(state: State) -> bool:
     """Whether an interrupted rollout is to be begun again: everybody in it is still planned, and it was not tried too often."""
-    wish = state.interrupted
+    wish = state.slots.interrupted
     if wish is None or wish.again >= ATTEMPTS:
         return False
     return {*wish.joins, *(index for index, _, _ in wish.goal)} <= set(present_servers(state))
 
 
-def _next_move(state: State, telemetry: Telemetry) -> tuple[int, int, list[int]] | None:
+def _next_move(
+    by_slot: list[int], goal: list[int], telemetry: Telemetry
+) -> tuple[int, int, list[int]] | None:
     """Return source, target and slots of the next move: of the first pair that differs from the goal, what one may carry.
 
     In equal parts: every hand-over lets workers wait, so none is made for a rest.
     """
-    assert state.routing is not None
-    assert state.rollout is not None
-    by_slot, goal = slots.expand(state.routing.owners), slots.expand(state.rollout.goal)
     differing = [slot for slot in range(slots.SLOTS) if by_slot[slot] != goal[slot]]
     if not differing:
         return None
@@ -314,107 +319,107 @@ def _next_move(state: State, telemetry: Telemetry) -> tuple[int, int, list[int]]
     return source, target, pair[: -(-len(pair) // parts)]
 
 
-def _end(state: State, outcome: RolloutOutcome, reason: str, cause: str) -> Consequences:
+def _end(state: State, rollout: Rollout, outcome: RolloutOutcome, reason: str, cause: str) -> Consequences:
     """The rollout is over: servers that own no slot, and were to leave or never got one, leave."""
-    rollout = state.rollout
-    assert rollout is not None
-    assert state.routing is not None
     yield RolloutClosed(rollout=rollout.number, outcome=outcome, reason=reason, cause=cause)
     yield from _release_idle(state, rollout, outcome, cause)
 
 
 def _release_idle(state: State, rollout: Rollout, why: str, cause: str) -> Consequences:
     """Servers that were to leave, or were brought, and own no slots now, leave."""
-    assert state.routing is not None
-    owning = {index for index, _, _ in state.routing.owners}
+    owning = {index for index, _, _ in state.slots.owners}
     idle = {f"ps-{index}" for index in (*rollout.drops, *rollout.joins) if index not in owning}
-    if gone := {place for place in idle if place in state.planned}:
+    if gone := {place for place in idle if place in state.seats.wanted}:
         yield remove_places(state, gone, cause, f"rollout {rollout.number} {why}: they own no slots")
 
 
-def stop(state: State, reason: str, cause: str) -> Consequences:
-    """End the rollout that is on, wherever it is; the routing stands as it is."""
-    if state.rollout is None:
-        return
-    moved = state.rollout.moved
-    yield from _give_up(state, reason, cause)
-    yield from _end(state, "stopped" if moved else "rolled_back", reason, cause)
+def _stop(state: State, rollout: Rollout, reason: str, cause: str) -> Consequences:
+    """End a rollout, wherever it is; the routing stands as it is."""
+    moved = rollout.moved
+    yield from _give_up(rollout, reason, cause)
+    yield from _end(state, rollout, "stopped" if moved else "rolled_back", reason, cause)
 
 
-def _give_up(state: State, reason: str, cause: str) -> Consequences:
+def _give_up(rollout: Rollout, reason: str, cause: str) -> Consequences:
     """End the move that is on, if one is: the routing stands."""
-    move = state.rollout.move if state.rollout is not None else None
+    move = rollout.move
     if move is not None:
         yield MoveFailed(move=move.number, source=move.source, target=move.target, reason=reason, cause=cause)
 
 
 def interrupt(state: State, reason: str, cause: str) -> Consequences:
     """The job is about to be rewound: the slots will lie as the new generation says."""
-    if state.rollout is not None:
-        yield from _give_up(state, reason, cause)
-        yield RolloutClosed(rollout=state.rollout.number, outcome="interrupted", reason=reason, cause=cause)
+    rollout = state.slots.rollout
+    if rollout is not None:
+        yield from _give_up(rollout, reason, cause)
+        yield RolloutClosed(rollout=rollout.number, outcome="interrupted", reason=reason, cause=cause)
 
 
 def tick(state: State, patience: Patience, telemetry: Telemetry, now: float) -> Consequences:
     """Time has passed: a step that takes too long is given up (S14)."""
-    rollout = state.rollout
+    rollout = state.slots.rollout
     if rollout is None:
         return
     if rollout.move is None:
         if patience.lasts((rollout.number, rollout.moved, rollout.failures), now) > JOIN_S:
-            yield from stop(
-                state, SERVER_NEVER_STARTED, causes.timer("server start", causes.rollout(rollout.number))
+            yield from _stop(
+                state,
+                rollout,
+                SERVER_NEVER_STARTED,
+                causes.timer("server start", causes.rollout(rollout.number)),
             )
     else:
         move = rollout.move.number
         if patience.lasts((rollout.number, move, telemetry.progress.get(move)), now) > MOVE_S:
             yield from _fail(
-                state, f"no progress for {MOVE_S:.0f} s", causes.timer("move", causes.rollout(rollout.number))
+                state,
+                rollout,
+                f"no progress for {MOVE_S:.0f} s",
+                causes.timer("move", causes.rollout(rollout.number)),
             )
 
 
-def _fail(state: State, reason: str, cause: str) -> Consequences:
-    rollout = state.rollout
-    assert rollout is not None
-    yield from _give_up(state, reason, cause)
+def _fail(state: State, rollout: Rollout, reason: str, cause: str) -> Consequences:
+    yield from _give_up(rollout, reason, cause)
     if rollout.failures >= ATTEMPTS:
-        yield from stop(state, f"{MOVES_FAIL}: {reason}", cause)
+        yield from _stop(state, rollout, f"{MOVES_FAIL}: {reason}", cause)
 
 
 def report(state: State, request: HeartbeatRequest) -> Consequences:
     """A server reports on the moves to it: one that is ready is decided now, in the log and nowhere else."""
-    move = state.rollout.move if state.rollout is not None else None
+    rollout, routing = state.slots.rollout, state.slots.routing
+    if rollout is None or rollout.move is None or routing is None:
+        return
+    move = rollout.move
     for status in request.moves:
-        if move is None or status.move != move.number or request.member != move.target:
+        if status.move != move.number or request.member != move.target:
             continue
         cause = causes.request(move.target, f"move-{move.number}")
         if status.phase == "failed":
-            yield from _fail(state, status.detail or "the target gave up", cause)
-        elif status.phase == "ready" and state.phase == "training" and not state.stop:
-            yield from _hand_over(state, status, cause)
+            yield from _fail(state, rollout, status.detail or "the target gave up", cause)
+        elif status.phase == "ready" and isinstance(state.phase, Training) and not state.ending.stop:
+            yield from _hand_over(state, routing, move, status, cause)
         return
 
 
-def _hand_over(state: State, status: MoveStatus, cause: str) -> Consequences:
-    rollout, routing = state.rollout, state.routing
-    assert rollout is not None
-    assert rollout.move is not None
-    assert routing is not None
+def _hand_over(
+    state: State, routing: RoutingTable, move: Move, status: MoveStatus, cause: str
+) -> Consequences:
     by_slot = slots.expand(routing.owners)
-    for slot in slots.members_of(rollout.move.slots):
-        by_slot[slot] = rollout.move.target.index
+    for slot in slots.members_of(move.slots):
+        by_slot[slot] = move.target.index
     yield SlotsMoved(
         move=status.move,
-        source=rollout.move.source,
-        target=rollout.move.target,
-        slots=rollout.move.slots,
+        source=move.source,
+        target=move.target,
+        slots=move.slots,
         epoch=routing.epoch + 1,
         rows=status.rows,
         bytes=status.bytes,
         cause=cause,
     )
     owning = set(by_slot)
-    lives = {life.member.index: life for life in state.servers()}
+    lives = {life.member.index: life for life in state.seats.servers()}
     yield RoutingChanged(
         generation=state.generation,
         epoch=routing.epoch + 1,
@@ -424,7 +429,7 @@ def _hand_over(state: State, status: MoveStatus, cause: str) -> Consequences:
     )
 
 
-def _address(life: Life) -> ServerAddress:
+def _address(life: Admitted) -> ServerAddress:
     return ServerAddress(life.member.index, life.member.incarnation, life.addresses)
 
 
@@ -433,40 +438,40 @@ def _address(life: Life) -> ServerAddress:
 
 def owns_slots(state: State, member: Member) -> bool:
     """Whether a life of a server holds a part of the model by the present routing."""
-    return state.routing is not None and any(
+    return state.slots.routing is not None and any(
         (server.index, server.incarnation) == (member.index, member.incarnation)
-        for server in state.routing.servers
+        for server in state.slots.routing.servers
     )
 
 
 def lose_idle_server(state: State, member: Member, cause: str) -> Consequences:
     """A server without slots is gone: nothing is lost with it. It is started again, and a rollout that needs it waits a while."""
-    rollout = state.rollout
+    rollout = state.slots.rollout
     if (
         rollout is not None
         and rollout.move is not None
         and member in (rollout.move.source, rollout.move.target)
     ):
-        yield from _give_up(state, f"{member} is lost", cause)
+        yield from _give_up(rollout, f"{member} is lost", cause)
     if rollout is not None and rollout.failures >= ATTEMPTS:
-        yield from stop(state, f"{MOVES_FAIL}: {member.place} was lost again and again", cause)
+        yield from _stop(state, rollout, f"{MOVES_FAIL}: {member.place} was lost again and again", cause)
     if is_planned(state, member):
         yield replace_members(state, [member], cause, f"{member} lost, without slots")
 
 
 def orders_for(state: State, member: Member) -> list[MoveOrder]:
     """Return every move that a server takes part in now: absolute, so that one that is not listed is over."""
-    move = state.rollout.move if state.rollout is not None else None
-    if move is None or state.routing is None or member not in (move.source, move.target):
+    move = state.slots.rollout.move if state.slots.rollout is not None else None
+    if move is None or state.slots.routing is None or member not in (move.source, move.target):
         return []
-    lives = {life.member: life for life in state.servers()}
+    lives = {life.member: life for life in state.seats.servers()}
     if move.source not in lives or move.target not in lives:
         return []
     return [
         MoveOrder(
             move=move.number,
-            plan=state.plan,
-            epoch=state.routing.epoch,
+            plan=state.seats.plan,
+            epoch=state.slots.routing.epoch,
             slots=move.slots,
             source=_address(lives[move.source]),
             target=_address(lives[move.target]),

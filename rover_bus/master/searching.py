@@ -12,8 +12,9 @@ from rover_bus.events.checkpoint_facts import CheckpointSearchOrdered
 from rover_bus.events.facts import MemberLeft
 from rover_bus.events.log import Record
 from rover_bus.master import cutting
+from rover_bus.master.phases import Searching
 from rover_bus.master.planning import begin_again
-from rover_bus.master.state import Search, State
+from rover_bus.master.state import State
 
 Consequences = Generator[Record, None, None]
 PATIENCE_S = 10.0  # for an answer: a daemon that starts again is there within it
@@ -26,7 +27,7 @@ class SearchClock:
     def __init__(self) -> None:
         self._seen: tuple[int, float] = (0, 0.0)
 
-    def since_s(self, search: Search, now: float) -> float:
+    def since_s(self, search: Searching, now: float) -> float:
         if self._seen[0] != search.number:
             self._seen = search.number, now
         return now - self._seen[1]
@@ -34,16 +35,17 @@ class SearchClock:
 
 def is_worthwhile(state: State) -> bool:
     """Whether checkpoints of this job may lie on storage."""
-    return state.spec is not None and state.spec.checkpoint is not None and state.spec.checkpoint.persist
+    wanted = state.job.spec.checkpoint
+    return wanted is not None and wanted.persist
 
 
 def begin(state: State, detail: str, cause: str) -> Consequences:
     """Ask what lies on storage. All servers are replaced meanwhile: what they hold is not needed, whatever is found."""
     yield from cutting.end_all(state, cause, "it cannot be restored: storage is searched")
     yield order(state, detail, cause)
-    servers = [desired.member for desired in state.planned.values() if desired.member.role == "ps"]
+    servers = [desired.member for desired in state.seats.wanted.values() if desired.member.role == "ps"]
     yield begin_again(state, servers, cause, f"{detail}: storage is searched for a checkpoint")
-    for life in state.servers():
+    for life in state.seats.servers():
         yield MemberLeft(
             member=life.member, reason="replaced: storage is searched for a checkpoint", cause=cause
         )
@@ -53,15 +55,19 @@ def order(
     state: State, detail: str, cause: str, wanted: int = 0, anew: bool = False
 ) -> CheckpointSearchOrdered:
     """Return the record that asks the next daemon in turn."""
-    hosts = [host for host in state.hosts if host not in state.away] or state.hosts or ["local"]
-    host = hosts[state.searches % len(hosts)]
-    spec = state.spec.checkpoint if state.spec is not None else None
+    hosts = (
+        [host for host in state.seats.hosts.named if host not in state.seats.hosts.away]
+        or state.seats.hosts.named
+        or ["local"]
+    )
+    host = hosts[state.cuts.last_search % len(hosts)]
+    spec = state.job.spec.checkpoint
     return CheckpointSearchOrdered(
-        search=state.searches + 1,
+        search=state.cuts.last_search + 1,
         host=host,
         path=spec.path if spec is not None else "",
-        skip=[] if anew else [(each.generation, each.cut) for each in state.tried],
-        not_before=state.not_before,
+        skip=[] if anew else [(each.generation, each.cut) for each in state.cuts.tried],
+        not_before=state.cuts.not_before,
         wanted=wanted,
         reason=detail,
         anew=anew,

@@ -1,30 +1,49 @@
-"""The whole state of a job as its log tells it, and the snapshot of it. Changed by evolution.py only.
+"""The state of a job as its log tells it, a tree of plain Structs: evolution.py alone changes it, one msgspec line stores it.
 
-Phases: waiting (for a plan) -> starting (servers come up) -> training -> closed (every epoch is done; the result is computed)
--> finishing (servers write their parts) -> ended. A job that lost its model is `searching` until it knows what to go back to.
+    Unopened                 before the log knows its job
+    State                    from `job.opened` on
+        job                  what was submitted
+        phase                waiting -> starting -> training -> closed -> finishing -> ended; searching (phases.py)
+        seats                members: wanted, admitted, lost; hosts
+        plans                the Brain's and people's plans, by number
+        ledger, charges      which batches are done; what failed on them
+        slots                who serves which slots; the rollout that changes it
+        cuts                 checkpoints, and the way back to one
+        ending               who wants the job to stop, and tasks that one worker does for all
+
+What a master remembers without logging it is one struct beside this tree: unlogged.py.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
 from rover_bus.events.checkpoints import RestoreOrder
 from rover_bus.events.facts import PlanProposed
 from rover_bus.events.identity import DesiredMember, MasterSeat, Member
-from rover_bus.events.job import Dataset, JobSpec, PlanMode
-from rover_bus.events.requests import RoutingTable
+from rover_bus.events.job import JobSpec, PlanMode
+from rover_bus.events.routing import RoutingTable
 from rover_bus.master.charges import Charges
 from rover_bus.master.cut import Cut
 from rover_bus.master.ledger import Ledger
+from rover_bus.master.phases import Phase, Waiting
 
-Phase = Literal["waiting", "starting", "searching", "training", "closed", "finishing", "ended"]
+
+class Job(msgspec.Struct, frozen=True):
+    """What was submitted. `history`: part of every id, drawn once a job and anew after a restore from a backup (P21)."""
+
+    spec: JobSpec
+    uid: str
+    history: int
 
 
-class Life(msgspec.Struct):
-    """An admitted member."""
+# -- members -----------------------------------------------------------------------------------------------------------
+
+
+class Admitted(msgspec.Struct):
+    """An admitted member. `planned`: by the plan of that time, not by itself."""
 
     member: Member
     nonce: str
@@ -32,24 +51,85 @@ class Life(msgspec.Struct):
     pid: int = 0
     addresses: list[str] = []
     planned: bool = True
-    state: str = ""  # what a server started from (P5)
+    start: str = ""  # what a server started from (P5)
 
 
-class Task(msgspec.Struct):
-    """Something that one worker does for all."""
+class Unfit(msgspec.Struct, frozen=True):
+    """Why no worker is placed on a host, and the incarnation of the daemon that found out."""
 
-    member: Member | None = None
-    done: bool = False
-    values: dict[str, Any] = {}
+    daemon: str
+    problem: str
 
 
-class Part(msgspec.Struct):
-    """A server's part of the final state on disk."""
+class Hosts(msgspec.Struct):
+    """The hosts that the plan names, and what is known against them."""
 
-    member: Member
-    path: str
-    size_bytes: int = 0
-    statistics: dict[str, float] = {}
+    named: list[str] = []
+    away: list[str] = []  # lost: nobody is started there
+    unheard: list[str] = []  # others do not hear them
+    unfit: dict[str, Unfit] = {}  # the program does not start there
+    leaving: dict[str, int] = {}  # gone soon, and the newest cut when they said so
+
+    def living(self, hosts: list[str]) -> list[str]:
+        """Return those of these hosts that are not lost; all of them where none is left."""
+        return [host for host in hosts if host not in self.away] or hosts
+
+
+class Seats(msgspec.Struct):
+    """Who shall take part, and who does. Keys are member names."""
+
+    plan: int = 0  # the number of the member set
+    wanted: dict[str, DesiredMember] = {}
+    done: dict[str, DesiredMember] = {}  # were wanted, and are done: a rewind needs them again (P24)
+    admitted: dict[str, Admitted] = {}
+    incarnations: dict[str, int] = {}  # the last one allocated
+    gaps: list[str] = []  # lost workers whose successors are not named yet
+    repairing: list[str] = []  # members whose next incarnation was named and is not there yet
+    masters: list[MasterSeat] = []  # by index
+    hosts: Hosts = msgspec.field(default_factory=Hosts)
+
+    def workers(self) -> list[Admitted]:
+        """The admitted workers."""
+        return [each for each in self.admitted.values() if each.member.role == "worker"]
+
+    def servers(self) -> list[Admitted]:
+        """The admitted servers."""
+        return [each for each in self.admitted.values() if each.member.role == "ps"]
+
+    def wanted_servers(self) -> dict[int, DesiredMember]:
+        """The wanted servers, by index."""
+        return {each.member.index: each for each in self.wanted.values() if each.member.role == "ps"}
+
+    def wants(self, member: Member) -> bool:
+        """Whether this very incarnation is wanted: not one whose successor is planned already."""
+        desired = self.wanted.get(member.place)
+        return desired is not None and desired.member == member
+
+    def has(self, member: Member) -> bool:
+        """Whether this very incarnation is admitted."""
+        known = self.admitted.get(member.place)
+        return known is not None and known.member == member
+
+    def on(self, host: str) -> list[Member]:
+        """The members that are wanted on a host."""
+        return [desired.member for desired in self.wanted.values() if desired.host == host]
+
+
+# -- plans -------------------------------------------------------------------------------------------------------------
+
+
+class Plans(msgspec.Struct):
+    """Plans by number. `seen`: the last one that was decided on; a lower number is stale."""
+
+    seen: int = 0
+    brain_term: int = 0
+    applied: int = 0  # the last one that was carried out
+    settling: int = 0  # the one whose members are not all there yet
+    waiting: PlanProposed | None = None  # for a person's word, or for the job to be known
+    mode: PlanMode | None = None  # what a person set; None: as the job file says
+
+
+# -- slots -------------------------------------------------------------------------------------------------------------
 
 
 class Move(msgspec.Struct):
@@ -73,21 +153,23 @@ class Rollout(msgspec.Struct):
     failures: int = 0
     reason: str = ""
     by: str = ""
-    proposal: int = 0
+    plan: int = 0
     again: int = 0  # how often it was begun before
 
 
-class Search(msgspec.Struct):
-    """For a checkpoint on storage: see searching.py. `asking`: none is usable, and a person decides what becomes of the job."""
+class Slots(msgspec.Struct):
+    """Which server holds which slots. `owners`: as last routed; a rewind does not change them."""
 
-    number: int
-    host: str
-    detail: str
-    wanted: int = 0
-    tries: int = 1
-    asking: bool = False
-    problems: list[str] = []
-    servers: list[DesiredMember] = []  # that come again when a person has decided
+    routing: RoutingTable | None = None
+    owners: list[tuple[int, int, int]] = []
+    acking: list[list[int]] = []  # incarnations of every set of servers that was routed in this generation
+    rollout: Rollout | None = None
+    interrupted: Rollout | None = None  # by a rewind, to be begun again when everybody is back
+    last_rollout: int = 0
+    last_move: int = 0
+
+
+# -- checkpoints -------------------------------------------------------------------------------------------------------
 
 
 class Tried(msgspec.Struct):
@@ -98,19 +180,61 @@ class Tried(msgspec.Struct):
     reason: str
 
 
+class Return(msgspec.Struct):
+    """Servers on their way back to a cut, by index. `samples_again`: what the way costs, over all cuts that were tried."""
+
+    servers: dict[int, int] = {}
+    order: RestoreOrder | None = None
+    samples_again: int = 0
+
+
+class Cuts(msgspec.Struct):
+    """Checkpoints that can still be used, by number, and what the next one is decided by."""
+
+    known: dict[int, Cut] = {}
+    last: int = 0
+    last_ready: int = 0  # the newest that was ever on storage, since the job began from nothing
+    failed: int = 0  # in a row, before they were staged
+    asked: str = ""  # who or what wants one as soon as it can be opened; "": none does
+    cost_s: float = 0.0  # how long a server stands still for one, smoothed
+    back: Return = msgspec.field(default_factory=Return)
+    tried: list[Tried] = []
+    last_search: int = 0
+    not_before: int = (
+        0  # the generation in which the job last began from nothing: what is older is another model
+    )
+
+    def newest(self, *states: str) -> Cut | None:
+        """Return the newest cut in one of these states, or in any."""
+        found = [cut for cut in self.known.values() if not states or cut.state in states]
+        return max(found, key=lambda cut: cut.number, default=None)
+
+
+# -- the rest ----------------------------------------------------------------------------------------------------------
+
+
+class Task(msgspec.Struct):
+    """Something that one worker does for all."""
+
+    member: Member | None = None
+    done: bool = False
+    values: dict[str, Any] = {}
+
+
+class Ending(msgspec.Struct):
+    """Who wants the job to stop, and how: `stop` is "", "finish", "drain" or "cancel"."""
+
+    stop: str = ""
+    reason: str = ""
+    tasks: dict[str, Task] = {}
+
+
 class RuleOff(msgspec.Struct):
     """A rule that is left out: see guarding.py."""
 
     release: str
     why: str = ""
     exact: bool = False
-
-
-class Unfit(msgspec.Struct, frozen=True):
-    """Why no worker is placed on a host, and the incarnation of the daemon that found out."""
-
-    daemon: str
-    problem: str
 
 
 class Counts(msgspec.Struct):
@@ -126,166 +250,44 @@ class Counts(msgspec.Struct):
     moves: int = 0  # of slots, done
 
 
-@dataclass
-class State:
+class Unopened(msgspec.Struct, kw_only=True, tag="unopened"):
+    """What a log says before it knows its job: a plan or a word may come before a submission that was lost (P21)."""
+
+    term: int = 0
+    plans: Plans = msgspec.field(default_factory=Plans)
+    ending: Ending = msgspec.field(default_factory=Ending)
+    rules_off: dict[str, RuleOff] = {}
+    counts: Counts = msgspec.field(default_factory=Counts)
+
+
+class State(msgspec.Struct, kw_only=True, tag="job"):
     """Everything that replay rebuilds."""
 
-    spec: JobSpec | None = None
-    uid: str = ""
-    history: int = 0
-    generation: int = 0
-    phase: Phase = "waiting"
+    job: Job
     term: int = 0
-    plan: int = 0
-    proposal: int = 0  # the last plan that was carried out
-    heard: int = 0  # the last plan that was decided on: a lower number is stale
-    brain_term: int = 0
-    mode: PlanMode | None = None  # what a person set; None: as the job file says
-    waiting: PlanProposed | None = None  # for a person's word
-    settling: int = 0  # the plan whose members are not all there yet
+    generation: int = 0
+    phase: Phase = msgspec.field(default_factory=Waiting)
     paused: bool = False
-    gaps: list[str] = field(default_factory=list)  # places of lost workers that nobody was named for yet
-    repairing: list[str] = field(
-        default_factory=list
-    )  # places whose next life was named and is not there yet
-    hosts: list[str] = field(default_factory=list)
-    masters: list[MasterSeat] = field(default_factory=list)  # by index
-    away: list[str] = field(default_factory=list)  # hosts that are lost: nobody is started there
-    unheard: list[str] = field(default_factory=list)  # that others do not hear
-    unfit: dict[str, Unfit] = field(default_factory=dict)  # hosts on which the program does not start
-    leaving: dict[str, int] = field(
-        default_factory=dict
-    )  # hosts that will be gone soon, and the newest cut when they said so
-    planned: dict[str, DesiredMember] = field(default_factory=dict)  # by place
-    dropped: dict[str, DesiredMember] = field(
-        default_factory=dict
-    )  # of the plan, but done: a rewind needs them again (P24)
-    lives: dict[str, Life] = field(default_factory=dict)  # by place
-    incarnations: dict[str, int] = field(default_factory=dict)  # last one allocated, by place
-    dataset: Dataset | None = None
+    seats: Seats = msgspec.field(default_factory=Seats)
+    plans: Plans = msgspec.field(default_factory=Plans)
     ledger: Ledger | None = None
-    routing: RoutingTable | None = None
-    acking: list[list[int]] = field(
-        default_factory=list
-    )  # incarnations of every set of servers that was routed in this generation
-    rollout: Rollout | None = None
-    interrupted: Rollout | None = None  # by a rewind, to be begun again when everybody is back
-    rollouts: int = 0  # the last one's number
-    moves: int = 0  # the last one's number
-    charges: Charges = field(default_factory=Charges)
-    tasks: dict[str, Task] = field(default_factory=dict)
-    parts: dict[int, Part] = field(default_factory=dict)
-    cuts: dict[int, Cut] = field(default_factory=dict)  # those that can still be used, by number
-    last_cut: int = 0
-    failed_cuts: int = 0  # in a row, before they were staged
-    last_ready: int = 0  # the newest cut that was ever on storage, since the job began from nothing
-    search: Search | None = None  # on now
-    searches: int = 0  # the last one's number
-    tried: list[Tried] = field(default_factory=list)
-    not_before: int = (
-        0  # the generation in which the job last began from nothing: what is older is another model
-    )
-    asked: str = ""  # who or what wants a cut as soon as one can be opened; "": none does
-    cut_cost_s: float = 0.0  # how long a server stands still for one, smoothed
-    owners: list[tuple[int, int, int]] = field(
-        default_factory=list
-    )  # of slots, as last routed: a rewind does not change them
-    going_back: dict[int, int] = field(default_factory=dict)  # servers on their way back to a cut, by index
-    restoring: RestoreOrder | None = None  # that cut
-    rules_off: dict[str, RuleOff] = field(default_factory=dict)  # by name
-    samples_again: int = 0  # what the last way back costs, over all cuts that were tried
-    stop: str = ""
-    stop_reason: str = ""
-    end: tuple[str, str, str] = ("", "", "")  # state, reason, detail
-    counts: Counts = field(default_factory=Counts)
-
-    def workers(self) -> list[Life]:
-        """The admitted workers."""
-        return [life for life in self.lives.values() if life.member.role == "worker"]
-
-    def servers(self) -> list[Life]:
-        """The admitted servers."""
-        return [life for life in self.lives.values() if life.member.role == "ps"]
-
-    def dump(self) -> bytes:
-        """Return the whole state as bytes: the body of a snapshot."""
-        plain = msgspec.to_builtins
-        body = {name: getattr(self, name) for name in (*_PLAIN, *_LATER)}
-        body |= {name: plain(getattr(self, name)) for name in _TYPED}
-        body |= {
-            "ledger": None if self.ledger is None else self.ledger.dump(),
-            "acking": self.acking,
-            "moves": [self.rollouts, self.moves],
-            "charges": self.charges.dump(),
-            "cutting": [self.last_cut, self.cut_cost_s, self.owners, plain(self.going_back)],
-            "stop": [self.stop, self.stop_reason],
-            "end": self.end,
-        }
-        return msgspec.msgpack.encode(body)
-
-    @classmethod
-    def load(cls, body: bytes) -> State:
-        """Rebuild a state from `dump`."""
-        dump = msgspec.msgpack.decode(body, strict=False)
-        state = cls()
-        for name in _PLAIN:
-            setattr(state, name, dump[name])
-        for name in _LATER:
-            setattr(state, name, dump.get(name, getattr(state, name)))
-        for name, kind in _TYPED.items():
-            if name in dump:
-                setattr(state, name, msgspec.convert(dump[name], kind, strict=False))
-        state.ledger = None if dump["ledger"] is None else Ledger.load(dump["ledger"])
-        served = [[s.incarnation for s in state.routing.servers]] if state.routing else []
-        state.acking = dump.get("acking", served)
-        state.rollouts, state.moves = dump.get("moves", (0, 0))
-        state.charges = Charges.load(dump["charges"])
-        if "cutting" in dump:
-            state.last_cut, state.cut_cost_s, owners, going = dump["cutting"]
-            state.owners = msgspec.convert(owners, list[tuple[int, int, int]])
-            state.going_back = msgspec.convert(going, dict[int, int], strict=False)
-        state.stop, state.stop_reason = dump["stop"]
-        state.end = tuple(dump["end"])
-        return state
+    charges: Charges = msgspec.field(default_factory=Charges)
+    slots: Slots = msgspec.field(default_factory=Slots)
+    cuts: Cuts = msgspec.field(default_factory=Cuts)
+    ending: Ending = msgspec.field(default_factory=Ending)
+    rules_off: dict[str, RuleOff] = {}
+    counts: Counts = msgspec.field(default_factory=Counts)
 
 
-_PLAIN = ("uid", "history", "generation", "phase", "term", "plan", "proposal", "hosts", "incarnations")
-_LATER = (
-    "heard",
-    "brain_term",
-    "mode",
-    "settling",
-    "paused",
-    "gaps",
-    "repairing",
-    "away",
-    "leaving",
-    "unheard",
-    "last_ready",
-    "failed_cuts",
-    "searches",
-    "not_before",
-    "samples_again",
-    "asked",
-)  # not in snapshots of 0.1
-_TYPED: dict[str, Any] = {
-    "spec": JobSpec | None,
-    "waiting": PlanProposed | None,
-    "masters": list[MasterSeat],
-    "planned": dict[str, DesiredMember],
-    "dropped": dict[str, DesiredMember],
-    "lives": dict[str, Life],
-    "dataset": Dataset | None,
-    "routing": RoutingTable | None,
-    "rollout": Rollout | None,
-    "interrupted": Rollout | None,
-    "tasks": dict[str, Task],
-    "parts": dict[int, Part],
-    "cuts": dict[int, Cut],
-    "restoring": RestoreOrder | None,
-    "search": Search | None,
-    "tried": list[Tried],
-    "rules_off": dict[str, RuleOff],
-    "unfit": dict[str, Unfit],
-    "counts": Counts,
-}
+AnyState = Unopened | State
+
+
+def dump(state: AnyState) -> bytes:
+    """Return the whole state as bytes: the body of a snapshot."""
+    return msgspec.msgpack.encode(state)
+
+
+def load(body: bytes) -> AnyState:
+    """Rebuild a state from `dump`. Raises msgspec.MsgspecError."""
+    state: AnyState = msgspec.msgpack.decode(body, type=AnyState)
+    return state

@@ -7,8 +7,6 @@ is first granted, so a re-lease means the same records. A partition's watermark 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable
-from typing import Any
 
 import msgspec
 
@@ -29,17 +27,16 @@ class Partition(msgspec.Struct):
     end: int = -1
 
 
-class Streams:
+class Streams(msgspec.Struct):
     """All partitions of a streaming data set, and the spans that are not yet committed."""
 
-    def __init__(self, batch_size: int, declared: Iterable[str] = ()) -> None:
-        self.batch_size = batch_size
-        self.partitions: dict[str, Partition] = {name: Partition() for name in declared}
-        self.spans: list[Span] = []  # in batch order; settled ones are forgotten
-        self.settled_samples = 0
-        self.settled_batches = 0
-        self.archive: list[Span] = []  # settled ones that a rewind to a cut needs again, in batch order
-        self.keeps_from = -1  # the first batch that any cut may go back to, -1: there is no cut
+    batch_size: int
+    partitions: dict[str, Partition]
+    spans: list[Span] = []  # in batch order; settled ones are forgotten
+    settled_samples: int = 0
+    settled_batches: int = 0
+    archive: list[Span] = []  # settled ones that a rewind to a cut needs again, in batch order
+    keeps_from: int = -1  # the first batch that any cut may go back to, -1: there is no cut
 
     @property
     def finished(self) -> bool:
@@ -137,18 +134,3 @@ class Streams:
     def watermarks(self) -> dict[str, int]:
         """Return for each partition the offset below which every record is committed."""
         return {name: part.watermark for name, part in self.partitions.items()}
-
-    def dump(self) -> dict[str, Any]:
-        return {
-            "partitions": msgspec.to_builtins(self.partitions),
-            "spans": self.spans,
-            "settled": [self.settled_samples, self.settled_batches],
-            "archive": [self.keeps_from, self.archive],
-        }
-
-    def load(self, dump: dict[str, Any]) -> None:
-        self.partitions = msgspec.convert(dump["partitions"], dict[str, Partition])
-        self.spans = msgspec.convert(dump["spans"], list[Span])
-        self.settled_samples, self.settled_batches = dump["settled"]
-        self.keeps_from, archive = dump.get("archive", (-1, []))
-        self.archive = msgspec.convert(archive, list[Span])

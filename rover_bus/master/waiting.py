@@ -15,11 +15,12 @@ from collections.abc import Iterator
 from rover_bus.events.identity import Member
 from rover_bus.events.requests import LeaseRequest
 from rover_bus.master.leasing import may_grant
-from rover_bus.master.state import State
+from rover_bus.master.ledger import Ledger
+from rover_bus.master.state import Seats, State
 from rover_bus.master.watch import Watch
 
 
-class Waiting:
+class HeldRequests:
     """Held requests by member, the longest held first; `some`: whether there is any. Times are seconds of the decider's clock."""
 
     def __init__(self) -> None:
@@ -28,6 +29,7 @@ class Waiting:
         self._busy: dict[Member, tuple[LeaseRequest, float]] = {}
         self._gone: list[Member] = []
         self._mark: object = None
+        self._seen = (-1, 0)  # the epoch, and how many of its cancelled leases were looked at
         self._ticked: float | None = None
 
     def __contains__(self, member: Member) -> bool:
@@ -68,16 +70,22 @@ class Waiting:
         yield from self._of(gone)
         if ledger is None or not may_grant(state):
             return
-        if ledger.cancelled:
-            lives = [state.lives.get(f"worker-{index}") for index in sorted(ledger.cancelled)]
-            ledger.cancelled.clear()
-            yield from self._of([life.member for life in lives if life is not None])
+        yield from self._of(self._cancelled(state.seats, ledger))
         for line in (self._idle, self._busy if ticked else {}):
             if ledger.unassigned:
                 for request, _ in list(line.values()):
                     yield request
                     if not ledger.unassigned:
                         return
+
+    def _cancelled(self, seats: Seats, ledger: Ledger) -> list[Member]:
+        """Return the workers that have lost a lease to another's commit since the last look."""
+        seen, self._seen = self._seen, (ledger.epoch, len(ledger.cancelled))
+        if seen == self._seen:
+            return []
+        fresh = sorted(set(ledger.cancelled[seen[1] if seen[0] == ledger.epoch else 0 :]))
+        admitted = [seats.admitted.get(f"worker-{index}") for index in fresh]
+        return [each.member for each in admitted if each is not None]
 
     def expired(self, interval_s: float, now: float) -> Iterator[LeaseRequest]:
         """Yield, on a tick, those that would be held for more than one heartbeat if they were not answered before the next tick."""
@@ -123,5 +131,13 @@ def _mark(state: State) -> object:
     ledger = state.ledger
     if ledger is None:
         return state.generation
-    over = state.stop == "finish" and not ledger.outstanding
-    return state.generation, state.phase, state.stop, state.plan, ledger.epoch, ledger.complete, over
+    over = state.ending.stop == "finish" and not ledger.outstanding
+    return (
+        state.generation,
+        state.phase,
+        state.ending.stop,
+        state.seats.plan,
+        ledger.epoch,
+        ledger.complete,
+        over,
+    )

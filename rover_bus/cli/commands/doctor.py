@@ -270,7 +270,8 @@ async def _look_at_logs(bus: NatsBus, present: Present) -> list[Finding]:
             found += [Finding("bad", f"job {view.job}: {off}")] if (off := rules_off(view)) else []
             waits_for = hindrance(view, progress.state, present, progress.waiting)
             found += [Finding("note", f"job {view.job}: {waits_for}")] if waits_for else []
-            found += _look_at_own_storage(progress.state.spec)
+            spec = progress.state.job.spec if progress.state is not None else None
+            found += _look_at_own_storage(spec)
     return found
 
 

@@ -51,6 +51,7 @@ async def read_with_progress(bus: NatsBus) -> dict[str, JobRow]:
     from rover_bus.cli.views.history import read_jobs
     from rover_bus.cli.views.progress import JobProgress
     from rover_bus.events.journal import LogDamaged
+    from rover_bus.master.phases import name_of
 
     views = await read_jobs(bus)
     present = await read_present(bus)
@@ -65,9 +66,9 @@ async def read_with_progress(bus: NatsBus) -> dict[str, JobRow]:
             view.reason = "its log is damaged: `rover doctor`"
             continue
         view.reason = hindrance(view, progress.state, present, progress.waiting)
-        ledger = progress.state.ledger
-        if progress.state.spec is not None:
-            view.state = "paused" if progress.state.paused else progress.state.phase
+        ledger = progress.ledger
+        if progress.state is not None:
+            view.state = "paused" if progress.state.paused else name_of(progress.state.phase)
         if ledger is not None:
             view.committed, view.dead_lettered = ledger.samples_done()
             view.total, view.epoch = ledger.dataset.samples_total, max(ledger.epoch, 0)

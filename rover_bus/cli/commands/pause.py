@@ -84,7 +84,9 @@ async def ask(bus: NatsBus, job: str, reason: str, *, away: bool, choice: Resume
 
 async def _lacks_a_checkpoint(bus: NatsBus, job: str) -> bool:
     from rover_bus.cli.views.progress import JobProgress
+    from rover_bus.master.phases import Searching
 
     progress = JobProgress(bus, job)
     await progress.read()
-    return progress.state.search is not None and progress.state.search.asking
+    phase = progress.state.phase if progress.state is not None else None
+    return isinstance(phase, Searching) and phase.asking

@@ -131,9 +131,11 @@ def draw_jobs(picture: Picture) -> Table:
 
 
 def _state(view: JobRow, progress: JobProgress | None) -> str:
-    if progress is None or progress.state.spec is None:
+    from rover_bus.master.phases import name_of
+
+    if progress is None or progress.state is None:
         return view.state
-    return "log damaged" if progress.damaged else progress.state.phase
+    return "log damaged" if progress.damaged else name_of(progress.state.phase)
 
 
 def draw_members(picture: Picture) -> Table:

@@ -119,9 +119,9 @@ class ServerActs:
         """Wait until every server that went back has arrived."""
 
         def back() -> bool:
-            return not self.progress.state.going_back and any(
-                isinstance(fact, cuts.ServerRestored) for fact in self._observed[seen:]
-            )
+            state = self.progress.state
+            arrived = any(isinstance(fact, cuts.ServerRestored) for fact in self._observed[seen:])
+            return arrived and state is not None and not state.cuts.back.servers
 
         await within(RESTORED_S, back)
 
@@ -141,9 +141,7 @@ class ServerActs:
             return
         member, pid = chosen
         name, server = str(member), member.place
-        pace = CommitRate(
-            lambda: sum(self.progress.state.ledger.samples_done()) if self.progress.state.ledger else 0
-        )
+        pace = CommitRate(lambda: sum(self.progress.ledger.samples_done()) if self.progress.ledger else 0)
         before = await self._measured(pace)
         self.narrator.say(
             f"HOT {name} (pid {pid}): it runs {HOT_SHARE:.0%} of the time (SIGSTOP), as if another program had its core. "
@@ -221,5 +219,6 @@ class ServerActs:
         await self._restored(seen)
 
     def _newest_is_redundant(self) -> bool:
-        found = self.progress.state.cuts
-        return bool(found) and found[max(found)].redundant
+        state = self.progress.state
+        newest = state.cuts.newest() if state is not None else None
+        return newest is not None and newest.redundant

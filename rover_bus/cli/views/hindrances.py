@@ -15,7 +15,8 @@ from rover_bus.events.bus import Bus
 from rover_bus.events.leadership import read_leader
 from rover_bus.events.looks import present_entries
 from rover_bus.events.streams import LEADERS, PRESENCE
-from rover_bus.master.state import Search, State
+from rover_bus.master.phases import Searching, Training
+from rover_bus.master.state import State
 
 BRAIN_KEY = "brain.leader"
 UP_AGAIN = "`rover up` there"
@@ -42,7 +43,7 @@ async def read_present(bus: Bus) -> Present:
     )
 
 
-def hindrance(view: JobRow, state: State, present: Present, waiting: int = 0) -> str:
+def hindrance(view: JobRow, state: State | None, present: Present, waiting: int = 0) -> str:
     """Say what a job that has not ended waits for; "" where nothing stands in its way. `state`: what its own log tells.
 
     `waiting`: facts that its log says had not left.
@@ -53,27 +54,27 @@ def hindrance(view: JobRow, state: State, present: Present, waiting: int = 0) ->
         return f"trains on, but {waiting} facts of it cannot be stored: is the store full? `rover doctor`"
     if not view.planned:
         return _no_plan(view, present)
-    if view.job not in present.leaders:
+    if state is None or view.job not in present.leaders:
         return _no_master(view, state, present)
-    if state.search is not None:
-        return _no_checkpoint(view.job, state.search)
+    if isinstance(state.phase, Searching):
+        return _no_checkpoint(view.job, state.phase)
     if exact := [rule for rule, off in state.rules_off.items() if off.exact and state.paused]:
         off = state.rules_off[exact[0]]
         return f"paused: rule {exact[0]!r} of {off.release} failed three times ({off.why}): `rover resume {view.job}` tries again"
     if state.paused:
         return f"paused: `rover resume {view.job}`"
-    if state.plan == 0 and state.waiting is not None:
-        return f"plan {state.waiting.plan} waits for a person: `rover plan approve {view.job}`"
+    if state.seats.plan == 0 and state.plans.waiting is not None:
+        return f"plan {state.plans.waiting.plan} waits for a person: `rover plan approve {view.job}`"
     return (
         _missing_members(state, present.hosts)
         or _held_workers(state)
-        or (str(view.checkpoints) if state.phase == "training" else "")
+        or (str(view.checkpoints) if isinstance(state.phase, Training) else "")
         or _unfit_hosts(state)
         or rules_off(view)
     )
 
 
-def _no_checkpoint(job: str, search: Search) -> str:
+def _no_checkpoint(job: str, search: Searching) -> str:
     if not search.asking:
         return f"looks for a checkpoint to go back to, on host {search.host}"
     first = f" ({search.problems[0]})" if search.problems else ""
@@ -99,8 +100,9 @@ def _no_plan(view: JobRow, present: Present) -> str:
     return view.withheld or "waits for the Brain's first plan"
 
 
-def _no_master(view: JobRow, state: State, present: Present) -> str:
-    hosts = sorted({seat.host for seat in state.masters} or set(view.master_hosts))
+def _no_master(view: JobRow, state: State | None, present: Present) -> str:
+    seats = state.seats.masters if state is not None else []
+    hosts = sorted({seat.host for seat in seats} or set(view.master_hosts))
     gone = [host for host in hosts if host not in present.hosts]
     if gone != hosts:
         return "no master leads yet"
@@ -113,7 +115,9 @@ def _no_master(view: JobRow, state: State, present: Present) -> str:
 def _unfit_hosts(state: State) -> str:
     """Hosts on which the job's program does not start, while its workers run elsewhere."""
     return (
-        f"its program does not start, and no worker is placed, on {_why_unfit(state)}" if state.unfit else ""
+        f"its program does not start, and no worker is placed, on {_why_unfit(state)}"
+        if state.seats.hosts.unfit
+        else ""
     )
 
 
@@ -121,8 +125,10 @@ def _held_workers(state: State) -> str:
     """Workers that wait on such hosts, because no other one can take them."""
     held = [
         str(each.member)
-        for place, each in sorted(state.planned.items())
-        if place not in state.lives and each.member.role == "worker" and each.host in state.unfit
+        for place, each in sorted(state.seats.wanted.items())
+        if place not in state.seats.admitted
+        and each.member.role == "worker"
+        and each.host in state.seats.hosts.unfit
     ]
     if not held:
         return ""
@@ -130,12 +136,16 @@ def _held_workers(state: State) -> str:
 
 
 def _why_unfit(state: State) -> str:
-    return "; ".join(f"host {host}: {unfit.problem}" for host, unfit in sorted(state.unfit.items()))
+    return "; ".join(
+        f"host {host}: {unfit.problem}" for host, unfit in sorted(state.seats.hosts.unfit.items())
+    )
 
 
 def _missing_members(state: State, hosts: Collection[str]) -> str:
     """Members that were named for a host that is not there, and never came."""
-    waiting = [each for place, each in sorted(state.planned.items()) if place not in state.lives]
+    waiting = [
+        each for place, each in sorted(state.seats.wanted.items()) if place not in state.seats.admitted
+    ]
     gone = sorted({each.host for each in waiting if each.host not in hosts})
     if not gone:
         return ""

@@ -15,17 +15,18 @@ from rover_bus.events.log import Granted, LogBatch
 from rover_bus.events.logs import get_logger
 from rover_bus.events.streams import LOG
 from rover_bus.master.evolution import evolve
-from rover_bus.master.state import State
+from rover_bus.master.ledger import Ledger
+from rover_bus.master.state import AnyState, State, Unopened, load
 
 AGAIN_S = 0.5
 log = get_logger("rover.progress")
 
 
 class JobProgress:
-    """A reader of one job's log. `state` is the master's own, as of the last batch that arrived."""
+    """A reader of one job's log, as of the last batch that arrived."""
 
     def __init__(self, bus: Bus, job: str) -> None:
-        self.state = State()
+        self._state: AnyState = Unopened()
         self.leases: dict[int, list[int]] = {}  # batches of leases since we look, by index of their worker
         self.damaged = False
         self._bus, self._job = bus, job
@@ -34,6 +35,16 @@ class JobProgress:
         self._joined = True  # what arrives follows from what was read
         self._subscription: Subscription | None = None
         self._beginning_again: asyncio.Task[None] | None = None
+
+    @property
+    def state(self) -> State | None:
+        """The master's own state of the job; None while its log does not know it."""
+        return self._state if isinstance(self._state, State) else None
+
+    @property
+    def ledger(self) -> Ledger | None:
+        """The job's ledger, None before its data set is known."""
+        return self._state.ledger if isinstance(self._state, State) else None
 
     @property
     def waiting(self) -> int:
@@ -80,7 +91,7 @@ class JobProgress:
         self.damaged = isinstance(why, LogDamaged)
         log.warning("reads the state from the newest snapshot again", job=self._job, why=str(why))
         while not self.damaged:
-            self._journal, self.state = self._new_journal(), State()
+            self._journal, self._state = self._new_journal(), Unopened()
             try:
                 await self.follow()
                 break
@@ -95,16 +106,16 @@ class JobProgress:
     def _take(self, stored: Stored) -> None:
         snapshot, records = self._journal.take(stored)
         if snapshot is not None:
-            self.state = State.load(snapshot)
+            self._state = load(snapshot)
         for record in records:
-            evolve(self.state, record)
+            self._state = evolve(self._state, record)
             if isinstance(record, Granted):
                 self.leases.setdefault(record.worker, []).extend(record.counts)
 
     @property
     def fraction(self) -> float:
         """Share of the job's samples that are committed or dead-lettered, in [0, 1]."""
-        ledger = self.state.ledger
+        ledger = self.ledger
         if ledger is None or not ledger.dataset.samples_total:
             return 0.0
         return min(sum(ledger.samples_done()) / ledger.dataset.samples_total, 1.0)
@@ -112,8 +123,9 @@ class JobProgress:
     @property
     def has_cut(self) -> bool:
         """Whether a lost server could go back to a cut."""
-        return any(cut.state != "open" for cut in self.state.cuts.values())
+        return self.state is not None and any(cut.state != "open" for cut in self.state.cuts.known.values())
 
     def joined(self, role: str) -> list[str]:
         """Return the present lives of a role that the master has admitted, as `worker-1.3`."""
-        return sorted(str(seat.member) for seat in self.state.lives.values() if seat.member.role == role)
+        admitted = self.state.seats.admitted.values() if self.state is not None else ()
+        return sorted(str(each.member) for each in admitted if each.member.role == role)

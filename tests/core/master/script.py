@@ -74,7 +74,9 @@ from rover_bus.events.requests import (
     SlotTraffic,
 )
 from rover_bus.master.decider import MasterDecider
+from rover_bus.master.phases import Searching, name_of
 from rover_bus.master.publishing import manifest_of
+from rover_bus.master.state import Seats, State
 
 UID = "0123456789ab"
 HIDDEN = {
@@ -168,7 +170,7 @@ class Script:
         replaces: str = "",
         masters: str = "",
     ) -> list[str]:
-        lives = [self.decider.state.planned[who].member for who in replaces.split(",") if who]
+        lives = [self.decider.state.seats.wanted[who].member for who in replaces.split(",") if who]
         return self._notice(
             PlanProposed(
                 job="j",
@@ -205,7 +207,7 @@ class Script:
 
     def do_join(self, who: str, incarnation: str = "", nonce: str = "") -> list[str]:
         role, index = place(who)
-        planned = self.decider.state.planned.get(who)
+        planned = self.decider.state.seats.wanted.get(who)
         number = int(incarnation) if incarnation else planned.member.incarnation if planned else 0
         member = Member(role, index, number)  # type: ignore[arg-type]
         host = planned.host if planned else "h"
@@ -315,7 +317,7 @@ class Script:
         self, who: str, reason: str = "killed", incarnation: str = "", job: str = "j", last: str = "0"
     ) -> list[str]:
         role, index = place(who)
-        number = int(incarnation) if incarnation else self.decider.state.incarnations.get(who, 0)
+        number = int(incarnation) if incarnation else self.decider.state.seats.incarnations.get(who, 0)
         member = Member(role, index, number)  # type: ignore[arg-type]
         exit = Exit(reason=reason)  # type: ignore[arg-type]
         return self._notice(HostExited(host="h", job=job, member=member, exit=exit, last=int(last)))
@@ -327,10 +329,10 @@ class Script:
     ) -> list[str]:
         """A server says that it staged its part, by default all that it owns; or why it could not."""
         _, index = place(who)
-        owners = self.decider.state.owners
+        owners = self.decider.state.slots.owners
         own = [(first, end) for owner, first, end in owners if owner == index]
         given = [tuple(map(int, pair.split(":"))) for pair in slots.split(",") if pair]
-        known = self.decider.state.cuts.get(int(cut))
+        known = self.decider.state.cuts.known.get(int(cut))
         identity = known.identity if known is not None else 0
         if problem:
             staged = PartReport(
@@ -352,26 +354,26 @@ class Script:
 
     def _of_cut(self, number: str, part: str) -> dict[str, Any]:
         state = self.decider.state
-        generation = state.cuts[int(number)].generation if int(number) in state.cuts else 0
+        generation = state.cuts.known[int(number)].generation if int(number) in state.cuts.known else 0
         return {
             "host": "h",
             "job": "j",
-            "uid": state.uid,
+            "uid": state.job.uid,
             "cut": int(number),
             "generation": generation,
             "part": part,
         }
 
     def do_stored(self, part: str, cut: str) -> list[str]:
-        cuts = self.decider.state.cuts
+        cuts = self.decider.state.cuts.known
         parts = cuts[int(cut)].parts.values() if int(cut) in cuts else []
         host = next((place.host for place in parts if place.part == part), "h")
         file = StoredFile(path=f"{part}.part", digest="d", size_bytes=100, generation=0, cut=int(cut))
         return self._notice(HostPartPersisted(**{**self._of_cut(cut, part), "host": host}, files=[file]))
 
     def do_manifest(self, host: str, cut: str) -> list[str]:
-        if int(cut) in self.decider.state.cuts:
-            self.storage[int(cut)] = manifest_of(self.decider.state, self.decider.state.cuts[int(cut)])
+        if int(cut) in self.decider.state.cuts.known:
+            self.storage[int(cut)] = manifest_of(self.decider.state, self.decider.state.cuts.known[int(cut)])
         said = {**self._of_cut(cut, ""), "host": host}
         return self._notice(HostManifestWritten(**said, path="/storage", size_bytes=200))
 
@@ -379,7 +381,8 @@ class Script:
         self, found: str = "0", there: str = "0", refused: str = "", problem: str = "", search: str = ""
     ) -> list[str]:
         """The daemon that was asked says what lies on storage: of what became ready the cut `found`."""
-        on = self.decider.state.search
+        phase = self.decider.state.phase
+        on = phase if isinstance(phase, Searching) else None
         content = self.storage.get(int(found))
         stored = None
         if content is not None:
@@ -395,7 +398,7 @@ class Script:
             HostStorageSearched(
                 host=on.host if on is not None else "h",
                 job="j",
-                uid=self.decider.state.uid,
+                uid=self.decider.state.job.uid,
                 search=int(search) if search else on.number if on is not None else 0,
                 found=stored,
                 there=int(there),
@@ -406,7 +409,7 @@ class Script:
 
     def do_digested(self, part: str, cut: str) -> list[str]:
         """A daemon has made the digests of a staged part."""
-        cuts = self.decider.state.cuts
+        cuts = self.decider.state.cuts.known
         parts = cuts[int(cut)].parts.values() if int(cut) in cuts else []
         host = next((place.host for place in parts if place.part == part), "h")
         return self._notice(HostPartDigested(**{**self._of_cut(cut, part), "host": host}))
@@ -480,7 +483,7 @@ class Script:
             return ["no data set yet"]
         committed, dead = ledger.samples_done()
         lines = [
-            f"phase {self.decider.state.phase}, epoch {ledger.epoch}, frontier {ledger.frontier} of {ledger.batches}, "
+            f"phase {name_of(self.decider.state.phase)}, epoch {ledger.epoch}, frontier {ledger.frontier} of {ledger.batches}, "
             f"returned {list(ledger.returned)}, done {list(ledger.done)}, samples {committed} committed {dead} dead"
         ]
         for index, holder in ledger.holders.items():
@@ -499,13 +502,14 @@ class Script:
     def _who(self, who: str, fences: dict[str, str] | None = None) -> dict[str, Any]:
         role, index = place(who)
         state = self.decider.state
-        life = state.lives.get(who)
-        number = life.member.incarnation if life else state.incarnations.get(who, 0)
+        seats = state.seats if isinstance(state, State) else Seats()
+        life = seats.admitted.get(who)
+        number = life.member.incarnation if life else seats.incarnations.get(who, 0)
         fences = fences or {}
         return {
             "member": Member(role, index, int(fences.get("incarnation", number))),  # type: ignore[arg-type]
-            "history": state.history,
-            "generation": int(fences.get("generation", state.generation)),
+            "history": self.decider.history,
+            "generation": int(fences.get("generation", getattr(state, "generation", 0))),
         }
 
     def _progress(self, text: str, skipped: str = "", fences: dict[str, str] | None = None) -> Progress:

@@ -14,27 +14,27 @@ from rover_bus.master import cutting
 from rover_bus.master.cut import Cut, position
 from rover_bus.master.intervals import IntervalSet
 from rover_bus.master.ledger import Ledger
-from rover_bus.master.state import State
+from rover_bus.master.state import Job, State
 
 
 def with_holes(holes: int) -> bytes:
     """The place in the data of an epoch of which every second batch is committed."""
-    ledger = Ledger(Dataset(records=20 * holes, batch_size=10, epochs=1), 0)
+    ledger = Ledger.new(Dataset(records=20 * holes, batch_size=10, epochs=1))
     ledger.begin_epoch(EpochOpened(epoch=0))
     ledger.frontier = 2 * holes
-    ledger.done = IntervalSet((at, at + 1) for at in range(0, 2 * holes, 2))
+    ledger.done = IntervalSet.of((at, at + 1) for at in range(0, 2 * holes, 2))
     return position(ledger)
 
 
-@pytest.mark.parametrize(("holes", "record"), [(1_000, log.ManifestOrdered), (800_000, CheckpointFailed)])
+@pytest.mark.parametrize(("holes", "record"), [(1_000, log.ManifestOrdered), (900_000, CheckpointFailed)])
 def test_the_manifest_of_a_cut_is_ordered_only_where_a_message_can_hold_it(holes, record):
     cut = Cut(number=3, generation=0, epoch=0, samples=0, ledger=with_holes(holes))
     assert (len(cut.ledger) > MAX_BODY_BYTES) == (holes > 1_000)  # larger than any message
     cut.parts[0] = PartPlace(part="ps-0", index=0, incarnation=1, host="h", slots=[(0, 4096)])
     cut.state, cut.ordered = "staged", True
     spec = JobSpec(name="j", program=["train"], data=DataSpec(train="t"))
-    state = State(uid="0123456789ab", spec=spec)
-    state.cuts[3] = cut
+    state = State(job=Job(spec, "0123456789ab", 1))
+    state.cuts.known[3] = cut
     stored = HostPartPersisted(
         host="h", job="j", uid="0123456789ab", generation=0, cut=3, part="ps-0", daemon="d", files=[]
     )

@@ -75,7 +75,7 @@ class Desk:
             self.decide(Ticked())
 
     def planned(self, role, index):
-        return self.state.planned[f"{role}-{index}"].member
+        return self.state.seats.wanted[f"{role}-{index}"].member
 
     def join(self, role, index, incarnation=0, nonce=""):
         member = Member(role, index, incarnation) if incarnation else self.planned(role, index)
@@ -84,11 +84,18 @@ class Desk:
         )
 
     def who(self, index, role="worker", **other):
-        known = self.state.lives.get(f"{role}-{index}")
+        known = self.state.seats.admitted.get(f"{role}-{index}")
         member = (
-            known.member if known else Member(role, index, self.state.incarnations.get(f"{role}-{index}", 0))
+            known.member
+            if known
+            else Member(role, index, self.state.seats.incarnations.get(f"{role}-{index}", 0))
         )
-        return {"member": member, "history": self.state.history, "generation": self.state.generation, **other}
+        return {
+            "member": member,
+            "history": self.state.job.history,
+            "generation": self.state.generation,
+            **other,
+        }
 
     def lease(self, index, request, progress=(), held=(), servers=(), wanted=1, rate=0.01, **other):
         return self.ask(

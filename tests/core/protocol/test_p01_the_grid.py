@@ -58,7 +58,7 @@ class FillsUp(Streams):
 
 def released_after_the_stream_grew(kind):
     """Records 0 to 15 are granted as two batches, the second short; then the stream grows, and all is leased anew."""
-    streams = kind(10)
+    streams = kind(10, {})
     for high_water, next_batch in ((15, 0), (25, 2)):
         streams.fix(streams.propose(next_batch, 1, 100, {"p": high_water})[2])
     return [

@@ -208,7 +208,8 @@ class CountsOn(MasterDecider):
 
     def decide(self, input, now):
         decided = super().decide(input, now)
-        if self.state.ledger is not None and (holder := self.state.ledger.holders.get(0)):
+        ledger = getattr(self.state, "ledger", None)
+        if ledger is not None and (holder := ledger.holders.get(0)):
             self.last = holder.request = max(self.last, holder.request)
         return decided
 

@@ -30,24 +30,24 @@ def it(desk):
 
 
 def stage(it, index):
-    report = PartReport(cut=1, identity=it.state.cuts[1].identity, slots=HALF[index])
+    report = PartReport(cut=1, identity=it.state.cuts.known[1].identity, slots=HALF[index])
     it.ask(HeartbeatRequest(**it.who(index, "ps"), staged=report))
 
 
 def copy(it, index, holder="other"):
     it.notice(
         HostPartMirrored(
-            host=holder, job="j", uid=it.state.uid, cut=1, generation=0, part=f"ps-{index}", of="h"
+            host=holder, job="j", uid=it.state.job.uid, cut=1, generation=0, part=f"ps-{index}", of="h"
         )
     )
 
 
 def store(it):
-    named = {"host": "h", "job": "j", "uid": it.state.uid, "cut": 1, "generation": 0}
+    named = {"host": "h", "job": "j", "uid": it.state.job.uid, "cut": 1, "generation": 0}
     for part in ("ps-0", "ps-1"):
         it.notice(HostPartPersisted(**named, part=part, files=[]))
     it.notice(HostManifestWritten(**named, part="", path="p"))
-    assert it.state.cuts[1].state == "ready"
+    assert it.state.cuts.known[1].state == "ready"
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ class CountsOutages(Watch):
 
 def lost_members(desk, watch_type, asleep_s=0.0, outage_s=0.0):
     it = desk(workers=2)
-    it.decider.watch.__class__ = watch_type
+    it.decider.unlogged.watch.__class__ = watch_type
     it.tick(1.0)
     for index in range(2):
         it.beat(index)
@@ -91,7 +91,7 @@ def test_whoever_is_lost_is_not_waited_for_and_whoever_left_is(desk):
 class IgnoresIncarnations(MasterDecider):
     def decide(self, input, now):
         if isinstance(input, Observed) and isinstance(input.fact, HostExited):
-            life = self.state.lives[input.fact.member.place].member
+            life = self.state.seats.admitted[input.fact.member.place].member
             input = Observed(msgspec.structs.replace(input.fact, member=life), input.id)
         return super().decide(input, now)
 
@@ -104,7 +104,7 @@ def exit_heard_twice(desk, decider_type):
     it.join("worker", 0)
     it.exit(dead)
     return [str(record.member) for record in it.records(MemberLost)], sorted(
-        map(str, (x.member for x in it.state.workers()))
+        map(str, (x.member for x in it.state.seats.workers()))
     )
 
 

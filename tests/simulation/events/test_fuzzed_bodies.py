@@ -37,6 +37,7 @@ from rover_bus.events.requests import (
     RegisterRequest,
     SkippedRow,
 )
+from rover_bus.master.phases import name_of
 
 SEED = 20
 DECODED, ASKED, HOSTILE, FACTS_SENT = 60_000, 25_000, 15_000, 5_000
@@ -134,7 +135,7 @@ def hostile(chance: random.Random, request) -> bytes:
 
 def present_request(chance: random.Random, state):
     """A request that worker 0 could send now: admitted, with the tokens it holds."""
-    life, holder = state.lives.get("worker-0"), state.ledger.holders.get(0)
+    life, holder = state.seats.admitted.get("worker-0"), state.ledger.holders.get(0)
     request = chance.choice(REQUESTS)
     if life is None or holder is None or isinstance(request, JoinRequest):
         return request
@@ -246,8 +247,8 @@ def test_well_formed_requests_with_a_hostile_value_break_no_master_and_no_replay
         async def send():
             nonlocal decided
             state = it.deciders["m0"].state
-            if state.phase == "training" and "worker-0" not in state.lives:
-                await it.worker(0, state.planned["worker-0"].member.incarnation)
+            if name_of(state.phase) == "training" and "worker-0" not in state.seats.admitted:
+                await it.worker(0, state.seats.wanted["worker-0"].member.incarnation)
             request = present_request(chance, state)
             method = str(request.__struct_config__.tag).rsplit(".", 1)[0]
             body = hostile(chance, request)
@@ -262,7 +263,7 @@ def test_well_formed_requests_with_a_hostile_value_break_no_master_and_no_replay
         assert not it.ends
         assert it.shells["m0"].leading
         state = it.deciders["m0"].state
-        if state.phase == "training":
+        if name_of(state.phase) == "training":
             await worker.lease(wanted=1)
         before = it.deciders["m0"].dump()
         it.kill("m0")

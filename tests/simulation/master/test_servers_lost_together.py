@@ -53,7 +53,7 @@ def lost_together(stage, silent, **spec):
         await commit_and_stage(it, worker, servers)
         living = [server for index, server in enumerate(servers) if index not in silent]
         await beat_for(4.0, [worker, *living])
-        planned = [str(each.member) for _, each in sorted(it.deciders["m0"].state.planned.items())]
+        planned = [str(each.member) for _, each in sorted(it.deciders["m0"].state.seats.wanted.items())]
         lost = [str(record.member) for record in it.records(MemberLost)]
         return [record.host for record in it.records(MembersDisplaced)], lost, it.records(Rewound), planned
 

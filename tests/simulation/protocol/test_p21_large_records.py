@@ -22,19 +22,22 @@ from rover_bus.events.memory_broker import MemoryBroker
 from rover_bus.events.memory_links import Faults
 from rover_bus.events.shell import Shell
 from rover_bus.master.decider import MasterDecider
+from rover_bus.master.intervals import IntervalSet
 from rover_bus.master.ledger import Ledger
 
 HOLES = 500_000
 BATCH = 10
 
 
-def riddled(generation: int = 1) -> dict[str, object]:
+def riddled(generation: int = 1) -> Ledger:
     """The ledger of an epoch of which every second batch is committed."""
-    ledger = Ledger(Dataset(records=2 * HOLES * BATCH, batch_size=BATCH, epochs=1), generation)
+    ledger = Ledger.new(Dataset(records=2 * HOLES * BATCH, batch_size=BATCH, epochs=1), generation)
     ledger.begin_epoch(EpochOpened(epoch=0))
     committed = [(at, at + 1) for at in range(0, 2 * HOLES, 2)]
     returned = [(at + 1, at + 2) for at in range(0, 2 * HOLES, 2)]
-    return ledger.dump() | {"frontier": 2 * HOLES, "done": committed, "returned": returned}
+    ledger.frontier = 2 * HOLES
+    ledger.done, ledger.returned = IntervalSet.of(committed), IntervalSet.of(returned)
+    return ledger
 
 
 @cache

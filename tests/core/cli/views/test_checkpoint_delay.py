@@ -20,7 +20,10 @@ from rover_bus.events.checkpoint_facts import (
 )
 from rover_bus.events.facts import JobFact, JobReported, JobSubmitted, LedgerRewound, PlanProposed
 from rover_bus.events.job import CheckpointSpec, DataSpec, JobSpec
-from rover_bus.master.state import State
+from rover_bus.master.phases import Finishing, Training
+from rover_bus.master.state import Job, Seats, State
+
+JOB = Job(JobSpec(name="j", program=["train"], data=DataSpec(train="t")), "0123456789ab", 1)
 
 
 def submitted(**spec: Any) -> JobSubmitted:
@@ -168,8 +171,8 @@ def test_rover_jobs_says_it_while_the_job_trains_and_not_after() -> None:
         view.take(fact, 1 + seconds * 1000)
     view.take(reported(), 100_000)
     here = Present(hosts={"h"}, leaders={"j": "m"}, brain=True)
-    assert FULL in hindrance(view, State(plan=1, phase="training"), here)
-    assert hindrance(view, State(plan=1, phase="finishing"), here) == ""
+    assert FULL in hindrance(view, State(job=JOB, seats=Seats(plan=1), phase=Training()), here)
+    assert hindrance(view, State(job=JOB, seats=Seats(plan=1), phase=Finishing()), here) == ""
 
 
 def blocked(number: int, reason: str) -> HostStorageBlocked:

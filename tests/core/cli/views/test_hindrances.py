@@ -8,8 +8,10 @@ from rover_bus.cli.views.hindrances import Present, hindrance
 from rover_bus.cli.views.history import JobRow
 from rover_bus.events.facts import JobEnded, PlanProposed, PlanWithheld
 from rover_bus.events.identity import DesiredMember, MasterSeat, Member
-from rover_bus.master.state import Life, State
+from rover_bus.events.job import DataSpec, JobSpec
+from rover_bus.master.state import Admitted, Job, Plans, Seats, State
 
+JOB = Job(JobSpec(name="j", program=["x"], data=DataSpec(train="t")), "0123456789ab", 1)
 ALL = Present(hosts={"g", "h"}, leaders={"j": "m"}, brain=True)
 PLAN = PlanProposed(job="j", plan=1, workers=1, servers=0, hosts=["h", "g"], masters=["h", "g"])
 
@@ -22,13 +24,13 @@ def view(*facts: object) -> JobRow:
 
 
 def planned(*members: tuple[str, str], joined: tuple[str, ...] = ()) -> State:
-    state = State(plan=1, masters=[MasterSeat(host="h"), MasterSeat(host="g")])
+    state = State(job=JOB, seats=Seats(plan=1, masters=[MasterSeat(host="h"), MasterSeat(host="g")]))
     for place, host in members:
         role, _, index = place.partition("-")
         member = Member(role, int(index), 1)  # type: ignore[arg-type]
-        state.planned[place] = DesiredMember(member=member, host=host, command=["x"])
+        state.seats.wanted[place] = DesiredMember(member=member, host=host, command=["x"])
         if place in joined:
-            state.lives[place] = Life(member, "n", host)
+            state.seats.admitted[place] = Admitted(member, "n", host)
     return state
 
 
@@ -49,7 +51,7 @@ def planned(*members: tuple[str, str], joined: tuple[str, ...] = ()) -> State:
 def test_a_job_without_a_plan_says_why_there_is_none(
     facts: list[object], present: Present, said: str
 ) -> None:
-    assert hindrance(view(*facts), State(), present) == said
+    assert hindrance(view(*facts), None, present) == said
 
 
 @pytest.mark.parametrize(
@@ -66,7 +68,7 @@ def test_a_job_without_a_plan_says_why_there_is_none(
 def test_a_job_without_a_master_names_the_hosts_that_it_waits_for(hosts: set[str], said: str) -> None:
     present = Present(hosts=hosts, leaders={"another": "m"}, brain=True)
     assert hindrance(view(PLAN), planned(), present) == said
-    assert hindrance(view(PLAN), State(), present) == said
+    assert hindrance(view(PLAN), None, present) == said
 
 
 def test_members_that_cannot_come_are_named_with_their_host() -> None:
@@ -77,20 +79,25 @@ def test_members_that_cannot_come_are_named_with_their_host() -> None:
 
 
 def test_a_job_that_waits_for_a_person_says_for_whose_word() -> None:
-    state = State(waiting=PLAN)
+    state = State(job=JOB, plans=Plans(waiting=PLAN))
     assert hindrance(view(PLAN), state, ALL) == "plan 1 waits for a person: `rover plan approve j`"
-    assert hindrance(view(PLAN), State(plan=1, paused=True), ALL) == "paused: `rover resume j`"
+    assert (
+        hindrance(view(PLAN), State(job=JOB, seats=Seats(plan=1), paused=True), ALL)
+        == "paused: `rover resume j`"
+    )
 
 
 def test_nothing_stands_in_the_way_of_a_job_that_trains_or_is_over() -> None:
     state = planned(("worker-0", "h"), joined=("worker-0",))
     withheld = PlanWithheld(job="j", constant="no_capacity", reason="no room for a second")
     assert hindrance(view(PLAN, withheld), state, ALL) == ""
-    assert hindrance(view(JobEnded(job="j", state="completed")), State(), Present()) == ""
+    assert hindrance(view(JobEnded(job="j", state="completed")), None, Present()) == ""
 
 
 def test_facts_that_cannot_be_stored_are_said_before_all_else():
-    said = hindrance(view(PLAN), State(plan=1, paused=True), ALL, waiting=700)
+    said = hindrance(view(PLAN), State(job=JOB, seats=Seats(plan=1), paused=True), ALL, waiting=700)
     assert "700 facts" in said
     assert "rover doctor" in said
-    assert "700" not in hindrance(view(PLAN), State(plan=1, paused=True), ALL, waiting=3)
+    assert "700" not in hindrance(
+        view(PLAN), State(job=JOB, seats=Seats(plan=1), paused=True), ALL, waiting=3
+    )

@@ -1,0 +1,139 @@
+"""How records of members and hosts change the state: the part of `evolution` that concerns the seats."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from rover_bus.events import facts, log
+from rover_bus.events.identity import Member
+from rover_bus.events.log import Record
+from rover_bus.master.phases import Training
+from rover_bus.master.state import Admitted, Seats, State, Unfit
+
+
+def want(state: State, record: facts.MembersDesired) -> None:
+    """The member set is this from now on. What a plan dropped is done with; what else is dropped may be needed again (P24)."""
+    seats = state.seats
+    seats.plan = record.plan
+    seats.masters = record.masters or seats.masters
+    seats.hosts.named = record.hosts or seats.hosts.named
+    former = {} if record.proposal else {**seats.done, **seats.wanted}
+    before = {place: desired.member for place, desired in seats.wanted.items()}
+    seats.wanted = {desired.member.place: desired for desired in record.members}
+    _note_repairs(seats, before, repair=not record.proposal)
+    seats.done = {place: desired for place, desired in former.items() if place not in seats.wanted}
+    for desired in record.members:
+        _allocate(seats, desired.member)
+
+
+def _allocate(seats: Seats, member: Member) -> None:
+    seats.incarnations[member.place] = max(seats.incarnations.get(member.place, 0), member.incarnation)
+
+
+def _note_repairs(seats: Seats, before: dict[str, Member], *, repair: bool) -> None:
+    now = {place: desired.member for place, desired in seats.wanted.items()}
+    new = [place for place, member in now.items() if place in before and before[place] != member]
+    seats.gaps = [place for place in seats.gaps if place in now and place not in new]
+    waiting = [place for place in seats.repairing if place in now and place not in new]
+    seats.repairing = waiting + (new if repair else [])
+
+
+def _admit(state: State, record: facts.MemberAdmitted) -> None:
+    seats, member = state.seats, record.member
+    seats.repairing = [other for other in seats.repairing if other != member.place]
+    _allocate(seats, member)
+    seats.admitted[member.place] = Admitted(
+        member,
+        record.nonce,
+        record.host,
+        record.pid,
+        record.addresses,
+        seats.wants(member),
+        record.state,
+    )
+    if member.role == "worker" and state.ledger is not None:
+        state.ledger.admit(member.index, member.incarnation)
+
+
+def _remove(state: State, member: Member) -> None:
+    if state.seats.has(member):
+        del state.seats.admitted[member.place]
+        if member.role == "worker" and state.ledger is not None:
+            state.ledger.release(member.index)
+    for task in state.ending.tasks.values():
+        if task.member == member and not task.done:
+            task.member = None
+
+
+def _leave(state: State, record: facts.MemberLeft) -> None:
+    """A program that leaves early, without a host that said so, would else be started for ever."""
+    seats, member = state.seats, record.member
+    known = seats.admitted.get(member.place)
+    wanted = (
+        seats.wants(member) if member.place in seats.wanted else not (known is not None and known.planned)
+    )
+    host_leaves = (
+        known is not None and known.host in seats.hosts.leaving
+    )  # it left because its host does (S29)
+    training = isinstance(state.phase, Training) and not state.ending.stop
+    if member.role == "worker" and training and wanted and not host_leaves:
+        state.charges.relaunches += 1
+    _remove(state, member)
+
+
+def _lose(state: State, record: facts.MemberLost) -> None:
+    seats, member = state.seats, record.member
+    _remove(state, member)
+    if record.last:
+        seats.incarnations[member.place] = max(seats.incarnations.get(member.place, 0), record.last)
+    if member.role == "worker":
+        if seats.wants(member):
+            seats.gaps.append(member.place)
+        state.counts.workers_lost += 1
+        if record.reason in ("failed", "crashed"):
+            state.charges.relaunches += 1
+        else:
+            state.charges.preemptions += 1
+    elif member.role == "ps":
+        state.counts.servers_lost += 1
+
+
+def _notice_host(state: State, record: log.HostNoticed) -> None:
+    hosts = state.seats.hosts
+    if record.unheard:
+        hosts.unheard.append(record.host)
+    else:
+        hosts.leaving[record.host] = state.cuts.last
+
+
+def _lose_host(state: State, record: facts.MembersDisplaced) -> None:
+    if record.host not in state.seats.hosts.away:
+        state.seats.hosts.away.append(record.host)
+
+
+def _regain_host(state: State, record: log.HostReturned) -> None:
+    hosts = state.seats.hosts
+    hosts.unheard = [host for host in hosts.unheard if host != record.host]
+    hosts.away = [host for host in hosts.away if host != record.host]
+    hosts.leaving.pop(record.host, None)
+
+
+def _find_unfit(state: State, record: log.HostUnfit) -> None:
+    state.seats.hosts.unfit[record.host] = Unfit(record.daemon, record.problem)
+
+
+def _find_fit(state: State, record: log.HostFit) -> None:
+    state.seats.hosts.unfit.pop(record.host, None)
+
+
+EVOLUTIONS: dict[type[Record], Callable[[State, Any], None]] = {
+    facts.MemberAdmitted: _admit,
+    facts.MemberLost: _lose,
+    facts.MemberLeft: _leave,
+    log.HostNoticed: _notice_host,
+    facts.MembersDisplaced: _lose_host,
+    log.HostReturned: _regain_host,
+    log.HostUnfit: _find_unfit,
+    log.HostFit: _find_fit,
+}
