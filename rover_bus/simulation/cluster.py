@@ -18,8 +18,11 @@ from rover_bus.events.codec import encode
 from rover_bus.events.errors import BusError, RoverError
 from rover_bus.events.facts import JobFact, PlanProposed, SlotsMoveRequested
 from rover_bus.events.leadership import Deposed, read_leader
+from rover_bus.events.log import Record
 from rover_bus.events.memory_broker import MemoryBroker
 from rover_bus.events.streams import BUCKETS, FACTS, LEADERS, STREAMS
+from rover_bus.master.checks import broken
+from rover_bus.master.decider import MasterDecider
 from rover_bus.node.daemon import Daemon, Host
 from rover_bus.node.port import Key, StartOrder
 from rover_bus.node.presence import Presence
@@ -126,7 +129,7 @@ class Cluster:
             self.shared.say(f"{member} ends")
 
     async def _run_master(self, bus: Bus, name: str) -> int:
-        shell, _ = self.shared.rules.build_master(
+        shell, decider = self.shared.rules.build_master(
             bus,
             JOB,
             holder=name,
@@ -134,6 +137,7 @@ class Cluster:
             wall_ms=lambda: 0,
             snapshot_every_batches=self.shared.plan.snapshot_every_batches,
         )
+        self._check_each_record(decider)
         code = 0
         try:
             await shell.run()
@@ -143,6 +147,16 @@ class Cluster:
             self.shared.say(f"{name} failed: {errors.exceptions}")
             code = 1
         return code
+
+    def _check_each_record(self, decider: MasterDecider) -> None:
+        evolve = decider.evolve
+
+        def evolve_and_check(record: Record) -> None:
+            evolve(record)
+            for why in broken(decider.state):
+                self.shared.broken.setdefault(why, type(record).__name__)
+
+        decider.evolve = evolve_and_check  # type: ignore[method-assign]
 
     # -- blows -----------------------------------------------------------------------------------------------------------
 

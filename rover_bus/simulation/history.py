@@ -77,7 +77,8 @@ async def _live(plan: Plan, say: Callable[[float, str], None], rules: Rules) -> 
     for path in end.summary.get("parts", []):
         for position, count in shared.parts.get(path, {}).items():
             counts[position] = counts.get(position, 0) + count
-    return judge(plan, end.state, f"{end.reason} {end.detail}".strip(), end.summary, counts)
+    verdict = judge(plan, end.state, f"{end.reason} {end.detail}".strip(), end.summary, counts)
+    return verdict.and_also(f"after {record} {why}" for why, record in shared.broken.items())
 
 
 def _shared(plan: Plan, say: Callable[[float, str], None], rules: Rules) -> Shared:

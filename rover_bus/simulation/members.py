@@ -53,6 +53,9 @@ class Shared:
     rules: Rules = PRODUCT
     trained: dict[Member, int] = field(default_factory=dict)  # samples, by life
     memory: SharedMemory = field(default_factory=SharedMemory)
+    broken: dict[str, str] = field(
+        default_factory=dict
+    )  # invariants of masters' states -> the record behind it
     storage: SimulatedStorage = field(default_factory=lambda: SimulatedStorage(keep=3))
 
     def __post_init__(self) -> None:

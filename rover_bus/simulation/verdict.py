@@ -5,8 +5,8 @@ Every sample adds 1 at its own position, so a loss is a 0, a double is a 2. The 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rover_bus.simulation.plan import Plan
@@ -23,6 +23,10 @@ class Verdict:
     @property
     def good(self) -> bool:
         return not self.wrong
+
+    def and_also(self, wrong: Iterable[str]) -> Verdict:
+        """Return this verdict with what else is wrong."""
+        return replace(self, wrong=(*self.wrong, *wrong))
 
 
 def judge(

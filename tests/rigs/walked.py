@@ -1,4 +1,5 @@
-"""Where the facts of a job do not say what led to them: every chain of causes is to end where a story may begin."""
+"""Where the facts of a job do not say what led to them (every chain of causes ends where a story may begin), and where its log
+breaks an invariant of the master's state."""
 
 from __future__ import annotations
 
@@ -14,7 +15,14 @@ from rover_bus.events import facts
 from rover_bus.events.causes import named
 from rover_bus.events.checkpoint_facts import CheckpointOpened, PartStaged
 from rover_bus.events.facts import ClusterFact, HostFact, JobFact, JobSubmitted, MasterElected, MemberAdmitted
+from rover_bus.events.journal import Journal
+from rover_bus.events.log import LogBatch
 from rover_bus.events.nats_bus import NatsBus
+from rover_bus.events.streams import LOG
+from rover_bus.events.subjects import job_log
+from rover_bus.master.checks import broken
+from rover_bus.master.evolution import evolve
+from rover_bus.master.state import AnyState, Unopened, load
 
 COMMANDS = (
     facts.JobStopRequested,
@@ -102,4 +110,20 @@ def of_stopped_stack(home: Home) -> list[str]:
 
 
 async def _offenders_there(bus: NatsBus) -> list[str]:
-    return offenders([each async for each in read_facts(bus)])
+    happened = [each async for each in read_facts(bus)]
+    jobs = {each.fact.job for each in happened if isinstance(each.fact, JobSubmitted)}
+    return offenders(happened) + [line for job in sorted(jobs) for line in await broken_in_log(bus, job)]
+
+
+async def broken_in_log(bus: NatsBus, job: str) -> list[str]:
+    """Replay what is kept of a job's log; return a line for each invariant that a record breaks."""
+    reader = Journal(bus, job_log(job), job, "walker", LogBatch, lambda: 0)
+    state: AnyState = Unopened()
+    lines: list[str] = []
+    async for stored in bus.read(LOG, job_log(job), first=await reader.beginning()):
+        snapshot, records = reader.take(stored)
+        state = load(snapshot) if snapshot is not None else state
+        for record in records:
+            state = evolve(state, record)
+            lines += [f"{job}:{stored.sequence} {type(record).__name__}: {why}" for why in broken(state)]
+    return lines

@@ -73,6 +73,7 @@ from rover_bus.events.requests import (
     SkippedRow,
     SlotTraffic,
 )
+from rover_bus.master.checks import broken
 from rover_bus.master.decider import MasterDecider
 from rover_bus.master.phases import Searching, name_of
 from rover_bus.master.publishing import manifest_of
@@ -532,6 +533,7 @@ class Script:
     def _decide(self, input: Any) -> list[str]:
         records, reply, released = self.decider.decide(input, self.now)
         self.log += records
+        assert broken(self.decider.state) == []
         said = [f"  log   {show(record)}" for record in records]
         if isinstance(reply, Hold):
             said.append(f"  holds the request of {reply.key}")
