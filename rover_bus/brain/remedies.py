@@ -1,7 +1,7 @@
 """Stage 3, live: slow workers, hot servers, targets reached. Each becomes a record at once, not at the next cooldown.
 
 Fed by a job's state after a window; feeds the decider with records and wishes. Order of remedies as in `algorithms.md §6`: a slow
-worker's leases shrink by themselves, because they follow measured rates (`master/sizing.py`): said by a fact; it is replaced when
+worker's leases shrink by themselves, because they follow measured rates (`master/leasing.py`): said by a fact; it is replaced when
 that lasts. Memory has a module of its own (`memory_relief`).
 """
 

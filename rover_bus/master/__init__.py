@@ -1,14 +1,22 @@
 """The master: job level. One leads a job, a hot standby follows its log; both are the same pure decider behind the shared shell.
 
-intervals.py    sets of batches as intervals
-ledger.py       which batches are free, leased, committed, dead (design §5, protocol P1, P6 to P8)
-stream.py       batches of a stream: spans fixed at the grant, watermarks
-sizing.py       how much work a lease holds
-roster.py       members: planned, admitted, lost; incarnations (P5)
-charges.py      failures: poison batches, deterministic errors, budgets
-watch.py        what is remembered but never logged: who was heard when (P19), rates
-state.py        all of it as one state, and its snapshot
-decider.py      decide(input) and evolve(record)
-outbox.py       records to readable facts (P18)
+In the order in which a newcomer reads it:
+
+state.py        what is known of a job, as a tree; phases.py: its phases and the edges between them
+evolution.py    how records change it; member_, slot_ and cut_evolution.py are parts of it
+decider.py      inputs in, records out; opening.py: before the job is known; fences.py: what is stale is refused first
+noticing.py     facts of others; each goes to the rule that it concerns
+
+leases          leasing.py grants and takes commits (progress.py); ledger.py, intervals.py, stream.py: which batches are free,
+                leased, done; waiting.py: requests that are held; failing.py and charges.py: failures, poison batches, budgets
+members         admitting.py, concluding.py; lifecycle.py: losses, replacements, the end; hosts.py; planning.py: what runs where
+plans           proposals.py: refused, observed, waiting for a person, or carried out
+slots           rollout.py: servers that change while training goes on; slots.py: its arithmetic
+checkpoints     cut.py, cutting.py, pacing.py; recovery.py: going back; searching.py and finding.py: what lies on storage
+
+unlogged.py     what is remembered but never logged: watch.py and the patience of rules
+guarding.py     rules apart from one another: one that fails is switched off
+publishing.py   records to facts (P18)
 service.py      the decider behind the shell, on a bus
+checks.py       what holds of the state after every record
 """

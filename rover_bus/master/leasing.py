@@ -1,17 +1,23 @@
 """Decisions on leases, progress and heartbeats: the hot path (P6, P7). Generators of records; see decider.py.
 
+Guided self-scheduling (design §5): a lease holds a worker's measured rate times the target lease time, and at most 1/(2 * workers)
+of what is unassigned, so that no worker holds much when the epoch ends; slow workers get little, fast ones more. And no worker gets
+more than its share of what is not done yet, what it holds already included: a worker that reads ahead would else take the last
+batches while another one waits for the epoch's end.
+
 A request costs what it changes: nothing here walks over all workers or all leases. What needs such a walk (which lease of the
 epoch's tail is late) is looked for on ticks, once for all requests that wait (waiting.py).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator
 
 from rover_bus.events import causes
 from rover_bus.events.deciding import Hold
 from rover_bus.events.facts import LeaseSpeculated
-from rover_bus.events.job import JobSpec
+from rover_bus.events.job import JobSpec, LeaseSpec
 from rover_bus.events.log import Granted, Record, Returned, Sealed
 from rover_bus.events.requests import (
     HeartbeatReply,
@@ -26,13 +32,13 @@ from rover_bus.master.fences import fence, refusal
 from rover_bus.master.ledger import Holder, Ledger
 from rover_bus.master.phases import Closed, Finishing, Training, name_of
 from rover_bus.master.progress import report_progress
-from rover_bus.master.sizing import lease_batches, share_left
 from rover_bus.master.state import State
 from rover_bus.master.stream import Partition, Streams
-from rover_bus.master.watch import Watch
+from rover_bus.master.watch import Watch, is_known
 
 Steps = Generator[Record, None, Reply | Hold | None]
 MAX_WANTED = 1024
+FIRST_LEASE_BATCHES = 8  # before a worker has a rate: enough to measure one, little to lose
 WAITING = ("wait", "idle")  # outcomes that a change of the ledger turns into a grant
 
 
@@ -283,3 +289,24 @@ def heartbeat(state: State, request: HeartbeatRequest, watch: Watch, now: float)
         settled=_settled(state) if member.role == "ps" else (0, 0),
         cut=cutting.order_for(state, member) if member.role == "ps" else None,
     )
+
+
+# -- how much ------------------------------------------------------------------------------------------------------------
+
+
+def lease_batches(spec: LeaseSpec, rate: float, unassigned: int, workers: int) -> int:
+    """Return the batches of the next lease, at least 1.
+
+    rate: batches a second of this worker, 0 when unknown; unassigned: batches free now; workers: those alive.
+    """
+    by_rate = round(rate * spec.target_s) if is_known(rate) else FIRST_LEASE_BATCHES
+    by_tail = -(-unassigned // (2 * max(workers, 1)))
+    return max(1, min(by_rate, by_tail, spec.max_batches))
+
+
+def share_left(remaining: int, held: int, part: float) -> int:
+    """Return how many batches more a worker may hold so that all workers end the epoch together, at least 0.
+
+    remaining: batches not done yet, leased ones included; held: those of this worker; part: its part of what all workers do.
+    """
+    return max(0, math.ceil(remaining * part) - held)

@@ -10,10 +10,15 @@ import math
 from collections.abc import Mapping
 
 from rover_bus.events.identity import Member
-from rover_bus.master.sizing import is_known
 
 SILENT_INTERVALS = 3
 REPORT_EVERY_S = 5.0
+FASTEST_BATCHES_PER_S = 1e6  # a rate above it, or none that is a number, is a mistake of the worker
+
+
+def is_known(rate: float) -> bool:
+    """Whether a rate is one that was measured: 0 says that none is known yet."""
+    return 0 < rate < FASTEST_BATCHES_PER_S
 
 
 class Watch:

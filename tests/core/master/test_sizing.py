@@ -3,7 +3,7 @@
 import pytest
 
 from rover_bus.events.identity import Member
-from rover_bus.master.sizing import share_left
+from rover_bus.master.leasing import share_left
 from rover_bus.master.watch import Watch
 
 

@@ -39,8 +39,8 @@ def broken(*_args, **_more):
 class FailsOnFailures(MasterDecider):
     """Cannot decide on what a worker says of its failure."""
 
-    def _answer(self, request, now):
-        return broken() if isinstance(request, FailureRequest) else super()._answer(request, now)
+    def _answer(self, state, request, now):
+        return broken() if isinstance(request, FailureRequest) else super()._answer(state, request, now)
 
 
 async def masters(it, decider=MasterDecider, tag="m", count=6):
@@ -95,10 +95,10 @@ def test_without_the_count_a_request_ends_every_master(stage, monkeypatch):
 
 def test_what_cannot_be_written_is_charged_to_the_request_that_asked_for_it(stage):
     class Unwritable(MasterDecider):
-        def _answer(self, request, now):
+        def _answer(self, state, request, now):
             if isinstance(request, FailureRequest):
                 yield JobReported(epoch=1 << 70, committed=0, dead_lettered=0, total=0, cause="x")
-            return (yield from super()._answer(request, now))
+            return (yield from super()._answer(state, request, now))
 
     async def scenario(it):
         await it.begin()
