@@ -220,10 +220,12 @@ def test_another_release_runs_the_rule_again(stage, monkeypatch):
 
 
 def test_what_a_new_leader_does_first_may_fail_too(stage, monkeypatch):
-    monkeypatch.setattr(MasterDecider, "_go_on", broken)
-
     async def scenario(it):
         await it.begin()
+        it.master("first")
+        await it.until(lambda: it.deciders["first"].history)  # the job is open: there is something to go on with
+        it.kill("first")
+        monkeypatch.setattr(MasterDecider, "_go_on", broken)
         lives = 0
         while True:
             name = f"m{lives}"
@@ -284,11 +286,11 @@ def test_a_brain_leaves_the_rule_of_one_job_out_and_goes_on_with_the_others(stag
 def test_what_failed_less_than_three_times_is_decided_on(stage, monkeypatch, lives):
     whole, left = MasterDecider._report, [lives]
 
-    def report(self, now):
+    def report(self, state, now):
         if left[0]:
             left[0] -= 1
             return broken()
-        return whole(self, now)
+        return whole(self, state, now)
 
     monkeypatch.setattr(MasterDecider, "_report", report)
 
