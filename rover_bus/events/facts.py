@@ -43,6 +43,7 @@ from rover_bus.events.plan_facts import (
     StragglerRecovered,
 )
 from rover_bus.events.routing import ServerAddress
+from rover_bus.events.starts import ServerStart
 
 
 class JobSubmitted(JobFact, frozen=True, kw_only=True, tag="job.submitted.v1"):
@@ -140,14 +141,14 @@ class MembersDesired(MasterFact, frozen=True, kw_only=True, tag="members.desired
 
 
 class MemberAdmitted(MasterFact, frozen=True, kw_only=True, tag="member.admitted.v1"):
-    """A life of a place is known to the master and may take part. A server's `state` names what it starts from (P5)."""
+    """A life of a place is known to the master and may take part. `start`: what a server starts from (P5)."""
 
     member: Member
     nonce: str = ""
     host: str = ""
     pid: Count = 0
     addresses: list[str] = []
-    state: str = ""
+    start: ServerStart | None = None
 
 
 class MemberLost(MasterFact, frozen=True, kw_only=True, tag="member.lost.v1"):

@@ -19,6 +19,7 @@ from rover_bus.events.job import Dataset
 from rover_bus.events.routing import RoutingTable as RoutingTable
 from rover_bus.events.routing import ServerAddress as ServerAddress
 from rover_bus.events.routing import SlotRange as SlotRange
+from rover_bus.events.starts import ServerStart
 
 Answer = Literal[0, 1, 2]
 OK: Answer = 0  # processed
@@ -92,18 +93,18 @@ class JoinRequest(Request, frozen=True, kw_only=True, tag="join.v1"):
 
 
 class JoinReply(Reply, frozen=True, kw_only=True, tag="joined.v1"):
-    """Admitted. A worker gets what it needs to begin; a server the named state that it starts from (P5)."""
+    """Admitted. A worker gets what it needs to begin; a server what it starts from (P5)."""
 
     member: Member
     uid: str
     history: int
     heartbeat_s: float
-    state: str = ""
+    start: ServerStart | None = None
     dataset: Dataset | None = None
     routing: RoutingTable | None = None
     seed: int = 0
     spec: dict[str, Any] = {}
-    restore: RestoreOrder | None = None  # what the state of a server that names a cut is made of
+    restore: RestoreOrder | None = None  # where the cut is that a server starts from
 
 
 class RegisterRequest(Request, frozen=True, kw_only=True, tag="register.v1"):

@@ -51,7 +51,7 @@ def join(state: State, request: JoinRequest) -> Steps:
         host=request.host,
         pid=request.pid,
         addresses=request.addresses,
-        state=recovery.named_state(state, member) if member.role == "ps" else "",
+        start=recovery.start_of(state, member) if member.role == "ps" else None,
         cause=cause,
     )
     yield from lifecycle.consequences(state, cause)
@@ -81,7 +81,7 @@ def _welcome(state: State, member: Member) -> JoinReply:
         uid=state.job.uid,
         history=state.job.history,
         heartbeat_s=state.job.spec.leases.heartbeat_s,
-        state=state.seats.admitted[member.place].start,
+        start=state.seats.admitted[member.place].start,
         dataset=state.ledger.dataset if state.ledger is not None else None,
         routing=state.slots.routing,
         seed=state.job.spec.data.seed,

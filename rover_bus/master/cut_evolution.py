@@ -7,6 +7,7 @@ from typing import Any
 
 from rover_bus.events import checkpoint_facts, log
 from rover_bus.events.log import Record
+from rover_bus.events.starts import ServerStart
 from rover_bus.master import recovery
 from rover_bus.master.cut import Cut, found_cut, identity_of, position
 from rover_bus.master.phases import Searching, after
@@ -190,7 +191,9 @@ def rewind(state: State, record: log.Rewound) -> None:
         state.slots.owners = []  # everybody begins anew, with an even share
     for server in state.seats.servers():
         back = server.member.index in cuts.back.servers
-        server.start = f"cut:{record.cut}" if back else f"kept at generation {record.generation}"
+        server.start = (
+            ServerStart("cut", cut=record.cut) if back else ServerStart("kept", generation=record.generation)
+        )
 
 
 def keep_spans(state: State) -> None:

@@ -29,7 +29,7 @@ from rover_bus.master import cutting, recovery, rollout, searching
 from rover_bus.master.ledger import Ledger
 from rover_bus.master.phases import Closed, Ended, Finishing, Searching, Starting, Training
 from rover_bus.master.planning import begin_again, is_planned, remove_places, replace_members
-from rover_bus.master.state import State
+from rover_bus.master.state import Admitted, State
 
 Consequences = Generator[Record, None, None]
 SLOTS = 4096  # ids hash to so many slots (design §6)
@@ -99,7 +99,11 @@ def _lose_workers(
 
 def _kept_its_state(state: State, member: Member) -> bool:
     life = state.seats.admitted.get(member.place)
-    return life is not None and life.member == member and life.start.startswith("kept")
+    return life is not None and life.member == member and _started_from(life, "kept")
+
+
+def _started_from(server: Admitted, kind: str) -> bool:
+    return server.start is not None and server.start.kind == kind
 
 
 def _lost(state: State, member: Member, reason: str, detail: str, last: int, cause: str) -> MemberLost:
@@ -283,7 +287,7 @@ def lose_log(state: State, member: Member) -> Consequences:
 def give_up_cut(state: State, member: Member, restored: RestoreReport, cause: str) -> Consequences:
     """A server could not restore the cut that it was admitted with: go back further, in its next life."""
     life = state.seats.admitted.get(member.place)
-    if life is None or life.member != member or not life.start.startswith("cut:"):
+    if life is None or life.member != member or not _started_from(life, "cut"):
         return
     if member.index not in state.cuts.back.servers:
         yield from end(state, "failed", "restore_failed", f"{member}: {restored.problem}", cause)

@@ -50,7 +50,7 @@ def _admit(state: State, record: facts.MemberAdmitted) -> None:
         record.pid,
         record.addresses,
         seats.wants(member),
-        record.state,
+        record.start,
     )
     if member.role == "worker" and state.ledger is not None:
         state.ledger.admit(member.index, member.incarnation)

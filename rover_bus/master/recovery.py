@@ -16,6 +16,7 @@ from rover_bus.events.checkpoints import RestoreOrder, RestoreReport
 from rover_bus.events.facts import MemberLeft
 from rover_bus.events.identity import Member
 from rover_bus.events.log import Record, Rewound
+from rover_bus.events.starts import ServerStart
 from rover_bus.master.cut import SLOTS, Cut, rewound, slots_of
 from rover_bus.master.planning import begin_again
 from rover_bus.master.state import State
@@ -105,20 +106,22 @@ def go_back_to_found(state: State, cut: Cut, detail: str, cause: str) -> Consequ
     )
 
 
-def named_state(state: State, member: Member) -> str:
+def start_of(state: State, member: Member) -> ServerStart:
     """Return what a server that joins now starts from (P5): while others serve it holds nothing until slots move to it."""
     if (cut := state.cuts.back.servers.get(member.index, 0)) != 0:
-        return f"cut:{cut}"
+        return ServerStart("cut", cut=cut)
     start = state.job.spec.start_from
     if start is not None and state.slots.routing is None:
-        return f"cut:{start.cut} of {start.job}"
-    return f"{'empty' if state.slots.routing is None else 'without slots'} at generation {state.generation}"
+        return ServerStart("cut", cut=start.cut, job=start.job)
+    return ServerStart(
+        "empty" if state.slots.routing is None else "without_slots", generation=state.generation
+    )
 
 
 def order_for(state: State, member: Member) -> RestoreOrder | None:
     """Return what the named state of a server is made of; None when it starts empty or keeps what it has."""
     life, spec = state.seats.admitted[member.place], state.job.spec
-    if not life.start.startswith("cut:"):
+    if life.start is None or life.start.kind != "cut":
         return None
     if member.index in state.cuts.back.servers:
         return state.cuts.back.order

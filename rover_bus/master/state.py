@@ -25,6 +25,7 @@ from rover_bus.events.facts import PlanProposed
 from rover_bus.events.identity import DesiredMember, MasterSeat, Member
 from rover_bus.events.job import JobSpec, PlanMode
 from rover_bus.events.routing import RoutingTable
+from rover_bus.events.starts import ServerStart
 from rover_bus.master.charges import Charges
 from rover_bus.master.cut import Cut
 from rover_bus.master.ledger import Ledger
@@ -51,7 +52,7 @@ class Admitted(msgspec.Struct):
     pid: int = 0
     addresses: list[str] = []
     planned: bool = True
-    start: str = ""  # what a server started from (P5)
+    start: ServerStart | None = None  # of a server (P5)
 
 
 class Unfit(msgspec.Struct, frozen=True):

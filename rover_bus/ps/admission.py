@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 
 from rover_bus.events.requests import RoutingTable
+from rover_bus.events.starts import ServerStart
 from rover_bus.ps.intervals import NOTHING, Intervals
 from rover_bus.ps.ranges import Ranges, common, mask_of, ranges_of
 from rover_bus.ps.routing import version
@@ -42,11 +43,11 @@ class SlotGroup(NamedTuple):
 
 
 class Admission(msgspec.Struct, frozen=True, kw_only=True):
-    """A server's standing. `admitted` names the state that it serves from (P5): 'empty at generation 0', say; '' = none yet."""
+    """A server's standing. `start`: what it was admitted with (P5); None: it is not admitted yet."""
 
     index: int
     incarnation: int
-    admitted: str = ""
+    start: ServerStart | None = None
     history: int = 0
     generation: int = 0
     routing: RoutingTable | None = None
@@ -86,11 +87,11 @@ class Repeat(NamedTuple):
 
 
 class Admitted(NamedTuple):
-    """The log admitted this incarnation, with a named state, in this generation."""
+    """The log admitted this incarnation in this generation, and says what it starts from."""
 
     history: int
     generation: int
-    state: str
+    start: ServerStart
 
 
 class Loaded(NamedTuple):
@@ -159,14 +160,14 @@ Event = Admitted | Loaded | Routed | Applied | Settled | EpochsClosed | Frozen |
 # --- decisions --------------------------------------------------------------------------------------------------------
 
 
-def keeps(name: str) -> bool:
-    """Whether a named state is what the server holds already: a survivor of a partial recovery (P11)."""
-    return name.startswith("kept")
+def _keeps(start: ServerStart | None) -> bool:
+    """Whether a server starts from what it holds already: a survivor of a partial recovery (P11)."""
+    return start is not None and start.kind == "kept"
 
 
 def decide_request(state: Admission, fence: Fence) -> Refusal | None:
     """Fence first: refuse what was not meant for this server in this life of the job."""
-    if not state.admitted or state.routing is None:
+    if state.start is None or state.routing is None:
         return Refusal("not_admitted", f"server {state.index} is not admitted yet: ask again", 0.05)
     if fence.history != state.history:
         return Refusal("stale_history", f"history {fence.history} is not {state.history}: join the job again")
@@ -213,7 +214,7 @@ def holds(group: SlotGroup, batch: BatchKey) -> bool:
 
 def decide_routing(state: Admission, table: RoutingTable) -> Refusal | None:
     """A newer table of our own history and generation is followed; an older one is stale (P8)."""
-    if not state.admitted:
+    if state.start is None:
         return Refusal("not_admitted", f"server {state.index} is not admitted yet", 0.05)
     if table.history != state.history:
         return Refusal("stale_history", f"history {table.history} is not {state.history}")
@@ -251,7 +252,7 @@ def _decide_kept(state: Admission, table: RoutingTable) -> Refusal | None:
     wanted, here = mask_of(slots_of(table, state.index)), mask_of(())
     for group in (*state.groups, *state.arrived):
         here |= mask_of(group.slots)
-    if (holds_slots(state) or keeps(state.admitted)) and np.any(wanted & ~here):
+    if (holds_slots(state) or _keeps(state.start)) and np.any(wanted & ~here):
         return Refusal(
             "cannot_move", f"routing {version(table)} gives server {state.index} slots that it has not kept"
         )
@@ -308,11 +309,11 @@ def _admit(state: Admission, admitted: Admitted) -> Admission:
 
     A survivor keeps slots that have arrived whole: the log may have given them to it already (P11).
     """
-    history, generation, name = admitted
+    history, generation, start = admitted
     fresh = msgspec.structs.replace(
-        state, history=history, generation=generation, admitted=name, routing=None, frozen={}
+        state, history=history, generation=generation, start=start, routing=None, frozen={}
     )
-    if keeps(name) and history == state.history:
+    if _keeps(start) and history == state.history:
         return fresh
     return msgspec.structs.replace(fresh, groups=(), arrived=(), closed_before=0)
 

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from rover_bus.events.errors import BadMessage, InputError, NotEnoughMemory, Refused
 from rover_bus.events.requests import MoveOrder, RoutingTable
+from rover_bus.events.starts import ServerStart
 from rover_bus.ps import admission, messages, snapshots, update
 from rover_bus.ps.admission import Admission, Applied, Apply, Refusal, Repeat
 from rover_bus.ps.catalogue import Keys
@@ -82,16 +83,19 @@ class ServerCore:
 
     # --- orders of the master ---
 
-    def admit(self, *, history: int, generation: int, state: str, seed: int) -> None:
-        """Begin a generation from a named state. Idempotent. A survivor keeps what it holds (P11)."""
-        if self.state.admitted and (history, generation) == (self.state.history, self.state.generation):
+    def admit(self, *, history: int, generation: int, start: ServerStart, seed: int) -> None:
+        """Begin a generation. Idempotent. A survivor keeps what it holds (P11)."""
+        if self.state.start is not None and (history, generation) == (
+            self.state.history,
+            self.state.generation,
+        ):
             return
         if history == self.state.history and generation < self.state.generation:
             raise Refused(
                 f"generation {generation} is over: {self.state.generation} is served", "stale_generation"
             )
-        kept = admission.keeps(state) and history == self.state.history
-        self._begin_generation(admission.Admitted(history, generation, state), kept, seed)
+        kept = start.kind == "kept" and history == self.state.history
+        self._begin_generation(admission.Admitted(history, generation, start), kept, seed)
 
     @indivisible("the beginning of a generation")
     def _begin_generation(self, admitted: admission.Admitted, kept: bool, seed: int) -> None:

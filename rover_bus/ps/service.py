@@ -1,4 +1,4 @@
-"""A parameter server's life on the bus: joins, is admitted with a named state, is routed, beats, writes its part, ends (P5).
+"""A parameter server's life on the bus: joins, is admitted, is routed, beats, writes its part, ends (P5).
 
 Fed by the master's answers; feeds a `core.ServerCore` through a port that runs a function where the tables live (another thread in
 `serve_job`, the same loop in simulations). Data never passes here: workers speak to the sockets. All orders arrive as answers to
@@ -31,6 +31,7 @@ from rover_bus.events.requests import (
     RefusedReply,
     RoutingTable,
 )
+from rover_bus.events.starts import EMPTY
 from rover_bus.ps.core import ServerCore
 from rover_bus.ps.moves import AskPeer, Moves, nobody
 from rover_bus.ps.routing import owned_slots
@@ -175,7 +176,7 @@ class ServerLife:
         self._newest = None
         self._prepare_memory(joined)
         await self._run(lambda: self._admit(joined))
-        log.info("admitted", member=str(self.member), state=joined.state)
+        log.info("admitted", member=str(self.member), start=str(joined.start))
         if (
             joined.routing is not None and self._restore is None
         ):  # a restore takes longer than silence is borne
@@ -186,7 +187,10 @@ class ServerLife:
         """Begin a generation, on the thread of the tables: what became of a former one's restore is nothing to report in it."""
         before = self.core.state.history, self.core.state.generation
         self.core.admit(
-            history=joined.history, generation=joined.generation, state=joined.state, seed=joined.seed
+            history=joined.history,
+            generation=joined.generation,
+            start=joined.start or EMPTY,
+            seed=joined.seed,
         )
         if self._stager is not None and before != (joined.history, joined.generation):
             self._stager.restored = None

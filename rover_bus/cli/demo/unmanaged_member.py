@@ -29,6 +29,7 @@ from rover_bus.client.reader import Stream
 from rover_bus.client.standalone import Standalone, read_spec
 from rover_bus.events.job import Dataset
 from rover_bus.events.requests import RoutingTable, ServerAddress
+from rover_bus.events.starts import EMPTY
 from rover_bus.ps.client import RemoteParameters
 from rover_bus.ps.core import ServerCore
 from rover_bus.ps.gradients import Additions
@@ -62,7 +63,7 @@ def serve(directory: Path, index: int) -> None:
         directory / f"ps-{index}.json", msgspec.json.encode(ServerAddress(index, 1, server.addresses))
     )
     seed = msgspec.json.decode((directory / SPEC).read_bytes())["data"]["seed"]
-    core.admit(history=0, generation=0, state="empty at generation 0", seed=seed)
+    core.admit(history=0, generation=0, start=EMPTY, seed=seed)
     core.route(read_routing(directory))
     server.serve()
 

@@ -18,6 +18,7 @@ from patience import PATIENCE_S, until
 
 from rover_bus.events.errors import AccessDenied
 from rover_bus.events.requests import ServerAddress
+from rover_bus.events.starts import EMPTY
 from rover_bus.ps import frame, handshake, messages
 from rover_bus.ps.admission import Fence
 from rover_bus.ps.client import RemoteParameters
@@ -261,7 +262,7 @@ def test_a_hundred_thousand_fuzzed_messages_crash_nothing_and_are_all_counted():
     print("seed", seed)
     rng = random.Random(seed)
     core = ServerCore(0, 1, memory_limit_bytes=1 << 22)
-    core.admit(history=0, generation=0, state="empty at generation 0", seed=1)
+    core.admit(history=0, generation=0, start=EMPTY, seed=1)
     core.route(divide_slots([ServerAddress(0, 1, [])]))
     fence, keys = Fence(0, 0, 0, 1), np.array([1, 5, 9], np.int64)
     section = messages.Section(("item",), (3,))
@@ -306,6 +307,7 @@ import msgspec, numpy as np
 from rover_bus.events.requests import RoutingTable
 from rover_bus.ps.client import RemoteParameters
 from rover_bus.ps.store import BatchKey
+from rover_bus.events.starts import EMPTY
 routing = msgspec.json.decode(sys.argv[1], type=RoutingTable)
 first, end = int(sys.argv[2]), int(sys.argv[3])
 tables = __import__("rover_bus.ps.spec", fromlist=["spec"])

@@ -8,6 +8,7 @@ import pytest
 from moving_slots import Rollout, Training
 
 from rover_bus.events.requests import ServerAddress
+from rover_bus.events.starts import EMPTY
 from rover_bus.ps.core import ServerCore
 from rover_bus.ps.exchange import Exchange, LinkLost, Receive, Refresh, Reset, Send
 from rover_bus.ps.frame import unpack
@@ -88,7 +89,7 @@ class Cluster:
         self.seed, self.routing = seed, divide_slots(addresses)
         self.cores = {address.index: core(address.index, address.incarnation) for address in addresses}
         for server in self.cores.values():
-            server.admit(history=0, generation=0, state="empty at generation 0", seed=seed)
+            server.admit(history=0, generation=0, start=EMPTY, seed=seed)
             server.route(self.routing)
 
     def join(self, **options):

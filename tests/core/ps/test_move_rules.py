@@ -10,6 +10,7 @@ import pytest
 from moving_slots import TABLES, Rollout, Training, carry
 
 from rover_bus.events.errors import InputError, Refused
+from rover_bus.events.starts import ServerStart
 from rover_bus.ps import admission, messages, moving
 from rover_bus.ps.admission import Fence
 from rover_bus.ps.core import ServerCore
@@ -266,8 +267,8 @@ def arrive(rollout, most_answers=10**6):
 
 
 def survive(core, generation=1):
-    core.admit(history=0, generation=generation, state=f"kept at generation {generation}", seed=7)
-    assert admission.keeps(core.state.admitted)
+    core.admit(history=0, generation=generation, start=ServerStart("kept", generation), seed=7)
+    assert core.state.start == ServerStart("kept", generation)
 
 
 def rows_in(core, slots):

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from rover_bus.events.errors import Refused
 from rover_bus.events.requests import ServerAddress
+from rover_bus.events.starts import EMPTY, ServerStart
 from rover_bus.ps import admission, messages
 from rover_bus.ps.admission import Admission, Applied, Apply, Fence, Refusal, Repeat, SlotGroup
 from rover_bus.ps.core import ServerCore
@@ -21,7 +22,6 @@ from rover_bus.ps.spec import Add, Dense, Growing, Hashed
 from rover_bus.ps.store import BatchKey, GenerationChanged, ServersUnreachable
 
 WITNESS = Hashed(name="witness", rows=64, width=1, optimizer=Add(), dtype="int32")
-EMPTY = "empty at generation 0"
 
 
 def count(worker, epoch, number, positions, **options):
@@ -148,7 +148,7 @@ def push_to(core, fence, number=0):
 
 def admitted(core=ServerCore, generation=2, history=8):
     server = core(0, 5)
-    server.admit(history=history, generation=generation, state=EMPTY, seed=1)
+    server.admit(history=history, generation=generation, start=EMPTY, seed=1)
     server.route(divide_slots([ServerAddress(0, 5, [])], history, generation, epoch=3))
     return server
 
@@ -209,7 +209,7 @@ def test_a_rewound_job_begins_empty_and_its_workers_are_told(join, make_cluster)
     servers = cluster.routing.servers
     cluster.routing = divide_slots(servers, 0, generation=1)
     for core in cluster.cores.values():
-        core.admit(history=0, generation=1, state="empty at generation 1", seed=7)
+        core.admit(history=0, generation=1, start=ServerStart("empty", 1), seed=7)
         core.route(cluster.routing)
     count(worker, 0, 1, [2])
     with pytest.raises(GenerationChanged, match="generation 1"):
@@ -223,9 +223,9 @@ def test_a_rewound_job_begins_empty_and_its_workers_are_told(join, make_cluster)
 def test_a_generation_that_is_over_does_not_come_back():
     server = admitted()
     with pytest.raises(Refused, match="generation 1 is over"):
-        server.admit(history=8, generation=1, state=EMPTY, seed=1)
+        server.admit(history=8, generation=1, start=EMPTY, seed=1)
     state = server.state
-    server.admit(history=8, generation=2, state=EMPTY, seed=1)  # a repeated order changes nothing
+    server.admit(history=8, generation=2, start=EMPTY, seed=1)  # a repeated order changes nothing
     assert server.state is state
 
 
@@ -305,7 +305,7 @@ def test_intervals_are_a_set_of_numbers(added, pairs):
 def test_a_batch_is_applied_exactly_when_it_is_new(pushes):
     table = divide_slots([ServerAddress(0, 1, [])])
     state = Admission(
-        index=0, incarnation=1, admitted=EMPTY, routing=table, groups=(SlotGroup(((0, 4096),), {}),)
+        index=0, incarnation=1, start=EMPTY, routing=table, groups=(SlotGroup(((0, 4096),), {}),)
     )
     seen = set()
     for number in pushes:

@@ -15,6 +15,7 @@ import pytest
 from rover_bus.events.checkpoints import CutOrder, PartPlace, RestoreOrder
 from rover_bus.events.errors import InputError, Refused
 from rover_bus.events.requests import ServerAddress
+from rover_bus.events.starts import ServerStart
 from rover_bus.flash.copies import open_exactly
 from rover_bus.flash.errors import SlotsBusy
 from rover_bus.flash.lineage import digest_staged
@@ -113,7 +114,7 @@ def restored(parts, servers, order=ORDER):
     cores = []
     for index in range(servers):
         core = ServerCore(index, 9)
-        core.admit(history=0, generation=1, state="cut:1", seed=7)
+        core.admit(history=0, generation=1, start=ServerStart("cut", cut=1), seed=7)
         core.load(assemble(parts, order, owned_slots(table, index))[0])
         core.route(table)
         cores.append(core)
@@ -268,7 +269,7 @@ def test_the_next_life_of_a_server_finds_what_the_former_staged(trained, root):
     for cut in (5, 6):
         new = ServerCore(0, 2)
         new.follows_changes = True
-        new.admit(history=0, generation=1, state=f"cut:{cut}", seed=7)
+        new.admit(history=0, generation=1, start=ServerStart("cut", cut=cut), seed=7)
         again.restore(new, order_of(cut, core), core.tables.owned)
         assert again.restored.problem == ""
         assert again.restored.source == "memory"
@@ -297,7 +298,7 @@ def test_touched_rows_alone_are_copied_again(make_cluster, root):
         digest(root, cut)
     assert copied[-1] < copied[0] / 50
     new = ServerCore(0, 2)
-    new.admit(history=0, generation=1, state="cut:5", seed=7)
+    new.admit(history=0, generation=1, start=ServerStart("cut", cut=5), seed=7)
     memory.close()
     again = Stager(FlashMemory(root, "u", 0, 5), lambda: 0.0)
     again.restore(new, order_of(5, core), core.tables.owned)
@@ -316,7 +317,7 @@ def test_training_a_restored_server_does_not_change_what_is_staged(trained, root
     for _ in range(2):
         reader = Stager(FlashMemory(root, "u", 0, 5), lambda: 0.0)
         new = ServerCore(0, 2)
-        new.admit(history=0, generation=1, state="cut:1", seed=7)
+        new.admit(history=0, generation=1, start=ServerStart("cut", cut=1), seed=7)
         reader.restore(new, order_of(1, core), core.tables.owned)
         assert sums(new.tables) == before
         for _, store in new.tables.families():
@@ -329,7 +330,7 @@ def test_a_cut_of_another_life_of_the_job_is_not_taken_for_ours(trained, root):
     stager = Stager(FlashMemory(root, "u", 0, 6), lambda: 0.0)
     stage(stager, core, 1)
     new = ServerCore(0, 2)
-    new.admit(history=0, generation=1, state="cut:1", seed=7)
+    new.admit(history=0, generation=1, start=ServerStart("cut", cut=1), seed=7)
     stager.restore(new, order_of(1, core), core.tables.owned)
     assert "never stored" in stager.restored.problem
     stager.memory.close()

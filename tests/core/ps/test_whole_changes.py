@@ -15,6 +15,7 @@ from memory_ends import MemoryEnds
 from moving_slots import TABLES, Rollout, Training, carry
 
 from rover_bus.events.errors import NotEnoughMemory, Refused
+from rover_bus.events.starts import ServerStart
 from rover_bus.ps import messages, snapshots
 from rover_bus.ps.admission import Fence
 from rover_bus.ps.changes import HalfChanged
@@ -109,7 +110,7 @@ def gives(place):
 
 def survives(place):
     place.arrive()
-    return lambda: place.core.admit(history=0, generation=1, state="kept at generation 1", seed=7)
+    return lambda: place.core.admit(history=0, generation=1, start=ServerStart("kept", 1), seed=7)
 
 
 ACTIONS = (declares, arrives, is_given, gives_up, gives, survives)

@@ -223,7 +223,9 @@ def test_what_a_new_leader_does_first_may_fail_too(stage, monkeypatch):
     async def scenario(it):
         await it.begin()
         it.master("first")
-        await it.until(lambda: it.deciders["first"].history)  # the job is open: there is something to go on with
+        await it.until(
+            lambda: it.deciders["first"].history
+        )  # the job is open: there is something to go on with
         it.kill("first")
         monkeypatch.setattr(MasterDecider, "_go_on", broken)
         lives = 0

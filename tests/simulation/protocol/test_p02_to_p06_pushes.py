@@ -13,6 +13,7 @@ import pytest
 
 from rover_bus.events.memory_links import CALM
 from rover_bus.events.requests import ServerAddress
+from rover_bus.events.starts import EMPTY
 from rover_bus.ps import admission, messages
 from rover_bus.ps.admission import Apply, Fence, Repeat
 from rover_bus.ps.core import ServerCore
@@ -108,7 +109,7 @@ def push(core, number, ids, values=None):
 
 def server():
     core = ServerCore(0, 1)
-    core.admit(history=8, generation=0, state="empty at generation 0", seed=1)
+    core.admit(history=8, generation=0, start=EMPTY, seed=1)
     core.route(divide_slots([ServerAddress(0, 1, [])], 8, 0))
     fence = Fence(8, 0, core.state.routing.epoch, 1)
     table = Growing(name="w", width=1, optimizer=Add(), dtype="int32")

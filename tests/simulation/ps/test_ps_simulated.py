@@ -10,6 +10,7 @@ import pytest
 
 from rover_bus.events import virtual_time
 from rover_bus.events.requests import ServerAddress
+from rover_bus.events.starts import ServerStart
 from rover_bus.ps import admission, messages
 from rover_bus.ps.admission import Apply, Fence
 from rover_bus.ps.core import ServerCore
@@ -52,7 +53,7 @@ class World:
         self.routing = divide_slots(lives, 0, generation)
         for life in lives:
             core = self.network.cores[life.index] = self.core(life.index, life.incarnation)
-            core.admit(history=0, generation=generation, state=f"empty at generation {generation}", seed=1)
+            core.admit(history=0, generation=generation, start=ServerStart("empty", generation), seed=1)
             core.route(self.routing)
         self.generation, self.committed = generation, set()
         self.left = list(range(BATCHES)) + self.chance.sample(range(BATCHES), 8)  # leased twice
