@@ -12,7 +12,7 @@ from rover_bus.events.facts import WorkerFailed
 from rover_bus.events.identity import Member
 
 
-class Charges(msgspec.Struct):
+class Charges(msgspec.Struct, omit_defaults=True):
     """Who failed on what. `since_commit` is what failed while nothing was committed."""
 
     by_batch: dict[tuple[int, int], list[Member]] = {}

@@ -23,7 +23,7 @@ SLOTS = 4096  # ids hash to so many slots (design §6)
 CutState = Literal["open", "staged", "ready"]
 
 
-class Cut(msgspec.Struct):
+class Cut(msgspec.Struct, omit_defaults=True):
     """`rounds`: which round of staging each server is asked for; `ordered`: to be persisted; `writer`: of the manifest."""
 
     number: int

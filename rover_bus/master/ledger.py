@@ -51,7 +51,7 @@ class Holder(msgspec.Struct, array_like=True):
     recent: tuple[int, tuple[int, ...]] = (0, ())
 
 
-class Ledger(msgspec.Struct):
+class Ledger(msgspec.Struct, omit_defaults=True):
     """The ledger of one job. All fields are rebuilt by replay; counters are read from here, never by summing events (P8)."""
 
     dataset: Dataset

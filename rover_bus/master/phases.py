@@ -11,15 +11,15 @@ import msgspec
 from rover_bus.events.identity import DesiredMember, Member
 
 
-class Waiting(msgspec.Struct, tag="waiting"):
+class Waiting(msgspec.Struct, tag="waiting", omit_defaults=True):
     """For a plan."""
 
 
-class Starting(msgspec.Struct, tag="starting"):
+class Starting(msgspec.Struct, tag="starting", omit_defaults=True):
     """Servers come up, empty or from a cut; when all are there, slots are routed."""
 
 
-class Searching(msgspec.Struct, tag="searching"):
+class Searching(msgspec.Struct, tag="searching", omit_defaults=True):
     """For a checkpoint on storage: see searching.py. `asking`: none is usable, and a person decides what becomes of the job."""
 
     number: int
@@ -32,15 +32,15 @@ class Searching(msgspec.Struct, tag="searching"):
     servers: list[DesiredMember] = []  # that come again when a person has decided
 
 
-class Training(msgspec.Struct, tag="training"):
+class Training(msgspec.Struct, tag="training", omit_defaults=True):
     """Batches are leased."""
 
 
-class Closed(msgspec.Struct, tag="closed"):
+class Closed(msgspec.Struct, tag="closed", omit_defaults=True):
     """Every epoch is done; a worker computes the result."""
 
 
-class WrittenPart(msgspec.Struct):
+class WrittenPart(msgspec.Struct, omit_defaults=True):
     """A server's part of the final state on disk."""
 
     member: Member
@@ -49,13 +49,13 @@ class WrittenPart(msgspec.Struct):
     statistics: dict[str, float] = {}
 
 
-class Finishing(msgspec.Struct, tag="finishing"):
+class Finishing(msgspec.Struct, tag="finishing", omit_defaults=True):
     """Servers write their parts, by index."""
 
     parts: dict[int, WrittenPart] = {}
 
 
-class Ended(msgspec.Struct, tag="ended"):
+class Ended(msgspec.Struct, tag="ended", omit_defaults=True):
     """The job is over."""
 
     state: str

@@ -43,7 +43,7 @@ class Job(msgspec.Struct, frozen=True):
 # -- members -----------------------------------------------------------------------------------------------------------
 
 
-class Admitted(msgspec.Struct):
+class Admitted(msgspec.Struct, omit_defaults=True):
     """An admitted member. `planned`: by the plan of that time, not by itself."""
 
     member: Member
@@ -62,7 +62,7 @@ class Unfit(msgspec.Struct, frozen=True):
     problem: str
 
 
-class Hosts(msgspec.Struct):
+class Hosts(msgspec.Struct, omit_defaults=True):
     """The hosts that the plan names, and what is known against them."""
 
     named: list[str] = []
@@ -76,7 +76,7 @@ class Hosts(msgspec.Struct):
         return [host for host in hosts if host not in self.away] or hosts
 
 
-class Seats(msgspec.Struct):
+class Seats(msgspec.Struct, omit_defaults=True):
     """Who shall take part, and who does. Keys are member names."""
 
     plan: int = 0  # the number of the member set
@@ -119,7 +119,7 @@ class Seats(msgspec.Struct):
 # -- plans -------------------------------------------------------------------------------------------------------------
 
 
-class Plans(msgspec.Struct):
+class Plans(msgspec.Struct, omit_defaults=True):
     """Plans by number. `seen`: the last one that was decided on; a lower number is stale."""
 
     seen: int = 0
@@ -133,7 +133,7 @@ class Plans(msgspec.Struct):
 # -- slots -------------------------------------------------------------------------------------------------------------
 
 
-class Move(msgspec.Struct):
+class Move(msgspec.Struct, omit_defaults=True):
     """Slots on their way. The routing of the log still gives them to the source."""
 
     number: int
@@ -142,7 +142,7 @@ class Move(msgspec.Struct):
     slots: list[tuple[int, int]]
 
 
-class Rollout(msgspec.Struct):
+class Rollout(msgspec.Struct, omit_defaults=True):
     """Servers change while training goes on: see rollout.py."""
 
     number: int
@@ -158,7 +158,7 @@ class Rollout(msgspec.Struct):
     again: int = 0  # how often it was begun before
 
 
-class Slots(msgspec.Struct):
+class Slots(msgspec.Struct, omit_defaults=True):
     """Which server holds which slots. `owners`: as last routed; a rewind does not change them."""
 
     routing: RoutingTable | None = None
@@ -173,7 +173,7 @@ class Slots(msgspec.Struct):
 # -- checkpoints -------------------------------------------------------------------------------------------------------
 
 
-class Tried(msgspec.Struct):
+class Tried(msgspec.Struct, omit_defaults=True):
     """A checkpoint that could not be restored since the last one that could."""
 
     generation: int
@@ -181,7 +181,7 @@ class Tried(msgspec.Struct):
     reason: str
 
 
-class Return(msgspec.Struct):
+class Return(msgspec.Struct, omit_defaults=True):
     """Servers on their way back to a cut, by index. `samples_again`: what the way costs, over all cuts that were tried."""
 
     servers: dict[int, int] = {}
@@ -189,7 +189,7 @@ class Return(msgspec.Struct):
     samples_again: int = 0
 
 
-class Cuts(msgspec.Struct):
+class Cuts(msgspec.Struct, omit_defaults=True):
     """Checkpoints that can still be used, by number, and what the next one is decided by."""
 
     known: dict[int, Cut] = {}
@@ -214,7 +214,7 @@ class Cuts(msgspec.Struct):
 # -- the rest ----------------------------------------------------------------------------------------------------------
 
 
-class Task(msgspec.Struct):
+class Task(msgspec.Struct, omit_defaults=True):
     """Something that one worker does for all."""
 
     member: Member | None = None
@@ -222,7 +222,7 @@ class Task(msgspec.Struct):
     values: dict[str, Any] = {}
 
 
-class Ending(msgspec.Struct):
+class Ending(msgspec.Struct, omit_defaults=True):
     """Who wants the job to stop, and how: `stop` is "", "finish", "drain" or "cancel"."""
 
     stop: str = ""
@@ -230,7 +230,7 @@ class Ending(msgspec.Struct):
     tasks: dict[str, Task] = {}
 
 
-class RuleOff(msgspec.Struct):
+class RuleOff(msgspec.Struct, omit_defaults=True):
     """A rule that is left out: see guarding.py."""
 
     release: str
@@ -238,7 +238,7 @@ class RuleOff(msgspec.Struct):
     exact: bool = False
 
 
-class Counts(msgspec.Struct):
+class Counts(msgspec.Struct, omit_defaults=True):
     """What happened so far; `rover jobs` and the job's summary read them."""
 
     workers_lost: int = 0
@@ -251,7 +251,7 @@ class Counts(msgspec.Struct):
     moves: int = 0  # of slots, done
 
 
-class Unopened(msgspec.Struct, kw_only=True, tag="unopened"):
+class Unopened(msgspec.Struct, kw_only=True, tag="unopened", omit_defaults=True):
     """What a log says before it knows its job: a plan or a word may come before a submission that was lost (P21)."""
 
     term: int = 0
@@ -261,7 +261,7 @@ class Unopened(msgspec.Struct, kw_only=True, tag="unopened"):
     counts: Counts = msgspec.field(default_factory=Counts)
 
 
-class State(msgspec.Struct, kw_only=True, tag="job"):
+class State(msgspec.Struct, kw_only=True, tag="job", omit_defaults=True):
     """Everything that replay rebuilds."""
 
     job: Job

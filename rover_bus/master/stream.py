@@ -19,7 +19,7 @@ def _end(span: Span) -> int:
     return span[2]
 
 
-class Partition(msgspec.Struct):
+class Partition(msgspec.Struct, omit_defaults=True):
     """`assigned`: records already in a span; `watermark`: all before it is committed; `end`: sealed there, -1 while open."""
 
     assigned: int = 0
@@ -27,7 +27,7 @@ class Partition(msgspec.Struct):
     end: int = -1
 
 
-class Streams(msgspec.Struct):
+class Streams(msgspec.Struct, omit_defaults=True):
     """All partitions of a streaming data set, and the spans that are not yet committed."""
 
     batch_size: int
