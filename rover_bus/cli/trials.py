@@ -16,12 +16,12 @@ from rover_bus.events.facts import PlanProposed, Size
 from rover_bus.events.plan_facts import TRIAL
 
 if TYPE_CHECKING:
-    from rover_bus.cli.views.plans import Plans
+    from rover_bus.cli.views.plans import PlanTable
     from rover_bus.events.bus import Bus
 
 
 async def try_size(
-    bus: Bus, plans: Plans, *, workers: int, reason: str, limited: bool = True
+    bus: Bus, plans: PlanTable, *, workers: int, reason: str, limited: bool = True
 ) -> PlanProposed:
     """Ask for another number of workers on trial; return the plan. `limited`: to what the job file leaves to the Brain.
 
@@ -35,7 +35,7 @@ async def try_size(
     return plan
 
 
-def held_size(plans: Plans) -> Size:
+def held_size(plans: PlanTable) -> Size:
     """Return what a job holds now. Raises Refused when nothing was carried out yet."""
     view = plans.carried_out
     if view is None:
@@ -43,7 +43,7 @@ def held_size(plans: Plans) -> Size:
     return view.proposed.size
 
 
-def trial(plans: Plans, held: Size, workers: int, reason: str, *, limited: bool = True) -> PlanProposed:
+def trial(plans: PlanTable, held: Size, workers: int, reason: str, *, limited: bool = True) -> PlanProposed:
     """Return the plan of a trial: what is held, with another number of workers. Raises Refused when the job file allows fewer."""
     if limited and 0 < plans.most_workers < workers:
         raise Refused(
@@ -54,7 +54,7 @@ def trial(plans: Plans, held: Size, workers: int, reason: str, *, limited: bool 
     return by_hand(plans, held.replace(workers=workers), reason=why, constant=TRIAL)
 
 
-def by_hand(plans: Plans, size: Size, *, reason: str, constant: str) -> PlanProposed:
+def by_hand(plans: PlanTable, size: Size, *, reason: str, constant: str) -> PlanProposed:
     """Return a person's plan of a size, behind the newest plan of the job."""
     assert plans.newest is not None
     former = plans.newest.proposed

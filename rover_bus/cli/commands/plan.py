@@ -13,7 +13,7 @@ from rover_bus.cli.connection import Address, visit, with_stack
 from rover_bus.cli.views.tables import output_option, show
 
 if TYPE_CHECKING:
-    from rover_bus.cli.views.plans import Plans, PlanView
+    from rover_bus.cli.views.plans import PlanTable, PlanView
     from rover_bus.events.facts import JobFact
     from rover_bus.events.nats_bus import NatsBus
 
@@ -167,7 +167,7 @@ async def _became(bus: NatsBus, job: str, number: int) -> str:
     return f"{job}: plan {number} ({change}) is {view.state}{f': {view.why}' if view.why else ''}"
 
 
-async def open_plans(bus: NatsBus, job: str) -> Plans:
+async def open_plans(bus: NatsBus, job: str) -> PlanTable:
     """Return the plans of a job that has not ended. Raises Refused."""
     from rover_bus.cli.views.plans import read_plans
     from rover_bus.events.errors import Refused

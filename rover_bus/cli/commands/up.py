@@ -129,7 +129,7 @@ def up(
         context.exit(run_until_signal(stack, quiet=quiet))
 
 
-class Ending:
+class StackEnding:
     """What signals say to a stack in the foreground: the first one to end, a second one not to wait for anything."""
 
     def __init__(self, stack: RunningStack) -> None:
@@ -160,7 +160,7 @@ def run_until_signal(stack: RunningStack, *, quiet: bool) -> int:
 
     Returns the exit code: that of a refusal when a model is lost by that, else 130 after Ctrl-C (0 after `rover down`).
     """
-    ending = Ending(stack)
+    ending = StackEnding(stack)
     from rover_bus.cli.staged_cuts import read_runs
 
     ending.listen()
@@ -189,7 +189,7 @@ def run_until_signal(stack: RunningStack, *, quiet: bool) -> int:
     return INTERRUPTED if ending.number == signal.SIGINT else 0
 
 
-def _keep(stack: RunningStack, ending: Ending, quiet: bool) -> list[tuple[str, str]]:
+def _keep(stack: RunningStack, ending: StackEnding, quiet: bool) -> list[tuple[str, str]]:
     """Have last checkpoints taken. A second signal ends the waiting."""
     from rover_bus.cli.last_checkpoints import keep_all
 
@@ -217,7 +217,7 @@ def _print_staged(staging: str, runs: Runs, quiet: bool = False) -> None:
             click.echo(line, err=True)
 
 
-def _may_be_lost(lost: list[tuple[str, str]], ending: Ending) -> bool:
+def _may_be_lost(lost: list[tuple[str, str]], ending: StackEnding) -> bool:
     """Name what goes with the stack; ask, where Ctrl-C was pressed in a terminal. Who ends a service has decided already."""
     from rover_bus.cli.last_checkpoints import print_lost
 

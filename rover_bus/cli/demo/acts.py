@@ -18,7 +18,7 @@ from rover_bus.cli.demo.chaos import Chaos, Strike
 from rover_bus.cli.demo.narrator import Narrator
 from rover_bus.cli.demo.slowing import slowed
 from rover_bus.cli.trials import try_size
-from rover_bus.cli.views.plans import Plans
+from rover_bus.cli.views.plans import PlanTable
 from rover_bus.cli.views.progress import JobProgress
 from rover_bus.events import facts
 from rover_bus.events.bus import Bus
@@ -52,7 +52,7 @@ class Acts:
     progress: JobProgress
     narrator: Narrator
     job: str
-    plans: Plans
+    plans: PlanTable
     straggler: dict[str, Any] | None = None
     trial: int = 0
     left_out: dict[str, str] = field(default_factory=dict)

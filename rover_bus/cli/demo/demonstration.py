@@ -28,7 +28,7 @@ from rover_bus.cli.home import Home
 from rover_bus.cli.stack import RunningStack, ending_on_signals
 from rover_bus.cli.submission import Outages, follow_job, submit
 from rover_bus.cli.views.history import Happened
-from rover_bus.cli.views.plans import Plans
+from rover_bus.cli.views.plans import PlanTable
 from rover_bus.cli.views.progress import JobProgress
 from rover_bus.cli.views.report import Tally, sum_up
 from rover_bus.events.facts import HostRegistered, JobEnded, MasterElected
@@ -175,7 +175,7 @@ class Demonstration:
     ) -> dict[str, Any]:
         tally, outages, progress = Tally(), Outages(bus), JobProgress(bus, spec.name)
         chaos = Chaos(stack, bus, spec.name, progress, self.narrator.struck)
-        acts = Acts(bus, chaos, progress, self.narrator, spec.name, Plans(spec.name))
+        acts = Acts(bus, chaos, progress, self.narrator, spec.name, PlanTable(spec.name))
         began_s = time.monotonic()
 
         def observe(happened: Happened) -> None:

@@ -74,7 +74,7 @@ class PlanView:
 
 
 @dataclass(slots=True)
-class Plans:
+class PlanTable:
     """All plans of one job, by number, in the order in which they were proposed."""
 
     job: str
@@ -139,13 +139,13 @@ class Plans:
         return waits[-1]
 
 
-async def read_plans(bus: Bus, job: str) -> Plans:
+async def read_plans(bus: Bus, job: str) -> PlanTable:
     """Return the plans of a job. Raises InputError when there is no such job."""
     from rover_bus.cli.views.history import read_facts, read_job
     from rover_bus.events import subjects
 
     await read_job(bus, job)
-    plans = Plans(job)
+    plans = PlanTable(job)
     async for happened in read_facts(bus, [subjects.job_facts(job)]):
         if happened.fact is not None:
             plans.take(happened.fact, happened.stored.time_ms)

@@ -6,7 +6,7 @@ import pytest
 
 from rover_bus.cli.trials import trial
 from rover_bus.cli.views.narration import narrate
-from rover_bus.cli.views.plans import Plans, change_text, size_text
+from rover_bus.cli.views.plans import PlanTable, change_text, size_text
 from rover_bus.events import facts
 from rover_bus.events.errors import InputError, Refused
 from rover_bus.events.facts import Fact, Size
@@ -20,8 +20,8 @@ def proposed(plan: int, held: Size | None = None, workers: int = 1) -> facts.Pla
     return facts.PlanProposed(job="a", plan=plan, workers=workers, servers=1, held=held)
 
 
-def told(*happened: Fact) -> Plans:
-    plans = Plans("a")
+def told(*happened: Fact) -> PlanTable:
+    plans = PlanTable("a")
     for at, fact in enumerate(happened, start=1):
         plans.take(fact, at)
     return plans
