@@ -4,6 +4,7 @@ import asyncio
 import os
 import random
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -25,9 +26,9 @@ from rover_bus.events.virtual_time import run
 from rover_bus.node import decider
 from rover_bus.node.daemon import Daemon, Host
 from rover_bus.node.members import HostMembers
-from rover_bus.node.port import StartOrder
+from rover_bus.node.port import Observation, Observe, Running, StartOrder
 from rover_bus.node.presence import Presence
-from rover_bus.node.simulated import SimulatedHost
+from rover_bus.node.simulated import SimulatedHost, SimulatedPlatform
 
 HOST = "host-a"
 SEEDS = int(os.environ.get("ROVER_SEEDS", "20"))
@@ -510,6 +511,50 @@ def test_a_job_on_which_the_daemon_cannot_decide_takes_no_other_with_it(
         assert [(each.job, each.why) for each in failed] == [("bad", "KeyError('never seen before')")]
         monkeypatch.undo()
         await cluster.end()
+
+    play(scene)
+
+
+class Pods(SimulatedHost):
+    """A host whose platform shows no process ids and pins nothing."""
+
+    def attach(self, observe: Observe) -> SimulatedPlatform:
+        def without_pid(seen: Observation) -> None:
+            observe(replace(seen, pid=0) if isinstance(seen, Running) else seen)
+
+        self._attached = PodPlatform(self, without_pid)
+        return self._attached
+
+
+class PodPlatform(SimulatedPlatform):
+    @property
+    def cpus(self) -> tuple[int, ...]:
+        return ()
+
+
+def test_a_platform_needs_neither_process_ids_nor_pins() -> None:
+    async def scene(cluster: Cluster) -> None:
+        cluster.machine = Pods(cluster.obey)
+        await cluster.kill_daemon()
+        await cluster.start_daemon()
+        await cluster.submit()
+        await cluster.desire(WORKER, Member("ps", 0, 1))
+        await asyncio.sleep(2.0)
+        await cluster.kill_daemon()
+        await cluster.start_daemon()
+        await asyncio.sleep(2.0)
+        assert sorted(cluster.starts()) == [
+            ("ps-0.1", False),
+            ("ps-0.1", True),
+            ("worker-0.1", False),
+            ("worker-0.1", True),
+        ]
+        cluster.broker.restart(0.1)
+        await asyncio.sleep(2.0)
+        registered = [each for each in cluster.said if isinstance(each, facts.HostRegistered)][-1]
+        assert sorted(each.member.place for each in registered.processes) == ["ps-0", "worker-0"]
+        await cluster.end()
+        assert sorted(cluster.exits()) == [("ps-0.1", "drained"), ("worker-0.1", "drained")]
 
     play(scene)
 
