@@ -150,7 +150,7 @@ def from_pieces(
     cells = collect(Kept(keep), former)
     if not cells:
         raise click.ClickException(
-            f"{keep} holds no seed with {OURS} and a rival as worlds and policies are now: run cells, or try --former"
+            f"{keep} holds nothing of worlds and policies as they are now: run cells, or try --former"
         )
     for label, seeds in cells.items():
         _print(label, seeds, budget)

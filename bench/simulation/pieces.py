@@ -39,8 +39,8 @@ def collect(kept: Kept, former: bool = False) -> Cells:
 
 
 def _groups(by_seed: dict[int, dict[str, Figures]]) -> list[tuple[list[int], list[str]]]:
-    """Seeds and policies of each cell."""
-    ours = {seed for seed, cell in by_seed.items() if OURS in cell}
+    """Seeds and policies of each cell; without ours where no seed has it yet, without the bound where a seed lacks it."""
+    ours = {seed for seed, cell in by_seed.items() if OURS in cell} or set(by_seed)
     names = dict.fromkeys(name for cell in by_seed.values() for name in cell if name not in (OURS, BOUND))
     shared: dict[tuple[int, ...], list[str]] = {}
     for name in names:
@@ -48,4 +48,7 @@ def _groups(by_seed: dict[int, dict[str, Figures]]) -> list[tuple[list[int], lis
         if seeds:
             shared.setdefault(seeds, []).append(name)
     most_first = sorted(shared.items(), key=lambda item: -len(item[0]))
-    return [(list(seeds), [*policies, OURS, BOUND]) for seeds, policies in most_first]
+    return [
+        (list(seeds), [*policies, *(n for n in (OURS, BOUND) if all(n in by_seed[seed] for seed in seeds))])
+        for seeds, policies in most_first
+    ]

@@ -86,7 +86,7 @@ def losses(all_cells: Cells) -> list[tuple[str, str, str, float, float, float]]:
         if OURS not in seeds[0]:
             continue
         for rival in seeds[0]:
-            if rival == OURS or rival in UNDEPLOYABLE:
+            if rival == OURS or rival.partition("@")[0] in UNDEPLOYABLE:
                 continue
             for name in (*_LOWER_IS_BETTER, *_HIGHER_IS_BETTER):
                 a, b = np.array(column(seeds, OURS, name)), np.array(column(seeds, rival, name))

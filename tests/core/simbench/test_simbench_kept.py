@@ -117,3 +117,13 @@ def test_a_report_from_pieces_compares_every_policy_on_the_seeds_that_it_was_run
     assert cells["W1 load 1, 1 seeds"] == [{B: {}, OURS: {"jct_mean_s": 2}, BOUND: {}}]
     broken = [json.loads(line) for line in (tmp_path / "cells.jsonl").read_text().splitlines()]
     assert all("@" in name for line in broken for name in line["cell"] if name != BOUND)
+
+
+def test_a_report_of_a_frame_that_was_broken_off_shows_what_there_is(tmp_path: Path) -> None:
+    kept = Kept(tmp_path / "cells.jsonl")
+    kept.add("W1", 1.0, 1, CONDITIONS, {A: {"jct_mean_s": 1.0}, B: {"jct_mean_s": 2.0}})
+    ((cell,),) = collect(Kept(tmp_path / "cells.jsonl")).values()
+    assert list(cell) == [A, B], "neither ours nor the bound has been run"
+    kept.add("W1", 1.0, 1, CONDITIONS, {OURS: {"jct_mean_s": 1.5}})
+    ((cell,),) = collect(Kept(tmp_path / "cells.jsonl")).values()
+    assert list(cell) == [A, B, OURS]
