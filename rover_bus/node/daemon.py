@@ -52,7 +52,7 @@ from rover_bus.node.members import (
 from rover_bus.node.outbox import HostOutbox, Letter
 from rover_bus.node.port import (
     Adjusted,
-    Ended,
+    Exited,
     Key,
     Leaving,
     Observation,
@@ -110,7 +110,7 @@ class Daemon:
         self._host = host
         self._presence = presence
         self._outbox = HostOutbox(bus, host.name, self._lose_published)
-        self._ends: dict[Key, Ended] = {}  # the last incarnation that ended of each member
+        self._ends: dict[Key, Exited] = {}  # the last incarnation that ended of each member
         self._loop = asyncio.get_running_loop()
         self._platform = platform(self._observe)
         here = HostMembers(host.name, self._platform.cpus, self._platform.roles)
@@ -378,7 +378,7 @@ class Daemon:
         match observation:
             case Running(key, pid, adopted) if key in self.state.observed:
                 self._report_start(self.state.observed[key], pid, adopted)
-            case Ended():
+            case Exited():
                 self._ends[observation.job, observation.member.place] = observation
                 if not observation.reported:
                     self._report_end(observation)
@@ -426,7 +426,7 @@ class Daemon:
         at_ms = round(self._loop.time() * 1000)
         self._post(fact, f"overtaken.{job}.{uid}.{member}.{last}.{at_ms}", job)
 
-    def _report_end(self, ended: Ended) -> None:
+    def _report_end(self, ended: Exited) -> None:
         which = ended.job, ended.uid, ended.member
         self._unreported.add(which)
 

@@ -30,7 +30,7 @@ from rover_bus.events.programs import ProgramReply, ProgramRequest
 from rover_bus.node.port import (
     EVERY_ROLE,
     Adjusted,
-    Ended,
+    Exited,
     Incarnation,
     Key,
     Leaving,
@@ -169,7 +169,7 @@ def evolve(state: HostMembers, input: Happening) -> HostMembers:
     match input:
         case Spawned() | Running() | Leaving() | Adjusted():
             return _evolve_observed(state, input)
-        case Ended():
+        case Exited():
             return _evolve_ended(state, input)
         case ProgramTried(job, uid, reply, at_s, for_start):
             return _evolve_trial(
@@ -297,7 +297,7 @@ def is_worker(desired: DesiredMember) -> bool:
     return desired.member.role == "worker"
 
 
-def _evolve_ended(state: HostMembers, event: Ended) -> HostMembers:
+def _evolve_ended(state: HostMembers, event: Exited) -> HostMembers:
     key = event.job, event.member.place
     known, past = state.observed.get(key), state.past.get(key)
     if known and same_run(known.incarnation.uid, event.uid) and known.desired.member == event.member:
@@ -316,7 +316,7 @@ def _evolve_ended(state: HostMembers, event: Ended) -> HostMembers:
     return replace(state, past=_with(state.past, key, ended))
 
 
-def _is_early_fault(event: Ended) -> bool:
+def _is_early_fault(event: Exited) -> bool:
     faulty = event.exit.reason == "never_started" or event.exit.reason in FAULTS_OF_THE_PROGRAM
     return faulty and event.ran_s < HEALTHY_S
 

@@ -111,7 +111,7 @@ class Adjusted:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class Exited:
     """An incarnation is proven dead, with all that it began. `at_s`: monotonic. `reported`: the bus has its fact already."""
 
     job: str
@@ -125,7 +125,7 @@ class Ended:
     peak_memory_bytes: int = 0
 
 
-Observation = Spawned | Running | Leaving | Adjusted | Ended
+Observation = Spawned | Running | Leaving | Adjusted | Exited
 Observe = Callable[[Observation], None]
 Answer = Callable[[ProgramReply], None]
 
@@ -149,7 +149,7 @@ class Platform(Protocol):
         """The roles that this platform has a command for."""
 
     def start(self, order: StartOrder) -> None:
-        """Start an incarnation; observed as Spawned, then Running, or Ended with `never_started`.
+        """Start an incarnation; observed as Spawned, then Running, or Exited with `never_started`.
 
         An order for a member that runs changes nothing: it is never started while a former incarnation may live.
         """
@@ -157,7 +157,7 @@ class Platform(Protocol):
     def stop(self, incarnation: Incarnation, hurried: bool = False) -> None:
         """Ask an incarnation to leave, and end it after its grace, `hurried`: after `exits.HURRY_S`.
 
-        Observed as Leaving, then Ended; proven dead at most `exits.STUCK_S` after that. One that is gone is Leaving only.
+        Observed as Leaving, then Exited; proven dead at most `exits.STUCK_S` after that. One that is gone is Leaving only.
         """
 
     def adjust(self, incarnation: Incarnation, resources: Resources, cpus: Mapping[int, float]) -> None:
@@ -173,9 +173,9 @@ class Platform(Protocol):
         """Return what the host and its members used since this was last asked; None the first time."""
 
     def adopt(self) -> None:
-        """Take over what a former daemon left: Spawned and Running for the living, Ended for what ended and was not forgotten."""
+        """Take over what a former daemon left: Spawned and Running for the living, Exited for what ended and was not forgotten."""
 
-    def mark_reported(self, ended: Ended) -> None:
+    def mark_reported(self, ended: Exited) -> None:
         """Note for successors that the fact of this end is stored."""
 
     def forget(self, job: str) -> None:

@@ -22,7 +22,7 @@ from rover_bus.node.port import (
     EVERY_ROLE,
     Adjusted,
     Answer,
-    Ended,
+    Exited,
     Incarnation,
     Key,
     Leaving,
@@ -58,7 +58,7 @@ class SimulatedHost:
         self._start_s = start_s
         self._attached: SimulatedPlatform | None = None
         self._processes: dict[Key, _Running] = {}
-        self._ends: list[Ended] = []  # kept until the job is forgotten
+        self._ends: list[Exited] = []  # kept until the job is forgotten
         self.erased: list[tuple[str, str]] = []  # runs of jobs of which nothing is kept
         self._pids = 1000
 
@@ -143,7 +143,7 @@ class SimulatedHost:
                 found.append(Running(process.incarnation.key, process.pid, adopted=True))
         return found
 
-    def mark_reported(self, ended: Ended) -> None:
+    def mark_reported(self, ended: Exited) -> None:
         self._ends = [replace(each, reported=each.reported or each == ended) for each in self._ends]
 
     def forget(self, job: str) -> None:
@@ -156,7 +156,7 @@ class SimulatedHost:
     # -- inside --------------------------------------------------------------------------------------------------------
 
     def _observe(self, observation: Observation) -> None:
-        if isinstance(observation, Ended):
+        if isinstance(observation, Exited):
             self._ends.append(observation)
         if self._attached:
             self._attached.observe(observation)
@@ -181,7 +181,9 @@ class SimulatedHost:
         asked = "asked to leave" if process.leave.is_set() else ""
         now_s = loop.time()
         end = _exit(code, asked, process.killed)
-        self._observe(Ended(incarnation.job, incarnation.uid, incarnation.member, end, now_s - born_s, now_s))
+        self._observe(
+            Exited(incarnation.job, incarnation.uid, incarnation.member, end, now_s - born_s, now_s)
+        )
 
 
 def _exit(code: int, asked: str, killed: str) -> Exit:
@@ -249,7 +251,7 @@ class SimulatedPlatform:
         for observation in self._host.observations():
             self.observe(observation)
 
-    def mark_reported(self, ended: Ended) -> None:
+    def mark_reported(self, ended: Exited) -> None:
         if self._host.is_attached(self):
             self._host.mark_reported(ended)
 

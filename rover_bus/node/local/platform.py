@@ -18,7 +18,7 @@ from rover_bus.node.local.capacity import Machine
 from rover_bus.node.local.layout import StateDirectory
 from rover_bus.node.local.processes import MemberSettings, Processes
 from rover_bus.node.local.trials import Trials
-from rover_bus.node.port import Answer, Ended, Incarnation, Observe, StartOrder
+from rover_bus.node.port import Answer, Exited, Incarnation, Observe, StartOrder
 
 
 class LocalPlatform:
@@ -66,7 +66,7 @@ class LocalPlatform:
     def adopt(self) -> None:
         self._processes.adopt()
 
-    def mark_reported(self, ended: Ended) -> None:
+    def mark_reported(self, ended: Exited) -> None:
         with contextlib.suppress(OSError):  # a full disk: it is sent once more after a restart
             self._directory.mark_reported(ended.job, ended.uid, ended.member)
 

@@ -28,7 +28,7 @@ from rover_bus.node.local.layout import OrderRecord, StartRecord, StateDirectory
 from rover_bus.node.port import (
     NO_MASTERS,
     Adjusted,
-    Ended,
+    Exited,
     Incarnation,
     Key,
     Leaving,
@@ -343,7 +343,7 @@ class Processes:
             if held.directory.path.is_dir() and held.directory.ended() is None:
                 held.directory.write("exit", ended)
         self._observe(
-            Ended(
+            Exited(
                 job=incarnation.job,
                 uid=incarnation.uid,
                 member=incarnation.desired.member,

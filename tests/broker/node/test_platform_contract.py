@@ -27,7 +27,7 @@ from rover_bus.node.local.platform import LocalPlatform
 from rover_bus.node.local.processes import MemberSettings
 from rover_bus.node.port import (
     Adjusted,
-    Ended,
+    Exited,
     Incarnation,
     Leaving,
     Observation,
@@ -197,9 +197,9 @@ class Seat:
             await asyncio.sleep(0.01)
         return self.of(kind)[0]
 
-    async def end(self, run: Incarnation) -> Ended:
+    async def end(self, run: Incarnation) -> Exited:
         self.platform.stop(run, hurried=True)
-        return await self.until(Ended)
+        return await self.until(Exited)
 
     def successor(self) -> Seat:
         """The daemon is killed, and another takes over what it left."""
@@ -244,7 +244,7 @@ def test_an_order_for_a_member_that_runs_changes_nothing(play: Callable[[Scene],
         await seat.until(Running)
         seat.start(number=number)
         await seat.end(run)
-        assert [type(each) for each in seat.seen] == [Spawned, Running, Leaving, Ended]
+        assert [type(each) for each in seat.seen] == [Spawned, Running, Leaving, Exited]
         assert seat.of(Spawned) == [Spawned(run)]
 
     play(scene)
@@ -255,7 +255,7 @@ def test_a_stop_is_observed_as_leaving_and_ends_as_drained(play: Callable[[Scene
         run = seat.start()
         await seat.until(Running)
         seat.platform.stop(run)
-        ended = await seat.until(Ended)
+        ended = await seat.until(Exited)
         assert (ended.job, ended.uid, ended.member) == (JOB, UID, run.member)
         assert (ended.exit.reason, ended.reported) == ("drained", False)
         assert seat.of(Leaving) == [Leaving(run.key)]
@@ -272,7 +272,7 @@ def test_a_member_that_does_not_leave_is_ended_after_its_time(
         await seat.until(Running)
         await seat.adapter.until_deaf(run)
         seat.platform.stop(run, hurried)
-        assert (await seat.until(Ended)).exit.reason == "killed"
+        assert (await seat.until(Exited)).exit.reason == "killed"
         assert seat.of(Leaving) == [Leaving(run.key, hurried)]
 
     play(scene)
@@ -281,7 +281,7 @@ def test_a_member_that_does_not_leave_is_ended_after_its_time(
 def test_a_member_that_fails_ends_with_its_own_status(play: Callable[[Scene], None]) -> None:
     async def scene(seat: Seat) -> None:
         seat.start("failing")
-        exit = (await seat.until(Ended)).exit
+        exit = (await seat.until(Exited)).exit
         assert (exit.reason, exit.status) == ("failed", 3)
 
     play(scene)
@@ -290,7 +290,7 @@ def test_a_member_that_fails_ends_with_its_own_status(play: Callable[[Scene], No
 def test_a_stop_of_one_that_is_gone_is_observed_and_does_nothing(play: Callable[[Scene], None]) -> None:
     async def scene(seat: Seat) -> None:
         run = seat.start("failing")
-        await seat.until(Ended)
+        await seat.until(Exited)
         seat.seen.clear()
         seat.platform.stop(run)
         await asyncio.sleep(0.1)
@@ -318,16 +318,16 @@ def test_the_next_daemon_adopts_what_runs_and_can_stop_it(play: Callable[[Scene]
 def test_an_end_is_adopted_until_its_job_is_forgotten(play: Callable[[Scene], None]) -> None:
     async def scene(seat: Seat) -> None:
         seat.start("failing")
-        ended = await seat.until(Ended)
+        ended = await seat.until(Exited)
         heir = seat.successor()
-        assert [(each.member, each.exit.reason, each.reported) for each in heir.of(Ended)] == [
+        assert [(each.member, each.exit.reason, each.reported) for each in heir.of(Exited)] == [
             (ended.member, "failed", False)
         ]
-        heir.platform.mark_reported(heir.of(Ended)[0])
+        heir.platform.mark_reported(heir.of(Exited)[0])
         third = heir.successor()
-        assert [each.reported for each in third.of(Ended)] == [True]
+        assert [each.reported for each in third.of(Exited)] == [True]
         third.platform.forget("another")
-        assert third.successor().of(Ended) != []
+        assert third.successor().of(Exited) != []
 
     play(scene)
 
@@ -338,7 +338,7 @@ def test_nothing_is_adopted_of_a_job_that_was_forgotten_or_erased(
 ) -> None:
     async def scene(seat: Seat) -> None:
         seat.start("failing")
-        await seat.until(Ended)
+        await seat.until(Exited)
         if how == "forget":
             seat.platform.forget(JOB)
         else:
@@ -411,7 +411,7 @@ def test_a_credential_reaches_its_member_and_is_observed_by_no_daemon(
 ) -> None:
     async def scene(seat: Seat) -> None:
         seat.start("trusted", credential=SECRET)
-        assert (await seat.until(Ended)).exit.reason == "completed"
+        assert (await seat.until(Exited)).exit.reason == "completed"
         assert SECRET not in repr(seat.seen + seat.successor().seen)
 
     play(scene)
@@ -420,7 +420,7 @@ def test_a_credential_reaches_its_member_and_is_observed_by_no_daemon(
 def test_a_member_without_a_credential_has_none(play: Callable[[Scene], None]) -> None:
     async def scene(seat: Seat) -> None:
         seat.start("trusted")
-        assert (await seat.until(Ended)).exit.reason == "failed"
+        assert (await seat.until(Exited)).exit.reason == "failed"
 
     play(scene)
 

@@ -20,7 +20,15 @@ from rover_bus.node.local.capacity import read_machine
 from rover_bus.node.local.layout import StartRecord, StateDirectory
 from rover_bus.node.local.platform import LocalPlatform
 from rover_bus.node.local.processes import MemberSettings
-from rover_bus.node.port import NO_MASTERS, Ended, Incarnation, Observation, RoleCommands, Running, StartOrder
+from rover_bus.node.port import (
+    NO_MASTERS,
+    Exited,
+    Incarnation,
+    Observation,
+    RoleCommands,
+    Running,
+    StartOrder,
+)
 
 ALLOWED = tuple(sorted(os.sched_getaffinity(0)))
 
@@ -96,10 +104,10 @@ class Rig:
     def _pids(self, run: Incarnation) -> list[int]:
         return [each.pid for each in self.seen if isinstance(each, Running) and each.key == run.key]
 
-    def ends(self, run: Incarnation) -> list[Ended]:
-        return [each for each in self.seen if isinstance(each, Ended) and each.member == run.member]
+    def ends(self, run: Incarnation) -> list[Exited]:
+        return [each for each in self.seen if isinstance(each, Exited) and each.member == run.member]
 
-    async def ended(self, run: Incarnation) -> Ended:
+    async def ended(self, run: Incarnation) -> Exited:
         """Wait for the end; it is observed once, and nothing of the group lives."""
         await until(lambda: self.ends(run), f"{run.member} ended")
         (end,) = self.ends(run)

@@ -28,7 +28,7 @@ from rover_bus.node.members import (
     RunErased,
     evolve,
 )
-from rover_bus.node.port import EVERY_ROLE, Adjusted, Ended, Incarnation, Leaving, Running, Spawned
+from rover_bus.node.port import EVERY_ROLE, Adjusted, Exited, Incarnation, Leaving, Running, Spawned
 
 HERE, ELSEWHERE = "host-a", "host-b"
 EMPTY = HostMembers(HERE, (0, 1, 2, 3))
@@ -65,8 +65,8 @@ def masters(*hosts: str, plan: int = 1, brain_term: int = 0) -> Happening:
     )
 
 
-def ended(member: Member, reason: ExitReason = "killed", at_s: float = 0.0, ran_s: float = 1.0) -> Ended:
-    return Ended("demo", "u1", member, Exit(reason=reason), ran_s, at_s)
+def ended(member: Member, reason: ExitReason = "killed", at_s: float = 0.0, ran_s: float = 1.0) -> Exited:
+    return Exited("demo", "u1", member, Exit(reason=reason), ran_s, at_s)
 
 
 def after(state: HostMembers, events: Iterable[Happening]) -> HostMembers:
@@ -391,7 +391,7 @@ def test_no_incarnation_is_ever_started_twice_nor_beside_another_of_its_member(h
                 state = evolve(state, submitted(uid))
             case ("end", which) if state.observed:
                 it = list(state.observed.values())[which % len(state.observed)].incarnation
-                state = evolve(state, Ended("demo", it.uid, it.member, Exit(reason="killed"), 1.0, now_s))
+                state = evolve(state, Exited("demo", it.uid, it.member, Exit(reason="killed"), 1.0, now_s))
             case ("job ended",):
                 state = evolve(state, JobEnded(job="demo", state="stopped"))
             case ("wait", seconds):

@@ -14,7 +14,7 @@ from rover_bus.events.programs import STARTS, ProgramReply, ProgramRequest
 from rover_bus.node.decider import Effect, Start, TryProgram, decide
 from rover_bus.node.local.trials import Invocation, prepare, read_invocation
 from rover_bus.node.members import HistoryLost, HostMembers, Loss, ProgramTried, PublishedLost, evolve
-from rover_bus.node.port import Ended, Spawned
+from rover_bus.node.port import Exited, Spawned
 from rover_bus.node.programs import AGAIN_FIRST_S, AGAIN_MAX_S
 
 HERE, UID = "h", "u1"
@@ -86,7 +86,7 @@ class Host:
         self.state = evolve(self.state, ProgramTried("demo", uid, reply, self.now_s))
 
     def end(self, member: Member, reason: ExitReason = "killed", ran_s: float = 1.0) -> None:
-        self.state = evolve(self.state, Ended("demo", UID, member, Exit(reason=reason), ran_s, self.now_s))
+        self.state = evolve(self.state, Exited("demo", UID, member, Exit(reason=reason), ran_s, self.now_s))
 
     @property
     def published(self) -> str | None:
