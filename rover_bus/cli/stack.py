@@ -7,6 +7,7 @@ synchronous: it starts processes and waits; what they do is theirs.
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import os
 import re
@@ -29,7 +30,7 @@ from rover_bus.cli.options import parse_quotas, write_keep_log
 from rover_bus.cli.supervisor import ServiceOrder, SupervisedService, Supervisor, Tended, service_command
 from rover_bus.cli.tended_broker import MendedBroker, WatchedDisk
 from rover_bus.events.broker import EmbeddedBroker
-from rover_bus.events.errors import InputError, RoverError
+from rover_bus.events.errors import InputError, PermanentError, RoverError
 from rover_bus.events.streams import KEEP_LOG, KeepLog
 from rover_bus.events.subjects import name as check_name
 
@@ -45,6 +46,22 @@ ORPHAN_S = 30.0
 PASSED_ON = ("ROVER_LOG_LEVEL", "ROVER_DOMAIN", "ROVER_SHM")
 
 Sync = Literal["default", "always"]
+
+
+class CannotWrite(PermanentError):
+    """The directory of a stack takes nothing: its disk is full, read-only or broken."""
+
+    code = "cannot_write"
+    exit_code = 4
+
+    @classmethod
+    def below(cls, root: Path, error: OSError) -> CannotWrite:
+        """Return the error that says what is wrong with a state directory, and what to do."""
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return cls(
+                f"the disk below {root} is full, nothing was started: make room, then `rover up` again"
+            )
+        return cls(f"{error.filename or root} cannot be written, nothing was started: {error.strerror}")
 
 
 class RunningStack:
@@ -99,12 +116,15 @@ class RunningStack:
         """Start everything; return when the host is registered. Raises RoverError, and then nothing of it runs."""
         check_open_files("a stack")
         self.home.create()
-        self._lock = self.home.hold()
         try:
+            self._lock = self.home.hold()
             self._start_broker()
             self._start_services()
             self.home.take_note_of_kept()  # of a former one
             self.home.write_record(self.record())
+        except OSError as error:
+            self.stop()
+            raise CannotWrite.below(self.home.root, error) from error
         except BaseException:
             self.stop()
             raise

@@ -21,6 +21,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -83,20 +84,32 @@ def find_server(given: str | Path | None = None) -> Path:
 
 def read_secret(path: Path) -> str:
     """Return the secret in a file that only its owner can read; make it when absent. Raises InputError when others can read it."""
-    try:
-        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            file.write(secrets.token_urlsafe(32) + "\n")
-    except FileExistsError:
-        if path.stat().st_mode & 0o077:
-            raise InputError(
-                f"others can read the secret in {path}: `chmod 600 {path}`, and replace it"
-            ) from None
+    if not path.exists():
+        _make_secret(path)
+    elif path.stat().st_mode & 0o077:
+        raise InputError(f"others can read the secret in {path}: `chmod 600 {path}`, and replace it")
     secret = path.read_text().strip()
     if not secret or not secret.isprintable() or set(secret) & set("\"'\\ "):
         raise InputError(
             f"{path} holds no usable secret (one word without quotes): remove it and start again"
         )
     return secret
+
+
+def _make_secret(path: Path) -> None:
+    """Write it whole or not at all: a full disk or a kill would else leave a file without a secret. The first writer wins."""
+    descriptor, fresh = tempfile.mkstemp(dir=path.parent, prefix=".secret-")
+    try:
+        with open(descriptor, "w") as file:
+            file.write(secrets.token_urlsafe(32) + "\n")
+        try:
+            os.link(fresh, path)
+        except FileExistsError:
+            pass
+        except OSError:  # a file system without links
+            os.replace(fresh, path)
+    finally:
+        Path(fresh).unlink(missing_ok=True)
 
 
 class EmbeddedBroker:

@@ -130,8 +130,11 @@ async def _hold(home: layout.StateDirectory, patience_s: float) -> int:
     deadline_s = loop.time() + patience_s
     while (lock := locks.hold(str(home.daemon_lock))) is None:
         if loop.time() >= deadline_s:
+            pid = locks.holder_of(str(home.daemon_lock))
+            who = f"another daemon (process {pid})" if pid else "another daemon"
             raise Refused(
-                f"another daemon runs on {home.root}: stop it, or give this one its own directory", "exists"
+                f"{who} runs on {home.root} and does not end: end it, or give this one its own directory",
+                "exists",
             )
         await asyncio.sleep(LOOK_S)
     return lock

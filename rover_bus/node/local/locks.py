@@ -11,6 +11,8 @@ import errno
 import fcntl
 import os
 import struct
+from contextlib import suppress
+from pathlib import Path
 
 _FLOCK = "hhqqi"  # struct flock: type, whence, start, length, pid
 
@@ -25,7 +27,17 @@ def hold(path: str) -> int | None:
         if error.errno in (errno.EAGAIN, errno.EACCES):
             return None
         raise
+    with suppress(OSError):  # a full disk: then nothing names the holder
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, b"%d" % os.getpid(), 0)
     return fd
+
+
+def holder_of(path: str) -> str:
+    """Return the process id of the lock's holder, as it wrote it; "" where it could not."""
+    with suppress(OSError, ValueError):
+        return str(int(Path(path).read_text()))
+    return ""
 
 
 def is_held(fd: int) -> bool:

@@ -6,6 +6,7 @@ Fed by a history; `done` says what was really done, in words. A blow that finds 
 from __future__ import annotations
 
 import heapq
+import itertools
 import os
 import random
 import shutil
@@ -28,6 +29,7 @@ from rover_bus.node.local.layout import MemberStatus
 ROLES = {"worker": "worker", "server": "ps", "master": "master"}
 DIGESTED_S = 3.0
 KEPT_FREE = 64 << 10
+UNDO = 1000  # numbers of what takes a blow back begin here
 
 
 class Blows:
@@ -39,6 +41,7 @@ class Blows:
         self.struck: Counter[tuple[str, str]] = Counter()  # by (act, job)
         self._began_s = time.monotonic()
         self._later: list[tuple[float, int, Callable[[], None]]] = []
+        self._undone = itertools.count()
 
     def strike_all(self) -> None:
         """Strike at each blow's time, and return when all is over and taken back."""
@@ -49,9 +52,18 @@ class Blows:
             time.sleep(max(self._began_s + at_s - time.monotonic(), 0.0))
             act()
 
+    def take_back_what_is_due(self) -> None:
+        """End pauses and empty disks whose time has come: what waits for that would wait for ever, if it waited before us."""
+        now_s = time.monotonic() - self._began_s
+        due = [each for each in self._later if each[1] >= UNDO and each[0] <= now_s]
+        self._later = [each for each in self._later if each not in due]
+        heapq.heapify(self._later)
+        for _, _, undo in sorted(due, key=lambda each: each[:2]):
+            undo()
+
     def _after(self, seconds: float, undo: Callable[[], None]) -> None:
         at_s = time.monotonic() - self._began_s + seconds
-        heapq.heappush(self._later, (at_s, 1000 + len(self.done), undo))
+        heapq.heappush(self._later, (at_s, UNDO + next(self._undone), undo))
 
     def _strike(self, blow: Blow) -> None:
         chance = random.Random(blow.draw)
@@ -102,7 +114,7 @@ class Blows:
             return ""
         host.process.kill()
         host.process.wait()
-        host.up()
+        host.up(self.take_back_what_is_due)
         return host.name
 
     def _lose(self, host: Host, seconds: float) -> str:

@@ -56,11 +56,18 @@ class Host:
     def runs(self) -> bool:
         return self.process is not None and self.process.poll() is None
 
-    def up(self) -> None:
-        """Start it unless it runs; return when it can be found. One that finds no broker is called again, as its user would."""
+    def up(self, meanwhile: Callable[[], None] = lambda: None) -> None:
+        """Start it unless it runs; return when it can be found. One that finds no broker, or a full disk, is called again, as a
+        service manager would; `meanwhile` is done while it comes.
+        """
+
+        def found() -> bool:
+            meanwhile()
+            return self._found()
+
         if not self.runs:
             self._start()
-            until(self._found, f"{self.name} is up", more=self.log.read_text)
+            until(found, f"{self.name} is up", more=self.log.read_text)
 
     def _start(self) -> None:
         words = ["up", "--host", self.name, "--dir", str(self.home)]
@@ -79,7 +86,9 @@ class Host:
     def _found(self) -> bool:
         assert self.process is not None
         if not self.runs:
-            assert "no broker answers" in _tail(self.log), _tail(self.log)
+            assert any(
+                each in _tail(self.log) for each in ("no broker answers", "is full, nothing was started")
+            ), _tail(self.log)
             self._start()
         with suppress(OSError, ValueError):
             record = json.loads((self.home / "stack.json").read_text())
