@@ -43,7 +43,14 @@ SECTIONS: list[tuple[str, str, list[Any]]] = [
     (
         "Data",
         "",
-        [rover.open_log, rover.ClickLog, rover.PartitionLog, rover.Schema, rover.Source, rover.Stream],
+        [
+            rover.open_log,
+            rover.ClickLog,
+            rover.PartitionLog,
+            rover.Schema,
+            rover.Source,
+            rover.Stream,
+        ],
     ),
     ("A batch", "", [rover.Batch, Columns, Bag]),
     (

@@ -14,7 +14,7 @@ import numpy as np
 
 from rover_bus.brain.decisions.arbitration import Budget
 from rover_bus.brain.decisions.knapsack import choose_greedily
-from rover_bus.brain.decisions.plans import Decision, Loser, PlanSpace
+from rover_bus.brain.decisions.plans import Loser, PlanDecision, PlanSpace
 from rover_bus.brain.decisions.reasons import Reason
 from rover_bus.brain.decisions.rounds import Contender, decide_round
 from rover_bus.brain.decisions.scaling import JobView, decide_scaling, plan_front
@@ -24,9 +24,9 @@ from rover_bus.brain.predicting import OverruledModel, fit_job, place_of
 from rover_bus.brain.rules import HEADROOM, RULES
 from rover_bus.brain.sizing import first_size
 from rover_bus.brain.spaces import space_of
-from rover_bus.brain.state import KnownJob, State
+from rover_bus.brain.state import BrainState, KnownJob
 from rover_bus.brain.wishes import (
-    Left,
+    CapacityLeft,
     Wish,
     before_choice,
     cramped,
@@ -38,10 +38,10 @@ from rover_bus.brain.wishes import (
 )
 from rover_bus.events.facts import LosingPlan
 
-Answers = dict[str, Wish | Left]
+Answers = dict[str, Wish | CapacityLeft]
 
 
-def choose_sizes(turns: Iterable[str], state: State, quotas: Mapping[str, Budget]) -> Answers:
+def choose_sizes(turns: Iterable[str], state: BrainState, quotas: Mapping[str, Budget]) -> Answers:
     """Say what each job whose turn it is wants to be, shrinks first."""
     answers: Answers = {}
     models: dict[str, OverruledModel] = {}
@@ -52,7 +52,7 @@ def choose_sizes(turns: Iterable[str], state: State, quotas: Mapping[str, Budget
         if answer is None:
             model = fit_job(job)
             if isinstance(model, NotEnough):
-                answer = cramped(job, left_for(name), quota_left(name, state, quotas)) or Left(
+                answer = cramped(job, left_for(name), quota_left(name, state, quotas)) or CapacityLeft(
                     Reason.NOT_ENOUGH_SAMPLES, model.reason
                 )
             else:
@@ -75,7 +75,7 @@ def choose_sizes(turns: Iterable[str], state: State, quotas: Mapping[str, Budget
 
 
 def contenders_of(
-    priority: int, models: Mapping[str, OverruledModel], state: State, quotas: Mapping[str, Budget]
+    priority: int, models: Mapping[str, OverruledModel], state: BrainState, quotas: Mapping[str, Budget]
 ) -> tuple[list[str], list[Contender], Budget]:
     """Who competes within a priority, and for how much. Who is being changed keeps what he holds; who waits has his room kept."""
     names, contenders = list[str](), list[Contender]()
@@ -97,7 +97,7 @@ def contenders_of(
 
 
 def _contender(
-    name: str, job: KnownJob, model: OverruledModel | None, state: State, quotas: Mapping[str, Budget]
+    name: str, job: KnownJob, model: OverruledModel | None, state: BrainState, quotas: Mapping[str, Budget]
 ) -> Contender:
     if job.held is None:
         size, _, _ = first_size(job.spec, state)
@@ -121,7 +121,7 @@ def _contender(
 
 
 def _choose(
-    priority: int, models: Mapping[str, OverruledModel], state: State, quotas: Mapping[str, Budget]
+    priority: int, models: Mapping[str, OverruledModel], state: BrainState, quotas: Mapping[str, Budget]
 ) -> Answers:
     names, contenders, room = contenders_of(priority, models, state, quotas)
     decisions = decide_round(contenders, room.cores, room.memory_bytes, PlanSpace(), RULES, choose_greedily)
@@ -134,18 +134,18 @@ def _choose(
 
 
 def _answer(
-    job: KnownJob, contender: Contender, decision: Decision, model: OverruledModel, rivals: bool
-) -> Wish | Left:
+    job: KnownJob, contender: Contender, decision: PlanDecision, model: OverruledModel, rivals: bool
+) -> Wish | CapacityLeft:
     """A decision of the round in words: what it is for, what it promises, what lost."""
     held = job.held
     assert held is not None
     size = size_after(held, decision.allocation)
     if decision.reason is Reason.NO_CAPACITY:
-        return Left(Reason.NO_CAPACITY, "all sizes that are known to pay need more than there is")
+        return CapacityLeft(Reason.NO_CAPACITY, "all sizes that are known to pay need more than there is")
     if decision.reason is not Reason.BEST_VALUE_UNDER_CAPACITY or size == held:
         return _kept(contender)
     if declined(job, size):
-        return Left("declined", "this plan was observed or rejected a while ago")
+        return CapacityLeft("declined", "this plan was observed or rejected a while ago")
     alone = decide_scaling(contender.view, model, space_of(job), RULES, contender.limits)
     said = predicted(job, model, size)
     return Wish(
@@ -162,7 +162,7 @@ def _answer(
     )
 
 
-def _reason(contender: Contender, decision: Decision, rivals: bool) -> Reason:
+def _reason(contender: Contender, decision: PlanDecision, rivals: bool) -> Reason:
     """More or less, when there was nobody to share with or it is what the job would take alone; else what was best for all."""
     front = contender.front
     if rivals and front is not None and front.allocations and front.allocations[-1] != decision.allocation:
@@ -171,11 +171,11 @@ def _reason(contender: Contender, decision: Decision, rivals: bool) -> Reason:
     return Reason.MORE_THROUGHPUT if more else Reason.LESS_COST
 
 
-def _kept(contender: Contender) -> Left:
+def _kept(contender: Contender) -> CapacityLeft:
     """Why nothing happens, for people: what the best other size would bring, and whether it is room that is missing."""
     front = contender.front
     if front is None or not len(front.speed):
-        return Left(Reason.UNCERTAIN, "no size is trusted to be better")
+        return CapacityLeft(Reason.UNCERTAIN, "no size is trusted to be better")
     best = int(np.argmax(front.speed))
     other, gain = (
         front.allocations[best],
@@ -187,14 +187,14 @@ def _kept(contender: Contender) -> Left:
             said = (
                 f"{contender.limits.cores:g} cores of the quota are left to it: too few for one worker more"
             )
-            return Left(Reason.QUOTA_EXCEEDED, said)
-        return Left(Reason.DEAD_BAND, "no size within one step is faster")
+            return CapacityLeft(Reason.QUOTA_EXCEEDED, said)
+        return CapacityLeft(Reason.DEAD_BAND, "no size within one step is faster")
     held = contender.view.held
     said = f"{_members(other.workers, 'worker', other.worker_cores, held.worker_cores)} and "
     said += f"{_members(other.servers, 'server', other.server_cores, held.server_cores)} would bring {gain:.0%} more"
     if gain <= RULES.restraint.dead_band:
-        return Left(Reason.DEAD_BAND, said)
-    return Left(
+        return CapacityLeft(Reason.DEAD_BAND, said)
+    return CapacityLeft(
         Reason.NO_CAPACITY,
         f"{said}, on {other.cores - held.cores:.1f} cores more than it has: they are not free",
     )
@@ -205,14 +205,16 @@ def _members(count: int, noun: str, cores: float, now: float) -> str:
     return f"{count} {noun}{'s' * (count != 1)}{each}"
 
 
-def _why_not(loser: Loser, decision: Decision, taken: float) -> Reason:
+def _why_not(loser: Loser, decision: PlanDecision, taken: float) -> Reason:
     """Beside what the round chose, whatever the job would have chosen alone: what is better and dearer found no room."""
     if RULES.prices.cost(loser.allocation) < RULES.prices.cost(decision.allocation):
         return Reason.LESS_GAIN
     return Reason.NO_CAPACITY if loser.score > taken else Reason.TOO_DEAR
 
 
-def losers_of(job: KnownJob, decision: Decision, alone: Decision, model: OverruledModel) -> list[LosingPlan]:
+def losers_of(
+    job: KnownJob, decision: PlanDecision, alone: PlanDecision, model: OverruledModel
+) -> list[LosingPlan]:
     """The alternatives as a plan carries them, each with what it was believed to reach."""
     held = job.held
     assert held is not None

@@ -38,9 +38,9 @@ from rover_bus.brain.proposing import propose, propose_first, roll_back, shrink
 from rover_bus.brain.rules import RULES
 from rover_bus.brain.silence import fit_into_what_is_left, note_unheard
 from rover_bus.brain.sizing import BETWEEN_JOBS_S, first_size
-from rover_bus.brain.state import Change, KnownJob, State
-from rover_bus.brain.watch import Watch
-from rover_bus.brain.wishes import PROBE_WINDOWS, Left, Wish
+from rover_bus.brain.state import BrainState, Change, KnownJob
+from rover_bus.brain.watch import JobSamples
+from rover_bus.brain.wishes import PROBE_WINDOWS, CapacityLeft, Wish
 from rover_bus.events import causes
 from rover_bus.events.deciding import Decision
 from rover_bus.events.facts import (
@@ -104,8 +104,8 @@ class BrainDecider:
     def __init__(
         self, history: int, mode: PlanMode = "auto", quotas: Mapping[str, Budget] = NO_QUOTAS
     ) -> None:
-        self.state = State()
-        self.watch = Watch()
+        self.state = BrainState()
+        self.watch = JobSamples()
         budgets = {tenant: Budget(float(b.cores), float(b.memory_bytes)) for tenant, b in quotas.items()}
         self._started_with: tuple[PlanMode, dict[str, Budget]] = mode, budgets
         self._new_history = history
@@ -122,7 +122,7 @@ class BrainDecider:
         return msgspec.msgpack.encode(self.state)
 
     def restore(self, body: bytes) -> None:
-        self.state = msgspec.msgpack.decode(body, type=State)
+        self.state = msgspec.msgpack.decode(body, type=BrainState)
 
     def evolve(self, record: Record) -> None:
         """Apply one record of the Brain's log."""
@@ -143,7 +143,7 @@ class BrainDecider:
     def _steps(self, input: Input, now: float) -> Steps:
         match input:
             case TookOver():
-                self.watch = Watch()
+                self.watch = JobSamples()
                 yield self._begin_term(input)
                 yield from self._switch_rules(input)
             case Observed(fact, cause):
@@ -263,7 +263,7 @@ class BrainDecider:
 
     def _choose_sizes(self, turns: list[str]) -> Steps:
         for name, answer in choose_sizes(turns, self.state, self.state.quotas).items():
-            if isinstance(answer, Left):
+            if isinstance(answer, CapacityLeft):
                 yield from self._withhold(name, self.state.jobs[name], answer)
             else:
                 yield from self._settle(name, self.state.jobs[name], answer)
@@ -402,7 +402,7 @@ class BrainDecider:
         if granted.shrinks:
             waits = sorted(granted.shrinks)
             yield from self._withhold(
-                name, known, Left("waits_for_room", f"{', '.join(waits)} shrinks first"), wish, waits
+                name, known, CapacityLeft("waits_for_room", f"{', '.join(waits)} shrinks first"), wish, waits
             )
             for other, (size, constant, detail) in granted.shrinks.items():
                 smaller = self.state.jobs[other]
@@ -423,7 +423,12 @@ class BrainDecider:
         return plan.replace(cause=causes.straggler(slow[0]) if slow else known.after("cooldown"))
 
     def _withhold(
-        self, name: str, known: KnownJob, left: Left, wish: Wish | None = None, waits: list[str] | None = None
+        self,
+        name: str,
+        known: KnownJob,
+        left: CapacityLeft,
+        wish: Wish | None = None,
+        waits: list[str] | None = None,
     ) -> Steps:
         """Say why nothing is done when it is something else than last time; passing reasons are not worth a record."""
         wanted = f"{wish.size.workers}/{wish.size.servers}" if wish else ""
@@ -552,7 +557,7 @@ def _figures(name: str, known: KnownJob, after: float) -> dict[str, Any]:
     }
 
 
-def _past(fact: JobEnded, known: KnownJob, state: State) -> PastJob | None:
+def _past(fact: JobEnded, known: KnownJob, state: BrainState) -> PastJob | None:
     if known.held is None:
         return None
     return PastJob(

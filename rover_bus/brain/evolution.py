@@ -25,7 +25,7 @@ from rover_bus.brain.log import (
     MembersSeen,
     WindowClosed,
 )
-from rover_bus.brain.state import WINDOWS_KEPT, BrainRuleOff, Change, KnownJob, State, Tried
+from rover_bus.brain.state import WINDOWS_KEPT, BrainRuleOff, BrainState, Change, KnownJob, TriedSize
 from rover_bus.events.facts import (
     ClusterModeSet,
     IncidentClosed,
@@ -62,7 +62,7 @@ MOST_LOSSES = 200
 MOST_TRIED = 64
 
 
-def evolve(state: State, record: Record) -> None:
+def evolve(state: BrainState, record: Record) -> None:
     """Apply one record."""
     match record:
         case BrainTermBegun(term=term, history=history, resumed_from=sequence):
@@ -94,7 +94,7 @@ def evolve(state: State, record: Record) -> None:
             _evolve_job(state, record)
 
 
-def _see_host(state: State, record: HostSeen) -> None:
+def _see_host(state: BrainState, record: HostSeen) -> None:
     state.hosts[record.host] = record.capacity
     state.sampled_s.pop(record.host, None)
     if record.sample_s:
@@ -104,7 +104,7 @@ def _see_host(state: State, record: HostSeen) -> None:
     state.shrinks = state.shrinks and bool(state.displaced)
 
 
-def _lose_host(state: State, record: HostGone) -> None:
+def _lose_host(state: BrainState, record: HostGone) -> None:
     capacity = state.hosts.pop(record.host, None) or state.displaced.pop(record.host, None)
     if record.displaced and capacity is not None:
         state.displaced[record.host] = capacity
@@ -126,7 +126,7 @@ def _budget(quota: QuotaSet) -> Budget | None:
     )
 
 
-def _evolve_job(state: State, record: Record) -> None:
+def _evolve_job(state: BrainState, record: Record) -> None:
     match record:
         case MembersSeen(job=job):
             _see_members(state.jobs[job], record)
@@ -349,7 +349,7 @@ def _is_slowed(job: KnownJob, throughput: float) -> bool:
 def _try(job: KnownJob, size: Size, throughput: float, window: WindowClosed) -> None:
     row = next((tried for tried in job.tried if tried.size == size), None)
     if row is None:
-        row = Tried(size)
+        row = TriedSize(size)
         job.tried = [*job.tried, row][-MOST_TRIED:]
     former = row.mean if FORGETTING * row.weight >= ESTABLISHED else 0.0
     share = sum(worker.input_share for worker in window.workers) / len(window.workers)
@@ -366,7 +366,7 @@ def _try(job: KnownJob, size: Size, throughput: float, window: WindowClosed) -> 
         _drift(job, row, row.mean / former)
 
 
-def _drift(job: KnownJob, held: Tried, factor: float) -> None:
+def _drift(job: KnownJob, held: TriedSize, factor: float) -> None:
     """What slows one size slows all: a host that became busier must not make the sizes of calmer times look better."""
     for row in job.tried:
         if row is not held:

@@ -14,22 +14,22 @@ import msgspec
 from rover_bus.brain.decisions.arbitration import Budget, Claim, Grant, arbitrate
 from rover_bus.brain.decisions.plans import GIB, Allocation
 from rover_bus.brain.decisions.reasons import Reason
-from rover_bus.brain.state import KnownJob, State
-from rover_bus.brain.wishes import Left, Wish, size_after
+from rover_bus.brain.state import BrainState, KnownJob
+from rover_bus.brain.wishes import CapacityLeft, Wish, size_after
 from rover_bus.events.facts import Size
 
 _STAYS = 1e12  # the score of what runs: growth of an equal never takes it away
 
 
-class Granted(msgspec.Struct, frozen=True, kw_only=True):
+class GrantedSize(msgspec.Struct, frozen=True, kw_only=True):
     """What a job gets: its size, and the sizes to which others shrink first, each with the reason."""
 
     size: Size | None
-    left: Left | None = None
+    left: CapacityLeft | None = None
     shrinks: dict[str, tuple[Size, str, str]] = {}
 
 
-def capacity_of(state: State) -> Budget:
+def capacity_of(state: BrainState) -> Budget:
     """What all hosts can give together."""
     return Budget(
         sum(host.cores for host in state.hosts.values()),
@@ -37,12 +37,12 @@ def capacity_of(state: State) -> Budget:
     )
 
 
-def cores_left_for(name: str, state: State, quotas: Mapping[str, Budget]) -> float:
+def cores_left_for(name: str, state: BrainState, quotas: Mapping[str, Budget]) -> float:
     """Cores that a job may use: what equals and betters leave of the cluster, and its tenant's quota leaves of itself."""
     return cores_left(state, quotas)(name)
 
 
-def cores_left(state: State, quotas: Mapping[str, Budget]) -> Callable[[str], float]:
+def cores_left(state: BrainState, quotas: Mapping[str, Budget]) -> Callable[[str], float]:
     """The same for any job of one moment: what each holds is added up once."""
     capacity, held, taken = capacity_of(state).cores, dict[str, float](), dict[int, float]()
     for name, job in state.jobs.items():
@@ -58,7 +58,7 @@ def cores_left(state: State, quotas: Mapping[str, Budget]) -> Callable[[str], fl
     return left
 
 
-def quota_left(name: str, state: State, quotas: Mapping[str, Budget]) -> float:
+def quota_left(name: str, state: BrainState, quotas: Mapping[str, Budget]) -> float:
     """Cores of its tenant's quota that other jobs leave to this one; inf without a quota."""
     tenant = state.jobs[name].spec.plan.tenant
     if tenant not in quotas:
@@ -67,13 +67,15 @@ def quota_left(name: str, state: State, quotas: Mapping[str, Budget]) -> float:
     return quotas[tenant].cores - _used(others)
 
 
-def grant(name: str, wish: Wish, state: State, quotas: Mapping[str, Budget]) -> Granted:
+def grant(name: str, wish: Wish, state: BrainState, quotas: Mapping[str, Budget]) -> GrantedSize:
     """Settle one job's wish against all that runs."""
     job = state.jobs[name]
     others = {key: other for key, other in state.jobs.items() if key != name and present(other) is not None}
     quota = quotas.get(job.spec.plan.tenant)
     if quota is None and (not others or _fits_beside(job.charge(wish.size), others, capacity_of(state))):
-        return Granted(size=wish.size)  # nobody has to be asked; alone on its machines it is its own affair
+        return GrantedSize(
+            size=wish.size
+        )  # nobody has to be asked; alone on its machines it is its own affair
     own = _claim(name, job, wish)
     claims = [own, *(_standing(key, other, job) for key, other in others.items())]
     grants = {each.job: each for each in arbitrate(claims, capacity_of(state), quotas)}
@@ -85,7 +87,9 @@ def grant(name: str, wish: Wish, state: State, quotas: Mapping[str, Budget]) -> 
         budget, where = quota, f"the quota of {own.tenant!r}"
         claims = [claim for claim in claims if claim.tenant == own.tenant]
     missing = _missing_memory(own, claims, budget, where)
-    return granted if not missing else Granted(size=None, left=Left(granted.left.constant, missing))
+    return (
+        granted if not missing else GrantedSize(size=None, left=CapacityLeft(granted.left.constant, missing))
+    )
 
 
 def _missing_memory(own: Claim, claims: list[Claim], budget: Budget, where: str) -> str:
@@ -114,7 +118,7 @@ def _fits_beside(wanted: Allocation, others: Mapping[str, KnownJob], capacity: B
     return capacity.holds(cores + wanted.cores, memory_bytes + wanted.memory_bytes)
 
 
-def shrinks_after_loss(state: State, cores: float) -> dict[str, Size]:
+def shrinks_after_loss(state: BrainState, cores: float) -> dict[str, Size]:
     """The sizes to which jobs shrink when what is held is more than the cores that are left after a loss: by priority, each its
     least before anybody more, pauses last. Empty while it fits.
 
@@ -170,19 +174,19 @@ def present(job: KnownJob) -> Size | None:
 
 def _settled(
     name: str, wish: Wish, own: Claim, grants: dict[str, Grant], others: dict[str, KnownJob]
-) -> Granted:
+) -> GrantedSize:
     mine = grants[name]
     if mine.allocation.workers < 1 or mine.allocation.servers < 1:
-        return Granted(size=None, left=Left(_no_room(mine.reason), mine.detail))
+        return GrantedSize(size=None, left=CapacityLeft(_no_room(mine.reason), mine.detail))
     size = size_after(wish.size, mine.allocation)
     if own.held is not None and mine.allocation.workers <= own.held.workers < wish.size.workers:
-        return Granted(size=None, left=Left(_no_room(mine.reason), mine.detail))
+        return GrantedSize(size=None, left=CapacityLeft(_no_room(mine.reason), mine.detail))
     shrinks = {
         key: (size_after(held, grants[key].allocation), *_why(key, name, grants, others[key], own.priority))
         for key, other in others.items()
         if (held := present(other)) is not None and grants[key].allocation.workers < held.workers
     }
-    return Granted(size=size, shrinks=shrinks)
+    return GrantedSize(size=size, shrinks=shrinks)
 
 
 def _why(key: str, name: str, grants: dict[str, Grant], other: KnownJob, priority: int) -> tuple[str, str]:

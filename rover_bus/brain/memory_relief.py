@@ -22,7 +22,7 @@ from rover_bus.brain.decisions.memory_limits import (
 from rover_bus.brain.decisions.reasons import Reason
 from rover_bus.brain.models.memory import Growth, fit_growth
 from rover_bus.brain.models.samples import NotEnough
-from rover_bus.brain.state import KnownJob, State
+from rover_bus.brain.state import BrainState, KnownJob
 from rover_bus.events import causes
 from rover_bus.events.facts import IncidentClosed
 from rover_bus.events.identity import Member
@@ -44,7 +44,7 @@ class Need(msgspec.Struct, frozen=True):
     used_bytes: int
 
 
-def needs_of(name: str, job: KnownJob, state: State) -> list[Need]:
+def needs_of(name: str, job: KnownJob, state: BrainState) -> list[Need]:
     """Return what must be done about the memory of each server, most urgent first."""
     if not job.spec.plan.relief or job.held is None or not job.held.server_memory_bytes:
         return []
@@ -154,11 +154,11 @@ def _speed(job: KnownJob) -> float:
     return job.samples / job.clock_s if job.clock_s > 0 else 0.0
 
 
-def _largest(state: State) -> float:
+def _largest(state: BrainState) -> float:
     return HOST_SHARE * max((host.memory_bytes for host in state.hosts.values()), default=0)
 
 
-def _free(state: State) -> float:
+def _free(state: BrainState) -> float:
     """Return the memory that no job was promised. A server without a limit counts as none."""
     promised = 0.0
     for other in state.jobs.values():

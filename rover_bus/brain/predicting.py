@@ -17,7 +17,7 @@ from rover_bus.brain.models.forms import ASYNCHRONOUS
 from rover_bus.brain.models.ingest import BoundedModel, fit_bounded
 from rover_bus.brain.models.samples import Configuration, Configurations, FloatArray, NotEnough, Observations
 from rover_bus.brain.models.throughput import Prediction
-from rover_bus.brain.state import KnownJob, Tried
+from rover_bus.brain.state import KnownJob, TriedSize
 from rover_bus.events.facts import Size
 
 CEILING_S = 600.0  # so long a size that was taken back bounds what is believed of larger ones
@@ -66,7 +66,7 @@ def fit_job(job: KnownJob) -> OverruledModel | NotEnough:
     return OverruledModel(fitted, measured, ceilings)
 
 
-def fit_rows(job: KnownJob, rows: list[Tried]) -> BoundedModel | NotEnough:
+def fit_rows(job: KnownJob, rows: list[TriedSize]) -> BoundedModel | NotEnough:
     """Fit both halves to rows of one job, bounded by the cores that its members were seen to use."""
     seen = observations_of(job, rows)
     # A member without a limit is held back by nobody's container: its use says nothing of what a limit would do.
@@ -76,7 +76,7 @@ def fit_rows(job: KnownJob, rows: list[Tried]) -> BoundedModel | NotEnough:
     return fit_bounded(seen, [row.input_share for row in rows], ASYNCHRONOUS, uses)
 
 
-def observations_of(job: KnownJob, rows: list[Tried]) -> Observations:
+def observations_of(job: KnownJob, rows: list[TriedSize]) -> Observations:
     """What was measured of a job, a row a size."""
     at = Configurations.from_list([place_of(job, row.size) for row in rows])
     speed: FloatArray = np.array([row.mean for row in rows])
@@ -89,7 +89,7 @@ def place_of(job: KnownJob, size: Size) -> Configuration:
     return charged.configuration(float(job.spec.data.batch_size))
 
 
-def _spread(row: Tried) -> float:
+def _spread(row: TriedSize) -> float:
     scatter = (row.scatter / row.weight) ** 0.5 / row.mean if row.weight > 1 else 0.0
     return max(scatter, _LEAST_SPREAD)
 

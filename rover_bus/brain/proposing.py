@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from rover_bus.brain.sizing import host_order, pins
-from rover_bus.brain.state import Change, KnownJob, State
+from rover_bus.brain.state import BrainState, Change, KnownJob
 from rover_bus.brain.wishes import Wish
 from rover_bus.events.facts import PlanProposed, Size
 from rover_bus.events.identity import Member
@@ -14,7 +14,7 @@ from rover_bus.events.job import PlanMode
 STRICTNESS: tuple[PlanMode, ...] = ("auto", "approve", "observe")
 
 
-def propose_first(name: str, job: KnownJob, state: State, mode: PlanMode, wish: Wish) -> PlanProposed:
+def propose_first(name: str, job: KnownJob, state: BrainState, mode: PlanMode, wish: Wish) -> PlanProposed:
     """The first plan of a job: where its members and masters live is decided here, once."""
     order = host_order(state.hosts)
     plan = propose(name, job, state, mode, wish)
@@ -30,7 +30,7 @@ def propose_first(name: str, job: KnownJob, state: State, mode: PlanMode, wish: 
 def propose(
     name: str,
     job: KnownJob,
-    state: State,
+    state: BrainState,
     mode: PlanMode,
     wish: Wish,
     *,
@@ -68,7 +68,7 @@ def propose(
 
 
 def roll_back(
-    name: str, job: KnownJob, state: State, change: Change, constant: str, after: float
+    name: str, job: KnownJob, state: BrainState, change: Change, constant: str, after: float
 ) -> PlanProposed:
     """What was before, again. It needs nobody's leave where the change itself was let pass."""
     base = sorted(change.base)
@@ -86,7 +86,7 @@ def roll_back(
 
 
 def shrink(
-    name: str, job: KnownJob, state: State, mode: PlanMode, size: Size, constant: str, detail: str
+    name: str, job: KnownJob, state: BrainState, mode: PlanMode, size: Size, constant: str, detail: str
 ) -> PlanProposed:
     """A smaller size that makes room for a job of higher priority; no workers at all is a pause."""
     wish = Wish(size=size, step="room", constant=constant, detail=detail, measured=job.throughput)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import msgspec
 
-from rover_bus.brain.decisions.scaling import Restraint, Rules
+from rover_bus.brain.decisions.scaling import Restraint, ScalingRules
 from rover_bus.brain.decisions.scoring import Hazard, ScalePolicy
 
-CLUSTER = Rules(
+CLUSTER = ScalingRules(
     policy=ScalePolicy(
         scale_s=30.0,
         reference_s=2000.0,

@@ -13,8 +13,8 @@ from rover_bus.brain.decisions.reasons import Reason
 from rover_bus.brain.granting import shrinks_after_loss
 from rover_bus.brain.log import HostGone
 from rover_bus.brain.proposing import shrink
-from rover_bus.brain.state import KnownJob, State
-from rover_bus.brain.watch import Watch
+from rover_bus.brain.state import BrainState, KnownJob
+from rover_bus.brain.watch import JobSamples
 from rover_bus.brain.wishes import declined
 from rover_bus.events import causes
 from rover_bus.events.facts import MembersUnheard
@@ -28,7 +28,7 @@ LIVES_A_SEAT = 1000  # how far apart a job's own log names the masters of two ho
 Steps = Generator[Record, None, None]
 
 
-def fit_into_what_is_left(state: State, watch: Watch, now: float) -> Steps:
+def fit_into_what_is_left(state: BrainState, watch: JobSamples, now: float) -> Steps:
     """A host is gone, and its members were started on the others: what is too much for these shrinks.
 
     A job that lost all its members on a host takes it for lost, and so it is counted; but if one process hung there, the host
@@ -47,7 +47,7 @@ def fit_into_what_is_left(state: State, watch: Watch, now: float) -> Steps:
             yield plan.replace(cause=cause)
 
 
-def note_unheard(state: State, unheard: Collection[str]) -> Steps:
+def note_unheard(state: BrainState, unheard: Collection[str]) -> Steps:
     """Yield what follows from hosts that are not heard (any more), once each until they are heard again."""
     known = {**state.displaced, **state.hosts}
     for host in [host for host in unheard if host in known and host not in state.unheard]:
@@ -58,7 +58,7 @@ def note_unheard(state: State, unheard: Collection[str]) -> Steps:
                 yield MembersUnheard(job=name, host=host, stand_in=_stand_in(job, state), cause=silence)
 
 
-def _stand_in(job: KnownJob, state: State) -> MasterSeat | None:
+def _stand_in(job: KnownJob, state: BrainState) -> MasterSeat | None:
     """Where a master runs when no host with one is heard: on one that the job runs on, by a name that its log never gives."""
     if not job.seats or any(seat.host not in state.unheard for seat in job.seats):
         return None

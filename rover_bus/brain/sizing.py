@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rover_bus.brain.decisions.plans import Allocation, Decision
+from rover_bus.brain.decisions.plans import Allocation, PlanDecision
 from rover_bus.brain.decisions.reasons import Reason
 from rover_bus.brain.decisions.warm_start import decide_start
 from rover_bus.brain.history import traits_of
-from rover_bus.brain.state import State
+from rover_bus.brain.state import BrainState
 from rover_bus.events.facts import Size
 from rover_bus.events.identity import HostCapacity
 from rover_bus.events.job import JobSpec
@@ -20,7 +20,7 @@ from rover_bus.events.job import JobSpec
 BETWEEN_JOBS_S = 600.0  # jobs are dated by their order: a log has no clock of its own
 
 
-def first_size(spec: JobSpec, state: State) -> tuple[Size, Decision, list[str]]:
+def first_size(spec: JobSpec, state: BrainState) -> tuple[Size, PlanDecision, list[str]]:
     """Return the first size of a job, the decision behind what was left open, and what the user fixed, in words."""
     cores = sum(capacity.cores for capacity in state.hosts.values())
     small = Allocation(workers=1, servers=max(1, round(cores / 4)))

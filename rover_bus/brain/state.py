@@ -22,7 +22,7 @@ UNKNOWN_CORES = 0.1
 WINDOWS_KEPT = 6
 
 
-class Tried(msgspec.Struct):
+class TriedSize(msgspec.Struct):
     """One size of a job as measured: the fading mean of its windows' throughput in samples a second, and how it scattered."""
 
     size: Size
@@ -76,7 +76,7 @@ class KnownJob(msgspec.Struct):
     recent: list[float] = []  # clean windows at the present size, newest last
     slowed: list[float] = []  # those in which a worker was known to be slow: they say nothing of the size
     change: Change | None = None
-    tried: list[Tried] = []
+    tried: list[TriedSize] = []
     ceilings: list[tuple[Size, float, float]] = []  # size taken back, what it reached, when
     declined: list[tuple[Size, float]] = []  # observed or rejected, and when
     paces: dict[int, WorkerPace] = {}
@@ -135,7 +135,7 @@ class BrainRuleOff(msgspec.Struct):
     job: str = ""
 
 
-class State(msgspec.Struct):
+class BrainState(msgspec.Struct):
     """Everything that replay rebuilds."""
 
     history: int = 0

@@ -55,7 +55,7 @@ class _Open:
     log_sequence: int = 0
 
 
-class Watch:
+class JobSamples:
     """The open windows of all jobs."""
 
     def __init__(self) -> None:

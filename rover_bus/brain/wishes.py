@@ -19,7 +19,7 @@ from rover_bus.brain.models.samples import Configurations, NotEnough
 from rover_bus.brain.models.throughput import Prediction
 from rover_bus.brain.predicting import OverruledModel, fit_job, observations_of, place_of
 from rover_bus.brain.spaces import affordable, space_of, steps_of, usable
-from rover_bus.brain.state import KnownJob, Tried
+from rover_bus.brain.state import KnownJob, TriedSize
 from rover_bus.events.facts import LosingPlan, Size
 from rover_bus.events.plan_facts import PlanStep
 
@@ -53,44 +53,50 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
     incident: str = ""
 
 
-class Left(msgspec.Struct, frozen=True):
+class CapacityLeft(msgspec.Struct, frozen=True):
     """Nothing is wished for: a constant and words."""
 
     constant: str
     detail: str = ""
 
 
-def before_choice(job: KnownJob, cores_left: float) -> Wish | Left | None:
+def before_choice(job: KnownJob, cores_left: float) -> Wish | CapacityLeft | None:
     """Say what a job asks for by itself, or why it is left; None when its size is open. `cores_left`: its own and what is free."""
     held, spec = job.held, job.spec
     if held is None or job.paused or not spec:
-        return Left("paused" if job.paused else Reason.CHANGE_IN_FLIGHT)
+        return CapacityLeft("paused" if job.paused else Reason.CHANGE_IN_FLIGHT)
     if job.change is not None and not may_supersede(job):
-        return Left(Reason.CHANGE_IN_FLIGHT)
+        return CapacityLeft(Reason.CHANGE_IN_FLIGHT)
     if (answer := _room_again(job, cores_left)) is not None:
         return answer
     space = space_of(job)
     if len(space) == 1 and spec.workers.count:
-        return Left(Reason.CONSTRAINED_BY_USER, f"workers are pinned to {spec.workers.count} by the user")
+        return CapacityLeft(
+            Reason.CONSTRAINED_BY_USER, f"workers are pinned to {spec.workers.count} by the user"
+        )
     if len(job.recent) < PROBE_WINDOWS:
-        return Left(Reason.NOT_ENOUGH_SAMPLES, f"{len(job.recent)} of {PROBE_WINDOWS} windows at this size")
+        return CapacityLeft(
+            Reason.NOT_ENOUGH_SAMPLES, f"{len(job.recent)} of {PROBE_WINDOWS} windows at this size"
+        )
     if remaining_s(job) < WORTH_WINDOWS * spec.plan.window_s:
-        return Left(Reason.KEEP, "it ends before a change would pay")
+        return CapacityLeft(Reason.KEEP, "it ends before a change would pay")
     probe = _probe(job, cores_left, space)
     if probe is not None:
         return probe
     history = ChangeHistory(settled_at_s=job.settled_s, rollbacks=job.rollbacks)
     if not _probing_ended_now(job) and (waits := may_change(history, job.clock_s, spec.plan.cooldown_s)):
-        return Left(waits)
+        return CapacityLeft(waits)
     if (less := _idle_cores(job)) is not None:
         return less
     unrest = (max(job.recent) - min(job.recent)) / max(job.throughput, 1e-9)
     if unrest > UNREST:
-        return Left(Reason.UNCERTAIN, f"its windows differ by {unrest:.0%}: something else is changing")
+        return CapacityLeft(
+            Reason.UNCERTAIN, f"its windows differ by {unrest:.0%}: something else is changing"
+        )
     return None
 
 
-def _room_again(job: KnownJob, cores_left: float) -> Wish | Left | None:
+def _room_again(job: KnownJob, cores_left: float) -> Wish | CapacityLeft | None:
     """What a job asks for that made room for others: all that it had, once there is room.
 
     A paused one asks for it always; one whose user fixed its workers, for as many as there is room for.
@@ -111,10 +117,10 @@ def _room_again(job: KnownJob, cores_left: float) -> Wish | Left | None:
             missing = (
                 f"{held.workers} of {rest.workers} workers: the others made room, and it is not free again"
             )
-            return Left(Reason.NO_CAPACITY, missing)
+            return CapacityLeft(Reason.NO_CAPACITY, missing)
         rest = rest.replace(workers=fits)
     if declined(job, rest):
-        return Left("declined", "this plan was observed or rejected a while ago")
+        return CapacityLeft("declined", "this plan was observed or rejected a while ago")
     whole = "it goes on where it was" if rest == (job.rest or rest) else "it goes on with what is free"
     return Wish(size=rest, step="room", constant=Reason.ROOM_AGAIN, detail=whole)
 
@@ -172,7 +178,7 @@ def _probe(job: KnownJob, cores_left: float, space: PlanSpace) -> Wish | None:
     )
 
 
-def _most_telling(job: KnownJob, view: ProbeView, space: PlanSpace, known: list[Tried]) -> Size | None:
+def _most_telling(job: KnownJob, view: ProbeView, space: PlanSpace, known: list[TriedSize]) -> Size | None:
     """The size to measure next, of those that nobody said no to: with other servers, or where these will not come, without."""
     held, spec, spare = job.held, job.spec, view.free_cores
     assert held is not None
@@ -269,7 +275,7 @@ def _idle_cores(job: KnownJob) -> Wish | None:
     )
 
 
-def cramped(job: KnownJob, cores_left: float, quota: float) -> Left | None:
+def cramped(job: KnownJob, cores_left: float, quota: float) -> CapacityLeft | None:
     """Say that nothing is tried for want of room: for more cores of members that use up theirs, or for one worker more.
 
     None: there is room. `quota`: the part of `cores_left` that its tenant may use, whichever is less binds.
@@ -287,10 +293,12 @@ def cramped(job: KnownJob, cores_left: float, quota: float) -> Left | None:
         above = [cores for cores in usable(steps_of(role, now), now, busy) if cores > now]
         if now and above and count * (above[0] - now) > spare:
             more = f"{above[0]:g} each take {count * (above[0] - now):g} cores more"
-            return Left(reason, f"a {noun} keeps {busy:.2f} of {now:g} cores busy; {more}, and {free}")
+            return CapacityLeft(
+                reason, f"a {noun} keeps {busy:.2f} of {now:g} cores busy; {more}, and {free}"
+            )
     grows = not spec.workers.count and held.workers < spec.workers.max_count
     if grows and charged.worker_cores > spare:
-        return Left(reason, f"one worker more takes {charged.worker_cores:.2g} cores, and {free}")
+        return CapacityLeft(reason, f"one worker more takes {charged.worker_cores:.2g} cores, and {free}")
     return None
 
 

@@ -27,7 +27,7 @@ from rover_bus.client.data.click_log import ClickLog
 from rover_bus.client.data.columns import Columns
 from rover_bus.client.data.parsing import parse_columns
 from rover_bus.client.data.scaling import Scaling
-from rover_bus.client.data.schema import Layout, Schema
+from rover_bus.client.data.schema import ColumnLayout, Schema
 from rover_bus.client.model_file import ModelFile, read_model
 from rover_bus.client.programs import SCORER, SCORING, find_example
 from rover_bus.events.errors import InputError
@@ -100,7 +100,7 @@ class Model:
             if not any(name in row for name in names):
                 raise InputError(f"row {place} has none of the model's columns: {', '.join(names)}")
         dense, categorical = len(schema.dense_names), len(schema.categorical_names)
-        layout = Layout(
+        layout = ColumnLayout(
             width=len(names),
             label=None,
             dense=tuple(range(dense)),

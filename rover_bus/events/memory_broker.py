@@ -17,7 +17,15 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from rover_bus.events.bus import Entry, Headers, Message, Stored
 from rover_bus.events.errors import BusError, NoResponders, NotConnected
-from rover_bus.events.memory_links import CALM, Faults, Follower, Interest, Link, Range, Watch
+from rover_bus.events.memory_links import (
+    CALM,
+    Faults,
+    Link,
+    MemoryFollower,
+    MemoryInterest,
+    MemoryWatch,
+    Range,
+)
 from rover_bus.events.memory_store import MemoryBucket, MemoryStream
 from rover_bus.events.streams import BUCKETS, STREAMS, BucketSpec, StreamSpec
 from rover_bus.events.subjects import matches
@@ -52,8 +60,8 @@ class MemoryBroker:
         self.running = True
         self._chance = random.Random(seed)
         self._links: dict[int, Link] = {}
-        self._interests: dict[int, Interest] = {}
-        self._routes: dict[str, tuple[list[Interest], list[list[Interest]]]] = {}
+        self._interests: dict[int, MemoryInterest] = {}
+        self._routes: dict[str, tuple[list[MemoryInterest], list[list[MemoryInterest]]]] = {}
         self._captures: dict[str, list[MemoryStream]] = {}
         self._numbers = 0
         self._agenda: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
@@ -147,7 +155,7 @@ class MemoryBroker:
 
     # Core messages
 
-    def add_interest(self, link: Link, interest: Interest) -> int:
+    def add_interest(self, link: Link, interest: MemoryInterest) -> int:
         number = self.number()
         self._interests[number] = link.interests[number] = interest
         self._routes.clear()
@@ -223,13 +231,13 @@ class MemoryBroker:
             else:
                 self.down(link, call, *args)
 
-    def _hand_over(self, interest: Interest, message: Message) -> None:
+    def _hand_over(self, interest: MemoryInterest, message: Message) -> None:
         if interest.active:
             interest.handler(message)
 
-    def _find_route(self, subject: str) -> tuple[list[Interest], list[list[Interest]]]:
-        singles: list[Interest] = []
-        queues: dict[tuple[str, str], list[Interest]] = {}
+    def _find_route(self, subject: str) -> tuple[list[MemoryInterest], list[list[MemoryInterest]]]:
+        singles: list[MemoryInterest] = []
+        queues: dict[tuple[str, str], list[MemoryInterest]] = {}
         for interest in self._interests.values():
             if matches(interest.pattern, subject):
                 if interest.queue:
@@ -262,14 +270,14 @@ class MemoryBroker:
                         self.down(link, self._feed, follower, follower.attempt, message)
         return sequence
 
-    def follow(self, follower: Follower, backlog: list[Stored]) -> int:
+    def follow(self, follower: MemoryFollower, backlog: list[Stored]) -> int:
         number = self.number()
         follower.link.followers[number] = follower
         for message in backlog:
             self.down(follower.link, self._feed, follower, follower.attempt, message)
         return number
 
-    def _feed(self, follower: Follower, attempt: int, message: Stored) -> None:
+    def _feed(self, follower: MemoryFollower, attempt: int, message: Stored) -> None:
         if attempt == follower.attempt and message.sequence >= follower.next:
             follower.next = message.sequence + 1
             follower.handler(message)
@@ -290,7 +298,7 @@ class MemoryBroker:
         if entry is not None:
             self._announce(bucket, entry)
 
-    def watch(self, watch: Watch) -> int:
+    def watch(self, watch: MemoryWatch) -> int:
         number = self.number()
         watch.link.watches[number] = watch
         self._refresh(watch)
@@ -307,7 +315,7 @@ class MemoryBroker:
                 if watch.bucket == bucket and matches(watch.pattern, entry.key):
                     self.down(link, self._show, watch, watch.attempt, entry)
 
-    def _refresh(self, watch: Watch) -> None:
+    def _refresh(self, watch: MemoryWatch) -> None:
         """Tell a watcher what it does not know: present values, and the end of those that are gone."""
         bucket = self.buckets[watch.bucket]
         present = {key: entry for key, entry in bucket.entries.items() if matches(watch.pattern, key)}
@@ -320,7 +328,7 @@ class MemoryBroker:
         for entry in [*gone, *sorted(news, key=lambda entry: entry.revision)]:
             self.down(watch.link, self._show, watch, watch.attempt, entry)
 
-    def _show(self, watch: Watch, attempt: int, entry: Entry) -> None:
+    def _show(self, watch: MemoryWatch, attempt: int, entry: Entry) -> None:
         if attempt == watch.attempt:
             watch.known[entry.key] = entry
             watch.handler(entry)

@@ -25,7 +25,7 @@ from rover_bus.events.bus import (
 from rover_bus.events.envelope import MESSAGE_ID
 from rover_bus.events.errors import BusError, BusTimeout, InputError, NotConnected
 from rover_bus.events.memory_broker import MemoryBroker, settle
-from rover_bus.events.memory_links import CALM, Faults, Follower, Interest, Link, Watch
+from rover_bus.events.memory_links import CALM, Faults, Link, MemoryFollower, MemoryInterest, MemoryWatch
 from rover_bus.events.memory_store import MemoryStream
 from rover_bus.events.streams import BucketSpec, StreamSpec
 from rover_bus.events.subjects import matches
@@ -85,7 +85,7 @@ class MemoryBus:
     ) -> Subscription:
         self._require()
         link, broker = self._link, self._broker
-        number = broker.add_interest(link, Interest(link, subject, queue, handler))
+        number = broker.add_interest(link, MemoryInterest(link, subject, queue, handler))
         return _Stop(lambda: broker.remove_interest(link, number))
 
     async def request(
@@ -107,7 +107,7 @@ class MemoryBus:
         self._require()
         link, broker = self._link, self._broker
         numbers = [
-            broker.add_interest(link, Interest(link, subject, "q", handler))
+            broker.add_interest(link, MemoryInterest(link, subject, "q", handler))
             for subject, handler in endpoints.items()
         ]
 
@@ -175,7 +175,7 @@ class MemoryBus:
             first = backlog[0].sequence if backlog else kept.last + 1
             if isinstance(start, int):
                 first = max(start, 1)
-            return self._broker.follow(Follower(self._link, stream, subjects, handler, first), backlog)
+            return self._broker.follow(MemoryFollower(self._link, stream, subjects, handler, first), backlog)
 
         number = await self._call(attach, f"follow {', '.join(subjects)}")
         return _Stop(lambda: self._forget(self._link.followers, number))
@@ -214,7 +214,7 @@ class MemoryBus:
     async def watch(self, bucket: str, key: str, handler: Callable[[Entry], None]) -> Subscription:
         def attach() -> int:
             self._bucket(bucket)
-            return self._broker.watch(Watch(self._link, bucket, key, handler))
+            return self._broker.watch(MemoryWatch(self._link, bucket, key, handler))
 
         number = await self._call(attach, f"watch {bucket} {key}")
         return _Stop(lambda: self._forget(self._link.watches, number))

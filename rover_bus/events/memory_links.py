@@ -47,9 +47,9 @@ class Link:
     down_floor_s: float = 0.0
     waiting: dict[asyncio.Future[Any], None] = field(default_factory=dict)
     listeners: list[Callable[[ConnectionState], None]] = field(default_factory=list)
-    interests: dict[int, Interest] = field(default_factory=dict)
-    followers: dict[int, Follower] = field(default_factory=dict)
-    watches: dict[int, Watch] = field(default_factory=dict)
+    interests: dict[int, MemoryInterest] = field(default_factory=dict)
+    followers: dict[int, MemoryFollower] = field(default_factory=dict)
+    watches: dict[int, MemoryWatch] = field(default_factory=dict)
 
     @property
     def reachable(self) -> bool:
@@ -61,7 +61,7 @@ class Link:
 
 
 @dataclass(slots=True, eq=False)
-class Interest:
+class MemoryInterest:
     """A core subscription."""
 
     link: Link
@@ -72,7 +72,7 @@ class Interest:
 
 
 @dataclass(slots=True, eq=False)
-class Follower:
+class MemoryFollower:
     """A reader of a stream. Deliveries of an older `attempt` are void: the reader has been attached anew since."""
 
     link: Link
@@ -84,7 +84,7 @@ class Follower:
 
 
 @dataclass(slots=True, eq=False)
-class Watch:
+class MemoryWatch:
     """A reader of a bucket. `known` is what its handler was last told."""
 
     link: Link

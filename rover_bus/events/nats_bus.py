@@ -49,7 +49,7 @@ from rover_bus.events.nats_client import (
     forbidden_subject,
     translate,
 )
-from rover_bus.events.nats_follow import SILENT_TICKS, Follower, Raw
+from rover_bus.events.nats_follow import SILENT_TICKS, NatsFollower, Raw
 from rover_bus.events.nats_micro import ERROR, ERROR_CODE, QUEUE, Service, name_endpoints
 from rover_bus.events.nats_questions import Questions
 from rover_bus.events.nats_storage import NatsStorage
@@ -81,8 +81,8 @@ class NatsBus(NatsStorage):
         self._questions = Questions()
         self._denied: set[str] = set()  # subjects, in the server's lower case
         self._interests: dict[int, Interest] = {}
-        self._readers: dict[int, Follower] = {}
-        self._mending: dict[Follower, asyncio.Task[None]] = {}
+        self._readers: dict[int, NatsFollower] = {}
+        self._mending: dict[NatsFollower, asyncio.Task[None]] = {}
         self._outbox: list[tuple[str, bytes, dict[str, str] | None]] = []
         self._sender: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -209,7 +209,7 @@ class NatsBus(NatsStorage):
         if self._sender is None or self._sender.done():
             self._sender = self._spawn(self._send_soon())
 
-    def mend(self, reader: Follower) -> None:
+    def mend(self, reader: NatsFollower) -> None:
         if reader not in self._mending and self._state != "closed":
             task = self._mending[reader] = asyncio.get_running_loop().create_task(self._mend(reader))
             task.add_done_callback(lambda _: self._mending.pop(reader, None))
@@ -267,7 +267,7 @@ class NatsBus(NatsStorage):
             raise
         return kept
 
-    async def keep_reader(self, reader: Follower) -> Subscription:
+    async def keep_reader(self, reader: NatsFollower) -> Subscription:
         await reader.attach()
         number = self._next()
         self._readers[number] = reader
@@ -280,7 +280,7 @@ class NatsBus(NatsStorage):
             if interest is not None:
                 await self._unsubscribe(interest)
 
-    async def drop_reader(self, number: int, reader: Follower) -> None:
+    async def drop_reader(self, number: int, reader: NatsFollower) -> None:
         """End a follower or a watch."""
         self._readers.pop(number, None)
         mending = self._mending.pop(reader, None)
@@ -426,7 +426,7 @@ class NatsBus(NatsStorage):
         if self._mending:
             await asyncio.wait(list(self._mending.values()), timeout=RESTORE_TIMEOUT_S)
 
-    async def _mend(self, reader: Follower) -> None:
+    async def _mend(self, reader: NatsFollower) -> None:
         attempt = 0
         while self._client is not None:
             try:
@@ -505,7 +505,7 @@ class _Kept:
 class _KeptReader:
     """A follower or a watch of one caller."""
 
-    def __init__(self, bus: NatsBus, number: int, reader: Follower) -> None:
+    def __init__(self, bus: NatsBus, number: int, reader: NatsFollower) -> None:
         self._bus, self._number, self._reader = bus, number, reader
 
     async def stop(self) -> None:

@@ -19,7 +19,7 @@ from rover_bus.events.nats_jetstream import (
     STATUS,
     TTL,
     Ack,
-    Answer,
+    ApiAnswer,
     bucket_stream,
     consumer_config,
     heartbeat,
@@ -56,7 +56,7 @@ class Wire(Protocol):
     async def listen(self, subject: str, callback: Callable[[Raw], None]) -> Callable[[], Awaitable[None]]:
         """Subscribe on the present connection only; return what ends it."""
 
-    async def api(self, call: str, body: dict[str, Any] | None, what: str) -> Answer:
+    async def api(self, call: str, body: dict[str, Any] | None, what: str) -> ApiAnswer:
         """Call JetStream's API."""
 
     async def newest(self, stream: str, subject: str) -> Stored | None:
@@ -65,11 +65,11 @@ class Wire(Protocol):
     def send(self, subject: str, body: bytes) -> None:
         """Publish soon."""
 
-    def mend(self, reader: Follower) -> None:
+    def mend(self, reader: NatsFollower) -> None:
         """Attach the reader anew, and again until it succeeds."""
 
 
-class Follower:
+class NatsFollower:
     """Hands over the messages of a stream in order. `position` is the sequence of the last one handed over."""
 
     def __init__(
@@ -122,7 +122,7 @@ class Follower:
             return {"deliver_policy": start}
         return {"deliver_policy": "by_start_sequence", "opt_start_seq": self.position + 1}
 
-    def _attached(self, created: Answer) -> None:
+    def _attached(self, created: ApiAnswer) -> None:
         if self._start == "new":
             # From here on a place, not "new" again: what is stored while we are away must come.
             self.position = max(self.position, created.delivered.stream_seq)
@@ -175,7 +175,7 @@ class Follower:
         """All that was stored has been delivered."""
 
 
-class Watch(Follower):
+class NatsWatch(NatsFollower):
     """Hands over the entries of a bucket. It always starts from the present values and says what has gone.
 
     Expiries are silent (buckets carry no markers), so it looks for itself when a time to live is over.
@@ -219,7 +219,7 @@ class Watch(Follower):
     def _policy(self) -> dict[str, Any]:
         return {"deliver_policy": "last_per_subject"}
 
-    def _attached(self, created: Answer) -> None:
+    def _attached(self, created: ApiAnswer) -> None:
         if created.num_pending == 0 and created.delivered.consumer_seq == 0:
             self._complete()
         self._set_alarm()

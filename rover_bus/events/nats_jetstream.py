@@ -75,7 +75,7 @@ class StoreUsage(msgspec.Struct, frozen=True):
     limit_bytes: int
 
 
-class Answer(msgspec.Struct, frozen=True):
+class ApiAnswer(msgspec.Struct, frozen=True):
     """Any answer of the API: every field that one of our calls reads, and the error instead of it."""
 
     error: ApiError | None = None
@@ -90,11 +90,11 @@ class Answer(msgspec.Struct, frozen=True):
     limits: dict[str, Any] = {}
 
 
-_decoder = msgspec.json.Decoder(Answer)
+_decoder = msgspec.json.Decoder(ApiAnswer)
 encode = msgspec.json.encode
 
 
-def read_answer(body: bytes) -> Answer:
+def read_answer(body: bytes) -> ApiAnswer:
     """Decode an answer of the API. Raises BusError when it is none."""
     try:
         return _decoder.decode(body)

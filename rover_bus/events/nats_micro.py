@@ -24,7 +24,7 @@ ERROR = "Nats-Service-Error"
 ERROR_CODE = "Nats-Service-Error-Code"
 
 
-class Send(Protocol):
+class SendBytes(Protocol):
     """Publish soon; safe to call from a plain function."""
 
     def __call__(self, subject: str, body: bytes, headers: dict[str, str] | None = None) -> None: ...
@@ -41,7 +41,9 @@ class Endpoint:
     processing_ns: int = 0
     last_error: str = ""
 
-    def serving(self, handler: Callable[[Message], None], send: Send) -> Callable[[Raw], Awaitable[None]]:
+    def serving(
+        self, handler: Callable[[Message], None], send: SendBytes
+    ) -> Callable[[Raw], Awaitable[None]]:
         """Return what takes requests: it counts, and tells the asker when the handler breaks."""
 
         def respond(began_ns: int, reply: str, body: bytes) -> None:
@@ -79,7 +81,7 @@ class Service:
         ends = ("", f".{self.name}", f".{self.name}.{self.id}")
         return [(f"$SRV.{verb}{end}", verb) for verb in ("PING", "INFO", "STATS") for end in ends]
 
-    def describing(self, verb: str, send: Send) -> Callable[[Raw], Awaitable[None]]:
+    def describing(self, verb: str, send: SendBytes) -> Callable[[Raw], Awaitable[None]]:
         """Return what answers `verb`."""
 
         async def describe(raw: Raw) -> None:

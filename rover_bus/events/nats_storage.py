@@ -15,7 +15,7 @@ from typing import Any
 from rover_bus.events import nats_jetstream as jetstream
 from rover_bus.events.bus import NO_HEADERS, Entry, Headers, Start, Stored, Subscription
 from rover_bus.events.errors import BusError, BusTimeout, NoResponders, NotConnected, WrongSequence
-from rover_bus.events.nats_follow import Follower, Raw, Watch
+from rover_bus.events.nats_follow import NatsFollower, NatsWatch, Raw
 from rover_bus.events.streams import BucketSpec, StreamSpec
 
 CALL_TIMEOUT_S = 5.0
@@ -57,11 +57,11 @@ class NatsStorage(ABC):
         """Publish soon."""
 
     @abstractmethod
-    def mend(self, reader: Follower) -> None:
+    def mend(self, reader: NatsFollower) -> None:
         """Attach a reader anew, and again until it succeeds."""
 
     @abstractmethod
-    async def keep_reader(self, reader: Follower) -> Subscription:
+    async def keep_reader(self, reader: NatsFollower) -> Subscription:
         """Attach a reader, and again on every new connection until it is stopped."""
 
     # Streams
@@ -110,14 +110,14 @@ class NatsStorage(ABC):
             await unlisten()
             self._close_reader(stream, created)
 
-    async def _open_reader(self, stream: str, subject: str, first: int, what: str) -> jetstream.Answer:
+    async def _open_reader(self, stream: str, subject: str, first: int, what: str) -> jetstream.ApiAnswer:
         config = jetstream.consumer_config(
             [subject], deliver_policy="by_start_sequence", opt_start_seq=max(first, 1)
         )
         config["inactive_threshold"] = 60_000_000_000  # its reader may be slow between two batches
         return await self.api(f"CONSUMER.CREATE.{stream}", {"stream_name": stream, "config": config}, what)
 
-    def _close_reader(self, stream: str, created: jetstream.Answer) -> None:
+    def _close_reader(self, stream: str, created: jetstream.ApiAnswer) -> None:
         self.send(f"{jetstream.API}.CONSUMER.DELETE.{stream}.{created.name}", b"")
 
     async def count(self, stream: str, subject: str, *, first: int = 1) -> int:
@@ -145,7 +145,7 @@ class NatsStorage(ABC):
         *,
         start: Start | int = "new",
     ) -> Subscription:
-        reader = Follower(self, stream, subjects, handler, start)
+        reader = NatsFollower(self, stream, subjects, handler, start)
         return await self.keep_reader(reader)
 
     async def purge(self, stream: str, subject: str, *, before: int | None = None) -> None:
@@ -214,7 +214,7 @@ class NatsStorage(ABC):
         await self._write(bucket, key, b"", {jetstream.OPERATION: "DEL"}, expected)
 
     async def watch(self, bucket: str, key: str, handler: Callable[[Entry], None]) -> Subscription:
-        reader = Watch(self, bucket, key, handler)
+        reader = NatsWatch(self, bucket, key, handler)
         kept = await self.keep_reader(reader)
         try:
             await reader.present()
@@ -225,7 +225,7 @@ class NatsStorage(ABC):
 
     # The API
 
-    async def api(self, call: str, body: dict[str, Any] | None, what: str) -> jetstream.Answer:
+    async def api(self, call: str, body: dict[str, Any] | None, what: str) -> jetstream.ApiAnswer:
         answer = await self._api(call, body, CALL_TIMEOUT_S)
         if answer.error is not None:
             jetstream.refuse(answer.error, what)
@@ -238,7 +238,7 @@ class NatsStorage(ABC):
             jetstream.refuse(answer.error, f"read the tail of {subject}")
         return None if answer.message is None else jetstream.read_stored(answer.message)
 
-    async def _api(self, call: str, body: dict[str, Any] | None, timeout_s: float) -> jetstream.Answer:
+    async def _api(self, call: str, body: dict[str, Any] | None, timeout_s: float) -> jetstream.ApiAnswer:
         try:
             msg = await self.ask(
                 f"{jetstream.API}.{call}", b"" if body is None else jetstream.encode(body), timeout_s

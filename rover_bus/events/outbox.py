@@ -229,7 +229,7 @@ def write_headers(item: FactOut, body: bytes, origin: str, history: int, source:
     ).headers()
 
 
-class Ready:
+class ReadyFacts:
     """Facts that a standby keeps ready, in case the leader dies before they are out. `whole`: none that may wait is missing."""
 
     def __init__(self) -> None:

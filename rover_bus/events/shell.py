@@ -37,7 +37,7 @@ from rover_bus.events.leadership import Deposed, Leadership
 from rover_bus.events.log import SnapshotChunk
 from rover_bus.events.logs import get_logger
 from rover_bus.events.moments import Moments
-from rover_bus.events.outbox import FactOut, Outbox, Outgoing, Ready
+from rover_bus.events.outbox import FactOut, Outbox, Outgoing, ReadyFacts
 from rover_bus.events.poison import Cause, Failure
 from rover_bus.events.profiles import AnyProfile
 from rover_bus.events.published import newest_published
@@ -89,7 +89,7 @@ class Shell:
         self._appending = False
         self._wake = asyncio.Event()
         self._subscriptions: list[Subscription] = []
-        self._ready = Ready()
+        self._ready = ReadyFacts()
         self._consumed: dict[str, int] = {}
         self._heard = Heard()  # the last fact of others
         self._shaken = False  # the connection was lost while we were no leader

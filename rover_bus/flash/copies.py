@@ -66,7 +66,7 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
     digests: dict[str, bytes]
 
 
-class Source(Protocol):
+class CopySource(Protocol):
     """The owner, as the holder sees it."""
 
     def ask(self, since: Since) -> Offer:
@@ -204,7 +204,7 @@ def drop_damaged(directory: Path, part: str) -> None:
             staged.close()
 
 
-def hold_copy(root: Path, uid: str, part: str, source: Source) -> Seal:
+def hold_copy(root: Path, uid: str, part: str, source: CopySource) -> Seal:
     """Bring this host's copy of a part up to what the owner offers; return its seal. The cut before stays until then.
 
     Raises what the source raises, BrokenCheckpoint for bytes that are not what was digested, NotEnoughMemory, SlotsBusy.
@@ -254,7 +254,7 @@ def _target(directory: Path, part: str) -> Iterator[Slot | None]:
             slot.close()
 
 
-def _receive(directory: Path, part: str, slot: Slot | None, offer: Offer, source: Source) -> Seal:
+def _receive(directory: Path, part: str, slot: Slot | None, offer: Offer, source: CopySource) -> Seal:
     layout = _fitting(slot, offer) if slot is not None else None
     if slot is not None and layout is None:
         slot.path.unlink(missing_ok=True)
@@ -313,7 +313,7 @@ def _new_path(directory: Path, part: str) -> Path:
     return places.slot_path(directory, part, _next_number(directory, part))
 
 
-def _fill(target: Array, sent: Sent, source: Source) -> None:
+def _fill(target: Array, sent: Sent, source: CopySource) -> None:
     if sent.rows is None:
         raw = as_bytes(target)
         for start in range(0, len(raw), BLOCK_BYTES):

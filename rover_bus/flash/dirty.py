@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rover_bus.events.errors import InputError
-from rover_bus.flash.layout import Array, Entry
+from rover_bus.flash.layout import Array, IndexEntry
 
 Ids = npt.NDArray[np.int64]
 
@@ -124,7 +124,7 @@ class DirtySet:
             return sum(array.nbytes for array in arrays.values())
         return sum(self._rows[name].cost_bytes(array) for name, array in arrays.items() if name in self._rows)
 
-    def stale(self, entry: Entry | None, array: Array) -> Ids | None:
+    def stale(self, entry: IndexEntry | None, array: Array) -> Ids | None:
         """Rows of `array` to copy into a slot that held it as `entry`; None: all of it."""
         rows = self._rows.get(entry.name) if entry else None
         if self.everything or entry is None or (rows and rows.whole) or entry.dtype != array.dtype.str:

@@ -14,7 +14,7 @@ from itertools import accumulate
 import msgspec
 import numpy as np
 
-from rover_bus.flash.copies import Offer, Sent, Since, Source
+from rover_bus.flash.copies import CopySource, Offer, Sent, Since
 from rover_bus.flash.copying import as_bytes
 from rover_bus.flash.errors import BrokenCheckpoint
 from rover_bus.flash.layout import Array, size_of
@@ -34,7 +34,7 @@ def image_of(staged: StagedCut) -> Array:
     )
 
 
-def read_image(source: Source) -> tuple[Offer, Array]:
+def read_image(source: CopySource) -> tuple[Offer, Array]:
     """The whole image of what a source has. Raises what the source raises."""
     offer = source.ask(Since())
     image = np.empty(image_bytes(offer), np.uint8)
@@ -42,7 +42,7 @@ def read_image(source: Source) -> tuple[Offer, Array]:
     return offer, image
 
 
-def read_delta(source: Source, part: int, base_cut: int, since: Since) -> tuple[Offer, PartDelta]:
+def read_delta(source: CopySource, part: int, base_cut: int, since: Since) -> tuple[Offer, PartDelta]:
     """What a part's image differs in from the one of `base_cut`, or all of it if the owner does not know (then `base_cut` 0).
 
     `part`: its number in the group. The source must have been asked for differences.
@@ -58,7 +58,7 @@ def read_delta(source: Source, part: int, base_cut: int, since: Since) -> tuple[
     )
 
 
-def _read_changes(source: Source, offer: Offer) -> Iterator[RowsChanged]:
+def _read_changes(source: CopySource, offer: Offer) -> Iterator[RowsChanged]:
     sizes = [size_of(sent.dtype, sent.shape) for sent in offer.arrays]
     for sent, size, end in zip(offer.arrays, sizes, accumulate(sizes), strict=True):
         if sent.rows is None:
@@ -70,7 +70,7 @@ def _read_changes(source: Source, offer: Offer) -> Iterator[RowsChanged]:
             yield _read_rows(source, sent, size, end - size)
 
 
-def _read_rows(source: Source, sent: Sent, size: int, offset: int) -> RowsChanged:
+def _read_rows(source: CopySource, sent: Sent, size: int, offset: int) -> RowsChanged:
     count, row_bytes = sent.rows or 0, size // max(1, sent.shape[0])
     if count > sent.shape[0]:
         raise BrokenCheckpoint(f"more rows of {sent.name} came than it has: its parity is made anew")

@@ -26,7 +26,7 @@ PLAIN_KINDS = "biufcSUVmM"
 MAX_ENTRIES = 1 << 16
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True):
+class IndexEntry(msgspec.Struct, frozen=True, kw_only=True):
     """One array. `room_bytes` >= its size is what it may grow to in place; the first axis is the row."""
 
     name: str
@@ -53,7 +53,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 class Layout(msgspec.Struct, frozen=True, kw_only=True):
     """All arrays of a state, in order of name. Offsets count from the first data byte of a slot."""
 
-    entries: tuple[Entry, ...]
+    entries: tuple[IndexEntry, ...]
 
     @property
     def data_bytes(self) -> int:
@@ -130,7 +130,9 @@ def plan_layout(arrays: Mapping[str, Array], headroom: float = 0.0) -> Layout:
         spare = int(array.nbytes * headroom) if array.ndim else 0
         room = _aligned(array.nbytes + spare)
         entries.append(
-            Entry(name=name, dtype=array.dtype.str, shape=array.shape, offset_bytes=offset, room_bytes=room)
+            IndexEntry(
+                name=name, dtype=array.dtype.str, shape=array.shape, offset_bytes=offset, room_bytes=room
+            )
         )
         offset += room
     return Layout(entries=tuple(entries))

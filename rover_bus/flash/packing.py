@@ -15,7 +15,7 @@ import msgspec
 from rover_bus.flash.copying import Piece, put_rows
 from rover_bus.flash.dirty import Ids
 from rover_bus.flash.errors import BrokenCheckpoint
-from rover_bus.flash.layout import ALIGNMENT_BYTES, Array, Entry, Layout, plain_dtype, size_of
+from rover_bus.flash.layout import ALIGNMENT_BYTES, Array, IndexEntry, Layout, plain_dtype, size_of
 
 PACKING_SHARE = 1 / 32  # of the data: a slot is larger by it. Arrays whose rows find no room are scattered
 
@@ -31,7 +31,7 @@ class Patch(msgspec.Struct, frozen=True, kw_only=True):
     def ids(self, data: Array) -> Ids:
         return _inside(data, self.name, self.ids_offset_bytes, 8 * self.rows).view("<i8")
 
-    def values(self, data: Array, entry: Entry) -> Array:
+    def values(self, data: Array, entry: IndexEntry) -> Array:
         shape = (self.rows, *entry.shape[1:])
         raw = _inside(data, self.name, self.rows_offset_bytes, size_of(entry.dtype, shape))
         return raw.view(plain_dtype(entry.dtype)).reshape(shape)

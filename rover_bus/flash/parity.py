@@ -20,7 +20,7 @@ from rover_bus.flash.copying import as_bytes, take_rows
 from rover_bus.flash.dirty import Ids
 from rover_bus.flash.errors import BrokenCheckpoint, NoCheckpoint
 from rover_bus.flash.gf256 import Bytes, add_product, inverse, multiply, power, product
-from rover_bus.flash.layout import Array, Entry
+from rover_bus.flash.layout import Array, IndexEntry
 
 MAX_PARTS = 255
 MAX_PARITY = 2
@@ -109,7 +109,7 @@ class PartDelta(msgspec.Struct, frozen=True, kw_only=True):
     changes: tuple[RowsChanged, ...]
 
 
-def describe_rows(entry: Entry, old: Array, new: Array, ids: Ids) -> RowsChanged:
+def describe_rows(entry: IndexEntry, old: Array, new: Array, ids: Ids) -> RowsChanged:
     """The difference of touched rows of an array that lies at `entry` in both cuts. `ids` sorted and distinct."""
     row_bytes = new.nbytes // max(1, len(new))
     difference: Bytes = as_bytes(take_rows(old, ids))

@@ -46,7 +46,7 @@ class Content(msgspec.Struct, frozen=True, kw_only=True):
     expected: Digests | None = None
 
 
-class Stream(msgspec.Struct, frozen=True, kw_only=True):
+class PartStream(msgspec.Struct, frozen=True, kw_only=True):
     """A run of bytes in the file, digested every `chunk_bytes` (xxh3, little-endian uint64)."""
 
     offset_bytes: int
@@ -55,7 +55,7 @@ class Stream(msgspec.Struct, frozen=True, kw_only=True):
     digests: bytes
 
 
-class Section(msgspec.Struct, frozen=True, kw_only=True):
+class PartSection(msgspec.Struct, frozen=True, kw_only=True):
     """One array. `rows` None: all of it; else `ids` names the rows, and `shape` is that of the array afterwards."""
 
     name: str
@@ -63,9 +63,9 @@ class Section(msgspec.Struct, frozen=True, kw_only=True):
     shape: tuple[int, ...]
     codec: Codec
     rows: int | None
-    data: Stream
-    ids: Stream | None = None
-    scale: Stream | None = None
+    data: PartStream
+    ids: PartStream | None = None
+    scale: PartStream | None = None
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,7 +85,7 @@ class Footer(msgspec.Struct, frozen=True, kw_only=True):
     """Everything about a part file but its name."""
 
     identity: Identity
-    sections: tuple[Section, ...]
+    sections: tuple[PartSection, ...]
     extra: bytes
 
 
@@ -142,7 +142,7 @@ class _Writer:
             self.offset_bytes += size
             yield size
 
-    def stream(self, chunks: Iterable[Array], chunk_bytes: int) -> Generator[int, None, Stream]:
+    def stream(self, chunks: Iterable[Array], chunk_bytes: int) -> Generator[int, None, PartStream]:
         """Write chunks, all of `chunk_bytes` but the last, and digest them."""
         start, digests = self.offset_bytes, []
         for chunk in chunks:
@@ -151,9 +151,9 @@ class _Writer:
             yield from self.write(raw)
         end, packed = self.offset_bytes, np.array(digests, "<u8").tobytes()
         yield from self.write(bytes(-end % 64))
-        return Stream(offset_bytes=start, size_bytes=end - start, chunk_bytes=chunk_bytes, digests=packed)
+        return PartStream(offset_bytes=start, size_bytes=end - start, chunk_bytes=chunk_bytes, digests=packed)
 
-    def section(self, content: Content) -> Generator[int, None, Section]:
+    def section(self, content: Content) -> Generator[int, None, PartSection]:
         array, ids, stored_ids = content.array, content.ids, None
         if ids is not None:
             stored_ids = yield from self.stream(_spans(ids.astype("<u8")), CHUNK_BYTES)
@@ -171,7 +171,7 @@ class _Writer:
         else:
             rows = _rows_a_chunk(array)
             data = yield from self.stream(_taken(array, ids, rows), max(1, rows * _row_bytes(array)))
-        return Section(
+        return PartSection(
             name=content.name,
             dtype=array.dtype.str,
             shape=array.shape,
@@ -294,7 +294,7 @@ class _Reader:
     def __init__(self, files: Files, path: str, size_bytes: int) -> None:
         self._files, self._path, self._size_bytes = files, path, size_bytes
 
-    def section(self, section: Section, base: Array | None) -> Array:
+    def section(self, section: PartSection, base: Array | None) -> Array:
         if section.rows is None:
             return self._values(section, section.shape)
         rows, shape = section.rows, section.shape
@@ -316,7 +316,7 @@ class _Reader:
         grown[ids.astype(np.int64)] = self._values(section, (rows, *shape[1:]))
         return grown
 
-    def _values(self, section: Section, shape: tuple[int, ...]) -> Array:
+    def _values(self, section: PartSection, shape: tuple[int, ...]) -> Array:
         dtype = plain_dtype(section.dtype)
         if section.codec == "raw":
             return (
@@ -333,7 +333,7 @@ class _Reader:
             decode_rows(levels[block], scale[block], values[block])
         return values
 
-    def _stream(self, section: Section, stream: Stream, size_bytes: int) -> Array:
+    def _stream(self, section: PartSection, stream: PartStream, size_bytes: int) -> Array:
         """The bytes of a stream, checked chunk by chunk while they are in the cache."""
         self._check_bounds(section, stream, size_bytes)
         raw = np.empty(size_bytes, np.uint8)
@@ -341,7 +341,7 @@ class _Reader:
             pass
         return raw
 
-    def _check_bounds(self, section: Section, stream: Stream, size_bytes: int) -> None:
+    def _check_bounds(self, section: PartSection, stream: PartStream, size_bytes: int) -> None:
         start = stream.offset_bytes
         if (
             stream.size_bytes != size_bytes
@@ -350,7 +350,7 @@ class _Reader:
         ):
             raise self._broken(section, "is not as long as its shape says")
 
-    def chunks(self, section: Section, stream: Stream, raw: Array | None = None) -> Generator[int]:
+    def chunks(self, section: PartSection, stream: PartStream, raw: Array | None = None) -> Generator[int]:
         """Read a stream and check it chunk by chunk, into `raw` if that is given. Yields bytes read."""
         size, start, step = stream.size_bytes, stream.offset_bytes, stream.chunk_bytes
         self._check_bounds(section, stream, size)
@@ -365,7 +365,7 @@ class _Reader:
                 raise self._broken(section, f"is damaged at bytes {place} to {place + len(chunk)}")
             yield len(chunk)
 
-    def _broken(self, section: Section, what: str) -> BrokenCheckpoint:
+    def _broken(self, section: PartSection, what: str) -> BrokenCheckpoint:
         return BrokenCheckpoint(
             f"{self._path}: array {section.name} {what}: use an older checkpoint or another copy"
         )

@@ -43,7 +43,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
         return open_files(self.path)
 
 
-class Ready(msgspec.Struct, frozen=True, kw_only=True):
+class ReadyCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
     """A checkpoint that is complete on storage. `written_at_s`: Unix seconds, for people."""
 
     run: Run
@@ -135,12 +135,12 @@ def find_run(storage: Location, job: str, uid: str = "") -> Run:
     return runs[0]
 
 
-def survey(run: Run) -> tuple[list[Ready], list[str]]:
+def survey(run: Run) -> tuple[list[ReadyCheckpoint], list[str]]:
     """The ready checkpoints of a run, newest first, and a line for every manifest that cannot be read."""
     manifests, refused = list_manifests(run.files)
     times = _written_at_s(run)
     ready = [
-        Ready(
+        ReadyCheckpoint(
             run=run,
             manifest=item,
             written_at_s=times.get(item.path) or times.get(second_path(item.path), 0.0),
@@ -150,7 +150,7 @@ def survey(run: Run) -> tuple[list[Ready], list[str]]:
     return ready, refused
 
 
-def find_cut(ready: Iterable[Ready], cut: int) -> Ready:
+def find_cut(ready: Iterable[ReadyCheckpoint], cut: int) -> ReadyCheckpoint:
     """The newest checkpoint of that cut: a number may come again in a later generation. Raises NoCheckpoint."""
     items = list(ready)
     for item in items:

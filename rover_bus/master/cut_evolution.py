@@ -11,7 +11,7 @@ from rover_bus.events.starts import ServerStart
 from rover_bus.master import recovery
 from rover_bus.master.cut import Cut, found_cut, identity_of, position
 from rover_bus.master.phases import Searching, after
-from rover_bus.master.state import Return, State, Tried
+from rover_bus.master.state import Return, State, TriedCheckpoint
 
 READY_KEPT, MOST_READY_KEPT = (
     2,
@@ -123,7 +123,7 @@ def _ready(state: State, record: checkpoint_facts.CheckpointReady) -> None:
 
 def _fail(state: State, record: checkpoint_facts.CheckpointFailed) -> None:
     if record.restoring:
-        state.cuts.tried.append(Tried(record.generation, record.cut, record.reason))
+        state.cuts.tried.append(TriedCheckpoint(record.generation, record.cut, record.reason))
     elif record.cut in state.cuts.known and state.cuts.known[record.cut].state == "open":
         state.cuts.failed += 1
     _end(state, record)

@@ -44,7 +44,7 @@ PARITY_PATIENCE_S = (
 )
 
 
-class Pace:
+class CutPace:
     """What a master remembers of cuts but never logs: since when. All times are seconds of one monotonic clock."""
 
     def __init__(self) -> None:
@@ -74,7 +74,7 @@ class Pace:
 # -- when --------------------------------------------------------------------------------------------------------------
 
 
-def tick(state: State, pace: Pace, now: float) -> Consequences:
+def tick(state: State, pace: CutPace, now: float) -> Consequences:
     """Open a cut when one is due; give up what took too long.
 
     A job without [checkpoint] has one taken when somebody asks for it, and when a host of it leaves.
@@ -125,7 +125,7 @@ def request(state: State, reason: str, cause: str) -> Consequences:
         yield log.CutAsked(reason=reason, cause=cause)
 
 
-def _is_due(state: State, ledger: Ledger, pace: Pace, now: float) -> bool:
+def _is_due(state: State, ledger: Ledger, pace: CutPace, now: float) -> bool:
     cuts, wanted = state.cuts, state.job.spec.checkpoint
     if not isinstance(state.phase, Training) or state.ending.stop:
         return False
@@ -176,7 +176,7 @@ def _is_left_soon(state: State) -> bool:
     )
 
 
-def wished_interval_s(state: State, wanted: CheckpointSpec, pace: Pace) -> float:
+def wished_interval_s(state: State, wanted: CheckpointSpec, pace: CutPace) -> float:
     """Return the time between two cuts: the user's, or what cost and losses say."""
     if wanted.every_s:
         return wanted.every_s

@@ -26,7 +26,7 @@ from rover_bus.master.phases import (
     WrittenPart,
     after,
 )
-from rover_bus.master.state import AnyState, Job, RuleOff, State, Task, Unopened
+from rover_bus.master.state import AnyState, OpenedJob, RuleOff, State, Task, Unopened
 
 
 def evolve(state: AnyState, record: Record) -> AnyState:
@@ -49,7 +49,7 @@ def _before_the_job(state: Unopened, record: Record) -> AnyState:
     match record:
         case facts.JobOpened(spec=spec, uid=uid, history=history):
             return State(
-                job=Job(spec, uid, history),
+                job=OpenedJob(spec, uid, history),
                 term=state.term,
                 plans=state.plans,
                 ending=state.ending,

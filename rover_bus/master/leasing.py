@@ -33,8 +33,8 @@ from rover_bus.master.ledger import Holder, Ledger
 from rover_bus.master.phases import Closed, Finishing, Training, name_of
 from rover_bus.master.progress import report_progress
 from rover_bus.master.state import State
-from rover_bus.master.stream import Partition, Streams
-from rover_bus.master.watch import Watch, is_known
+from rover_bus.master.stream import StreamPartition, Streams
+from rover_bus.master.watch import Liveness, is_known
 
 Steps = Generator[Record, None, Reply | Hold | None]
 MAX_WANTED = 1024
@@ -42,7 +42,7 @@ FIRST_LEASE_BATCHES = 8  # before a worker has a rate: enough to measure one, li
 WAITING = ("wait", "idle")  # outcomes that a change of the ledger turns into a grant
 
 
-def lease(state: State, request: LeaseRequest, watch: Watch, now: float) -> Steps:
+def lease(state: State, request: LeaseRequest, watch: Liveness, now: float) -> Steps:
     """Process the progress, take back what the worker never got, then grant. A request that brings and gets nothing is held.
 
     What a request reports is answered at once: only then may its worker report more.
@@ -83,7 +83,7 @@ def lease(state: State, request: LeaseRequest, watch: Watch, now: float) -> Step
     return Hold(request.member)
 
 
-def lease_again(state: State, request: LeaseRequest, watch: Watch, now: float) -> Steps:
+def lease_again(state: State, request: LeaseRequest, watch: Liveness, now: float) -> Steps:
     """Decide on a held request anew. It is no sign of life of its worker: that was noted when it came (P19)."""
     refused = fence(state, request)
     if refused is not None:
@@ -102,7 +102,7 @@ def speculate(
     request: LeaseRequest,
     peer_worker: int,
     peer: int,
-    watch: Watch,
+    watch: Liveness,
     now: float,
 ) -> Steps:
     """Lease what `peer_worker` holds under the token `peer` a second time, to a worker that has nothing to do."""
@@ -131,7 +131,7 @@ def speculate(
 
 
 def _grant(
-    spec: JobSpec, ledger: Ledger, request: LeaseRequest, holder: Holder, watch: Watch
+    spec: JobSpec, ledger: Ledger, request: LeaseRequest, holder: Holder, watch: Liveness
 ) -> Generator[Record, None, list[int]]:
     free = ledger.unassigned
     if not free and ledger.streams is None:
@@ -159,7 +159,7 @@ def _grant(
 
 
 def _how_much(
-    ledger: Ledger, spec: JobSpec, free: int, request: LeaseRequest, holder: Holder, watch: Watch
+    ledger: Ledger, spec: JobSpec, free: int, request: LeaseRequest, holder: Holder, watch: Liveness
 ) -> tuple[int, int]:
     """Return how many leases this worker may get, and how large. When more is leased than is free, each has its share."""
     wanted = min(request.wanted, MAX_WANTED)
@@ -171,7 +171,7 @@ def _how_much(
     return min(wanted, -(-room // size)), size
 
 
-def _room(ledger: Ledger, request: LeaseRequest, holder: Holder, watch: Watch) -> int:
+def _room(ledger: Ledger, request: LeaseRequest, holder: Holder, watch: Liveness) -> int:
     """Return how many batches more this worker may hold at the end of an epoch; one that holds none may always have one."""
     held = sum(lease.end - lease.first for lease in holder.leases.values())
     part = watch.part(request.member.index, request.rate, len(ledger.holders))
@@ -180,7 +180,7 @@ def _room(ledger: Ledger, request: LeaseRequest, holder: Holder, watch: Watch) -
 
 
 def _seal(
-    ledger: Ledger, streams: Streams, request: LeaseRequest, watch: Watch
+    ledger: Ledger, streams: Streams, request: LeaseRequest, watch: Liveness
 ) -> Generator[Record, None, None]:
     """End partitions behind the last record that any worker has reported, or was granted: one of them may see fewer than others.
 
@@ -188,7 +188,7 @@ def _seal(
     """
     watch.note_readable(request.high_water)
     for partition in sorted(request.high_water):
-        part = streams.partitions.get(partition) or Partition()
+        part = streams.partitions.get(partition) or StreamPartition()
         if part.end < 0 and partition not in request.sealed:
             continue
         end = max(watch.readable[partition], part.assigned)
@@ -255,7 +255,7 @@ def _was_planned(state: State, request: Request) -> bool:
     return life is not None and life.planned
 
 
-def heartbeat(state: State, request: HeartbeatRequest, watch: Watch, now: float) -> Steps:
+def heartbeat(state: State, request: HeartbeatRequest, watch: Liveness, now: float) -> Steps:
     """Progress between lease calls, the tokens held, and the master's orders on the way back."""
     member = request.member
     answers: list[int] = []

@@ -19,7 +19,7 @@ from rover_bus.events.job import Dataset
 from rover_bus.events.log import Committed, Granted, Returned
 from rover_bus.events.requests import ALREADY, OK, STALE
 from rover_bus.master.intervals import IntervalSet
-from rover_bus.master.stream import Partition, Streams
+from rover_bus.master.stream import StreamPartition, Streams
 
 TOKEN_BITS = (
     40  # tokens are generation << 40 | counter: a token of another generation is never taken for one of this
@@ -80,7 +80,7 @@ class Ledger(msgspec.Struct, omit_defaults=True):
     @classmethod
     def new(cls, dataset: Dataset, generation: int = 0) -> Ledger:
         """Return the ledger of a data set that nothing was leased of."""
-        partitions = {name: Partition() for name in dataset.partitions}
+        partitions = {name: StreamPartition() for name in dataset.partitions}
         streams = Streams(dataset.batch_size, partitions) if dataset.streaming else None
         return cls(dataset, generation, first_token(generation), streams)
 

@@ -5,7 +5,7 @@ feeds routing, orders to servers, facts. Generators of records, see decider.py; 
 
 A rollout: servers join (until all are admitted) -> one move after another -> servers leave -> over. The log alone decides who
 holds a slot: whatever ends a move without a routing leaves the old routing standing. Deadlines are the master's own
-(`Patience`), never logged.
+(`StepPatience`), never logged.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ SERVER_NEVER_STARTED = "server_never_started"
 MOVES_FAIL = "moves_fail"
 
 
-class Patience:
+class StepPatience:
     """How long the present step of a rollout has lasted without progress, by the master's own clock. Never logged (P19)."""
 
     def __init__(self) -> None:
@@ -355,7 +355,7 @@ def interrupt(state: State, reason: str, cause: str) -> Consequences:
         yield RolloutClosed(rollout=rollout.number, outcome="interrupted", reason=reason, cause=cause)
 
 
-def tick(state: State, patience: Patience, telemetry: Telemetry, now: float) -> Consequences:
+def tick(state: State, patience: StepPatience, telemetry: Telemetry, now: float) -> Consequences:
     """Time has passed: a step that takes too long is given up (S14)."""
     rollout = state.slots.rollout
     if rollout is None:

@@ -32,7 +32,7 @@ from rover_bus.master.ledger import Ledger
 from rover_bus.master.phases import Phase, Waiting
 
 
-class Job(msgspec.Struct, frozen=True):
+class OpenedJob(msgspec.Struct, frozen=True):
     """What was submitted. `history`: part of every id, drawn once a job and anew after a restore from a backup (P21)."""
 
     spec: JobSpec
@@ -173,7 +173,7 @@ class Slots(msgspec.Struct, omit_defaults=True):
 # -- checkpoints -------------------------------------------------------------------------------------------------------
 
 
-class Tried(msgspec.Struct, omit_defaults=True):
+class TriedCheckpoint(msgspec.Struct, omit_defaults=True):
     """A checkpoint that could not be restored since the last one that could."""
 
     generation: int
@@ -199,7 +199,7 @@ class Cuts(msgspec.Struct, omit_defaults=True):
     asked: str = ""  # who or what wants one as soon as it can be opened; "": none does
     cost_s: float = 0.0  # how long a server stands still for one, smoothed
     back: Return = msgspec.field(default_factory=Return)
-    tried: list[Tried] = []
+    tried: list[TriedCheckpoint] = []
     last_search: int = 0
     not_before: int = (
         0  # the generation in which the job last began from nothing: what is older is another model
@@ -264,7 +264,7 @@ class Unopened(msgspec.Struct, kw_only=True, tag="unopened", omit_defaults=True)
 class State(msgspec.Struct, kw_only=True, tag="job", omit_defaults=True):
     """Everything that replay rebuilds."""
 
-    job: Job
+    job: OpenedJob
     term: int = 0
     generation: int = 0
     phase: Phase = msgspec.field(default_factory=Waiting)

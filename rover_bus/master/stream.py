@@ -19,7 +19,7 @@ def _end(span: Span) -> int:
     return span[2]
 
 
-class Partition(msgspec.Struct, omit_defaults=True):
+class StreamPartition(msgspec.Struct, omit_defaults=True):
     """`assigned`: records already in a span; `watermark`: all before it is committed; `end`: sealed there, -1 while open."""
 
     assigned: int = 0
@@ -31,7 +31,7 @@ class Streams(msgspec.Struct, omit_defaults=True):
     """All partitions of a streaming data set, and the spans that are not yet committed."""
 
     batch_size: int
-    partitions: dict[str, Partition]
+    partitions: dict[str, StreamPartition]
     spans: list[Span] = []  # in batch order; settled ones are forgotten
     settled_samples: int = 0
     settled_batches: int = 0
@@ -79,11 +79,11 @@ class Streams(msgspec.Struct, omit_defaults=True):
             if self.spans and span[1] < self.spans[-1][2]:
                 continue
             self.spans.append(span)
-            part = self.partitions.setdefault(span[0], Partition())
+            part = self.partitions.setdefault(span[0], StreamPartition())
             part.assigned = span[4]
 
     def seal(self, partition: str, end: int) -> None:
-        self.partitions.setdefault(partition, Partition()).end = end
+        self.partitions.setdefault(partition, StreamPartition()).end = end
 
     def slices(self, first: int, end: int) -> list[Span]:
         """Return what the batches [first, end) are, as spans cut to them."""
@@ -129,7 +129,7 @@ class Streams(msgspec.Struct, omit_defaults=True):
         self.spans = [*since, *later.spans]
         for name, part in later.partitions.items():
             mark = self.partitions[name].watermark if name in self.partitions else 0
-            self.partitions[name] = Partition(part.assigned, mark, part.end)
+            self.partitions[name] = StreamPartition(part.assigned, mark, part.end)
 
     def watermarks(self) -> dict[str, int]:
         """Return for each partition the offset below which every record is committed."""

@@ -7,20 +7,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from rover_bus.master.cutting import Pace
-from rover_bus.master.rollout import Patience, Telemetry
+from rover_bus.master.cutting import CutPace
+from rover_bus.master.rollout import StepPatience, Telemetry
 from rover_bus.master.searching import SearchClock
 from rover_bus.master.waiting import HeldRequests
-from rover_bus.master.watch import Watch
+from rover_bus.master.watch import Liveness
 
 
 @dataclass(slots=True)
 class Unlogged:
     """`watch`: who was heard when; `held`: lease requests that wait; the others: how long something lasts already."""
 
-    watch: Watch = field(default_factory=lambda: Watch(1.0))
-    patience: Patience = field(default_factory=Patience)
+    watch: Liveness = field(default_factory=lambda: Liveness(1.0))
+    patience: StepPatience = field(default_factory=StepPatience)
     telemetry: Telemetry = field(default_factory=Telemetry)
-    pace: Pace = field(default_factory=Pace)
+    pace: CutPace = field(default_factory=CutPace)
     held: HeldRequests = field(default_factory=HeldRequests)
     search_clock: SearchClock = field(default_factory=SearchClock)

@@ -17,7 +17,7 @@ from rover_bus.events.requests import LeaseRequest
 from rover_bus.master.leasing import may_grant
 from rover_bus.master.ledger import Ledger
 from rover_bus.master.state import Seats, State
-from rover_bus.master.watch import Watch
+from rover_bus.master.watch import Liveness
 
 
 class HeldRequests:
@@ -97,7 +97,7 @@ class HeldRequests:
                     break
                 yield request
 
-    def late(self, state: State, watch: Watch, now: float) -> Iterator[tuple[LeaseRequest, int, int]]:
+    def late(self, state: State, watch: Liveness, now: float) -> Iterator[tuple[LeaseRequest, int, int]]:
         """Yield (request, worker, token) for each lease of the tail that an idle worker shall take too: the fastest the largest.
 
         The one walk over all leases, on ticks. A lease that the fastest of the idle would not do sooner is nobody's.

@@ -21,7 +21,7 @@ def is_known(rate: float) -> bool:
     return 0 < rate < FASTEST_BATCHES_PER_S
 
 
-class Watch:
+class Liveness:
     """Silence clocks. All times are seconds of one monotonic clock, passed in."""
 
     def __init__(self, interval_s: float) -> None:

@@ -86,7 +86,7 @@ class Repeat(NamedTuple):
 # --- events -----------------------------------------------------------------------------------------------------------
 
 
-class Admitted(NamedTuple):
+class ServerAdmitted(NamedTuple):
     """The log admitted this incarnation in this generation, and says what it starts from."""
 
     history: int
@@ -148,13 +148,24 @@ class Arrived(NamedTuple):
     closed_before: int
 
 
-class Left(NamedTuple):
+class SlotsLeft(NamedTuple):
     """Slots that had arrived are dropped: the log decided otherwise."""
 
     slots: Ranges
 
 
-Event = Admitted | Loaded | Routed | Applied | Settled | EpochsClosed | Frozen | Thawed | Arrived | Left
+Event = (
+    ServerAdmitted
+    | Loaded
+    | Routed
+    | Applied
+    | Settled
+    | EpochsClosed
+    | Frozen
+    | Thawed
+    | Arrived
+    | SlotsLeft
+)
 
 
 # --- decisions --------------------------------------------------------------------------------------------------------
@@ -273,7 +284,7 @@ def evolve(state: Admission, event: Event) -> Admission:
     """Return the state after an event."""
     replace = msgspec.structs.replace
     match event:
-        case Admitted():
+        case ServerAdmitted():
             return _admit(state, event)
         case Loaded(groups, closed_before):
             return replace(state, groups=_merged(groups), closed_before=closed_before)
@@ -295,7 +306,7 @@ def evolve(state: Admission, event: Event) -> Admission:
         case Arrived(arriving, before):
             closed = max(before, state.closed_before)
             return _without_closed(replace(state, arrived=(*state.arrived, *arriving)), closed)
-        case Left(slots):
+        case SlotsLeft(slots):
             return replace(state, arrived=_only(state.arrived, ranges_of(~mask_of(slots))))
         case Settled(epoch, batches):
             settled = (_with_settled(group, epoch, batches) for group in state.groups)
@@ -304,7 +315,7 @@ def evolve(state: Admission, event: Event) -> Admission:
             return _without_closed(state, max(before, state.closed_before))
 
 
-def _admit(state: Admission, admitted: Admitted) -> Admission:
+def _admit(state: Admission, admitted: ServerAdmitted) -> Admission:
     """Begin a generation, with what is held or with nothing (P5).
 
     A survivor keeps slots that have arrived whole: the log may have given them to it already (P11).

@@ -20,7 +20,7 @@ from rover_bus.ps.spec import CHUNK_LINES, LINE, Dense, Hashed, Table, check_tab
 MAX_TABLES = 1 << 16
 
 
-class Entry(NamedTuple):
+class TableEntry(NamedTuple):
     """A declared table. `tag` tells it from others in this process; the salt does so everywhere."""
 
     table: Table
@@ -65,22 +65,22 @@ class Catalogue:
     """The declared tables by name. Declarations only ever add."""
 
     def __init__(self) -> None:
-        self.entries: dict[str, Entry] = {}
+        self.entries: dict[str, TableEntry] = {}
         self.families: dict[str, Table] = {}
 
-    def declare(self, tables: Iterable[Table]) -> list[Entry]:
+    def declare(self, tables: Iterable[Table]) -> list[TableEntry]:
         """Add tables; return the new ones. Raises Refused (`differs`) or InputError, and then has added none."""
         added = self.new(tables)
         for entry in added:
             self.add(entry)
         return added
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: TableEntry) -> None:
         """Know one more table."""
         self.entries[entry.table.name] = entry
         self.families[entry.table.name] = family_of(entry.table)
 
-    def new(self, tables: Iterable[Table]) -> list[Entry]:
+    def new(self, tables: Iterable[Table]) -> list[TableEntry]:
         """Return what declaring these tables would add. Raises Refused (`differs`) or InputError."""
         new: dict[str, Table] = {}
         for table in tables:
@@ -97,19 +97,19 @@ class Catalogue:
         if len(self.entries) + len(new) > MAX_TABLES:
             raise Refused(f"more than {MAX_TABLES} tables", "too_many")
         first = max((entry.tag for entry in self.entries.values()), default=-1) + 1
-        return [Entry(table, first + i, salt_of(table.name)) for i, table in enumerate(new.values())]
+        return [TableEntry(table, first + i, salt_of(table.name)) for i, table in enumerate(new.values())]
 
-    def adopt(self, entries: Iterable[Entry]) -> None:
+    def adopt(self, entries: Iterable[TableEntry]) -> None:
         """Know tables as a snapshot describes them, with the tags that its rows bear."""
         for entry in entries:
-            self.entries[entry.table.name] = Entry(check_table(entry.table), entry.tag, entry.salt)
+            self.entries[entry.table.name] = TableEntry(check_table(entry.table), entry.tag, entry.salt)
             self.families[entry.table.name] = family_of(entry.table)
 
-    def withdraw(self, entry: Entry) -> None:
+    def withdraw(self, entry: TableEntry) -> None:
         """Know a table no more."""
         del self.entries[entry.table.name], self.families[entry.table.name]
 
-    def entry(self, name: str) -> Entry:
+    def entry(self, name: str) -> TableEntry:
         """Return a declared table, or raise InputError naming what is declared."""
         try:
             return self.entries[name]

@@ -29,7 +29,7 @@ from rover_bus.ps.stream import Frame, FrameReceiver, FrameSender, connect
 Refresher = Callable[[RoutingTable, float], RoutingTable]
 
 
-class Link:
+class ServerLink:
     """One authenticated connection."""
 
     def __init__(self, server: ServerAddress, secret: bytes, connect_s: float, silence_s: float) -> None:
@@ -152,7 +152,7 @@ class RemoteParameters:
         self._exchange = Exchange(routing, in_flight=in_flight, patience_s=patience_s)
         self._secret, self._refresh = secret, refresh
         self._connect_s, self._silence_s = 5.0, silence_s
-        self._links: list[Link] = []  # by position in the routing table
+        self._links: list[ServerLink] = []  # by position in the routing table
 
     @property
     def routing(self) -> RoutingTable:
@@ -255,11 +255,11 @@ class RemoteParameters:
             links.pop(identity).close()
         for server in routing.servers:
             if _identity(server) not in links:
-                links[_identity(server)] = Link(server, self._secret, self._connect_s, self._silence_s)
+                links[_identity(server)] = ServerLink(server, self._secret, self._connect_s, self._silence_s)
                 self._links.append(links[_identity(server)])  # `close` finds it even if the next one fails
         self._links = [links[_identity(server)] for server in routing.servers]
 
-    def _link(self, position: int) -> Link:
+    def _link(self, position: int) -> ServerLink:
         if position >= len(self._links):
             raise LinkLost("not connected")
         return self._links[position]

@@ -30,11 +30,11 @@ from rover_bus.ps.messages import (
     Fetched,
     Follow,
     Inspect,
+    MessageSection,
     Pull,
     Push,
     Reply,
     Request,
-    Section,
 )
 from rover_bus.ps.moving import Arrival, Departure, groups_of
 from rover_bus.ps.routing import owned_slots, owner_of_slots
@@ -95,10 +95,10 @@ class ServerCore:
                 f"generation {generation} is over: {self.state.generation} is served", "stale_generation"
             )
         kept = start.kind == "kept" and history == self.state.history
-        self._begin_generation(admission.Admitted(history, generation, start), kept, seed)
+        self._begin_generation(admission.ServerAdmitted(history, generation, start), kept, seed)
 
     @indivisible("the beginning of a generation")
-    def _begin_generation(self, admitted: admission.Admitted, kept: bool, seed: int) -> None:
+    def _begin_generation(self, admitted: admission.ServerAdmitted, kept: bool, seed: int) -> None:
         self.state = admission.evolve(self.state, admitted)
         self._listed, self._seed = None, seed
         self._remembered.clear()
@@ -187,7 +187,7 @@ class ServerCore:
         for move in [move for move in self._arriving if move not in listed]:
             arrival = self._arriving.pop(move)
             self._open.drop(arrival.list)
-            self.state = admission.evolve(self.state, admission.Left(arrival.slots))
+            self.state = admission.evolve(self.state, admission.SlotsLeft(arrival.slots))
         me = (self.state.index, self.state.incarnation)
         for move, order in listed.items():
             ours = (order.source.index, order.source.incarnation) == me and self.tables is not None
@@ -311,7 +311,7 @@ class ServerCore:
     def _handle(self, request: Request, body: BodyReader) -> tuple[Reply, Arrays]:
         if isinstance(request, Inspect):
             body.end()
-            return messages.Statistics(values=self.statistics()), []
+            return messages.ServerStatistics(values=self.statistics()), []
         if isinstance(request, Push):
             return self._push(request, body), []
         if isinstance(request, Fetch):
@@ -446,7 +446,7 @@ class ServerCore:
             e if e.gradients.flags.writeable else e._replace(gradients=e.gradients.copy()) for e in prepared
         ]
 
-    def _located(self, push: Push, section: Section, store: Store, body: BodyReader) -> Located:
+    def _located(self, push: Push, section: MessageSection, store: Store, body: BodyReader) -> Located:
         if section.pulled < 0:
             keys = messages.read_keys(section, self._open.catalogue.families[section.names[0]], body)
             return keys, store.locate(keys)

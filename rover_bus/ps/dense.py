@@ -14,16 +14,16 @@ import numpy as np
 import numpy.typing as npt
 
 from rover_bus.events.errors import BadMessage, InputError
-from rover_bus.ps.catalogue import Catalogue, Entry, Keys, stored_width
+from rover_bus.ps.catalogue import Catalogue, Keys, TableEntry, stored_width
 from rover_bus.ps.hashing import SLOTS, chunk_slots
 from rover_bus.ps.initial import first_values, table_key
 from rover_bus.ps.memory import SLACK_BYTES, Pages, look_for
-from rover_bus.ps.rows import Budget, Places, Rows
+from rover_bus.ps.rows import Places, RowBudget, Rows
 from rover_bus.ps.spec import CHUNK_LINES, LINE, Dense
 from rover_bus.ps.storage import Int, Mask, Ownership, Scanned, changed_rows, places_of, runs_of
 
 
-def owned_lines(entry: Entry, is_owned: npt.NDArray[np.bool_]) -> Int:
+def owned_lines(entry: TableEntry, is_owned: npt.NDArray[np.bool_]) -> Int:
     """Return the line numbers of a dense array whose chunks lie in owned slots, ascending."""
     chunks = np.flatnonzero(is_owned[chunk_slots(entry.table.name, entry.chunks)])
     lines = (chunks[:, None] * CHUNK_LINES + np.arange(CHUNK_LINES)).ravel()
@@ -33,7 +33,7 @@ def owned_lines(entry: Entry, is_owned: npt.NDArray[np.bool_]) -> Int:
 class DenseStore:
     """Dense arrays as lines of 64 elements, in chunks: a chunk lives in one slot. Keys are not sent: an array goes whole."""
 
-    def __init__(self, family: Dense, owned: Int, seed: int, budget: Budget) -> None:
+    def __init__(self, family: Dense, owned: Int, seed: int, budget: RowBudget) -> None:
         self.rows = Rows(family, stored_width(family), budget)
         self._family, self._seed = family, seed
         self._slots_here = Ownership(owned)
@@ -41,7 +41,7 @@ class DenseStore:
         self._located: dict[tuple[str, ...], Places] = {}
         self._free = np.empty(0, np.int64)  # places that may be used again
 
-    def make_room_to_add(self, entry: Entry) -> None:
+    def make_room_to_add(self, entry: TableEntry) -> None:
         slots = chunk_slots(entry.table.name, entry.chunks)
         rows = (
             int(np.count_nonzero(self._slots_here.held[slots])) * CHUNK_LINES
@@ -51,7 +51,7 @@ class DenseStore:
         self.rows.make_room(rows)
         look_for(SLACK_BYTES + rows * (48 * self.rows.width + 64) + 32 * entry.lines)
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: TableEntry) -> None:
         slots = np.repeat(chunk_slots(entry.table.name, entry.chunks), CHUNK_LINES)[: entry.lines]
         array = _Lines(slots, np.full(entry.lines, -1, np.int64))
         lines = np.flatnonzero(self._slots_here.held[slots])
@@ -109,7 +109,7 @@ class DenseStore:
         return {name: runs_of(array.places[self._owned(name)]) for name, array in self._arrays.items()}
 
     def adopt(
-        self, entries: list[Entry], layout: dict[str, list[int]], columns: list[npt.NDArray[Any]]
+        self, entries: list[TableEntry], layout: dict[str, list[int]], columns: list[npt.NDArray[Any]]
     ) -> None:
         for entry in entries:
             name = entry.table.name
@@ -210,7 +210,7 @@ class DenseLayout:
 
     def __init__(self, catalogue: Catalogue, names: tuple[str, ...]) -> None:
         self.names = names
-        self._entries: list[Entry] = [catalogue.entry(name) for name in names]
+        self._entries: list[TableEntry] = [catalogue.entry(name) for name in names]
         self._firsts = np.cumsum([0, *(entry.lines for entry in self._entries)])
         self.lines = int(self._firsts[-1])
         self.dtype = self._entries[0].table.dtype

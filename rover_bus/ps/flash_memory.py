@@ -21,7 +21,7 @@ from rover_bus.flash.staged import StagedCut
 from rover_bus.flash.store import FlashStore
 from rover_bus.flash.verified import newest_verified
 from rover_bus.ps.snapshots import Snapshot
-from rover_bus.ps.staging import FoundPart, NotPrepared, PartMissing
+from rover_bus.ps.staging import FoundPart, PartMissing, RoomNotPrepared
 
 HEADROOM = 0.5  # growing tables grow in place for a while
 FromPeers = Callable[[RestoreOrder, PartPlace, bool, list[str]], tuple[StagedCut, str] | None]
@@ -84,7 +84,7 @@ class FlashMemory:
             if self._made_room == (order.cut, order.round):
                 raise self._no_room or error from None
             self._waiting, self._made_room = snapshot, (order.cut, order.round)
-            raise NotPrepared(str(error)) from None
+            raise RoomNotPrepared(str(error)) from None
         return done.copied_bytes
 
     async def prepare(self) -> None:

@@ -11,16 +11,16 @@ import numpy as np
 import numpy.typing as npt
 
 from rover_bus.events.errors import BadMessage
-from rover_bus.ps.catalogue import Entry, Keys
+from rover_bus.ps.catalogue import Keys, TableEntry
 from rover_bus.ps.changes import indivisible
 from rover_bus.ps.hashing import SLOTS, growing_slots
 from rover_bus.ps.index import RowIndex
 from rover_bus.ps.initial import first_values, table_key
 from rover_bus.ps.memory import SLACK_BYTES, Pages, Stretch, look_for
 from rover_bus.ps.ranges import members_of
-from rover_bus.ps.rows import Budget, Places, Rows
+from rover_bus.ps.rows import Places, RowBudget, Rows
 from rover_bus.ps.spec import Growing
-from rover_bus.ps.storage import Columns, Int, Mask, Ownership, Scanned, changed_rows, only
+from rover_bus.ps.storage import Int, Mask, Ownership, Scanned, TableColumns, changed_rows, only
 
 SCAN_ROWS = 1 << 19  # looked at in one go: a fraction of a millisecond
 SWEEP_ROWS = 1 << 13  # removed in one go
@@ -31,7 +31,7 @@ NUMBER_BITS = 40  # of rows looked at together; a tag lies above them
 class GrowingStore:
     """Tables that grow by the first push of an id. One index and one block of rows for the family."""
 
-    def __init__(self, family: Growing, owned: Int, seed: int, budget: Budget) -> None:
+    def __init__(self, family: Growing, owned: Int, seed: int, budget: RowBudget) -> None:
         self.rows = Rows(family, family.width, budget)
         self.family, self._seed = family, seed
         self._slots_here = Ownership(owned)
@@ -39,7 +39,7 @@ class GrowingStore:
         self._stretches = [Stretch(1, kind) for kind in ("int64", "int64", "int16")]
         self._read_stretches()
         self._names: dict[int, str] = {}  # by tag
-        self._columns = Columns()  # tag, salt (as int64), key of the first values (as int64)
+        self._columns = TableColumns()  # tag, salt (as int64), key of the first values (as int64)
         self._free: list[Int] = []  # places that may be used again
         self._dropped = np.zeros(SLOTS, bool)  # slots whose rows are still to be removed, below `_sweep_end`
         self._swept = self._sweep_end = 0
@@ -48,10 +48,10 @@ class GrowingStore:
         """By row: its id, its table's tag (-1: not in use), its slot."""
         self._ids, self._tags, self._slot_of = (stretch.array[:, 0] for stretch in self._stretches)
 
-    def make_room_to_add(self, entry: Entry) -> None:
+    def make_room_to_add(self, entry: TableEntry) -> None:
         """A table takes room as it grows."""
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: TableEntry) -> None:
         key = table_key(self._seed, entry.salt)
         signed = [int(np.uint64(number).view(np.int64)) for number in (entry.salt, key)]
         self._columns.put(entry.table.name, entry.tag, *signed)
@@ -177,7 +177,7 @@ class GrowingStore:
         return {name: [tag] for tag, name in self._names.items()}
 
     def adopt(
-        self, entries: list[Entry], layout: dict[str, list[int]], columns: list[npt.NDArray[Any]]
+        self, entries: list[TableEntry], layout: dict[str, list[int]], columns: list[npt.NDArray[Any]]
     ) -> None:
         *columns, ids, tags, slots = columns
         kinds = [(array.dtype.str, array.shape) for array in (ids, tags, slots)]

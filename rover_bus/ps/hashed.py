@@ -12,18 +12,18 @@ import numpy as np
 import numpy.typing as npt
 
 from rover_bus.events.errors import BadMessage
-from rover_bus.ps.catalogue import Entry, Keys
+from rover_bus.ps.catalogue import Keys, TableEntry
 from rover_bus.ps.hashing import SLOT_BITS, SLOTS, hashed_slots
 from rover_bus.ps.initial import first_values, table_key
 from rover_bus.ps.memory import SLACK_BYTES, Pages, look_for
-from rover_bus.ps.rows import Budget, Places, Rows
+from rover_bus.ps.rows import Places, RowBudget, Rows
 from rover_bus.ps.spec import Hashed
 from rover_bus.ps.storage import (
-    Columns,
     Int,
     Mask,
     Ownership,
     Scanned,
+    TableColumns,
     changed_rows,
     only,
     places_of,
@@ -36,23 +36,23 @@ BUILD_ROWS = 1 << 16  # rows given their first values at a time
 class HashedStore:
     """Fixed tables. The rows of a slot are an arithmetic series (`hashed_slots`), side by side from the slot's first place on."""
 
-    def __init__(self, family: Hashed, owned: Int, seed: int, budget: Budget) -> None:
+    def __init__(self, family: Hashed, owned: Int, seed: int, budget: RowBudget) -> None:
         self.rows = Rows(family, family.width, budget)
         self._family, self._seed = family, seed
         self._slots_here = Ownership(owned)
-        self._columns = Columns()  # rows, salt, tables before it * SLOTS
+        self._columns = TableColumns()  # rows, salt, tables before it * SLOTS
         self._tables: list[_Fixed] = []
         self._served = np.empty(0, np.int64)  # (tables * SLOTS,) first place of a slot that is owned, else -1
         self._held = np.empty((0, SLOTS), np.int64)  # the same of those that are held
         self._free: dict[int, list[Int]] = {}  # first places of blocks that may be used again, by length
 
-    def make_room_to_add(self, entry: Entry) -> None:
+    def make_room_to_add(self, entry: TableEntry) -> None:
         rows = int(np.count_nonzero(self._slots_here.held)) * _Fixed.of(entry).depth
         self.rows.check_budget(rows)
         self.rows.make_room(rows)
         look_for(SLACK_BYTES + min(rows, BUILD_ROWS) * (48 * self.rows.width + 64) + 3 * self._held.nbytes)
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: TableEntry) -> None:
         table, fixed = entry.table, _Fixed.of(entry)
         slots = np.flatnonzero(self._slots_here.held)
         self._columns.put(table.name, fixed.rows, fixed.salt, len(self._tables) * SLOTS)
@@ -132,7 +132,7 @@ class HashedStore:
         }
 
     def adopt(
-        self, entries: list[Entry], layout: dict[str, list[int]], columns: list[npt.NDArray[Any]]
+        self, entries: list[TableEntry], layout: dict[str, list[int]], columns: list[npt.NDArray[Any]]
     ) -> None:
         slots = np.flatnonzero(self._slots_here.owned)
         for entry in entries:
@@ -275,7 +275,7 @@ class _Fixed(NamedTuple):
     whole_salt: int
 
     @classmethod
-    def of(cls, entry: Entry) -> _Fixed:
+    def of(cls, entry: TableEntry) -> _Fixed:
         """Return what is needed of a declaration."""
         table, salt = entry.table, entry.salt
         assert isinstance(table, Hashed)

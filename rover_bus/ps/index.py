@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rover_bus.ps.hashing import mix
-from rover_bus.ps.memory import Pages, Zeros
+from rover_bus.ps.memory import Pages, ZeroBytes
 
 LANES = 8  # keys a bucket: 64 bytes
 LOAD = 5  # rows a bucket at most, on average: more makes overflows common
@@ -54,7 +54,7 @@ class RowIndex:
     def _allocate(self, rows: int) -> None:
         buckets = 1 << max(4, (rows // LOAD).bit_length())
         self._mask = buckets - 1
-        self._key_area, self._place_area = Zeros(buckets, LANES * 8), Zeros(buckets, LANES * 8)
+        self._key_area, self._place_area = ZeroBytes(buckets, LANES * 8), ZeroBytes(buckets, LANES * 8)
         self._keys = self._key_area.bytes.view(np.int64)
         self._lines = self._key_area.bytes.view(f"V{LANES * 8}")
         self._places = self._place_area.bytes.view(np.int64)

@@ -112,7 +112,7 @@ def look_for(size_bytes: int) -> None:
         raise NotEnoughMemory(message) from None
 
 
-class Zeros:
+class ZeroBytes:
     """Zeros as bytes, `row_bytes` a row: a large area is untouched memory whose pages can be named, to be populated ahead.
 
     Raises MemoryError.

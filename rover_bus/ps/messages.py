@@ -27,7 +27,7 @@ UNKNOWN_MOVE = (
 FORGOTTEN = "forgotten"  # the refusal of a push whose pull the server no longer remembers
 
 
-class Section(msgspec.Struct, frozen=True, array_like=True):
+class MessageSection(msgspec.Struct, frozen=True, array_like=True):
     """Distinct keys of tables of one family, ascending a table. Body: the keys; in a push then the gradients (keys, width)."""
 
     names: Names
@@ -50,7 +50,7 @@ class Pull(_Message, frozen=True, kw_only=True, tag="pull"):
     """The values of these keys, and these dense arrays. Answer: Values. `counted` is False for evaluation."""
 
     fence: Fence
-    sections: tuple[Section, ...] = ()
+    sections: tuple[MessageSection, ...] = ()
     dense: tuple[Names, ...] = ()
     counted: bool = True
 
@@ -67,7 +67,7 @@ class Push(_Message, frozen=True, kw_only=True, tag="push"):
     pull: int = -1
     version: int = -1
     rate_scale: Annotated[float, msgspec.Meta(ge=0, le=1e6)] = 1.0
-    sections: tuple[Section, ...] = ()
+    sections: tuple[MessageSection, ...] = ()
     dense: tuple[Names, ...] = ()
 
 
@@ -145,7 +145,7 @@ class Fetched(_Message, frozen=True, kw_only=True, tag="fetched"):
 
     number: Number
     tables: tuple[Table, ...] = ()
-    sections: tuple[Section, ...] = ()
+    sections: tuple[MessageSection, ...] = ()
     copied: bool = False
     applied: tuple[AppliedSets, ...] = ()
     closed_before: int = 0
@@ -160,7 +160,7 @@ class Dumped(_Message, frozen=True, kw_only=True, tag="dumped"):
     more: bool
 
 
-class Statistics(_Message, frozen=True, kw_only=True, tag="statistics"):
+class ServerStatistics(_Message, frozen=True, kw_only=True, tag="statistics"):
     """Counters since this incarnation was admitted, by name."""
 
     values: dict[str, float] = {}
@@ -176,7 +176,7 @@ class RefusedMessage(_Message, frozen=True, kw_only=True, tag="refused"):
 
 
 Request = Declare | Pull | Push | Dump | Inspect | Fetch | Follow
-Reply = Declared | Values | Acked | Dumped | Statistics | Fetched | RefusedMessage
+Reply = Declared | Values | Acked | Dumped | ServerStatistics | Fetched | RefusedMessage
 
 _encoder = msgspec.msgpack.Encoder()
 _requests = msgspec.msgpack.Decoder(Request)
@@ -223,9 +223,9 @@ def _decode(decoder: msgspec.msgpack.Decoder[Any], header: Buffer) -> Any:
         raise BadMessage(f"the header of a message cannot be read: {error}") from None
 
 
-def section_of(keys: Keys) -> Section:
+def section_of(keys: Keys) -> MessageSection:
     """Return the header's part for some keys."""
-    return Section(keys.names, tuple(keys.counts.tolist()))
+    return MessageSection(keys.names, tuple(keys.counts.tolist()))
 
 
 def wire_keys(keys: Keys, family: Table) -> npt.NDArray[Any]:
@@ -233,7 +233,7 @@ def wire_keys(keys: Keys, family: Table) -> npt.NDArray[Any]:
     return keys.keys.astype(np.uint32) if isinstance(family, Hashed) else keys.keys
 
 
-def read_keys(section: Section, family: Table, body: BodyReader) -> Keys:
+def read_keys(section: MessageSection, family: Table, body: BodyReader) -> Keys:
     """Read a section's keys, copied out of the body. Raises BadMessage unless they are distinct and ascending in every table."""
     counts = np.array(section.counts, np.int64)
     if len(counts) != len(section.names) or len(set(section.names)) != len(section.names):

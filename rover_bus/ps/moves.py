@@ -16,7 +16,7 @@ from rover_bus.ps.core import ServerCore
 from rover_bus.ps.exchange import LinkLost
 from rover_bus.ps.frame import Buffer
 from rover_bus.ps.memory import populate
-from rover_bus.ps.transfer import Answer, Apply, Ask, Effect, Pace, Rest, Transfer
+from rover_bus.ps.transfer import Ask, Effect, Rest, RunOnTables, Transfer, TransferAnswer, TransferPace
 
 log = get_logger("rover.ps.moves")
 
@@ -109,7 +109,7 @@ class Moves:
 
     async def _perform(self, transfer: Transfer, effect: Effect) -> Any:
         match effect:
-            case Apply(function, patient):
+            case RunOnTables(function, patient):
                 run = self._run_patiently if patient else self._run
                 if (warming := self._warming.pop(transfer.order.move, None)) is not None:
                     await warming
@@ -121,14 +121,14 @@ class Moves:
                 return result
             case Rest(seconds):
                 return await asyncio.sleep(seconds)
-            case Pace(seconds):
+            case TransferPace(seconds):
                 return await self._keep_pace(transfer.order.move, seconds)
             case Ask(server, frame, last):
                 if last:
                     self._froze_s.setdefault(transfer.order.move, _now())
                 asked_s = _now()
                 header, body = await self._ask(server, frame)
-                return Answer(header, body, _now() - asked_s)
+                return TransferAnswer(header, body, _now() - asked_s)
 
     async def _keep_pace(self, move: int, seconds: float) -> None:
         """Wait until `seconds` after the last time. Nobody trains while no push comes."""

@@ -20,7 +20,7 @@ from rover_bus.ps.frame import BodyReader
 from rover_bus.ps.growing import GrowingStore
 from rover_bus.ps.hashed import HashedStore
 from rover_bus.ps.intervals import Intervals
-from rover_bus.ps.messages import AppliedSets, Fetch, Fetched, Section, section_of
+from rover_bus.ps.messages import AppliedSets, Fetch, Fetched, MessageSection, section_of
 from rover_bus.ps.ranges import Ranges, mask_of
 from rover_bus.ps.rows import Places
 from rover_bus.ps.spec import Growing, Table
@@ -34,19 +34,19 @@ MARK_AT = 8  # pushes whose rows are not marked yet: more at once would keep a w
 Arrays = list[npt.NDArray[Any]]
 
 
-class Part(NamedTuple):
+class MovingPart(NamedTuple):
     """Rows of one family, as the last answer named them. Their values are read when it is sent, and again when it is repeated."""
 
     family: Table
     keys: Keys
     places: Int | None = None  # where known: they stay while the slots are here
 
-    def some(self, which: slice) -> Part:
+    def some(self, which: slice) -> MovingPart:
         """Return some of the rows: one stretch of them."""
         first, end, _ = which.indices(len(self.keys.keys))
         counts = np.diff(np.clip(np.cumsum(np.r_[0, self.keys.counts]), first, end))
         keys = Keys(self.keys.names, counts, self.keys.keys[which])
-        return Part(self.family, keys, None if self.places is None else self.places[which])
+        return MovingPart(self.family, keys, None if self.places is None else self.places[which])
 
 
 class ChangeLog:
@@ -74,9 +74,9 @@ class ChangeLog:
         self._changed = {family: [_merged(entries)] for family, entries in self._changed.items()}
         return sum(len(keys.keys) for entries in self._changed.values() for keys in entries)
 
-    def drain(self) -> list[Part]:
+    def drain(self) -> list[MovingPart]:
         """Return every changed row once, and begin anew."""
-        parts = [Part(family, _merged(entries)) for family, entries in self._changed.items()]
+        parts = [MovingPart(family, _merged(entries)) for family, entries in self._changed.items()]
         self._changed = {}
         return parts
 
@@ -145,11 +145,11 @@ class RowLog:
         """The copy is through: rows that lie behind are of tables declared later."""
         self._end, self._reached = self._store.rows.count, np.iinfo(np.int64).max
 
-    def drain(self) -> Part | None:
+    def drain(self) -> MovingPart | None:
         """Return every changed row once, and begin anew."""
         rows = self.rows()
         self._changed[:] = False
-        return Part(self._family, *self._store.named(rows)) if len(rows) else None
+        return MovingPart(self._family, *self._store.named(rows)) if len(rows) else None
 
 
 def _merged(entries: list[Keys]) -> Keys:
@@ -180,8 +180,8 @@ class Departure:
         self._at, self._cursor = 0, 0  # family, and where in it
         self._copying: set[Table] = set()  # families that the copy has reached
         self._row_logs: dict[Table, RowLog] = {}
-        self._last: list[Part] = []
-        self._changed: list[Part] = []  # rows of the present round that are still to be sent
+        self._last: list[MovingPart] = []
+        self._changed: list[MovingPart] = []  # rows of the present round that are still to be sent
         self._rounds = 0
         self._told = self._telling = 0  # declared tables: of how many the former answer told, and this one
 
@@ -236,11 +236,11 @@ class Departure:
         else:
             self._last = self._next_changed(tables, fetch.most_bytes)
 
-    def _next_changed(self, tables: TableSet, most_bytes: int) -> list[Part]:
+    def _next_changed(self, tables: TableSet, most_bytes: int) -> list[MovingPart]:
         if not self._changed:
             self._changed = self._drain()
             self._rounds += 1
-        parts: list[Part] = []
+        parts: list[MovingPart] = []
         while self._changed and most_bytes > 0:
             part = self._changed.pop()
             row_bytes = tables.store(part.keys.names).rows.row_bytes
@@ -258,27 +258,27 @@ class Departure:
             return waiting
         return waiting + self.changes.count() + sum(each.count() for each in self._row_logs.values())
 
-    def _drain(self) -> list[Part]:
+    def _drain(self) -> list[MovingPart]:
         """Return what has changed since it was copied, and begin anew."""
         grown = [part for each in self._row_logs.values() if (part := each.drain()) is not None]
         return [*self.changes.drain(), *grown]
 
-    def _rest(self, tables: TableSet) -> list[Part]:
+    def _rest(self, tables: TableSet) -> list[MovingPart]:
         parts, self._changed = [*self._changed, *self._drain()], []
         while not self.copied:
             parts += self._next_copy(tables, 1 << 26)
         return parts
 
-    def _next_copy(self, tables: TableSet, most_bytes: int) -> list[Part]:
+    def _next_copy(self, tables: TableSet, most_bytes: int) -> list[MovingPart]:
         families = tables.families()
-        parts: list[Part] = []
+        parts: list[MovingPart] = []
         while self._at < len(families) and most_bytes > 0:
             family, store = families[self._at]
             keys, places, cursor = store.scan(
                 self.list, self._cursor, max(1, most_bytes // store.rows.row_bytes)
             )
             if len(keys.keys):
-                parts.append(Part(family, keys, places))
+                parts.append(MovingPart(family, keys, places))
                 most_bytes -= len(keys.keys) * store.rows.row_bytes
             self._copying.add(family)
             if isinstance(store, RowStore):
@@ -341,7 +341,7 @@ class Arrival:
             self._take_section(section, body, tables, fresh=not (fetched.rounds or last))
         body.end()
 
-    def _take_section(self, section: Section, body: BodyReader, tables: TableSet, fresh: bool) -> None:
+    def _take_section(self, section: MessageSection, body: BodyReader, tables: TableSet, fresh: bool) -> None:
         store, count = tables.store(section.names), sum(section.counts)
         if len(section.counts) != len(section.names):
             raise BadMessage("a section's names and counts do not belong together")

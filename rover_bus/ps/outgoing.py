@@ -19,7 +19,7 @@ from rover_bus.ps.admission import Fence
 from rover_bus.ps.catalogue import Catalogue, stored_width
 from rover_bus.ps.dense import DenseLayout
 from rover_bus.ps.frame import BodyReader, Buffer
-from rover_bus.ps.messages import Acked, Declared, Dumped, Reply, Section, Statistics, Values
+from rover_bus.ps.messages import Acked, Declared, Dumped, MessageSection, Reply, ServerStatistics, Values
 from rover_bus.ps.parts import assemble
 from rover_bus.ps.plan import Group, Partition, Sums, partition, plan_sums, split
 from rover_bus.ps.routing import owner_of_slots
@@ -233,12 +233,12 @@ class PushItem(ToAll):
 
     def _frame(self, route: Route, at: int, keys_known: bool) -> list[Buffer]:
         arrays: list[npt.NDArray[Any]] = []
-        sections: list[Section] = []
+        sections: list[MessageSection] = []
         pulled = self._pulled if self._pulled is not None and self._pulled.route is route else None
         for part, gradients in self._sparse:
             keys = part.by(route).keys[at]
             if pulled is not None and keys_known and part in pulled.sparse:
-                sections.append(Section(keys.names, (), pulled.sparse.index(part)))
+                sections.append(MessageSection(keys.names, (), pulled.sparse.index(part)))
             else:
                 sections.append(messages.section_of(keys))
                 arrays.append(messages.wire_keys(keys, part.group.entries[0].table))
@@ -309,6 +309,6 @@ class InspectItem(ToAll):
             yield at, messages.encode(messages.Inspect())
 
     def absorb(self, position: int, reply: Reply, body: BodyReader) -> None:
-        statistics: Statistics = _expect(reply, Statistics)
+        statistics: ServerStatistics = _expect(reply, ServerStatistics)
         body.end()
         self.values[position] = statistics.values

@@ -17,7 +17,7 @@ QUIET_S = 0.1  # without a request: no worker is training
 LEARNING = 0.1  # how much one gap, or piece of work, changes what is expected of the next
 
 
-class Work(NamedTuple):
+class QueuedWork(NamedTuple):
     """Something to do; `drop` instead, when the server ends before."""
 
     do: Callable[[], None]
@@ -29,7 +29,7 @@ class Patience:
     """What waits, in order."""
 
     def __init__(self) -> None:
-        self._waiting: deque[Work] = deque()
+        self._waiting: deque[QueuedWork] = deque()
         self._answered_s = float("-inf")
         self._gave_s = float("-inf")  # values, and nobody has asked for anything since
         self._gap_s = 0.0  # that usually passes between values and the next request
@@ -38,7 +38,7 @@ class Patience:
 
     def put(self, do: Callable[[], None], drop: Callable[[], object], now_s: float) -> None:
         """Let something wait."""
-        self._waiting.append(Work(do, drop, now_s + MOST_S))
+        self._waiting.append(QueuedWork(do, drop, now_s + MOST_S))
 
     def note_request(self, now_s: float) -> None:
         """A worker has asked for something: its answer comes first."""
@@ -60,7 +60,7 @@ class Patience:
         """Whether what begins now is done in time, as far as one knows."""
         return now_s + self._work_s <= self._gave_s + self._gap_s
 
-    def take(self, now_s: float) -> Work | None:
+    def take(self, now_s: float) -> QueuedWork | None:
         """Return one piece of work if this is the time for it: right after values were given, even if they do not suffice."""
         opportune, self._opportune = self._opportune or self._fits(now_s), False
         if not self._waiting:

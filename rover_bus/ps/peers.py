@@ -12,7 +12,7 @@ import numpy as np
 
 from rover_bus.events.errors import RoverError
 from rover_bus.events.requests import ServerAddress
-from rover_bus.ps.client import Link
+from rover_bus.ps.client import ServerLink
 from rover_bus.ps.exchange import LinkLost
 from rover_bus.ps.frame import Buffer
 
@@ -25,7 +25,7 @@ class Peers:
 
     def __init__(self, secret: bytes) -> None:
         self._secret = secret
-        self._links: dict[tuple[int, int], Link] = {}
+        self._links: dict[tuple[int, int], ServerLink] = {}
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="peers")
 
     async def ask(self, server: ServerAddress, frame: list[Buffer]) -> tuple[Buffer, Buffer]:
@@ -36,7 +36,7 @@ class Peers:
         key = (server.index, server.incarnation)
         try:
             if key not in self._links:
-                self._links[key] = Link(server, self._secret, CONNECT_S, SILENCE_S)
+                self._links[key] = ServerLink(server, self._secret, CONNECT_S, SILENCE_S)
             self._links[key].send(frame)
             header, body = self._links[key].receive()
             return bytes(header), _copied(body)

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rover_bus.events.errors import InputError
-from rover_bus.ps.catalogue import Catalogue, Entry, Keys, stored_width
+from rover_bus.ps.catalogue import Catalogue, Keys, TableEntry, stored_width
 from rover_bus.ps.hashing import SLOTS, growing_slots, hashed_slots, mix
 from rover_bus.ps.spec import Dense, Growing, Hashed
 
@@ -24,7 +24,7 @@ Int = npt.NDArray[np.int64]
 class Group(NamedTuple):
     """The ids of a batch in the tables of one family. n ids, u of them distinct, in the order (table, key)."""
 
-    entries: tuple[Entry, ...]
+    entries: tuple[TableEntry, ...]
     shapes: tuple[tuple[int, ...], ...]  # of the ids as they were given
     keys: Keys  # the distinct ones
     order: Int  # (n,) positions of the ids, grouped by distinct key
@@ -52,7 +52,7 @@ class Group(NamedTuple):
 
 def group_ids(catalogue: Catalogue, ids: Mapping[str, npt.NDArray[Any]]) -> list[Group]:
     """Group the ids of a batch by family. Raises InputError for unknown or dense tables and for ids that are not integers."""
-    families: dict[Any, list[tuple[Entry, npt.NDArray[Any]]]] = {}
+    families: dict[Any, list[tuple[TableEntry, npt.NDArray[Any]]]] = {}
     for name, wanted in ids.items():
         entry = catalogue.entry(name)
         if isinstance(entry.table, Dense):
@@ -64,7 +64,7 @@ def group_ids(catalogue: Catalogue, ids: Mapping[str, npt.NDArray[Any]]) -> list
     return [_group(pairs) for pairs in families.values()]
 
 
-def _group(pairs: Sequence[tuple[Entry, npt.NDArray[Any]]]) -> Group:
+def _group(pairs: Sequence[tuple[TableEntry, npt.NDArray[Any]]]) -> Group:
     entries = tuple(entry for entry, _ in pairs)
     shapes = tuple(array.shape for _, array in pairs)
     lengths = np.array([array.size for _, array in pairs], np.int64)
@@ -82,7 +82,7 @@ def _group(pairs: Sequence[tuple[Entry, npt.NDArray[Any]]]) -> Group:
     return Group(entries, shapes, distinct, order, starts)
 
 
-def _hashed_rows(entries: tuple[Entry, ...], lengths: Int, ids: Int) -> Int:
+def _hashed_rows(entries: tuple[TableEntry, ...], lengths: Int, ids: Int) -> Int:
     """Turn ids into rows: mostly they are rows already, and division is slow."""
     tables = [entry.table for entry in entries]
     sizes = np.array([table.rows for table in tables if isinstance(table, Hashed)], np.int64)

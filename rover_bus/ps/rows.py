@@ -36,7 +36,7 @@ def all_finite(values: npt.NDArray[Any]) -> bool:
         return bool(np.isfinite(np.dot(flat, flat)) or np.isfinite(flat).all())
 
 
-class Budget:
+class RowBudget:
     """Bytes that the rows of all tables may use together; 0: as many as the system gives."""
 
     def __init__(self, limit_bytes: int = 0) -> None:
@@ -60,7 +60,7 @@ class Budget:
 class Rows:
     """Rows of `width` values and the state of the table's optimizer. Places below `count` are in use, or `freed` for others."""
 
-    def __init__(self, table: Table, width: int, budget: Budget) -> None:
+    def __init__(self, table: Table, width: int, budget: RowBudget) -> None:
         self.width, self.dtype, self.optimizer = width, np.dtype(table.dtype), table.optimizer
         self.l2, self.clip = np.float32(table.l2), np.float32(table.clip)
         self._columns = ((width, table.dtype, 0.0), *state_columns(table.optimizer, width))

@@ -36,7 +36,7 @@ from rover_bus.ps.core import ServerCore
 from rover_bus.ps.moves import AskPeer, Moves, nobody
 from rover_bus.ps.routing import owned_slots
 from rover_bus.ps.samples import BUSY_S, Samples, done_in_time
-from rover_bus.ps.staging import Memory, NotPrepared, Stager
+from rover_bus.ps.staging import Memory, RoomNotPrepared, Stager
 
 if TYPE_CHECKING:
     from rover_bus.ps.peers import Peers
@@ -300,7 +300,7 @@ class ServerLife:
             try:
                 await self._run(lambda: stager.stage(self.core, order))
                 break
-            except NotPrepared:
+            except RoomNotPrepared:
                 await stager.prepare(order)
         self._say_refused(stager.staged, order)
         if stager.staged is not None and stager.staged.problem and stager.staged.again:

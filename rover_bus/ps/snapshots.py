@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from rover_bus.events.errors import InputError
 from rover_bus.ps.admission import SlotGroup
-from rover_bus.ps.catalogue import Entry
+from rover_bus.ps.catalogue import TableEntry
 from rover_bus.ps.hashing import SLOTS, mix, salt_of
 from rover_bus.ps.intervals import Intervals
 from rover_bus.ps.spec import Add, Dense, Table
@@ -28,7 +28,7 @@ Ranges = tuple[tuple[int, int], ...]
 SCAN_ROWS = 1 << 16  # moved at a time
 
 
-class Group(msgspec.Struct, frozen=True, array_like=True):
+class SnapshotGroup(msgspec.Struct, frozen=True, array_like=True):
     """Slots that have applied the same batches: by data epoch, as intervals."""
 
     slots: list[tuple[int, int]]
@@ -52,7 +52,7 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
     owned: list[int]  # slots, in the order in which rows lie
     tables: list[tuple[Table, int]]  # with the tag of each
     families: list[Family]
-    groups: list[Group]
+    groups: list[SnapshotGroup]
     closed_before: int = 0
     identity: int = 0  # of the cut
 
@@ -95,7 +95,7 @@ def take(
         tables=[(entry.table, entry.tag) for entry in tables.catalogue.entries.values()],
         families=families,
         groups=[
-            Group(
+            SnapshotGroup(
                 list(group.slots),
                 [(epoch, list(batches)) for epoch, batches in sorted(group.applied.items())],
             )
@@ -157,7 +157,7 @@ def open_part(arrays: Mapping[str, Array], extra: bytes, memory_limit_bytes: int
     """See a part as tables that live in these very arrays: training them trains the arrays. Raises InputError."""
     described = describe(extra)
     tables = TableSet(np.array(described.owned, np.int64), described.seed, memory_limit_bytes)
-    entries = [Entry(table, tag, salt_of(table.name)) for table, tag in described.tables]
+    entries = [TableEntry(table, tag, salt_of(table.name)) for table, tag in described.tables]
     by_name = {entry.table.name: entry for entry in entries}
     tables.catalogue.adopt(entries)
     try:

@@ -35,7 +35,7 @@ class FoundPart(NamedTuple):
     refused: tuple[str, ...] = ()
 
 
-class NotPrepared(TemporaryError):
+class RoomNotPrepared(TemporaryError):
     """There is no room yet for what is to be staged: prepare it off the tables' thread, then try again."""
 
     code = "not_prepared"
@@ -91,7 +91,7 @@ class Stager:
         try:
             snapshot = core.snapshot(order.identity)
             copied = self.memory.save(snapshot, order)
-        except NotPrepared:
+        except RoomNotPrepared:
             raise
         except RoverError as error:
             self.staged = _refused(order, error)

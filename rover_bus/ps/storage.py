@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from rover_bus.ps.catalogue import Entry, Keys
+from rover_bus.ps.catalogue import Keys, TableEntry
 from rover_bus.ps.hashing import SLOTS
 from rover_bus.ps.memory import Pages
 from rover_bus.ps.rows import Places, Rows
@@ -42,10 +42,10 @@ class Store(Protocol):
 
     rows: Rows
 
-    def make_room_to_add(self, entry: Entry) -> None:
+    def make_room_to_add(self, entry: TableEntry) -> None:
         """Have memory for a table. No row changes. Raises NotEnoughMemory, MemoryError."""
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: TableEntry) -> None:
         """Begin to hold a table. There must be room (`make_room_to_add`)."""
 
     def locate(self, keys: Keys) -> Places:
@@ -123,7 +123,7 @@ class Store(Protocol):
         """Return where each table's owned rows lie: pairs (first, count) of runs, and what else `adopt` needs to know."""
 
     def adopt(
-        self, entries: list[Entry], layout: dict[str, list[int]], columns: list[npt.NDArray[Any]]
+        self, entries: list[TableEntry], layout: dict[str, list[int]], columns: list[npt.NDArray[Any]]
     ) -> None:
         """Hold the arrays of a snapshot as they are. Raises ValueError when they do not fit."""
 
@@ -161,7 +161,7 @@ def only(kept: Mask, keys: Keys) -> Keys:
     return Keys(keys.names, counts, keys.keys[kept])
 
 
-class Columns:
+class TableColumns:
     """Numbers that each table of a family has, spread over the keys of a request."""
 
     def __init__(self) -> None:

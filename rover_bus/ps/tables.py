@@ -13,14 +13,14 @@ import numpy.typing as npt
 
 from rover_bus.events.errors import BadMessage
 from rover_bus.flash.dirty import DirtyRows
-from rover_bus.ps.catalogue import Catalogue, Entry, family_of
+from rover_bus.ps.catalogue import Catalogue, TableEntry, family_of
 from rover_bus.ps.changes import indivisible
 from rover_bus.ps.dense import DenseStore
 from rover_bus.ps.growing import GrowingStore
 from rover_bus.ps.hashed import HashedStore
 from rover_bus.ps.hashing import SLOTS
 from rover_bus.ps.memory import SLACK_BYTES, Pages, look_for
-from rover_bus.ps.rows import Budget
+from rover_bus.ps.rows import RowBudget
 from rover_bus.ps.spec import Dense, Growing, Hashed, Table
 from rover_bus.ps.storage import Int, Store
 
@@ -32,7 +32,7 @@ class TableSet:
         self.owned, self.seed = owned, seed
         self._held = np.zeros(SLOTS, bool)  # those that arrive among them
         self._held[owned] = True
-        self._budget = Budget(memory_limit_bytes)
+        self._budget = RowBudget(memory_limit_bytes)
         self.catalogue = Catalogue()
         self.follows_changes = False
         self._stores: dict[Table, Store] = {}
@@ -47,7 +47,7 @@ class TableSet:
             self._add(family, store, entry)
 
     @indivisible("a table that is declared")
-    def _add(self, family: Table, store: Store, entry: Entry) -> None:
+    def _add(self, family: Table, store: Store, entry: TableEntry) -> None:
         store.add(entry)
         self._stores[family] = store  # not before it has a table: an empty one could not be read from a cut
         self.catalogue.add(entry)
@@ -84,7 +84,7 @@ class TableSet:
     # --- whole states (snapshots) ---
 
     def adopt(
-        self, entries: list[Entry], layout: dict[str, list[int]], columns: list[npt.NDArray[Any]]
+        self, entries: list[TableEntry], layout: dict[str, list[int]], columns: list[npt.NDArray[Any]]
     ) -> None:
         """Hold the arrays of one family of a snapshot. Its declarations have been adopted by the catalogue."""
         family = self.catalogue.families[entries[0].table.name]

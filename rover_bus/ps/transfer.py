@@ -1,6 +1,7 @@
 """One move as its target sees it, without sockets and time: what to ask the source, what to do with the answers (design/0013).
 
-A generator of effects (`Ask`, `Apply`, `Rest`, `Pace`); `moves` performs them over sockets or over a simulated lossy network.
+A generator of effects (`Ask`, `RunOnTables`, `Rest`, `TransferPace`); `moves` performs them over sockets or over a simulated, lossy
+network.
 Everything may be repeated: requests are numbered, rows are written as they are, and nothing that arrives is served before the log
 says so.
 """
@@ -34,7 +35,7 @@ FIRST_REST_S, LONGEST_REST_S = (
 )  # after a source that did not answer, or does not know of the move yet
 
 
-class Answer(NamedTuple):
+class TransferAnswer(NamedTuple):
     """What a server replied, and how long that took."""
 
     header: Buffer
@@ -43,14 +44,14 @@ class Answer(NamedTuple):
 
 
 class Ask(NamedTuple):
-    """Send a frame to the source. Result: its `Answer`. `last`: from here on the source takes no pushes."""
+    """Send a frame to the source. Result: its `TransferAnswer`. `last`: from here on the source takes no pushes."""
 
     server: ServerAddress
     frame: list[Buffer]
     last: bool = False
 
 
-class Apply(NamedTuple):
+class RunOnTables(NamedTuple):
     """Run a function where the tables live. Result: what it returned."""
 
     function: Callable[[], Any]
@@ -63,13 +64,13 @@ class Rest(NamedTuple):
     seconds: float
 
 
-class Pace(NamedTuple):
+class TransferPace(NamedTuple):
     """Let so long pass since the last one, unless nobody trains."""
 
     seconds: float
 
 
-Effect = Ask | Apply | Rest | Pace
+Effect = Ask | RunOnTables | Rest | TransferPace
 Steps = Generator[Effect, Any, None]
 
 
@@ -95,7 +96,7 @@ class Transfer:
     def steps(self) -> Steps:
         """Fetch everything, then the rest; `status` says how that ended. Goes on for as long as the move is on."""
         try:
-            yield Apply(lambda: self._core.begin_arrival(self.order))
+            yield RunOnTables(lambda: self._core.begin_arrival(self.order))
             yield from self._fetch_all()
         except LinkLost:
             raise
@@ -113,14 +114,14 @@ class Transfer:
                 for writing in unwritten:
                     yield writing
                 unwritten = []
-            yield Pace(0.0 if self._source_is_slow else len(body) / RATE_BYTES)
+            yield TransferPace(0.0 if self._source_is_slow else len(body) / RATE_BYTES)
             fetched, body = yield from self._fetch(number, False)
         for writing in [*unwritten, self._writing(fetched, body, False)]:
             yield writing
         fetched, body = yield from self._fetch(number + 1, True)
         yield self._writing(fetched, body, True)
 
-    def _writing(self, fetched: Fetched, body: Buffer, last: bool) -> Apply:
+    def _writing(self, fetched: Fetched, body: Buffer, last: bool) -> RunOnTables:
         """Write what was fetched. With the last of it the slots are whole here."""
 
         def write() -> None:
@@ -132,13 +133,13 @@ class Transfer:
                 bytes=arrival.bytes,
             )
 
-        return Apply(write, patient=not last)
+        return RunOnTables(write, patient=not last)
 
     def _fetch(self, number: int, last: bool) -> Generator[Effect, Any, tuple[Fetched, Buffer]]:
         """Ask until there is an answer: the same number again when one is lost."""
         rest_s = FIRST_REST_S
         while True:
-            answer: Answer | None = None
+            answer: TransferAnswer | None = None
             with suppress(LinkLost):
                 answer = yield self._ask(number, last)
             reply = messages.decode_reply(answer.header) if answer is not None else None

@@ -14,7 +14,7 @@ from rover_bus.ps.local import LocalParameters
 from rover_bus.ps.routing import owner_of_slots
 from rover_bus.ps.spec import Adagrad, Adam, Add, Dense, Growing, Hashed, Normal
 from rover_bus.ps.store import BatchKey
-from rover_bus.ps.transfer import Answer, Apply, Ask, Transfer
+from rover_bus.ps.transfer import Ask, RunOnTables, Transfer, TransferAnswer
 
 TABLES = (
     Growing(name="item", width=4, optimizer=Adagrad(rate=0.1), init=Normal(0.1)),
@@ -69,14 +69,14 @@ class Rollout:
                 return
             result = error = None
             match effect:
-                case Apply(function):
+                case RunOnTables(function):
                     try:
                         result = function()
                     except Refused as refused:
                         error = refused
                 case Ask(server, frame):
                     asked += 1
-                    result = Answer(*carry(self.cluster.cores[server.index], frame), self.answer_s)
+                    result = TransferAnswer(*carry(self.cluster.cores[server.index], frame), self.answer_s)
                     if asked in self.lost:
                         error = LinkLost("lost by the test")
                     yield asked

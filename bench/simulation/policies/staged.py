@@ -34,7 +34,7 @@ from rover_bus.brain.decisions.probes import ProbeView, decide_probe, relieved_a
 from rover_bus.brain.decisions.reasons import Reason
 from rover_bus.brain.decisions.rounds import Contender, decide_round, narrowed
 from rover_bus.brain.decisions.scaling import JobView as ScalingView
-from rover_bus.brain.decisions.scaling import Limits, Rules, member_loss_plans, plan_front
+from rover_bus.brain.decisions.scaling import Limits, ScalingRules, member_loss_plans, plan_front
 from rover_bus.brain.decisions.stragglers import SLOW_SHARE, decide_stragglers, evolve_paces
 from rover_bus.brain.decisions.warm_start import JobTraits, PastJob, decide_start
 from rover_bus.brain.models.core_use import HELD_BACK
@@ -62,7 +62,7 @@ class Staged:
 
     round_s = 60.0
 
-    def __init__(self, setting: Setting, stages: frozenset[int], weights: Rules = RULES) -> None:
+    def __init__(self, setting: Setting, stages: frozenset[int], weights: ScalingRules = RULES) -> None:
         self.setting, self.stages, self.weights = setting, stages, weights
         self.losses = LossCount()
         self.name = "{" + "+".join(str(stage) for stage in sorted(stages)) + "}"
@@ -81,7 +81,7 @@ class Staged:
         self.select = choose_greedily
 
     @property
-    def rules(self) -> Rules:
+    def rules(self) -> ScalingRules:
         """The weights, with the hazard as it was learned."""
         policy = msgspec.structs.replace(self.weights.policy, hazard=self.losses.hazard)
         return msgspec.structs.replace(self.weights, policy=policy)

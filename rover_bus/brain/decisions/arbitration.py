@@ -59,7 +59,7 @@ def arbitrate(
     before the wishes of that priority. The answer is in the order of the claims.
     """
     order = sorted(claims, key=lambda c: (-c.priority, not c.at_risk, -c.score, c.job))
-    yard = _Yard(capacity, dict(quotas or {}))
+    yard = _Taken(capacity, dict(quotas or {}))
     # What nobody takes away: the servers of every job that runs (a pause releases workers only).
     for claim in order:
         yard.take(claim.tenant, _paused(claim))
@@ -74,7 +74,7 @@ def arbitrate(
     return [_grant(claim, *settled[claim.job], shrunk, claims, capacity) for claim in claims]
 
 
-class _Yard:
+class _Taken:
     """What is taken so far, of the cluster and of each tenant's quota."""
 
     def __init__(self, capacity: Budget, quotas: dict[str, Budget]) -> None:
@@ -105,7 +105,7 @@ class _Yard:
         return None
 
 
-def _promise(claim: Claim, yard: _Yard) -> Allocation:
+def _promise(claim: Claim, yard: _Taken) -> Allocation:
     """Set aside the least of a job where it fits, else what nobody takes from it."""
     yard.give_back(claim.tenant, _paused(claim))
     promised = claim.least if yard.obstacle(claim.tenant, claim.least) is None else _paused(claim)
@@ -113,7 +113,7 @@ def _promise(claim: Claim, yard: _Yard) -> Allocation:
     return promised
 
 
-def _settle(claim: Claim, yard: _Yard) -> tuple[Allocation, Reason, str]:
+def _settle(claim: Claim, yard: _Taken) -> tuple[Allocation, Reason, str]:
     obstacle = yard.obstacle(claim.tenant, claim.wanted)
     if obstacle is None:
         grown = claim.held is not None and claim.held.workers == 0 and claim.wanted.workers > 0

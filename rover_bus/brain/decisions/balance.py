@@ -14,7 +14,7 @@ import msgspec
 _TINY_SHARE = 0.01
 
 
-class Piece(msgspec.Struct, frozen=True):
+class ParameterPiece(msgspec.Struct, frozen=True):
     """A parameter block, or a slice [start, end) of its bytes, on a server."""
 
     block: int
@@ -23,7 +23,7 @@ class Piece(msgspec.Struct, frozen=True):
     end: int
 
 
-class Move(msgspec.Struct, frozen=True):
+class ParameterMove(msgspec.Struct, frozen=True):
     """A slot that shall leave one server for another, with the load it carries."""
 
     slot: int
@@ -32,14 +32,14 @@ class Move(msgspec.Struct, frozen=True):
     load: float
 
 
-def assign_parameters(sizes: Sequence[int], servers: int) -> list[Piece]:
+def assign_parameters(sizes: Sequence[int], servers: int) -> list[ParameterPiece]:
     """Assign blocks of `sizes` bytes to servers by PAA; deterministic, larger blocks first. Every byte has one place."""
     average = max(sum(sizes) / servers, 1.0)
     filled, requests = [0] * servers, [0] * servers
-    pieces: list[Piece] = []
+    pieces: list[ParameterPiece] = []
 
     def put(block: int, server: int, start: int, end: int) -> None:
-        pieces.append(Piece(block, server, start, end))
+        pieces.append(ParameterPiece(block, server, start, end))
         filled[server] += end - start
         requests[server] += 1
 
@@ -73,7 +73,7 @@ def level_slots(
     servers: Sequence[int],
     tolerance: float = 0.1,
     most_moves: int = 64,
-) -> list[Move]:
+) -> list[ParameterMove]:
     """Move hot slots from the fullest server to the emptiest until all lie within `tolerance` of the mean.
 
     `loads` slot -> load (requests or bytes), `owner` slot -> server. A slot larger than the gap is left: moving it would only
@@ -85,7 +85,7 @@ def level_slots(
         total[server] += loads.get(slot, 0.0)
         held[server].append(slot)
     mean = sum(total.values()) / len(servers)
-    moves: list[Move] = []
+    moves: list[ParameterMove] = []
     while len(moves) < most_moves:
         source = max(servers, key=lambda s: (total[s], -s))
         target = min(servers, key=lambda s: (total[s], s))
@@ -96,7 +96,7 @@ def level_slots(
         if not movable:
             break
         slot = min(movable, key=lambda candidate: (abs(loads[candidate] - gap / 2), candidate))
-        moves.append(Move(slot, source, target, loads[slot]))
+        moves.append(ParameterMove(slot, source, target, loads[slot]))
         held[source].remove(slot)
         held[target].append(slot)
         total[source] -= loads[slot]

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from rover_bus.brain.decisions.plans import Allocation, Decision
+from rover_bus.brain.decisions.plans import Allocation, PlanDecision
 from rover_bus.brain.decisions.reasons import Reason
 
 MOST_STARTS_A_ROUND = 64
@@ -24,7 +24,9 @@ class Losses(msgspec.Struct, frozen=True):
     room_for: int = MOST_STARTS_A_ROUND
 
 
-def decide_failures(held: Allocation, losses: Losses, prepared: Mapping[str, Decision]) -> Decision | None:
+def decide_failures(
+    held: Allocation, losses: Losses, prepared: Mapping[str, PlanDecision]
+) -> PlanDecision | None:
     """Return one plan for all losses, or None when nothing was lost. Never below one worker and one server.
 
     A single loss takes the plan prepared for it. More are replaced together, as many as there is room for; servers come first,
@@ -49,4 +51,4 @@ def decide_failures(held: Allocation, losses: Losses, prepared: Mapping[str, Dec
         "servers_lost": float(losses.servers),
         "room_for": float(room),
     }
-    return Decision(allocation=allocation, reason=reason, scores=scores)
+    return PlanDecision(allocation=allocation, reason=reason, scores=scores)

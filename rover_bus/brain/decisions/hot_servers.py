@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from rover_bus.brain.decisions.balance import Move, level_slots
+from rover_bus.brain.decisions.balance import ParameterMove, level_slots
 from rover_bus.brain.decisions.plans import Allocation
 from rover_bus.brain.decisions.reasons import Reason
 from rover_bus.brain.decisions.scaling import Limits
@@ -32,7 +32,7 @@ class HotRemedy(msgspec.Struct, frozen=True, kw_only=True):
     """One remedy: moves of slots, or a new allocation. `tried` are the ones that were passed over, in order."""
 
     reason: Reason
-    moves: tuple[Move, ...] = ()
+    moves: tuple[ParameterMove, ...] = ()
     allocation: Allocation | None = None
     tried: tuple[Reason, ...] = ()
 

@@ -24,7 +24,7 @@ class ChangeHistory(msgspec.Struct, frozen=True, kw_only=True):
     rollbacks: int = 0
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+class ChangeVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """Kept or rolled back, with the numbers."""
 
     keep: bool
@@ -77,7 +77,7 @@ def judge_change(
     scaled_up: bool,
     least_share: float = 0.5,
     tolerance: float = 0.05,
-) -> Verdict | None:
+) -> ChangeVerdict | None:
     """Keep or roll back from measured windows (samples a second); None while fewer than three are there after the change.
 
     A scale-up is kept when the measured gain is at least `least_share` of the predicted one; a scale-down when throughput
@@ -94,4 +94,4 @@ def judge_change(
         reason, keep = Reason.THROUGHPUT_FELL, False
     else:
         reason, keep = Reason.GAIN_CONFIRMED, True
-    return Verdict(keep=keep, reason=reason, before=old, after=new, predicted=predicted)
+    return ChangeVerdict(keep=keep, reason=reason, before=old, after=new, predicted=predicted)

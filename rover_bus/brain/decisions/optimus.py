@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from rover_bus.brain.decisions.plans import Allocation, Decision
+from rover_bus.brain.decisions.plans import Allocation, PlanDecision
 from rover_bus.brain.decisions.reasons import Reason
 
 # Optimus de-prioritises young jobs, whose curves are uncertain, by this factor.
@@ -40,7 +40,7 @@ class OptimusJob(msgspec.Struct, frozen=True, kw_only=True):
     max_servers: int = 16
 
 
-def allocate(jobs: Sequence[OptimusJob], capacity: Capacity) -> list[Decision]:
+def allocate(jobs: Sequence[OptimusJob], capacity: Capacity) -> list[PlanDecision]:
     """Allocate workers and servers. A job that even 1 + 1 does not fit gets nothing (`no_capacity`), in the order given."""
     held = [(0, 0)] * len(jobs)
     free = [capacity.cores, capacity.memory_bytes]
@@ -130,7 +130,7 @@ def _take(free: list[float], job: OptimusJob, workers: int, servers: int) -> boo
     return True
 
 
-def _decision(job: OptimusJob, workers: int, servers: int) -> Decision:
+def _decision(job: OptimusJob, workers: int, servers: int) -> PlanDecision:
     reason = Reason.OPTIMUS_MARGINAL_GAIN if workers else Reason.NO_CAPACITY
     speed = job.speed(workers, servers) if workers else 0.0
-    return Decision(allocation=_need(job, workers, servers), reason=reason, scores={"speed": speed})
+    return PlanDecision(allocation=_need(job, workers, servers), reason=reason, scores={"speed": speed})

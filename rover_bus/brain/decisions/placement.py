@@ -76,7 +76,7 @@ def _largest_container(job: Allocation) -> float:
 def _place_in_order(
     allocations: Sequence[Allocation], nodes: Sequence[Node], order: list[int]
 ) -> list[Placement]:
-    yard = _Yard.of(nodes)
+    yard = _FreeNodes.of(nodes)
     placed = [Placement(())] * len(allocations)
     for job in order:
         placed[job] = yard.place(allocations[job])
@@ -84,7 +84,7 @@ def _place_in_order(
 
 
 @dataclass
-class _Yard:
+class _FreeNodes:
     """The free nodes as a heap, roomiest first. `cores_per_byte` makes memory comparable with cores."""
 
     names: list[str]
@@ -92,7 +92,7 @@ class _Yard:
     cores_per_byte: float
 
     @classmethod
-    def of(cls, nodes: Sequence[Node]) -> _Yard:
+    def of(cls, nodes: Sequence[Node]) -> _FreeNodes:
         ratio = sum(node.cores for node in nodes) / max(sum(node.memory_bytes for node in nodes), 1)
         yard = cls([node.name for node in nodes], [], ratio)
         yard.heap = [yard.room(node.cores, node.memory_bytes, i) for i, node in enumerate(nodes)]

@@ -70,7 +70,7 @@ class Loser(msgspec.Struct, frozen=True):
     score: float
 
 
-class Decision(msgspec.Struct, frozen=True, kw_only=True):
+class PlanDecision(msgspec.Struct, frozen=True, kw_only=True):
     """What shall be, why, by which scores, and what lost: the body of every plan that people read."""
 
     allocation: Allocation

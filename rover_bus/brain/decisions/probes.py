@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from rover_bus.brain.decisions.plans import Allocation, Decision, PlanSpace
+from rover_bus.brain.decisions.plans import Allocation, PlanDecision, PlanSpace
 from rover_bus.brain.decisions.reasons import Reason
 from rover_bus.brain.decisions.scaling import NO_LIMITS, Limits
 from rover_bus.brain.models.forms import Form
@@ -39,7 +39,7 @@ class ProbeView(msgspec.Struct, frozen=True, kw_only=True):
     factors: tuple[float, ...] = (3 / 4, _GROWTH)
 
 
-def decide_probe(job: ProbeView, space: PlanSpace, form: Form, seen: Observations) -> Decision | None:
+def decide_probe(job: ProbeView, space: PlanSpace, form: Form, seen: Observations) -> PlanDecision | None:
     """Decide the next size to measure; None when nothing fits that was not measured yet.
 
     An asynchronous job is probed upwards where there is room, which slows nobody and is given back at once. More cores than a
@@ -49,7 +49,7 @@ def decide_probe(job: ProbeView, space: PlanSpace, form: Form, seen: Observation
     """
     relief = _relief(job, space)
     if relief is not None and not _measured([relief], job, seen)[0] and _fits(relief, job):
-        return Decision(allocation=relief, reason=Reason.PROBE, detail="members use all their cores")
+        return PlanDecision(allocation=relief, reason=Reason.PROBE, detail="members use all their cores")
     options = [option for option in _around(job, space) if _fits(option, job)]
     fresh = [o for o, known in zip(options, _measured(options, job, seen), strict=True) if not known]
     if not fresh:
@@ -57,7 +57,9 @@ def decide_probe(job: ProbeView, space: PlanSpace, form: Form, seen: Observation
     if form.mode == "async":
         fresh = [option for option in fresh if _takes_nothing(option, job.held)] or fresh
     at = Configurations.from_list([option.configuration(job.batch_size) for option in fresh])
-    return Decision(allocation=fresh[next_probe(at, form, seen)], reason=Reason.PROBE, detail="teaches most")
+    return PlanDecision(
+        allocation=fresh[next_probe(at, form, seen)], reason=Reason.PROBE, detail="teaches most"
+    )
 
 
 def relieved_anchor(job: ProbeView, space: PlanSpace) -> Allocation:

@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from rover_bus.brain.decisions.knapsack import Choice, DoesNotFit, Offers, choose
-from rover_bus.brain.decisions.plans import GIB, Allocation, Decision, PlanSpace
+from rover_bus.brain.decisions.plans import GIB, Allocation, PlanDecision, PlanSpace
 from rover_bus.brain.decisions.reasons import Reason
 from rover_bus.brain.decisions.scaling import (
     DEFAULT_RULES,
@@ -24,7 +24,7 @@ from rover_bus.brain.decisions.scaling import (
     Limits,
     PlanFront,
     Predictor,
-    Rules,
+    ScalingRules,
     plan_front,
 )
 from rover_bus.brain.decisions.scoring import expected_throughput, job_weight, throughput_gain
@@ -68,9 +68,9 @@ def decide_round(
     cores: float,
     memory_bytes: float,
     space: PlanSpace,
-    rules: Rules = DEFAULT_RULES,
+    rules: ScalingRules = DEFAULT_RULES,
     select: Callable[[Offers], Choice] = choose,
-) -> list[Decision]:
+) -> list[PlanDecision]:
     """Decide for every contender, in their order: what it shall hold under `cores` and `memory_bytes` of all together.
 
     A waiting job that finds no room gets nothing (`no_capacity`) and costs nothing. What runs keeps running: its least offer
@@ -122,7 +122,7 @@ def _half(axis: Sequence[float], value: float) -> float:
     return max([v for v in axis if v <= value / 2] or [min(axis)])
 
 
-def _options(contender: Contender, space: PlanSpace, rules: Rules) -> list[_Option]:
+def _options(contender: Contender, space: PlanSpace, rules: ScalingRules) -> list[_Option]:
     """What a job may get, the least first."""
     held = contender.view.held
     front = contender.front
@@ -137,7 +137,7 @@ def _options(contender: Contender, space: PlanSpace, rules: Rules) -> list[_Opti
     return offered
 
 
-def _from_front(contender: Contender, front: PlanFront, rules: Rules) -> list[_Option]:
+def _from_front(contender: Contender, front: PlanFront, rules: ScalingRules) -> list[_Option]:
     """The front's plans, downtime charged, and what is held with the dead-band in its favour."""
     view, policy = contender.view, rules.policy
     held_speed = view.measured_throughput or _predicted(contender, view.held, rules)
@@ -161,7 +161,7 @@ def _from_front(contender: Contender, front: PlanFront, rules: Rules) -> list[_O
     return sorted(options, key=lambda o: (o.allocation.cores, o.allocation.memory_bytes))
 
 
-def _by_parts(contender: Contender, space: PlanSpace, rules: Rules) -> list[_Option]:
+def _by_parts(contender: Contender, space: PlanSpace, rules: ScalingRules) -> list[_Option]:
     """A job of which nothing is known yet: its first plan, or with half or a quarter of the workers."""
     start = contender.view.held
     usual = contender.usual_throughput
@@ -185,11 +185,11 @@ def _by_parts(contender: Contender, space: PlanSpace, rules: Rules) -> list[_Opt
     return sorted(options, key=lambda o: (o.allocation.cores, o.allocation.memory_bytes))
 
 
-def _weight(remaining_s: float, rules: Rules) -> float:
+def _weight(remaining_s: float, rules: ScalingRules) -> float:
     return float(job_weight(remaining_s, rules.policy.reference_s, rules.policy.short_jobs_first))
 
 
-def _predicted(contender: Contender, allocation: Allocation, rules: Rules) -> float:
+def _predicted(contender: Contender, allocation: Allocation, rules: ScalingRules) -> float:
     if contender.model is None or allocation.workers < 1:
         return 0.0
     at = Configurations.from_list([allocation.configuration(contender.view.batch_size)])
@@ -197,15 +197,15 @@ def _predicted(contender: Contender, allocation: Allocation, rules: Rules) -> fl
     return float(expected_throughput(speed, allocation.members, rules.policy.hazard))
 
 
-def _kept(contender: Contender) -> Decision:
+def _kept(contender: Contender) -> PlanDecision:
     allocation = NOTHING if contender.waiting else contender.view.held
-    return Decision(allocation=allocation, reason=Reason.NO_CAPACITY)
+    return PlanDecision(allocation=allocation, reason=Reason.NO_CAPACITY)
 
 
-def _decision(contender: Contender, option: _Option) -> Decision:
+def _decision(contender: Contender, option: _Option) -> PlanDecision:
     scores = {"value": option.value, "throughput": option.throughput}
     if option.allocation == NOTHING:
-        return Decision(allocation=NOTHING, reason=Reason.NO_CAPACITY, scores=scores)
+        return PlanDecision(allocation=NOTHING, reason=Reason.NO_CAPACITY, scores=scores)
     kept = option.allocation == contender.view.held and not contender.waiting
     reason = Reason.KEEP if kept else Reason.BEST_VALUE_UNDER_CAPACITY
-    return Decision(allocation=option.allocation, reason=reason, scores=scores)
+    return PlanDecision(allocation=option.allocation, reason=reason, scores=scores)

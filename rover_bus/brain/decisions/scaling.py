@@ -14,7 +14,7 @@ import numpy as np
 
 from rover_bus.brain.decisions.nsga2 import search_front
 from rover_bus.brain.decisions.pareto import pareto_front
-from rover_bus.brain.decisions.plans import GIB, Allocation, Decision, Loser, PlanSpace, Prices
+from rover_bus.brain.decisions.plans import GIB, Allocation, Loser, PlanDecision, PlanSpace, Prices
 from rover_bus.brain.decisions.reasons import Reason
 from rover_bus.brain.decisions.scoring import (
     ScalePolicy,
@@ -70,7 +70,7 @@ class Restraint(msgspec.Struct, frozen=True, kw_only=True):
     tries: bool = False  # a round across jobs may pick a plan that is a guess: growth is bounded, measured and taken back
 
 
-class Rules(msgspec.Struct, frozen=True, kw_only=True):
+class ScalingRules(msgspec.Struct, frozen=True, kw_only=True):
     """What a cluster's operator sets once for all jobs."""
 
     prices: Prices = Prices()
@@ -80,7 +80,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     seed: int = 0  # of that search
 
 
-DEFAULT_RULES = Rules()
+DEFAULT_RULES = ScalingRules()
 NO_LIMITS = Limits()
 
 
@@ -96,9 +96,9 @@ def decide_scaling(
     job: JobView,
     model: Predictor,
     space: PlanSpace,
-    rules: Rules = DEFAULT_RULES,
+    rules: ScalingRules = DEFAULT_RULES,
     limits: Limits = NO_LIMITS,
-) -> Decision:
+) -> PlanDecision:
     """Decide what one job shall hold. Keeps what it holds when no plan is clearly better; every loser is named.
 
     Plans are ranked by  ln(throughput after downtime) - least_return * ln(cost): the last 1 % of cost must bring that many % of
@@ -120,7 +120,7 @@ def decide_scaling(
     figures = {"held_throughput": held_speed, "held_cost": held_cost, "front": float(len(front))}
     losers = _losers(job, plans, front, better, chosen)
     if chosen is None:
-        return Decision(
+        return PlanDecision(
             allocation=job.held, reason=_why_not(job.held, front, limits), scores=figures, losers=losers
         )
     cost = resource_cost(plans.cost[chosen], held_cost)
@@ -134,7 +134,9 @@ def decide_scaling(
         "value": float(better[chosen]),
     }
     reason = Reason.MORE_THROUGHPUT if cost > 0 else Reason.LESS_COST
-    return Decision(allocation=_allocation(plans, chosen, job), reason=reason, scores=figures, losers=losers)
+    return PlanDecision(
+        allocation=_allocation(plans, chosen, job), reason=reason, scores=figures, losers=losers
+    )
 
 
 class PlanFront(msgspec.Struct, frozen=True):
@@ -149,7 +151,7 @@ def plan_front(
     job: JobView,
     model: Predictor,
     space: PlanSpace,
-    rules: Rules = DEFAULT_RULES,
+    rules: ScalingRules = DEFAULT_RULES,
     limits: Limits = NO_LIMITS,
 ) -> PlanFront:
     """The Pareto front that a choice across jobs may pick from: as far as one change goes, no guesses, and no plan beyond the
@@ -166,13 +168,13 @@ def plan_front(
 
 def member_loss_plans(
     job: JobView, model: Predictor, prices: Prices = DEFAULT_RULES.prices
-) -> dict[str, Decision]:
+) -> dict[str, PlanDecision]:
     """Plans for one worker less and one server less, made before they are needed: a failure then needs no solve.
 
     The place of a lost member is filled when it pays (`replace_lost`); a job whose throughput would fall by less than its
     share of the cost goes on smaller (`shrink_after_loss`) [ours; `algorithms.md §5`]. Never below one of each.
     """
-    plans: dict[str, Decision] = {}
+    plans: dict[str, PlanDecision] = {}
     held = job.held
     for role, smaller in (
         ("worker", held.replace(workers=max(held.workers - 1, 1))),
@@ -188,7 +190,7 @@ def member_loss_plans(
         saved = 1 - prices.cost(smaller) / max(prices.cost(held), 1e-12)
         lost = 1 - float(speed[1] / speed[0])
         shrink = smaller != held and lost < saved / 2
-        plans[role] = Decision(
+        plans[role] = PlanDecision(
             allocation=smaller if shrink else held,
             reason=Reason.SHRINK_AFTER_LOSS if shrink else Reason.REPLACE_LOST,
             scores={"throughput_lost": lost, "cost_saved": saved},
@@ -230,7 +232,7 @@ def _bounded(space: PlanSpace, held: Allocation, limits: Limits, restraint: Rest
     return space.within(low, high)
 
 
-def _plans(job: JobView, model: Predictor, space: PlanSpace, rules: Rules) -> _Space:
+def _plans(job: JobView, model: Predictor, space: PlanSpace, rules: ScalingRules) -> _Space:
     """Every plan of the space, or the front that the search found."""
     if rules.search == "exact":
         return _evaluate(job, model, space.configurations(job.batch_size), rules)
@@ -248,7 +250,7 @@ def _with_batch(at: Configurations, batch_size: float) -> Configurations:
     return Configurations(at.workers, at.ps, at.worker_cores, at.ps_cores, np.full(len(at), batch_size))
 
 
-def _evaluate(job: JobView, model: Predictor, at: Configurations, rules: Rules) -> _Space:
+def _evaluate(job: JobView, model: Predictor, at: Configurations, rules: ScalingRules) -> _Space:
     prices, policy = rules.prices, rules.policy
     said = model.predict(at)
     members = at.workers + at.ps

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from rover_bus.brain.decisions.plans import Allocation, Decision, Prices
+from rover_bus.brain.decisions.plans import Allocation, PlanDecision, Prices
 from rover_bus.brain.decisions.reasons import Reason
 
 MOMENTUM = 0.22
@@ -65,7 +65,7 @@ def recency(age_s: float, half_life_s: float = 14 * _DAY_S) -> float:
 
 def decide_start(
     traits: JobTraits, history: Sequence[PastJob], now_s: float, small: Allocation, momentum: float = MOMENTUM
-) -> Decision:
+) -> PlanDecision:
     """First plan of a job: from its most similar predecessors, or `small` when there is none (then probes follow)."""
     ranked = sorted(
         (
@@ -77,7 +77,7 @@ def decide_start(
     )
     used = [(weight, old) for weight, old in ranked[:MOST_SIMILAR] if weight >= _LEAST_SIMILARITY]
     if not used:
-        return Decision(allocation=small, reason=Reason.COLD_START, detail="no similar job in history")
+        return PlanDecision(allocation=small, reason=Reason.COLD_START, detail="no similar job in history")
     least_first = [old.final for _, old in reversed(used)]
     workers = smooth([a.workers for a in least_first], momentum)
     worker_cores = smooth([a.worker_cores for a in least_first], momentum)
@@ -89,7 +89,9 @@ def decide_start(
     )
     names = ", ".join(f"{old.job} ({weight:.2f})" for weight, old in used)
     scores = {old.job: weight for weight, old in used}
-    return Decision(allocation=allocation, reason=Reason.WARM_START, scores=scores, detail=f"from {names}")
+    return PlanDecision(
+        allocation=allocation, reason=Reason.WARM_START, scores=scores, detail=f"from {names}"
+    )
 
 
 def smooth(values: Sequence[float], momentum: float = MOMENTUM) -> float:

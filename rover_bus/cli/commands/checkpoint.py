@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rover_bus.flash.manifest import Manifest
     from rover_bus.flash.persist import RestoredPart
     from rover_bus.flash.retention import Damaged
-    from rover_bus.flash.storage import Ready, Run
+    from rover_bus.flash.storage import ReadyCheckpoint, Run
 
 F = TypeVar("F", bound=Callable[..., Any])
 COLUMNS = ("job", "uid", "cut", "generation", "state", "ready_at", "parts", "files", "size")
@@ -116,7 +116,7 @@ def list_(job: str, output: str, uid: str, storage: str, directory: str) -> None
     show(rows, COLUMNS, output, empty=said or "no checkpoint is ready here")
 
 
-def describe(ready: Ready) -> dict[str, Any]:
+def describe(ready: ReadyCheckpoint) -> dict[str, Any]:
     """One row of the list. `files`: how many a restore of the longest part reads."""
     from datetime import datetime
 
@@ -209,7 +209,7 @@ def restore(job: str, out: Path, cut: int | None, uid: str, storage: str, direct
     click.echo(f"cut {ready.manifest.cut}, generation {ready.manifest.generation}, is in {out}", err=True)
 
 
-def read_newest(run: Run, cut: int | None) -> tuple[Ready, dict[str, RestoredPart], list[str]]:
+def read_newest(run: Run, cut: int | None) -> tuple[ReadyCheckpoint, dict[str, RestoredPart], list[str]]:
     """The newest checkpoint that is whole, its parts, and a line for each that was passed over; a given cut is not replaced.
 
     Raises NoCheckpoint, BrokenCheckpoint, NewerCheckpoint.

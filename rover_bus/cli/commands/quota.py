@@ -11,7 +11,7 @@ from rover_bus.cli.connection import Address, visit, with_stack
 from rover_bus.cli.views.tables import output_option, show
 
 if TYPE_CHECKING:
-    from rover_bus.brain.state import State
+    from rover_bus.brain.state import BrainState
     from rover_bus.events.facts import ClusterFact
     from rover_bus.events.nats_bus import NatsBus
 
@@ -75,7 +75,7 @@ def remove(stack: Address, tenant: str, reason: str) -> None:
     click.echo(visit(stack, lambda bus: send_to_cluster(bus, fact, f"{tenant}: no quota from now on")))
 
 
-def rows_of(state: State) -> list[dict[str, Any]]:
+def rows_of(state: BrainState) -> list[dict[str, Any]]:
     """Return a record a tenant that has a quota or a job."""
     from rover_bus.brain.granting import present
 

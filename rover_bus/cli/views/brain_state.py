@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from rover_bus.brain.decider import BrainDecider
 from rover_bus.brain.log import BrainBatch, ClusterHeard, WindowClosed
-from rover_bus.brain.state import KnownJob, State
+from rover_bus.brain.state import BrainState, KnownJob
 from rover_bus.events import subjects
 from rover_bus.events.bus import Bus
 from rover_bus.events.facts import PlanProposed, PlanWithheld
@@ -24,7 +24,7 @@ from rover_bus.events.streams import LOG
 class BrainCopy:
     """The Brain's state up to a point of its log. `before_plan`: the job as it was when a plan was made."""
 
-    state: State
+    state: BrainState
     sequence: int
     before_plan: dict[tuple[str, int], bytes] = field(default_factory=dict)
     withheld: dict[str, PlanWithheld] = field(default_factory=dict)

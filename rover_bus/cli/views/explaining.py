@@ -20,8 +20,8 @@ from rover_bus.brain.models.samples import Configurations, NotEnough
 from rover_bus.brain.predicting import OverruledModel, fit_job, place_of
 from rover_bus.brain.rules import RULES
 from rover_bus.brain.spaces import space_of
-from rover_bus.brain.state import KnownJob, State
-from rover_bus.brain.wishes import Left, limits_of, remaining_s, view_of
+from rover_bus.brain.state import BrainState, KnownJob
+from rover_bus.brain.wishes import CapacityLeft, limits_of, remaining_s, view_of
 from rover_bus.cli.views.explanation import outcome, rivals
 from rover_bus.cli.views.plans import PlanView
 from rover_bus.events.errors import Refused
@@ -30,7 +30,7 @@ from rover_bus.events.facts import Size
 Row = dict[str, Any]
 
 
-def explain_plan(view: PlanView, known: KnownJob | None, state: State) -> Row:
+def explain_plan(view: PlanView, known: KnownJob | None, state: BrainState) -> Row:
     """Return everything that is known of why a plan is what it is. `known`: the job as the Brain knew it then, if it did."""
     proposed, judged = view.proposed, view.judged
     explained: Row = {
@@ -62,7 +62,7 @@ def explain_plan(view: PlanView, known: KnownJob | None, state: State) -> Row:
     return explained | (inputs_of(known, state) if known is not None and known.held is not None else {})
 
 
-def inputs_of(known: KnownJob, state: State) -> Row:
+def inputs_of(known: KnownJob, state: BrainState) -> Row:
     """Return what was measured, the fit of it with its error, and the front that it leads to."""
     model = fit_job(known)
     if isinstance(model, NotEnough):
@@ -106,7 +106,7 @@ def _fit(model: OverruledModel, tried: list[Row]) -> Row:
     return said
 
 
-def _front(known: KnownJob, model: OverruledModel, state: State) -> list[Row]:
+def _front(known: KnownJob, model: OverruledModel, state: BrainState) -> list[Row]:
     """The Pareto front of cost against throughput, as far as one change goes."""
     front = plan_front(
         view_of(known), model, space_of(known), RULES, limits_of(known, cores_of(known, state))
@@ -118,7 +118,7 @@ def _front(known: KnownJob, model: OverruledModel, state: State) -> list[Row]:
     ]
 
 
-def cores_of(known: KnownJob, state: State) -> float:
+def cores_of(known: KnownJob, state: BrainState) -> float:
     """Cores that a job may use; for one that is over, all that there are."""
     for name, job in state.jobs.items():
         if job.uid == known.uid:
@@ -126,7 +126,7 @@ def cores_of(known: KnownJob, state: State) -> float:
     return capacity_of(state).cores
 
 
-def suppose(known: KnownJob, state: State, wanted: Size) -> Row:
+def suppose(known: KnownJob, state: BrainState, wanted: Size) -> Row:
     """Return what the planner believes of a size that somebody names, beside what is held and what it would choose itself.
 
     Raises Refused when nothing was measured yet: it does not guess.
@@ -139,13 +139,13 @@ def suppose(known: KnownJob, state: State, wanted: Size) -> Row:
     cores = cores_of(known, state)
     broken = check_plan(known.charge(wanted), limits_of(known, cores))
     name = next((name for name, job in state.jobs.items() if job.uid == known.uid), "")
-    wish = choose_sizes([name], state, state.quotas)[name] if name else Left("job_is_over")
+    wish = choose_sizes([name], state, state.quotas)[name] if name else CapacityLeft("job_is_over")
     return {
         "held": _believed(known, model, held),
         "wanted": _believed(known, model, wanted),
         "would_be_refused": None if broken is None else f"{broken[0]}: {broken[1]}",
         "planner": {"left_as_it_is": wish.constant, "detail": wish.detail}
-        if isinstance(wish, Left)
+        if isinstance(wish, CapacityLeft)
         else {"wants": wish.size, "constant": wish.constant},
         "remaining_s_now": None if np.isinf(remaining_s(known)) else remaining_s(known),
         "never_measured": _unmeasured(known, wanted),

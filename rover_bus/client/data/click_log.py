@@ -22,7 +22,7 @@ from rover_bus.client.data.fields import Ints, split_rows
 from rover_bus.client.data.index import build_index
 from rover_bus.client.data.numbers import parse_numbers
 from rover_bus.client.data.order import BLOCK_ROWS, WINDOW_ROWS, Order
-from rover_bus.client.data.parsing import Part, parse_columns
+from rover_bus.client.data.parsing import ParsedPart, parse_columns
 from rover_bus.client.data.scaling import Scaling
 from rover_bus.client.data.schema import Schema
 from rover_bus.events.errors import InputError
@@ -57,7 +57,7 @@ class ClickLog:
         self._index = build_index(path, schema, cache)
         self._layout = schema.lay_out(self._index.header, labelled=labelled, width=self._width())
         self._given_scaling = scaling
-        self._windows: OrderedDict[tuple[int, int, int], Part] = OrderedDict()
+        self._windows: OrderedDict[tuple[int, int, int], ParsedPart] = OrderedDict()
         self._windows_cached = windows_cached
 
     @property
@@ -142,7 +142,7 @@ class ClickLog:
         blocks = len(self._index.offsets) - 1
         return self._index.read(np.unique(np.linspace(0, blocks - 1, SAMPLE_BLOCKS).astype(np.int64)))
 
-    def _window(self, order: Order, window: int) -> Part:
+    def _window(self, order: Order, window: int) -> ParsedPart:
         key = (order.seed, order.epoch, window)
         part = self._windows.pop(key, None)
         if part is None:
@@ -152,7 +152,7 @@ class ClickLog:
             self._windows.popitem(last=False)
         return part
 
-    def _pick(self, blocks: Ints, lines: Ints, first: int) -> Part:
+    def _pick(self, blocks: Ints, lines: Ints, first: int) -> ParsedPart:
         """Parse some blocks laid end to end, and return their `lines` in that order; places count from `first`."""
         parsed, parsed_lines, unusable = self._parse(blocks)
         slots = np.full(len(blocks) * BLOCK_ROWS, -1)
@@ -165,7 +165,7 @@ class ClickLog:
             for place in np.flatnonzero(lines == line).tolist():
                 skipped.append(SkippedRow(first + place, row, self._index.line(row), reason))
         skipped.sort(key=lambda row: row.position)
-        return Part(parsed.take(slots[usable]), usable + first, tuple(skipped))
+        return ParsedPart(parsed.take(slots[usable]), usable + first, tuple(skipped))
 
     def _parse(self, blocks: Ints) -> tuple[Columns, Ints, list[tuple[int, str]]]:
         """Return the usable rows of some blocks, their lines (counted through the blocks), and the others with the reason."""

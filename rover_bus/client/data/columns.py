@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from rover_bus.client.data.fields import Ints, Rows, Spans
+from rover_bus.client.data.fields import FieldRows, Ints, Spans
 from rover_bus.client.data.ids import hash_fields
 from rover_bus.client.data.numbers import parse_numbers
-from rover_bus.client.data.schema import Layout, Schema
+from rover_bus.client.data.schema import ColumnLayout, Schema
 from rover_bus.events.facts import SkippedRow
 
 
@@ -102,7 +102,7 @@ class Batch(Columns):
 
 
 def parse_labels(
-    rows: Rows, layout: Layout, schema: Schema
+    rows: FieldRows, layout: ColumnLayout, schema: Schema
 ) -> tuple[NDArray[np.float32], list[tuple[int, str]]]:
     """Return labels float32[n], NaN where unusable, and the lines where they are, with the reason; zeros where none are read."""
     if layout.label is None:

@@ -36,7 +36,7 @@ class Spans:
 
 
 @dataclass(frozen=True)
-class Rows:
+class FieldRows:
     """The usable rows of some lines: spans [n, width]; `lines` int64[n] ascending says which lines they were.
 
     `unusable` names the other lines and why; lines count from 0 inside the bytes that were split.
@@ -51,13 +51,13 @@ class Rows:
         picked = places if isinstance(places, int) else list(places)
         return Spans(self.fields.text, self.fields.starts[:, picked], self.fields.ends[:, picked])
 
-    def take(self, places: Ints) -> Rows:
+    def take(self, places: Ints) -> FieldRows:
         """Return some of the rows, in the given order."""
         fields = Spans(self.fields.text, self.fields.starts[places], self.fields.ends[places])
-        return Rows(fields, self.lines[places], self.unusable)
+        return FieldRows(fields, self.lines[places], self.unusable)
 
 
-def split_rows(data: bytes, width: int, separator: bytes, quoting: bool) -> Rows:
+def split_rows(data: bytes, width: int, separator: bytes, quoting: bool) -> FieldRows:
     """Split whole lines (each ended by LF, CR before it ignored) into rows of `width` fields."""
     text = np.frombuffer(data + bytes(PADDING), np.uint8)
     marks = np.flatnonzero((text[: len(data)] == separator[0]) | (text[: len(data)] == LF))
@@ -69,12 +69,12 @@ def split_rows(data: bytes, width: int, separator: bytes, quoting: bool) -> Rows
     starts, ends = _plain_spans(text, marks, line_marks, plain, width)
     lines = np.flatnonzero(plain)
     if len(lines) == len(counts):
-        return Rows(Spans(text, starts, ends), lines, [])
+        return FieldRows(Spans(text, starts, ends), lines, [])
 
     wrong = counts != width
     wrong[quoted] = False
     unusable = [(line, _count(int(counts[line]), width)) for line in np.flatnonzero(wrong).tolist()]
-    rows = Rows(Spans(text, starts, ends), lines, unusable)
+    rows = FieldRows(Spans(text, starts, ends), lines, unusable)
     return _append_quoted(rows, data, marks[line_marks], quoted, separator, width) if len(quoted) else rows
 
 
@@ -103,8 +103,8 @@ def _quoted_lines(text: Bytes, line_ends: Ints) -> Ints:
 
 
 def _append_quoted(
-    rows: Rows, data: bytes, line_ends: Ints, quoted: Ints, separator: bytes, width: int
-) -> Rows:
+    rows: FieldRows, data: bytes, line_ends: Ints, quoted: Ints, separator: bytes, width: int
+) -> FieldRows:
     """Take the quoted lines apart and lay their contents behind the text; rows stay in the order of their lines."""
     pieces: list[bytes] = []
     lengths: list[list[int]] = []
@@ -127,7 +127,9 @@ def _append_quoted(
         np.concatenate([rows.fields.starts, ends - sizes])[order],
         np.concatenate([rows.fields.ends, ends])[order],
     )
-    return Rows(spans, np.sort(np.concatenate([rows.lines, np.array(lines, np.int64)])), sorted(unusable))
+    return FieldRows(
+        spans, np.sort(np.concatenate([rows.lines, np.array(lines, np.int64)])), sorted(unusable)
+    )
 
 
 def _unquote(line: bytes, separator: bytes) -> list[bytes]:

@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 from rover_bus.client.data.index import LINE_BYTES, LineScan, open_text, read_header, read_lines, read_range
 from rover_bus.client.data.order import BLOCK_ROWS
-from rover_bus.client.data.schema import Layout, Schema
+from rover_bus.client.data.schema import ColumnLayout, Schema
 from rover_bus.events.errors import InputError
 
 SEAL = ".sealed"
@@ -27,7 +27,7 @@ class GrowingFile:
         self.schema = schema
         self.sealed = False
         self._scan: LineScan | None = None  # None until the header is whole
-        self._layout: Layout | None = None
+        self._layout: ColumnLayout | None = None
         self._has_header = False
         self._size_bytes = 0
         self._inode = 0
@@ -37,7 +37,7 @@ class GrowingFile:
         return self._scan.rows if self._scan else 0
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> ColumnLayout:
         """Where the columns stand; known once there are rows."""
         assert self._layout is not None
         return self._layout

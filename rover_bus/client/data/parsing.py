@@ -15,27 +15,27 @@ from rover_bus.client.data.fields import Ints, split_rows
 from rover_bus.client.data.ids import hash_fields
 from rover_bus.client.data.numbers import parse_numbers
 from rover_bus.client.data.scaling import Scaling
-from rover_bus.client.data.schema import Layout, Schema
+from rover_bus.client.data.schema import ColumnLayout, Schema
 from rover_bus.events.facts import SkippedRow
 
 
 @dataclass(frozen=True)
-class Part:
+class ParsedPart:
     """What became of some places (positions of a window, or the caller's rows): usable ones ascending, others named."""
 
     columns: Columns
     places: Ints
     skipped: tuple[SkippedRow, ...]
 
-    def cut(self, first: int, last: int) -> Part:
+    def cut(self, first: int, last: int) -> ParsedPart:
         """Return what lies in [first, last)."""
         begin, end = np.searchsorted(self.places, [first, last])
         skipped = tuple(row for row in self.skipped if first <= row.position < last)
-        return Part(self.columns.take(np.arange(begin, end)), self.places[begin:end], skipped)
+        return ParsedPart(self.columns.take(np.arange(begin, end)), self.places[begin:end], skipped)
 
 
 def parse_columns(
-    data: bytes, layout: Layout, schema: Schema, scaling: Scaling
+    data: bytes, layout: ColumnLayout, schema: Schema, scaling: Scaling
 ) -> tuple[Columns, list[tuple[int, str]]]:
     """Return the usable rows of some lines, and the other lines with the reason; both count lines from 0 (`Columns.rows`)."""
     rows = split_rows(data, layout.width, schema.separator, schema.quoting)

@@ -30,7 +30,7 @@ from rover_bus.client.data.fields import split_rows
 from rover_bus.client.data.growing import SEAL, GrowingFile
 from rover_bus.client.data.numbers import Flags, Floats, parse_numbers
 from rover_bus.client.data.order import BLOCK_ROWS, WINDOW_BLOCKS
-from rover_bus.client.data.parsing import Part, parse_columns
+from rover_bus.client.data.parsing import ParsedPart, parse_columns
 from rover_bus.client.data.scaling import Scaling
 from rover_bus.client.data.schema import Schema
 from rover_bus.client.spans import HighWater, Records
@@ -53,7 +53,7 @@ class _Window(NamedTuple):
 
     first: int
     end: int
-    part: Part
+    part: ParsedPart
 
 
 class PartitionLog:
@@ -173,7 +173,7 @@ class PartitionLog:
         end_row = min(end_block * BLOCK_ROWS, file.rows)
         return _Window(block * BLOCK_ROWS, end_row, self._parse(file, block, end_block))
 
-    def _parse(self, file: GrowingFile, block: int, end_block: int) -> Part:
+    def _parse(self, file: GrowingFile, block: int, end_block: int) -> ParsedPart:
         first = block * BLOCK_ROWS
         columns, unusable = parse_columns(file.read(block, end_block), file.layout, self.schema, self.scaling)
         columns = replace(columns, rows=columns.rows + first)
@@ -181,7 +181,7 @@ class PartitionLog:
             SkippedRow(first + line, first + line, file.line(first + line), reason)
             for line, reason in sorted(unusable)
         )
-        return Part(columns, columns.rows, tuple(skipped))
+        return ParsedPart(columns, columns.rows, tuple(skipped))
 
     def _fit_scaling(self) -> Scaling:
         """Take the scaling from the first blocks of up to 16 partitions, evenly chosen."""

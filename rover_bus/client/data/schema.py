@@ -98,7 +98,7 @@ class Schema(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         if not self.has_header and not self.columns and self.format != "criteo":
             raise InputError("a file without a header needs its column names: set columns")
 
-    def lay_out(self, header: Sequence[str] | None, *, labelled: bool = True, width: int = 0) -> Layout:
+    def lay_out(self, header: Sequence[str] | None, *, labelled: bool = True, width: int = 0) -> ColumnLayout:
         """Find the columns in a file's header (None: the file has none); a missing one is an InputError.
 
         Without `labelled` no label is read: a file to score need not have one. `width` is what a file without a header has: one
@@ -115,7 +115,7 @@ class Schema(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
                     raise InputError(f"no column {name!r}{hint}")
             return tuple(names.index(name) for name in wanted)
 
-        return Layout(
+        return ColumnLayout(
             len(names),
             find([self.label])[0] if labelled else None,
             find(self.dense_names),
@@ -128,7 +128,7 @@ class Schema(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 @dataclass(frozen=True)
-class Layout:
+class ColumnLayout:
     """Where the columns of a schema stand in a row: indices in [0, width). `label` is None where none is read."""
 
     width: int

@@ -15,7 +15,7 @@ import msgspec
 
 from rover_bus.events.errors import RoverError
 from rover_bus.events.logs import get_logger
-from rover_bus.flash.copies import Offer, Since, Source
+from rover_bus.flash.copies import CopySource, Offer, Since
 from rover_bus.flash.errors import BrokenCheckpoint, NoCheckpoint
 from rover_bus.flash.images import read_delta
 from rover_bus.flash.layout import Array
@@ -24,7 +24,7 @@ from rover_bus.flash.parity_slots import ParitySlots, parity_of
 from rover_bus.flash.places import job_directory, parts_in
 
 log = get_logger("rover.node")
-Connect = Callable[[str, bool], Source]  # a part's name, whether differences are wanted
+Connect = Callable[[str, bool], CopySource]  # a part's name, whether differences are wanted
 
 
 class ServedParity(msgspec.Struct, frozen=True, kw_only=True):

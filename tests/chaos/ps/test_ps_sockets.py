@@ -170,7 +170,7 @@ def test_connections_with_shared_memory_leave_no_descriptor_behind(tmp_path):
 
 
 def test_a_shared_body_where_none_can_be_ends_its_connection_only(tmp_path):
-    section = messages.Section(("item",), (3,))
+    section = messages.MessageSection(("item",), (3,))
     head = frame.share(
         frame.pack(msgspec.msgpack.encode(messages.Pull(fence=Fence(0, 0, 0, 1), sections=(section,))))[0]
     )
@@ -265,7 +265,7 @@ def test_a_hundred_thousand_fuzzed_messages_crash_nothing_and_are_all_counted():
     core.admit(history=0, generation=0, start=EMPTY, seed=1)
     core.route(divide_slots([ServerAddress(0, 1, [])]))
     fence, keys = Fence(0, 0, 0, 1), np.array([1, 5, 9], np.int64)
-    section = messages.Section(("item",), (3,))
+    section = messages.MessageSection(("item",), (3,))
     declared = messages.Declare(fence=fence, tables=TABLES)
     seeds = [
         (declared, []),
@@ -274,7 +274,7 @@ def test_a_hundred_thousand_fuzzed_messages_crash_nothing_and_are_all_counted():
         (messages.Push(fence=fence, epoch=0, number=1, dense=(("w",),)), [np.ones((625, 64), "f4")]),
         (
             messages.Push(
-                fence=fence, epoch=0, number=1, pull=1, sections=(messages.Section(("item",), (), 0),)
+                fence=fence, epoch=0, number=1, pull=1, sections=(messages.MessageSection(("item",), (), 0),)
             ),
             [keys],
         ),

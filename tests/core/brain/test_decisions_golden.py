@@ -21,7 +21,7 @@ from rover_bus.brain.decisions.lifecycle import ChangeHistory, check_plan, judge
 from rover_bus.brain.decisions.memory_limits import Means, MemoryState, decide_relief
 from rover_bus.brain.decisions.optimus import Capacity, OptimusJob, allocate
 from rover_bus.brain.decisions.placement import Node, place_jobs
-from rover_bus.brain.decisions.plans import GIB, Allocation, Decision, PlanSpace, Prices
+from rover_bus.brain.decisions.plans import GIB, Allocation, PlanDecision, PlanSpace, Prices
 from rover_bus.brain.decisions.scaling import JobView, Limits, decide_scaling, member_loss_plans
 from rover_bus.brain.decisions.scoring import ScalePolicy
 from rover_bus.brain.decisions.stopping import StopRule, decide_stop
@@ -58,7 +58,7 @@ def shape(a: Allocation) -> str:
     return f"{a.workers}x{a.worker_cores:g}c + {a.servers}x{a.server_cores:g}c/{a.server_memory_bytes / GIB:.1f}GiB"
 
 
-def say(decision: Decision) -> str:
+def say(decision: PlanDecision) -> str:
     scores = " ".join(f"{name}={value:.3g}" for name, value in decision.scores.items())
     return f"{decision.reason}: {shape(decision.allocation)} [{scores}]"
 
@@ -231,7 +231,7 @@ def memory_limits() -> Iterator[str]:
 
 def failures() -> Iterator[str]:
     held = Allocation(workers=40, servers=4)
-    prepared = {"worker": Decision(allocation=held, reason="replace_lost")}  # type: ignore[arg-type]
+    prepared = {"worker": PlanDecision(allocation=held, reason="replace_lost")}  # type: ignore[arg-type]
     for losses in (Losses(), Losses(1, 0), Losses(30, 0), Losses(30, 1, 10), Losses(40, 4, 0)):
         decision = decide_failures(held, losses, prepared)
         lost = f"{losses.workers} workers, {losses.servers} servers, room for {losses.room_for}"

@@ -14,7 +14,7 @@ from rover_bus.brain.decisions.pareto import pareto_front
 from rover_bus.brain.decisions.placement import Node
 from rover_bus.brain.decisions.plans import GIB, Allocation, PlanSpace, Prices
 from rover_bus.brain.decisions.reasons import Reason
-from rover_bus.brain.decisions.scaling import JobView, Limits, Rules, decide_scaling
+from rover_bus.brain.decisions.scaling import JobView, Limits, ScalingRules, decide_scaling
 from rover_bus.brain.decisions.scoring import ScalePolicy
 from rover_bus.brain.decisions.stragglers import decide_stragglers, evolve_paces, tells_of_size
 from rover_bus.brain.models.forms import ASYNCHRONOUS
@@ -127,15 +127,15 @@ def test_decisions_do_not_depend_on_the_currency_or_the_unit_of_throughput(
 ) -> None:
     plain = decide_scaling(job(), Truth(*c), SPACE)
     prices = Prices(core=scale, memory_gib=0.1 * scale)
-    assert decide_scaling(job(), Truth(*c), SPACE, Rules(prices=prices)).allocation == plain.allocation
+    assert decide_scaling(job(), Truth(*c), SPACE, ScalingRules(prices=prices)).allocation == plain.allocation
 
 
 def test_the_search_of_the_paper_can_be_selected_and_repeats_with_its_seed() -> None:
     truth = Truth(0.005, 0.1, 0.02, 0.003, 0.1)
     exact = decide_scaling(job(4, 2), truth, SPACE)
-    searched = decide_scaling(job(4, 2), truth, SPACE, Rules(search="nsga2", seed=3))
+    searched = decide_scaling(job(4, 2), truth, SPACE, ScalingRules(search="nsga2", seed=3))
     assert searched.scores["value"] >= 0.95 * exact.scores["value"]
-    assert decide_scaling(job(4, 2), truth, SPACE, Rules(search="nsga2", seed=3)) == searched
+    assert decide_scaling(job(4, 2), truth, SPACE, ScalingRules(search="nsga2", seed=3)) == searched
 
 
 def fleet(jobs: int, seed: int = 0) -> Fleet:

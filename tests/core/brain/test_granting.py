@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from rover_bus.brain import granting
 from rover_bus.brain.decisions.arbitration import Budget
 from rover_bus.brain.granting import cores_left, grant, present, shrinks_after_loss
-from rover_bus.brain.state import KnownJob, State
+from rover_bus.brain.state import BrainState, KnownJob
 from rover_bus.brain.wishes import Wish, before_choice
 from rover_bus.events.facts import Size
 from rover_bus.events.identity import HostCapacity
@@ -40,8 +40,8 @@ def job(size: Size | None, priority: int = 0, fixed: bool = False) -> KnownJob:
     return KnownJob("u", spec, plan=1, held=size)
 
 
-def cluster(jobs: dict[str, KnownJob], cores: float = 8.0, memory_bytes: int = 16 * GIB) -> State:
-    return State(hosts={"h": HostCapacity(cores=cores, memory_bytes=memory_bytes)}, jobs=jobs)
+def cluster(jobs: dict[str, KnownJob], cores: float = 8.0, memory_bytes: int = 16 * GIB) -> BrainState:
+    return BrainState(hosts={"h": HostCapacity(cores=cores, memory_bytes=memory_bytes)}, jobs=jobs)
 
 
 @given(JOBS, SIZES)

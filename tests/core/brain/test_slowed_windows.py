@@ -5,7 +5,7 @@ from __future__ import annotations
 from rover_bus.brain.decisions.stragglers import REPLACE_WINDOWS, SLOW_WINDOWS
 from rover_bus.brain.evolution import evolve
 from rover_bus.brain.log import WindowClosed, WorkerWindow
-from rover_bus.brain.state import KnownJob, State
+from rover_bus.brain.state import BrainState, KnownJob
 from rover_bus.events.facts import Size, StragglerFound, StragglerRecovered
 from rover_bus.events.identity import Member
 from rover_bus.events.job import DataSpec, JobSpec
@@ -28,7 +28,7 @@ def noted(found: bool) -> StragglerFound | StragglerRecovered:
 
 
 def recent(*records: object) -> list[float]:
-    state = State(jobs={"ads": KnownJob(uid="u", spec=SPEC, held=Size(workers=2, servers=1))})
+    state = BrainState(jobs={"ads": KnownJob(uid="u", spec=SPEC, held=Size(workers=2, servers=1))})
     for record in records:
         evolve(state, record)
     return state.jobs["ads"].recent

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from rover_bus.brain.decisions.arbitration import Budget
 from rover_bus.brain.granting import grant
 from rover_bus.brain.log import WindowClosed
-from rover_bus.brain.state import KnownJob, State
-from rover_bus.brain.watch import Watch
+from rover_bus.brain.state import BrainState, KnownJob
+from rover_bus.brain.watch import JobSamples
 from rover_bus.brain.wishes import Wish
 from rover_bus.events.facts import Size
 from rover_bus.events.identity import HostCapacity, Member
@@ -31,17 +31,17 @@ def sample(member: Member, samples: int, window_s: float = 2.0, wait_s: float = 
     )
 
 
-def heard(watch: Watch, member: Member, *at: float, samples: int = 200, wait_s: float = 0.0) -> None:
+def heard(watch: JobSamples, member: Member, *at: float, samples: int = 200, wait_s: float = 0.0) -> None:
     for second in at:
         watch.hear(sample(member, samples, wait_s=wait_s), second)
 
 
-def closed(watch: Watch, members: list[Member], at: float) -> WindowClosed | None:
+def closed(watch: JobSamples, members: list[Member], at: float) -> WindowClosed | None:
     return watch.close("j", job(members), at)
 
 
 def test_a_window_holds_the_rates_of_every_worker_that_was_wanted() -> None:
-    watch = Watch()
+    watch = JobSamples()
     watch.restart("j", 0.0)
     for member in WORKERS:
         heard(watch, member, 0.5, 2.5, 4.0)
@@ -52,7 +52,7 @@ def test_a_window_holds_the_rates_of_every_worker_that_was_wanted() -> None:
 
 
 def test_the_first_sample_of_a_life_is_its_warm_up_and_does_not_count() -> None:
-    watch = Watch()
+    watch = JobSamples()
     watch.restart("j", 0.0)
     heard(watch, WORKERS[0], 2.0, samples=9999)
     heard(watch, WORKERS[0], 4.0)
@@ -62,7 +62,7 @@ def test_the_first_sample_of_a_life_is_its_warm_up_and_does_not_count() -> None:
 
 
 def test_a_sample_that_began_before_a_change_says_nothing_about_the_time_after_it() -> None:
-    watch = Watch()
+    watch = JobSamples()
     watch.restart("j", 0.0)
     heard(watch, WORKERS[0], 1.0, 3.0)
     watch.restart("j", 4.5)
@@ -74,7 +74,7 @@ def test_a_sample_that_began_before_a_change_says_nothing_about_the_time_after_i
 
 
 def test_a_window_waits_for_the_silent_and_is_then_closed_as_unclean() -> None:
-    watch = Watch()
+    watch = JobSamples()
     watch.restart("j", 0.0)
     heard(watch, WORKERS[0], 0.5, 2.5, 4.5, 6.5)
     assert closed(watch, WORKERS, 5.0) is None
@@ -85,7 +85,7 @@ def test_a_window_waits_for_the_silent_and_is_then_closed_as_unclean() -> None:
 
 
 def test_who_waits_for_leases_is_not_slow() -> None:
-    watch = Watch()
+    watch = JobSamples()
     watch.restart("j", 0.0)
     heard(watch, WORKERS[0], 0.5, 2.5, 4.0, samples=50, wait_s=1.5)
     window = closed(watch, WORKERS[:1], 4.0)
@@ -94,7 +94,7 @@ def test_who_waits_for_leases_is_not_slow() -> None:
 
 
 def test_a_servers_own_word_on_its_tables_comes_before_what_its_host_sees_of_the_process() -> None:
-    watch = Watch()
+    watch = JobSamples()
     watch.restart("j", 0.0)
     heard(watch, WORKERS[0], 0.5, 2.5, 4.5)
     server = Member("ps", 0, 1)
@@ -131,7 +131,7 @@ def test_a_servers_own_word_on_its_tables_comes_before_what_its_host_sees_of_the
 def test_what_is_granted_never_exceeds_the_cluster_once_the_named_shrinks_are_done(
     cores: float, sizes: list[tuple[int, int]], wanted: int, priority: int
 ) -> None:
-    state = State(hosts={"h": HostCapacity(cores=cores, memory_bytes=1 << 30)})
+    state = BrainState(hosts={"h": HostCapacity(cores=cores, memory_bytes=1 << 30)})
     for number, (workers, level) in enumerate(sizes):
         spec = SPEC.replace(name=f"j{number}", priority=level, workers=RoleSpec(cores=1.0))
         held = Size(workers=workers, servers=1, worker_cores=1.0)
@@ -154,7 +154,7 @@ def test_what_is_granted_never_exceeds_the_cluster_once_the_named_shrinks_are_do
 
 
 def test_a_tenants_quota_is_named_when_it_stands_in_the_way() -> None:
-    state = State(hosts={"h": HostCapacity(cores=64.0, memory_bytes=1 << 30)})
+    state = BrainState(hosts={"h": HostCapacity(cores=64.0, memory_bytes=1 << 30)})
     state.jobs["a"] = KnownJob("u", SPEC.replace(plan=PlanSpec(tenant="t")))
     wish = Wish(size=Size(workers=4, servers=1, worker_cores=1.0), step="start", constant="cold_start")
     small = grant("a", wish, state, {"t": Budget(0.5, 1e12)})
@@ -170,7 +170,7 @@ def test_a_tenants_quota_is_named_when_it_stands_in_the_way() -> None:
 def test_what_a_job_is_survives_its_snapshot(record: str) -> None:
     import msgspec
 
-    state = State(jobs={"j": job(WORKERS)}) if record == "state" else job(WORKERS)
+    state = BrainState(jobs={"j": job(WORKERS)}) if record == "state" else job(WORKERS)
     body = msgspec.msgpack.encode(state)
     assert msgspec.msgpack.encode(msgspec.msgpack.decode(body, type=type(state))) == body
 
@@ -182,7 +182,7 @@ def host_sample(host: str, window_s: float) -> HostProfile:
 
 
 def test_a_host_is_silent_when_two_of_its_samples_are_missing() -> None:
-    watch = Watch()
+    watch = JobSamples()
     watch.hear_host(host_sample("h", 1.0), 1.0)
     assert not watch.is_silent("h", 11.0, {})  # its first sample covers less than the others
     watch.hear_host(host_sample("h", 2.0), 6.0)
@@ -191,14 +191,14 @@ def test_a_host_is_silent_when_two_of_its_samples_are_missing() -> None:
 
 
 def test_a_host_that_was_never_heard_is_waited_for() -> None:
-    watch = Watch()
+    watch = JobSamples()
     assert not watch.is_silent("h", 50.0, {})
     assert not watch.is_silent("h", 60.0, {})
     assert watch.is_silent("h", 60.1, {})
 
 
 def test_no_host_is_silent_while_nobody_can_be_heard_nor_for_what_was_missed_then() -> None:
-    watch = Watch()
+    watch = JobSamples()
     watch.hear_host(host_sample("h", 5.0), 1.0)
     watch.lose_bus()
     assert not watch.is_silent("h", 60.0, {})
@@ -209,7 +209,7 @@ def test_no_host_is_silent_while_nobody_can_be_heard_nor_for_what_was_missed_the
 
 
 def test_a_host_that_said_how_often_it_samples_is_missed_though_it_was_never_heard() -> None:
-    watch = Watch()
+    watch = JobSamples()
     assert watch.unheard(50.0, {"h": 5.0}) == []
     assert watch.unheard(65.0, {"h": 5.0}) == []
     assert watch.unheard(65.1, {"h": 5.0}) == ["h"]
@@ -217,7 +217,7 @@ def test_a_host_that_said_how_often_it_samples_is_missed_though_it_was_never_hea
 
 
 def test_a_host_that_is_expected_counts_from_its_last_word_and_not_while_nobody_can_be_heard() -> None:
-    watch = Watch()
+    watch = JobSamples()
     watch.unheard(0.0, {"h": 5.0})
     watch.expect_again("h", 10.0)
     assert watch.unheard(25.0, {"h": 5.0}) == []
@@ -234,7 +234,7 @@ def test_a_host_that_is_expected_counts_from_its_last_word_and_not_while_nobody_
 
 def test_a_host_that_samples_seldom_is_not_missed_after_its_first_sample() -> None:
     """It comes a second after the daemon's start and covers as much; the next one comes when the daemon said."""
-    watch = Watch()
+    watch = JobSamples()
     watch.hear_host(host_sample("h", 1.0), 1.0)
     assert watch.unheard(181.0, {"h": 60.0}) == []
     assert not watch.is_silent("h", 121.0, {"h": 60.0})

@@ -14,7 +14,7 @@ from rover_bus.flash.copying import Piece, copy
 from rover_bus.flash.dirty import DirtyRows, DirtySet, as_ids
 from rover_bus.flash.errors import BrokenCheckpoint, SlotsBusy
 from rover_bus.flash.journal import read_touched, write_touched
-from rover_bus.flash.layout import Entry, as_arrays, fit, plan_layout
+from rover_bus.flash.layout import IndexEntry, as_arrays, fit, plan_layout
 from rover_bus.flash.seal import SEAL, Seal, read_seal
 
 
@@ -119,7 +119,7 @@ def test_arrays_lie_aligned_and_apart_and_fit_their_own_layout(sizes, headroom):
 def test_a_hostile_layout_is_refused(hostile):
     fields = {"name": "a", "dtype": "<f8", "shape": (2,), "offset_bytes": 0, "room_bytes": 64, **hostile}
     with pytest.raises(BrokenCheckpoint):
-        Entry(**fields).view(np.zeros(64, np.uint8))
+        IndexEntry(**fields).view(np.zeros(64, np.uint8))
 
 
 @given(st.binary(max_size=200))

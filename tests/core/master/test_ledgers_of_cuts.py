@@ -14,7 +14,7 @@ from rover_bus.master import cutting
 from rover_bus.master.cut import Cut, position
 from rover_bus.master.intervals import IntervalSet
 from rover_bus.master.ledger import Ledger
-from rover_bus.master.state import Job, State
+from rover_bus.master.state import OpenedJob, State
 
 
 def with_holes(holes: int) -> bytes:
@@ -33,7 +33,7 @@ def test_the_manifest_of_a_cut_is_ordered_only_where_a_message_can_hold_it(holes
     cut.parts[0] = PartPlace(part="ps-0", index=0, incarnation=1, host="h", slots=[(0, 4096)])
     cut.state, cut.ordered = "staged", True
     spec = JobSpec(name="j", program=["train"], data=DataSpec(train="t"))
-    state = State(job=Job(spec, "0123456789ab", 1))
+    state = State(job=OpenedJob(spec, "0123456789ab", 1))
     state.cuts.known[3] = cut
     stored = HostPartPersisted(
         host="h", job="j", uid="0123456789ab", generation=0, cut=3, part="ps-0", daemon="d", files=[]

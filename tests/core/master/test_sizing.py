@@ -4,12 +4,12 @@ import pytest
 
 from rover_bus.events.identity import Member
 from rover_bus.master.leasing import share_left
-from rover_bus.master.watch import Watch
+from rover_bus.master.watch import Liveness
 
 
 def part(rates: list[float]) -> float:
     """What of all work the first of these workers does; the others have said how fast they are."""
-    watch = Watch(1.0)
+    watch = Liveness(1.0)
     for worker, rate in enumerate(rates[1:], 1):
         watch.move(worker, rate, 0.0)
     return watch.part(0, rates[0], len(rates))
@@ -38,7 +38,7 @@ def test_a_worker_alone_does_everything() -> None:
 
 
 def test_a_workers_own_former_speed_and_that_of_who_is_gone_count_no_more() -> None:
-    watch = Watch(1.0)
+    watch = Liveness(1.0)
     for worker, rate in ((0, 8.0), (1, 1.0), (2, 4.0), (1, 3.0)):
         watch.move(worker, rate, 0.0)
     watch.forget(Member("worker", 2, 1))

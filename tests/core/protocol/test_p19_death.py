@@ -13,15 +13,15 @@ from rover_bus.events.job import Dataset
 from rover_bus.events.log import Granted
 from rover_bus.events.requests import JoinReply, JoinRequest, LeaseReply, LeaseRequest, RegisterReply
 from rover_bus.master.decider import MasterDecider
-from rover_bus.master.watch import Watch
+from rover_bus.master.watch import Liveness
 
 
-class CountsItsOwnSleep(Watch):
+class CountsItsOwnSleep(Liveness):
     def look(self, now):
         """A pause of the master is the members' silence."""
 
 
-class CountsOutages(Watch):
+class CountsOutages(Liveness):
     def regain_bus(self, now):
         self._away_since = None
 
@@ -42,7 +42,7 @@ def lost_members(desk, watch_type, asleep_s=0.0, outage_s=0.0):
 
 
 def test_a_masters_own_pause_is_nobodys_silence(desk):
-    assert lost_members(desk, Watch, asleep_s=10.0) == []
+    assert lost_members(desk, Liveness, asleep_s=10.0) == []
 
 
 def test_without_that_every_member_dies_of_a_pause(desk):
@@ -50,7 +50,7 @@ def test_without_that_every_member_dies_of_a_pause(desk):
 
 
 def test_a_bus_outage_is_nobodys_silence(desk):
-    assert lost_members(desk, Watch, outage_s=10.0) == []
+    assert lost_members(desk, Liveness, outage_s=10.0) == []
 
 
 def test_without_that_every_member_dies_of_an_outage(desk):

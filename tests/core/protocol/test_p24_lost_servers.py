@@ -12,7 +12,7 @@ from rover_bus.events.log import Rewound
 from rover_bus.master.decider import MasterDecider
 from rover_bus.master.phases import name_of
 from rover_bus.master.planning import replace_members
-from rover_bus.master.watch import Watch
+from rover_bus.master.watch import Liveness
 
 
 class HalfModel(MasterDecider):
@@ -93,7 +93,7 @@ def test_a_new_plan_forgets_the_places_that_were_done(desk):
 
 def test_after_a_take_over_a_stalled_tail_is_still_noticed():
     """A new master has heard of no progress: its count begins when it first asks, not never."""
-    watch = Watch(1.0)
+    watch = Liveness(1.0)
     assert watch.rate_to_beat(0, 1, 100.0) == math.inf
     assert watch.rate_to_beat(0, 1, 104.0) < 0.0, "any idle worker would be faster"
 

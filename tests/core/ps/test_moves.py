@@ -10,9 +10,9 @@ from moving_slots import TABLES, Rollout, Training, compress
 from rover_bus.ps import transfer
 from rover_bus.ps.catalogue import Keys
 from rover_bus.ps.exchange import Receive
-from rover_bus.ps.moving import Departure, Part
+from rover_bus.ps.moving import Departure, MovingPart
 from rover_bus.ps.ranges import mask_of, members_of
-from rover_bus.ps.transfer import CHUNK_BYTES, LARGEST_CHUNK, Pace
+from rover_bus.ps.transfer import CHUNK_BYTES, LARGEST_CHUNK, TransferPace
 
 
 def test_a_move_under_load_changes_nothing_but_the_place(moved):
@@ -55,7 +55,7 @@ def test_no_pace_is_kept_for_a_source_that_is_late_again_and_again(moved, monkey
 
     def pace(seconds):
         paces.append(seconds)
-        return Pace(seconds)
+        return TransferPace(seconds)
 
     monkeypatch.setattr(transfer, "Pace", pace)
     monkeypatch.setattr(transfer, "CHUNK_BYTES", 2048)
@@ -209,7 +209,7 @@ def test_some_of_the_rows_of_an_answer_keep_their_tables_and_places(counts, firs
     names = tuple(f"t{at}" for at in range(len(counts)))
     rows = [(name, key) for name, count in zip(names, counts, strict=True) for key in range(count)]
     keys = Keys(names, np.array(counts), np.array([key for _, key in rows], np.int64))
-    some = Part(TABLES[0], keys, np.arange(len(rows))).some(slice(first, end))
+    some = MovingPart(TABLES[0], keys, np.arange(len(rows))).some(slice(first, end))
     found = zip(np.repeat(some.keys.names, some.keys.counts), some.keys.keys, strict=True)
     assert list(found) == rows[first:end]
     assert some.places.tolist() == list(range(len(rows)))[first:end]

@@ -24,7 +24,7 @@ from rover_bus.ps.core import ServerCore
 from rover_bus.ps.flash_memory import FlashMemory
 from rover_bus.ps.routing import divide_slots, owned_slots
 from rover_bus.ps.simulated_memory import SharedMemory, SimulatedMemory
-from rover_bus.ps.staging import FoundPart, NotPrepared, PartMissing, Stager, assemble
+from rover_bus.ps.staging import FoundPart, PartMissing, RoomNotPrepared, Stager, assemble
 from rover_bus.ps.store import BatchKey
 
 TABLES = (
@@ -223,7 +223,7 @@ def stage(stager, core, cut, complete=0):
         try:
             stager.stage(core, order)
             break
-        except NotPrepared:
+        except RoomNotPrepared:
             asyncio.run(stager.prepare(order))
     assert stager.staged.problem == ""
     assert not stager.is_due(order)

@@ -8,7 +8,7 @@ import pytest
 
 from rover_bus.events.errors import InputError, NotEnoughMemory, Refused
 from rover_bus.ps import spec
-from rover_bus.ps.catalogue import Entry, Keys
+from rover_bus.ps.catalogue import Keys, TableEntry
 from rover_bus.ps.core import ServerCore
 from rover_bus.ps.exchange import Receive, Send
 from rover_bus.ps.growing import GrowingStore
@@ -16,7 +16,7 @@ from rover_bus.ps.hashed import HashedStore
 from rover_bus.ps.hashing import SLOTS, salt_of
 from rover_bus.ps.local import LocalParameters
 from rover_bus.ps.parts import read_header, read_parts, write_part
-from rover_bus.ps.rows import Budget
+from rover_bus.ps.rows import RowBudget
 from rover_bus.ps.storage import only
 from rover_bus.ps.store import BatchKey
 
@@ -294,8 +294,8 @@ def test_a_damaged_part_is_named(make_cluster, tmp_path):
 def test_places_of_rows_that_left_are_used_again_piece_by_piece_and_kept_when_memory_is_short(monkeypatch):
     monkeypatch.setattr("rover_bus.ps.growing.SWEEP_ROWS", 100)
     family = spec.Growing(name="-", width=4, optimizer=spec.Sgd())
-    store = GrowingStore(family, np.arange(SLOTS), 0, Budget(limit_bytes=5000 * 16))
-    store.add(Entry(msgspec.structs.replace(family, name="item"), 0, salt_of("item")))
+    store = GrowingStore(family, np.arange(SLOTS), 0, RowBudget(limit_bytes=5000 * 16))
+    store.add(TableEntry(msgspec.structs.replace(family, name="item"), 0, salt_of("item")))
 
     def push(first, end):
         ids = np.arange(first, end)
@@ -325,11 +325,13 @@ def test_places_of_hashed_rows_are_named_as_the_rows_that_lie_there(seed):
     rng = np.random.default_rng(seed)
     slots = rng.permutation(SLOTS)
     store = HashedStore(
-        spec.Hashed(name="-", rows=1, width=2, optimizer=spec.Sgd()), np.sort(slots[:2000]), seed, Budget()
+        spec.Hashed(name="-", rows=1, width=2, optimizer=spec.Sgd()), np.sort(slots[:2000]), seed, RowBudget()
     )
     lengths = {"long": 30_000, "short": 50, "one": 1, "deep": 12_289}
     for tag, (name, rows) in enumerate(lengths.items()):
-        entry = Entry(spec.Hashed(name=name, rows=rows, width=2, optimizer=spec.Sgd()), tag, salt_of(name))
+        entry = TableEntry(
+            spec.Hashed(name=name, rows=rows, width=2, optimizer=spec.Sgd()), tag, salt_of(name)
+        )
         store.make_room_to_add(entry)
         store.add(entry)
         if name == "short":  # some leave, others come into their places

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rover_bus.events.bus import Start, Stored
-from rover_bus.events.nats_follow import Follower
+from rover_bus.events.nats_follow import NatsFollower
 
 
 class Broker:
@@ -50,7 +50,7 @@ def test_what_is_stored_under_a_number_that_was_lost_is_handed_over(start: Start
         def hear(stored: Stored) -> None:
             heard.append(stored.sequence)
 
-        follower = Follower(broker, "FACTS", ["s"], hear, start)  # type: ignore[arg-type]
+        follower = NatsFollower(broker, "FACTS", ["s"], hear, start)  # type: ignore[arg-type]
         await follower.attach()
         broker.give(100, 1)
         broker.last = 50  # the power is back

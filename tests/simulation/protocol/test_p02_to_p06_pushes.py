@@ -98,7 +98,7 @@ def copy_of(core, with_sets):
 
 def push(core, number, ids, values=None):
     fence = Fence(8, 0, core.state.routing.epoch, core.state.incarnation)
-    section = messages.Section(("w",), (len(ids),))
+    section = messages.MessageSection(("w",), (len(ids),))
     header = messages.Push(fence=fence, epoch=0, number=number, sections=(section,))
     keys, ones = np.array(ids, np.int64), np.ones((len(ids), 1), np.int32)
     reply, _ = unpack(
@@ -152,7 +152,7 @@ def test_drawn_in_order_of_arrival_it_would():
 def test_pulls_make_no_rows_and_the_first_push_does():
     core = server()
     fence = Fence(8, 0, core.state.routing.epoch, 1)
-    pull = messages.Pull(fence=fence, sections=(messages.Section(("w",), (50,)),), dense=())
+    pull = messages.Pull(fence=fence, sections=(messages.MessageSection(("w",), (50,)),), dense=())
     core.answer(*unpack(bytearray(b"".join(messages.encode(pull, [np.arange(50, dtype=np.int64)])))))
     assert core.statistics()["malformed"] == 0
     assert core.statistics()["rows"] == 0

@@ -27,7 +27,7 @@ from rover_bus.events.leadership import Deposed, Leadership
 from rover_bus.events.log import Granted
 from rover_bus.events.memory_bus import MAX_PAYLOAD_BYTES
 from rover_bus.events.memory_links import CALM, Faults
-from rover_bus.events.outbox import FactOut, Ready
+from rover_bus.events.outbox import FactOut, ReadyFacts
 from rover_bus.events.requests import FailureReply, FailureRequest, LeaseReply
 from rover_bus.events.shell import Shell
 from rover_bus.events.streams import LOG
@@ -339,7 +339,7 @@ class SaysItAgain(Shell):
 
 def test_what_is_told_again_goes_by_terms_before_positions():
     """A log that lost its tail: facts of the newest term bear lower positions than what was told of it before (P18, P21)."""
-    ready = Ready()
+    ready = ReadyFacts()
     fact = MemberLeft(job="j", member=Member("worker", 0, 1), reason="done")
     decided = [FactOut(fact, (at, 0), term) for at, term in ((60, 2), (61, 2), (41, 3))]
     ready.note(decided)

@@ -17,7 +17,7 @@ from bench.simulation.port import Case, ClusterView, JobView, Menu, Setting, Siz
 from rover_bus.brain import rules
 from rover_bus.brain.choosing import choose_sizes
 from rover_bus.brain.predicting import fit_rows
-from rover_bus.brain.state import KnownJob, State, Tried
+from rover_bus.brain.state import BrainState, KnownJob, TriedSize
 from rover_bus.brain.wishes import Wish
 from rover_bus.events import facts
 from rover_bus.events.identity import HostCapacity
@@ -105,7 +105,7 @@ def known_job(index: int, truth: Truth) -> KnownJob:
         for w, p, lw, lp in MEASURED
     ]
     tried = [
-        Tried(
+        TriedSize(
             size=size,
             weight=3.0,
             mean=truth.speed(at),
@@ -139,7 +139,7 @@ def known_job(index: int, truth: Truth) -> KnownJob:
 
 
 def brain_says(truths: list[Truth], cores: float) -> dict[str, tuple[float, ...]]:
-    state = State(hosts={"h": HostCapacity(cores=cores, memory_bytes=1 << 50)})
+    state = BrainState(hosts={"h": HostCapacity(cores=cores, memory_bytes=1 << 50)})
     state.jobs = {f"j{index}": known_job(index, truth) for index, truth in enumerate(truths)}
     answers = choose_sizes(list(state.jobs), state, {})
     return {

@@ -21,9 +21,9 @@ from rover_bus.events.checkpoint_facts import (
 from rover_bus.events.facts import JobFact, JobReported, JobSubmitted, LedgerRewound, PlanProposed
 from rover_bus.events.job import CheckpointSpec, DataSpec, JobSpec
 from rover_bus.master.phases import Finishing, Training
-from rover_bus.master.state import Job, Seats, State
+from rover_bus.master.state import OpenedJob, Seats, State
 
-JOB = Job(JobSpec(name="j", program=["train"], data=DataSpec(train="t")), "0123456789ab", 1)
+JOB = OpenedJob(JobSpec(name="j", program=["train"], data=DataSpec(train="t")), "0123456789ab", 1)
 
 
 def submitted(**spec: Any) -> JobSubmitted:

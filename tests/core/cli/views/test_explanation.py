@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rover_bus.brain.state import KnownJob, State, Tried
+from rover_bus.brain.state import BrainState, KnownJob, TriedSize
 from rover_bus.cli.commands.explain import explanation_lines, supposition_lines
 from rover_bus.cli.views.explaining import explain_plan, suppose
 from rover_bus.cli.views.explanation import forecast_text, headline, rivals
@@ -44,14 +44,14 @@ PROPOSED = facts.PlanProposed(
 def known() -> KnownJob:
     """A job bound by its input, measured with one, two and three workers."""
     tried = [
-        Tried(Size(workers=workers, servers=1), weight=3.0, mean=1000.0 * workers, input_share=0.9)
+        TriedSize(Size(workers=workers, servers=1), weight=3.0, mean=1000.0 * workers, input_share=0.9)
         for workers in (1, 2, 3)
     ]
     return KnownJob("u1", SPEC, plan=3, held=THREE, tried=tried, recent=[3000.0] * 3, total=60_000)
 
 
-def cluster(job: KnownJob) -> State:
-    return State(hosts={"h": HostCapacity(cores=2.0, memory_bytes=1 << 34)}, jobs={"a": job})
+def cluster(job: KnownJob) -> BrainState:
+    return BrainState(hosts={"h": HostCapacity(cores=2.0, memory_bytes=1 << 34)}, jobs={"a": job})
 
 
 def test_a_plan_is_told_in_one_line_and_its_rivals_with_why_they_lost() -> None:
@@ -81,7 +81,7 @@ def test_an_explanation_holds_inputs_the_fit_with_its_error_the_front_and_both_f
 
 
 def test_a_plan_from_before_the_brains_log_is_explained_by_what_it_carries() -> None:
-    text = "\n".join(explanation_lines(explain_plan(PlanView(PROPOSED, 1), None, State())))
+    text = "\n".join(explanation_lines(explain_plan(PlanView(PROPOSED, 1), None, BrainState())))
     assert "why not    as it is" in text
     assert "not measured yet" in text
     assert "front" not in text
@@ -123,10 +123,12 @@ def test_a_job_without_a_plan_is_told_what_it_waits_for() -> None:
 
 def test_a_persons_plan_says_that_a_person_made_it() -> None:
     assert "made from  a person's word" in explanation_lines(
-        explain_plan(PlanView(PROPOSED, 1), None, State())
+        explain_plan(PlanView(PROPOSED, 1), None, BrainState())
     )
     ours = PROPOSED.replace(brain_term=3, log_sequence=7, members_plan=2)
-    assert "by Brain term 3" in "\n".join(explanation_lines(explain_plan(PlanView(ours, 1), None, State())))
+    assert "by Brain term 3" in "\n".join(
+        explanation_lines(explain_plan(PlanView(ours, 1), None, BrainState()))
+    )
 
 
 def test_what_if_says_not_enough_rather_than_guess() -> None:

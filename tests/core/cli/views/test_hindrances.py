@@ -9,9 +9,9 @@ from rover_bus.cli.views.history import JobRow
 from rover_bus.events.facts import JobEnded, PlanProposed, PlanWithheld
 from rover_bus.events.identity import DesiredMember, MasterSeat, Member
 from rover_bus.events.job import DataSpec, JobSpec
-from rover_bus.master.state import Admitted, Job, Plans, Seats, State
+from rover_bus.master.state import Admitted, OpenedJob, Plans, Seats, State
 
-JOB = Job(JobSpec(name="j", program=["x"], data=DataSpec(train="t")), "0123456789ab", 1)
+JOB = OpenedJob(JobSpec(name="j", program=["x"], data=DataSpec(train="t")), "0123456789ab", 1)
 ALL = Present(hosts={"g", "h"}, leaders={"j": "m"}, brain=True)
 PLAN = PlanProposed(job="j", plan=1, workers=1, servers=0, hosts=["h", "g"], masters=["h", "g"])
 
