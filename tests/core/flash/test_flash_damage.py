@@ -367,3 +367,21 @@ def test_a_slot_that_is_gone_and_one_that_never_was_are_told_apart(make_store, r
     saved(store, state, rng, 1)
     with pytest.raises(NoCheckpoint, match="no cut 7 of state"):
         newest_verified(store.directory, "state", cut=7)
+
+
+# -- two that digest the same cut -----------------------------------------------------------------------------------------
+
+
+def test_digests_that_another_made_are_taken_when_their_base_is_overwritten(make_store, rng):
+    """The store digests a cut and stages the next ones, while a program that stores that cut is about to digest it as well."""
+    state, store = make_state(rng), make_store(alone=False, slots=3)
+    saved(store, state, rng, 3)
+    with newest_staged(store.directory, store.part) as staged:
+        made = digest_staged(staged)
+        for cut in (4, 5):  # into the slots of cuts 1 and 2, of which cut 2 is what cut 3 differs from
+            store.save(state, cut, touched=train(state, rng))
+            store.write_links()
+            digest_newest(store)
+            store.complete(cut)
+        assert {found.seal.save_number for found in find_staged(store.directory, store.part)} == {3, 4, 5}
+        assert digest_staged(staged) == made

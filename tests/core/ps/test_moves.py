@@ -57,7 +57,7 @@ def test_no_pace_is_kept_for_a_source_that_is_late_again_and_again(moved, monkey
         paces.append(seconds)
         return TransferPace(seconds)
 
-    monkeypatch.setattr(transfer, "Pace", pace)
+    monkeypatch.setattr(transfer, "TransferPace", pace)
     monkeypatch.setattr(transfer, "CHUNK_BYTES", 2048)
     monkeypatch.setattr(transfer, "LARGEST_CHUNK", 8192)
     rollout.move(0, 1, [(0, 300)], training.step)
