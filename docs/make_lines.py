@@ -19,6 +19,7 @@ VIEWS = ("narration.py", "plan_narration.py", "explanation.py", "hindrances.py",
 LOGS = frozenset({"debug", "info", "warning", "error", "exception", "critical"})
 LOGGERS = frozenset({"log", "_log", "logger"})
 PRINTS = frozenset({"echo", "say", "_say", "Finding", "leave_out", "write_line"})
+STYLED = frozenset({"say", "_say"})
 HELPED = frozenset({"help", "short_help", "description"})
 
 
@@ -64,7 +65,7 @@ def _of_module(path: Path, package: Path, tree: ast.Module, errors: frozenset[st
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
             kind = _kind_of(node, errors)
-            for said in _texts(node.args) if kind else ():
+            for said in _texts(_saying(node)) if kind else ():
                 yield Line(name, said.lineno, kind, _spoken(said))
             for each in node.keywords:
                 if each.arg in HELPED:
@@ -73,6 +74,10 @@ def _of_module(path: Path, package: Path, tree: ast.Module, errors: frozenset[st
                     )
         elif isinstance(node, ast.Return) and is_view and node.value is not None:
             yield from (Line(name, said.lineno, "event", _spoken(said)) for said in _texts([node.value]))
+        elif (
+            isinstance(node, ast.Tuple) and path.name == "group.py"
+        ):  # a command's module and its line in `rover --help`
+            yield from (Line(name, said.lineno, "help", _spoken(said)) for said in _texts(node.elts))
         elif isinstance(node, ast.FunctionDef) and _is_command(node):
             yield Line(name, node.lineno, "help", " ".join((ast.get_docstring(node) or "").split()))
 
@@ -90,6 +95,11 @@ def _kind_of(call: ast.Call, errors: frozenset[str]) -> str:
             return "error" if name in errors else "print" if name in PRINTS else ""
         case _:
             return ""
+
+
+def _saying(call: ast.Call) -> list[ast.expr]:
+    """Return the arguments that may hold what a call says: the second one of `say` is a style."""
+    return call.args[:1] if getattr(call.func, "attr", getattr(call.func, "id", "")) in STYLED else call.args
 
 
 def _is_command(node: ast.FunctionDef) -> bool:

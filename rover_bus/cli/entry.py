@@ -29,7 +29,7 @@ def main() -> int:
         return _run_command()
     except KeyboardInterrupt:
         return INTERRUPTED
-    except BrokenPipeError:  # `rover events | head`: nobody wants the rest
+    except BrokenPipeError:  # `rover events | head`: the rest is not wanted
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
 

@@ -24,7 +24,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Jobs": {
         "submit": ("submit", "Submit a job file; --wait follows it to its end."),
         "jobs": ("jobs", "List jobs and what became of them."),
-        "members": ("members", "List the processes of a job: role, pid, state, who leads."),
+        "members": ("members", "List the processes of a job: role, pid, state, and which master leads."),
         "top": ("top", "Watch jobs live."),
         "logs": ("logs", "Print what the members of a job wrote."),
         "pause": ("pause", "Let the workers of a job leave; its servers keep the model."),
@@ -45,7 +45,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         ),
         "what-if": (
             "explain",
-            "Ask the planner about a size nobody runs, on a copy of what the Brain knows.",
+            "Ask the planner about a size that was never run, on a copy of what the Brain knows.",
         ),
         "story": ("story", "Walk from an event back to what caused it."),
         "decode": ("decode", "Turn a message body on stdin into JSON (for `nats --translate`)."),
@@ -55,7 +55,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "predict": ("predict", "Score the rows of a data file with an exported model."),
         "checkpoint": ("checkpoint", "List, verify, restore and prune checkpoints on their storage."),
         "witness": ("witness", "Write how often each sample was trained, as the servers saw it."),
-        "simulate": ("simulate", "Live deterministic histories of the whole system."),
+        "simulate": ("simulate", "Play deterministic histories of the whole system."),
         "history": ("history", "What jobs asked, got, used, and how they ended; exportable."),
         "fit": ("fit", "Fit measured throughput and predict unmeasured sizes."),
         "doctor": ("doctor", "Check this machine and a running stack."),

@@ -51,7 +51,7 @@ class StackRecord:
     sync: str = "default"
     store_limit_bytes: int = 0  # of its own broker
     home: str = ""
-    disposable: bool = False  # nobody wants its models when it ends
+    disposable: bool = False  # its models are not wanted when it ends
     staging: str = ""  # where its host stages cuts: in shared memory, which is not below its state directory
 
 

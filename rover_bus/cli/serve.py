@@ -5,7 +5,7 @@
     python -m rover_bus.cli.serve master --job J --index I            (started by the daemon)
     python -m rover_bus.cli.serve ps                                  (started by the daemon, for a job's servers)
 
-Fed by supervisor.py (Brain, daemon) and by the platform (masters, servers), which say by ROVER_* variables who a member is.
+Fed by supervisor.py (Brain, daemon) and by the platform (masters, servers), which name a member by ROVER_* variables.
 A service ends on SIGTERM and SIGINT, and with `--with-parent` also when its standard input ends: then the one that started
 it is gone, however it died. Deciders know no clock and no dice: both come in from here.
 """
@@ -45,7 +45,7 @@ log = logging.getLogger("rover.serve")
 
 @dataclass(frozen=True, slots=True)
 class ServiceOptions:
-    """What a service is told: where the bus is, who it is."""
+    """What a service is started with: where the bus is, and its own name."""
 
     role: str
     url: str

@@ -86,9 +86,10 @@ class RunningStack:
         brain: bool = True,
         bind: str = LOOPBACK,
     ) -> None:
-        """`disposable`: nobody wants its state: at its end the memory where its jobs staged cuts is freed, whatever became of
+        """`disposable`: its state is not wanted: at its end the memory where its jobs staged cuts is freed, whatever became of
         them; when it ends by an exception its members are killed instead of drained. `brain` False: one more host of a cluster
-        that has its Brain elsewhere. `bind`: where broker, daemon and servers listen, and what other hosts are told (`check_bind`).
+        that has its Brain elsewhere. `bind`: where broker, daemon and servers listen, and the address that other hosts get
+        (`check_bind`).
         Raises InputError for what no stack can be started with.
         """
         self.home = home if isinstance(home, Home) else Home.find(home)
@@ -185,7 +186,7 @@ class RunningStack:
             self._lock = -1
 
     def lose_host(self) -> None:
-        """Take this host away as a power cut does: everything that runs on it, and its memory; nobody starts it again."""
+        """Take this host away as a power cut does: everything that runs on it, and its memory; it is not started again."""
         from rover_bus.flash.places import host_root
         from rover_bus.node.local.proctree import bearing
 
@@ -294,7 +295,7 @@ def _complain(text: object) -> None:
 def check_bind(address: str) -> str:
     """Return an address to listen at. Raises InputError unless it is one IPv4 address that this machine has.
 
-    All addresses at once (0.0.0.0) will not do: other hosts are told where to connect, and nobody listens where he need not.
+    All addresses at once (0.0.0.0) will not do: other hosts get one address to connect to, and no service listens elsewhere.
     """
     try:
         named = ipaddress.IPv4Address(address)

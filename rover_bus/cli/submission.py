@@ -1,6 +1,6 @@
 """Handing a job to the bus, and following it to its end.
 
-Fed by `rover submit` and `rover demo`; the submission is one fact, `job.submitted`, stored durably: whoever submits may die at
+Fed by `rover submit` and `rover demo`; the submission is one fact, `job.submitted`, stored durably: the submitter may die at
 once. A job's name is used once in a stack, because its log, its facts and its model carry it.
 """
 
@@ -39,7 +39,7 @@ PATIENCE_S = 10.0
 
 
 def asker() -> str:
-    """Return who acts: the user's name, as the log will have it."""
+    """Return the name that an action bears: the user's name, as the log will have it."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):

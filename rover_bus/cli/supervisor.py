@@ -89,7 +89,7 @@ class StartRefusal:
 
 
 def describe_exit(code: int, said: str) -> Exit:
-    """Return how a process ended that nobody told to: `code` as subprocess has it, `said` the last lines that it wrote."""
+    """Return how a process ended by itself: `code` as subprocess has it, `said` the last lines that it wrote."""
     reason, status, signal, detail = classify(code)
     return Exit(reason=reason, status=status, signal=signal, detail=detail, stderr=said)  # type: ignore[arg-type]
 
@@ -205,7 +205,7 @@ class Supervisor:
         self._on_error = on_error
         self._said: dict[int, str] = {}  # what each of them could not do at its last look
         self._stop = threading.Event()
-        self.pause = threading.Lock()  # held while somebody restarts something on purpose
+        self.pause = threading.Lock()  # held while a service is restarted on purpose
         self._thread = threading.Thread(target=self._look, name="rover-supervisor", daemon=True)
 
     def start(self) -> None:
@@ -228,7 +228,7 @@ class Supervisor:
         except Exception as error:  # noqa: BLE001 - a watch that ends watches nothing
             if self._said.get(number) != str(error):
                 self._said[number] = str(error)
-                with suppress(OSError, ValueError):  # nobody reads any more what we say
+                with suppress(OSError, ValueError):  # the terminal has gone
                     self._on_error(error)
         else:
             self._said.pop(number, None)

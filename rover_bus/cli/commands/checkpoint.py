@@ -1,7 +1,7 @@
 """`rover checkpoint`: what lies on storage, whether it is whole, the way back out, and what may go.
 
-Works on the storage alone: no stack, no broker, no job need live. Fed by `flash.storage`; every line is for somebody
-who has just lost a cluster.
+Works on the storage alone: no stack, no broker, no job need live. Fed by `flash.storage`; every line is for a person
+after the loss of a cluster.
 """
 
 from __future__ import annotations

@@ -223,7 +223,7 @@ def _span(seconds: float) -> str:
 
 
 async def _look_at_logs(bus: NatsBus, present: Present) -> list[Finding]:
-    """Find logs that nobody can lead from, and jobs that wait for somebody who is not there."""
+    """Find logs that no master can lead from, and jobs that wait for what is not there."""
     from rover_bus.cli.views.brain_state import read_brain
     from rover_bus.cli.views.hindrances import hindrance, rules_off
     from rover_bus.cli.views.history import read_facts, read_jobs

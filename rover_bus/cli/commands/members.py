@@ -1,4 +1,4 @@
-"""`rover members`: the processes of a job, so that anybody can look at them, or kill them."""
+"""`rover members`: the processes of a job, to be looked at, or killed."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def members(stack: Address, job: str, everyone: bool, output: str) -> None:
 
 
 async def _ask_the_bus(bus: NatsBus, job: str) -> tuple[str, frozenset[str], list[Fact]]:
-    """Return who leads ("" nobody), the members that left because their work was done, and what `find_elsewhere` reads."""
+    """Return the leading master ("": none), the members that left because their work was done, and what `find_elsewhere` reads."""
     from rover_bus.cli.views.elsewhere import filters
     from rover_bus.cli.views.history import read_facts, read_job
     from rover_bus.events import subjects

@@ -109,7 +109,7 @@ def risk_without_checkpoints(spec: JobSpec) -> str:
 def _hand_in(
     spec: JobSpec, stack: Address, origin: str, records: int, say: Callable[[Happened], None] | None
 ) -> dict[str, Any] | None:
-    """Submit to a stack that runs and follow the job to its report; without `say` nobody waits for that."""
+    """Submit to a stack that runs and follow the job to its report; without `say` the command does not wait for that."""
     if origin:
         from rover_bus.cli.views.checkpoints import find_origin
 

@@ -297,7 +297,7 @@ def down(directory: str, discard: bool) -> None:
 
 
 def _keep_or_ask(stack: Address, record: StackRecord, discard: bool) -> None:
-    """Have last checkpoints taken. Raises Refused, and nothing has ended, when some job cannot have one and nobody says yes."""
+    """Have last checkpoints taken. Raises Refused, and nothing has ended, when some job cannot have one and no yes is given."""
     from rover_bus.cli.last_checkpoints import keep_all, print_lost
 
     lost = keep_all(

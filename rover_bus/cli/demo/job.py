@@ -56,5 +56,5 @@ def _take(root: Path, example: str, seed: int) -> tuple[JobSpec, dict[str, int]]
 
 
 def as_the_user_asked(spec: JobSpec) -> JobSpec:
-    """Return the same job with the user's own number of workers: what runs where nobody sizes it."""
+    """Return the same job with the user's own number of workers: what runs without a Brain."""
     return spec.replace(workers=spec.workers.replace(count=USER_WORKERS))

@@ -134,7 +134,7 @@ class ServerActs:
         await self._restored(seen)
 
     async def _relieve_a_hot_server(self) -> None:
-        """One server runs a small share of the time; its slots move to the others, and nobody stops."""
+        """One server runs a small share of the time; its slots move to the others, and no member stops."""
         chosen = self._hot_server()
         if chosen is None or self._late:
             self.leave_out(HOT, "no server is left to slow" if chosen is None else TOO_LATE)

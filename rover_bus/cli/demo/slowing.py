@@ -1,4 +1,4 @@
-"""A straggler on demand: a process that is stopped for most of the time, as if somebody else had its cores.
+"""A straggler on demand: a process that is stopped for most of the time, as if another program had its cores.
 
 Used by the demo's acts and by bench.living; apart from chaos.py, which kills. SIGSTOP and SIGCONT in a duty cycle; it always
 runs on in the end.

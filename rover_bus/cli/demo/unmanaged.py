@@ -1,8 +1,8 @@
 """The same job without a control plane: what the demo's verdict is compared with ("off").
 
 Fed by the demo with a job, the points of its kills, and a directory; gives figures with the keys of OFF_KEYS. It is the usual
-way to run a training script: parameter servers, a number of workers that somebody chose, each with a fixed share of the data,
-and a supervisor that starts a worker again when it ends badly. It begins its share again, for nobody noted how far it was, and
+way to run a training script: parameter servers, a number of workers that a person chose, each with a fixed share of the data,
+and a supervisor that starts a worker again when it ends badly. It begins its share again, for no record says how far it was, and
 servers apply what they are sent. There is neither master nor broker: kills of these find nothing to strike, which is in
 its favour. The witness is the same table, read from the same kind of servers.
 """

@@ -1,7 +1,7 @@
 """Since when a job that trains gets no checkpoint that would survive what its user wants to survive, and why.
 
 Fed by a job's facts in their order, with the broker's time of each (history.py); read by hindrances.py for `rover jobs` and `rover
-doctor`. A full disk or a server that cannot stage stops nobody (P9): without this line a user learns of it when he needs the cut.
+doctor`. A full disk or a server that cannot stage stops no job (P9): without this line a user learns of it when the cut is needed.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class CheckpointDelay:
         return f"cut {self.storing} is being stored"
 
     def _bound_ms(self) -> float:
-        """How long after the opening of the first of them nobody need be told."""
+        """How long after the opening of the first of them the line stays empty."""
         if self.failure:
             return LEAST_S * 1000
         between_ms = max(self.every_ms, (self.last_ms - self.first_ms) / max(self.opened - 1, 1))

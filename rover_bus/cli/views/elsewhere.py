@@ -1,7 +1,7 @@
-"""The members of a job that run on other hosts, as the bus tells it: this host's own are known better, from its daemon's records.
+"""The members of a job that run on other hosts, as the bus has them: this host's own are known better, from its daemon's records.
 
-Fed with facts in the order in which they were stored; feeds `rover members`. A process that was started runs until somebody says
-that it ended, that its job lost it, or that its host was given up: a host that is gone says nothing itself.
+Fed with facts in the order in which they were stored; feeds `rover members`. A process that was started runs until a fact says
+that it ended, that its job lost it, or that its host is lost: a lost host publishes nothing itself.
 """
 
 from __future__ import annotations

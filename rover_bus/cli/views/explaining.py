@@ -127,7 +127,7 @@ def cores_of(known: KnownJob, state: BrainState) -> float:
 
 
 def suppose(known: KnownJob, state: BrainState, wanted: Size) -> Row:
-    """Return what the planner believes of a size that somebody names, beside what is held and what it would choose itself.
+    """Return what the planner believes of a size that a person names, beside what is held and what it would choose itself.
 
     Raises Refused when nothing was measured yet: it does not guess.
     """

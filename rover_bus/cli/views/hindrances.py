@@ -1,8 +1,9 @@
 """Why a job does not get on, in one line with what to do about it: no plan, no master, no host where its members are to run; or
 it gets on, and its checkpoints do not.
 
-Fed by the job's facts (history.py), its log as its master would read it (progress.py), and by who is there now (buckets); feeds
-`rover jobs` and `rover doctor`. Apart because nobody else puts these together: each service knows what it itself waits for.
+Fed by the job's facts (history.py), its log as its master would read it (progress.py), and by the hosts and leaders that are
+there now (buckets); feeds `rover jobs` and `rover doctor`. Apart because no service puts these together: each knows what it
+itself waits for.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ MANY_WAIT = 50  # facts of one job on their way: more than any one decision make
 
 @dataclass(slots=True)
 class Present:
-    """Who is there: hosts whose daemons say so, who leads which job, and whether a Brain leads."""
+    """What is there: hosts with a live daemon, the leading master of each job, and whether a Brain leads."""
 
     hosts: set[str] = field(default_factory=set)
     leaders: dict[str, str] = field(default_factory=dict)  # by job; a master that still replays is none

@@ -37,7 +37,7 @@ class PlanView:
     proposed_ms: int
     state: State = "proposed"
     why: str = ""
-    person: str = ""  # who approved or rejected it
+    person: str = ""  # the name of the one that approved or rejected it
     applied_ms: int = 0
     live_ms: int = 0
     judged: Judged | None = None

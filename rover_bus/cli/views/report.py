@@ -90,7 +90,7 @@ def sum_up(
     broker_restarts: int = 0,
     auc_reference: float | None = None,
 ) -> dict[str, Any]:
-    """Return the report of a job that has ended. Figures that nobody has are None."""
+    """Return the report of a job that has ended. Figures that are not known are None."""
     summary = ended.summary
     result = summary.get("result", {})
     servers = list(summary.get("server_statistics", {}).values())

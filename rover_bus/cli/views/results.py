@@ -77,7 +77,7 @@ def model_of_parts(paths: Iterable[Path], card: ModelCard) -> ModelFile:
 
 
 async def read_card(bus: Bus, job: str) -> ModelCard:
-    """Return what the facts of a job say of its model. Raises InputError for a job that nobody submitted."""
+    """Return what the facts of a job say of its model. Raises InputError for a job that was never submitted."""
     submitted = await bus.last(FACTS, job_fact(job, JobSubmitted.kind()))
     registered = await bus.last(FACTS, job_fact(job, DatasetRegistered.kind()))
     if submitted is None:
