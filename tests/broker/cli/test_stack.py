@@ -580,7 +580,8 @@ def test_a_job_that_waits_for_room_is_cancelled_at_once(stack: RunningStack, tmp
     where = ("--dir", str(stack.home.root))
     first = write_job(tmp_path, "first")
     assert rover("submit", "job.toml", *where, cwd=tmp_path).returncode == 0
-    until(lambda: "starting" in rover("jobs", *where, cwd=tmp_path).stdout, "the first job has a plan")
+    told = lambda: rover("jobs", *where, cwd=tmp_path).stdout  # noqa: E731
+    until(lambda: "starting" in told(), "the first job has a plan", more=told)
     first.write_text(write_job(tmp_path).read_text().replace("[workers]\n", "[workers]\ncores = 500\n"))
     assert rover("submit", "job.toml", *where, cwd=tmp_path).returncode == 0
     until(lambda: "do not fit" in rover("jobs", *where, cwd=tmp_path).stdout, "the second one waits for room")

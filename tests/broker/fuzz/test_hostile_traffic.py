@@ -16,7 +16,7 @@ from rover_bus.events.codec import decode_any, encode
 from rover_bus.events.errors import BadMessage
 from rover_bus.events.facts import JobSubmitted, PlanProposed
 from rover_bus.events.identity import Member
-from rover_bus.events.job import Dataset, DataSpec, JobSpec
+from rover_bus.events.job import Dataset, DataSpec, JobSpec, LeaseSpec
 from rover_bus.events.journal import LogDamaged
 from rover_bus.events.nats_bus import NatsBus
 from rover_bus.events.requests import (
@@ -68,7 +68,8 @@ class Scene:
     async def begin(self):
         people = await self.connect("people")
         await people.ensure(STREAMS, BUCKETS)
-        spec = JobSpec(name="j", program=["t"], data=DataSpec(train="t", batch_size=10))
+        patient = LeaseSpec(heartbeat_s=PATIENCE_S)  # the worker is silent while thousands of bodies are read
+        spec = JobSpec(name="j", program=["t"], data=DataSpec(train="t", batch_size=10), leases=patient)
         for fact in (
             JobSubmitted(job="j", spec=spec, uid="0123456789ab"),
             PlanProposed(job="j", plan=1, workers=1, servers=0, hosts=["h"]),
