@@ -2,12 +2,14 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
+WORKERS ?= 2
+PARALLEL = -n $(WORKERS) --dist worksteal
 
 .PHONY: help demo test core simulate chaos attack lint format schemas docs lines picture wheel clean
 
 help:
 	@echo "make demo      watch a job find its size while its workers, its master and its broker are killed"
-	@echo "make test      core, simulation and broker rings"
+	@echo "make test      core, simulation and broker rings, and the ten slowest tests (WORKERS=2)"
 	@echo "make simulate  10,000 deterministic histories (COUNT=...)"
 	@echo "make chaos     real processes under SIGKILL, SIGSTOP and broker restarts"
 	@echo "make attack    random histories of real processes with damage, judged by the witness (SEEDS=0..9)"
@@ -46,13 +48,13 @@ picture: .venv/run.stamp
 # -- to check ----------------------------------------------------------------------------------------------------------
 
 test: .venv/dev.stamp
-	$(BIN)/pytest tests/core tests/simulation tests/broker $(ARGS)
+	$(BIN)/pytest $(PARALLEL) --durations=10 tests/core tests/simulation tests/broker $(ARGS)
 
 core: .venv/dev.stamp
-	$(BIN)/pytest tests/core $(ARGS)
+	$(BIN)/pytest $(PARALLEL) tests/core $(ARGS)
 
 simulate: .venv/dev.stamp
-	ROVER_SIMULATIONS=$(or $(COUNT),10000) $(BIN)/pytest tests/simulation --timeout=7200 $(ARGS)
+	ROVER_SIMULATIONS=$(or $(COUNT),10000) $(BIN)/pytest $(PARALLEL) tests/simulation --timeout=7200 $(ARGS)
 
 chaos: .venv/dev.stamp
 	$(BIN)/pytest tests/chaos --timeout=1800 $(ARGS)
