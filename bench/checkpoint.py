@@ -147,12 +147,12 @@ def write_plainly(state: State, path: Path) -> None:
 
 
 def persist(files: DirectoryFiles, arrays: State, cut: int) -> None:
-    identity = Identity(job_uid="bench", part="state", history=1, generation=0, cut=cut)
+    identity = Identity(job_uid="bench", part="state", timeline=1, generation=0, cut=cut)
     part = drain(
         persist_part(files, identity, [Content(name=name, array=array) for name, array in arrays.items()])
     )
     parts = (PartChain(name="state", files=(part,)),)
-    publish(files, Manifest(job_uid="bench", history=1, generation=0, cut=cut, parts=parts))
+    publish(files, Manifest(job_uid="bench", timeline=1, generation=0, cut=cut, parts=parts))
 
 
 def measure_parity(mib: int) -> dict[str, float]:

@@ -61,7 +61,7 @@ class Client:
     def __init__(self, bus: NatsBus, job: str, index: int) -> None:
         self.bus, self.job, self.master = bus, job, Master(bus, job)
         self.member = Member("worker", index, 1)
-        self.history = 0
+        self.timeline = 0
         self.subject = ""
 
     async def join(self, dataset: Dataset) -> None:
@@ -70,16 +70,16 @@ class Client:
             ask = JoinRequest(member=self.member, nonce=f"bench-{self.member}")
             while not isinstance(joined := await self.master.ask(ask), JoinReply):  # noqa: ASYNC110 - time is waited for
                 await asyncio.sleep(0.05)
-            self.history = joined.history
+            self.timeline = joined.timeline
             await self.master.ask(
-                RegisterRequest(member=self.member, history=joined.history, dataset=dataset)
+                RegisterRequest(member=self.member, timeline=joined.timeline, dataset=dataset)
             )
         self.subject = subjects.rpc(self.job, self.master.term, "lease")
 
     async def lease(self, number: int, wanted: int, progress: Progress, held: list[int]) -> LeaseReply:
         request = LeaseRequest(
             member=self.member,
-            history=self.history,
+            timeline=self.timeline,
             request=number,
             wanted=wanted,
             rate=0.01,
@@ -117,7 +117,7 @@ class Client:
                 asking.cancel()
                 empty += 1
             beat = HeartbeatRequest(
-                member=self.member, history=self.history, request=1 + len(held), held=held
+                member=self.member, timeline=self.timeline, request=1 + len(held), held=held
             )
             await self.master.ask(beat)
         return empty if not held else 0
@@ -352,7 +352,7 @@ def waiting_alone(workers: int, requests: int = 20_000) -> float:
     for index in range(workers):
         member = Member("worker", index, 1)
         decider.decide(Requested(JoinRequest(member=member, nonce=f"n{index}")), now)
-    who: dict[str, Any] = {"history": decider.history}
+    who: dict[str, Any] = {"timeline": decider.timeline}
     data = Dataset(records=workers // 2 * BATCH, batch_size=BATCH)
     decider.decide(Requested(RegisterRequest(member=member, dataset=data, **who)), now)
     rate = 0.1

@@ -54,7 +54,7 @@ def persist_for_ever(pipe: Connection, root: Path, storage: Path) -> None:
         digested = time.perf_counter()
         chain = checkpoints.store_part(files, root / JOB, PartOfCut(JOB, PART, (0, cut)))
         part = StoredPart(part=PART, index=0, slots=[(0, 4096)], files=checkpoints.describe_files(chain))
-        content = ManifestContent(uid=JOB, history=0, generation=0, cut=cut, ledger=b"", parts=[part])
+        content = ManifestContent(uid=JOB, timeline=0, generation=0, cut=cut, ledger=b"", parts=[part])
         checkpoints.publish_manifest(files, content)
         del pinned
         pipe.send((time.perf_counter() - began, digested - began))

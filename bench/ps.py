@@ -51,7 +51,7 @@ def serve(index: int, transport: str, profile: bool, core: int, pipe: Connection
     name = f"@rover-bench-{time.time_ns()}-{index}"
     server = Server(tables, SECRET, ["tcp:127.0.0.1:0" if transport == "tcp" else f"{transport}:{name}"])
     pipe.send(ServerAddress(index, 1, server.addresses))
-    tables.admit(history=0, generation=0, start=EMPTY, seed=1)
+    tables.admit(timeline=0, generation=0, start=EMPTY, seed=1)
     tables.route(pipe.recv())
     pipe.send("ready")
     if watch:

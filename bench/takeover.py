@@ -73,12 +73,12 @@ async def client(bus: NatsBus, index: int) -> None:
     member = Member("worker", index, 1)
     joined, term = await ask(bus, JoinRequest(member=member, nonce=f"takeover-{index}"), 0)
     assert isinstance(joined, JoinReply), joined
-    _, term = await ask(bus, RegisterRequest(member=member, history=joined.history, dataset=DATASET), term)
+    _, term = await ask(bus, RegisterRequest(member=member, timeline=joined.timeline, dataset=DATASET), term)
     progress, number = Progress(), int(os.environ.get("BENCH_REQUESTS", "0"))
     while True:
         number += 1
         request = LeaseRequest(
-            member=member, history=joined.history, request=number, rate=0.01, progress=progress
+            member=member, timeline=joined.timeline, request=number, rate=0.01, progress=progress
         )
         began = time.monotonic()
         reply, term = await ask(bus, request, term)

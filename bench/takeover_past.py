@@ -63,7 +63,7 @@ class Past:
         pending, self._pending = self._pending, []
         if not pending:
             return self.journal.sequence
-        self.journal.history = self.decider.history
+        self.journal.timeline = self.decider.timeline
         for each in self.journal.cut(pending):
             await self.journal.append(each.stored, self.journal.inputs)
         return self.journal.sequence
@@ -79,9 +79,9 @@ class Past:
         for index, member in enumerate(self._members):
             joined = self.ask(Requested(JoinRequest(member=member, nonce=f"takeover-{index}")))
             assert isinstance(joined, JoinReply), joined
-            self.history = joined.history
+            self.timeline = joined.timeline
         first = self._members[0]
-        self.ask(Requested(RegisterRequest(member=first, history=self.history, dataset=self.dataset)))
+        self.ask(Requested(RegisterRequest(member=first, timeline=self.timeline, dataset=self.dataset)))
         await self.append()
 
     async def lease(self) -> int:
@@ -92,7 +92,7 @@ class Past:
         for index, member in enumerate(self._members):
             request = LeaseRequest(
                 member=member,
-                history=self.history,
+                timeline=self.timeline,
                 request=self.requests,
                 rate=0.01,
                 wanted=WANTED,
@@ -126,7 +126,7 @@ class Past:
                 job=self.job, epoch=0, committed=number, dead_lettered=0, total=10**9, position=(batch, index)
             )
             body, item = encode(fact), FactOut(fact, (batch, index), 1)
-            headers = write_headers(item, body, self.job, self.journal.history, HOLDER)
+            headers = write_headers(item, body, self.job, self.journal.timeline, HOLDER)
             subject = subjects.job_fact(self.job, fact.kind())
             if number % UNACKED and number + 1 < facts:
                 await self.bus.publish(subject, body, headers)

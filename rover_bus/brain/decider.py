@@ -96,27 +96,27 @@ PASSING = frozenset({"change_in_flight", "cooldown", "not_enough_samples", "keep
 
 
 class BrainDecider:
-    """One cluster's deciding, and the state it decides on. `history` is drawn once by the shell's owner.
+    """One cluster's deciding, and the state it decides on. `timeline` is drawn once by the shell's owner.
 
     `mode` is the cluster's, the strictest holds; `quotas` are by tenant: both until a person says otherwise.
     """
 
     def __init__(
-        self, history: int, mode: PlanMode = "auto", quotas: Mapping[str, Budget] = NO_QUOTAS
+        self, timeline: int, mode: PlanMode = "auto", quotas: Mapping[str, Budget] = NO_QUOTAS
     ) -> None:
         self.state = BrainState()
         self.watch = JobSamples()
         budgets = {tenant: Budget(float(b.cores), float(b.memory_bytes)) for tenant, b in quotas.items()}
         self._started_with: tuple[PlanMode, dict[str, Budget]] = mode, budgets
-        self._new_history = history
+        self._new_timeline = timeline
 
     @property
-    def history(self) -> int:
-        return self.state.history
+    def timeline(self) -> int:
+        return self.state.timeline
 
     def anew(self) -> Self:
         """Return a decider that was started alike and knows nothing."""
-        return type(self)(self._new_history, *self._started_with)
+        return type(self)(self._new_timeline, *self._started_with)
 
     def dump(self) -> bytes:
         return msgspec.msgpack.encode(self.state)
@@ -163,12 +163,12 @@ class BrainDecider:
                 assert_never(input)
 
     def _begin_term(self, input: TookOver) -> BrainTermBegun:
-        history = self.state.history if self.state.history and not input.log_lost else self._new_history
+        timeline = self.state.timeline if self.state.timeline and not input.log_lost else self._new_timeline
         mode, quotas = self._started_with
         return BrainTermBegun(
             term=input.term,
             holder=input.holder,
-            history=history,
+            timeline=timeline,
             resumed_from=input.log_sequence,
             mode=mode,
             quotas=quotas,
@@ -445,7 +445,7 @@ class BrainDecider:
 
     def _start_waiting_jobs(self) -> Steps:
         state = self.state
-        if not state.hosts or not state.history:
+        if not state.hosts or not state.timeline:
             return
         for name, known in list(state.jobs.items()):
             if known.plan == 0:

@@ -65,8 +65,8 @@ MOST_TRIED = 64
 def evolve(state: BrainState, record: Record) -> None:
     """Apply one record."""
     match record:
-        case BrainTermBegun(term=term, history=history, resumed_from=sequence):
-            state.term, state.history, state.resumed_from = term, history, sequence
+        case BrainTermBegun(term=term, timeline=timeline, resumed_from=sequence):
+            state.term, state.timeline, state.resumed_from = term, timeline, sequence
             state.started_mode, state.started_quotas = record.mode, record.quotas
         case ClusterHeard(fact=ClusterModeSet(mode=mode)):
             state.said_mode = mode

@@ -58,7 +58,7 @@ class BrainTermBegun(Caused, frozen=True, kw_only=True, tag="brain.term.begun"):
 
     term: int
     holder: str
-    history: int
+    timeline: int
     resumed_from: int = 0
     mode: PlanMode = "auto"  # what it was started with; what people said since then comes first
     quotas: dict[str, Budget] = {}

@@ -42,7 +42,7 @@ def build_brain(
     bus: Bus,
     *,
     holder: str,
-    history: int,
+    timeline: int,
     clock: Callable[[], float],
     wall_ms: Callable[[], int],
     leader_ttl_s: float = LEADER_TTL_S,
@@ -50,11 +50,11 @@ def build_brain(
     quotas: Mapping[str, Budget] = NO_QUOTAS,
     keep_log: KeepLog = KEEP_LOG,
 ) -> tuple[Shell, BrainDecider]:
-    """Return a Brain ready to run (`await shell.run()`). `history` is a fresh random number, used when the log is new.
+    """Return a Brain ready to run (`await shell.run()`). `timeline` is a fresh random number, used when the log is new.
 
     `mode`: what becomes of plans cluster-wide, the strictest of it and a job's holds. `quotas` are by tenant.
     """
-    decider = BrainDecider(history, mode, quotas)
+    decider = BrainDecider(timeline, mode, quotas)
     wiring = Wiring(
         log_subject=subjects.BRAIN_LOG,
         leader_key=LEADER_KEY,

@@ -138,7 +138,7 @@ class BrainRuleOff(msgspec.Struct):
 class BrainState(msgspec.Struct):
     """Everything that replay rebuilds."""
 
-    history: int = 0
+    timeline: int = 0
     term: int = 0
     resumed_from: int = 0
     hosts: dict[str, HostCapacity] = {}

@@ -214,7 +214,7 @@ async def _serve_brain(bus: NatsBus, settings: ServiceOptions, stop: asyncio.Eve
         shell, _ = build_brain(
             bus,
             holder=holder,
-            history=secrets.randbits(48),
+            timeline=secrets.randbits(48),
             clock=time.monotonic,
             wall_ms=wall_ms,
             mode=settings.plan_mode,  # type: ignore[arg-type]

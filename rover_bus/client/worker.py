@@ -10,7 +10,7 @@ A lease request that reports nothing may be held by the master until it can gran
 a grant whose answer went unheard is the one that the repetition gets.
 
     joining --joined--> registering --registered--> training --closed | draining--> leaving --left--> over
-       ^------------- stale generation or history (P8): all leases are dropped -----------|
+       ^------------- stale generation or timeline (P8): all leases are dropped -----------|
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Who(TypedDict):
     """What every request bears."""
 
     member: Member
-    history: int
+    timeline: int
     generation: int
 
 
@@ -98,7 +98,7 @@ class Worker:
     ) -> None:
         self.member = member
         self.external = external
-        self.history = 0
+        self.timeline = 0
         self.generation = 0
         self.uid = ""
         self.seed = 0
@@ -220,7 +220,7 @@ class Worker:
 
     def who(self) -> Who:
         """Return what every request of ours bears."""
-        return {"member": self.member, "history": self.history, "generation": self.generation}
+        return {"member": self.member, "timeline": self.timeline, "generation": self.generation}
 
     # -- the conversation side: what to say ---------------------------------------------------------------------------------
 
@@ -353,7 +353,7 @@ class Worker:
     def _joined(self, reply: JoinReply, now: float) -> None:
         self.joined = True
         self.member, self.uid, self.seed, self.spec = reply.member, reply.uid, reply.seed, reply.spec
-        self.history, self.generation = reply.history, reply.generation
+        self.timeline, self.generation = reply.timeline, reply.generation
         self.known = reply.dataset
         self.heartbeat_s = reply.heartbeat_s
         self._turn.heartbeat_due = now + reply.heartbeat_s
@@ -383,7 +383,7 @@ class Worker:
             self._finish_for_good("job_ended", "the job is over")
 
     def _route(self, routing: RoutingTable | None, now: float) -> None:
-        if routing is not None and (routing.history, routing.generation) == (self.history, self.generation):
+        if routing is not None and (routing.timeline, routing.generation) == (self.timeline, self.generation):
             self.routing = routing
             self._told.servers = [server.incarnation for server in routing.servers]
         elif self.routing is None:
@@ -417,7 +417,7 @@ class Worker:
         code = reply.code
         if reply.retry_s > 0 or code == "stale_term":
             self._turn.not_before = now + max(reply.retry_s, LEAST_PAUSE_S)
-        elif code in ("stale_generation", "stale_history"):
+        elif code in ("stale_generation", "stale_timeline"):
             self.reset()
         elif code == "not_admitted" and self.external:
             self.reset()

@@ -27,7 +27,7 @@ class Master:
 
     def __init__(self, bus: Bus, job: str) -> None:
         self.term = 0
-        self.history = 0
+        self.timeline = 0
         self.repeats = 0  # requests sent more than once, over the whole life
         self._bus, self._job = bus, job
         self._heartbeat_s = HEARTBEAT_S
@@ -76,10 +76,10 @@ class Master:
             leader = read_leader(entry)
             if leader is None or not leader.term:
                 return None
-            if leader.history == self.history and leader.term < self.term:
+            if leader.timeline == self.timeline and leader.term < self.term:
                 return None
             self._leader = leader
-            self.term, self.history = leader.term, leader.history
+            self.term, self.timeline = leader.term, leader.timeline
         return self._leader
 
     def _read(self, body: bytes) -> Reply | None:

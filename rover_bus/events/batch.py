@@ -32,7 +32,7 @@ class Published(msgspec.Struct, frozen=True, array_like=True):
 class BatchHeader(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
     """What every batch of a log bears.
 
-    (history, term, holder, number) is the batch's id: a writer that meets error 10071 knows its own by it (P16).
+    (timeline, term, holder, number) is the batch's id: a writer that meets error 10071 knows its own by it (P16).
     `inputs`: the last sequence consumed of every input stream, so that a replay drops what it already knows (P17).
     `after`: the batch that this one was written behind: who followed a tail that the broker has forgotten notices (P21).
     `failed`: what ended those who decided on it, and may be met again (events/poison.py).
@@ -42,7 +42,7 @@ class BatchHeader(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
     """
 
     job: str
-    history: int
+    timeline: int
     term: int
     holder: str
     number: int
@@ -57,4 +57,4 @@ class BatchHeader(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
 
     @property
     def id(self) -> tuple[int, int, str, int]:
-        return (self.history, self.term, self.holder, self.number)
+        return (self.timeline, self.term, self.holder, self.number)

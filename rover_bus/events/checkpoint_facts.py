@@ -24,7 +24,7 @@ class CheckpointFact(MasterFact, frozen=True, kw_only=True):
     cut: Count
     generation: Count
     uid: str = ""
-    history: int = 0
+    timeline: int = 0
 
 
 class CheckpointRequested(JobFact, frozen=True, kw_only=True, tag="checkpoint.requested.v1"):
@@ -137,7 +137,7 @@ class CheckpointSearchOrdered(MasterFact, frozen=True, kw_only=True, tag="checkp
     search: Count
     host: str
     uid: str = ""
-    history: int = 0
+    timeline: int = 0
     path: str = ""
     skip: list[tuple[int, int]] = []
     not_before: Count = 0

@@ -2,7 +2,7 @@
 
 Used by requests (orders to servers and their reports), by the master's log and by facts; apart from the three, which share it.
 A part is found by (job uid, generation, cut, part name) wherever it lies: in shared memory as `<root>/<uid>/<part>.<n>.slot` of the
-flash store, whose seal names history, generation and cut (docs/design/0014); in storage by its manifest.
+flash store, whose seal names timeline, generation and cut (docs/design/0014); in storage by its manifest.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class ManifestContent(msgspec.Struct, frozen=True, kw_only=True):
     """What makes stored parts a checkpoint (P14). `ledger`: the master's own bytes, in msgpack; `about`: in words."""
 
     uid: str
-    history: int
+    timeline: int
     generation: int
     cut: int
     ledger: bytes
@@ -72,7 +72,7 @@ class ManifestContent(msgspec.Struct, frozen=True, kw_only=True):
 class StoredCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
     """A checkpoint that a daemon found on storage: what its manifest says. `path`: of the run; the parts name no files."""
 
-    history: int
+    timeline: int
     generation: int
     cut: int
     path: str
@@ -121,7 +121,7 @@ class RestoreOrder(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     uid: str
-    history: int
+    timeline: int
     generation: int
     cut: int
     identity: int = 0

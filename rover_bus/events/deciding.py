@@ -75,7 +75,7 @@ class LogDecider(Decider[State, inputs.Input, Record], Protocol[State]):
     """A decider whose effects are records, and whose state its log rebuilds. `decide` has evolved the records that it returns."""
 
     @property
-    def history(self) -> int:
+    def timeline(self) -> int:
         """Part of every id, drawn once a log and anew after a restore from a backup (P21)."""
 
     def anew(self) -> Self:

@@ -54,11 +54,11 @@ class JobSubmitted(JobFact, frozen=True, kw_only=True, tag="job.submitted.v1"):
 
 
 class JobOpened(MasterFact, frozen=True, kw_only=True, tag="job.opened.v1"):
-    """A master took the job up: its log begins. `history` is random, and new after a restore from a backup (P21)."""
+    """A master took the job up: its log begins. `timeline` is random, and new after a restore from a backup (P21)."""
 
     spec: JobSpec
     uid: str
-    history: int
+    timeline: int
 
 
 class JobStopRequested(JobFact, frozen=True, kw_only=True, tag="job.stop_requested.v1"):

@@ -145,7 +145,7 @@ class StartFrom(Checked, frozen=True, kw_only=True):
 
     job: str
     uid: str
-    history: int
+    timeline: int
     generation: Count
     cut: Count
     path: str

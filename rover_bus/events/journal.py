@@ -62,7 +62,7 @@ class Journal:
         self.batch_type, self.wall_ms = batch_type, wall_ms
         self.sequence = 0  # of the last batch in the log
         self.term = 0  # of the last batch, or ours when we lead
-        self.history = 0
+        self.timeline = 0
         self.number = 0
         self.inputs: dict[str, int] = {}
         self.failed: list[Failure] = []
@@ -102,7 +102,7 @@ class Journal:
                 f"{self._what_to_do}"
             )
         self.sequence, self._last = stored.sequence, batch.id
-        self.term, self.history = batch.term, batch.history
+        self.term, self.timeline = batch.term, batch.timeline
         if batch.inputs != self.inputs:
             self.inputs, self.inputs_ms = dict(batch.inputs), stored.time_ms
         self.failed = list(batch.failed)
@@ -223,7 +223,7 @@ class Journal:
     def _encode(self, records: Sequence[Any]) -> bytes:
         batch = self.batch_type(
             job=self.job,
-            history=self.history,
+            timeline=self.timeline,
             term=self.term,
             holder=self.holder,
             number=self.number,
@@ -240,7 +240,7 @@ class Journal:
         return encode(batch)
 
     def _id(self) -> tuple[int, int, str, int]:
-        return (self.history, self.term, self.holder, self.number)
+        return (self.timeline, self.term, self.holder, self.number)
 
     async def _store(self, body: bytes, own: tuple[int, int, str, int], candidate: bool) -> int:
         name = _name(own)

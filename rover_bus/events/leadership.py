@@ -1,7 +1,7 @@
 """Who leads: a key with a time to live in a memory bucket, taken and renewed by compare-and-set (protocol P15, P20).
 
 Used by shell.py. The key elects; what fences is the term in the log. The key's value is JSON so that `nats kv get` is readable:
-{"holder", "term", "history"}; term 0 means that the holder is still replaying. Members find the term here.
+{"holder", "term", "timeline"}; term 0 means that the holder is still replaying. Members find the term here.
 
 A key that nobody renewed for one TTL is free, whatever it holds: the broker deletes a leader's own key by then. What is still there
 has no time to live, or a longer one, and would block the job for ever; a candidate overwrites it by compare-and-set.
@@ -38,7 +38,7 @@ class LeaderEntry(msgspec.Struct, frozen=True, kw_only=True):
 
     holder: str
     term: int = 0
-    history: int = 0
+    timeline: int = 0
 
 
 def read_leader(entry: Entry | None) -> LeaderEntry | None:
@@ -188,9 +188,9 @@ class Leadership:
                 f"the broker did not answer about the leadership of {self.key} in time: it is asked again"
             ) from None
 
-    async def announce(self, term: int, history: int) -> None:
+    async def announce(self, term: int, timeline: int) -> None:
         """Write the term into the key: from now on members find this master."""
-        self.entry = LeaderEntry(holder=self.holder, term=term, history=history)
+        self.entry = LeaderEntry(holder=self.holder, term=term, timeline=timeline)
         await self.renew()
 
     async def renew(self) -> None:

@@ -63,7 +63,7 @@ class Outbox:
 
     def __init__(self, bus: Bus, origin: str, source: str, facts_after: FactsAfter) -> None:
         self.bus, self.origin, self.source = bus, origin, source
-        self.history = 0
+        self.timeline = 0
         self.left = Published()  # the last fact that has left
         self._left_on = ""  # its subject
         self._facts_after = facts_after
@@ -147,7 +147,7 @@ class Outbox:
     async def _publish(self, item: FactOut) -> None:
         await self._look_back()
         fact, body = item.fact, encode(item.fact)
-        headers = write_headers(item, body, self.origin, self.history, self.source)
+        headers = write_headers(item, body, self.origin, self.timeline, self.source)
         subject, name = subjects.job_fact(fact.job, fact.kind()), headers[MESSAGE_ID]
         try:
             sequence = await self.bus.append(
@@ -215,11 +215,11 @@ class Outbox:
         return newest is not None and newest.sequence >= sequence
 
 
-def write_headers(item: FactOut, body: bytes, origin: str, history: int, source: str) -> dict[str, str]:
+def write_headers(item: FactOut, body: bytes, origin: str, timeline: int, source: str) -> dict[str, str]:
     """Return the headers of a fact out of a log: its place there and what its body is (checked by `reading.read_fact`)."""
     fact = item.fact
     return Envelope(
-        id=event_id(origin, history, item.term, item.position),
+        id=event_id(origin, timeline, item.term, item.position),
         type=fact.tag(),
         source=source,
         job=fact.job,

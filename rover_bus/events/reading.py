@@ -68,9 +68,9 @@ def read_fact(stored: Stored) -> Fact:
     return fact
 
 
-def event_id(origin: str, history: int, term: int, position: Position) -> str:
+def event_id(origin: str, timeline: int, term: int, position: Position) -> str:
     """Return the id of a fact that a log makes: its place there."""
-    return f"{origin}/{history}/{term}/{position[0]}/{position[1]}"
+    return f"{origin}/{timeline}/{term}/{position[0]}/{position[1]}"
 
 
 def digest(body: bytes) -> str:
@@ -102,12 +102,12 @@ def _check_origin(fact: Fact, stored: Stored) -> None:
     if place is None and not of_brain and isinstance(fact, ASKED):
         return
     envelope = read_envelope(stored.headers)
-    history = (
+    timeline = (
         envelope.id.split("/")[1] if envelope.id.count("/") == 4 else ""
     )  # the log's own: not known here
-    if not history.isdecimal() or place is None:
+    if not timeline.isdecimal() or place is None:
         raise BadMessage(f"{fact.tag()} on {stored.subject} does not come out of a log")
-    if envelope.id != event_id(origin, int(history), envelope.term, place):
+    if envelope.id != event_id(origin, int(timeline), envelope.term, place):
         raise BadMessage(f"{fact.tag()} on {stored.subject} does not stand where its id {envelope.id} says")
     if envelope.digest != digest(stored.body):
         raise BadMessage(f"{fact.tag()} on {stored.subject} is not what was published as {envelope.id}")

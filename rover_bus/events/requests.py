@@ -1,7 +1,7 @@
 """What members ask of a master over `rover.rpc.<job>.<term>.<method>`, and its answers.
 
 Hot: plain msgspec Structs, columns instead of objects (tokens, uptos), so that sixteen leases cost one small map. Every request
-bears (history, generation) and the member's incarnation: fences are checked before anything else. Every reply bears the
+bears (timeline, generation) and the member's incarnation: fences are checked before anything else. Every reply bears the
 term: members ignore lower ones (protocol P15). Times are durations; deadlines belong to the master (P19).
 """
 
@@ -28,10 +28,10 @@ ALREADY: Answer = 2  # already committed, by an earlier copy of this request or 
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
-    """Base: who asks, and in which history and generation he lives."""
+    """Base: who asks, of which timeline and generation."""
 
     member: Member
-    history: int = 0
+    timeline: int = 0
     generation: int = 0
 
 
@@ -97,7 +97,7 @@ class JoinReply(Reply, frozen=True, kw_only=True, tag="joined.v1"):
 
     member: Member
     uid: str
-    history: int
+    timeline: int
     heartbeat_s: float
     start: ServerStart | None = None
     dataset: Dataset | None = None

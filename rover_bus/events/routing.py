@@ -21,7 +21,7 @@ class ServerAddress(msgspec.Struct, frozen=True):
 class RoutingTable(msgspec.Struct, frozen=True, kw_only=True):
     """Slot -> server. `owners` is run-length: [server index, first slot, end slot, ...]; compare as (generation, epoch)."""
 
-    history: int
+    timeline: int
     generation: int
     epoch: int
     owners: list[tuple[int, int, int]]

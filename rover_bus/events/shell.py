@@ -185,7 +185,7 @@ class Shell:
             records = await self._decide_take_over(took_over)
             for rule in failing:  # the records hold them from here on
                 self.journal.failed = poison.without(self.journal.failed, Cause("rule", rule))
-            self.journal.history = self.decider.history
+            self.journal.timeline = self.decider.timeline
             self.journal.published, self.journal.waiting = self.outbox.left, self.outbox.waiting
             first, *rest = self.journal.fit_together(records)
             try:
@@ -257,7 +257,7 @@ class Shell:
         if not consumed and self.wiring.begins:
             self._begun_at = await self._insist(lambda: where_facts_begin(self.bus, self.wiring.begins))
         term = self.journal.term
-        self.outbox.history = self.journal.history
+        self.outbox.timeline = self.journal.timeline
         if self.serving is not None:
             on_request = partial(self._on_request, self.serving)
             endpoints = dict.fromkeys(self.wiring.endpoints(term), on_request)
@@ -276,7 +276,7 @@ class Shell:
                     lambda: self.bus.follow(PROFILES, self.wiring.samples, self._on_sample, start="new")
                 )
             )
-        await self._insist(lambda: self.leadership.announce(term, self.journal.history))
+        await self._insist(lambda: self.leadership.announce(term, self.journal.timeline))
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self.leadership.keep())
@@ -536,7 +536,7 @@ class Shell:
     async def _append(self, records: list[Record], replies: list[tuple[Respond, Any]]) -> None:
         """Store everything, in pieces if need be; only the last piece says that its inputs are consumed (P17)."""
         before, consumed = self.journal.inputs, dict(self._consumed)
-        self.journal.history = self.outbox.history = self.decider.history
+        self.journal.timeline = self.outbox.timeline = self.decider.timeline
         self._appending = True
         try:
             appends = self.journal.cut(records)

@@ -37,7 +37,7 @@ def store_cut(staged: StagedCut, storage: Location, *, job: str) -> Manifest:
     identity = Identity(
         job_uid=job,
         part=part,
-        history=staged.seal.history,
+        timeline=staged.seal.timeline,
         generation=staged.seal.generation,
         cut=staged.cut,
         model=staged.head.model,
@@ -50,7 +50,7 @@ def store_cut(staged: StagedCut, storage: Location, *, job: str) -> Manifest:
     file = drain(persist_part(files, identity, contents, staged.extra))
     manifest = Manifest(
         job_uid=job,
-        history=identity.history,
+        timeline=identity.timeline,
         generation=identity.generation,
         cut=staged.cut,
         model=identity.model,

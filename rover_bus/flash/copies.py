@@ -38,7 +38,7 @@ SUFFIX = "-copies"
 class Since(msgspec.Struct, frozen=True, kw_only=True):
     """What the holder has: a delta may build on it. `save_number` 0: nothing."""
 
-    history: int = 0
+    timeline: int = 0
     generation: int = 0
     save_number: int = 0
 
@@ -55,7 +55,7 @@ class Sent(msgspec.Struct, frozen=True, kw_only=True):
 class Offer(msgspec.Struct, frozen=True, kw_only=True):
     """What the owner is about to send. `base_save`: the save that the rows build on, 0: everything comes."""
 
-    history: int
+    timeline: int
     generation: int
     cut: int
     save_number: int
@@ -110,7 +110,7 @@ def lend(
         raise NotDigested(f"cut {staged.cut} of {part} has no digests yet: nothing is served before (P12)")
     seal, touched = staged.seal, None
     arrays = staged.arrays
-    if (since.history, since.generation) == (seal.history, seal.generation) and since.save_number:
+    if (since.timeline, since.generation) == (seal.timeline, seal.generation) and since.save_number:
         touched = read_touched(directory, part, seal.save_number, since.save_number)
     former = _former(directory, part, since, staged) if differences else {}
     if former:
@@ -118,7 +118,7 @@ def lend(
     elif differences:
         touched = None
     offer = Offer(
-        history=seal.history,
+        timeline=seal.timeline,
         generation=seal.generation,
         cut=seal.cut,
         save_number=seal.save_number,
@@ -134,8 +134,8 @@ def lend(
 def _former(directory: Path, part: str, since: Since, staged: StagedCut) -> Mapping[str, Array]:
     """The arrays of the cut that a holder has, if it lies here and nothing changed its shape since; else nothing."""
     for found in find_staged(directory, part):
-        wanted = since.history, since.generation, since.save_number
-        if (found.seal.history, found.seal.generation, found.seal.save_number) != wanted:
+        wanted = since.timeline, since.generation, since.save_number
+        if (found.seal.timeline, found.seal.generation, found.seal.save_number) != wanted:
             continue
         try:
             opened = open_verified(found.path)
@@ -223,7 +223,7 @@ def hold_copy(root: Path, uid: str, part: str, source: CopySource) -> Seal:
 def _since(seal: Seal | None) -> Since:
     if seal is None:
         return Since()
-    return Since(history=seal.history, generation=seal.generation, save_number=seal.save_number)
+    return Since(timeline=seal.timeline, generation=seal.generation, save_number=seal.save_number)
 
 
 @contextmanager
@@ -274,7 +274,7 @@ def _receive(directory: Path, part: str, slot: Slot | None, offer: Offer, source
         head = Head(layout=layout, model=offer.model, extra=offer.extra)
         fresh.stamp(
             head,
-            history=offer.history,
+            timeline=offer.timeline,
             generation=offer.generation,
             cut=offer.cut,
             save_number=offer.save_number,

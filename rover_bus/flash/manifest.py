@@ -20,14 +20,14 @@ FOLDER = "manifests"
 FIRST, SECOND = ".manifest", ".copy"
 
 
-def stem_of(history: int, generation: int, cut: int) -> str:
+def stem_of(timeline: int, generation: int, cut: int) -> str:
     """What the names of a cut's manifest and of its part files begin with."""
-    return f"{history:016x}-{generation:08d}-{cut:012d}"
+    return f"{timeline:016x}-{generation:08d}-{cut:012d}"
 
 
-def path_of(history: int, generation: int, cut: int) -> str:
+def path_of(timeline: int, generation: int, cut: int) -> str:
     """Where the first copy of a cut's manifest lies; `second_path` says where the other one is."""
-    return f"{FOLDER}/{stem_of(history, generation, cut)}{FIRST}"
+    return f"{FOLDER}/{stem_of(timeline, generation, cut)}{FIRST}"
 
 
 def second_path(path: str) -> str:
@@ -56,7 +56,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     of the data)."""
 
     job_uid: str
-    history: int
+    timeline: int
     generation: int
     cut: int
     parts: tuple[PartChain, ...]
@@ -66,11 +66,11 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def path(self) -> str:
-        return path_of(self.history, self.generation, self.cut)
+        return path_of(self.timeline, self.generation, self.cut)
 
     @property
     def age(self) -> tuple[int, int]:
-        """Within one history, the greater is the newer."""
+        """Within one timeline, the greater is the newer."""
         return self.generation, self.cut
 
     @property

@@ -89,7 +89,7 @@ class ParitySlots:
             return
         self._saves += 1
         self._sealed = digest_arrays({"block": block})["block"]
-        slot.stamp(head, history=0, generation=0, cut=cut, save_number=self._saves)
+        slot.stamp(head, timeline=0, generation=0, cut=cut, save_number=self._saves)
         assert slot.seal is not None
         write_digests(slot.path, bind(slot.seal, {"block": self._sealed}))
 

@@ -74,7 +74,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
 
     job_uid: str
     part: str
-    history: int
+    timeline: int
     generation: int
     cut: int
     model: str = ""

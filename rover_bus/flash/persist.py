@@ -63,7 +63,7 @@ def persist_part(files: Files, identity: Identity, contents: Iterable[Content], 
     bytes written."""
     folder = f"parts/{identity.part}"
     kind = "delta" if identity.base else "whole"
-    stem = f"{folder}/{stem_of(identity.history, identity.generation, identity.cut)}-{kind}"
+    stem = f"{folder}/{stem_of(identity.timeline, identity.generation, identity.cut)}-{kind}"
     file = yield from write_part(files, stem + PARTIAL, identity, contents, extra)
     final = files.place(file.path, f"{stem}-{file.digest}.part")
     files.sync_folder(folder)
@@ -181,12 +181,12 @@ def restore(
     *,
     model: str = "",
     job_uid: str | None = None,
-    history: int | None = None,
+    timeline: int | None = None,
     not_after: tuple[int, int] | None = None,
 ) -> tuple[Manifest, dict[str, RestoredPart], list[str]]:
     """The newest complete checkpoint, its parts by name, and a line for every newer one that is broken.
 
-    `history`: needed where a storage holds more than one (P21); `not_after`: the newest (generation, cut) wanted.
+    `timeline`: needed where a storage holds more than one (P21); `not_after`: the newest (generation, cut) wanted.
     Raises NoCheckpoint, OtherModel, NewerCheckpoint: what only a newer release can read is never passed over in
     silence.
     """
@@ -194,9 +194,9 @@ def restore(
     wanted = [
         item
         for item in manifests
-        if (history is None or item.history == history) and (job_uid or item.job_uid) == item.job_uid
+        if (timeline is None or item.timeline == timeline) and (job_uid or item.job_uid) == item.job_uid
     ]
-    _check_one_history(wanted)
+    _check_one_timeline(wanted)
     for manifest in wanted:
         if not_after is not None and manifest.age > not_after:
             continue
@@ -214,8 +214,8 @@ def restore(
     )
 
 
-def _check_one_history(manifests: Iterable[Manifest]) -> None:
-    found = sorted(f"{history:x}" for history in {item.history for item in manifests})
+def _check_one_timeline(manifests: Iterable[Manifest]) -> None:
+    found = sorted(f"{timeline:x}" for timeline in {item.timeline for item in manifests})
     if len(found) > 1:
         raise BrokenCheckpoint(
             f"checkpoints of several timelines lie here ({', '.join(found)}): say which one is to be restored"

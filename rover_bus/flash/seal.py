@@ -32,7 +32,7 @@ class Seal(msgspec.Struct, frozen=True, kw_only=True):
     """Which cut a slot holds. `save_number` grows with every save of a part, over restarts: the greatest is the
     newest."""
 
-    history: int
+    timeline: int
     generation: int
     cut: int
     save_number: int
@@ -42,7 +42,7 @@ class Seal(msgspec.Struct, frozen=True, kw_only=True):
     version: int = 1
 
     def encode(self) -> bytes:
-        fields = (self.history, self.generation, self.cut, self.save_number)
+        fields = (self.timeline, self.generation, self.cut, self.save_number)
         place = (self.head_bytes, self.head_digest, self.data_offset_bytes)
         body = SEAL.pack(MAGIC, self.version, 1, *fields, *place, 0)
         return body[:-8] + xxhash.xxh3_64_intdigest(body[:-8]).to_bytes(8, "little")
@@ -86,11 +86,11 @@ def read_seal(raw: bytes) -> Seal | None:
         raise NewerCheckpoint(
             f"staged in format {version}, this release reads up to {VERSION}: restore with the newer release"
         )
-    _, _, _, history, generation, cut, number, head_bytes, head_digest, data_offset, _ = SEAL.unpack(
+    _, _, _, timeline, generation, cut, number, head_bytes, head_digest, data_offset, _ = SEAL.unpack(
         raw[: SEAL.size]
     )
     return Seal(
-        history=history,
+        timeline=timeline,
         generation=generation,
         cut=cut,
         save_number=number,

@@ -132,12 +132,12 @@ class Slot:
         self.seal = None
         digests_path(self.path).unlink(missing_ok=True)
 
-    def stamp(self, head: Head, *, history: int, generation: int, cut: int, save_number: int) -> None:
+    def stamp(self, head: Head, *, timeline: int, generation: int, cut: int, save_number: int) -> None:
         """Write head, then seal: the cut is staged."""
         raw = msgspec.msgpack.encode(head)
         self._bytes[SEAL_ROOM_BYTES : SEAL_ROOM_BYTES + len(raw)] = np.frombuffer(raw, np.uint8)
         seal = Seal(
-            history=history,
+            timeline=timeline,
             generation=generation,
             cut=cut,
             save_number=save_number,

@@ -77,7 +77,7 @@ class FlashStore:
     `slots`: two hold what is needed; with three, saves go on while a reader persists one.
     `headroom`: see `layout.plan_layout`. `regrow`: prepare again by itself when a state has outgrown its slot or
     has other keys (else: LayoutChanged). `background`: roll older slots forward to the newest cut on a thread of
-    their own, so that a save copies only what was touched since the last one. `model`: see `seal.Head`. `history`
+    their own, so that a save copies only what was touched since the last one. `model`: see `seal.Head`. `timeline`
     and `generation` are stamped on every cut and may be set at any time. Raises PartHeld, InputError,
     NewerCheckpoint.
     """
@@ -95,13 +95,13 @@ class FlashStore:
         regrow: bool = True,
         background: bool = True,
         model: str = "",
-        history: int = 0,
+        timeline: int = 0,
         generation: int = 0,
     ) -> None:
         if slots < 2:
             raise InputError(f"{slots} slot cannot hold a cut while the next is written: use two or more")
         self.directory, self.part = places.job_directory(root, job), places.checked(part, "part")
-        self.history, self.generation, self.model = history, generation, model
+        self.timeline, self.generation, self.model = timeline, generation, model
         self._count, self._headroom, self._alone, self._regrow = slots, headroom, alone, regrow
         self._threads = threads or min(4, len(os.sched_getaffinity(0)))
         self._pool = SlotPool(self.directory, part)
@@ -247,7 +247,7 @@ class FlashStore:
         dirty.soil()  # until the last byte is copied
         copy(todo, self._threads, self._copiers)
         head = msgspec.structs.replace(head, patches=patches)
-        slot.stamp(head, history=self.history, generation=self.generation, cut=cut, save_number=number)
+        slot.stamp(head, timeline=self.timeline, generation=self.generation, cut=cut, save_number=number)
         dirty.clean()
         if self._parent is not None:
             self._links.append((number, self._parent, rows))
@@ -400,7 +400,7 @@ class FlashStore:
 
     def restore(self, cut: int | None = None, *, of: tuple[int, int] | None = None) -> StagedCut:
         """The newest cut in memory that is what was digested, or the given one, mapped copy-on-write: nothing is copied until it
-        is written to. `of`: its history and generation.
+        is written to. `of`: its timeline and generation.
 
         The arrays may be trained in place; call `prepare` before the next save. Raises NoCheckpoint, OtherModel,
         BrokenCheckpoint naming file, array and bytes, NotDigested.

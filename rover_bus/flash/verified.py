@@ -49,7 +49,7 @@ def newest_verified(
     model: str = "",
     writable: bool = False,
 ) -> Verified:
-    """The newest cut of a part that is what was digested, or the given one. `of`: its history and generation.
+    """The newest cut of a part that is what was digested, or the given one. `of`: its timeline and generation.
 
     Raises NoCheckpoint, OtherModel, NewerCheckpoint; where there is something, but nothing that can be believed, BrokenCheckpoint
     or NotDigested with a line for each slot.
@@ -58,7 +58,10 @@ def newest_verified(
     slots = find_staged(directory, part, refused)
     broken = bool(refused)
     for found in slots:
-        if cut not in (None, found.seal.cut) or of not in (None, (found.seal.history, found.seal.generation)):
+        if cut not in (None, found.seal.cut) or of not in (
+            None,
+            (found.seal.timeline, found.seal.generation),
+        ):
             continue
         try:
             staged = open_verified(found.path, writable=writable)

@@ -79,7 +79,7 @@ def _welcome(state: State, member: Member) -> JoinReply:
         generation=state.generation,
         member=member,
         uid=state.job.uid,
-        history=state.job.history,
+        timeline=state.job.timeline,
         heartbeat_s=state.job.spec.leases.heartbeat_s,
         start=state.seats.admitted[member.place].start,
         dataset=state.ledger.dataset if state.ledger is not None else None,

@@ -96,9 +96,9 @@ class MasterDecider:
         self._released: list[tuple[Member, Reply | None]] = []
 
     @property
-    def history(self) -> int:
+    def timeline(self) -> int:
         """Part of every id, drawn once a job and anew after a restore from a backup (P21). 0: the job is not known."""
-        return self.state.job.history if isinstance(self.state, State) else 0
+        return self.state.job.timeline if isinstance(self.state, State) else 0
 
     def anew(self) -> Self:
         """Return a decider of the same job that knows nothing."""

@@ -47,9 +47,9 @@ def enter(state: State, phase: Phase) -> None:
 
 def _before_the_job(state: Unopened, record: Record) -> AnyState:
     match record:
-        case facts.JobOpened(spec=spec, uid=uid, history=history):
+        case facts.JobOpened(spec=spec, uid=uid, timeline=timeline):
             return State(
-                job=OpenedJob(spec, uid, history),
+                job=OpenedJob(spec, uid, timeline),
                 term=state.term,
                 plans=state.plans,
                 ending=state.ending,

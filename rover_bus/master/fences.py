@@ -26,8 +26,10 @@ def fence(state: State, request: Request) -> RefusedReply | None:
     member = request.member
     if isinstance(state.phase, Ended):
         return job_is_over(state, state.phase)
-    if request.history != state.job.history:
-        return refusal(state, "stale_history", "this request is from another history of the job: join again")
+    if request.timeline != state.job.timeline:
+        return refusal(
+            state, "stale_timeline", "this request is from another timeline of the job: join again"
+        )
     life = state.seats.admitted.get(member.place)
     if life is None or life.member != member:
         known = state.seats.incarnations.get(member.place, 0)

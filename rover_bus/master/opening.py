@@ -28,13 +28,13 @@ def decide(state: Unopened, input: Input) -> Steps:
 def _refuse(state: Unopened, request: AnyRequest) -> Reply:
     if isinstance(request, JoinRequest):
         return refusal(state, "not_ready", "the master does not know the job yet", retry_s=0.2)
-    return refusal(state, "stale_history", "this request is from another history of the job: join again")
+    return refusal(state, "stale_timeline", "this request is from another timeline of the job: join again")
 
 
 def _notice(state: Unopened, fact: Fact, cause: str) -> Consequences:
     match fact:
         case JobSubmitted(spec=spec, uid=uid):
-            yield JobOpened(spec=spec, uid=uid, history=_history(uid), cause=cause)
+            yield JobOpened(spec=spec, uid=uid, timeline=_first_timeline(uid), cause=cause)
         case PlanProposed() if proposals.is_new(state.plans, fact):
             yield PlanDeferred(proposal=fact, cause=cause)
         case PlanModeSet(mode=mode) if state.plans.mode != mode:
@@ -53,6 +53,6 @@ def begin(state: State, cause: str) -> Consequences:
     yield from proposals.adopt_early(state, cause)
 
 
-def _history(uid: str) -> int:
-    """The first history of a job is drawn from its random uid; a restore from a backup draws a new one (P21)."""
+def _first_timeline(uid: str) -> int:
+    """The first timeline of a job is drawn from its random uid; a restore from a backup draws a new one (P21)."""
     return int(uid[:12], 16)

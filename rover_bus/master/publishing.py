@@ -39,7 +39,7 @@ def _stamp(fact: JobFact, job: str, position: Position, state: AnyState, term: i
     known = state.job if isinstance(state, State) else None
     shared: dict[str, Any] = {"term": term}
     if known is not None:
-        shared |= {"uid": known.uid, "history": known.history}
+        shared |= {"uid": known.uid, "timeline": known.timeline}
     more = {name: value for name, value in shared.items() if name in fact.__struct_fields__}
     return fact.replace(job=job, position=position, **more)
 
@@ -128,7 +128,7 @@ def manifest_of(state: State, cut: Cut) -> ManifestContent:
     about["card"] = msgspec.json.encode(card).decode()
     return ManifestContent(
         uid=state.job.uid,
-        history=state.job.history,
+        timeline=state.job.timeline,
         generation=cut.generation,
         cut=cut.number,
         ledger=cut.ledger,

@@ -130,7 +130,7 @@ def order_for(state: State, member: Member) -> RestoreOrder | None:
         return None
     return RestoreOrder(
         uid=start.uid,
-        history=start.history,
+        timeline=start.timeline,
         generation=start.generation,
         cut=start.cut,
         path=start.path,
@@ -142,7 +142,7 @@ def restore_order(state: State, cut: Cut) -> RestoreOrder:
     """Return where a cut of this job may be found."""
     return RestoreOrder(
         uid=state.job.uid,
-        history=state.job.history,
+        timeline=state.job.timeline,
         generation=cut.generation,
         cut=cut.number,
         identity=cut.identity,

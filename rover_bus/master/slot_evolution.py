@@ -15,7 +15,7 @@ def route(state: State, record: facts.RoutingChanged) -> None:
     """Slots lie so from now on."""
     slots = state.slots
     slots.routing = RoutingTable(
-        history=state.job.history,
+        timeline=state.job.timeline,
         generation=record.generation,
         epoch=record.epoch,
         owners=record.owners,

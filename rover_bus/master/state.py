@@ -33,11 +33,11 @@ from rover_bus.master.phases import Phase, Waiting
 
 
 class OpenedJob(msgspec.Struct, frozen=True):
-    """What was submitted. `history`: part of every id, drawn once a job and anew after a restore from a backup (P21)."""
+    """What was submitted. `timeline`: part of every id, drawn once a job and anew after a restore from a backup (P21)."""
 
     spec: JobSpec
     uid: str
-    history: int
+    timeline: int
 
 
 # -- members -----------------------------------------------------------------------------------------------------------

@@ -29,7 +29,7 @@ MOVING_S = 0.005  # a hand-over lasts a few of these
 class Fence(msgspec.Struct, frozen=True, array_like=True):
     """What every request bears: the life of the job and of the server that it was meant for."""
 
-    history: int
+    timeline: int
     generation: int
     epoch: int  # of the routing table
     incarnation: int  # of the server
@@ -48,7 +48,7 @@ class Admission(msgspec.Struct, frozen=True, kw_only=True):
     index: int
     incarnation: int
     start: ServerStart | None = None
-    history: int = 0
+    timeline: int = 0
     generation: int = 0
     routing: RoutingTable | None = None
     groups: tuple[SlotGroup, ...] = ()
@@ -65,7 +65,7 @@ class Admission(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Refusal(NamedTuple):
-    """Nothing changed. `code`: not_admitted | stale_history | stale_generation | stale_incarnation | stale_routing | behind |
+    """Nothing changed. `code`: not_admitted | stale_timeline | stale_generation | stale_incarnation | stale_routing | behind |
     moving | cannot_move."""
 
     code: str
@@ -89,7 +89,7 @@ class Repeat(NamedTuple):
 class ServerAdmitted(NamedTuple):
     """The log admitted this incarnation in this generation, and says what it starts from."""
 
-    history: int
+    timeline: int
     generation: int
     start: ServerStart
 
@@ -180,8 +180,10 @@ def decide_request(state: Admission, fence: Fence) -> Refusal | None:
     """Fence first: refuse what was not meant for this server in this life of the job."""
     if state.start is None or state.routing is None:
         return Refusal("not_admitted", f"server {state.index} is not admitted yet: ask again", 0.05)
-    if fence.history != state.history:
-        return Refusal("stale_history", f"history {fence.history} is not {state.history}: join the job again")
+    if fence.timeline != state.timeline:
+        return Refusal(
+            "stale_timeline", f"timeline {fence.timeline} is not {state.timeline}: join the job again"
+        )
     if fence.generation != state.generation:
         return _other(fence.generation, state.generation, "generation")
     if fence.incarnation != state.incarnation:
@@ -224,11 +226,11 @@ def holds(group: SlotGroup, batch: BatchKey) -> bool:
 
 
 def decide_routing(state: Admission, table: RoutingTable) -> Refusal | None:
-    """A newer table of our own history and generation is followed; an older one is stale (P8)."""
+    """A newer table of our own timeline and generation is followed; an older one is stale (P8)."""
     if state.start is None:
         return Refusal("not_admitted", f"server {state.index} is not admitted yet", 0.05)
-    if table.history != state.history:
-        return Refusal("stale_history", f"history {table.history} is not {state.history}")
+    if table.timeline != state.timeline:
+        return Refusal("stale_timeline", f"timeline {table.timeline} is not {state.timeline}")
     if table.generation != state.generation:
         return _other(table.generation, state.generation, "generation")
     if state.routing is not None and version(table) < version(state.routing):
@@ -320,11 +322,11 @@ def _admit(state: Admission, admitted: ServerAdmitted) -> Admission:
 
     A survivor keeps slots that have arrived whole: the log may have given them to it already (P11).
     """
-    history, generation, start = admitted
+    timeline, generation, start = admitted
     fresh = msgspec.structs.replace(
-        state, history=history, generation=generation, start=start, routing=None, frozen={}
+        state, timeline=timeline, generation=generation, start=start, routing=None, frozen={}
     )
-    if _keeps(start) and history == state.history:
+    if _keeps(start) and timeline == state.timeline:
         return fresh
     return msgspec.structs.replace(fresh, groups=(), arrived=(), closed_before=0)
 

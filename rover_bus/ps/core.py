@@ -83,19 +83,19 @@ class ServerCore:
 
     # --- orders of the master ---
 
-    def admit(self, *, history: int, generation: int, start: ServerStart, seed: int) -> None:
+    def admit(self, *, timeline: int, generation: int, start: ServerStart, seed: int) -> None:
         """Begin a generation. Idempotent. A survivor keeps what it holds (P11)."""
-        if self.state.start is not None and (history, generation) == (
-            self.state.history,
+        if self.state.start is not None and (timeline, generation) == (
+            self.state.timeline,
             self.state.generation,
         ):
             return
-        if history == self.state.history and generation < self.state.generation:
+        if timeline == self.state.timeline and generation < self.state.generation:
             raise Refused(
                 f"generation {generation} is over: {self.state.generation} is served", "stale_generation"
             )
-        kept = start.kind == "kept" and history == self.state.history
-        self._begin_generation(admission.ServerAdmitted(history, generation, start), kept, seed)
+        kept = start.kind == "kept" and timeline == self.state.timeline
+        self._begin_generation(admission.ServerAdmitted(timeline, generation, start), kept, seed)
 
     @indivisible("the beginning of a generation")
     def _begin_generation(self, admitted: admission.ServerAdmitted, kept: bool, seed: int) -> None:

@@ -231,7 +231,7 @@ class Exchange:
     def _check_generation(self, source: PullItem | None) -> None:
         if source is not None and source.route is not None:
             then, now = source.route.table, self.route.table
-            if (then.history, then.generation) != (now.history, now.generation):
+            if (then.timeline, then.generation) != (now.timeline, now.generation):
                 raise GenerationChanged(
                     f"this batch was pulled in generation {then.generation}; the job is in {now.generation}: ask for a new lease"
                 )
@@ -366,7 +366,7 @@ class Exchange:
     def _adopt(self, table: RoutingTable) -> None:
         """Follow a newer table. In a new generation whatever is on its way belongs to the past (P8)."""
         before, self.route, self._linked = self.route.table, Route.of(table), False
-        if (before.history, before.generation) != (table.history, table.generation):
+        if (before.timeline, before.generation) != (table.timeline, table.generation):
             self._queue.clear()
             self._whole = False
             raise GenerationChanged(

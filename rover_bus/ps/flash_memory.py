@@ -38,10 +38,10 @@ class FlashMemory:
     """One server's slots in shared memory. Opened by the first cut or restore; `close` leaves what is staged for the next life."""
 
     def __init__(
-        self, root: Path, uid: str, index: int, history: int, slots: int = 2, peers: FromPeers = ask_nobody
+        self, root: Path, uid: str, index: int, timeline: int, slots: int = 2, peers: FromPeers = ask_nobody
     ) -> None:
         self._root, self._uid, self._part = root, uid, part_name(index)
-        self._history, self._slots, self._peers = history, slots, peers
+        self._history, self._slots, self._peers = timeline, slots, peers
         self._store: FlashStore | None = None
         self._waiting: Snapshot | None = None  # that found no room
         self._made_room: tuple[int, int] = (0, 0)  # the cut and round for which it was made last
@@ -58,7 +58,7 @@ class FlashMemory:
                 headroom=HEADROOM,
                 alone=False,
                 regrow=False,
-                history=self._history,
+                timeline=self._history,
             )
         return self._store
 
@@ -137,7 +137,7 @@ class FlashMemory:
         return place.part == self._part and order.uid == self._uid
 
     def _from_memory(self, order: RestoreOrder, place: PartPlace, refused: list[str]) -> FoundPart:
-        of = order.history, order.generation
+        of = order.timeline, order.generation
         if self._is_ours(order, place):
             cut = self._open().restore(order.cut, of=of)
         else:
@@ -152,6 +152,6 @@ class FlashMemory:
                 f"cut {order.cut} cannot be had from memory ({'; '.join(refused)}) and was never stored: use another cut"
             )
         files = open_files(parse_location(order.path))
-        manifest = persist.read_manifest(files, path_of(order.history, order.generation, order.cut))
+        manifest = persist.read_manifest(files, path_of(order.timeline, order.generation, order.cut))
         parts = [persist.read_chain(files, chain) for chain in manifest.parts]
         return [FoundPart(part.arrays, part.extra, "storage", tuple(refused)) for part in parts]

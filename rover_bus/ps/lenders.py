@@ -73,7 +73,7 @@ def _find(
                 directory,
                 place.part,
                 cut=order.cut,
-                of=(order.history, order.generation),
+                of=(order.timeline, order.generation),
                 writable=True,
             )
         except RoverError as error:

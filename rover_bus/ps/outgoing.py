@@ -41,7 +41,7 @@ class Route(NamedTuple):
     @classmethod
     def of(cls, table: RoutingTable) -> Route:
         """Prepare a table. Raises BadMessage for one that leaves slots without an owner."""
-        fences = (Fence(table.history, table.generation, table.epoch, s.incarnation) for s in table.servers)
+        fences = (Fence(table.timeline, table.generation, table.epoch, s.incarnation) for s in table.servers)
         return cls(table, owner_of_slots(table), tuple(fences))
 
 

@@ -28,7 +28,7 @@ class PartHeader(msgspec.Struct, frozen=True, kw_only=True):
     """What a part file is: which life of which server wrote it, and the tables in it."""
 
     format: int = 1
-    history: int
+    timeline: int
     generation: int
     routing_epoch: int
     servers: int  # parts that make up the whole
@@ -66,7 +66,7 @@ def write_part(core: ServerCore, path: Path) -> int:
     if tables is None or state.routing is None:
         raise Refused(f"server {state.index} holds nothing yet", "not_admitted")
     header = PartHeader(
-        history=state.history,
+        timeline=state.timeline,
         generation=state.generation,
         routing_epoch=state.routing.epoch,
         servers=len(state.routing.servers),
@@ -117,7 +117,7 @@ def read_parts(paths: Iterable[Path], only: str | None = None) -> dict[str, Expo
     headers = [read_header(path) for path in paths]
     if not headers:
         raise InputError("no part of a model was given: name those of all servers")
-    lives = {(h.history, h.generation, h.routing_epoch, h.servers) for h in headers}
+    lives = {(h.timeline, h.generation, h.routing_epoch, h.servers) for h in headers}
     if len(lives) > 1 or len({h.index for h in headers}) != headers[0].servers:
         found = ", ".join(f"server {h.index} of {h.servers} (generation {h.generation})" for h in headers)
         raise InputError(f"these parts are not one whole model: {found}")

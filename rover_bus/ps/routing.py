@@ -17,16 +17,16 @@ from rover_bus.ps.hashing import SLOTS
 
 
 def version(table: RoutingTable) -> tuple[int, int]:
-    """Return what routing tables of one history compare by (protocol P8)."""
+    """Return what routing tables of one timeline compare by (protocol P8)."""
     return (table.generation, table.epoch)
 
 
 def is_newer(table: RoutingTable, than: RoutingTable | None) -> bool:
-    """Whether a table replaces another. One of another history always does: it came from the master that leads now.
+    """Whether a table replaces another. One of another timeline always does: it came from the master that leads now.
 
     A log that lost its tail in a power cut uses numbers again (P21): of two tables of one version the later incarnations win.
     """
-    if than is None or table.history != than.history:
+    if than is None or table.timeline != than.timeline:
         return True
     return (*version(table), _incarnations(table)) > (*version(than), _incarnations(than))
 
@@ -61,11 +61,11 @@ def owned_slots(table: RoutingTable, index: int) -> npt.NDArray[np.int64]:
 
 
 def divide_slots(
-    servers: Sequence[ServerAddress], history: int = 0, generation: int = 0, epoch: int = 0
+    servers: Sequence[ServerAddress], timeline: int = 0, generation: int = 0, epoch: int = 0
 ) -> RoutingTable:
     """Return the first routing table of a generation: slots in equal, consecutive ranges."""
     bounds = [SLOTS * at // len(servers) for at in range(len(servers) + 1)]
     owners = [(server.index, bounds[at], bounds[at + 1]) for at, server in enumerate(servers)]
     return RoutingTable(
-        history=history, generation=generation, epoch=epoch, owners=owners, servers=list(servers)
+        timeline=timeline, generation=generation, epoch=epoch, owners=owners, servers=list(servers)
     )

@@ -171,7 +171,7 @@ class ServerLife:
             if isinstance(reply, RefusedReply) and not reply.retry_s:
                 raise Refused(f"{self.member} was not admitted: {reply.message}", reply.code)
             await asyncio.sleep(FIRST_BEAT_S)
-        self._who = {"member": self.member, "history": reply.history, "generation": reply.generation}
+        self._who = {"member": self.member, "timeline": reply.timeline, "generation": reply.generation}
         joined = reply
         self._newest = None
         self._prepare_memory(joined)
@@ -185,14 +185,14 @@ class ServerLife:
 
     def _admit(self, joined: JoinReply) -> None:
         """Begin a generation, on the thread of the tables: what became of a former one's restore is nothing to report in it."""
-        before = self.core.state.history, self.core.state.generation
+        before = self.core.state.timeline, self.core.state.generation
         self.core.admit(
-            history=joined.history,
+            timeline=joined.timeline,
             generation=joined.generation,
             start=joined.start or EMPTY,
             seed=joined.seed,
         )
-        if self._stager is not None and before != (joined.history, joined.generation):
+        if self._stager is not None and before != (joined.timeline, joined.generation):
             self._stager.restored = None
 
     def _prepare_memory(self, joined: JoinReply) -> None:
@@ -222,8 +222,8 @@ class ServerLife:
         if not self._moves.urgent and await done_in_time(self._counting):
             self._statistics, self._counting = self._counting.result(), None
         routing, who = self.core.state.routing, self._who
-        known = routing is not None and (routing.history, routing.generation) == (
-            who["history"],
+        known = routing is not None and (routing.timeline, routing.generation) == (
+            who["timeline"],
             who["generation"],
         )
         return HeartbeatRequest(
@@ -411,7 +411,7 @@ def _memory_in(shared_memory: Path, bus: Bus, host: str, job: str, index: int) -
 
         slots = (joined.spec.get("checkpoint") or {}).get("slots", 2)
         peers = ask_daemon(bus, host, job)
-        return FlashMemory(shared_memory, joined.uid, index, joined.history, slots, peers)
+        return FlashMemory(shared_memory, joined.uid, index, joined.timeline, slots, peers)
 
     return remember
 

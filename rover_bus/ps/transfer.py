@@ -173,7 +173,7 @@ class Transfer:
     def _frame(self, number: int, last: bool) -> list[Buffer]:
         state = self._core.state
         fetch = Fetch(
-            fence=Fence(state.history, state.generation, 0, self.order.source.incarnation),
+            fence=Fence(state.timeline, state.generation, 0, self.order.source.incarnation),
             move=self.order.move,
             number=number,
             target=(state.index, state.incarnation),
@@ -186,5 +186,5 @@ class Transfer:
         """Tell the source of the routing that gives the slots to us; it would learn it by a heartbeat, too."""
         state = self._core.state
         assert state.routing is not None
-        fence = Fence(state.history, state.generation, 0, self.order.source.incarnation)
+        fence = Fence(state.timeline, state.generation, 0, self.order.source.incarnation)
         return Ask(self.order.source, messages.encode(messages.Follow(fence=fence, routing=state.routing)))

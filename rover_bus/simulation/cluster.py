@@ -86,7 +86,7 @@ class Cluster:
         """A Brain that lost its lead stands by again, in the same process."""
         bus = self.broker.connect(name)
         while True:
-            shell, _ = build_brain(bus, holder=name, history=7, clock=self._now, wall_ms=lambda: 0)
+            shell, _ = build_brain(bus, holder=name, timeline=7, clock=self._now, wall_ms=lambda: 0)
             try:
                 await shell.run()
             except* Deposed:

@@ -71,7 +71,7 @@ class SimulatedStorage:
             if which not in skip | self.unreadable and which[0] >= order.not_before:
                 content = self.manifests[which]
                 return StoredCheckpoint(
-                    history=content.history,
+                    timeline=content.timeline,
                     generation=content.generation,
                     cut=content.cut,
                     path=PATH,

@@ -91,7 +91,7 @@ class Rollout:
         owners = compress(owner)
         old = self.cluster.routing
         self.cluster.routing = RoutingTable(
-            history=old.history,
+            timeline=old.timeline,
             generation=old.generation,
             epoch=old.epoch + 1,
             owners=owners,

@@ -67,7 +67,7 @@ class Worker:
         )
         while not isinstance(reply := await self.master.ask(ask), JoinReply):  # noqa: ASYNC110 - time is waited for
             await asyncio.sleep(0.05)
-        self.who = {"member": self.member, "history": reply.history, "generation": reply.generation}
+        self.who = {"member": self.member, "timeline": reply.timeline, "generation": reply.generation}
         if self.role == "worker":
             await self.master.ask(RegisterRequest(**self.who, dataset=self.stage.dataset))
         return self

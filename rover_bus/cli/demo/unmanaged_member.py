@@ -63,7 +63,7 @@ def serve(directory: Path, index: int) -> None:
         directory / f"ps-{index}.json", msgspec.json.encode(ServerAddress(index, 1, server.addresses))
     )
     seed = msgspec.json.decode((directory / SPEC).read_bytes())["data"]["seed"]
-    core.admit(history=0, generation=0, start=EMPTY, seed=seed)
+    core.admit(timeline=0, generation=0, start=EMPTY, seed=seed)
     core.route(read_routing(directory))
     server.serve()
 

@@ -30,7 +30,7 @@ async def find_origin(bus: Bus, origin: str) -> StartFrom:
     return StartFrom(
         job=job,
         uid=found.uid,
-        history=found.history,
+        timeline=found.timeline,
         generation=found.generation,
         cut=found.cut,
         path=found.path,

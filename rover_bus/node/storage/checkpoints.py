@@ -111,7 +111,7 @@ def _identify(staged: StagedCut, which: PartOfCut) -> Identity:
     return Identity(
         job_uid=which.uid,
         part=which.part,
-        history=seal.history,
+        timeline=seal.timeline,
         generation=seal.generation,
         cut=seal.cut,
         model=staged.head.model,
@@ -123,7 +123,7 @@ def _touched_since(
 ) -> Mapping[str, Array] | None:
     """Rows touched since the stored cut, by array; None if no delta is known."""
     seal = staged.seal
-    if base is None or (base.identity.history, base.identity.generation) != (seal.history, seal.generation):
+    if base is None or (base.identity.timeline, base.identity.generation) != (seal.timeline, seal.generation):
         return None
     if base.save_number >= seal.save_number or base.identity.model != staged.head.model:
         return None
@@ -164,7 +164,7 @@ def _whole(arrays: Mapping[str, Array], digests: SlotDigests, codecs: Mapping[st
 
 def _find_whole(files: Files, identity: Identity) -> PartFile | None:
     """The whole file of this cut that a former incarnation of the daemon finished, if its footer is what it should be."""
-    stem = f"{stem_of(identity.history, identity.generation, identity.cut)}-whole-"
+    stem = f"{stem_of(identity.timeline, identity.generation, identity.cut)}-whole-"
     for path in files.list(f"parts/{identity.part}"):
         if path.rpartition("/")[2].startswith(stem):
             try:
@@ -217,7 +217,7 @@ def publish_manifest(files: Files, content: ManifestContent) -> int:
         )
     manifest = Manifest(
         job_uid=content.uid,
-        history=content.history,
+        timeline=content.timeline,
         generation=content.generation,
         cut=content.cut,
         parts=parts,
@@ -285,9 +285,9 @@ def prune_run(
 
 
 def search_run(
-    run: Run, history: int, skip: Collection[tuple[int, int]], not_before: int, wanted: int
+    run: Run, timeline: int, skip: Collection[tuple[int, int]], not_before: int, wanted: int
 ) -> tuple[StoredCheckpoint | None, int, list[str]]:
-    """Return the newest checkpoint of this history whose manifest can be read, how many lie there, and a line for each of no use.
+    """Return the newest checkpoint of this timeline whose manifest can be read, how many lie there, and a line for each of no use.
 
     Not those in `skip`, nor of a generation before `not_before`; with `wanted` that cut alone, whatever `skip` says.
     """
@@ -295,7 +295,7 @@ def search_run(
     refused = [each.reason for each in unreadable]
     found: StoredCheckpoint | None = None
     for manifest in manifests:
-        if manifest.history != history:
+        if manifest.timeline != timeline:
             refused.append(f"{manifest.path} is of another timeline of the job")
         elif wanted and manifest.cut != wanted:
             continue
@@ -314,7 +314,7 @@ def _describe(run: Run, manifest: Manifest) -> StoredCheckpoint:
         for part in manifest.parts
     ]
     return StoredCheckpoint(
-        history=manifest.history,
+        timeline=manifest.timeline,
         generation=manifest.generation,
         cut=manifest.cut,
         path=str(run.path),

@@ -253,7 +253,7 @@ def _note_answer(state: Persisting, job: str, uid: str, search: int) -> Persisti
 def _order(state: Persisting, order: CheckpointPersistOrdered | CheckpointManifestOrdered) -> Persisting:
     about = _known(state, order.job, order.uid)
     known = about.order if isinstance(order, CheckpointPersistOrdered) else about.manifest
-    if known and known.history == order.history and order.term < known.term:
+    if known and known.timeline == order.timeline and order.term < known.term:
         return replace(state, stale=state.stale + 1)
     if isinstance(order, CheckpointPersistOrdered):
         return _with_job(state, order.job, replace(about, order=order))

@@ -158,7 +158,7 @@ class Parities:
         try:
             for number, part in enumerate(held.parts):
                 old = held.offers[part]
-                since = Since(history=old.history, generation=old.generation, save_number=old.save_number)
+                since = Since(timeline=old.timeline, generation=old.generation, save_number=old.save_number)
                 held.coming[part], delta = read_delta(connect(part, True), number, held.block.cut, since)
                 if held.block.add(delta) not in (Outcome.ADDED, Outcome.COMPLETED):
                     held.block.abandon()

@@ -113,7 +113,7 @@ def test_a_full_store_says_how_to_make_room_and_forgetting_a_job_does(scene: Sce
 
 def test_checkpoints_go_when_asked_and_not_while_a_job_starts_from_them(scene: Scene, tmp_path: Path) -> None:
     _, stored = keep_files(scene, tmp_path)
-    origin = StartFrom(job="old", uid=UID, history=1, generation=0, cut=1, path="p")
+    origin = StartFrom(job="old", uid=UID, timeline=1, generation=0, cut=1, path="p")
     scene.tell(facts.JobSubmitted(job="next", uid=NEXT, spec=spec("next", tmp_path / "store", origin)))
     code, said = scene.rover("forget", "old", "--checkpoints")
     assert (code, "'next' starts from a checkpoint" in said) == (3, True)

@@ -43,7 +43,7 @@ def bucket(server, monkeypatch):
 
 
 def identity(cut, part="ps-0", base=""):
-    return Identity(job_uid="u1", part=part, history=1, generation=0, cut=cut, base=base)
+    return Identity(job_uid="u1", part=part, timeline=1, generation=0, cut=cut, base=base)
 
 
 def contents(cut):
@@ -55,7 +55,7 @@ def store(cut, files=None):
     files = files or open_files(run_path(BUCKET, "ads", "u1"))
     part = drain(persist_part(files, identity(cut), contents(cut), b"extra"))
     chain = PartChain(name="ps-0", files=(part,))
-    manifest = Manifest(job_uid="u1", history=1, generation=0, cut=cut, parts=(chain,))
+    manifest = Manifest(job_uid="u1", timeline=1, generation=0, cut=cut, parts=(chain,))
     publish(files, manifest)
     return manifest
 

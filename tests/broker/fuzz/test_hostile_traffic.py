@@ -89,7 +89,7 @@ class Scene:
         ask = JoinRequest(member=Member("worker", 0, 1), nonce="n", host="h")
         while not isinstance(reply := await master.ask(ask), JoinReply):  # noqa: ASYNC110
             await asyncio.sleep(0.05)
-        who = {"member": reply.member, "history": reply.history, "generation": reply.generation}
+        who = {"member": reply.member, "timeline": reply.timeline, "generation": reply.generation}
         await master.ask(RegisterRequest(**who, dataset=Dataset(records=1000, batch_size=10)))
         return master, who
 

@@ -89,7 +89,7 @@ def test_a_job_into_whose_facts_mutants_are_stored_is_finished_and_listed_meanwh
     job.complete()
 
 
-@pytest.mark.parametrize("value", [b"\x00junk", b'{"holder": "somebody", "term": 7, "history": 1}'])
+@pytest.mark.parametrize("value", [b"\x00junk", b'{"holder": "somebody", "term": 7, "timeline": 1}'])
 def test_a_leadership_key_of_a_stranger_holds_a_job_up_for_seconds_only(job: SmallJob, value: bytes) -> None:
     job.until(lambda: job.facts("epoch.opened"), "the first epoch")
 

@@ -18,7 +18,7 @@ from patience import PATIENCE_S, until
 
 from rover_bus.events.errors import AccessDenied
 from rover_bus.events.requests import ServerAddress
-from rover_bus.events.starts import EMPTY
+from rover_bus.events.starts import EMPTY, ServerStart
 from rover_bus.ps import frame, handshake, messages
 from rover_bus.ps.admission import Fence
 from rover_bus.ps.client import RemoteParameters
@@ -64,7 +64,12 @@ class Serving:
             ServerAddress(i, life, server.addresses) for i, (server, _, life) in sorted(self.servers.items())
         ]
         self.routing = divide_slots(addresses, 0, generation, epoch)
-        admission = {"history": 0, "generation": generation, "state": "empty", "seed": 7}
+        admission = {
+            "timeline": 0,
+            "generation": generation,
+            "start": ServerStart("empty", generation),
+            "seed": 7,
+        }
         for server, _, _ in self.servers.values():
             server.call(lambda core=server.core: core.admit(**admission)).result(PATIENCE_S)
             server.call(lambda core=server.core: core.route(self.routing)).result(PATIENCE_S)
@@ -262,7 +267,7 @@ def test_a_hundred_thousand_fuzzed_messages_crash_nothing_and_are_all_counted():
     print("seed", seed)
     rng = random.Random(seed)
     core = ServerCore(0, 1, memory_limit_bytes=1 << 22)
-    core.admit(history=0, generation=0, start=EMPTY, seed=1)
+    core.admit(timeline=0, generation=0, start=EMPTY, seed=1)
     core.route(divide_slots([ServerAddress(0, 1, [])]))
     fence, keys = Fence(0, 0, 0, 1), np.array([1, 5, 9], np.int64)
     section = messages.MessageSection(("item",), (3,))
@@ -307,7 +312,7 @@ import msgspec, numpy as np
 from rover_bus.events.requests import RoutingTable
 from rover_bus.ps.client import RemoteParameters
 from rover_bus.ps.store import BatchKey
-from rover_bus.events.starts import EMPTY
+from rover_bus.events.starts import EMPTY, ServerStart
 routing = msgspec.json.decode(sys.argv[1], type=RoutingTable)
 first, end = int(sys.argv[2]), int(sys.argv[3])
 tables = __import__("rover_bus.ps.spec", fromlist=["spec"])

@@ -227,7 +227,7 @@ class Life:
         return self._twin().dump() == self.brain.dump()
 
     def _twin(self) -> BrainDecider:
-        batch = BrainBatch(job="brain", history=7, term=1, holder="b", number=1, records=self.log)  # type: ignore[arg-type]
+        batch = BrainBatch(job="brain", timeline=7, term=1, holder="b", number=1, records=self.log)  # type: ignore[arg-type]
         twin = BrainDecider(7, **self.how)
         for record in msgspec.msgpack.decode(msgspec.msgpack.encode(batch), type=BrainBatch).records:
             twin.evolve(record)

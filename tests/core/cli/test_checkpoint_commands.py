@@ -26,10 +26,10 @@ def storage(tmp_path):
     for cut in (1, 2, 3):
         chains = []
         for part in ("ps-0", "ps-1"):
-            identity = Identity(job_uid="u1", part=part, history=1, generation=0, cut=cut)
+            identity = Identity(job_uid="u1", part=part, timeline=1, generation=0, cut=cut)
             contents = [Content(name="emb", array=np.full((500, 4), cut, np.float32))]
             chains.append(PartChain(name=part, files=(drain(persist_part(files, identity, contents)),)))
-        publish(files, Manifest(job_uid="u1", history=1, generation=0, cut=cut, parts=tuple(chains)))
+        publish(files, Manifest(job_uid="u1", timeline=1, generation=0, cut=cut, parts=tuple(chains)))
     return path
 
 

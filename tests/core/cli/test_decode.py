@@ -38,7 +38,7 @@ def test_a_packed_log_batch_comes_out_with_its_records() -> None:
         Committed(worker=1, incarnation=2, request=3, tokens=[7], uptos=[9]),
         SnapshotChunk(snapshot=1, index=0, count=1, data=b"\x00" * 500),
     ]
-    [said] = decode(encode(LogBatch(job="a", history=1, term=2, holder="h", number=1, records=records)))
+    [said] = decode(encode(LogBatch(job="a", timeline=1, term=2, holder="h", number=1, records=records)))
     assert [record["type"] for record in said["records"]] == ["batches.committed", "snapshot.chunk"]
     assert said["records"][0]["tokens"] == [7]
     assert base64.b64decode(said["records"][1]["data"]) == b"\x00" * 500, "nothing is cut short"

@@ -33,7 +33,7 @@ def streaming(known: Dataset | None = None) -> Worker:
     member = Member("worker", 0, 1)
     worker.receive(
         join,
-        JoinReply(term=1, member=member, uid="u", history=7, heartbeat_s=1.0, dataset=known),
+        JoinReply(term=1, member=member, uid="u", timeline=7, heartbeat_s=1.0, dataset=known),
         0.0,
     )
     register = worker.next_request(0.0)

@@ -37,7 +37,7 @@ from rover_bus.events.requests import (
 R = TypeVar("R")
 DATA = Dataset(records=1000, batch_size=10)
 ROUTING = RoutingTable(
-    history=7, generation=0, epoch=1, owners=[(0, 0, 4096)], servers=[ServerAddress(0, 3, ["tcp:x:1"])]
+    timeline=7, generation=0, epoch=1, owners=[(0, 0, 4096)], servers=[ServerAddress(0, 3, ["tcp:x:1"])]
 )
 
 
@@ -64,7 +64,7 @@ def welcome(worker: Worker, generation: int = 0) -> None:
         generation=generation,
         member=Member("worker", 1, 1),
         uid="u",
-        history=7,
+        timeline=7,
         heartbeat_s=1.0,
         routing=routing,
     )
@@ -249,8 +249,8 @@ def test_a_failure_bears_the_progress_and_only_an_external_worker_says_goodbye_a
 def test_orders_on_heartbeats_are_obeyed() -> None:
     worker = joined()
     grant(worker, 11, 0, 4)
-    newer = RoutingTable(history=7, generation=0, epoch=2, owners=[], servers=[ServerAddress(0, 4, [])])
-    other = RoutingTable(history=7, generation=5, epoch=9, owners=[], servers=[])
+    newer = RoutingTable(timeline=7, generation=0, epoch=2, owners=[], servers=[ServerAddress(0, 4, [])])
+    other = RoutingTable(timeline=7, generation=5, epoch=9, owners=[], servers=[])
     for now, routing in ((5.0, newer), (5.2, other)):
         worker.receive(expect(worker, HeartbeatRequest, now), HeartbeatReply(term=1, routing=routing), now)
         worker.want_routing()
@@ -262,7 +262,7 @@ def test_orders_on_heartbeats_are_obeyed() -> None:
 
 def test_routing_that_a_server_has_overtaken_is_not_news() -> None:
     """Taken for news it is handed out again and again without a wait, until the patience of whoever asks is used up."""
-    tables = [RoutingTable(history=7, generation=0, epoch=n, owners=[], servers=[]) for n in range(4)]
+    tables = [RoutingTable(timeline=7, generation=0, epoch=n, owners=[], servers=[]) for n in range(4)]
     worker = joined()
     grant(worker, 11, 0, 4)
     worker.receive(expect(worker, HeartbeatRequest, 5.0), HeartbeatReply(term=1, routing=tables[2]), 5.0)

@@ -130,7 +130,7 @@ def test_bytes_that_are_no_seal_are_never_taken_for_one(raw):
 
 def test_a_seal_reads_as_written_and_not_at_all_when_cut_short():
     seal = Seal(
-        history=1, generation=2, cut=3, save_number=4, head_bytes=5, head_digest=6, data_offset_bytes=4096
+        timeline=1, generation=2, cut=3, save_number=4, head_bytes=5, head_digest=6, data_offset_bytes=4096
     )
     raw = seal.encode()
     assert len(raw) == SEAL.size

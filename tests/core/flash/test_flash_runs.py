@@ -21,23 +21,23 @@ from rover_bus.node.storage.checkpoints import prune_run, search_run
 
 
 def write_cut(files, uid, cut, publishing=True, generation=0):
-    identity = Identity(job_uid=uid, part="ps-0", history=1, generation=generation, cut=cut)
+    identity = Identity(job_uid=uid, part="ps-0", timeline=1, generation=generation, cut=cut)
     part = drain(persist_part(files, identity, [Content(name="emb", array=np.full((4, 2), cut))]))
     if publishing:
         chain = PartChain(name="ps-0", files=(part,))
-        publish(files, Manifest(job_uid=uid, history=1, generation=generation, cut=cut, parts=(chain,)))
+        publish(files, Manifest(job_uid=uid, timeline=1, generation=generation, cut=cut, parts=(chain,)))
     return part
 
 
 def write_delta(run, cut, chain):
     """A checkpoint whose part builds on the files of `chain`."""
-    identity = Identity(job_uid="aa11", part="ps-0", history=1, generation=0, cut=cut, base=chain[-1].digest)
+    identity = Identity(job_uid="aa11", part="ps-0", timeline=1, generation=0, cut=cut, base=chain[-1].digest)
     ids = np.array([cut % 4], np.uint64)
     part = drain(
         persist_part(run.files, identity, [Content(name="emb", array=np.full((4, 2), cut), ids=ids)])
     )
     named = PartChain(name="ps-0", files=(*chain, part))
-    publish(run.files, Manifest(job_uid="aa11", history=1, generation=0, cut=cut, parts=(named,)))
+    publish(run.files, Manifest(job_uid="aa11", timeline=1, generation=0, cut=cut, parts=(named,)))
     return part
 
 

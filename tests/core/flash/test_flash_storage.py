@@ -55,14 +55,14 @@ class Writer:
 
     def identity(self, cut, base=""):
         return Identity(
-            job_uid="job", part="ps-0", history=1, generation=0, cut=cut, model=self.model, base=base
+            job_uid="job", part="ps-0", timeline=1, generation=0, cut=cut, model=self.model, base=base
         )
 
     def publish(self, cut):
         parts = (PartChain(name="ps-0", files=self.chain),)
         manifest = Manifest(
             job_uid="job",
-            history=1,
+            timeline=1,
             generation=0,
             cut=cut,
             parts=parts,
@@ -231,10 +231,10 @@ def test_another_model_another_job_and_several_histories_are_told_apart(rng, tmp
         restore(files, model="a", job_uid="other")
     with pytest.raises(NoCheckpoint):
         restore(files, model="a", not_after=(0, 0))
-    publish(files, msgspec.structs.replace(manifest, history=2))
+    publish(files, msgspec.structs.replace(manifest, timeline=2))
     with pytest.raises(BrokenCheckpoint, match="several timelines"):
         restore(files, model="a")
-    assert_restores(files, 1, state, model="a", history=2)
+    assert_restores(files, 1, state, model="a", timeline=2)
 
 
 def test_a_vanished_mount_and_a_full_disk_say_so(rng, tmp_path):
@@ -270,7 +270,7 @@ def test_memory_that_changed_after_it_was_digested_is_not_persisted(make_store, 
     with pytest.raises(BrokenCheckpoint, match=f"bytes {2 << 20} to {3 << 20} of emb changed in memory"):
         drain(
             persist_part(
-                RecordingFiles(), Identity(job_uid="j", part="p", history=0, generation=0, cut=1), [content]
+                RecordingFiles(), Identity(job_uid="j", part="p", timeline=0, generation=0, cut=1), [content]
             )
         )
     del staged, content
@@ -320,7 +320,7 @@ def test_int8_files_are_a_quarter_and_raw_where_rows_are_not_finite(rng, tmp_pat
 
 
 def part_file(cut, size, base=""):
-    identity = Identity(job_uid="j", part="p", history=0, generation=0, cut=cut, base=base)
+    identity = Identity(job_uid="j", part="p", timeline=0, generation=0, cut=cut, base=base)
     return PartFile(path=f"parts/p/{cut}", identity=identity, digest=str(cut), size_bytes=size)
 
 
@@ -335,7 +335,7 @@ def test_chains_are_bounded_in_length_and_in_bytes():
 
 @given(st.sets(st.integers(1, 60)), st.integers(0, 5), st.integers(0, 5))
 def test_retention_keeps_the_newest_and_every_kth(cuts, last, every):
-    manifests = [Manifest(job_uid="j", history=0, generation=0, cut=cut, parts=()) for cut in cuts]
+    manifests = [Manifest(job_uid="j", timeline=0, generation=0, cut=cut, parts=()) for cut in cuts]
     kept = {manifest.cut for manifest in chain.choose_kept(manifests, last=last, every=every)}
     assert set(sorted(cuts)[-max(1, last) :]) <= kept
     assert kept <= cuts
@@ -352,13 +352,13 @@ def test_bytes_that_are_no_manifest_or_part_are_refused(raw):
 
 def test_a_manifest_without_a_whole_part_is_refused():
     parts = (PartChain(name="p", files=(part_file(2, 10, "1"),)),)
-    raw = encode_manifest(Manifest(job_uid="j", history=0, generation=0, cut=1, parts=parts))
+    raw = encode_manifest(Manifest(job_uid="j", timeline=0, generation=0, cut=1, parts=parts))
     with pytest.raises(BrokenCheckpoint, match="without a whole file"):
         decode_manifest(raw, "m")
 
 
 def hostile_footer(files, change):
-    identity = Identity(job_uid="j", part="p", history=0, generation=0, cut=1)
+    identity = Identity(job_uid="j", part="p", timeline=0, generation=0, cut=1)
     drain(write_part(files, "p", identity, [Content(name="a", array=np.ones((4, 4), np.float32))], b""))
     footer, _ = read_footer(files, "p")
     return msgspec.structs.replace(footer, sections=(change(footer.sections[0]),))

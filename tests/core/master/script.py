@@ -88,7 +88,7 @@ HIDDEN = {
     "grace_s",
     "spec",
     "summary",
-    "history",
+    "timeline",
     "nonce",
     "uid",
     "found",
@@ -388,7 +388,7 @@ class Script:
         stored = None
         if content is not None:
             stored = StoredCheckpoint(
-                history=content.history,
+                timeline=content.timeline,
                 generation=content.generation,
                 cut=content.cut,
                 path="/storage",
@@ -464,7 +464,7 @@ class Script:
 
     def do_takeover(self) -> list[str]:
         """A new master: its state comes from the bytes of the log alone."""
-        batch = LogBatch(job="j", history=1, term=self.term, holder="m", number=1, records=self.log)  # type: ignore[arg-type]
+        batch = LogBatch(job="j", timeline=1, term=self.term, holder="m", number=1, records=self.log)  # type: ignore[arg-type]
         former = self.decider.dump()
         self.decider = MasterDecider("j")
         for record in decode(encode(batch), LogBatch).records:
@@ -509,7 +509,7 @@ class Script:
         fences = fences or {}
         return {
             "member": Member(role, index, int(fences.get("incarnation", number))),  # type: ignore[arg-type]
-            "history": self.decider.history,
+            "timeline": self.decider.timeline,
             "generation": int(fences.get("generation", getattr(state, "generation", 0))),
         }
 

@@ -47,7 +47,7 @@ def test_a_phase_is_followed_by_what_the_table_says_and_by_nothing_else(now, the
 
 
 def opened() -> State:
-    state = evolve(Unopened(), JobOpened(spec=SPEC, uid="0123456789ab", history=7))
+    state = evolve(Unopened(), JobOpened(spec=SPEC, uid="0123456789ab", timeline=7))
     assert isinstance(state, State)
     return state
 
@@ -58,8 +58,8 @@ def test_every_phase_is_named_in_the_table():
 
 def test_what_a_log_says_before_its_job_is_kept_for_it():
     state = evolve(Unopened(), MasterElected(term=3, holder="m"))
-    state = evolve(state, JobOpened(spec=SPEC, uid="0123456789ab", history=7))
-    assert (state.term, state.counts.masters_elected, state.job.history) == (3, 1, 7)
+    state = evolve(state, JobOpened(spec=SPEC, uid="0123456789ab", timeline=7))
+    assert (state.term, state.counts.masters_elected, state.job.timeline) == (3, 1, 7)
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_a_log_that_begins_with_another_record_is_no_jobs(record):
 
 def test_a_job_is_opened_once():
     with pytest.raises(ValueError, match="is open"):
-        evolve(opened(), JobOpened(spec=SPEC, uid="ba9876543210", history=8))
+        evolve(opened(), JobOpened(spec=SPEC, uid="ba9876543210", timeline=8))
 
 
 def test_a_part_is_written_only_by_a_job_that_finishes():

@@ -39,7 +39,7 @@ class Counted(dict[int, Any]):
 def ask(decider: MasterDecider, index: int, now: float = 0.0, **fields: Any) -> Any:
     member = Member("worker", index, 1)
     request = LeaseRequest(
-        **{"member": member, "history": decider.history, "request": 1, "rate": 0.1, **fields}
+        **{"member": member, "timeline": decider.timeline, "request": 1, "rate": 0.1, **fields}
     )
     return decider.decide(Requested(request), now)
 
@@ -55,7 +55,7 @@ def decider() -> MasterDecider:
     for index in range(WORKERS):
         made.decide(Requested(JoinRequest(member=Member("worker", index, 1), nonce=str(index))), 0.0)
     data = Dataset(records=HOLDING * 10, batch_size=10)
-    who = {"member": Member("worker", 0, 1), "history": made.history}
+    who = {"member": Member("worker", 0, 1), "timeline": made.timeline}
     made.decide(Requested(RegisterRequest(**who, dataset=data)), 0.0)
     for index in range(HOLDING):
         assert ask(made, index).reply.tokens
@@ -89,7 +89,7 @@ def test_who_is_late_is_leased_twice_to_the_fastest_that_waits(decider: MasterDe
     ask(decider, 20, rate=1.0)
     ask(decider, 21, rate=5.0)
     for index in range(1, HOLDING):
-        beat = HeartbeatRequest(member=Member("worker", index, 1), history=decider.history, request=1)
+        beat = HeartbeatRequest(member=Member("worker", index, 1), timeline=decider.timeline, request=1)
         decider.decide(Requested(beat), 2.0)
     late = decider.unlogged.watch
     for index in range(1, HOLDING):

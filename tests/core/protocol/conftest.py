@@ -92,7 +92,7 @@ class Desk:
         )
         return {
             "member": member,
-            "history": self.state.job.history,
+            "timeline": self.state.job.timeline,
             "generation": self.state.generation,
             **other,
         }
@@ -128,7 +128,12 @@ class Desk:
     def take_over(self, decider_type=MasterDecider, records=None):
         """Another master: its state comes from the bytes of the log alone."""
         batch = LogBatch(
-            job="j", history=1, term=1, holder="m", number=1, records=self.log if records is None else records
+            job="j",
+            timeline=1,
+            term=1,
+            holder="m",
+            number=1,
+            records=self.log if records is None else records,
         )
         successor = Desk.__new__(Desk)
         successor.decider, successor.log, successor.now = decider_type("j"), list(batch.records), self.now

@@ -143,7 +143,7 @@ def batches_without_a_master(worker_type):
     reply = {"term": 1, "generation": 0}
     join = worker.next_request(0.0)
     assert isinstance(join, JoinRequest)
-    worker.receive(join, JoinReply(**reply, member=worker.member, uid="u", history=1, heartbeat_s=1.0), 0.0)
+    worker.receive(join, JoinReply(**reply, member=worker.member, uid="u", timeline=1, heartbeat_s=1.0), 0.0)
     worker.want(dataset := Dataset(records=100, batch_size=10))
     worker.receive(worker.next_request(0.0), RegisterReply(**reply, dataset=dataset), 0.0)
     ask = worker.next_request(0.0)

@@ -89,7 +89,7 @@ class Cluster:
         self.seed, self.routing = seed, divide_slots(addresses)
         self.cores = {address.index: core(address.index, address.incarnation) for address in addresses}
         for server in self.cores.values():
-            server.admit(history=0, generation=0, start=EMPTY, seed=seed)
+            server.admit(timeline=0, generation=0, start=EMPTY, seed=seed)
             server.route(self.routing)
 
     def join(self, **options):

@@ -26,7 +26,7 @@ def fetch(cluster, order, number, hand_over=False, target=None):
     state = cluster.cores[order.source.index].state
     target = target or (order.target.index, order.target.incarnation)
     request = Fetch(
-        fence=Fence(state.history, state.generation, 0, state.incarnation),
+        fence=Fence(state.timeline, state.generation, 0, state.incarnation),
         move=order.move,
         number=number,
         target=target,
@@ -267,7 +267,7 @@ def arrive(rollout, most_answers=10**6):
 
 
 def survive(core, generation=1):
-    core.admit(history=0, generation=generation, start=ServerStart("kept", generation), seed=7)
+    core.admit(timeline=0, generation=generation, start=ServerStart("kept", generation), seed=7)
     assert core.state.start == ServerStart("kept", generation)
 
 

@@ -146,10 +146,10 @@ def push_to(core, fence, number=0):
     return messages.decode_reply(header)
 
 
-def admitted(core=ServerCore, generation=2, history=8):
+def admitted(core=ServerCore, generation=2, timeline=8):
     server = core(0, 5)
-    server.admit(history=history, generation=generation, start=EMPTY, seed=1)
-    server.route(divide_slots([ServerAddress(0, 5, [])], history, generation, epoch=3))
+    server.admit(timeline=timeline, generation=generation, start=EMPTY, seed=1)
+    server.route(divide_slots([ServerAddress(0, 5, [])], timeline, generation, epoch=3))
     return server
 
 
@@ -161,7 +161,7 @@ def test_a_server_that_is_not_admitted_applies_nothing():
 @pytest.mark.parametrize(
     ("fence", "code"),
     [
-        (Fence(7, 2, 3, 5), "stale_history"),
+        (Fence(7, 2, 3, 5), "stale_timeline"),
         (Fence(8, 1, 3, 5), "stale_generation"),
         (Fence(8, 3, 0, 5), "behind"),
         (Fence(8, 2, 3, 4), "stale_incarnation"),
@@ -190,7 +190,7 @@ def test_an_old_routing_table_is_refused_and_a_new_one_followed():
         server.route(divide_slots(servers, 8, 2, epoch=2))
     with pytest.raises(Refused) as refused:
         server.route(divide_slots(servers, 9, 2, epoch=9))
-    assert refused.value.code == "stale_history"
+    assert refused.value.code == "stale_timeline"
     server.route(divide_slots(servers, 8, 2, epoch=9))
     assert push_to(server, Fence(8, 2, 3, 5)).routing.epoch == 9
 
@@ -209,7 +209,7 @@ def test_a_rewound_job_begins_empty_and_its_workers_are_told(join, make_cluster)
     servers = cluster.routing.servers
     cluster.routing = divide_slots(servers, 0, generation=1)
     for core in cluster.cores.values():
-        core.admit(history=0, generation=1, start=ServerStart("empty", 1), seed=7)
+        core.admit(timeline=0, generation=1, start=ServerStart("empty", 1), seed=7)
         core.route(cluster.routing)
     count(worker, 0, 1, [2])
     with pytest.raises(GenerationChanged, match="generation 1"):
@@ -223,9 +223,9 @@ def test_a_rewound_job_begins_empty_and_its_workers_are_told(join, make_cluster)
 def test_a_generation_that_is_over_does_not_come_back():
     server = admitted()
     with pytest.raises(Refused, match="generation 1 is over"):
-        server.admit(history=8, generation=1, start=EMPTY, seed=1)
+        server.admit(timeline=8, generation=1, start=EMPTY, seed=1)
     state = server.state
-    server.admit(history=8, generation=2, start=EMPTY, seed=1)  # a repeated order changes nothing
+    server.admit(timeline=8, generation=2, start=EMPTY, seed=1)  # a repeated order changes nothing
     assert server.state is state
 
 

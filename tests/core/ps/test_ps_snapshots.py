@@ -105,7 +105,7 @@ def sums(*all_tables):
     return total
 
 
-ORDER = RestoreOrder(uid="u", history=0, generation=0, cut=1)
+ORDER = RestoreOrder(uid="u", timeline=0, generation=0, cut=1)
 
 
 def restored(parts, servers, order=ORDER):
@@ -114,7 +114,7 @@ def restored(parts, servers, order=ORDER):
     cores = []
     for index in range(servers):
         core = ServerCore(index, 9)
-        core.admit(history=0, generation=1, start=ServerStart("cut", cut=1), seed=7)
+        core.admit(timeline=0, generation=1, start=ServerStart("cut", cut=1), seed=7)
         core.load(assemble(parts, order, owned_slots(table, index))[0])
         core.route(table)
         cores.append(core)
@@ -242,7 +242,7 @@ def digest(root, cut):
 
 def order_of(cut, core):
     place = PartPlace(part="ps-0", index=0, incarnation=1, host="h", slots=list(core.snapshot().slots))
-    return RestoreOrder(uid="u", history=5, generation=0, cut=cut, parts=[place])
+    return RestoreOrder(uid="u", timeline=5, generation=0, cut=cut, parts=[place])
 
 
 def test_the_next_life_of_a_server_finds_what_the_former_staged(trained, root):
@@ -269,7 +269,7 @@ def test_the_next_life_of_a_server_finds_what_the_former_staged(trained, root):
     for cut in (5, 6):
         new = ServerCore(0, 2)
         new.follows_changes = True
-        new.admit(history=0, generation=1, start=ServerStart("cut", cut=cut), seed=7)
+        new.admit(timeline=0, generation=1, start=ServerStart("cut", cut=cut), seed=7)
         again.restore(new, order_of(cut, core), core.tables.owned)
         assert again.restored.problem == ""
         assert again.restored.source == "memory"
@@ -298,7 +298,7 @@ def test_touched_rows_alone_are_copied_again(make_cluster, root):
         digest(root, cut)
     assert copied[-1] < copied[0] / 50
     new = ServerCore(0, 2)
-    new.admit(history=0, generation=1, start=ServerStart("cut", cut=5), seed=7)
+    new.admit(timeline=0, generation=1, start=ServerStart("cut", cut=5), seed=7)
     memory.close()
     again = Stager(FlashMemory(root, "u", 0, 5), lambda: 0.0)
     again.restore(new, order_of(5, core), core.tables.owned)
@@ -317,7 +317,7 @@ def test_training_a_restored_server_does_not_change_what_is_staged(trained, root
     for _ in range(2):
         reader = Stager(FlashMemory(root, "u", 0, 5), lambda: 0.0)
         new = ServerCore(0, 2)
-        new.admit(history=0, generation=1, start=ServerStart("cut", cut=1), seed=7)
+        new.admit(timeline=0, generation=1, start=ServerStart("cut", cut=1), seed=7)
         reader.restore(new, order_of(1, core), core.tables.owned)
         assert sums(new.tables) == before
         for _, store in new.tables.families():
@@ -330,7 +330,7 @@ def test_a_cut_of_another_life_of_the_job_is_not_taken_for_ours(trained, root):
     stager = Stager(FlashMemory(root, "u", 0, 6), lambda: 0.0)
     stage(stager, core, 1)
     new = ServerCore(0, 2)
-    new.admit(history=0, generation=1, start=ServerStart("cut", cut=1), seed=7)
+    new.admit(timeline=0, generation=1, start=ServerStart("cut", cut=1), seed=7)
     stager.restore(new, order_of(1, core), core.tables.owned)
     assert "never stored" in stager.restored.problem
     stager.memory.close()

@@ -4,19 +4,19 @@ from rover_bus.events.requests import RoutingTable, ServerAddress
 from rover_bus.ps.routing import is_newer
 
 
-def table(generation, epoch, *incarnations, history=1):
+def table(generation, epoch, *incarnations, timeline=1):
     servers = [
         ServerAddress(index=index, incarnation=incarnation, addresses=["tcp:a"])
         for index, incarnation in enumerate(incarnations)
     ]
-    return RoutingTable(history=history, generation=generation, epoch=epoch, owners=[], servers=servers)
+    return RoutingTable(timeline=timeline, generation=generation, epoch=epoch, owners=[], servers=servers)
 
 
 def test_a_later_version_replaces_and_a_repeat_does_not():
     assert is_newer(table(0, 1, 1), None)
     assert is_newer(table(1, 1, 1, 1), table(0, 7, 4, 4))
     assert not is_newer(table(1, 1, 1, 2), table(1, 1, 1, 2))
-    assert is_newer(table(0, 1, 1, history=2), table(3, 1, 9))
+    assert is_newer(table(0, 1, 1, timeline=2), table(3, 1, 9))
 
 
 def test_numbers_that_are_used_again_after_a_power_cut_are_told_apart_by_the_incarnations():

@@ -76,7 +76,7 @@ class Place:
 
     def fence(self):
         state = self.core.state
-        return Fence(state.history, state.generation, state.routing.epoch, state.incarnation)
+        return Fence(state.timeline, state.generation, state.routing.epoch, state.incarnation)
 
 
 def declares(place):
@@ -110,7 +110,7 @@ def gives(place):
 
 def survives(place):
     place.arrive()
-    return lambda: place.core.admit(history=0, generation=1, start=ServerStart("kept", 1), seed=7)
+    return lambda: place.core.admit(timeline=0, generation=1, start=ServerStart("kept", 1), seed=7)
 
 
 ACTIONS = (declares, arrives, is_given, gives_up, gives, survives)

@@ -71,7 +71,7 @@ class World:
 
     def fetch(self, number):
         state = self.core.state
-        fence = Fence(state.history, state.generation, 0, state.incarnation)
+        fence = Fence(state.timeline, state.generation, 0, state.incarnation)
         target = (1, self.cluster.cores[1].state.incarnation)
         request = messages.Fetch(fence=fence, move=self.order.move, number=number, target=target)
         carry(self.core, messages.encode(request))

@@ -106,7 +106,7 @@ class World:
             await asyncio.sleep(0.1)
         generation = joined.generation
         while True:
-            who = {"member": member, "history": joined.history, "generation": generation}
+            who = {"member": member, "timeline": joined.timeline, "generation": generation}
             reply = await master.ask(HeartbeatRequest(**who))
             if isinstance(reply, HeartbeatReply) and reply.order == "finish":
                 await master.ask(FinishedRequest(**who, path=f"part-{index}"))

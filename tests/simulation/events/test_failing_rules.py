@@ -224,7 +224,7 @@ def test_what_a_new_leader_does_first_may_fail_too(stage, monkeypatch):
         await it.begin()
         it.master("first")
         await it.until(
-            lambda: it.deciders["first"].history
+            lambda: it.deciders["first"].timeline
         )  # the job is open: there is something to go on with
         it.kill("first")
         monkeypatch.setattr(MasterDecider, "_go_on", broken)
@@ -262,7 +262,7 @@ def test_a_brain_leaves_the_rule_of_one_job_out_and_goes_on_with_the_others(stag
         for number in range(6):
             name = f"b{number}"
             shell, decider = build_brain(
-                it.broker.connect(name), holder=name, history=5, clock=loop.time, wall_ms=lambda: 0
+                it.broker.connect(name), holder=name, timeline=5, clock=loop.time, wall_ms=lambda: 0
             )
             it.tasks[name] = asyncio.create_task(shell.run())
             await asyncio.sleep(10.0)

@@ -41,7 +41,7 @@ from rover_bus.master.phases import name_of
 
 SEED = 20
 DECODED, ASKED, HOSTILE, FACTS_SENT = 60_000, 25_000, 15_000, 5_000
-WHO = {"member": Member("worker", 0, 1), "history": 0x0123456789AB, "generation": 0}
+WHO = {"member": Member("worker", 0, 1), "timeline": 0x0123456789AB, "generation": 0}
 PROGRESS = Progress(tokens=[1], uptos=[2], servers=[], skipped=[SkippedRow(3, 3, 4, "bad")], skipped_file="f")
 REQUESTS = [
     JoinRequest(member=WHO["member"], nonce="n", host="h", addresses=["tcp:a:1"]),
@@ -74,7 +74,7 @@ RECORDS = [
     Granted(worker=0, incarnation=1, request=1, first_token=1, firsts=[0], counts=[2]),
     Committed(worker=0, incarnation=1, request=1, tokens=[1], uptos=[2]),
 ]
-BATCH = LogBatch(job="j", history=1, term=1, holder="m", number=1, records=RECORDS)
+BATCH = LogBatch(job="j", timeline=1, term=1, holder="m", number=1, records=RECORDS)
 REAL = [encode(event) for event in (*REQUESTS, *FACTS_OF_OTHERS, BATCH)]
 NUMBERS = [0, -1, 1 << 40, -(1 << 63), (1 << 64) - 1, 1e308, float("nan"), float("inf"), True, None]
 VALUES = [*NUMBERS, "", "x" * 300, "../..", b"\0", [], [[]], {}, {"a": 1}, [-1], ["a"], [1 << 62], [0] * 300]
@@ -345,7 +345,7 @@ def test_nobody_leads_from_a_log_with_a_foreign_body_and_says_so_in_one_line(sta
 
 def test_a_log_whose_batches_do_not_fit_each_other_is_refused_by_name(stage):
     async def scenario(it):
-        foreign = LogBatch(job="j", history=1, term=1, holder="x", number=1, records=RECORDS)
+        foreign = LogBatch(job="j", timeline=1, term=1, holder="x", number=1, records=RECORDS)
         await it.broker.connect("x").append("ROVER_LOG", subjects.job_log("j"), encode(foreign))
         it.master("m0")
         await it.until(lambda: "m0" in it.ends)

@@ -110,7 +110,7 @@ def test_a_standby_leaves_one_ttl_to_the_leader_after_the_broker_lost_its_memory
     assert not taken
 
 
-FOREIGN = [b"\x00junk", b'{"holder": "somebody", "term": 7, "history": 1}', b"[]"]
+FOREIGN = [b"\x00junk", b'{"holder": "somebody", "term": 7, "timeline": 1}', b"[]"]
 
 
 @pytest.mark.parametrize("value", FOREIGN)

@@ -160,7 +160,7 @@ def test_a_brain_passes_a_poisoned_fact_over_and_plans_what_came_after_it(stage)
             shell, decider = build_brain(
                 it.broker.connect(name),
                 holder=name,
-                history=5,
+                timeline=5,
                 clock=asyncio.get_running_loop().time,
                 wall_ms=lambda: 0,
             )

@@ -150,7 +150,7 @@ def brains(stage, shell):
 
         async def think(name, kind):
             built, decider = build_brain(
-                it.broker.connect(name), holder=name, history=5, clock=loop.time, wall_ms=lambda: 0
+                it.broker.connect(name), holder=name, timeline=5, clock=loop.time, wall_ms=lambda: 0
             )
             built.__class__ = kind
             it.shells[name], it.deciders[name] = built, decider
@@ -196,7 +196,7 @@ def test_facts_of_a_brain_follow_each_other_without_a_gap_or_a_repeat(stage):
         for number in range(6):
             name = f"b{number}"
             shell, _ = build_brain(
-                it.broker.connect(name), holder=name, history=5, clock=loop.time, wall_ms=lambda: 0
+                it.broker.connect(name), holder=name, timeline=5, clock=loop.time, wall_ms=lambda: 0
             )
             it.tasks[name] = asyncio.create_task(shell.run())
             await it.publish(
@@ -207,7 +207,7 @@ def test_facts_of_a_brain_follow_each_other_without_a_gap_or_a_repeat(stage):
             it.kill(name)
             await asyncio.gather(it.tasks[name], return_exceptions=True)
         final, _ = build_brain(
-            it.broker.connect("end"), holder="end", history=5, clock=loop.time, wall_ms=lambda: 0
+            it.broker.connect("end"), holder="end", timeline=5, clock=loop.time, wall_ms=lambda: 0
         )
         it.tasks["end"] = asyncio.create_task(final.run())
         await asyncio.sleep(3.0)

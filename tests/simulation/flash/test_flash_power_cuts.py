@@ -39,14 +39,14 @@ def life_of_a_job(files, cuts=7):
             states[part]["emb"][ids] += 1
             states[part]["step"] = np.array(cut)
             base = chains[part][-1].digest if chains[part] else ""
-            identity = Identity(job_uid="j", part=part, history=1, generation=0, cut=cut, base=base)
+            identity = Identity(job_uid="j", part=part, timeline=1, generation=0, cut=cut, base=base)
             contents = [
                 Content(name="emb", array=states[part]["emb"], ids=ids if base else None),
                 Content(name="step", array=states[part]["step"]),
             ]
             chains[part] += (drain(persist_part(files, identity, contents)),)
         chain = tuple(PartChain(name=part, files=chains[part]) for part in PARTS)
-        manifest = Manifest(job_uid="j", history=1, generation=0, cut=cut, parts=chain)
+        manifest = Manifest(job_uid="j", timeline=1, generation=0, cut=cut, parts=chain)
         publish(files, manifest)
         copied = {part: {name: array.copy() for name, array in states[part].items()} for part in PARTS}
         ready.append((len(files.operations), copied))

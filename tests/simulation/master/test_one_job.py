@@ -64,7 +64,7 @@ async def work(bus: Bus, job: str, index: int, done: list[tuple[int, int]]) -> N
     while not isinstance(joined, JoinReply):
         await asyncio.sleep(0.1)
         joined = await call(bus, job, JoinRequest(member=Member("worker", index, 1), nonce=f"n{index}"))
-    who = {"member": joined.member, "history": joined.history, "generation": joined.generation}
+    who = {"member": joined.member, "timeline": joined.timeline, "generation": joined.generation}
     await call(bus, job, RegisterRequest(**who, dataset=Dataset(records=1050, batch_size=10, epochs=2)))
     request, progress = 0, Progress()
     while True:
@@ -91,7 +91,7 @@ async def hold(bus: Bus, job: str) -> None:
     while not isinstance(joined, JoinReply):
         await asyncio.sleep(0.1)
         joined = await call(bus, job, ask)
-    who = {"member": joined.member, "history": joined.history, "generation": joined.generation}
+    who = {"member": joined.member, "timeline": joined.timeline, "generation": joined.generation}
     while True:
         heard = await call(bus, job, HeartbeatRequest(**who))
         if isinstance(heard, HeartbeatReply) and heard.order == "finish":
@@ -148,7 +148,7 @@ def test_a_job_is_trained_once_while_its_master_is_killed() -> None:
         bus = broker.connect("cli")
 
         async def brain(bus: Bus, name: str) -> None:
-            shell, _ = build_brain(bus, holder=name, history=7, clock=loop.time, wall_ms=lambda: 0)
+            shell, _ = build_brain(bus, holder=name, timeline=7, clock=loop.time, wall_ms=lambda: 0)
             await shell.run()
 
         serve(broker, tasks, brain, "brain")

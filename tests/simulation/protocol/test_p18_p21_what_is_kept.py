@@ -466,7 +466,7 @@ def test_the_brain_lets_go_of_what_hosts_said_long_ago(stage, monkeypatch):
         brain, _ = build_brain(
             it.broker.connect("b0"),
             holder="b0",
-            history=5,
+            timeline=5,
             clock=asyncio.get_running_loop().time,
             wall_ms=lambda: 0,
         )

@@ -797,7 +797,7 @@ def test_the_brain_says_it_of_its_own_log_and_learns_anew_from_an_empty_one(stag
             shell, decider = build_brain(
                 it.broker.connect(name),
                 holder=name,
-                history=7,
+                timeline=7,
                 clock=asyncio.get_running_loop().time,
                 wall_ms=lambda: 0,
             )

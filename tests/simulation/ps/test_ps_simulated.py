@@ -35,7 +35,7 @@ class AppliesTwice(ServerCore):
 class Generationless(ServerCore):
     @staticmethod
     def decide_push(state, fence, batch):
-        now = Fence(state.history, state.generation, state.routing.epoch, state.incarnation)
+        now = Fence(state.timeline, state.generation, state.routing.epoch, state.incarnation)
         return admission.decide_push(state, now, batch)
 
 
@@ -53,7 +53,7 @@ class World:
         self.routing = divide_slots(lives, 0, generation)
         for life in lives:
             core = self.network.cores[life.index] = self.core(life.index, life.incarnation)
-            core.admit(history=0, generation=generation, start=ServerStart("empty", generation), seed=1)
+            core.admit(timeline=0, generation=generation, start=ServerStart("empty", generation), seed=1)
             core.route(self.routing)
         self.generation, self.committed = generation, set()
         self.left = list(range(BATCHES)) + self.chance.sample(range(BATCHES), 8)  # leased twice

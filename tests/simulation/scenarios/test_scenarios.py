@@ -309,7 +309,7 @@ def newer(event, tag=None, **fields):
     return msgpack.packb({**plain, **fields, **({"type": tag} if tag else {})})
 
 
-BEAT = HeartbeatRequest(member=Member("worker", 0, 1), history=1)
+BEAT = HeartbeatRequest(member=Member("worker", 0, 1), timeline=1)
 
 
 def test_s27_unknown_fields_are_ignored_by_types_and_kept_by_decode():

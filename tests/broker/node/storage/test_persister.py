@@ -109,7 +109,7 @@ class HostRig:
 
 
 def about(cut: int) -> dict[str, object]:
-    return {"job": "ads", "uid": "0000000000a1", "cut": cut, "generation": 0, "history": 0}
+    return {"job": "ads", "uid": "0000000000a1", "cut": cut, "generation": 0, "timeline": 0}
 
 
 class Stage:
@@ -180,7 +180,7 @@ class Stage:
         assert isinstance(stored, cuts.HostPartPersisted)
         part = StoredPart(part="ps-0", index=0, slots=place.slots, files=stored.files)
         content = ManifestContent(
-            uid="0000000000a1", history=0, generation=0, cut=cut, ledger=b"L", parts=[part]
+            uid="0000000000a1", timeline=0, generation=0, cut=cut, ledger=b"L", parts=[part]
         )
         await self.say(
             cuts.CheckpointManifestOrdered(term=1, host=place.host, path="", manifest=content, **about(cut))
@@ -262,7 +262,7 @@ def test_another_host_holds_a_copy_and_gives_it_to_a_server_when_the_owner_is_go
         owner.store = None
         shutil.rmtree(owner.root)  # the host is gone with its memory
         stage.hosts.remove(owner)
-        order = RestoreOrder(uid="0000000000a1", history=0, generation=0, cut=3)
+        order = RestoreOrder(uid="0000000000a1", timeline=0, generation=0, cut=3)
         for host in (holder, third):  # the holder has it already, the other fetches it
             found = await asyncio.to_thread(ask_daemon(stage.bus, host.name, "ads"), order, place, False, [])
             assert found is not None
@@ -325,7 +325,7 @@ def test_a_daemon_that_starts_anew_gives_what_it_held_for_a_host_that_is_gone_si
         shutil.rmtree(owner.root)
         stage.hosts.remove(owner)
         await holder.start()
-        order = RestoreOrder(uid="0000000000a1", history=0, generation=0, cut=1)
+        order = RestoreOrder(uid="0000000000a1", timeline=0, generation=0, cut=1)
         await stage.until(lambda: holder.persister.serves_at, "it serves again")
         found = await asyncio.to_thread(ask_daemon(stage.bus, third.name, "ads"), order, place, False, [])
         assert found is not None

@@ -40,7 +40,7 @@ def place(index=0, host=ME):
 
 
 def about(cut, generation=0):
-    return {"job": "ads", "uid": "u1", "history": 7, "cut": cut, "generation": generation}
+    return {"job": "ads", "uid": "u1", "timeline": 7, "cut": cut, "generation": generation}
 
 
 def staged(cut, index=0, host=ME, generation=0):
@@ -53,7 +53,7 @@ def ordered(cut, *places, term=1, generation=0):
 
 
 def manifest(cut, host=ME, term=1):
-    content = ManifestContent(uid="u1", history=7, generation=0, cut=cut, ledger=b"", parts=[])
+    content = ManifestContent(uid="u1", timeline=7, generation=0, cut=cut, ledger=b"", parts=[])
     return cuts.CheckpointManifestOrdered(host=host, path="/s", manifest=content, term=term, **about(cut))
 
 

@@ -69,7 +69,7 @@ class Host:
     def publish(self, cut, persisted):
         parts = [StoredPart(part="ps-0", index=0, slots=[(0, 4096)], files=persisted.files)]
         content = ManifestContent(
-            uid="u1", history=0, generation=0, cut=cut, ledger=b"L", parts=parts, about={"seed": "7"}
+            uid="u1", timeline=0, generation=0, cut=cut, ledger=b"L", parts=parts, about={"seed": "7"}
         )
         order = cuts.CheckpointManifestOrdered(
             job="ads", uid="u1", cut=cut, generation=0, term=1, host="h", path="", manifest=content
