@@ -119,6 +119,9 @@ class RunningStack:
         self.home.create()
         try:
             self._lock = self.home.hold()
+        except OSError as error:
+            raise CannotWrite.below(self.home.root, error) from error
+        try:
             self._start_broker()
             self._start_services()
             self.home.take_note_of_kept()  # of a former one

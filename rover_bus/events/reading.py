@@ -14,7 +14,7 @@ from rover_bus.events.checkpoint_facts import CheckpointRequested
 from rover_bus.events.codec import decode_any
 from rover_bus.events.envelope import read_envelope
 from rover_bus.events.errors import BadMessage, NameRefused
-from rover_bus.events.fact import Fact, JobFact, Position
+from rover_bus.events.fact import Fact, JobFact, MasterFact, Position
 from rover_bus.events.facts import (
     BrainFact,
     ClusterFact,
@@ -97,7 +97,8 @@ def _check_origin(fact: Fact, stored: Stored) -> None:
     if not isinstance(fact, JobFact):
         return
     brain = getattr(fact, "brain_position", None)
-    of_brain = isinstance(fact, BrainFact) or brain is not None or bool(getattr(fact, "brain_term", 0))
+    asks_for_brain = bool(getattr(fact, "brain_term", 0)) and not isinstance(fact, MasterFact)
+    of_brain = isinstance(fact, BrainFact) or brain is not None or asks_for_brain
     origin, place = (BRAIN, brain) if of_brain else (fact.job, fact.position)
     if place is None and not of_brain and isinstance(fact, ASKED):
         return

@@ -448,7 +448,7 @@ def summary(state: State) -> dict[str, Any]:
         "moves": state.counts.moves,
         "epochs": ledger.dataset.epochs if ledger is not None else 0,
         "updates_ignored": int(sum(p.statistics.get("updates_ignored", 0) for p in parts.values())),
-        "parts": [part.path for _, part in sorted(parts.items())],
+        "parts": [part.path for _, part in sorted(parts.items()) if part.path],
         "server_statistics": {str(index): part.statistics for index, part in sorted(parts.items())},
         "result": values,
     }

@@ -318,14 +318,18 @@ class ServerLife:
                 "cannot stage yet" if staged.again else "cannot stage", cut=order.cut, why=staged.problem
             )
 
+    def _write_what_is_held(self, path: Path) -> int:
+        """Write the part; 0 where the job ends before any worker declared a table: there is none."""
+        return self._write_part(self.core, path) if self.core.tables is not None else 0
+
     async def _finish(self, name: str) -> None:
         """Write our part once, say so as often as it takes."""
         if self._finished is None or self._finished.generation != self._who["generation"]:
             path = self._directory / f"{name}.npz"
-            size: int = await self._run(lambda: self._write_part(self.core, path))
+            size: int = await self._run(lambda: self._write_what_is_held(path))
             statistics: dict[str, float] = await self._run(self.core.statistics)
             self._finished = FinishedRequest(
-                **self._who, path=str(path), size_bytes=size, statistics=statistics
+                **self._who, path=str(path) if size else "", size_bytes=size, statistics=statistics
             )
         await self._master.ask(self._finished)
 

@@ -34,6 +34,7 @@ TABLES = (
 SERVER = """
 import msgspec
 from rover_bus.events.requests import ServerAddress
+from rover_bus.events.starts import EMPTY
 from rover_bus.ps.core import ServerCore
 from rover_bus.ps.routing import divide_slots
 from rover_bus.ps.server import Server
@@ -41,7 +42,7 @@ from rover_bus.ps.server import Server
 core = ServerCore(0, 1)
 server = Server(core, b"of this stack", ["tcp:127.0.0.1:0"])
 routing = divide_slots([ServerAddress(0, 1, server.addresses)])
-core.admit(history=0, generation=0, state="empty", seed=7)
+core.admit(timeline=0, generation=0, start=EMPTY, seed=7)
 core.follows_changes = True
 core.route(routing)
 print(msgspec.json.encode(routing).decode(), flush=True)

@@ -7,7 +7,8 @@ from collections.abc import Callable
 import pytest
 from told import told
 
-from rover_bus.events import facts
+from rover_bus.cli.samples import sample
+from rover_bus.events import facts, log, subjects
 from rover_bus.events.bus import Stored
 from rover_bus.events.codec import encode
 from rover_bus.events.errors import BadMessage
@@ -98,3 +99,16 @@ def test_a_fact_out_of_a_log_is_believed_with_the_headers_of_its_place() -> None
 def test_a_fact_out_of_a_log_is_not_believed_once_anything_of_it_was_changed(forged: Stored) -> None:
     with pytest.raises(BadMessage):
         read_fact(forged)
+
+
+@pytest.mark.parametrize("kind", [*log.DECIDED, *log.TRANSLATED], ids=lambda kind: kind.tag())
+def test_every_fact_that_a_master_publishes_is_read(kind: type[facts.JobFact]) -> None:
+    """`plan.checked` names the Brain's term, and was taken for a fact of the Brain: every reader passed it over."""
+    made = sample(kind).replace(job="ads", position=(7, 4))
+    if hasattr(made, "uid"):
+        made = made.replace(uid=UID)
+    if hasattr(made, "brain_position"):  # a rule may be the Brain's
+        made = made.replace(brain_position=None)
+    body, headers = told(made, 7, 1)
+    stored = Stored(1, subjects.job_fact("ads", kind.kind()), body, headers)
+    assert read_fact(stored) == made

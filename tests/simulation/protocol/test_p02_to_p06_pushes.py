@@ -88,7 +88,7 @@ def test_with_a_watermark_instead_of_a_set_samples_are_lost():
 def copy_of(core, with_sets):
     """What a move, a replica or a snapshot of all slots would carry to another incarnation."""
     other = ServerCore(0, 2)
-    other.admit(timeline=8, generation=0, state="a copy", seed=1)
+    other.admit(timeline=8, generation=0, start=EMPTY, seed=1)
     other.route(divide_slots([ServerAddress(0, 2, [])], 8, 0))
     other.tables = core.tables
     groups = core.state.groups if with_sets else other.state.groups

@@ -14,6 +14,7 @@ from typing import ClassVar
 import msgspec
 
 from rover_bus.events.memory_links import CALM
+from rover_bus.events.starts import EMPTY
 from rover_bus.flash.errors import SlotsBusy
 from rover_bus.master.cut import position
 from rover_bus.master.decider import MasterDecider
@@ -145,8 +146,8 @@ def test_a_part_taken_before_its_cut_opened_lacks_what_was_committed_since():
 class Forgetful(ServerCore):
     """P11: who survives begins with nothing in the new generation."""
 
-    def admit(self, *, state, **how):
-        super().admit(state=state.replace("kept", "empty"), **how)
+    def admit(self, *, start, **how):
+        super().admit(start=EMPTY if start.kind == "kept" else start, **how)
 
 
 def test_survivors_that_begin_empty_lose_what_was_committed():
