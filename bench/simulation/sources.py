@@ -1,7 +1,7 @@
 """What a figure depends on: the digest of a world, of the engine, of a policy, by the modules that each of them imports.
 
 Fed by modules, feeds the keys of kept cells. A rule of the Brain that only one policy calls makes that policy's figures old, and
-no other's. What is followed: modules of this project, and of the folder in which somebody else's module lies.
+no other's. What is followed: modules of this project, and of the folder in which a foreign module lies.
 """
 
 from __future__ import annotations

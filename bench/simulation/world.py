@@ -1,4 +1,4 @@
-"""A whole world, with a default for each of its parts: what somebody else's world inherits and overrides (`--world MODULE:CLASS`).
+"""A whole world, with a default for each of its parts: what a foreign world inherits and overrides (`--world MODULE:CLASS`).
 
 Feeds the generator (jobs, families, users) and the engine (hosts, weather). Imports nothing of rover_bus. Each method gets dice of
 its own purpose: the same seed gives the same world, whatever a policy does. `example_world` is an example of 60 lines.
