@@ -5,7 +5,7 @@ BIN := .venv/bin
 WORKERS ?= 2
 PARALLEL = -n $(WORKERS) --dist worksteal
 
-.PHONY: help demo test core simulate chaos attack lint format schemas docs lines picture wheel clean
+.PHONY: help demo test core simulate chaos attack lint format schemas docs lines count picture wheel clean
 
 help:
 	@echo "make demo      watch a job find its size while its workers, its master and its broker are killed"
@@ -17,6 +17,7 @@ help:
 	@echo "make schemas   write schemas/ from the event types"
 	@echo "make docs      write docs/api.md from the docstrings"
 	@echo "make lines     list every error, event, log line and help text (ARGS=error)"
+	@echo "make count     count the statements of rover_bus, by package"
 	@echo "make picture   draw the demo's narration for the README"
 
 # -- set-up ------------------------------------------------------------------------------------------------------------
@@ -57,7 +58,7 @@ simulate: .venv/dev.stamp
 	ROVER_SIMULATIONS=$(or $(COUNT),10000) $(BIN)/pytest $(PARALLEL) tests/simulation --timeout=7200 $(ARGS)
 
 chaos: .venv/dev.stamp
-	$(BIN)/pytest tests/chaos --timeout=1800 $(ARGS)
+	$(BIN)/pytest $(PARALLEL) tests/chaos --timeout=1800 $(ARGS)
 
 attack: .venv/dev.stamp
 	PYTHONPATH=tests/rigs $(BIN)/python -m attack $(or $(SEEDS),0..9) $(ARGS)
@@ -83,6 +84,9 @@ docs: .venv/dev.stamp
 
 lines: .venv/dev.stamp
 	@$(BIN)/python docs/make_lines.py $(ARGS)
+
+count: .venv/dev.stamp
+	@$(BIN)/python docs/count_statements.py
 
 wheel: .venv/dev.stamp
 	$(BIN)/python -m build --wheel

@@ -92,10 +92,10 @@ async def cut_to_storage(home: Home, folder: Path) -> float:
     bus = await connect(find_stack(str(home.root), "", ""))
     facts: asyncio.Queue[tuple[float, Fact | None]] = asyncio.Queue()
 
-    def hear(stored: Stored) -> None:
+    def observe(stored: Stored) -> None:
         facts.put_nowait((time.monotonic(), read_happened(stored).fact))
 
-    following = await bus.follow(FACTS, [subjects.job_facts(JOB)], hear)
+    following = await bus.follow(FACTS, [subjects.job_facts(JOB)], observe)
     opened: dict[int, float] = {}
     try:
         (folder / "still").touch()

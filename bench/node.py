@@ -133,7 +133,7 @@ class Bench:
         self.broker.start()
         self.bus = await NatsBus.connect(self.broker.url, secret=self.broker.secret)
         await self.bus.ensure(STREAMS, BUCKETS)
-        await self.bus.follow(FACTS, [host_fact(HOST, "exited")], self.hear)
+        await self.bus.follow(FACTS, [host_fact(HOST, "exited")], self.observe)
         self.daemon = self.start_daemon()
 
     def start_daemon(self) -> subprocess.Popen[bytes]:
@@ -146,7 +146,7 @@ class Bench:
         await self.bus.close()
         self.broker.stop()
 
-    def hear(self, stored: Stored) -> None:
+    def observe(self, stored: Stored) -> None:
         name = str(decode(stored.body, facts.HostExited).member)
         self.exits[name] = time.perf_counter()
         self.exited.set()

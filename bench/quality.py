@@ -150,7 +150,7 @@ def main() -> None:
     with (
         ending_on_signals(),
         tempfile.TemporaryDirectory(prefix="rover-bench-") as directory,
-        RunningStack(Home(Path(directory) / "stack"), orphan_s=5.0) as stack,
+        RunningStack(Home(Path(directory) / "stack"), settings=["hosts.orphan_after=5s"]) as stack,
     ):
         for seed in range(options.first_seed, options.first_seed + options.seeds):
             for way in WAYS:

@@ -16,6 +16,7 @@ from typing import Any, Literal, TypeVar
 from rover_bus.events import subjects
 from rover_bus.events.broker import EmbeddedBroker
 from rover_bus.events.codec import encode
+from rover_bus.events.deciding import ServiceProcess
 from rover_bus.events.facts import JobFact, JobSubmitted, PlanProposed
 from rover_bus.events.job import DataSpec, JobSpec, LeaseSpec
 from rover_bus.events.leadership import read_leader
@@ -115,9 +116,9 @@ async def _lead(url: str, job: str, index: int) -> None:
     shell, _ = build_master(
         bus,
         job,
-        holder=f"master-{index}.{os.getpid()}",
-        clock=time.monotonic,
-        wall_ms=lambda: int(time.time() * 1000),
+        process=ServiceProcess(
+            f"master-{index}.{os.getpid()}", time.monotonic, lambda: int(time.time() * 1000)
+        ),
     )
     await shell.run()
 

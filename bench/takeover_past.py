@@ -147,7 +147,7 @@ async def write_past(bus: NatsBus, job: str, workers: int, dataset: Dataset, man
     while given < many:
         given += await past.lease()
         batches.append(past.journal.sequence)
-        if past.journal.batches_since_snapshot >= wiring(job).snapshot_every_batches:
+        if past.journal.batches_since_snapshot >= wiring(job).keep.snapshot_batches:
             await past.take_snapshot()
     await past.report(batches, many)
     return past.requests, time.monotonic() - began

@@ -86,8 +86,8 @@ class Heard:
 
 def pid_of(heard: Heard, place: str) -> int:
     """Return the process of a place's newest life."""
-    lives = [fact for fact in heard.all(facts.MemberAdmitted) if fact.member.place == place]
-    return int(lives[-1].pid)
+    admitted = [fact for fact in heard.all(facts.MemberAdmitted) if fact.member.name == place]
+    return int(admitted[-1].pid)
 
 
 def plans_of(heard: Heard) -> list[dict[str, Any]]:

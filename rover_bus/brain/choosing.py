@@ -1,7 +1,7 @@
 """One round of the live Brain: the jobs whose size is open compete for what the cluster has; each gets a wish, or why it is left.
 
 Fed by the decider after windows were closed, feeds `granting` with wishes, shrinks first. The choice is `decisions.rounds`, the
-same function that the simulator's policy {1+2+3} calls; here stands only who competes, for how much, and how the answer is said.
+same function that the simulator's policy {1+2+3} calls; here stands which jobs compete, for how much, and how the answer is said.
 One round a priority: what higher ones hold is not there for lower ones; what lower ones hold is taken by `granting`, by name (P22).
 Pure.
 """
@@ -77,7 +77,7 @@ def choose_sizes(turns: Iterable[str], state: BrainState, quotas: Mapping[str, B
 def contenders_of(
     priority: int, models: Mapping[str, OverruledModel], state: BrainState, quotas: Mapping[str, Budget]
 ) -> tuple[list[str], list[Contender], Budget]:
-    """Who competes within a priority, and for how much. Who is being changed keeps what he holds; who waits has his room kept."""
+    """The jobs that compete within a priority, and for how much. A job under change keeps its size, a waiting one its room."""
     names, contenders = list[str](), list[Contender]()
     higher = [job for job in state.jobs.values() if job.spec.priority > priority]
     for name, job in state.jobs.items():
@@ -87,7 +87,7 @@ def contenders_of(
     capacity = capacity_of(state)
     taken = [job.charge(size) for job in higher if (size := present(job)) is not None]
     running = [contender.view.held for contender in contenders if not contender.waiting]
-    # Use that was measured may pass what there is: then nobody grows, and nobody is made to shrink by a figure that jitters.
+    # Use that was measured may pass what there is: then no job grows, and none is made to shrink by a figure that jitters.
     cores = max(capacity.cores * (1 - HEADROOM) - sum(a.cores for a in taken), sum(a.cores for a in running))
     memory = max(
         capacity.memory_bytes * (1 - HEADROOM) - sum(a.memory_bytes for a in taken),
@@ -163,7 +163,7 @@ def _answer(
 
 
 def _reason(contender: Contender, decision: PlanDecision, rivals: bool) -> Reason:
-    """More or less, when there was nobody to share with or it is what the job would take alone; else what was best for all."""
+    """More or less, when no other job shares the cluster or it is what the job would take alone; else what was best for all."""
     front = contender.front
     if rivals and front is not None and front.allocations and front.allocations[-1] != decision.allocation:
         return Reason.BEST_VALUE_UNDER_CAPACITY
@@ -172,7 +172,7 @@ def _reason(contender: Contender, decision: PlanDecision, rivals: bool) -> Reaso
 
 
 def _kept(contender: Contender) -> CapacityLeft:
-    """Why nothing happens, for people: what the best other size would bring, and whether it is room that is missing."""
+    """Why nothing happens, for the user: what the best other size would bring, and whether it is room that is missing."""
     front = contender.front
     if front is None or not len(front.speed):
         return CapacityLeft(Reason.UNCERTAIN, "no size is trusted to be better")

@@ -25,14 +25,14 @@ from rover_bus.brain.history import traits_of
 from rover_bus.brain.log import (
     BrainRuleSwitched,
     BrainTermBegun,
-    ClusterHeard,
-    FactHeard,
-    Heard,
+    ClusterObserved,
+    FactObserved,
     HostGone,
     HostSeen,
     JobGone,
     JobSeen,
     MembersSeen,
+    ObservedFact,
 )
 from rover_bus.brain.proposing import propose, propose_first, roll_back, shrink
 from rover_bus.brain.rules import RULES
@@ -150,7 +150,7 @@ class BrainDecider:
                 yield from self._notice(fact, cause, now)
                 yield from self._start_waiting_jobs()
             case Sampled(sample):
-                yield from self._hear(sample, now)
+                yield from self._observe(sample, now)
             case Ticked():
                 yield from self._look(now)
             case BusLost():
@@ -176,13 +176,13 @@ class BrainDecider:
 
     # -- what is heard -------------------------------------------------------------------------------------------------
 
-    def _hear(self, sample: AnyProfile, now: float) -> Steps:
+    def _observe(self, sample: AnyProfile, now: float) -> Steps:
         if isinstance(sample, WorkerProfile) and sample.job in self.state.jobs:
-            self.watch.hear(sample, now)
+            self.watch.observe(sample, now)
         elif isinstance(sample, ServerProfile):
-            self.watch.hear_server(sample)
+            self.watch.observe_server(sample)
         elif isinstance(sample, HostProfile):
-            self.watch.hear_host(sample, now)
+            self.watch.observe_host(sample, now)
             if (capacity := self.state.displaced.get(sample.host)) is not None:
                 sample_s = self.state.sampled_s.get(sample.host, 0.0)
                 yield HostSeen(host=sample.host, capacity=capacity, sample_s=sample_s, cause="sample")
@@ -199,7 +199,7 @@ class BrainDecider:
                 if host in state.hosts or host in state.displaced:
                     yield HostGone(host=host, cause=cause)
             case ClusterModeSet() | QuotaSet():
-                yield ClusterHeard(fact=fact, cause=cause)
+                yield ClusterObserved(fact=fact, cause=cause)
             case JobSubmitted(job=job, uid=uid, spec=spec):
                 known = state.jobs.get(job)
                 if known is None or known.uid != uid:
@@ -232,9 +232,9 @@ class BrainDecider:
                     masters=fact.masters,
                     cause=cause,
                 )
-            case _ if isinstance(fact, get_args(Heard)):
+            case _ if isinstance(fact, get_args(ObservedFact)):
                 self.watch.restart(fact.job, now)
-                yield FactHeard(fact=fact, cause=cause)
+                yield FactObserved(fact=fact, cause=cause)
 
     # -- turns ---------------------------------------------------------------------------------------------------------
 
@@ -321,7 +321,7 @@ class BrainDecider:
         limit = max(need.relief.limit_bytes for need in needs)
         number = known.plan + 1 if limit > held.server_memory_bytes else 0
         for need in needs:
-            if need.relief.incident != known.incidents.get(need.member.place) or number:
+            if need.relief.incident != known.incidents.get(need.member.name) or number:
                 yield _opened(name, need, number)
         if number:
             first = needs[0].relief
@@ -378,17 +378,17 @@ class BrainDecider:
         yield roll_back(name, known, self.state, change, constant, after).replace(cause=cause)
 
     def _replace(self, name: str, known: KnownJob) -> Steps:
-        lives = remedies.lives_to_replace(known)
-        if not lives or known.held is None or known.paused:
+        slow = remedies.workers_to_replace(known)
+        if not slow or known.held is None or known.paused:
             return
         wish = Wish(
             size=known.held,
             step="replace",
             constant=Reason.STRAGGLER_REPLACE,
-            detail=f"{', '.join(map(str, lives))} stayed slow: smaller leases were not enough",
+            detail=f"{', '.join(map(str, slow))} stayed slow: smaller leases were not enough",
             measured=known.throughput,
         )
-        yield self._proposed(name, known, wish, replaces=lives)
+        yield self._proposed(name, known, wish, replaces=slow)
 
     def _settle(self, name: str, known: KnownJob, wish: Wish) -> Steps:
         change = known.change
@@ -407,18 +407,18 @@ class BrainDecider:
             for other, (size, constant, detail) in granted.shrinks.items():
                 smaller = self.state.jobs[other]
                 if smaller.change is None and smaller.held is not None:
-                    plan = shrink(other, smaller, self.state, self.state.mode, size, constant, detail)
+                    plan = shrink(other, smaller, self.state, size, constant, detail)
                     yield plan.replace(cause=f"job:{known.uid}")
             return
         wish = msgspec.structs.replace(wish, size=granted.size)
         if known.held is None:
-            plan = propose_first(name, known, self.state, self.state.mode, wish)
+            plan = propose_first(name, known, self.state, wish)
             yield plan.replace(cause=f"job:{known.uid}")
         else:
             yield self._proposed(name, known, wish)
 
     def _proposed(self, name: str, known: KnownJob, wish: Wish, **more: Any) -> PlanProposed:
-        plan = propose(name, known, self.state, self.state.mode, wish, **more)
+        plan = propose(name, known, self.state, wish, **more)
         slow = plan.replaces
         return plan.replace(cause=causes.straggler(slow[0]) if slow else known.after("cooldown"))
 
@@ -462,7 +462,7 @@ class BrainDecider:
     def _seat_masters(self, name: str, known: KnownJob) -> PlanProposed:
         """A plan without members for a job that was asked to end before its first plan: only its own master can end it."""
         wish = Wish(size=Size(workers=0, servers=0), step="start", constant="asked")
-        plan = propose_first(name, known, self.state, self.state.mode, wish)
+        plan = propose_first(name, known, self.state, wish)
         reason = "the job was asked to end before its first plan: its master starts, to end it"
         return plan.replace(reason=reason, cause=f"job:{known.uid}")
 
@@ -520,7 +520,7 @@ def _danger(relief: Relief, used_bytes: int, limit_bytes: int) -> str:
 
 def _never_came(known: KnownJob, change: Change) -> bool:
     """Whether a change of ours is carried out and its members do not arrive. A rollout has deadlines of its own, in the master;
-    what promised nothing (a start, a life replaced, room again) has nothing to go back to.
+    what promised nothing (a start, a member replaced, room again) has nothing to go back to.
     """
     patience_s = max(NEVER_SETTLED_WINDOWS * known.spec.plan.window_s, STARTS_LONGER * known.slowest_start_s)
     ours = change.step in ("probe", "scale") and not change.by_person

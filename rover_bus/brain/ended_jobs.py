@@ -14,14 +14,7 @@ from rover_bus.events.bus import Stored
 from rover_bus.events.errors import BadMessage
 from rover_bus.events.facts import JobEnded, JobSubmitted
 from rover_bus.events.reading import read_fact
-
-
-@dataclass(frozen=True, slots=True)
-class KeepJobs:
-    """`keep_s`: so long an ended job is kept; `keep_bytes`: so much may logs and facts of all jobs take together. 0: no limit."""
-
-    keep_s: float = 0.0
-    keep_bytes: int = 0
+from rover_bus.events.settings import RetentionSettings
 
 
 @dataclass(slots=True)
@@ -60,15 +53,15 @@ def ended_first(known: Mapping[str, JobRun]) -> list[tuple[str, JobRun]]:
 
 
 def next_to_forget(
-    free: Sequence[tuple[str, JobRun]], retention: KeepJobs, stored_bytes: int, now_ms: int
+    free: Sequence[tuple[str, JobRun]], retention: RetentionSettings, stored_bytes: int, now_ms: int
 ) -> tuple[str, str, str] | None:
     """Return the job that is to go now (name, uid, reason), None when all may stay."""
     if not free:
         return None
     name, job = free[0]
     age_s = (now_ms - job.ended_ms) / 1000
-    if retention.keep_s and age_s > retention.keep_s:
-        return name, job.uid, f"ended {age_s:.0f} s ago, kept for {retention.keep_s:.0f} s"
-    if retention.keep_bytes and stored_bytes > retention.keep_bytes:
-        return name, job.uid, f"the store holds {stored_bytes} bytes, {retention.keep_bytes} are kept"
+    if retention.jobs_age_s and age_s > retention.jobs_age_s:
+        return name, job.uid, f"ended {age_s:.0f} s ago, kept for {retention.jobs_age_s:.0f} s"
+    if retention.store_size_bytes and stored_bytes > retention.store_size_bytes:
+        return name, job.uid, f"the store holds {stored_bytes} bytes, {retention.store_size_bytes} are kept"
     return None

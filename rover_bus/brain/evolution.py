@@ -15,14 +15,14 @@ from rover_bus.brain.decisions.stragglers import REPLACE_WINDOWS, SLOW_WINDOWS, 
 from rover_bus.brain.log import (
     BrainRuleSwitched,
     BrainTermBegun,
-    ClusterHeard,
-    FactHeard,
-    Heard,
+    ClusterObserved,
+    FactObserved,
     HostGone,
     HostSeen,
     JobGone,
     JobSeen,
     MembersSeen,
+    ObservedFact,
     WindowClosed,
 )
 from rover_bus.brain.state import WINDOWS_KEPT, BrainRuleOff, BrainState, Change, KnownJob, TriedSize
@@ -68,16 +68,16 @@ def evolve(state: BrainState, record: Record) -> None:
         case BrainTermBegun(term=term, timeline=timeline, resumed_from=sequence):
             state.term, state.timeline, state.resumed_from = term, timeline, sequence
             state.started_mode, state.started_quotas = record.mode, record.quotas
-        case ClusterHeard(fact=ClusterModeSet(mode=mode)):
+        case ClusterObserved(fact=ClusterModeSet(mode=mode)):
             state.said_mode = mode
-        case ClusterHeard(fact=QuotaSet() as quota):
+        case ClusterObserved(fact=QuotaSet() as quota):
             state.said_quotas = {**state.said_quotas, quota.tenant: _budget(quota)}
         case HostSeen():
             _see_host(state, record)
         case HostGone():
             _lose_host(state, record)
         case JobSeen(job=job, uid=uid, spec=spec):
-            state.jobs[job] = KnownJob(uid, spec)
+            state.jobs[job] = KnownJob(uid, spec, cores_bind=_cores_bind(state))
         case BrainRuleSwitched(rule=rule, off=False):
             state.rules_off.pop(rule, None)
         case BrainRuleSwitched(rule=rule):
@@ -86,8 +86,8 @@ def evolve(state: BrainState, record: Record) -> None:
             state.jobs.pop(job, None)
             state.rules_off = {rule: off for rule, off in state.rules_off.items() if off.job != job}
             state.past = [*state.past, past][-MOST_PAST:] if past is not None else state.past
-        case FactHeard(fact=fact):
-            _hear(state.jobs[fact.job], fact)
+        case FactObserved(fact=fact):
+            _observe(state.jobs[fact.job], fact)
         case PlanProposed(job=job):
             _propose(state.jobs[job], record)
         case _:
@@ -102,6 +102,7 @@ def _see_host(state: BrainState, record: HostSeen) -> None:
     state.displaced.pop(record.host, None)
     state.unheard = [other for other in state.unheard if other != record.host]
     state.shrinks = state.shrinks and bool(state.displaced)
+    _note_whether_cores_bind(state)
 
 
 def _lose_host(state: BrainState, record: HostGone) -> None:
@@ -114,6 +115,16 @@ def _lose_host(state: BrainState, record: HostGone) -> None:
         state.unheard = [*state.unheard, record.host]
     else:
         state.shrinks = True
+    _note_whether_cores_bind(state)
+
+
+def _note_whether_cores_bind(state: BrainState) -> None:
+    for job in state.jobs.values():
+        job.cores_bind = _cores_bind(state)
+
+
+def _cores_bind(state: BrainState) -> bool:
+    return all(host.cores_bind for host in state.hosts.values())
 
 
 def _budget(quota: QuotaSet) -> Budget | None:
@@ -166,7 +177,7 @@ def _note_straggler(job: KnownJob, index: int, remedy: str) -> None:
 
 
 def _see_members(job: KnownJob, record: MembersSeen) -> None:
-    """A new life has no past: what its predecessor was does not slow it down."""
+    """A new incarnation has no past: how slow its predecessor was does not count against it."""
     former = {member.index: member for member in job.members if member.role == "worker"}
     now = {member.index: member for member in record.members if member.role == "worker"}
     job.paces = {index: pace for index, pace in job.paces.items() if former.get(index) == now.get(index)}
@@ -197,7 +208,7 @@ def _propose(job: KnownJob, plan: PlanProposed) -> None:
     )
 
 
-def _hear(job: KnownJob, fact: Heard) -> None:
+def _observe(job: KnownJob, fact: ObservedFact) -> None:
     match fact:
         case PlanApplied(size=size):
             if size is not None:  # none: a repair, of the size that was
@@ -270,7 +281,9 @@ def _apply(job: KnownJob, fact: PlanApplied, size: Size) -> None:
     if job.change is None or job.change.plan != plan:  # a person's plan, or one from before our log
         job.change = _asked(job, fact, size)
     job.rest = _rest(job, size)
-    if not size.workers and job.held is not None:  # a plan of nobody does not say how big each of them is
+    if (
+        not size.workers and job.held is not None
+    ):  # a plan that no Brain made does not say how big each of them is
         each = job.held
         size = size.replace(worker_cores=each.worker_cores, worker_memory_bytes=each.worker_memory_bytes)
     if job.change.waits:
@@ -318,8 +331,8 @@ def _measure(job: KnownJob, window: WindowClosed) -> None:
     job.paces = {**kept, **evolve_paces(job.paces, paces)}
     for role, cores in window.cores_used.items():
         job.cores_used[role] = cores if role not in job.cores_used else 0.5 * (job.cores_used[role] + cores)
-    for place, size in window.server_bytes.items():
-        job.memory[place] = _thinned([*job.memory.get(place, []), (job.samples, size)], MOST_POINTS)
+    for name, size in window.server_bytes.items():
+        job.memory[name] = _thinned([*job.memory.get(name, []), (job.samples, size)], MOST_POINTS)
     if window.server_cores:
         job.server_loads = [*job.server_loads, window.server_cores][-HOT_WINDOWS:]
         job.server_slots = window.server_slots
@@ -413,10 +426,10 @@ def _judge(job: KnownJob, record: PlanKept | PlanRolledBack) -> None:
 
 
 def _note_incident(job: KnownJob, record: IncidentOpened | IncidentClosed) -> None:
-    place = record.member.place
+    name = record.member.name
     if isinstance(record, IncidentOpened):
-        if place not in job.incidents:
+        if name not in job.incidents:
             job.incidents_made += 1
-        job.incidents[place] = record.incident
+        job.incidents[name] = record.incident
     else:
-        job.incidents.pop(place, None)
+        job.incidents.pop(name, None)

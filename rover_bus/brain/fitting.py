@@ -52,7 +52,6 @@ class GroupFit:
     group: str
     samples: int
     model: ThroughputModel | None
-    selection: Selection | None
     answer: str
     rows: Table
     prediction: Prediction | None
@@ -218,14 +217,14 @@ def left_out_text(path: str, left_out: Sequence[LeftOut]) -> list[str]:
 
 def _fit_group(group: str, train: Table, rows: Table) -> GroupFit:
     if not len(train):
-        return GroupFit(group, 0, None, None, "no usable sample", rows, None)
+        return GroupFit(group, 0, None, "no usable sample", rows, None)
     mode = train.mode()
     train, said = leave_out(train, mode)
     unit_of_speed = _unit_of_speed(train)
     fitted = fit_best(train.observations(unit_of_speed), mode)
     if isinstance(fitted, NotEnough):
-        return GroupFit(group, len(train), None, None, fitted.reason, rows, None, said)
-    model, selection = fitted
+        return GroupFit(group, len(train), None, fitted.reason, rows, None, said)
+    model, _ = fitted
     predicted = model.predict(rows.configurations, BEYOND)
     per_unit = rows.samples_per_unit() / unit_of_speed
     in_unit = Prediction(
@@ -235,7 +234,7 @@ def _fit_group(group: str, train: Table, rows: Table) -> GroupFit:
         predicted.guess,
     )
     doubts = (*said, *contradictions(train, model.form), *beyond(model, rows))
-    return GroupFit(group, len(train), model, selection, "", rows, in_unit, doubts)
+    return GroupFit(group, len(train), model, "", rows, in_unit, doubts)
 
 
 def _unit_of_speed(train: Table) -> float:

@@ -1,7 +1,7 @@
-"""Wishes meet capacity, quotas and priorities: what a job gets, who must shrink for it first, or why it gets nothing.
+"""Wishes meet capacity, quotas and priorities: what a job gets, which jobs must shrink for it first, or why it gets nothing.
 
 Fed by wishes, feeds proposals. A job's growth takes only free room and that of lower priorities; among equals what runs stays,
-except that a job without workers gets the least it can live with: those who have more than that shrink for it.
+except that a job without workers gets the least it can live with: those that have more shrink for it.
 Growth that needs a shrink elsewhere waits until that shrink is settled (P22). Pure.
 """
 
@@ -75,7 +75,7 @@ def grant(name: str, wish: Wish, state: BrainState, quotas: Mapping[str, Budget]
     if quota is None and (not others or _fits_beside(job.charge(wish.size), others, capacity_of(state))):
         return GrantedSize(
             size=wish.size
-        )  # nobody has to be asked; alone on its machines it is its own affair
+        )  # no other job is concerned; alone on its machines it is its own affair
     own = _claim(name, job, wish)
     claims = [own, *(_standing(key, other, job) for key, other in others.items())]
     grants = {each.job: each for each in arbitrate(claims, capacity_of(state), quotas)}
@@ -108,7 +108,7 @@ def _missing_memory(own: Claim, claims: list[Claim], budget: Budget, where: str)
 
 
 def _fits_beside(wanted: Allocation, others: Mapping[str, KnownJob], capacity: Budget) -> bool:
-    """Whether there is room for a wish beside all that runs: then arbitration would take nothing from anybody."""
+    """Whether there is room for a wish beside all that runs: then arbitration would take nothing from any job."""
     cores, memory_bytes = 0.0, 0
     for job in others.values():
         size = present(job)
@@ -120,10 +120,10 @@ def _fits_beside(wanted: Allocation, others: Mapping[str, KnownJob], capacity: B
 
 def shrinks_after_loss(state: BrainState, cores: float) -> dict[str, Size]:
     """The sizes to which jobs shrink when what is held is more than the cores that are left after a loss: by priority, each its
-    least before anybody more, pauses last. Empty while it fits.
+    least before any job gets more, pauses last. Empty while it fits.
 
-    Only limits count: who has none keeps his workers, because they share what there is, and what they use jitters.
-    Memory is not taken from anybody: servers hold it, and they stay.
+    Only limits count: a job without any keeps its workers, because they share what there is, and what they use jitters.
+    Memory is taken from no job: servers hold it, and they stay.
     """
     running = {name: size for name, job in state.jobs.items() if (size := present(job)) is not None}
     if not state.shrinks or not state.hosts or sum(map(_limits, running.values())) <= cores:
@@ -216,7 +216,7 @@ def _claim(name: str, job: KnownJob, wish: Wish) -> Claim:
 
 
 def _least_workers(job: KnownJob, wanted: Allocation) -> int:
-    """What runs is not shrunk by its own wish; a job that begins lives with one worker, or with as many as the user pinned."""
+    """What runs is not shrunk by its own wish; a job that begins gets along with one worker, or with as many as the user pinned."""
     running = job.held.workers if job.held is not None else job.spec.workers.count
     return min(max(running, 1), wanted.workers)
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import msgspec
 
 from rover_bus.brain.decisions.plans import Allocation
-from rover_bus.brain.decisions.warm_start import JobTraits, PastJob
+from rover_bus.brain.decisions.warm_start import JobTraits
 from rover_bus.events.facts import (
     Fact,
     HostExited,
@@ -26,26 +26,26 @@ from rover_bus.events.job import JobSpec
 
 
 class Usage(Checked, frozen=True, kw_only=True):
-    """What the lives of one role used, as the kernel counted it at their ends.
+    """What the incarnations of one role used, as the kernel counted it at their ends.
 
     `member_s` is the sum of their lengths, `cpu_s` the processor seconds of their groups, `peak_memory_bytes` the largest
     resident set of one process.
     """
 
-    lives: Count = 0
+    incarnations: Count = 0
     member_s: Seconds = 0.0
     cpu_s: Seconds = 0.0
     peak_memory_bytes: Bytes = 0
 
     @property
     def cores(self) -> float:
-        """Cores that one member kept busy, on average over its life."""
+        """Cores that one member kept busy, on average over its run."""
         return self.cpu_s / self.member_s if self.member_s else 0.0
 
     def add(self, exited: HostExited) -> Usage:
-        """Take one more life in."""
+        """Take one more incarnation in."""
         return Usage(
-            lives=self.lives + 1,
+            incarnations=self.incarnations + 1,
             member_s=self.member_s + exited.ran_s,
             cpu_s=self.cpu_s + exited.cpu_s,
             peak_memory_bytes=max(self.peak_memory_bytes, exited.peak_memory_bytes),
@@ -55,7 +55,7 @@ class Usage(Checked, frozen=True, kw_only=True):
 class JobLine(msgspec.Struct, frozen=True, kw_only=True):
     """One job. `asked` is the user's wish (0: left open), `planned` the newest proposal, `held` the last one applied.
 
-    `used` is by role, and holds the lives that have ended. `auc` and `logloss` are what the program reported at its end.
+    `used` is by role, and holds the incarnations that have ended. `auc` and `logloss` are what the program reported at its end.
     """
 
     job: str
@@ -90,21 +90,6 @@ def evolve_history(history: History, fact: Fact, at_s: float) -> History:
     if known is None:
         return history
     return {**history, known.job: _evolve(known, fact, at_s)}
-
-
-def past_jobs(history: History) -> list[PastJob]:
-    """The finished jobs that warm starts may learn from."""
-    return [
-        PastJob(
-            job=line.job,
-            traits=line.traits,
-            final=line.held,
-            ended_at_s=line.ended_at_s,
-            completed=line.state == "completed",
-        )
-        for line in history.values()
-        if line.state != "running" and line.held is not None
-    ]
 
 
 def traits_of(spec: JobSpec) -> JobTraits:

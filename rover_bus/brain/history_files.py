@@ -26,7 +26,7 @@ _SIZES: dict[str, type] = {
     "worker_memory_bytes": int,
     "server_memory_bytes": int,
 }
-_USED: dict[str, type] = {"lives": int, "member_s": float, "cpu_s": float, "peak_memory_bytes": int}
+_USED: dict[str, type] = {"incarnations": int, "member_s": float, "cpu_s": float, "peak_memory_bytes": int}
 _ROLES = ("worker", "ps")
 
 # Names and types in the order of every export; "asked" and "held" are allocations, "worker" and "ps" what each role used.

@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from rover_bus.brain.ended_jobs import JobRuns, KeepJobs, ended_first, next_to_forget
+from rover_bus.brain.ended_jobs import JobRuns, ended_first, next_to_forget
 from rover_bus.events import subjects
 from rover_bus.events.bus import Bus, Stored
 from rover_bus.events.errors import BusError
 from rover_bus.events.facts import JobEnded, JobSubmitted
 from rover_bus.events.forgetting import forget_job
 from rover_bus.events.logs import get_logger
+from rover_bus.events.settings import RetentionSettings
 from rover_bus.events.streams import FACTS, LOG
 
 LOOK_S = 30.0
@@ -25,13 +26,13 @@ log = get_logger("rover.retention")
 
 async def keep_within(
     bus: Bus,
-    retention: KeepJobs,
+    retention: RetentionSettings,
     leads: Callable[[], bool],
     wall_ms: Callable[[], int],
     look_s: float = LOOK_S,
 ) -> None:
     """Forget for ever, whenever this Brain leads, what `retention` does not keep."""
-    while retention.keep_s or retention.keep_bytes:
+    while retention.jobs_age_s or retention.store_size_bytes:
         await asyncio.sleep(look_s)
         try:
             while leads() and await _forget_one(bus, retention, wall_ms()):
@@ -40,7 +41,7 @@ async def keep_within(
             log.info("retention waits for the bus", why=str(error))
 
 
-async def _forget_one(bus: Bus, retention: KeepJobs, now_ms: int) -> bool:
+async def _forget_one(bus: Bus, retention: RetentionSettings, now_ms: int) -> bool:
     jobs = JobRuns()
     for stored in await _read(bus):
         jobs.take(stored)

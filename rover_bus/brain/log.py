@@ -41,7 +41,7 @@ from rover_bus.events.job import JobSpec, PlanMode
 from rover_bus.events.log import Caused, RecordPiece, SnapshotChunk
 
 # What the Brain takes in as it was said; all else it keeps in a form of its own.
-Heard = (
+ObservedFact = (
     PlanApplied
     | PlanChecked
     | PlanModeSet
@@ -60,7 +60,7 @@ class BrainTermBegun(Caused, frozen=True, kw_only=True, tag="brain.term.begun"):
     holder: str
     timeline: int
     resumed_from: int = 0
-    mode: PlanMode = "auto"  # what it was started with; what people said since then comes first
+    mode: PlanMode = "auto"  # what it was started with; what a person said since then comes first
     quotas: dict[str, Budget] = {}
 
 
@@ -73,7 +73,7 @@ class HostSeen(Caused, frozen=True, kw_only=True, tag="brain.host.seen"):
 
 
 class HostGone(Caused, frozen=True, kw_only=True, tag="brain.host.gone"):
-    """What a host gave is not there any more. `displaced`: nobody said so, it is silent; its next sample proves the contrary.
+    """What a host gave is not there any more. `displaced`: it is silent without notice; its next sample proves the contrary.
 
     `unheard`: the Brain itself misses its samples; else a job misses its members, and shrinking makes room for these.
     """
@@ -98,20 +98,20 @@ class JobGone(Caused, frozen=True, kw_only=True, tag="brain.job.gone"):
     past: PastJob | None = None
 
 
-class ClusterHeard(Caused, frozen=True, kw_only=True, tag="brain.cluster.heard"):
+class ClusterObserved(Caused, frozen=True, kw_only=True, tag="brain.cluster.observed"):
     """A person said what holds for the whole cluster."""
 
     fact: ClusterModeSet | QuotaSet
 
 
-class FactHeard(Caused, frozen=True, kw_only=True, tag="brain.fact.heard"):
+class FactObserved(Caused, frozen=True, kw_only=True, tag="brain.fact.observed"):
     """Something happened to a plan, or a person said something."""
 
-    fact: Heard
+    fact: ObservedFact
 
 
 class MembersSeen(Caused, frozen=True, kw_only=True, tag="brain.members.seen"):
-    """Who shall run of a job: the snapshot that plans are computed from (P22).
+    """The members that shall run of a job: the snapshot that plans are computed from (P22).
 
     `masters`: where they are now, where that is something else.
     """
@@ -136,9 +136,9 @@ class WorkerWindow(msgspec.Struct, frozen=True, array_like=True):
 
 
 class WindowClosed(Caused, frozen=True, kw_only=True, tag="brain.window"):
-    """What a job did for some seconds: all that is kept of its samples. `clean`: every wanted worker was heard throughout.
+    """What a job did for some seconds: all that is kept of its samples. `clean`: every wanted worker was observed throughout.
 
-    `server_bytes`, `server_cores`: by place. `cores_used`: of one member, by role. `loss`, `auc`: means, 0 when nobody said.
+    `server_bytes`, `server_cores`: by member name. `cores_used`: of one member, by role. `loss`, `auc`: means, 0 when not reported.
     """
 
     job: str
@@ -148,7 +148,9 @@ class WindowClosed(Caused, frozen=True, kw_only=True, tag="brain.window"):
     server_bytes: dict[str, int] = {}
     cores_used: dict[str, float] = {}
     server_cores: dict[str, float] = {}
-    server_slots: dict[str, list[tuple[int, float]]] = {}  # by place: its hottest slots, keys a second each
+    server_slots: dict[
+        str, list[tuple[int, float]]
+    ] = {}  # by member name: its hottest slots, keys a second each
     loss: float = 0.0
     auc: float = 0.0
     committed: int = 0
@@ -190,8 +192,8 @@ BrainRecord = (
     | HostGone
     | JobSeen
     | JobGone
-    | FactHeard
-    | ClusterHeard
+    | FactObserved
+    | ClusterObserved
     | MembersSeen
     | WindowClosed
     | BrainRuleSwitched

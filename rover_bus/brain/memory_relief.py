@@ -27,7 +27,6 @@ from rover_bus.events import causes
 from rover_bus.events.facts import IncidentClosed
 from rover_bus.events.identity import Member
 
-REACTION_S = 10.0  # a larger limit is live within a second or two; windows are up to 5 s
 HOST_SHARE = 0.9  # of a host's memory that members may be promised
 OUT_OF_DANGER = 1.15  # the limit is above all that is left to train by this: not an incident that comes back
 GROWS = 1.01  # from one sample to the next: a server that fills its limit and stays as it is needs no relief
@@ -63,8 +62,8 @@ def _foreseen(job: KnownJob, means: Means, made: str) -> list[Need]:
             limit_bytes=job.held.server_memory_bytes,
             samples_per_s=job.throughput or _speed(job),
             remaining_samples=_remaining(job),
-            reaction_s=REACTION_S,
-            incident=job.incidents.get(member.place, ""),
+            reaction_s=job.spec.plan.memory_reaction_s,
+            incident=job.incidents.get(member.name, ""),
         )
         for member, growth in growths.items()
     }
@@ -88,7 +87,7 @@ def _unforeseen(job: KnownJob, means: Means, made: str) -> list[Need]:
         free -= wanted - limit
         relief = Relief(
             server=member.index,
-            incident=job.incidents.get(member.place) or f"{made}-{member.index}",
+            incident=job.incidents.get(member.name) or f"{made}-{member.index}",
             reason=Reason.OOM_LARGER_SERVER,
             limit_bytes=wanted,
             seconds_left=float("inf"),
@@ -101,9 +100,9 @@ def note_ends(name: str, job: KnownJob) -> Iterator[IncidentClosed]:
     """Yield the incidents that are over: the limit outlives all that is left to train, or the member is gone."""
     if not job.incidents:
         return
-    growths = {member.place: (member, growth) for member, growth in _growths(job)}
-    for place, incident in list(job.incidents.items()):
-        member, growth = growths.get(place, (None, None))
+    growths = {member.name: (member, growth) for member, growth in _growths(job)}
+    for known, incident in list(job.incidents.items()):
+        member, growth = growths.get(known, (None, None))
         if member is None or growth is None or job.held is None:
             continue
         limit = job.held.server_memory_bytes
@@ -134,7 +133,7 @@ def _growths(job: KnownJob) -> Iterator[tuple[Member, Growth]]:
 
 def _points(job: KnownJob) -> Iterator[tuple[Member, Points]]:
     for member in job.members:
-        points = tuple(job.memory.get(member.place, ())) if member.role == "ps" else ()
+        points = tuple(job.memory.get(member.name, ())) if member.role == "ps" else ()
         if points and min(used for _, used in points) > 0:
             yield member, points
 

@@ -20,7 +20,6 @@ from rover_bus.brain.models.throughput import Prediction
 from rover_bus.brain.state import KnownJob, TriedSize
 from rover_bus.events.facts import Size
 
-CEILING_S = 600.0  # so long a size that was taken back bounds what is believed of larger ones
 _LEAST_SPREAD = 0.03
 _Z_95 = 1.645
 
@@ -61,7 +60,7 @@ def fit_job(job: KnownJob) -> OverruledModel | NotEnough:
     ceilings = [
         (place_of(job, size), speed)
         for size, speed, at_s in job.ceilings
-        if job.clock_s - at_s < CEILING_S and size.workers
+        if job.clock_s - at_s < job.spec.plan.ceiling_lasts_s and size.workers
     ]
     return OverruledModel(fitted, measured, ceilings)
 
@@ -69,9 +68,10 @@ def fit_job(job: KnownJob) -> OverruledModel | NotEnough:
 def fit_rows(job: KnownJob, rows: list[TriedSize]) -> BoundedModel | NotEnough:
     """Fit both halves to rows of one job, bounded by the cores that its members were seen to use."""
     seen = observations_of(job, rows)
-    # A member without a limit is held back by nobody's container: its use says nothing of what a limit would do.
-    workers = [row.worker_cores if row.size.worker_cores else 0.0 for row in rows]
-    servers = [row.server_cores if row.size.server_cores else 0.0 for row in rows]
+    # A member without a limit is held back by no container: its use says nothing of what a limit would do. Nor does that of one
+    # on a host that holds no member to a limit.
+    workers = [row.worker_cores if row.size.worker_cores and job.cores_bind else 0.0 for row in rows]
+    servers = [row.server_cores if row.size.server_cores and job.cores_bind else 0.0 for row in rows]
     uses = measure_core_use(seen, workers, servers)
     return fit_bounded(seen, [row.input_share for row in rows], ASYNCHRONOUS, uses)
 

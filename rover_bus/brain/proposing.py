@@ -14,10 +14,10 @@ from rover_bus.events.job import PlanMode
 STRICTNESS: tuple[PlanMode, ...] = ("auto", "approve", "observe")
 
 
-def propose_first(name: str, job: KnownJob, state: BrainState, mode: PlanMode, wish: Wish) -> PlanProposed:
+def propose_first(name: str, job: KnownJob, state: BrainState, wish: Wish) -> PlanProposed:
     """The first plan of a job: where its members and masters live is decided here, once."""
     order = host_order(state.hosts)
-    plan = propose(name, job, state, mode, wish)
+    plan = propose(name, job, state, wish)
     cores = sum(capacity.cores for capacity in state.hosts.values())
     fixed = "as the job asks" if wish.constant == "constrained_by_user" else wish.detail or wish.constant
     return plan.replace(
@@ -31,13 +31,12 @@ def propose(
     name: str,
     job: KnownJob,
     state: BrainState,
-    mode: PlanMode,
     wish: Wish,
     *,
     replaces: list[Member] | None = None,
     rolls_back: int = 0,
 ) -> PlanProposed:
-    """Any plan. `mode`: the cluster's; the job's is added to it, the stricter one holds."""
+    """Any plan. Of the cluster's mode and the job's the stricter one holds."""
     own: PlanMode = job.mode or job.spec.plan.mode  # type: ignore[assignment]
     return PlanProposed(
         job=name,
@@ -49,7 +48,7 @@ def propose(
         reason=_sentence(job.held, wish),
         scores=wish.scores,
         step=wish.step,
-        mode=max(mode, own, key=STRICTNESS.index),
+        mode=max(state.mode, own, key=STRICTNESS.index),
         constant=wish.constant,
         members_plan=job.members_plan,
         resumed_from=state.resumed_from,
@@ -70,7 +69,7 @@ def propose(
 def roll_back(
     name: str, job: KnownJob, state: BrainState, change: Change, constant: str, after: float
 ) -> PlanProposed:
-    """What was before, again. It needs nobody's leave where the change itself was let pass."""
+    """What was before, again. It needs no approval where the change itself was let pass."""
     base = sorted(change.base)
     before = base[len(base) // 2] if base else 0.0
     wish = Wish(
@@ -81,20 +80,20 @@ def roll_back(
         measured=after,
         predicted=before,
     )
-    plan = propose(name, job, state, "auto", wish, rolls_back=change.plan)
+    plan = propose(name, job, state, wish, rolls_back=change.plan)
     return plan.replace(mode="auto")
 
 
 def shrink(
-    name: str, job: KnownJob, state: BrainState, mode: PlanMode, size: Size, constant: str, detail: str
+    name: str, job: KnownJob, state: BrainState, size: Size, constant: str, detail: str
 ) -> PlanProposed:
     """A smaller size that makes room for a job of higher priority; no workers at all is a pause."""
     wish = Wish(size=size, step="room", constant=constant, detail=detail, measured=job.throughput)
-    return propose(name, job, state, mode, wish)
+    return propose(name, job, state, wish)
 
 
 def _sentence(held: Size | None, wish: Wish) -> str:
-    """One line for people: from what to what, why, and what is expected."""
+    """One line for the user: from what to what, why, and what is expected."""
     change = _counts(wish.size) if held is None else _change(held, wish.size)
     why = wish.detail or wish.constant.replace("_", " ")
     expected = f"; {wish.predicted:,.0f} samples/s predicted" if wish.predicted else ""

@@ -36,7 +36,6 @@ from rover_bus.events.facts import (
 from rover_bus.events.identity import Member
 from rover_bus.events.log import Record
 
-MOVED_REST_S = 30.0  # after slots were asked to move: they must be there before their absence can be judged
 FORECAST_EVERY = 5  # windows
 
 
@@ -44,15 +43,15 @@ FORECAST_EVERY = 5  # windows
 
 
 def note_stragglers(name: str, job: KnownJob) -> Generator[Record, None, None]:
-    """Yield who became slow, whose remedy changed, and who is well again."""
-    lives = {member.index: member for member in job.members if member.role == "worker"}
-    remedies = {r.worker: r for r in decide_stragglers(job.paces) if r.worker in lives}
+    """Yield the workers that became slow, those whose remedy changed, and those that are well again."""
+    workers = {member.index: member for member in job.members if member.role == "worker"}
+    remedies = {r.worker: r for r in decide_stragglers(job.paces) if r.worker in workers}
     for index, remedy in remedies.items():
         if job.stragglers.get(index) != remedy.reason:
             pace = job.paces[index]
             yield StragglerFound(
                 job=name,
-                member=lives[index],
+                member=workers[index],
                 share=round(pace.share, 4),
                 lease_share=round(remedy.lease_share, 4),
                 rate=round(pace.share * _expected(job, index), 3),
@@ -64,7 +63,7 @@ def note_stragglers(name: str, job: KnownJob) -> Generator[Record, None, None]:
         last = job.paces.get(index)
         yield StragglerRecovered(
             job=name,
-            member=lives.get(index, Member("worker", index, 0)),
+            member=workers.get(index, Member("worker", index, 0)),
             share=round(last.share, 4) if last else 0.0,
             cause=job.after("window"),
         )
@@ -75,8 +74,8 @@ def _expected(job: KnownJob, index: int) -> float:
     return peers[len(peers) // 2] if peers else job.paces[index].past
 
 
-def lives_to_replace(job: KnownJob) -> list[Member]:
-    """Lives of workers whose slowness lasted."""
+def workers_to_replace(job: KnownJob) -> list[Member]:
+    """Workers whose slowness lasted, by incarnation."""
     slow = {index for index, remedy in job.stragglers.items() if remedy == Reason.STRAGGLER_REPLACE}
     return [member for member in job.members if member.role == "worker" and member.index in slow]
 
@@ -85,36 +84,36 @@ def lives_to_replace(job: KnownJob) -> list[Member]:
 
 
 def note_hot_server(name: str, job: KnownJob) -> Generator[Record, None, None]:
-    """Yield the one server that is hot while the others idle (S12): the master moves its hottest slots, nobody is scaled up."""
-    if job.clock_s - job.moved_s < MOVED_REST_S:
+    """Yield the one server that is hot while the others idle (S12): the master moves its hottest slots, no server is added."""
+    if job.clock_s - job.moved_s < job.spec.plan.moved_rest_s:
         return
-    lives = {member.place: member for member in job.members if member.role == "ps"}
-    windows = _server_windows(job, lives)
+    servers = {member.name: member for member in job.members if member.role == "ps"}
+    windows = _server_windows(job, servers)
     hot = find_hot_server(windows)
     if hot is not None:
         last = job.server_loads[-1]
-        member = lives[f"ps-{hot}"]
+        member = servers[f"ps-{hot}"]
         mean = sum(last.values()) / len(last)
         yield SlotsMoveRequested(
             job=name,
-            source=member.place,
+            source=member.name,
             hot=True,
-            reason=f"hot: {last[member.place]:.2f} cores busy, {mean:.2f} on average",
+            reason=f"hot: {last[member.name]:.2f} cores busy, {mean:.2f} on average",
             cause=job.after("window"),
         )
 
 
-def _server_windows(job: KnownJob, lives: Mapping[str, Member]) -> list[list[ServerLoad]]:
+def _server_windows(job: KnownJob, servers: Mapping[str, Member]) -> list[list[ServerLoad]]:
     cores = (job.held.server_cores if job.held else 0.0) or 1.0  # a server's tables are one thread's
     return [
         [
             ServerLoad(
-                server=lives[place].index,
+                server=servers[name].index,
                 busy=busy / cores,
-                slot_loads=dict(job.server_slots.get(place, ())),
+                slot_loads=dict(job.server_slots.get(name, ())),
             )
-            for place, busy in loads.items()
-            if place in lives
+            for name, busy in loads.items()
+            if name in servers
         ]
         for loads in job.server_loads
     ]
@@ -122,7 +121,7 @@ def _server_windows(job: KnownJob, lives: Mapping[str, Member]) -> list[list[Ser
 
 def _are_hot(job: KnownJob, windows: list[list[ServerLoad]]) -> bool:
     """Whether every window was heard, the last one is hot, and no slots were asked to move lately."""
-    asked_to_move = job.clock_s - job.moved_s < MOVED_REST_S
+    asked_to_move = job.clock_s - job.moved_s < job.spec.plan.moved_rest_s
     heard = bool(windows) and all(windows)
     return heard and not asked_to_move and max(load.busy for load in windows[-1]) >= HOT
 
@@ -133,8 +132,8 @@ def cool_servers(job: KnownJob, cores_left: Callable[[], float]) -> Wish | None:
     In this order (`algorithms.md §6`). Judged like any change, and not tried again when it did not pay.
     """
     held, history = job.held, ChangeHistory(settled_at_s=job.settled_s, rollbacks=job.rollbacks)
-    lives = {member.place: member for member in job.members if member.role == "ps"}
-    windows = _server_windows(job, lives)
+    servers = {member.name: member for member in job.members if member.role == "ps"}
+    windows = _server_windows(job, servers)
     if held is None or not held.workers or job.paused or not _are_hot(job, windows):
         return None
     if may_change(history, job.clock_s, job.spec.plan.cooldown_s) or len(job.recent) < WINDOWS:

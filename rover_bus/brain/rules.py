@@ -1,6 +1,6 @@
 """What the Brain is told once for all jobs: prices, weights, restraint. The simulator's benchmark runs under the same figures.
 
-Fed by nobody, used by wishes, rounds and `rover explain`. Frozen on the development seeds of `bench/simulation` (design 0011); only
+Used by wishes, rounds and `rover explain`. Frozen on the development seeds of `bench/simulation` (design 0011); only
 what a change costs differs: a local member starts in seconds, a pod in a minute.
 """
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from rover_bus.brain import publishing
 from rover_bus.brain.decider import NO_QUOTAS, BrainDecider
@@ -10,10 +10,10 @@ from rover_bus.brain.decisions.arbitration import Budget
 from rover_bus.brain.log import BrainBatch
 from rover_bus.events import subjects
 from rover_bus.events.bus import Bus
-from rover_bus.events.deciding import Wiring
+from rover_bus.events.deciding import ServiceProcess, Wiring
 from rover_bus.events.job import PlanMode
+from rover_bus.events.settings import DEFAULTS, Settings
 from rover_bus.events.shell import Shell
-from rover_bus.events.streams import KEEP_LOG, KeepLog
 
 FOLLOWED = (
     "job.submitted",
@@ -31,24 +31,18 @@ FOLLOWED = (
     "plan.settled",
     "plan.mode_set",
 )
-LEADER_TTL_S = (
-    3.0  # nothing waits for a Brain (S26): its successor may take this long, and renewals cost the less
-)
 TICK_S = 1.0
 LEADER_KEY = "brain.leader"  # a dot: no job can have this name
 
 
 def build_brain(
     bus: Bus,
+    process: ServiceProcess,
     *,
-    holder: str,
     timeline: int,
-    clock: Callable[[], float],
-    wall_ms: Callable[[], int],
-    leader_ttl_s: float = LEADER_TTL_S,
     mode: PlanMode = "auto",
     quotas: Mapping[str, Budget] = NO_QUOTAS,
-    keep_log: KeepLog = KEEP_LOG,
+    settings: Settings = DEFAULTS,
 ) -> tuple[Shell, BrainDecider]:
     """Return a Brain ready to run (`await shell.run()`). `timeline` is a fresh random number, used when the log is new.
 
@@ -69,11 +63,9 @@ def build_brain(
         publishes=[subjects.job_facts(kind=kind) for kind in publishing.KINDS],
         purges=[subjects.host_facts()],
         of_all_jobs=True,
-        keep_log=keep_log,
+        keep=settings.retention,
+        leader_ttl_s=settings.leadership.brain_ttl_s,
         samples=["rover.profile.>"],
         tick_s=TICK_S,
     )
-    shell = Shell(
-        bus, decider, wiring, holder=holder, clock=clock, wall_ms=wall_ms, leader_ttl_s=leader_ttl_s
-    )
-    return shell, decider
+    return Shell(bus, decider, wiring, process), decider

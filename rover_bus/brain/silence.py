@@ -1,8 +1,8 @@
-"""Hosts that are gone: who shrinks for what was lost with them, and which jobs are told that a host of theirs is not heard.
+"""Hosts that are lost: which jobs shrink for what was lost with them, and which masters learn that a host of theirs is silent.
 
 Fed by the decider's look at what it heard (`watch`). Apart because it begins with hosts, not with a job. A master hears its
-members; who hears hosts is the Brain. Where only a master of a job ran, or where members were named and never came, nobody else
-notices. Where no host with a master of a job is left, a stand-in is named here, since nobody else could.
+members; hosts are observed by the Brain. Where only a master of a job ran, or where members were named and never came, no other
+component notices. Where no host with a master of a job is left, a stand-in is named here, since no other component could.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rover_bus.events.identity import MasterSeat
 from rover_bus.events.log import Record
 
 STAND_IN, NEXT_STAND_IN = 500, 50
-LIVES_A_SEAT = 1000  # how far apart a job's own log names the masters of two hosts
+INCARNATIONS_A_SEAT = 1000  # how far apart a job's own log names the masters of two hosts
 
 
 Steps = Generator[Record, None, None]
@@ -32,7 +32,7 @@ def fit_into_what_is_left(state: BrainState, watch: JobSamples, now: float) -> S
     """A host is gone, and its members were started on the others: what is too much for these shrinks.
 
     A job that lost all its members on a host takes it for lost, and so it is counted; but if one process hung there, the host
-    goes on sampling. Nobody shrinks for it before its samples are missing too.
+    goes on sampling. No job shrinks for it before its samples are missing too.
     """
     silent = [host for host in state.displaced if watch.is_silent(host, now, state.sampled_s)]
     doubtful = [each for host, each in state.displaced.items() if host not in silent]
@@ -41,7 +41,7 @@ def fit_into_what_is_left(state: BrainState, watch: JobSamples, now: float) -> S
         known = state.jobs[name]
         if known.change is None and not known.paused and not declined(known, size):
             detail = f"a host is gone, {cores:g} cores are left"
-            plan = shrink(name, known, state, state.mode, size, Reason.SHRINK_AFTER_LOSS, detail)
+            plan = shrink(name, known, state, size, Reason.SHRINK_AFTER_LOSS, detail)
             gone = sorted(state.displaced)
             cause = causes.timer("room", causes.host(gone[0])) if gone else known.after("room")
             yield plan.replace(cause=cause)
@@ -64,5 +64,5 @@ def _stand_in(job: KnownJob, state: BrainState) -> MasterSeat | None:
         return None
     host = next((host for host in job.hosts if host in state.hosts), None)
     newest = max(seat.first for seat in job.seats)
-    step = STAND_IN if newest % LIVES_A_SEAT < STAND_IN else NEXT_STAND_IN
+    step = STAND_IN if newest % INCARNATIONS_A_SEAT < STAND_IN else NEXT_STAND_IN
     return None if host is None else MasterSeat(host=host, first=newest + step)

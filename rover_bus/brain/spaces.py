@@ -14,7 +14,7 @@ from rover_bus.brain.state import KnownJob
 from rover_bus.events.job import RoleSpec
 
 MOST_WORKERS, MOST_SERVERS = 256, 16
-SERVERS_BUSY = 0.5  # of a core, or of its cores: below this a server holds nobody back
+SERVERS_BUSY = 0.5  # of a core, or of its cores: below this a server holds no worker back
 
 
 def space_of(job: KnownJob) -> PlanSpace:
@@ -26,8 +26,8 @@ def space_of(job: KnownJob) -> PlanSpace:
         if workers.count
         else tuple(range(1, min(workers.max_count, MOST_WORKERS) + 1)),
         servers=_counts_of_servers(job),
-        worker_cores=steps_of(workers, charged.worker_cores),
-        server_cores=steps_of(servers, charged.server_cores),
+        worker_cores=steps_of(job, workers, charged.worker_cores),
+        server_cores=steps_of(job, servers, charged.server_cores),
     )
 
 
@@ -57,9 +57,12 @@ def _counts_of_servers(job: KnownJob) -> tuple[int, ...]:
     return tuple(range(held.servers, min(held.servers + max(held.servers // 2, 1), most) + 1))
 
 
-def steps_of(role: RoleSpec, now: float) -> tuple[float, ...]:
-    """The cores that a member may have: by doubling, and half way between, from what the user asked for to what he allows."""
-    doubled = _doublings(role)
+def steps_of(job: KnownJob, role: RoleSpec, now: float) -> tuple[float, ...]:
+    """The cores that a member may have: by doubling, and half way between, from what the user asked for to what he allows.
+
+    Only those of now, where a host does not hold members to their cores: more of them would change nothing.
+    """
+    doubled = _doublings(role) if job.cores_bind else ()
     if len(doubled) < 2:
         return (now,)
     between = [(low + high) / 2 for low, high in pairwise(doubled)]

@@ -1,7 +1,7 @@
 """What the Brain knows, as its log tells it: hosts, jobs, what each was measured to do at each size. Changed by evolution.py only.
 
 Time is a job's own: the sum of the windows in which it was watched. A Brain that was away for a minute has not lived it, and a
-replay lives the same time again (protocol P22).
+replay goes through the same time again (protocol P22).
 """
 
 from __future__ import annotations
@@ -85,17 +85,18 @@ class KnownJob(msgspec.Struct):
     samples: float = 0.0  # trained while watched
     committed: int = 0
     total: int = 0
-    memory: dict[str, list[tuple[float, int]]] = {}  # by place: (samples, bytes)
-    incidents: dict[str, str] = {}  # open ones, by place
+    memory: dict[str, list[tuple[float, int]]] = {}  # by member name: (samples, bytes)
+    incidents: dict[str, str] = {}  # open ones, by member name
     incidents_made: int = 0
     losses: list[tuple[float, float]] = []  # (steps, loss or 1 - AUC)
     paused: bool = False
     said: tuple[str, str] = ("", "")
     waits_for: list[str] = []
     windows: int = 0
-    server_loads: list[dict[str, float]] = []  # cores that servers kept busy, by place, newest last
-    server_slots: dict[str, list[tuple[int, float]]] = {}  # the hottest slots, by place
+    server_loads: list[dict[str, float]] = []  # cores that servers kept busy, by member name, newest last
+    server_slots: dict[str, list[tuple[int, float]]] = {}  # the hottest slots, by member name
     moved_s: float = float("-inf")  # when hot slots were last asked to move
+    cores_bind: bool = False  # every host holds members to their cores: else they are no axis of its sizes
     stopping: bool = False  # it was asked to end, by a person or because its target is reached
 
     def after(self, timer: str) -> str:

@@ -2,7 +2,7 @@
 
 Fed by the shell with profiles of workers and hosts and with progress reports; feeds `WindowClosed` records. Times are seconds
 of one monotonic clock, passed in. A sample counts from the window in which it began: what covers the time before a change says
-nothing about the time after it, and a life's first sample is its warm-up.
+nothing about the time after it, and an incarnation's first sample is its warm-up.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from rover_bus.events.profiles import HostProfile, ServerProfile, WorkerProfile
 
 SLACK_S = 0.3  # a sample may have begun this much before its window
 COVERED = 0.45  # share of a window that a worker's samples must cover
-OVERDUE = 2.0  # windows after which one is closed without those who said nothing
+OVERDUE = 2.0  # windows after which one is closed without the silent members
 LEAST_WORKING = 0.25  # share of a window spent working from which its pace can be told
 HOST_SAMPLE_S = 5.0  # how often a host is sampled, until two samples of it tell
 SILENT_SAMPLES = 2.0  # of a host, missed in a row: it is silent,
 LOST_SAMPLES = 3.0  # and gone, whatever else is known of it
-LONGEST_LOOK_S = 3.0  # between two looks: who was away longer did not listen
+LONGEST_LOOK_S = 3.0  # between two looks: a Brain that was away longer did not listen
 
 
 @dataclass
@@ -78,7 +78,7 @@ class JobSamples:
         opened.sums.clear()
 
     def see(self, job: str, log_sequence: int, now: float) -> None:
-        """A fact from this place of the job's log was heard."""
+        """A fact from this position of the job's log was observed."""
         opened = self._at(job, now)
         opened.log_sequence = max(opened.log_sequence, log_sequence)
 
@@ -86,7 +86,7 @@ class JobSamples:
         opened = self._at(fact.job, now)
         opened.committed, opened.total = fact.committed + fact.dead_lettered, fact.total
 
-    def hear(self, profile: WorkerProfile, now: float) -> None:
+    def observe(self, profile: WorkerProfile, now: float) -> None:
         """Take in a worker's sample."""
         opened = self._at(profile.job, now)
         if profile.member not in opened.known:
@@ -102,15 +102,15 @@ class JobSamples:
         total.loss += profile.loss * profile.samples
         total.auc = profile.metrics.get("auc", total.auc)
 
-    def hear_server(self, profile: ServerProfile) -> None:
+    def observe_server(self, profile: ServerProfile) -> None:
         """Take in a server's sample: its own word on how busy its tables are comes before what its host sees of the process."""
         opened = self._open.get(profile.job)
         if opened is None or profile.window_s <= 0:
             return
-        opened.server_busy[profile.member.place] = round(profile.busy_s / profile.window_s, 4)
-        opened.server_slots[profile.member.place] = profile.hottest
+        opened.server_busy[profile.member.name] = round(profile.busy_s / profile.window_s, 4)
+        opened.server_slots[profile.member.name] = profile.hottest
 
-    def hear_host(self, profile: HostProfile, now: float) -> None:
+    def observe_host(self, profile: HostProfile, now: float) -> None:
         """Take in what members of a host use. Its first sample covers less than the others."""
         self._hosts[profile.host] = (now, profile.window_s if profile.host in self._hosts else HOST_SAMPLE_S)
         for process in profile.processes:
@@ -119,11 +119,11 @@ class JobSamples:
                 continue
             opened.cores_used.setdefault(process.member.role, []).append(process.cores_used)
             if process.member.role == "ps":
-                opened.server_bytes[process.member.place] = process.memory_bytes
-                opened.server_cores[process.member.place] = process.cores_used
+                opened.server_bytes[process.member.name] = process.memory_bytes
+                opened.server_cores[process.member.name] = process.cores_used
 
     def lose_bus(self) -> None:
-        """Nobody can be heard: that says nothing of anybody (P19)."""
+        """No member can be observed: that says nothing of any of them (P19)."""
         self._deaf = True
 
     def regain_bus(self, now: float) -> None:
@@ -131,7 +131,7 @@ class JobSamples:
         self._forgive(now)
 
     def look(self, now: float) -> None:
-        """Say that we listen. Nobody was silent while we did not."""
+        """Note that the Brain listens. No member counts as silent while it did not."""
         if self._looked is not None and now - self._looked > LONGEST_LOOK_S:
             self._forgive(now)
         self._looked = now

@@ -29,8 +29,6 @@ MOST_PROBES = 8
 UNREST = (
     0.5  # windows of one size that differ by more than this share of their median tell sizes apart no more
 )
-SUPERSEDE_S = 60.0  # a plan that waits so long for a person is computed anew
-DECLINED_S = 120.0  # a plan that was observed or rejected is not proposed again so soon
 WORTH_WINDOWS = 15  # a job that ends sooner is not changed any more
 CORES_IDLE = 0.4  # share of a worker's cores below which it gives half of them back
 
@@ -133,7 +131,9 @@ def may_supersede(job: KnownJob) -> bool:
     change = job.change
     if change is None or not change.waits:
         return False
-    return change.members_plan != job.members_plan or job.clock_s - change.since_s >= SUPERSEDE_S
+    return (
+        change.members_plan != job.members_plan or job.clock_s - change.since_s >= job.spec.plan.renew_after_s
+    )
 
 
 def remaining_s(job: KnownJob) -> float:
@@ -179,7 +179,7 @@ def _probe(job: KnownJob, cores_left: float, space: PlanSpace) -> Wish | None:
 
 
 def _most_telling(job: KnownJob, view: ProbeView, space: PlanSpace, known: list[TriedSize]) -> Size | None:
-    """The size to measure next, of those that nobody said no to: with other servers, or where these will not come, without."""
+    """The size to measure next, of those that were not refused: with other servers, or where these will not come, without."""
     held, spec, spare = job.held, job.spec, view.free_cores
     assert held is not None
     worker_cores = affordable(spec.workers, space.worker_cores, held.worker_cores, held.workers, spare)
@@ -259,7 +259,13 @@ def _idle_cores(job: KnownJob) -> Wish | None:
     assert held is not None
     now, used = held.worker_cores, job.cores_used.get("worker", 0.0)
     size = held.replace(worker_cores=max(now / 2, spec.cores))
-    if not spec.max_cores > spec.cores > 0 or used >= CORES_IDLE * now or size == held or declined(job, size):
+    if (
+        not job.cores_bind
+        or not spec.max_cores > spec.cores > 0
+        or used >= CORES_IDLE * now
+        or size == held
+        or declined(job, size)
+    ):
         return None
     if any(size == other for other, _, _ in job.ceilings):
         return None
@@ -290,7 +296,7 @@ def cramped(job: KnownJob, cores_left: float, quota: float) -> CapacityLeft | No
         (spec.workers, "worker", used.get("worker", 0.0), held.worker_cores, held.workers),
         (spec.servers, "server", used.get("ps", 0.0), held.server_cores, held.servers),
     ):
-        above = [cores for cores in usable(steps_of(role, now), now, busy) if cores > now]
+        above = [cores for cores in usable(steps_of(job, role, now), now, busy) if cores > now]
         if now and above and count * (above[0] - now) > spare:
             more = f"{above[0]:g} each take {count * (above[0] - now):g} cores more"
             return CapacityLeft(
@@ -348,4 +354,6 @@ def size_after(held: Size, allocation: Allocation) -> Size:
 
 def declined(job: KnownJob, size: Size) -> bool:
     """Whether this size was observed, rejected or refused a while ago."""
-    return any(size == other and job.clock_s - at_s < DECLINED_S for other, at_s in job.declined)
+    return any(
+        size == other and job.clock_s - at_s < job.spec.plan.declined_rest_s for other, at_s in job.declined
+    )

@@ -8,7 +8,7 @@ from __future__ import annotations
 import click
 
 
-def complete_jobs(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+def complete_jobs(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
     """Return the jobs whose names begin as typed, the newest first."""
     from rover_bus.cli.connection import find_stack, visit
     from rover_bus.cli.views.history import read_submissions

@@ -59,7 +59,7 @@ def _run_command() -> int:
         return error.exit_code
 
 
-def _say_bug(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+def _say_bug(kind: type[BaseException], error: BaseException, _trace: TracebackType | None) -> None:
     said = " ".join(str(error).split()) or "no message"
     sys.stderr.write(f"rover: {kind.__name__}: {said} (a bug in rover: ROVER_DEBUG=1 shows where)\n")
 

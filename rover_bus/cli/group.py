@@ -79,10 +79,10 @@ class LazyGroup(click.Group):
             raise ReaderGone from None
         return result
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
+    def list_commands(self, _ctx: click.Context) -> list[str]:
         return list(COMMANDS)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+    def get_command(self, _ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
         module = import_module(f"rover_bus.cli.commands.{COMMANDS[cmd_name][0]}")
@@ -100,7 +100,7 @@ class LazyGroup(click.Group):
             ctx.fail(f"No command {args[0]!r}.{hint}")
         return super().resolve_command(ctx, args)
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    def format_commands(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for title, commands in SECTIONS.items():
             with formatter.section(title):
                 formatter.write_dl([(name, text) for name, (_, text) in commands.items()])

@@ -24,7 +24,9 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from rover_bus.client.settings import choose, of_processes
 from rover_bus.events.errors import BusError, InputError, Refused, RoverError
+from rover_bus.events.settings import StackSettings
 
 VARIABLE = "ROVER_HOME"
 DEFAULT = ".rover"
@@ -53,6 +55,12 @@ class StackRecord:
     home: str = ""
     disposable: bool = False  # its models are not wanted when it ends
     staging: str = ""  # where its host stages cuts: in shared memory, which is not below its state directory
+    settings: tuple[str, ...] = ()  # as `rover up --set` was given them
+
+    @property
+    def ending(self) -> StackSettings:
+        """How long its end may take; the environment of the command that ends it wins."""
+        return of_processes(choose(self.settings, os.environ)).stack
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,6 @@ from rover_bus.events.errors import RoverError
 from rover_bus.events.facts import JobEnded, JobFact, JobSubmitted, MembersDesired
 from rover_bus.events.streams import FACTS
 
-WITHIN_S = 30.0
 LOOK_S = 0.1
 KINDS: tuple[type[JobFact], ...] = (
     JobSubmitted,
@@ -137,12 +136,22 @@ class LastCheckpoints:
         return [(each.job, each.why) for each in self.jobs.values() if each.why]
 
 
+@dataclass(frozen=True, slots=True)
+class KeepOrder:
+    """What is asked for. `own`: where checkpoints go that name no place; `host`: only jobs with servers there (the broker is
+    elsewhere and stays).
+    """
+
+    own: Path
+    reason: str
+    within_s: float
+    host: str = ""
+
+
 def keep_all(
     stack: Address,
-    own: Path,
-    reason: str,
+    order: KeepOrder,
     *,
-    host: str = "",
     say: Callable[[str], None] = lambda _: None,
     enough: Callable[[], bool] = lambda: False,
 ) -> list[tuple[str, str]]:
@@ -151,7 +160,7 @@ def keep_all(
     `say` is told before anything is waited for.
     """
     try:
-        return visit(stack, lambda bus: keep_models(bus, own, reason, host=host, say=say, enough=enough))
+        return visit(stack, lambda bus: keep_models(bus, order, say=say, enough=enough))
     except RoverError as error:
         return [("whatever runs", f"no job can be asked: {error}")]
 
@@ -164,17 +173,13 @@ def print_lost(lost: list[tuple[str, str]]) -> None:
 
 async def keep_models(
     bus: Bus,
-    own: Path,
-    reason: str,
+    order: KeepOrder,
     *,
-    host: str = "",
-    within_s: float = WITHIN_S,
     say: Callable[[str], None] = lambda _: None,
     enough: Callable[[], bool] = lambda: False,
 ) -> list[tuple[str, str]]:
     """Have a last checkpoint taken of every running job; return the jobs that cannot have one, each with its reason.
 
-    `own`: where checkpoints go that name no place. `host`: only jobs with servers there (the broker is elsewhere and stays).
     `enough`: asked every tenth of a second; True gives up at once.
     """
     found = LastCheckpoints()
@@ -184,12 +189,12 @@ async def keep_models(
         found.take(happened)
         last = happened.stored.sequence
     concerned = [each for each in found.jobs.values() if each.open and each.planned]
-    if host:
-        concerned = [each for each in concerned if host in each.hosts and not each.copied]
+    if order.host:
+        concerned = [each for each in concerned if order.host in each.hosts and not each.copied]
     found.jobs = {each.job: each for each in concerned}
     if not concerned:
         return []
-    say(f"last checkpoints of {', '.join(found.jobs)}, within {within_s:g} s")
+    say(f"last checkpoints of {', '.join(found.jobs)}, within {order.within_s:g} s")
     for each in concerned:
         each.asked = True
     subscription = await bus.follow(
@@ -200,18 +205,18 @@ async def keep_models(
     )
     try:
         for each in concerned:
-            await _request(bus, each, reason, alone=bool(host))
-        end_s = time.monotonic() + within_s
+            await _request(bus, each, order.reason, alone=bool(order.host))
+        end_s = time.monotonic() + order.within_s
         while any(each.open for each in concerned) and time.monotonic() < end_s and not enough():
             await asyncio.sleep(LOOK_S)
             for each in concerned:
                 if each.open:
-                    each.judge_room(own)
+                    each.judge_room(order.own)
     finally:
         await subscription.stop()
     for each in concerned:
         if each.open:
-            each.give_up(within_s)
+            each.give_up(order.within_s)
     return found.lost()
 
 

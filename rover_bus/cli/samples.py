@@ -118,8 +118,8 @@ def _scalar(kind: inspect.Type, name: str) -> Any:
             return True
         case inspect.IntType(ge=low):
             return max(low or 0, 1)
-        case inspect.FloatType(le=high):
-            return min(0.5, high) if high is not None else 0.5
+        case inspect.FloatType(ge=low, le=high):
+            return float(min(max(0.5, low or 0.0), high if high is not None else 0.5))
         case inspect.StrType():
             return name
         case inspect.BytesType():

@@ -29,14 +29,17 @@ from pathlib import Path
 from typing import Any
 
 from rover_bus.cli.open_files import check_open_files
-from rover_bus.cli.options import parse_keep_log, write_keep_log
 from rover_bus.cli.supervisor import StartRefusal, service_command
+from rover_bus.client.settings import Chosen, choose, dump, of_processes
 from rover_bus.events.broker import read_secret
+from rover_bus.events.deciding import ServiceProcess
 from rover_bus.events.errors import BusError, InputError, RoverError
+from rover_bus.events.job import PlanMode
 from rover_bus.events.leadership import Deposed
 from rover_bus.events.nats_bus import NatsBus
+from rover_bus.events.settings import Settings
 from rover_bus.events.shell import Shell
-from rover_bus.events.streams import BUCKETS, KEEP_LOG, STREAMS
+from rover_bus.events.streams import BUCKETS, OF_THE_CLUSTER, SETTINGS, STREAMS
 
 REACH_BROKER_S = 60.0
 SPOKEN = {"brain": "a Brain", "daemon": "a daemon", "master": "a master", "ps": "a parameter server"}
@@ -57,35 +60,40 @@ class ServiceOptions:
     storage: str
     domain: str
     bind: str
-    orphan_s: float
-    notice_s: float
-    sample_s: float
     with_parent: bool
-    plan_mode: str
+    plan_mode: PlanMode
     quotas: list[str]
-    keep_log: str
-    keep_jobs_s: float
-    keep_bytes: int
+    sets: list[str]
+    store_limit_bytes: int
     ready_file: str
+
+    @property
+    def chosen(self) -> Chosen:
+        """What was set for this process: its environment wins over its command line."""
+        return choose(self.sets, os.environ)
+
+    @property
+    def settings(self) -> Settings:
+        return of_processes(self.chosen)
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one service until it is told to end; return an exit code as docs/cli.md lists them."""
-    settings = read_settings(arguments)
-    _configure_logs(settings)
+    options = read_options(arguments)
+    _configure_logs(options)
     faulthandler.enable()  # a crash inside (SIGBUS, SIGSEGV) leaves its lines on stderr, and these go into the event
     try:
-        check_open_files(SPOKEN[settings.role])
-        _run(_serve(settings))
+        check_open_files(SPOKEN[options.role])
+        _run(_serve(options))
     except RoverError as error:
         log.error("%s", error)
-        if settings.ready_file:
-            StartRefusal(str(error), error.exit_code).write(Path(settings.ready_file))
+        if options.ready_file:
+            StartRefusal(str(error), error.exit_code).write(Path(options.ready_file))
         return error.exit_code
     return 0
 
 
-def read_settings(arguments: list[str] | None = None) -> ServiceOptions:
+def read_options(arguments: list[str] | None = None) -> ServiceOptions:
     """Read the command line; what it leaves out is taken from the ROVER_* variables that the platform sets."""
     environment = os.environ
     parser = argparse.ArgumentParser(prog="rover_bus.cli.serve", description=__doc__, allow_abbrev=False)
@@ -99,25 +107,21 @@ def read_settings(arguments: list[str] | None = None) -> ServiceOptions:
     parser.add_argument("--bind", default=environment.get("ROVER_BIND", "127.0.0.1"))
     parser.add_argument("--job", default=environment.get("ROVER_JOB", ""))
     parser.add_argument("--index", type=int, default=int(environment.get("ROVER_INDEX", "0")))
-    parser.add_argument("--orphan-s", type=float, default=30.0)
-    parser.add_argument("--notice-s", type=float, default=10.0)
-    parser.add_argument("--sample-s", type=float, default=5.0)
     parser.add_argument("--plan-mode", choices=["observe", "approve", "auto"], default="auto")
     parser.add_argument(
         "--quota", dest="quotas", action="append", default=[], metavar="TENANT=CORES[:MEMORY]"
     )
-    parser.add_argument("--keep-log", default=write_keep_log(KEEP_LOG), metavar="AGE[:SIZE]")
-    parser.add_argument("--keep-jobs-s", type=float, default=0.0)
-    parser.add_argument("--keep-bytes", type=int, default=0)
+    parser.add_argument("--store-limit", dest="store_limit_bytes", type=int, default=0, metavar="BYTES")
+    parser.add_argument("--set", dest="sets", action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("--with-parent", action="store_true")
     parser.add_argument("--ready-file", default="")
     return ServiceOptions(**vars(parser.parse_args(arguments)))
 
 
-def _configure_logs(settings: ServiceOptions) -> None:
+def _configure_logs(options: ServiceOptions) -> None:
     logging.basicConfig(
         level=os.environ.get("ROVER_LOG_LEVEL", "INFO").upper(),
-        format=f"%(asctime)s {settings.role} %(levelname)s %(name)s %(message)s",
+        format=f"%(asctime)s {options.role} %(levelname)s %(name)s %(message)s",
     )
 
 
@@ -130,15 +134,15 @@ def _run(service: Coroutine[Any, Any, None]) -> None:
         uvloop.run(service)
 
 
-async def _serve(settings: ServiceOptions) -> None:
+async def _serve(options: ServiceOptions) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    if settings.with_parent:
+    if options.with_parent:
         loop.add_reader(sys.stdin.fileno(), partial(_end_with_parent, loop, stop))
-    async with connect(settings) as bus:
-        await _ROLES[settings.role](bus, settings, stop)
+    async with connect(options) as bus:
+        await _ROLES[options.role](bus, options, stop)
 
 
 def _end_with_parent(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
@@ -148,19 +152,19 @@ def _end_with_parent(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> No
 
 
 @contextlib.asynccontextmanager
-async def connect(settings: ServiceOptions) -> AsyncIterator[NatsBus]:
+async def connect(options: ServiceOptions) -> AsyncIterator[NatsBus]:
     """Connect to the bus, with its streams and buckets in place. A broker that is just starting again is waited for."""
-    if not settings.url:
+    if not options.url:
         raise InputError("no broker is named: --url, or ROVER_URL")
-    secret = read_secret(Path(settings.secret_file)) if settings.secret_file else ""
+    secret = read_secret(Path(options.secret_file)) if options.secret_file else ""
     deadline = time.monotonic() + REACH_BROKER_S
     while True:
         try:
             bus = await NatsBus.connect(
-                settings.url,
+                options.url,
                 secret=secret,
-                secret_source=settings.secret_file or "--secret-file",
-                name=name(settings),
+                secret_source=options.secret_file or "--secret-file",
+                name=name(options),
             )
             break
         except BusError:
@@ -185,12 +189,12 @@ async def _insist(call: Callable[[], Awaitable[object]], deadline: float) -> Non
             await asyncio.sleep(0.1)
 
 
-def name(settings: ServiceOptions) -> str:
+def name(options: ServiceOptions) -> str:
     """Return what this process calls itself: `master-0.2` for a member, else role and host."""
     incarnation = os.environ.get("ROVER_INCARNATION", "")
-    if settings.role == "master":
-        return f"master-{settings.index}.{incarnation or os.getpid()}"
-    return f"{settings.role}-{settings.host}"
+    if options.role == "master":
+        return f"master-{options.index}.{incarnation or os.getpid()}"
+    return f"{options.role}-{options.host}"
 
 
 def wall_ms() -> int:
@@ -201,25 +205,23 @@ def wall_ms() -> int:
 # -- the roles ---------------------------------------------------------------------------------------------------------
 
 
-async def _serve_brain(bus: NatsBus, settings: ServiceOptions, stop: asyncio.Event) -> None:
-    from rover_bus.brain.ended_jobs import KeepJobs
+async def _serve_brain(bus: NatsBus, options: ServiceOptions, stop: asyncio.Event) -> None:
     from rover_bus.brain.keeping import keep_within
     from rover_bus.brain.service import build_brain
     from rover_bus.cli.options import parse_quotas
 
-    holder = f"{name(settings)}.{os.getpid()}"
-    quotas, keep_log = parse_quotas(settings.quotas), parse_keep_log(settings.keep_log)
+    holder = f"{name(options)}.{os.getpid()}"
+    quotas, settings = parse_quotas(options.quotas), options.settings
+    await bus.put(SETTINGS, OF_THE_CLUSTER, dump(options.chosen))  # for `rover submit` and `rover doctor`
 
     def build() -> Shell:
         shell, _ = build_brain(
             bus,
-            holder=holder,
+            process=ServiceProcess(holder, time.monotonic, wall_ms),
             timeline=secrets.randbits(48),
-            clock=time.monotonic,
-            wall_ms=wall_ms,
-            mode=settings.plan_mode,  # type: ignore[arg-type]
+            mode=options.plan_mode,
             quotas=quotas,
-            keep_log=keep_log,
+            settings=settings,
         )
         return shell
 
@@ -229,11 +231,13 @@ async def _serve_brain(bus: NatsBus, settings: ServiceOptions, stop: asyncio.Eve
         leading[:] = [build()]
         return leading[0]
 
-    retention = KeepJobs(settings.keep_jobs_s, settings.keep_bytes)
+    retention = settings.retention
+    if not retention.store_size_bytes:
+        retention = retention.replace(store_size_bytes=options.store_limit_bytes // 2)
     keeping = asyncio.create_task(
         keep_within(bus, retention, lambda: any(shell.leading for shell in leading), wall_ms)
     )
-    _announce_ready(settings)
+    _announce_ready(options)
     try:
         await _lead_again_and_again(build_and_note, stop)
     finally:
@@ -241,66 +245,67 @@ async def _serve_brain(bus: NatsBus, settings: ServiceOptions, stop: asyncio.Eve
         await asyncio.gather(keeping, return_exceptions=True)
 
 
-async def _serve_master(bus: NatsBus, settings: ServiceOptions, stop: asyncio.Event) -> None:
+async def _serve_master(bus: NatsBus, options: ServiceOptions, stop: asyncio.Event) -> None:
     from rover_bus.master.service import build_master
 
-    keep_log = parse_keep_log(settings.keep_log)
+    settings = options.settings
 
     def build() -> Shell:
         shell, _ = build_master(
             bus,
-            settings.job,
-            holder=name(settings),
-            clock=time.monotonic,
-            wall_ms=wall_ms,
-            keep_log=keep_log,
+            options.job,
+            process=ServiceProcess(name(options), time.monotonic, wall_ms),
+            settings=settings,
         )
         return shell
 
     await _lead_again_and_again(build, stop)
 
 
-async def _serve_daemon(bus: NatsBus, settings: ServiceOptions, stop: asyncio.Event) -> None:
+async def _serve_daemon(bus: NatsBus, options: ServiceOptions, stop: asyncio.Event) -> None:
     from rover_bus.node.port import RoleCommands
     from rover_bus.node.service import Options, run_daemon
 
+    written = [word for setting in options.sets for word in ("--set", setting)]
+
     def master(job: str, index: int) -> list[str]:
-        return service_command("master", "--job", job, "--index", str(index), "--keep-log", settings.keep_log)
+        return service_command("master", "--job", job, "--index", str(index), *written)
 
-    options = Options(
+    given = Options(
         commands=RoleCommands(master, tuple(service_command("ps"))),
-        url=settings.url,
-        secret_file=settings.secret_file,
-        orphan_s=settings.orphan_s,
-        sample_s=settings.sample_s,
-        storage=settings.storage,
-        domain=settings.domain,
-        bind=settings.bind,
-        notice_s=settings.notice_s,
+        url=options.url,
+        secret_file=options.secret_file,
+        settings=options.settings,
+        storage=options.storage,
+        domain=options.domain,
+        bind=options.bind,
     )
-    ready = partial(_announce_ready, settings)
-    await run_daemon(bus, settings.host, settings.directory, options, stop=stop, ready=ready)
+    ready = partial(_announce_ready, options)
+    await run_daemon(bus, options.host, options.directory, given, stop=stop, ready=ready)
 
 
-async def _serve_ps(bus: NatsBus, settings: ServiceOptions, stop: asyncio.Event) -> None:
+async def _serve_ps(bus: NatsBus, options: ServiceOptions, stop: asyncio.Event) -> None:
     from rover_bus.events.identity import Member
     from rover_bus.flash.places import host_root
     from rover_bus.node.local.layout import parts_directory
-    from rover_bus.ps.service import serve_job
+    from rover_bus.ps.service import ServerPlace, serve_job
 
     incarnation = int(os.environ.get("ROVER_INCARNATION", "0"))
+    place = ServerPlace(
+        directory=parts_directory(options.directory, options.job),
+        shared_memory=host_root(options.directory),
+        host=options.host,
+        pid=os.getpid(),
+        bind=options.bind,
+    )
     serving = asyncio.ensure_future(
         serve_job(
             bus,
-            settings.job,
-            Member("ps", settings.index, incarnation),
-            secret=read_secret(Path(settings.secret_file)).encode(),
-            directory=parts_directory(settings.directory, settings.job),
-            shared_memory=host_root(settings.directory),
+            options.job,
+            Member("ps", options.index, incarnation),
+            secret=read_secret(Path(options.secret_file)).encode(),
             nonce=secrets.token_hex(8),
-            host=settings.host,
-            pid=os.getpid(),
-            bind=settings.bind,
+            place=place,
         )
     )
     await _until(stop, serving)
@@ -335,9 +340,9 @@ async def _until(stop: asyncio.Event, running: asyncio.Future[Any]) -> None:
         await running
 
 
-def _announce_ready(settings: ServiceOptions) -> None:
-    if settings.ready_file:
-        Path(settings.ready_file).write_text(f"{os.getpid()}\n")
+def _announce_ready(options: ServiceOptions) -> None:
+    if options.ready_file:
+        Path(options.ready_file).write_text(f"{os.getpid()}\n")
 
 
 if __name__ == "__main__":

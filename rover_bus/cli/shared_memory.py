@@ -6,14 +6,10 @@ the model of a checkpoint that a job starts from. Fed by the job file and by dae
 
 from __future__ import annotations
 
-from rover_bus.cli.views.hindrances import read_present
-from rover_bus.events.bus import Bus, Stored
-from rover_bus.events.errors import BadMessage, NotEnoughMemory
-from rover_bus.events.facts import HostRegistered
+from rover_bus.cli.views.hindrances import read_present, read_registered
+from rover_bus.events.bus import Bus
+from rover_bus.events.errors import NotEnoughMemory
 from rover_bus.events.job import JobSpec
-from rover_bus.events.reading import read_fact
-from rover_bus.events.streams import FACTS
-from rover_bus.events.subjects import host_fact
 
 WITNESS_BYTES = 4  # a sample: an int32 at its position
 MOST_DELTAS = 1.5  # a stored checkpoint may be larger than its state by its deltas (flash.chain.MAX_SHARE)
@@ -50,22 +46,13 @@ def require_shared_memory(spec: JobSpec, least_state_bytes: int, hosts: dict[str
 
 
 async def read_shared_memory(bus: Bus) -> dict[str, int]:
-    """Return the shared memory of each host that is there, in bytes, as its daemon said when it started."""
-    found = {}
-    for host in (await read_present(bus)).hosts:
-        stored = await bus.last(FACTS, host_fact(host, HostRegistered.kind()))
-        found[host] = _shared_memory_of(stored) if stored else 0
-    return found
+    """Return the shared memory of each host that is there, in bytes, as its daemon said when it started; 0: it said nothing."""
+    hosts = (await read_present(bus)).hosts
+    registered = await read_registered(bus, hosts)
+    return {
+        host: registered[host].capacity.shared_memory_bytes if host in registered else 0 for host in hosts
+    }
 
 
 def _mib(size_bytes: int) -> str:
     return f"{-(-size_bytes // (1 << 20)):,} MiB"
-
-
-def _shared_memory_of(stored: Stored) -> int:
-    """What a host says that it has; 0, as of a host that says nothing, where what is stored cannot be believed."""
-    try:
-        fact = read_fact(stored)
-    except BadMessage:
-        return 0
-    return fact.capacity.shared_memory_bytes if isinstance(fact, HostRegistered) else 0

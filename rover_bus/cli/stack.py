@@ -18,6 +18,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Literal, Self
@@ -26,12 +27,12 @@ from rover_bus.cli.connection import Address
 from rover_bus.cli.endings import Endings
 from rover_bus.cli.home import Home, StackRecord
 from rover_bus.cli.open_files import check_open_files
-from rover_bus.cli.options import parse_quotas, write_keep_log
+from rover_bus.cli.options import parse_quotas
 from rover_bus.cli.supervisor import ServiceOrder, SupervisedService, Supervisor, Tended, service_command
 from rover_bus.cli.tended_broker import MendedBroker, WatchedDisk
+from rover_bus.client.settings import PREFIX, choose
 from rover_bus.events.broker import EmbeddedBroker
 from rover_bus.events.errors import InputError, PermanentError, RoverError
-from rover_bus.events.streams import KEEP_LOG, KeepLog
 from rover_bus.events.subjects import name as check_name
 
 START_TIMEOUT_S = (
@@ -41,7 +42,7 @@ BROKER_TIMEOUT_S = 60.0  # it reads its store before it answers
 BRAIN_STOP_S = 5.0
 DAEMON_STOP_S = 50.0  # it drains its members first, each within its grace, and waits for a last cut
 LOOPBACK = "127.0.0.1"
-ORPHAN_S = 30.0
+DYING_S = 2.0  # for killed processes to be reaped
 # Of our own variables only these pass on to services; the others name a stack, and theirs comes with their arguments.
 PASSED_ON = ("ROVER_LOG_LEVEL", "ROVER_DOMAIN", "ROVER_SHM")
 
@@ -64,6 +65,38 @@ class CannotWrite(PermanentError):
         return cls(f"{error.filename or root} cannot be written, nothing was started: {error.strerror}")
 
 
+@dataclass(frozen=True, slots=True)
+class OwnBroker:
+    """A broker that the stack starts, and that ends with it. `sync`: when it syncs to disk; 0 bytes is no limit."""
+
+    sync: Sync = "default"
+    max_file_store_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class OtherBroker:
+    """A broker that runs already."""
+
+    url: str
+    secret_file: str | Path = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Here:
+    """What this host is called ("": as the machine), and the address that other hosts reach it at (`check_bind`)."""
+
+    name: str = ""
+    bind: str = LOOPBACK
+
+
+@dataclass(frozen=True, slots=True)
+class BrainPolicy:
+    """What a stack's Brain is started with: what becomes of its plans, and each tenant's quota (`ads=8:32GiB`)."""
+
+    plan_mode: str = "auto"
+    quotas: Sequence[str] = ()
+
+
 class RunningStack:
     """A stack from `start` to `stop`; a context manager does both. Its directory stays, for logs and for the next start."""
 
@@ -71,37 +104,28 @@ class RunningStack:
         self,
         home: Home | str | Path,
         *,
-        url: str = "",
-        secret_file: str | Path = "",
-        sync: Sync = "default",
-        host: str = "",
-        orphan_s: float = ORPHAN_S,
-        max_file_store_bytes: int = 0,
+        broker: OwnBroker | OtherBroker = OwnBroker(),
+        brain: BrainPolicy | None = BrainPolicy(),
+        here: Here = Here(),
+        settings: Sequence[str] = (),
         disposable: bool = False,
-        plan_mode: str = "auto",
-        keep_jobs_s: float = 0.0,
-        keep_bytes: int = 0,
-        quotas: Sequence[str] = (),
-        keep_log: KeepLog = KEEP_LOG,
-        brain: bool = True,
-        bind: str = LOOPBACK,
     ) -> None:
-        """`disposable`: its state is not wanted: at its end the memory where its jobs staged cuts is freed, whatever became of
-        them; when it ends by an exception its members are killed instead of drained. `brain` False: one more host of a cluster
-        that has its Brain elsewhere. `bind`: where broker, daemon and servers listen, and the address that other hosts get
-        (`check_bind`).
+        """`brain` None: one more host of a cluster that has its Brain elsewhere. `settings`: NAME=VALUE as `rover up --set` takes
+        them; the environment wins over them. `disposable`: its state is not wanted: at its end the memory where its jobs staged
+        cuts is freed, whatever became of them; when it ends by an exception its members are killed instead of drained.
         Raises InputError for what no stack can be started with.
         """
         self.home = home if isinstance(home, Home) else Home.find(home)
-        self.host = check_name(host or _host_name(), "host")
-        self.secret_file = Path(secret_file).absolute() if secret_file else self.home.secret_file
-        self._given_url, self._sync, self._orphan_s = url, sync, orphan_s
-        self._max_file_store_bytes, self._disposable = max_file_store_bytes, disposable
-        self._with_brain, self._bind = brain, check_bind(bind)
-        parse_quotas(quotas)  # the Brain reads them; what is wrong with them is said before anything starts
-        self._brain = ["--plan-mode", plan_mode, *(word for quota in quotas for word in ("--quota", quota))]
-        self._keep_log = ["--keep-log", write_keep_log(keep_log)]
-        self._keep_jobs_s, self._keep_bytes = keep_jobs_s, keep_bytes
+        self.host = check_name(here.name or _host_name(), "host")
+        named = broker.secret_file if isinstance(broker, OtherBroker) else ""
+        self.secret_file = Path(named).absolute() if named else self.home.secret_file
+        self._wanted_broker, self._brain, self._disposable = broker, brain, disposable
+        self._bind = check_bind(here.bind)
+        parse_quotas(
+            brain.quotas if brain else ()
+        )  # services read them and the settings again: what is wrong
+        choose(settings, os.environ)  # with them is said before anything starts
+        self._settings = tuple(settings)
         self._lock = -1
         self.broker: EmbeddedBroker | None = None
         self.services: dict[str, SupervisedService] = {}
@@ -111,7 +135,9 @@ class RunningStack:
     @property
     def url(self) -> str:
         """Where its broker listens."""
-        return self.broker.url if self.broker else self._given_url
+        if self.broker:
+            return self.broker.url
+        return self._wanted_broker.url if isinstance(self._wanted_broker, OtherBroker) else ""
 
     def start(self) -> Self:
         """Start everything; return when the host is registered. Raises RoverError, and then nothing of it runs."""
@@ -154,11 +180,12 @@ class RunningStack:
             host=self.host,
             secret_file=str(self.secret_file),
             embedded=self.broker is not None,
-            sync=self._sync,
+            sync=self.broker.sync if self.broker else "default",
             store_limit_bytes=self.broker.store_limit_bytes() if self.broker else 0,
             home=str(self.home.root),
             disposable=self._disposable,
             staging=str(host_root(self.home.node)),
+            settings=self._settings,
         )
 
     def stop(self, *, at_once: bool = False) -> None:
@@ -191,6 +218,8 @@ class RunningStack:
     def lose_host(self) -> None:
         """Take this host away as a power cut does: everything that runs on it, and its memory; it is not started again."""
         from rover_bus.flash.places import host_root
+        from rover_bus.node.local.cgroup import find
+        from rover_bus.node.local.cores import CoreGroups
         from rover_bus.node.local.proctree import bearing
 
         if self._supervisor:
@@ -204,6 +233,7 @@ class RunningStack:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
         shutil.rmtree(host_root(self.home.node), ignore_errors=True)
+        CoreGroups.below(find(), self.home.node).remove_empty(DYING_S)
 
     def restart_broker(self) -> None:
         """SIGKILL the broker and start it again: what `--chaos broker` does."""
@@ -229,25 +259,29 @@ class RunningStack:
     # -- the parts -----------------------------------------------------------------------------------------------------
 
     def _start_broker(self) -> None:
-        if self._given_url:
+        wanted = self._wanted_broker
+        if isinstance(wanted, OtherBroker):
             return
         self.broker = EmbeddedBroker(
             self.home.broker,
             host=self._bind,
-            sync=self._sync,
+            sync=wanted.sync,
             secret_file=self.secret_file,
-            max_file_store_bytes=self._max_file_store_bytes,
+            max_file_store_bytes=wanted.max_file_store_bytes,
         )
         self.broker.start(BROKER_TIMEOUT_S)
 
     def _start_services(self) -> None:
         common = ["--url", self.url, "--secret-file", str(self.secret_file), "--host", self.host]
         node = ["--dir", str(self.home.node), "--storage", str(self.home.checkpoints)]
-        node += ["--orphan-s", str(self._orphan_s), "--bind", self._bind]
-        if self._with_brain:
-            brain = [*common, *self._brain, *self._keep_log, *self._retention()]
-            self.services["brain"] = self._service("brain", brain)
-        self.services["daemon"] = self._service("daemon", [*common, *node, *self._keep_log])
+        node += ["--bind", self._bind]
+        common += [word for setting in self._settings for word in ("--set", setting)]
+        if self._brain is not None:
+            limit_bytes = self.broker.store_limit_bytes() if self.broker else 0
+            brain = ["--plan-mode", self._brain.plan_mode, "--store-limit", str(limit_bytes)]
+            brain += [word for quota in self._brain.quotas for word in ("--quota", quota)]
+            self.services["brain"] = self._service("brain", [*common, *brain])
+        self.services["daemon"] = self._service("daemon", [*common, *node])
         for service in self.services.values():
             service.start()
         deadline_s = time.monotonic() + START_TIMEOUT_S
@@ -263,11 +297,6 @@ class RunningStack:
         self._endings.start()
         self._supervisor.start()
 
-    def _retention(self) -> list[str]:
-        """How long ended jobs are kept, and how much all may take; where nothing is said, half of what our own broker may store."""
-        keep_bytes = self._keep_bytes or (self.broker.store_limit_bytes() // 2 if self.broker else 0)
-        return ["--keep-jobs-s", str(self._keep_jobs_s), "--keep-bytes", str(keep_bytes)]
-
     def kill_members(self) -> None:
         """Kill what the daemon was told to drain; it waits for their shims and starts nothing any more."""
         from rover_bus.node.local.layout import list_members
@@ -280,7 +309,9 @@ class RunningStack:
     def _service(self, role: str, arguments: list[str]) -> SupervisedService:
         below = self.home.services
         environment = {key: value for key, value in os.environ.items() if not key.startswith("ROVER_")}
-        environment |= {key: os.environ[key] for key in PASSED_ON if key in os.environ}
+        environment |= {
+            key: os.environ[key] for key in os.environ if key in PASSED_ON or key.startswith(PREFIX)
+        }
         order = ServiceOrder(
             role,
             service_command(role, *arguments),

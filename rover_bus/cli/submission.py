@@ -54,7 +54,7 @@ async def submit(bus: Bus, spec: JobSpec) -> int:
 async def submit_and_follow(bus: Bus, spec: JobSpec, observe: Observe) -> JobEnded:
     """Store the submission and stand by it: it is stored again when the broker forgets it (P21). Return the job's end.
 
-    `hear` is told every fact of the job. Raises Refused when the name is taken.
+    `observe` is told every fact of the job. Raises Refused when the name is taken.
     """
     fact = _submission(spec)
     sequence = await _hand_in(bus, fact)
@@ -134,7 +134,6 @@ async def _store(
                 subject,
                 body,
                 headers=headers,
-                message_id=event_id,
                 expected_last=expected_last,
             )
         except (BusTimeout, NotConnected):
@@ -144,7 +143,7 @@ async def _store(
 
 
 async def follow_job(bus: Bus, job: str, first: int, observe: Observe) -> JobEnded:
-    """Tell `hear` every fact of a job, and what hosts say of it, from sequence `first` on; return its end."""
+    """Tell `observe` every fact of a job, and what hosts say of it, from sequence `first` on; return its end."""
     happened: asyncio.Queue[Happened] = asyncio.Queue()
     subscription = await bus.follow(
         FACTS,

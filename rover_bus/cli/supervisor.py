@@ -143,7 +143,7 @@ class SupervisedService:
             self._ended_s = time.monotonic()
         if self._backoff.is_due():
             exit = describe_exit(code, read_tail(self.order.log_file, begin=self._log_began))
-            self._say(f"{self.order.name} ended ({exit.tell() or exit.reason}) and is started again")
+            self._say(f"{self.order.name} ended ({exit.describe() or exit.reason}) and is started again")
             self._note(self.order.name, self._process.pid, exit, self._ended_s - self._began_s)
             self.ask_to_stop()
             self.restarts += 1

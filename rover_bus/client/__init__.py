@@ -6,7 +6,7 @@ worker.py         the protocol as a state machine without I/O; lease.py, spans.p
 connected.py      a session in a background thread; standalone.py the same calls without a bus
 reader.py         batches parsed ahead in one thread
 parameters.py     the parameter store plus what the protocol needs of every push; witness.py the judge of exactness
-figures.py        where the time goes; failure.py what an exception is called; environment.py who this process is
+figures.py        where the time goes; failure.py what an exception is called; environment.py which member this process is
 job_file.py       JOB.toml to a JobSpec; scoring.py an exported model outside its job
 data/             readers of click logs, of files and of partitions that grow
 

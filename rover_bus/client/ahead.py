@@ -3,7 +3,7 @@
 Fed by `reader`'s thread, emptied by the training thread. Apart from `queue.Queue` for what a wake-up costs: two threads that hand
 over every single batch spend a tenth of a millisecond of processor on it (two wake-ups, and a fight for the interpreter's lock;
 `bench/overhead.py`).
-Here the reading side sleeps until half of what it had laid up is used, and nobody is woken who does not sleep.
+Here the reading side sleeps until half of what it had laid up is used, and no thread is woken that does not sleep.
 
 How much is laid up is a time, not a number: a fast loop needs many batches to bridge the parsing of a window, a slow one would
 only keep them from others.
@@ -42,7 +42,7 @@ class Ahead(Generic[T]):
     # -- the producer ---------------------------------------------------------------------------------------------------------
 
     def put(self, item: T) -> None:
-        """Append an item, then wait until there is room for more. Returns at once when nobody wants items any more."""
+        """Append an item, then wait until there is room for more. Returns at once when items are not wanted any more."""
         self._items.append(item)
         # An item is there before the flag is read, and the consumer sets the flag before it looks again: none sleeps for ever.
         if self._hungry:

@@ -116,7 +116,7 @@ class Connected:
             await bus.close()
 
     def _lose(self, error: BaseException) -> None:
-        """The conversation broke off for good: whoever waits learns why."""
+        """The conversation broke off for good: what waits learns why."""
         with self._condition:
             self._error = error if isinstance(error, RoverError) else None
             self.worker.over = True
@@ -134,7 +134,7 @@ class Connected:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     def _wait(self, true: Callable[[], bool], what: str, patience_s: float | None = None) -> bool:
-        """Wait until something holds; False when patience ends. Raises why this life is over, if it is."""
+        """Wait until something holds; False when patience ends. Raises why this incarnation has ended, if it has."""
         began = time.monotonic()
         told = False
         with self._condition:
@@ -170,9 +170,6 @@ class Connected:
     def resting(self) -> bool:
         return self.worker.resting
 
-    def worker_job(self) -> str:
-        return self._environment.job
-
     def parameters(self) -> Parameters | None:
         """Connect to the job's servers once they are routed; None for a job without servers."""
         self._wait(lambda: self.worker.routing is not None or self.worker.draining, "parameter servers")
@@ -204,7 +201,7 @@ class Connected:
             return self.worker.newer_routing(after) or after
 
     def _begin_grace(self) -> float:
-        """Return until when a drain looks for servers; it begins when somebody first asks for it."""
+        """Return until when a drain looks for servers; it begins when it is first asked for."""
         if self._leave_by is None:
             self._leave_by = time.monotonic() + self._environment.grace_s
         return self._leave_by
@@ -212,7 +209,7 @@ class Connected:
     def _ask_for_routing(self) -> None:
         with self._condition:
             self.worker.want_routing()
-        self._session.poke()
+        self._session.wake()
 
     # -- Assignments ---------------------------------------------------------------------------------------------------------------
 
@@ -227,7 +224,7 @@ class Connected:
         self._look()
         with self._condition:
             self.worker.want(dataset, file)
-        self._soon(self._session.poke)
+        self._soon(self._session.wake)
         self._wait(lambda: self.worker.registered or self.worker.draining, "the registration of the data set")
 
     def take(self, cancelled: Callable[[], bool]) -> Assigned | None:
@@ -237,7 +234,7 @@ class Connected:
             with self._condition:
                 assigned = worker.take()
                 if worker.hungry:
-                    self._soon(self._session.poke)
+                    self._soon(self._session.wake)
                 if assigned is not None or worker.resting:
                     return assigned
                 if not cancelled():
@@ -252,7 +249,7 @@ class Connected:
         self._look_at = time.monotonic() + LOOK_EVERY_S
         with self._condition:
             if self.worker.see(seen):
-                self._soon(self._session.poke)
+                self._soon(self._session.wake)
 
     def holds(self, assigned: Assigned) -> bool:
         return self.worker.holds(assigned)
@@ -260,7 +257,7 @@ class Connected:
     def finish(self, assigned: Assigned, work: Work, servers: tuple[int, ...] | None) -> None:
         with self._condition:
             if self.worker.finish(assigned, time.monotonic(), work, servers):
-                self._soon(self._session.poke)
+                self._soon(self._session.wake)
 
     def wake(self) -> None:
         self._notify()
@@ -279,7 +276,7 @@ class Connected:
         self._call(self._session.conclude(task, values))
 
     def leave(self, reason: str) -> None:
-        """Commit what is done and say goodbye, unless there is nobody to say it to."""
+        """Commit what is done and say goodbye, unless no master is there."""
         if not self.worker.over:
             self._call(self._session.leave(reason, self._farewell_s()))
 

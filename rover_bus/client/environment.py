@@ -1,6 +1,6 @@
-"""Who this process is: the ROVER_* variables that a platform sets for its members.
+"""Which member this process is: the ROVER_* variables that a platform sets for its members.
 
-Read once by `job.join`. Without ROVER_JOB a program runs standalone; with it but without ROVER_INCARNATION nobody started the
+Read once by `job.join`. Without ROVER_JOB a program runs standalone; with it but without ROVER_INCARNATION no daemon started the
 process for us: it joins as an external worker, in a free place.
 """
 

@@ -119,10 +119,6 @@ class Job:
         return self.config.data
 
     @property
-    def standalone(self) -> bool:
-        return isinstance(self._place, Standalone)
-
-    @property
     def drained(self) -> bool:
         """True once this worker was asked to leave: batches end early, elections are lost."""
         return self._draining or self._place.draining
@@ -304,7 +300,7 @@ class Job:
             self._former_handler = signal.signal(signal.SIGTERM, self._on_terminate)
         return self
 
-    def _on_terminate(self, number: int, frame: FrameType | None) -> None:
+    def _on_terminate(self, _number: int, _frame: FrameType | None) -> None:
         signal.signal(signal.SIGTERM, self._former_handler or signal.SIG_DFL)  # a second one does not wait
         self.drain()
 

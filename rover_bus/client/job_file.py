@@ -9,6 +9,7 @@ docs/job-file.md describes each.
 from __future__ import annotations
 
 import difflib
+import os
 import shutil
 import sys
 import tomllib
@@ -19,9 +20,19 @@ from typing import Any
 import msgspec
 
 from rover_bus.client.programs import BUILT_IN, SCORER, SCORING, find_example
+from rover_bus.client.settings import NOTHING_CHOSEN, Chosen, choose, complete
 from rover_bus.client.units import parse_bytes, parse_seconds
 from rover_bus.events.errors import InputError
-from rover_bus.events.job import CheckpointSpec, DataSpec, JobSpec, LeaseSpec, PlanSpec, RoleSpec, StopSpec
+from rover_bus.events.job import (
+    CheckpointSpec,
+    DataSpec,
+    JobSpec,
+    LeaseSpec,
+    MoveSpec,
+    PlanSpec,
+    RoleSpec,
+    StopSpec,
+)
 from rover_bus.events.programs import OWN_PYTHON
 from rover_bus.events.subjects import name as check_name
 from rover_bus.flash.location import is_address, parse_location
@@ -32,6 +43,7 @@ TABLES: dict[str, type[msgspec.Struct]] = {
     "servers": RoleSpec,
     "leases": LeaseSpec,
     "plan": PlanSpec,
+    "moves": MoveSpec,
     "stop": StopSpec,
     "checkpoint": CheckpointSpec,
 }
@@ -40,16 +52,23 @@ _OURS = frozenset({"directory", "start_from"})  # fields of a JobSpec that are n
 
 
 def read_job(
-    path: str | Path, *, name: str = "", seed: int | None = None, predictions: str | Path = ""
+    path: str | Path,
+    *,
+    name: str = "",
+    seed: int | None = None,
+    predictions: str | Path = "",
+    stack: Chosen = NOTHING_CHOSEN,
 ) -> JobSpec:
     """Return the job that a file describes, paths made absolute, data not yet looked at.
 
-    `name`, `seed` and `predictions` (relative to here, not to the file) replace what the file says. Raises InputError in one line.
+    `name`, `seed` and `predictions` (relative to here, not to the file) replace what the file says. What the file leaves out is
+    taken from the environment, then from `stack`, what was set where it will run. Raises InputError in one line.
     """
     path = Path(path).absolute()
     table = _read_toml(path)
     directory = path.parent
     fields = _convert_keys(table, JobSpec, "", path)
+    complete(fields, {**stack, **choose((), os.environ)})
     fields["name"] = name or fields.get("name") or path.stem
     fields["directory"] = str(directory)
     if "data" not in fields:
@@ -74,6 +93,11 @@ def read_job(
         fields["predictions"] = str(
             Path(predictions).absolute() if predictions else directory / fields["predictions"]
         )
+    return _to_spec(fields, path)
+
+
+def _to_spec(fields: dict[str, Any], path: Path) -> JobSpec:
+    """Return the job with these fields, each checked. Raises InputError in the words of the file."""
     try:
         spec = msgspec.convert(fields, JobSpec)
     except msgspec.ValidationError as error:

@@ -1,6 +1,6 @@
 """A lease as its worker sees it: batches handed out, batches done, and what of that the master has yet to hear (protocol P6).
 
-Fed by `worker`; apart because the prefix rule lives here: progress is the batches before `upto`, all of them done, however out of
+Fed by `worker`; apart because the prefix rule is kept here: progress is the batches before `upto`, all of them done, however out of
 order they were done; what rides on them (skipped rows, counts) leaves with the report that covers them, and only with it.
 """
 

@@ -83,7 +83,7 @@ class TrainingParameters:
             if handed is None or handed.assigned.generation == self._generation(handed):
                 self.store.push(BatchKey(*batch), gradients, rate_scale=rate_scale, add=add, pulled=pulled)
         except GenerationChanged:
-            pass  # the lease of this batch is void: somebody trains it again in the new generation
+            pass  # the lease of this batch is void: a worker trains it again in the new generation
         finally:
             self._figures.push_s += self._clock() - began
 

@@ -54,10 +54,10 @@ class Assignments(Protocol):
     def take(self, cancelled: Callable[[], bool]) -> Assigned | None:
         """Return the next batch, waiting for one; None when there will be none, or when `cancelled`."""
 
-    def holds(self, assigned: Assigned) -> bool:
+    def holds(self, assigned: Assigned, /) -> bool:
         """Whether work on a batch is still wanted."""
 
-    def finish(self, assigned: Assigned, work: Work, servers: tuple[int, ...] | None) -> None:
+    def finish(self, assigned: Assigned, work: Work, servers: tuple[int, ...] | None, /) -> None:
         """Say that a batch is done, by which server incarnations."""
 
     def wake(self) -> None:

@@ -42,11 +42,11 @@ from rover_bus.events.requests import (
     RoutingTable,
 )
 
-LEAVE_PATIENCE_S = 5.0  # for the last answers when nobody leads; then the master learns of our end by our exit or our silence
+LEAVE_PATIENCE_S = 5.0  # for the last answers when no master leads; then the master learns of our end by our exit or our silence
 
 
 class Session:
-    """One life of a worker on the bus.
+    """One incarnation of a worker on the bus.
 
     `guard` is held around every use of `worker`, where another thread takes batches; `changed` is called (in the loop, under no
     guard) after every answer that was taken in. Both are for `connected`; simulations leave them alone.
@@ -69,19 +69,19 @@ class Session:
         self._guard = guard or nullcontext()
         self._changed = changed
         self._clock = clock or asyncio.get_running_loop().time
-        self._poked = asyncio.Event()
+        self._woken = asyncio.Event()
         self._news = asyncio.Event()
         self._succeeded = False  # another master leads since the request on its way was sent
 
     # -- the conversation ---------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Converse with the master until this life is over: it left, failed, was replaced, or the job ended.
+        """Converse with the master until this incarnation ends: it left, failed, was replaced, or the job ended.
 
         Raises what no repetition can mend: AccessDenied, UnknownVersion.
         """
         worker = self.worker
-        elections = await self._hear_of_masters()
+        elections = await self._watch_elections()
         try:
             while not worker.over:
                 with self._guard:
@@ -97,23 +97,23 @@ class Session:
                 with self._guard:
                     if reply is not None:
                         worker.receive(request, reply, self._clock())
-                self._tell()
+                self._notify()
         finally:
             worker.over = True
-            self._tell()
+            self._notify()
             if elections is not None:
                 await elections.stop()
 
     async def _ask_for_work(self, request: LeaseRequest) -> Reply | None:
         """Return the master's answer, which it may hold back; None when the request was given up for something more urgent."""
         asking = asyncio.create_task(self._master.ask(request))
-        asking.add_done_callback(lambda _: self.poke())
+        asking.add_done_callback(lambda _: self.wake())
         self._succeeded = False
         try:
             while not asking.done():
                 with self._guard:
                     if self._succeeded or self.worker.interrupts(request, self._clock()):
-                        self.worker.give_up(request)
+                        self.worker.give_up()
                         return None
                     wake_s = self.worker.wake_s()
                 await self._sleep_until(wake_s)
@@ -122,45 +122,45 @@ class Session:
             asking.cancel()
             await asyncio.gather(asking, return_exceptions=True)
 
-    async def _hear_of_masters(self) -> Subscription | None:
+    async def _watch_elections(self) -> Subscription | None:
         """Ask a new master at once what the former held. Only a hint: without it the next heartbeat finds the new one."""
 
-        def hear(message: Message) -> None:
+        def observe(message: Message) -> None:
             try:
                 elected = decode(message.body, MasterElected)
             except BadMessage:
                 return
             if self._master.succeeded(elected.term):
                 self._succeeded = True
-                self.poke()
+                self.wake()
 
         try:
-            return await self._bus.subscribe(subjects.job_facts(self.job, "master.elected"), hear)
+            return await self._bus.subscribe(subjects.job_facts(self.job, "master.elected"), observe)
         except BusError:
             return None
 
     async def _sleep_until(self, wake_s: float) -> None:
-        if self._poked.is_set():
-            self._poked.clear()
+        if self._woken.is_set():
+            self._woken.clear()
             return
         try:
             async with asyncio.timeout(max(wake_s - self._clock(), 0.001)):
-                await self._poked.wait()
+                await self._woken.wait()
         except TimeoutError:
             return
-        self._poked.clear()
+        self._woken.clear()
 
-    def poke(self) -> None:
-        """Look again at once what is to be said. From another thread: `loop.call_soon_threadsafe(session.poke)`."""
-        self._poked.set()
+    def wake(self) -> None:
+        """Look again at once what is to be said. From another thread: `loop.call_soon_threadsafe(session.wake)`."""
+        self._woken.set()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         self._news.set()
         self._news = asyncio.Event()
         self._changed()
 
     async def _until(self, true: Callable[[], bool]) -> None:
-        """Wait until something holds, or this life is over."""
+        """Wait until something holds, or this incarnation has ended."""
         while not true() and not self.worker.over:
             await self._news.wait()
 
@@ -174,7 +174,7 @@ class Session:
     async def register(self, dataset: Dataset, file: str = "") -> None:
         """State the data set. Raises Refused with the difference when other workers read other data (S6)."""
         self.worker.want(dataset, file)
-        self.poke()
+        self.wake()
         await self._until(lambda: self.worker.registered or self.worker.resting)
         if not self.worker.registered and self.worker.end is not None:
             raise self.worker.end
@@ -184,14 +184,14 @@ class Session:
         with self._guard:
             news = self.worker.see(seen)
         if news:
-            self.poke()
+            self.wake()
 
     async def take(self) -> Assigned | None:
         """Return the next batch to train, waiting for one; None when there will be none (`worker.end` says why, if not closed)."""
         while True:
             assigned = self.worker.take()
             if self.worker.hungry:
-                self.poke()
+                self.wake()
             if assigned is not None or self.worker.resting:
                 return assigned
             await self._news.wait()
@@ -201,13 +201,13 @@ class Session:
     ) -> None:
         """Say that a batch is done: every server has its update."""
         if self.worker.finish(assigned, self._clock(), work, servers):
-            self.poke()
+            self.wake()
 
     async def routing(self, after: RoutingTable | None = None) -> RoutingTable | None:
-        """Return a routing table that replaces `after`, waiting for one; None when this life ends first."""
+        """Return a routing table that replaces `after`, waiting for one; None when this incarnation ends first."""
         while not (newer := self.worker.newer_routing(after)) and not self.worker.over:
             self.worker.want_routing()
-            self.poke()
+            self.wake()
             await self._news.wait()
         return newer
 
@@ -237,7 +237,7 @@ class Session:
             elif isinstance(reply, RefusedReply):
                 with self._guard:
                     self.worker.want_routing()  # the conversation shall learn by a heartbeat what this refusal means
-                self.poke()
+                self.wake()
                 await asyncio.sleep(max(reply.retry_s, 0.1))
         return None
 
@@ -247,23 +247,23 @@ class Session:
         """Take no more work; `leave` follows when the batch in hand is done."""
         with self._guard:
             self.worker.drain()
-        self._tell()
+        self._notify()
 
     async def leave(self, reason: str = "done", patience_s: float = LEAVE_PATIENCE_S) -> bool:
-        """Commit what is done, give back the rest, say goodbye. False when nobody answered in time: our silence tells it, too."""
+        """Commit what is done, give back the rest, say goodbye. False when none answered in time: our silence tells it, too."""
         with self._guard:
             self.worker.leave(reason)
         return await self._end(patience_s)
 
     async def fail(self, failure: FailureRequest, patience_s: float = LEAVE_PATIENCE_S) -> bool:
-        """Report an exception of user code with the last progress. False when nobody answered in time."""
+        """Report an exception of user code with the last progress. False when no master answered in time."""
         with self._guard:
             self.worker.fail(failure)
         return await self._end(patience_s)
 
     async def _end(self, patience_s: float) -> bool:
-        self._tell()
-        self.poke()
+        self._notify()
+        self.wake()
         try:
             async with asyncio.timeout(patience_s):
                 await self._until(lambda: False)
@@ -287,7 +287,7 @@ class Session:
 def reason_to_stop(worker: Worker) -> Refused | None:
     """Return why a training loop must not go on as if nothing had happened, None when its end is in order.
 
-    In order: everything is trained, it was asked to leave, its place was given to another life (S3), the job ended.
+    In order: everything is trained, it was asked to leave, its name was given to another incarnation (S3), the job ended.
     """
     if worker.end is None or worker.end.code in ("job_ended", "stale_incarnation"):
         return None

@@ -38,7 +38,7 @@ class Standalone:
         self.dead_lettered = 0
         self.values_missing = 0
         self._summary_file = summary_file
-        self.known: Dataset | None = None  # nobody else registers anything
+        self.known: Dataset | None = None  # no other process registers anything
         self._dataset: Dataset | None = None
         self._batches: Iterator[Assigned | None] = iter(())
         self._handed_out = 0  # samples of a stream: its total, once it has ended
@@ -51,15 +51,12 @@ class Standalone:
     def resting(self) -> bool:
         return self.draining
 
-    def worker_job(self) -> str:
-        return self.spec.name if self.spec else "standalone"
-
     def parameters(self) -> Parameters:
         seed = self.spec.data.seed if self.spec else 0
         self._parameters = self._parameters or LocalParameters(seed)
         return self._parameters
 
-    def register(self, dataset: Dataset, file: str, stream: Stream | None = None) -> None:
+    def register(self, dataset: Dataset, _file: str, stream: Stream | None = None) -> None:
         self._dataset = dataset
         self._batches = grid(dataset) if stream is None else number_off(stream, dataset)
 
@@ -77,10 +74,10 @@ class Standalone:
             self._woken.wait(LOOK_EVERY_S)
         return None
 
-    def holds(self, assigned: Assigned) -> bool:
+    def holds(self, _assigned: Assigned) -> bool:
         return True
 
-    def finish(self, assigned: Assigned, work: Work, servers: tuple[int, ...] | None) -> None:
+    def finish(self, assigned: Assigned, work: Work, _servers: tuple[int, ...] | None) -> None:
         assert self._dataset is not None
         records = assigned.records
         samples = records.samples if records else self._dataset.samples(assigned.number, assigned.number + 1)
@@ -101,8 +98,8 @@ class Standalone:
     def conclude(self, task: str, values: dict[str, Any]) -> None:
         self.results[task] = values
 
-    def leave(self, reason: str) -> None:
-        """Write the summary where somebody asked for one."""
+    def leave(self, _reason: str) -> None:
+        """Write the summary where one was asked for."""
         if not self._summary_file:
             return
         streaming = self._dataset is not None and self._dataset.streaming
@@ -134,13 +131,13 @@ class Standalone:
         return int(np.maximum(counts - 1, 0).sum())
 
     def fail(self, describe: Callable[[Any], FailureRequest]) -> None:
-        """Nobody needs to be told: the exception itself goes on."""
+        """No report is needed: the exception itself goes on."""
 
     def reason_to_stop(self) -> None:
-        """None: nobody can send us away."""
+        """None: there is no master to send us away."""
 
     def publish(self, make: Callable[[str, Any], Any]) -> None:
-        """Nobody listens."""
+        """Nothing listens."""
 
     def close(self) -> None:
         """Nothing to release."""

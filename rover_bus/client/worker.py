@@ -5,7 +5,7 @@ Fed from two sides, which need not know each other: the training side takes batc
 the other, and a request that was not answered is repeated in the same bytes: so a report of progress is answered before the
 next one is made, and no skipped row is lost or counted twice (P6, P7). Time comes in as `now`, seconds of one clock.
 
-A lease request that reports nothing may be held by the master until it can grant something. Whoever has more to say meanwhile
+A lease request that reports nothing may be held by the master until it can grant something. A worker that has more to say meanwhile
 (`interrupts`) gives it up, says it, and repeats the request under its number: a number is used until it brought leases, so that
 a grant whose answer went unheard is the one that the repetition gets.
 
@@ -81,7 +81,7 @@ class _Turn:
 
 
 class Worker:
-    """One process's part in a job. `external`: nobody started it for us, so it may join again as another life after a loss.
+    """One process's part in a job. `external`: started by the user, so it may join again, as another incarnation, after a loss.
 
     Public fields are read by the training side; only methods change them.
     """
@@ -113,7 +113,7 @@ class Worker:
         self.draining = False  # finish the batch in hand, leave
         self.over = False  # nothing more will be said
         self.end: Refused | None = None  # why, when it was not our own wish
-        self.lives = 1
+        self.incarnations = 1
         self._nonce, self._host, self._pid, self._version = nonce, host, pid, version
         self._leases: dict[int, HeldLease] = {}
         self._waiting: deque[HeldLease] = deque()  # those with batches not handed out
@@ -175,7 +175,7 @@ class Worker:
         """Note that every server holds a batch's update. `servers`: the incarnations that acked, None where there are none.
 
         Returns True when it was the last one in our hands: then the master is told at once, because an epoch may end with it. A
-        batch of a lease that is no longer ours changes nothing: the servers hold it, whoever commits it (P2).
+        batch of a lease that is no longer ours changes nothing: the servers hold it, whichever worker commits it (P2).
         """
         lease = self._leases.get(assigned.token)
         if lease is None:
@@ -251,8 +251,8 @@ class Worker:
             return False
         return bool(self._farewell) or self._turn.news or now >= self._turn.heartbeat_due
 
-    def give_up(self, request: LeaseRequest) -> None:
-        """Wait for the answer no more. `next_request` says what is more urgent, then repeats the request under its number."""
+    def give_up(self) -> None:
+        """Wait for no answer any more: `next_request` says what is more urgent, then repeats the lease request under its number."""
         self._asking = False
 
     def _join(self) -> JoinRequest:
@@ -261,7 +261,7 @@ class Worker:
         )
 
     def _goodbye(self) -> Request:
-        """Give the farewell what is known only now: who we are by now, and the last progress."""
+        """Give the farewell what is known only now: our member name by now, and the last progress."""
         progress, _ = self._report()
         fields = {name: getattr(self._farewell[0], name) for name in self._farewell[0].__struct_fields__}
         return type(self._farewell[0])(**{**fields, **self.who(), "progress": progress})
@@ -332,7 +332,7 @@ class Worker:
             self._asking = False
         match reply:
             case RefusedReply():
-                self._refused(request, reply, now)
+                self._refused(reply, now)
             case JoinReply():
                 self._joined(reply, now)
             case RegisterReply():
@@ -413,7 +413,7 @@ class Worker:
 
     # -- refusals -------------------------------------------------------------------------------------------------------------
 
-    def _refused(self, request: Request, reply: RefusedReply, now: float) -> None:
+    def _refused(self, reply: RefusedReply, now: float) -> None:
         code = reply.code
         if reply.retry_s > 0 or code == "stale_term":
             self._turn.not_before = now + max(reply.retry_s, LEAST_PAUSE_S)
@@ -421,8 +421,8 @@ class Worker:
             self.reset()
         elif code == "not_admitted" and self.external:
             self.reset()
-            self.lives += 1
-            self.member, self._nonce = ANY_PLACE, f"{self._nonce.split('+')[0]}+{self.lives}"
+            self.incarnations += 1
+            self.member, self._nonce = ANY_PLACE, f"{self._nonce.split('+')[0]}+{self.incarnations}"
         elif code == "not_registered":
             self.registered = False
         else:

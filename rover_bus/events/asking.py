@@ -1,4 +1,4 @@
-"""The master as a member sees it: whoever leads now, found anew whenever he does not answer (protocol P15).
+"""The master as a member sees it: the leader of now, found anew whenever it does not answer (protocol P15).
 
 Used by workers (client.session) and servers (ps.service). Apart because a take-over, a restarted broker and a lost reply all look
 the same here, as a call that takes longer: the same bytes are sent again, to the term that the leadership key names by then.
@@ -28,7 +28,7 @@ class Master:
     def __init__(self, bus: Bus, job: str) -> None:
         self.term = 0
         self.timeline = 0
-        self.repeats = 0  # requests sent more than once, over the whole life
+        self.repeats = 0  # requests sent more than once, over the whole run
         self._bus, self._job = bus, job
         self._heartbeat_s = HEARTBEAT_S
         self._leader: LeaderEntry | None = None
@@ -70,7 +70,7 @@ class Master:
         return True
 
     async def _find(self) -> LeaderEntry | None:
-        """Return the leader last seen, or look for one: None while nobody leads, or only one of a term that is over."""
+        """Return the leader last seen, or look for one: None while there is no leader, or only one of a term that is over."""
         if self._leader is None:
             entry = await self._bus.get(LEADERS, self._job)
             leader = read_leader(entry)

@@ -1,4 +1,4 @@
-"""The header of a log batch: what an append says beside its records, so that whoever takes over reads only what he must.
+"""The header of a log batch: what an append says beside its records, so that a successor reads only what it must.
 
 Base of log.LogBatch and of the Brain's batches; written by journal.py and shell.py, read by every replay. Apart from both logs,
 because chain, inputs and bearings are the same in either.
@@ -34,8 +34,8 @@ class BatchHeader(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
 
     (timeline, term, holder, number) is the batch's id: a writer that meets error 10071 knows its own by it (P16).
     `inputs`: the last sequence consumed of every input stream, so that a replay drops what it already knows (P17).
-    `after`: the batch that this one was written behind: who followed a tail that the broker has forgotten notices (P21).
-    `failed`: what ended those who decided on it, and may be met again (events/poison.py).
+    `after`: the batch that this one was written behind: a follower of a tail that the broker has forgotten notices (P21).
+    `failed`: what ended masters that decided on it, and may be met again (events/poison.py).
     `snapshot`: the batch with which the newest complete snapshot begins, 0 where there is none: a take-over reads from there.
     `published`, `waiting`: the last fact that had left, and how many made by earlier batches had not (P18).
     `log_bytes`: what this log's batches before this one hold together, those that are purged included.

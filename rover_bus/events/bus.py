@@ -13,6 +13,7 @@ from typing import Literal, Protocol
 
 Headers = Mapping[str, str]
 NO_HEADERS: Headers = {}
+MESSAGE_ID = "Nats-Msg-Id"  # a header: what a stream has stored under it is not stored again
 
 
 @dataclass(slots=True)
@@ -84,12 +85,13 @@ class Bus(Protocol):
     async def request(
         self, subject: str, body: bytes, *, timeout_s: float, headers: Headers = NO_HEADERS
     ) -> Message:
-        """Ask and wait. Raises NoResponders at once when nobody serves the subject, BusTimeout after timeout_s."""
+        """Ask and wait. Raises NoResponders at once when no service has the subject, BusTimeout after timeout_s."""
 
     async def serve(
         self,
         service: str,
         endpoints: Mapping[str, Callable[[Message], None]],
+        /,
         *,
         metadata: Headers = NO_HEADERS,
     ) -> Subscription:
@@ -102,7 +104,6 @@ class Bus(Protocol):
         body: bytes,
         *,
         headers: Headers = NO_HEADERS,
-        message_id: str = "",
         expected_last: int | None = None,
         timeout_s: float = 5.0,
     ) -> int:
@@ -110,7 +111,7 @@ class Bus(Protocol):
 
         `expected_last` is the sequence of the last message on this subject (0: none); a difference raises WrongSequence
         (protocol P16: read the tail before believing it). A full stream or disk raises StreamFull. A repeat of the same
-        `message_id` within the dedupe window returns the first one's sequence. BusTimeout: unknown whether it is stored.
+        MESSAGE_ID among the headers within the dedupe window returns the first one's sequence. BusTimeout: it may be stored.
         """
 
     def read(self, stream: str, subject: str, *, first: int = 1) -> AsyncIterator[Stored]:

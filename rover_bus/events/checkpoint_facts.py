@@ -43,7 +43,7 @@ class CheckpointDeclined(MasterFact, frozen=True, kw_only=True, tag="checkpoint.
 class CheckpointOpened(CheckpointFact, frozen=True, kw_only=True, tag="checkpoint.opened.v1"):
     """A cut is open: its place in the data is what is committed now; servers take their parts in their own time (P9).
 
-    `requested`: somebody asked for it, and it is stored in any case.
+    `requested`: it was asked for, and it is stored in any case.
     """
 
     epoch: Count = 0

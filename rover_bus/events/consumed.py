@@ -1,4 +1,4 @@
-"""What a power cut takes of the facts that a service has heard: are they still there, and whose are their numbers now (P17, P21)?
+"""What a power cut takes of the facts that a service observed: are they still there, and whose are their numbers now (P17, P21)?
 
 Used by the shell, and by daemons that follow facts. A broker that lost a tail gives its numbers to other facts. Whoever knew the
 tail must notice, and must not take the new ones for known.
@@ -16,21 +16,21 @@ from rover_bus.events.streams import FACTS
 ALL = ">"
 
 
-class Heard(NamedTuple):
-    """The last fact that somebody heard; no subject: none yet."""
+class LastObserved(NamedTuple):
+    """The last fact that a service observed; no subject: none yet."""
 
     sequence: int = 0
     subject: str = ""
     time_ms: int = 0
 
 
-async def newest_since(bus: Bus, heard: Heard) -> tuple[bool, int]:
-    """Say whether a fact that was heard is still there, and the number of the newest on its subject. Raises BusError."""
-    newest = await bus.last(FACTS, heard.subject)
+async def newest_since(bus: Bus, last: LastObserved) -> tuple[bool, int]:
+    """Say whether a fact that was observed is still there, and the number of the newest on its subject. Raises BusError."""
+    newest = await bus.last(FACTS, last.subject)
     if newest is None:
         return False, 0
-    same = (newest.sequence, newest.time_ms) == (heard.sequence, heard.time_ms)
-    return newest.sequence > heard.sequence or same, newest.sequence
+    same = (newest.sequence, newest.time_ms) == (last.sequence, last.time_ms)
+    return newest.sequence > last.sequence or same, newest.sequence
 
 
 async def consumed_of_what_is_there(bus: Bus, inputs: Mapping[str, int], since_ms: int) -> dict[str, int]:

@@ -17,11 +17,13 @@ from rover_bus.events.bus import Message
 from rover_bus.events.fact import Fact, Position, Record
 from rover_bus.events.outbox import Outgoing
 from rover_bus.events.requests import AnyRequest, Reply
-from rover_bus.events.streams import KEEP_LOG, KeepLog
+from rover_bus.events.settings import DEFAULTS, RetentionSettings
 
 State = TypeVar("State", covariant=True)
 Input = TypeVar("Input", contravariant=True)
 Effect = TypeVar("Effect", covariant=True)
+Known = TypeVar("Known")
+Happening = TypeVar("Happening")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,30 @@ class WakeAt:
     at_s: float
 
 
+class TurnDecider(Generic[Known, Happening, Effect]):
+    """A decider without a log: what happens is taken in as it comes, a Turn decides on all of it."""
+
+    def __init__(
+        self,
+        state: Known,
+        evolve: Callable[[Known, Happening], Known],
+        decide: Callable[[Known, float, frozenset[str]], Sequence[Effect]],
+    ) -> None:
+        self._state, self._evolve, self._decide = state, evolve, decide
+
+    @property
+    def state(self) -> Known:
+        """What is known. Only `evolve` changes it."""
+        return self._state
+
+    def decide(self, input: Happening | Turn, now: float) -> Decision[Effect]:
+        """Take in what happened, or decide at a Turn. `now`: seconds of one monotonic clock."""
+        if isinstance(input, Turn):
+            return Decision(self._decide(self._state, now, input.leave_out))
+        self._state = self._evolve(self._state, input)
+        return Decision(())
+
+
 class LogDecider(Decider[State, inputs.Input, Record], Protocol[State]):
     """A decider whose effects are records, and whose state its log rebuilds. `decide` has evolved the records that it returns."""
 
@@ -113,6 +139,15 @@ class Serving(Protocol):
         """Return a typed refusal."""
 
 
+@dataclass(frozen=True, slots=True)
+class ServiceProcess:
+    """One process of a service: the name under which it leads, its monotonic clock, and Unix milliseconds for people to read."""
+
+    holder: str
+    clock: Callable[[], float]
+    wall_ms: Callable[[], int]
+
+
 @dataclass(frozen=True)
 class Wiring:
     """What one kind of service serves and follows."""
@@ -128,11 +163,11 @@ class Wiring:
         ""  # the first fact here begins what this service is for: none before it can matter; "": any can
     )
     of_all_jobs: bool = False
-    keep_log: KeepLog = KEEP_LOG
+    keep: RetentionSettings = DEFAULTS.retention
     samples: list[str] = field(default_factory=list)  # of PROFILES, heard while leading; lost ones are lost
     service: str = ""
-    endpoints: Callable[[int], Iterable[str]] = lambda term: ()
+    endpoints: Callable[[int], Iterable[str]] = lambda _term: ()
     metadata: Mapping[str, str] = field(default_factory=dict)
     release: str = __version__  # whose failures count (poison.py)
     tick_s: float = 0.25
-    snapshot_every_batches: int = 2000
+    leader_ttl_s: float = DEFAULTS.leadership.master_ttl_s

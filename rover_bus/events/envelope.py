@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rover_bus.events.bus import Headers
+from rover_bus.events.bus import MESSAGE_ID, Headers
 
-MESSAGE_ID = "Nats-Msg-Id"
 CONTENT_TYPE = "application/msgpack"
 
 

@@ -1,4 +1,4 @@
-"""What every fact has: a type tag, a cause, who asked; and, when it comes out of a log, its place there (protocol P18).
+"""What every fact has: a type tag, a cause, the asker; and, when it comes out of a log, its place there (protocol P18).
 
 The bases of facts.py, plan_facts.py, host facts, and of records that a log holds without publishing them (log.py, the Brain's);
 apart so that these may be many files and still be one language.
@@ -14,7 +14,7 @@ Position = tuple[int, int]
 
 
 class Fact(Checked, frozen=True, kw_only=True, tag_field="type"):
-    """Base of all facts. `cause` is the id of the event that caused this one; `by` is who asked (people, services)."""
+    """Base of all facts. `cause` is the id of the event that caused this one; `by` is the person or service that asked."""
 
     cause: str = ""
     by: str = ""

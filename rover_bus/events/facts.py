@@ -141,7 +141,7 @@ class MembersDesired(MasterFact, frozen=True, kw_only=True, tag="members.desired
 
 
 class MemberAdmitted(MasterFact, frozen=True, kw_only=True, tag="member.admitted.v1"):
-    """A life of a place is known to the master and may take part. `start`: what a server starts from (P5)."""
+    """An incarnation of a member is known to the master and may take part. `start`: what a server starts from (P5)."""
 
     member: Member
     nonce: str = ""
@@ -165,7 +165,7 @@ class MemberLost(MasterFact, frozen=True, kw_only=True, tag="member.lost.v1"):
 
 
 class MembersDisplaced(MasterFact, frozen=True, kw_only=True, tag="members.displaced.v1"):
-    """A host is taken for lost, or its daemon left: its members go elsewhere; nobody is started there until it is heard again."""
+    """A host is taken for lost, or its daemon left: its members go elsewhere; none is started there until it is heard again."""
 
     host: str
     reason: str = ""
@@ -230,7 +230,7 @@ class SlotsMoveRequested(JobFact, frozen=True, kw_only=True, tag="slots.move_req
 
 
 class MoveRefused(MasterFact, frozen=True, kw_only=True, tag="move.refused.v1"):
-    """The master will not move slots as somebody asked, and says why."""
+    """The master will not move slots as it was asked, and says why."""
 
     reason: str
 
@@ -353,7 +353,7 @@ class LedgerRewound(MasterFact, frozen=True, kw_only=True, tag="ledger.rewound.v
     committed_batches: Count
     reason: str
     cut: Count = 0  # 0: from nothing
-    servers: list[Member] = []  # who go back to the cut; the others keep their state (P11)
+    servers: list[Member] = []  # those that go back to the cut; the others keep their state (P11)
     samples_again: Count = 0  # the cost: committed since the cut, to be computed again
 
 
@@ -404,17 +404,19 @@ class HostFact(Fact, frozen=True, kw_only=True):
 class HostRegistered(HostFact, frozen=True, kw_only=True, tag="host.registered.v1"):
     """A daemon is there and says what its host can give. `daemon` is the incarnation of the daemon.
 
-    `lends`: the address (`host:port`) where it lends staged parts to other daemons. `domain`: what fails together with this host.
-    `sample_s`: how often its samples may be expected; 0: it takes none, or a release said nothing of it.
+    `serves_parts_at`: the address (`host:port`) where it serves staged parts to other daemons. `domain`: what fails together
+    with this host. `sample_s`: how often its samples may be expected; 0: it takes none, or a release said nothing of it.
+    `settings`: what its operator set, by name, in seconds or bytes.
     """
 
     capacity: HostCapacity
     daemon: str
     processes: list[Process] = []
     jobs: list[str] = []
-    lends: str = ""
+    serves_parts_at: str = ""
     domain: str = ""
     sample_s: Seconds = 0.0
+    settings: dict[str, float] = {}
 
 
 class HostStarted(HostFact, frozen=True, kw_only=True, tag="host.started.v1"):
@@ -426,9 +428,9 @@ class HostStarted(HostFact, frozen=True, kw_only=True, tag="host.started.v1"):
 
 
 class HostExited(HostFact, frozen=True, kw_only=True, tag="host.exited.v1"):
-    """A member's process ended: the proof of death (P19). What it used is the kernel's own count, 0 where nobody could ask.
+    """A member's process ended: the proof of death (P19). What it used is the kernel's own count, 0 where it could not be asked.
 
-    `last`: a later life of the place is over here as well, up to this incarnation; the log that wants this one has forgotten (P21).
+    `last`: later incarnations ended here as well, up to this one; the log that wants `member` has forgotten them (P21).
     """
 
     job: str
@@ -492,7 +494,7 @@ class HostLeft(HostFact, frozen=True, kw_only=True, tag="host.left.v1"):
 
 
 class ClusterFact(Fact, frozen=True, kw_only=True):
-    """What a person (`by`) decided for the whole cluster. It holds until somebody says otherwise, over restarts of everything."""
+    """What a person (`by`) decided for the whole cluster. It holds until a person says otherwise, over restarts of everything."""
 
     @classmethod
     def kind(cls) -> str:
@@ -516,7 +518,7 @@ class QuotaSet(ClusterFact, frozen=True, kw_only=True, tag="cluster.quota_set.v1
     reason: str = ""
 
 
-# All facts of this file by what they are about: whoever tells of them (cli/views/narration.py) must know each.
+# All facts of this file by what they are about: what narrates them (cli/views/narration.py) must know each.
 AboutJob = (
     JobSubmitted
     | JobOpened

@@ -34,7 +34,6 @@ async def forget_job(bus: Bus, job: str, uid: str, *, by: str, reason: str) -> N
         subjects.job_fact(job, fact.kind()),
         encode(fact),
         headers=headers,
-        message_id=f"{job}/forgotten.{uid}",
     )
     await bus.purge(FACTS, subjects.job_facts(job), before=sequence)
     await bus.purge(PROFILES, subjects.member_profiles(job))

@@ -1,7 +1,7 @@
-"""Who is who: members of a job, their resources, how they ended.
+"""Names: members of a job, their resources, how they ended.
 
 A member is (role, index, incarnation): the incarnation is allocated in the job's log (protocol P5), so that no message
-of a former life is taken for the present one. Used by facts, requests, platforms and deciders alike.
+of a former incarnation is taken for one of the present. Used by facts, requests, platforms and deciders alike.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ FAULTS_OF_THE_PROGRAM: frozenset[str] = frozenset({"failed", "crashed"})
 
 
 class Member(msgspec.Struct, frozen=True, order=True):
-    """One life of one place in a job. Written `worker-1.3`: role, index, incarnation."""
+    """One incarnation of a member of a job. Written `worker-1.3`: role, index, incarnation."""
 
     role: Role
     index: int
@@ -46,7 +46,7 @@ class Member(msgspec.Struct, frozen=True, order=True):
         return f"{self.role}-{self.index}.{self.incarnation}"
 
     @property
-    def place(self) -> str:
+    def name(self) -> str:
         """Role and index without the incarnation: what a user calls this member."""
         return f"{self.role}-{self.index}"
 
@@ -59,7 +59,7 @@ class Resources(Checked, frozen=True, kw_only=True):
 
 
 class DesiredMember(Checked, frozen=True, kw_only=True):
-    """One line of a platform's absolute desired state: this life of this place shall run here, so.
+    """One line of a platform's absolute desired state: this incarnation of this member shall run here, so.
 
     `command`: a worker's program. What runs any other role is the platform's to know.
     """
@@ -72,9 +72,7 @@ class DesiredMember(Checked, frozen=True, kw_only=True):
     directory: str = ""
     grace_s: Seconds = 10.0
     restart: bool = False  # True: the platform itself starts it again when it ends (masters; fenced by terms)
-    after_loss: bool = (
-        False  # the former life of the place is lost and fenced: nobody waits for its last words
-    )
+    after_loss: bool = False  # the former incarnation is lost and fenced: its last words are not waited for
 
 
 class MasterSeat(Checked, frozen=True, kw_only=True):
@@ -96,18 +94,19 @@ class Exit(Checked, frozen=True, kw_only=True):
     detail: str = ""
     stderr: str = ""
 
-    def tell(self) -> str:
+    def describe(self) -> str:
         """Return signal or status, the last line that it wrote and what the platform knows of it, in one line; "" for nothing."""
         how = describe_ending(self.status, self.signal, self.stderr) if self.reason not in IN_ORDER else ""
         return f"{how} ({self.detail})" if how and self.detail else how or self.detail
 
 
 class HostCapacity(Checked, frozen=True, kw_only=True):
-    """What a host can give to members."""
+    """What a host can give to members. `cores_bind`: a member was seen to be held to the cores that it was given."""
 
     cores: Cores
     memory_bytes: Bytes
     shared_memory_bytes: Bytes = 0
+    cores_bind: bool = False
 
 
 class Process(Checked, frozen=True, kw_only=True):

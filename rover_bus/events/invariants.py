@@ -7,7 +7,7 @@ people or programs build by hand. Hot records (log.py, requests.py) leave it out
 from __future__ import annotations
 
 from functools import cache
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, NamedTuple, Self
 
 import msgspec
 
@@ -25,27 +25,46 @@ Uid = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{12,64}$", description="rand
 Fraction = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
 
+class Bounds(NamedTuple):
+    """What the annotation of a numeric field allows: `low`..`high`, above `above`."""
+
+    name: str
+    low: float | None
+    high: float | None
+    above: float | None
+
+
 @cache
-def _bounds(cls: type) -> tuple[tuple[str, float | None, float | None], ...]:
-    found: list[tuple[str, float | None, float | None]] = []
+def _bounds(cls: type) -> tuple[Bounds, ...]:
+    found: list[Bounds] = []
     for field in msgspec.inspect.type_info(cls).fields:  # type: ignore[attr-defined]
         kind = field.type
-        low, high = getattr(kind, "ge", None), getattr(kind, "le", None)
-        if low is not None or high is not None:
-            found.append((field.name, low, high))
+        if isinstance(kind, msgspec.inspect.Metadata):  # an annotation with a description
+            kind = kind.type
+        if isinstance(kind, msgspec.inspect.IntType | msgspec.inspect.FloatType):
+            bounds = Bounds(field.name, kind.ge, kind.le, kind.gt)
+            if bounds[1:] != (None, None, None):
+                found.append(bounds)
     return tuple(found)
+
+
+def between(low: float, high: float, reason: str) -> Any:
+    """Annotate a field that an operator may set: its range, and why its default is what it is."""
+    return msgspec.Meta(ge=low, le=high, description=reason, extra={"setting": True})
 
 
 class Checked(msgspec.Struct, frozen=True, kw_only=True):
     """Base of Structs whose numeric bounds hold from construction on. Raises ValueError naming the field."""
 
     def __post_init__(self) -> None:
-        for name, low, high in _bounds(type(self)):
+        for name, low, high, above in _bounds(type(self)):
             value = getattr(self, name)
             if not isinstance(value, int | float) or value != value:
                 raise ValueError(f"{type(self).__name__}.{name} must be a number, not {value!r}")
             if (low is not None and value < low) or (high is not None and value > high):
                 raise ValueError(f"{type(self).__name__}.{name} is {value}, outside {low}..{high}")
+            if above is not None and value <= above:
+                raise ValueError(f"{type(self).__name__}.{name} is {value}, not above {above}")
 
     def replace(self, **changes: Any) -> Self:
         """Return a copy with some fields changed, checked again."""

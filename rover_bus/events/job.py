@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from rover_bus.events.invariants import Bytes, Checked, Cores, Count, Members, Seconds
+from rover_bus.events.invariants import Bytes, Checked, Cores, Count, Members, Seconds, between
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 PlanMode = Literal["observe", "approve", "auto"]
@@ -71,18 +71,35 @@ class RoleSpec(Checked, frozen=True, kw_only=True):
     cores: Cores = 0.0
     memory_bytes: Bytes = 0
     max_cores: Cores = 0.0  # above `cores`: the Brain may give running members up to so many
+    grace_s: Annotated[
+        float,
+        between(1, 3600, "a member that is asked to leave is killed after it: its last push must fit in"),
+    ] = 10.0
 
 
 class LeaseSpec(Checked, frozen=True, kw_only=True):
     """How leases are sized and guarded."""
 
-    target_s: Seconds = 10.0  # a lease holds this much work for its worker
-    max_batches: Positive = 100_000
-    heartbeat_s: Annotated[float, msgspec.Meta(gt=0)] = 1.0  # three silent ones are a death (P19)
-    failures_per_batch: Positive = 3  # distinct incarnations that fail on a batch before it is dead-lettered
-    deterministic_failures: Positive = 3  # incarnations with the same exception while nothing commits (S28)
-    relaunches: Count = 100  # user-code failures of a whole job before it fails
-    preemptions: Count = 10_000  # its own budget: not a fault of the data (S2)
+    target_s: Annotated[
+        float, between(0, 3600, "a lease holds so much work for its worker: the most that its loss repeats")
+    ] = 10.0
+    max_batches: Annotated[int, between(1, 1 << 30, "a lease never holds more")] = 100_000
+    heartbeat_s: Annotated[
+        float,
+        between(0.01, 86_400, "three silent ones are a death (P19): what a lost worker costs the others"),
+    ] = 1.0
+    failures_per_batch: Annotated[
+        int, between(1, 1000, "incarnations that fail on a batch before it is dead-lettered")
+    ] = 3
+    deterministic_failures: Annotated[
+        int, between(1, 1000, "incarnations with the same exception while nothing commits (S28)")
+    ] = 3
+    relaunches: Annotated[
+        int, between(0, 1 << 30, "failures of the user's code that a whole job survives")
+    ] = 100
+    preemptions: Annotated[
+        int, between(0, 1 << 30, "losses through no fault of the program: a budget of their own (S2)")
+    ] = 10_000
 
 
 class DataSpec(Checked, frozen=True, kw_only=True):
@@ -103,11 +120,30 @@ class PlanSpec(Checked, frozen=True, kw_only=True):
     """What becomes of the Brain's plans for a job after its first, and how it looks at the job."""
 
     mode: PlanMode = "auto"  # observe: only said; approve: a person lets each pass; auto: carried out
-    window_s: Annotated[float, msgspec.Meta(ge=0.25, le=5)] = 4.0  # what one measurement covers
-    cooldown_s: Seconds = 30.0  # from when a change is live to the next one; each roll-back doubles it
-    least_gain: Annotated[float, msgspec.Meta(ge=0, le=1)] = (
-        0.5  # share of the predicted gain that keeps a scale-up
+    window_s: Annotated[
+        float, between(0.25, 5, "what one measurement covers: shorter ones are noisier, longer ones later")
+    ] = 4.0
+    cooldown_s: Annotated[
+        float, between(0, 86_400, "from when a change is live to the next one; each roll-back doubles it")
+    ] = 30.0
+    least_gain: Annotated[float, between(0, 1, "a scale-up is kept for this share of what was predicted")] = (
+        0.5
     )
+    ceiling_lasts_s: Annotated[
+        float, between(0, 86_400, "so long a size that was taken back bounds what is believed of larger ones")
+    ] = 600.0
+    declined_rest_s: Annotated[
+        float, between(0, 86_400, "a plan that was observed or rejected is not proposed again so soon")
+    ] = 120.0
+    renew_after_s: Annotated[
+        float, between(1, 86_400, "a plan that waits so long for a person is computed anew")
+    ] = 60.0
+    moved_rest_s: Annotated[
+        float, between(1, 86_400, "after hot slots were asked to move, until a server is judged again")
+    ] = 30.0
+    memory_reaction_s: Annotated[
+        float, between(1, 3600, "what a larger memory limit takes to be live: a forecast looks further ahead")
+    ] = 10.0
     relief: bool = True  # limits follow the forecast of memory; False: only the kill is seen
     tenant: str = ""  # whose quota the job counts against
 
@@ -128,7 +164,19 @@ class CheckpointSpec(Checked, frozen=True, kw_only=True):
     """How often a cut is taken and where it goes. `every_s` 0: chosen from measured cost and failure rate, within `overhead`."""
 
     every_s: Seconds = 0.0
-    overhead: Annotated[float, msgspec.Meta(gt=0, le=0.5)] = 0.02  # of training time that staging may block
+    overhead: Annotated[float, between(1e-6, 0.5, "share of training time that staging may block")] = 0.02
+    least_interval_s: Annotated[
+        float, between(0.1, 86_400, "a chosen interval is never shorter: each cut costs facts and writes")
+    ] = 1.0
+    most_interval_s: Annotated[
+        float, between(1, 86_400, "nor longer, unless `overhead` asks for it: what is not saved is repeated")
+    ] = 600.0
+    stage_patience_s: Annotated[
+        float, between(1, 3600, "a cut fails whose servers did not all stage their part within it")
+    ] = 120.0
+    store_patience_s: Annotated[
+        float, between(1, 86_400, "a cut fails that was not stored within it: slow disks need more")
+    ] = 900.0
     persist: bool = True  # False: cuts stay in memory only
     path: str = ""  # a directory; "": the stack's own home
     keep: Positive = 3  # ready checkpoints to keep
@@ -138,6 +186,20 @@ class CheckpointSpec(Checked, frozen=True, kw_only=True):
     copies: Count = 0  # of each part on other hosts
     parity: Annotated[int, msgspec.Meta(ge=0, le=2)] = 0  # parity blocks a group, in place of copies
     slots: Annotated[int, msgspec.Meta(ge=2, le=8)] = 2  # cuts that a server's memory holds
+
+
+class MoveSpec(Checked, frozen=True, kw_only=True):
+    """How slots move between servers while the job trains."""
+
+    start_patience_s: Annotated[
+        float, between(1, 86_400, "new servers must be there within it, or their plan is rolled back")
+    ] = 60.0
+    progress_patience_s: Annotated[
+        float, between(1, 3600, "a move without a sign of progress for so long is tried again")
+    ] = 30.0
+    rate_bytes: Annotated[
+        int, between(1 << 20, 1 << 40, "a second, from a server that trains: what a copy takes, workers miss")
+    ] = 64 << 20
 
 
 class StartFrom(Checked, frozen=True, kw_only=True):
@@ -162,6 +224,7 @@ class JobSpec(Checked, frozen=True, kw_only=True):
     servers: RoleSpec = RoleSpec()
     leases: LeaseSpec = LeaseSpec()
     plan: PlanSpec = PlanSpec()
+    moves: MoveSpec = MoveSpec()
     stop: StopSpec = StopSpec()
     environment: dict[str, str] = {}
     directory: str = ""

@@ -1,7 +1,7 @@
 """The decision log of one job (or of the Brain): replay, chained appends, what error 10071 means (P15, P16, P17, P21).
 
 Used by shell.py. A journal knows the last sequence, term and inputs of the log as it stands; `append` writes the next batch
-behind it or finds out, without ambiguity, that somebody else did. Until one is known it repeats the same bytes.
+behind it or finds out, without ambiguity, that another writer did. Until one is known it repeats the same bytes.
 """
 
 from __future__ import annotations
@@ -137,10 +137,10 @@ class Journal:
             how = f"or empty it (`nats stream purge {LOG} --subject {BRAIN_LOG}`): the Brain learns anew"
         else:
             how = "or start the job under another name (`rover submit --name`)"
-        return f"nobody can lead from it. Restore the log from a backup, {how}"
+        return f"no master can lead from it. Restore the log from a backup, {how}"
 
     def decode(self, stored: Stored) -> Any:
-        """Return the batch in a stored message. Raises LogDamaged: nobody may lead from a log that he cannot read."""
+        """Return the batch in a stored message. Raises LogDamaged: no service may lead from a log that it cannot read."""
         try:
             return decode(stored.body, self.batch_type)
         except BadMessage as error:
@@ -247,7 +247,6 @@ class Journal:
         headers = Envelope(
             id=f"{self.job}/{name}", type="log.batch.v1", source=self.holder, job=self.job, term=self.term
         ).headers()
-        message_id = headers["Nats-Msg-Id"]
         delay, troubled = 0.02, False
         while True:
             try:
@@ -256,7 +255,6 @@ class Journal:
                     self.subject,
                     body,
                     headers=headers,
-                    message_id=message_id,
                     expected_last=self.sequence,
                     timeout_s=APPEND_PATIENCE_S,
                 )

@@ -3,8 +3,8 @@
 Used by shell.py. The key elects; what fences is the term in the log. The key's value is JSON so that `nats kv get` is readable:
 {"holder", "term", "timeline"}; term 0 means that the holder is still replaying. Members find the term here.
 
-A key that nobody renewed for one TTL is free, whatever it holds: the broker deletes a leader's own key by then. What is still there
-has no time to live, or a longer one, and would block the job for ever; a candidate overwrites it by compare-and-set.
+A key that was not renewed for one TTL is free, whatever it holds: the broker deletes a leader's own key by then. What is still
+there has no time to live, or a longer one, and would block the job for ever; a candidate overwrites it by compare-and-set.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Vigil:
         self._held_until = 0.0
         self._ended = asyncio.Event()
 
-    def hear(self, entry: Entry) -> None:
+    def observe(self, entry: Entry) -> None:
         """Take in a change of the key."""
         if entry.value is None:
             self._held_until = 0.0
@@ -90,7 +90,7 @@ class Vigil:
 
 
 class Leadership:
-    """One holder's grip on one key. `leads_until` is on the caller's monotonic clock: before it nobody else can lead."""
+    """One holder's grip on one key. `leads_until` is on the caller's monotonic clock: before it no other holder can lead."""
 
     def __init__(
         self,
@@ -129,12 +129,12 @@ class Leadership:
     async def _watch(self, vigil: Vigil) -> Subscription | None:
         """Let the key's renewals reach the vigil; without them it looks at the key all the time."""
 
-        def hear(entry: Entry) -> None:
+        def observe(entry: Entry) -> None:
             self._see(entry)
-            vigil.hear(entry)
+            vigil.observe(entry)
 
         try:
-            return await self.bus.watch(LEADERS, self.key, hear)
+            return await self.bus.watch(LEADERS, self.key, observe)
         except BusError:
             return None
 

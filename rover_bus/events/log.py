@@ -42,7 +42,7 @@ class TaskGiven(Caused, frozen=True, kw_only=True, tag="task.given"):
 
 
 class FinishBegun(Caused, frozen=True, kw_only=True, tag="finish.begun"):
-    """All epochs are closed and the result is in (or nobody is left to compute it): servers write their parts."""
+    """All epochs are closed and the result is in (or no worker is left to compute it): servers write their parts."""
 
 
 class ServerFinished(Caused, frozen=True, kw_only=True, tag="server.finished"):
@@ -102,7 +102,7 @@ class HostFit(Caused, frozen=True, kw_only=True, tag="host.fit"):
 
 
 class MoveBegun(Caused, frozen=True, kw_only=True, tag="move.begun"):
-    """A step of a rollout: these slots go from one life of a server to another, under the next routing epoch."""
+    """A step of a rollout: these slots go from one incarnation of a server to another, under the next routing epoch."""
 
     move: int
     source: Member

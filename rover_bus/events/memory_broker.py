@@ -1,7 +1,7 @@
 """A broker in memory whose weather comes from a seed: delays, losses, doubles, ambiguous acks, partitions, crashes, power cuts.
 
 Fed by memory_bus.py (one `Link` a connection) and by the simulation that owns it; feeds handlers through the loop. What it keeps
-stands in memory_store.py, whom it knows in memory_links.py. A message makes two hops, client to broker and broker to client;
+stands in memory_store.py, its connections in memory_links.py. A message makes two hops, client to broker and broker to client;
 each hop keeps its order, as a TCP connection does, except where a fault says otherwise. Chance comes from one generator, and
 nothing iterates over a set or compares addresses, so that the same seed is the same history under virtual_time.py, whatever
 PYTHONHASHSEED says.
@@ -94,7 +94,7 @@ class MemoryBroker:
             self.post(self.faults.detect_s, self._notice, link, partition)
 
     def heal(self, name: str) -> None:
-        """Let a process through again. If nobody has noticed, its streams just go on; otherwise it reconnects."""
+        """Let a process through again. If no one noticed, its streams just go on; otherwise it reconnects."""
         for link in self._named(name):
             link.partition = 0
             if link.state == "connected":
@@ -172,7 +172,7 @@ class MemoryBroker:
         """Take a core message: streams that cover its subject keep it, subscribers get it."""
         for stream in self._capturing(subject):
             try:
-                self.store(stream, subject, body, headers, "", None)
+                self.store(stream, subject, body, headers, None)
             except BusError:
                 continue  # a core publish learns nothing of a full stream, here as with NATS
         self.route(subject, body, headers, None, None)
@@ -180,7 +180,7 @@ class MemoryBroker:
     def request(
         self, asker: Link, answer: asyncio.Future[Message], subject: str, body: bytes, headers: Headers
     ) -> None:
-        """Route a request; the asker learns at once when nobody serves the subject."""
+        """Route a request; the asker learns at once when no service has the subject."""
         if not self.route(subject, body, headers, asker, answer):
             refusal = NoResponders(
                 f"no service answers on {subject} now: it has ended, or has not started yet"
@@ -195,7 +195,7 @@ class MemoryBroker:
         asker: Link | None,
         answer: asyncio.Future[Message] | None,
     ) -> bool:
-        """Deliver to every subscriber and to one member of each queue; False when nobody is there."""
+        """Deliver to every subscriber and to one member of each queue; False when there is none."""
         singles, queues = self._routes.get(subject) or self._find_route(subject)
         chosen = [interest for interest in singles if interest.link.state == "connected"]
         for queue in queues:
@@ -255,12 +255,11 @@ class MemoryBroker:
         subject: str,
         body: bytes,
         headers: Headers,
-        message_id: str,
         expected_last: int | None,
     ) -> int:
         """Store and hand on to the stream's followers. Raises WrongSequence, StreamFull."""
         now = self.now()
-        sequence, message = stream.store(subject, body, headers, now, message_id, expected_last)
+        sequence, message = stream.store(subject, body, headers, now, expected_last)
         if self.sync == "always" or now - stream.synced_s >= SYNC_INTERVAL_S:
             stream.synced, stream.synced_s = sequence, now
         if message is not None:
@@ -358,7 +357,7 @@ class MemoryBroker:
         link.era += 1
         for answer in list(link.waiting):
             settle(answer, NotConnected("the connection to the broker broke before the answer came"))
-        link.tell("disconnected")
+        link.notify("disconnected")
 
     def _notice(self, link: Link, partition: int) -> None:
         if link.partition == partition:
@@ -376,7 +375,7 @@ class MemoryBroker:
         if self.running and link.state == "disconnected" and not link.partition:
             link.state = "connected"
             self._attach(link)
-            link.tell("connected")
+            link.notify("connected")
 
     def _attach(self, link: Link) -> None:
         """Let followers go on after what they were given last, and tell watchers what changed meanwhile."""

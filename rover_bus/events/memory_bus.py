@@ -22,7 +22,6 @@ from rover_bus.events.bus import (
     Stored,
     Subscription,
 )
-from rover_bus.events.envelope import MESSAGE_ID
 from rover_bus.events.errors import BusError, BusTimeout, InputError, NotConnected
 from rover_bus.events.memory_broker import MemoryBroker, settle
 from rover_bus.events.memory_links import CALM, Faults, Link, MemoryFollower, MemoryInterest, MemoryWatch
@@ -99,10 +98,10 @@ class MemoryBus:
 
     async def serve(
         self,
-        service: str,
+        _service: str,
         endpoints: Mapping[str, Callable[[Message], None]],
         *,
-        metadata: Headers = NO_HEADERS,
+        metadata: Headers = NO_HEADERS,  # noqa: ARG002 - the port's keyword: tools ask a real broker for it
     ) -> Subscription:
         self._require()
         link, broker = self._link, self._broker
@@ -124,18 +123,17 @@ class MemoryBus:
         body: bytes,
         *,
         headers: Headers = NO_HEADERS,
-        message_id: str = "",
         expected_last: int | None = None,
         timeout_s: float = 5.0,
     ) -> int:
-        written = {**headers, MESSAGE_ID: message_id} if message_id else dict(headers)
+        written = dict(headers)
         _check_payload(subject, body, written)
 
         def store() -> int:
             kept = self._stream(stream)
             if not any(matches(pattern, subject) for pattern in kept.spec.subjects):
                 raise BusError(f"stream {stream} does not take {subject}: look at streams.py")
-            sequence = self._broker.store(kept, subject, body, written, message_id, expected_last)
+            sequence = self._broker.store(kept, subject, body, written, expected_last)
             self._broker.route(subject, body, written, None, None)
             return sequence
 
@@ -223,7 +221,7 @@ class MemoryBus:
         if self._link.state in ("closed", "dead"):
             return
         self._broker.leave(self._link, "closed")
-        self._link.tell("closed")
+        self._link.notify("closed")
 
     # Waiting
 

@@ -1,7 +1,7 @@
 """What an in-memory broker knows of its clients: their links, what they asked for, and the weather between.
 
-Made by memory_bus.py (one `Link` a connection), kept and read by memory_broker.py. It is apart because it only holds: who may
-hear what, from which place on, and before which time nothing more can arrive.
+Made by memory_bus.py (one `Link` a connection), kept and read by memory_broker.py. It is apart because it only holds: which
+connection may hear what, from which place on, and before which time nothing more can arrive.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Link:
     def reachable(self) -> bool:
         return self.state == "connected" and not self.partition
 
-    def tell(self, state: ConnectionState) -> None:
+    def notify(self, state: ConnectionState) -> None:
         for listener in list(self.listeners):
             listener(state)
 

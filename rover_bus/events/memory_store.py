@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from heapq import merge
 
-from rover_bus.events.bus import Entry, Headers, Stored
+from rover_bus.events.bus import MESSAGE_ID, Entry, Headers, Stored
 from rover_bus.events.errors import MAKE_ROOM, StreamFull, WrongSequence
 from rover_bus.events.streams import StreamSpec
 from rover_bus.events.subjects import matches
@@ -43,7 +43,6 @@ class MemoryStream:
         body: bytes,
         headers: Headers,
         now_s: float,
-        message_id: str,
         expected_last: int | None,
     ) -> tuple[int, Stored | None]:
         """Store a message and return its sequence, and the message unless it was a repeat.
@@ -56,6 +55,7 @@ class MemoryStream:
             raise WrongSequence(
                 f"{subject} stands at {present}, not at {expected_last}: read its tail before going on"
             )
+        message_id = headers.get(MESSAGE_ID, "")
         if message_id and (known := self.ids.get(message_id)):
             return known[0], None
         size = _size(subject, body, headers)

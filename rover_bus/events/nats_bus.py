@@ -188,7 +188,7 @@ class NatsBus(NatsStorage):
         self._fail_waiting("this connection was closed while it waited for an answer")
         if client is not None:
             await end(client)
-        self._tell("closed")
+        self._notify("closed")
 
     # What readers need of the connection (nats_follow.Wire)
 
@@ -241,7 +241,7 @@ class NatsBus(NatsStorage):
         """Send what handlers have answered: one task for all answers of a batch, in order."""
         outbox, self._outbox = self._outbox, []
         if client is None:
-            return  # who asked has been told that the connection broke
+            return  # the asker has been told that the connection broke
         for subject, body, headers in outbox:
             try:
                 await client.publish(subject, body, headers=headers)
@@ -307,7 +307,7 @@ class NatsBus(NatsStorage):
     async def _settle(self, client: Client) -> None:
         """Wait until the broker has seen all that was sent, or is gone: the next connection sends all interests again.
 
-        In a task of its own: nats-py's read loop dies of a pong whose waiter was cancelled, and nobody tells a flush that
+        In a task of its own: nats-py's read loop dies of a pong whose waiter was cancelled, and a flush never learns that
         its connection is lost.
         """
         if self._client is not client:
@@ -346,7 +346,7 @@ class NatsBus(NatsStorage):
                 f"the broker at {self._broker.url} closed the connection at once: its log says why"
             )
         self._state, self._refusal = "connected", None
-        self._tell("connected")
+        self._notify("connected")
 
     def _lost(self, client: Client) -> None:
         """A client has ended. Fail what waits at once, and dial again."""
@@ -360,7 +360,7 @@ class NatsBus(NatsStorage):
         self._fail_waiting("the connection to the broker broke before the answer came")
         if was_connected:
             self._spawn(self._reopen())
-            self._tell("disconnected")
+            self._notify("disconnected")
 
     async def _reopen(self) -> None:
         attempt = 0
@@ -475,7 +475,7 @@ class NatsBus(NatsStorage):
         for batch in self._readings.values():
             batch.put_nowait(None)
 
-    def _tell(self, state: ConnectionState) -> None:
+    def _notify(self, state: ConnectionState) -> None:
         for listener in list(self._listeners):
             listener(state)
 

@@ -26,7 +26,7 @@ _DENIED = re.compile(r'permissions violation for (publish|subscription) (?:to )?
 
 
 class BrokerAddress(NamedTuple):
-    """Where a broker is, and who we are to it. `secret_source`: what AccessDenied tells the user to check."""
+    """Where a broker is, and our name there. `secret_source`: what AccessDenied tells the user to check."""
 
     url: str
     secret: str
@@ -56,19 +56,19 @@ async def dial(
     client = Client()
     errors: list[Exception] = []
 
-    async def hear_error(error: Exception) -> None:
+    async def observe_error(error: Exception) -> None:
         errors.append(error)
         on_error(error)
 
-    async def hear_end() -> None:
+    async def observe_end() -> None:
         on_closed(client)
 
     try:
         async with asyncio.timeout(broker.timeout_s):
             await client.connect(
                 [broker.url],
-                error_cb=hear_error,
-                closed_cb=hear_end,
+                error_cb=observe_error,
+                closed_cb=observe_end,
                 name=broker.name,
                 token=broker.secret or None,
                 inbox_prefix=broker.inbox_prefix,

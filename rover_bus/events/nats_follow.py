@@ -51,7 +51,7 @@ class Wire(Protocol):
     """What a reader needs of the connection."""
 
     def new_inbox(self) -> str:
-        """Return a subject that nobody else listens to."""
+        """Return a subject of its own."""
 
     async def listen(self, subject: str, callback: Callable[[Raw], None]) -> Callable[[], Awaitable[None]]:
         """Subscribe on the present connection only; return what ends it."""
@@ -110,7 +110,7 @@ class NatsFollower:
         self._attached(created)
 
     async def stop(self) -> None:
-        """Let go of the consumer; the server removes it when nobody listens."""
+        """Let go of the consumer; the server removes it when it has no listener."""
         self._attempt += 1
         unlisten, self._unlisten = self._unlisten, None
         if unlisten is not None:
@@ -184,7 +184,7 @@ class NatsWatch(NatsFollower):
     def __init__(self, wire: Wire, bucket: str, key: str, handler: Callable[[Entry], None]) -> None:
         super().__init__(wire, bucket_stream(bucket), [f"$KV.{bucket}.{key}"], self._note, "last_per_subject")
         self._bucket = bucket
-        self._tell = handler
+        self._notify = handler
         self._known: dict[
             str, tuple[int, int]
         ] = {}  # key -> (revision, time): a bucket made anew repeats revisions
@@ -236,13 +236,13 @@ class NatsWatch(NatsFollower):
             return
         self._known[entry.key] = mark
         self._expect_end(entry.key, stored)
-        self._tell(entry)
+        self._notify(entry)
 
     def _forget(self, entry: Entry) -> None:
         self._due.pop(entry.key, None)
         self._patience.pop(entry.key, None)
         if self._known.pop(entry.key, None) is not None:
-            self._tell(entry)
+            self._notify(entry)
 
     def _complete(self) -> None:
         if self._seen is None:
@@ -260,7 +260,7 @@ class NatsWatch(NatsFollower):
         ttl_s = read_ttl(stored.headers.get(TTL, ""))
         if ttl_s is None:
             return
-        # The broker's clock may differ from ours: never later than a whole life from now, and looking early costs little.
+        # The broker's clock may differ from ours: never later than a whole time to live from now, and looking early costs little.
         left_s = min(ttl_s, max(0.0, ttl_s - (time.time() - stored.time_ms / 1000)))
         self._due[key] = asyncio.get_running_loop().time() + left_s
         if self._alarm is None or self._due[key] < self._alarm.when():

@@ -15,7 +15,6 @@ from typing import Any, NoReturn
 import msgspec
 
 from rover_bus.events.bus import Entry, Headers, Stored
-from rover_bus.events.envelope import MESSAGE_ID
 from rover_bus.events.errors import MAKE_ROOM, AccessDenied, BusError, InputError, StreamFull, WrongSequence
 from rover_bus.events.streams import BucketSpec, StreamSpec
 
@@ -179,13 +178,9 @@ def read_headers(block: bytes) -> dict[str, str]:
     return {key.strip(): value.strip() for key, colon, value in pairs if colon}
 
 
-def write_headers(
-    headers: Headers, *, stream: str, message_id: str = "", expected_last: int | None = None
-) -> dict[str, str]:
+def write_headers(headers: Headers, *, stream: str, expected_last: int | None = None) -> dict[str, str]:
     """Return a copy of the headers with JetStream's own: clients change what they are given."""
     written = {**headers, EXPECTED_STREAM: stream}
-    if message_id:
-        written[MESSAGE_ID] = message_id
     if expected_last is not None:
         written[EXPECTED_LAST] = str(expected_last)
     return written

@@ -1,6 +1,6 @@
 """Requests that wait for their answers on one inbox of our own.
 
-Used by nats_bus.py, instead of nats-py's own request, which outlives a lost connection until its timeout: here whoever waits is
+Used by nats_bus.py, instead of nats-py's own request, which outlives a lost connection until its timeout: here a waiting caller is
 told at once.
 """
 

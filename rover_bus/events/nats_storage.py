@@ -46,7 +46,7 @@ class NatsStorage(ABC):
 
     @abstractmethod
     def new_inbox(self) -> str:
-        """Return a subject that nobody else listens to."""
+        """Return a subject of its own."""
 
     @abstractmethod
     async def listen(self, subject: str, callback: Callable[[Raw], None]) -> Callable[[], Awaitable[None]]:
@@ -73,13 +73,10 @@ class NatsStorage(ABC):
         body: bytes,
         *,
         headers: Headers = NO_HEADERS,
-        message_id: str = "",
         expected_last: int | None = None,
         timeout_s: float = 5.0,
     ) -> int:
-        written = jetstream.write_headers(
-            headers, stream=stream, message_id=message_id, expected_last=expected_last
-        )
+        written = jetstream.write_headers(headers, stream=stream, expected_last=expected_last)
         return await self._store(subject, body, written, timeout_s, f"append to {subject}")
 
     async def read(self, stream: str, subject: str, *, first: int = 1) -> AsyncIterator[Stored]:

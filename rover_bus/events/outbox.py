@@ -16,9 +16,9 @@ from dataclasses import dataclass
 
 from rover_bus.events import subjects
 from rover_bus.events.batch import Published
-from rover_bus.events.bus import Bus
+from rover_bus.events.bus import MESSAGE_ID, Bus
 from rover_bus.events.codec import encode
-from rover_bus.events.envelope import MESSAGE_ID, Envelope
+from rover_bus.events.envelope import Envelope
 from rover_bus.events.errors import BusError, InputError, NotConnected
 from rover_bus.events.facts import JobFact, Position
 from rover_bus.events.leadership import Deposed
@@ -104,7 +104,7 @@ class Outbox:
         self._wake.set()
 
     def recall(self, left: Published, subject: str) -> None:
-        """This is what left last, by whoever led before."""
+        """This is what left last, by the leader before."""
         self.left, self._left_on = left, subject
 
     def doubt(self) -> None:
@@ -150,9 +150,7 @@ class Outbox:
         headers = write_headers(item, body, self.origin, self.timeline, self.source)
         subject, name = subjects.job_fact(fact.job, fact.kind()), headers[MESSAGE_ID]
         try:
-            sequence = await self.bus.append(
-                FACTS, subject, body, headers=headers, message_id=name, timeout_s=PATIENCE_S
-            )
+            sequence = await self.bus.append(FACTS, subject, body, headers=headers, timeout_s=PATIENCE_S)
         except InputError as error:
             log.error("fact passed over: no message holds it", id=name, kind=fact.kind(), why=str(error))
             return

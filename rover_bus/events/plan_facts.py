@@ -25,7 +25,7 @@ TRIAL = "trial"  # the constant of a person's plan that the Brain shall judge li
 
 
 class Size(Checked, frozen=True, kw_only=True):
-    """How many of whom, and how big each is; 0 cores or bytes: no limit. What plans hold, want and pass over."""
+    """How many of each role, and how big each is; 0 cores or bytes: no limit. What plans hold, want and pass over."""
 
     workers: Count
     servers: Count
@@ -52,7 +52,7 @@ class BrainFact(JobFact, frozen=True, kw_only=True):
 
 
 class PlanProposed(JobFact, frozen=True, kw_only=True, tag="plan.proposed.v1"):
-    """The Brain's absolute plan: how many of whom, how big, where. `log_sequence` is what it was computed from (P22)."""
+    """The Brain's absolute plan: how many of each role, how big, where. `log_sequence` is what it was computed from (P22)."""
 
     plan: Count
     brain_term: Count = 0
@@ -81,7 +81,7 @@ class PlanProposed(JobFact, frozen=True, kw_only=True, tag="plan.proposed.v1"):
     predicted_low_90: float = 0.0
     predicted_high_90: float = 0.0
     released_by: list[str] = []  # jobs whose shrink must be applied before this plan may grow
-    replaces: list[Member] = []  # lives that end and are followed by the next incarnation of their place
+    replaces: list[Member] = []  # incarnations that end and are followed by the next of their member
     rolls_back: Count = 0  # the plan that this one takes back
     incident: str = ""
 
@@ -164,35 +164,32 @@ class PlanSettled(MasterFact, frozen=True, kw_only=True, tag="plan.settled.v1"):
     members_plan: Count = 0
 
 
-class PlanMeasured(BrainFact, frozen=True, kw_only=True, tag="plan.measured.v1"):
-    """What a plan brought: medians of the windows before and after, beside what was predicted."""
+class JudgedPlan(BrainFact, frozen=True, kw_only=True):
+    """What a plan brought: medians of the windows before and after in samples a second, beside what was predicted."""
 
     plan: Count
     before: float
     after: float
     predicted: float
+
+
+class PlanMeasured(JudgedPlan, frozen=True, kw_only=True, tag="plan.measured.v1"):
+    """The windows of a plan are complete: what it brought is known."""
+
     windows: Count = 0
 
 
-class PlanKept(BrainFact, frozen=True, kw_only=True, tag="plan.kept.v1"):
+class PlanKept(JudgedPlan, frozen=True, kw_only=True, tag="plan.kept.v1"):
     """A plan brought what was asked of it."""
 
-    plan: Count
     constant: str
-    before: float
-    after: float
-    predicted: float
 
 
-class PlanRolledBack(BrainFact, frozen=True, kw_only=True, tag="plan.rolled_back.v1"):
+class PlanRolledBack(JudgedPlan, frozen=True, kw_only=True, tag="plan.rolled_back.v1"):
     """A plan did not pay: `by_plan` takes it back."""
 
-    plan: Count
     by_plan: Count
     constant: str
-    before: float
-    after: float
-    predicted: float
 
 
 class StragglerFound(BrainFact, frozen=True, kw_only=True, tag="straggler.found.v1"):

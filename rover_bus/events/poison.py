@@ -22,7 +22,7 @@ import msgspec
 from rover_bus.events.bus import Stored
 from rover_bus.events.streams import FACTS
 
-LIVES = 3  # that one cause may end; the next one goes on without it
+INCARNATIONS = 3  # that one cause may end; the next one goes on without it
 MOST_KEPT = 64  # causes other than facts that a log remembers, newest last
 Y = TypeVar("Y")
 R = TypeVar("R")
@@ -45,7 +45,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     """The incarnations that a cause has ended, under one release, and the last error."""
 
     cause: Cause
-    lives: int
+    incarnations: int
     why: str = ""
     release: str = ""
 
@@ -79,13 +79,16 @@ def charge(failed: Sequence[Failure], cause: Cause, error: BaseException, releas
         cause, error = Cause("rule", error.rule), error.__cause__ or error
     known = find(failed, cause, release)
     charged = Failure(
-        cause=cause, lives=1 if known is None else known.lives + 1, why=repr(error)[:500], release=release
+        cause=cause,
+        incarnations=1 if known is None else known.incarnations + 1,
+        why=repr(error)[:500],
+        release=release,
     )
     return [*without(failed, cause), charged]
 
 
 def find(failed: Sequence[Failure], cause: Cause, release: str) -> Failure | None:
-    """Return what is known of a cause under this release, None of one that has ended nobody."""
+    """Return what is known of a cause under this release, None of one that has ended no service."""
     same = (each for each in failed if each.cause == cause and each.release == release)
     return next(same, None)
 
@@ -93,7 +96,7 @@ def find(failed: Sequence[Failure], cause: Cause, release: str) -> Failure | Non
 def is_left_out(failed: Sequence[Failure], cause: Cause, release: str) -> Failure | None:
     """Return the failure for which a cause is not decided on any more, None of one that is."""
     known = find(failed, cause, release)
-    return known if known is not None and known.lives >= LIVES else None
+    return known if known is not None and known.incarnations >= INCARNATIONS else None
 
 
 def without(failed: Sequence[Failure], cause: Cause) -> list[Failure]:
@@ -110,7 +113,7 @@ def failing_rules(failed: Sequence[Failure], release: str) -> dict[str, str]:
     return {
         each.cause.name: each.why
         for each in failed
-        if each.cause.what == "rule" and each.lives >= LIVES and each.release == release
+        if each.cause.what == "rule" and each.incarnations >= INCARNATIONS and each.release == release
     }
 
 

@@ -7,7 +7,7 @@ term: members ignore lower ones (protocol P15). Times are durations; deadlines b
 
 from __future__ import annotations
 
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 
@@ -28,7 +28,7 @@ ALREADY: Answer = 2  # already committed, by an earlier copy of this request or 
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
-    """Base: who asks, of which timeline and generation."""
+    """Base: the asking member, of which timeline and generation."""
 
     member: Member
     timeline: int = 0
@@ -52,7 +52,7 @@ class RefusedReply(Reply, frozen=True, kw_only=True, tag="refused.v1"):
 
 
 class MoveOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """These slots go from one life of a server to another. Absolute: a move that is no longer listed is over (P18).
+    """These slots go from one incarnation of a server to another. Absolute: a move that is no longer listed is over (P18).
 
     `epoch`: of the routing that it starts from. A server acts on it only when the incarnation named is its own.
     """
@@ -63,6 +63,7 @@ class MoveOrder(msgspec.Struct, frozen=True, kw_only=True):
     slots: list[SlotRange]
     source: ServerAddress
     target: ServerAddress
+    rate_bytes: Annotated[int, msgspec.Meta(ge=1)] = 64 << 20  # a second, while workers train
 
 
 class MoveStatus(msgspec.Struct, frozen=True, kw_only=True):

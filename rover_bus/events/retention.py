@@ -1,7 +1,7 @@
 """What a log and its facts let go of, and when: a task of its own, so that nothing that appends ever waits for a purge (P21).
 
-Run by shell.py in whoever leads: a master for its job, the Brain for the hosts. Fed by the headers of the log, by the table in
-streams.py and by the places of followers; feeds purges by subject below a sequence. Time is the broker's: ages are measured from
+Run by shell.py in a leader: a master for its job, the Brain for the hosts. Fed by the headers of the log, by the table in
+streams.py and by the positions of followers; feeds purges by subject below a sequence. Time is the broker's: ages are measured from
 the newest message, so that no clock of ours counts. It is never in a hurry: whatever fails is done a round later.
 """
 
@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple
 
-from rover_bus.events import places, subjects
+from rover_bus.events import positions, subjects
 from rover_bus.events.bus import Bus
 from rover_bus.events.consumed import ALL
 from rover_bus.events.errors import RoverError
@@ -19,9 +19,12 @@ from rover_bus.events.journal import Journal
 from rover_bus.events.logs import get_logger
 from rover_bus.events.looks import first_stored
 from rover_bus.events.outbox import Outbox
-from rover_bus.events.streams import FACTS, FACTS_KEPT, FOR_EVER, LOG, KeepLog, Kept
+from rover_bus.events.settings import RetentionSettings
+from rover_bus.events.streams import FACTS, FACTS_KEPT, FOR_EVER, LOG, Kept
 
-ROUND_S = 60.0  # not below PLACE_TTL_S: after a restart of the broker every living follower has said again where it is
+ROUND_S = (
+    60.0  # not below POSITION_TTL_S: after a restart of the broker every living follower has reported again
+)
 SLACK = 1.2  # a kind is purged once it holds so many times what is kept: not a purge a fact
 STEP, PAUSE_S = (
     50_000,
@@ -40,18 +43,18 @@ class _Head(NamedTuple):
 
 
 class Retention:
-    """Purges one log, and the facts under `filters`. `followers`: keys of those whose places count."""
+    """Purges one log, and the facts under `filters`. `followers`: keys of those whose positions count."""
 
     def __init__(
         self,
         bus: Bus,
         journal: Journal,
         outbox: Outbox,
-        keep_log: KeepLog,
+        keep: RetentionSettings,
         filters: Sequence[str],
         followers: list[str],
     ) -> None:
-        self._bus, self._journal, self._outbox, self._keep_log = bus, journal, outbox, keep_log
+        self._bus, self._journal, self._outbox, self._keep = bus, journal, outbox, keep
         self._filters, self._followers = filters, followers
         self._heads: dict[int, _Head | None] = {}
         self._purged = 0  # our log is purged below this batch
@@ -66,14 +69,14 @@ class Retention:
                 log.warning("nothing is purged in this round", job=self._journal.job, why=str(error))
 
     async def _round(self) -> None:
-        living = await places.places(self._bus, self._followers)
-        before = await self._log_boundary(places.floor(living, LOG, self._journal.subject))
+        living = await positions.of_followers(self._bus, self._followers)
+        before = await self._log_boundary(positions.floor(living, LOG, self._journal.subject))
         if before > self._purged:
             await self._bus.purge(LOG, self._journal.subject, before=before)
             self._purged = before
             self._heads = {at: head for at, head in self._heads.items() if at >= before}
         for subject, kept in await self._overfull():
-            await self._purge_facts(subject, kept, places.floor(living, FACTS, subject))
+            await self._purge_facts(subject, kept, positions.floor(living, FACTS, subject))
 
     # -- the log -----------------------------------------------------------------------------------------------------------
 
@@ -97,8 +100,8 @@ class Retention:
                 return 0
             earlier = await self._head(head.previous) if head.previous else None
             begun_bytes = earlier.log_bytes if earlier is not None else 0
-            young = newest.time_ms - head.time_ms < self._keep_log.age_s * 1000
-            small = journal.log_bytes - begun_bytes <= self._keep_log.bytes
+            young = newest.time_ms - head.time_ms < self._keep.log_age_s * 1000
+            small = journal.log_bytes - begun_bytes <= self._keep.log_size_bytes
             if at <= needed and not (young and small):
                 return at
             if not head.previous:
@@ -138,7 +141,7 @@ class Retention:
             before = min(before, followed_to + 1)
         if before <= oldest.sequence:
             return
-        await places.mark_purged(self._bus, subject, before)
+        await positions.mark_purged(self._bus, subject, before)
         log.info("purges facts", job=self._journal.job, subject=subject, before=before)
         for at in [*range(oldest.sequence + STEP, before, STEP), before]:
             await self._bus.purge(FACTS, subject, before=at)

@@ -14,12 +14,12 @@ from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from typing import Any
 
-from rover_bus.events import places, poison
+from rover_bus.events import poison, positions
 from rover_bus.events.batch import Published
 from rover_bus.events.bus import Bus, ConnectionState, Message, Stored, Subscription
 from rover_bus.events.codec import check_input, decode_any, encode
-from rover_bus.events.consumed import Heard, consumed_of_what_is_there, newest_since, where_facts_begin
-from rover_bus.events.deciding import Hold, LogDecider, Serving, Wiring
+from rover_bus.events.consumed import LastObserved, consumed_of_what_is_there, newest_since, where_facts_begin
+from rover_bus.events.deciding import Hold, LogDecider, ServiceProcess, Serving, Wiring
 from rover_bus.events.errors import BusError, RoverError, WrongSequence
 from rover_bus.events.fact import Caused, JobFact, Record
 from rover_bus.events.inputs import (
@@ -66,32 +66,30 @@ class Shell:
         bus: Bus,
         decider: LogDecider[Any],
         wiring: Wiring,
+        process: ServiceProcess,
         serving: Serving | None = None,
-        *,
-        holder: str,
-        clock: Callable[[], float],
-        wall_ms: Callable[[], int],
-        leader_ttl_s: float = 1.0,
     ) -> None:
-        self.bus, self.decider, self.wiring, self.clock = bus, decider, wiring, clock
+        self.bus, self.decider, self.wiring, self.clock = bus, decider, wiring, process.clock
         self.serving = serving
-        self.holder = holder
+        self.holder = holder = process.holder
         self.journal = self.journal_type(
-            bus, wiring.log_subject, wiring.job, holder, wiring.batch_type, wall_ms
+            bus, wiring.log_subject, wiring.job, holder, wiring.batch_type, process.wall_ms
         )
-        self.leadership = self.leadership_type(bus, wiring.leader_key, holder, clock, leader_ttl_s)
+        self.leadership = self.leadership_type(
+            bus, wiring.leader_key, holder, self.clock, wiring.leader_ttl_s
+        )
         self.outbox = Outbox(bus, wiring.job, holder, Moments(bus, wiring, decider.anew).facts_after)
         self.leading = False
         self.bad_messages = 0
         self._pending: list[Record] = []
         self._replies: list[tuple[Respond, Any]] = []
-        self._held: dict[Hashable, Respond] = {}  # whom to answer once the decider releases it
+        self._held: dict[Hashable, Respond] = {}  # how to answer once the decider releases it
         self._appending = False
         self._wake = asyncio.Event()
         self._subscriptions: list[Subscription] = []
         self._ready = ReadyFacts()
         self._consumed: dict[str, int] = {}
-        self._heard = Heard()  # the last fact of others
+        self._last_fact = LastObserved()  # the last fact of others that was observed
         self._shaken = False  # the connection was lost while we were no leader
         self._begun_at = 1  # in FACTS: nothing before it can matter here
         self._idle = self._seen = 0  # reports since the log grew, and to where it had
@@ -104,13 +102,15 @@ class Shell:
         self._charged: list[Failure] = []  # what is known of failures, with the one that broke the decider
         bus.on_connection(self._on_connection)
 
-    # -- the life of a service -------------------------------------------------------------------------------------------
+    # -- the run of a service -------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Stand by, take over, lead. Ends by cancellation, or raises Deposed when another leads."""
         wiring = self.wiring
-        key = places.of_all(self.holder) if wiring.of_all_jobs else places.of_job(wiring.job, self.holder)
-        reporting = asyncio.create_task(places.report_for_ever(self.bus, key, self._place))
+        key = (
+            positions.of_all(self.holder) if wiring.of_all_jobs else positions.of_job(wiring.job, self.holder)
+        )
+        reporting = asyncio.create_task(positions.report_for_ever(self.bus, key, self._read_to))
         try:
             await self._stand_by()
             await self._lead()
@@ -128,7 +128,7 @@ class Shell:
     async def _stand_by(self) -> None:
         beginning = await self._insist(self.journal.beginning)
         follower = await self._insist(
-            lambda: self.bus.follow(LOG, [self.wiring.log_subject], self._hear, start=beginning)
+            lambda: self.bus.follow(LOG, [self.wiring.log_subject], self._observe, start=beginning)
         )
         try:
             await self._acquire()
@@ -153,7 +153,7 @@ class Shell:
         finally:
             acquiring.cancel()
 
-    def _hear(self, stored: Stored) -> None:
+    def _observe(self, stored: Stored) -> None:
         """Follow the log as a standby. An error is not this callback's to raise: it ends the standing by."""
         if self._damage.done():
             return
@@ -177,7 +177,7 @@ class Shell:
             self.outbox.recall(left, subject)
             self.outbox.put(self._after(left, confirmed))
             replayed, sequence = self.journal.records_replayed, self.journal.sequence
-            self.journal.term = max(self.journal.term, left.term) + 1  # never one that somebody has heard of
+            self.journal.term = max(self.journal.term, left.term) + 1  # never one that others have observed
             self.journal.number = 0
             failing = poison.failing_rules(self.journal.failed, self.wiring.release)
             term, release = self.journal.term, self.wiring.release
@@ -292,26 +292,28 @@ class Shell:
 
     def _retention(self) -> Retention:
         wiring = self.wiring
-        followers = [places.EVERY] if wiring.of_all_jobs else [places.of_job(wiring.job), places.of_all()]
-        return Retention(self.bus, self.journal, self.outbox, wiring.keep_log, wiring.purges, followers)
+        followers = (
+            [positions.EVERY] if wiring.of_all_jobs else [positions.of_job(wiring.job), positions.of_all()]
+        )
+        return Retention(self.bus, self.journal, self.outbox, wiring.keep, wiring.purges, followers)
 
-    def _place(self) -> places.Place:
-        """Say how far we are: nobody shall purge what we have not read, nor what the log does not say that we did (P17)."""
+    def _read_to(self) -> positions.FollowerPosition:
+        """Say how far we are: no service shall purge what we have not read, nor what the log does not say that we did (P17)."""
         wiring, seen = self.wiring, self.journal.sequence
         if not self.leading:
-            return places.Place(stream=LOG, subjects=[wiring.log_subject], position=seen)
+            return positions.FollowerPosition(stream=LOG, subjects=[wiring.log_subject], position=seen)
         known = max(self.journal.inputs.get(FACTS, 0), self._begun_at - 1)
         self._idle = self._idle + 1 if seen == self._seen else 0
         self._seen = seen
         if self._idle >= IDLE_REPORTS and self._consumed.get(FACTS, 0) > known:
             self._bookmark, self._idle = True, 0
             self._wake.set()
-        return places.Place(stream=FACTS, subjects=wiring.follows, position=known)
+        return positions.FollowerPosition(stream=FACTS, subjects=wiring.follows, position=known)
 
     async def _say_what_was_missed(self, consumed: int) -> None:
-        """Facts that were purged while nobody of us read are no loss: what they came to is kept, and in the log's snapshot."""
+        """Facts purged while no process of ours read are no loss: what they came to is kept, and in the log's snapshot."""
         missed = consumed and await self._insist(
-            lambda: places.purged_beyond(self.bus, self.wiring.follows, consumed)
+            lambda: positions.purged_beyond(self.bus, self.wiring.follows, consumed)
         )
         if missed:
             log.warning(
@@ -373,7 +375,11 @@ class Shell:
         self._charged = poison.charge(self.journal.failed, cause, error, self.wiring.release)
         blamed = self._charged[-1]
         log.error(
-            "could not decide", job=self.wiring.job, on=str(blamed.cause), why=blamed.why, lives=blamed.lives
+            "could not decide",
+            job=self.wiring.job,
+            on=str(blamed.cause),
+            why=blamed.why,
+            incarnations=blamed.incarnations,
         )
         self._broken.set_exception(error)
         self._wake.set()
@@ -397,7 +403,7 @@ class Shell:
                 "passed over: it ended all that decided on it",
                 job=self.wiring.job,
                 what=str(cause),
-                lives=known.lives,
+                incarnations=known.incarnations,
                 why=known.why,
             )
         return known
@@ -413,7 +419,7 @@ class Shell:
             return
         cause = Cause("request", serving.name_of(request))
         if known := self._is_left_out(cause):
-            text = f"{cause.name} ended {known.lives} masters in a row ({known.why}): it is not decided on by this release any more"
+            text = f"{cause.name} ended {known.incarnations} masters in a row ({known.why}): this release decides on it no more"
             respond(encode(serving.refuse(POISONED, text)))
             return
         self.submit(Requested(request), respond, cause)
@@ -424,7 +430,7 @@ class Shell:
         if not self._is_left_out(poison.of_fact(stored)):
             self._take_in(stored)
         self._consumed[FACTS] = stored.sequence
-        self._heard = Heard(stored.sequence, stored.subject, stored.time_ms)
+        self._last_fact = LastObserved(stored.sequence, stored.subject, stored.time_ms)
 
     def _take_in(self, stored: Stored) -> None:
         try:
@@ -477,13 +483,13 @@ class Shell:
                 raise Deposed(
                     f"facts of {self.wiring.job} are lost (a power cut?): starting again as a standby"
                 )
-            if not await self._insist(self._still_heard):
+            if not await self._insist(self._still_stored):
                 raise Deposed(
                     f"facts that {self.wiring.job} received are lost (a power cut?): others will bear their numbers"
                 )
 
-    async def _still_heard(self) -> bool:
-        return not self._heard.subject or (await newest_since(self.bus, self._heard))[0]
+    async def _still_stored(self) -> bool:
+        return not self._last_fact.subject or (await newest_since(self.bus, self._last_fact))[0]
 
     async def _tick_for_ever(self) -> None:
         unanswered = False
@@ -491,11 +497,11 @@ class Shell:
             await asyncio.sleep(self.wiring.tick_s)
             unanswered = self._look_at_the_lead(unanswered)
             self.submit(Ticked())
-            if self.journal.batches_since_snapshot >= self.wiring.snapshot_every_batches:
+            if self.journal.batches_since_snapshot >= self.wiring.keep.snapshot_batches:
                 self._take_snapshot()
 
     def _look_at_the_lead(self, unanswered: bool) -> bool:
-        """Whether renewals of the lead go unanswered: a broker hangs long before its connections end, and nobody is heard (P19)."""
+        """Whether renewals of the lead go unanswered: a broker hangs long before its connections end, and hears no member (P19)."""
         now_unanswered = self.clock() >= self.leadership.leads_until
         if now_unanswered != unanswered:
             self.submit(BusLost() if now_unanswered else BusRegained())

@@ -1,7 +1,7 @@
-"""A fact that somebody stands by: as long as he is there, the broker has it (protocol P21).
+"""A fact that its author stands by: as long as the author is there, the broker has it (protocol P21).
 
-Used by who hands a job in and waits (cli/submission.py, simulation/history.py). A broker that syncs lazily may forget in a power
-cut what it acknowledged. The one who said it is often the only one who still knows, and sees the cut as a lost connection.
+Used where a job is handed in and waited for (cli/submission.py, simulation/history.py). A broker that syncs lazily may forget in a
+power cut what it acknowledged. Its author is often the only process that still knows, and sees the cut as a lost connection.
 """
 
 from __future__ import annotations

@@ -3,14 +3,14 @@
 A handful for all jobs, the job in the subject. Created idempotently by the adapters (`ensure`). Durability in writing: the
 log and the facts must survive a power cut where the server runs with `sync: always` (`rover up --sync always`); with the
 broker's default they survive the death of the broker's process, and up to two minutes may be lost with the machine
-(protocol P21 says what happens then). Leadership and presence live in memory: they are true only while somebody renews them (P20).
+(protocol P21 says what happens then). Leadership and presence live in memory: they are true only while renewed (P20).
 """
 
 from __future__ import annotations
 
 from typing import Literal
 
-from rover_bus.events.invariants import Bytes, Checked, Count, Seconds
+from rover_bus.events.invariants import Checked, Count, Seconds
 
 
 class StreamSpec(Checked, frozen=True, kw_only=True):
@@ -42,15 +42,17 @@ PROFILES = "ROVER_PROFILES"
 LEADERS = "ROVER_LEADERS"
 PRESENCE = "ROVER_PRESENCE"
 ROUTING = "ROVER_ROUTING"
-PLACES = "ROVER_PLACES"
+POSITIONS = "ROVER_POSITIONS"
 PURGED = "ROVER_PURGED"
+SETTINGS = "ROVER_SETTINGS"
+OF_THE_CLUSTER = "cluster"  # its one key, written by the Brain\'s service
 
 STREAMS: tuple[StreamSpec, ...] = (
     StreamSpec(
         name=LOG,
         subjects=["rover.job.*.log", "rover.brain.log"],
         discard="new",
-        description="decision logs, one writer a subject; what a snapshot covers is kept for keep_log",
+        description="decision logs, one writer a subject; what a snapshot covers is kept for retention.log_age",
     ),
     StreamSpec(
         name=FACTS,
@@ -74,26 +76,20 @@ BUCKETS: tuple[BucketSpec, ...] = (
     BucketSpec(name=PRESENCE, storage="memory", expires=True, description="which hosts are there"),
     BucketSpec(name=ROUTING, description="which server holds which slots of a job"),
     BucketSpec(
-        name=PLACES, storage="memory", expires=True, description="how far each living follower of a stream is"
+        name=POSITIONS,
+        storage="memory",
+        expires=True,
+        description="how far each living follower of a stream is",
     ),
     BucketSpec(name=PURGED, description="below which sequence a subject of FACTS was purged"),
+    BucketSpec(name=SETTINGS, description="what was set for the processes and jobs of the cluster, by name"),
 )
-
-
-class KeepLog(Checked, frozen=True, kw_only=True):
-    """How long a log keeps what its newest snapshot covers, so that any moment of it can be replayed: the smaller of both."""
-
-    age_s: Seconds = 7 * 86_400.0
-    bytes: Bytes = 256 << 20  # of one log
-
-
-KEEP_LOG = KeepLog()
 
 
 class Kept(Checked, frozen=True, kw_only=True):
     """How long facts of a kind stay: the newest so many of a job or a host, or by age. Neither: for ever.
 
-    The newest one of a subject always stays: whoever followed it looks there whether a power cut took something (P21).
+    The newest one of a subject always stays: a follower looks there whether a power cut took something (P21).
     """
 
     newest: Count = 0

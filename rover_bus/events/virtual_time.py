@@ -1,7 +1,7 @@
 """An event loop whose clock jumps: a simulated minute costs microseconds, and the same program runs the same way every time.
 
 Fed by simulations and tests (`run`); feeds nothing but time. When nothing is ready the clock moves to the next timer; when there
-is no timer either, everybody waits for everybody, which is an error that names the waiting tasks. There are no sockets, threads or
+is no timer either, every task waits for another, which is an error that names the waiting tasks. There are no sockets, threads or
 signals in it: whatever needs the outside does not belong into a simulation. It is apart from memory_bus.py because the core
 of a test needs time long before it needs a bus.
 """
@@ -65,7 +65,7 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
         self._now = max(self._now, self._scheduled[0].when())
 
     def run_in_executor(
-        self, executor: Executor | None, func: Callable[[*Ts], T], *args: *Ts
+        self, _executor: Executor | None, func: Callable[[*Ts], T], *_args: *Ts
     ) -> asyncio.Future[T]:
         raise OutsideRefused(
             f"{func!r} wants a thread: in virtual time do it inline, or pass it in as an effect"

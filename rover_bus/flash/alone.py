@@ -61,7 +61,7 @@ def store_cut(staged: StagedCut, storage: Location, *, job: str) -> Manifest:
 
 
 def _digests_of(staged: StagedCut) -> SlotDigests:
-    """The store makes them behind training's back, or at the next save; nobody waits for that here, but for its touched-link."""
+    """The store makes them behind training's back, or at the next save; only its touched-link is waited for here."""
     for _ in range(round(PATIENCE_S / AGAIN_S)):
         digests = read_digests(staged.path, staged.seal)
         if digests is not None:

@@ -39,6 +39,6 @@ def choose_kept(manifests: Collection[Manifest], *, last: int = 3, every: int = 
 def find_unreferenced(
     kept: Collection[Manifest], present: Collection[str], writing: Collection[str] = ()
 ) -> list[str]:
-    """Part files that no kept checkpoint needs and nobody is writing."""
+    """Part files that no kept checkpoint needs and no process is writing."""
     needed = {path for manifest in kept for path in manifest.files} | set(writing)
     return sorted(set(present) - needed)

@@ -2,7 +2,7 @@
 
 Fed with what each slot holds; feeds `store`. Pure. The rule: a slot that holds a cut is overwritten only when a
 newer cut is complete over all parts. So between any two steps of any writer there is a complete cut in memory,
-whoever dies.
+whichever process dies.
 """
 
 from __future__ import annotations

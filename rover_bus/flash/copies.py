@@ -69,7 +69,7 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
 class CopySource(Protocol):
     """The owner, as the holder sees it."""
 
-    def ask(self, since: Since) -> Offer:
+    def ask(self, since: Since, /) -> Offer:
         """Say what is there, get the offer. Raises NoCheckpoint, BrokenCheckpoint, StorageFailed."""
         ...
 
@@ -98,7 +98,7 @@ def open_exactly(directory: Path, part: str, generation: int, cut: int) -> Stage
     )
 
 
-def lend(
+def serve(
     directory: Path, staged: StagedCut, part: str, since: Since, *, differences: bool = False
 ) -> tuple[Offer, Iterator[Array]]:
     """The offer for a holder that has `since`, and the bytes to send after it, checked first. Raises NotDigested, BrokenCheckpoint.
@@ -192,7 +192,7 @@ def has_good_copy(root: Path, uid: str, part: str, generation: int, cut: int) ->
 
 
 def drop_damaged(directory: Path, part: str) -> None:
-    """Take the copies of a part that are not what was digested out of everybody's sight; who reads one goes on."""
+    """Take the copies of a part that are not what was digested out of sight; a reader of one goes on."""
     for _, path in places.numbered(directory, part, "slot"):
         try:
             staged = open_verified(path)

@@ -3,7 +3,7 @@
     holder of parity  <-  owner of a part: an offer, then bytes (node/storage/peers.py): all of them, or differences (old XOR new)
 
 Fed with offers and bytes as `copies.py` describes them; feeds `parity.py` with deltas, and a host that rebuilds a lost part with
-images. The order of the run is the offer's, without gaps, so that it does not depend on anybody's slots.
+images. The order of the run is the offer's, without gaps, so that it does not depend on the slots of either side.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class ImageSource:
         self._offer = msgspec.structs.replace(offer, base_save=0, arrays=whole)
         self._image, self._at = image, 0
 
-    def ask(self, since: Since) -> Offer:
+    def ask(self, _since: Since) -> Offer:
         self._at = 0
         return self._offer
 

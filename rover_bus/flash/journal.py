@@ -1,4 +1,4 @@
-"""What was touched between two saves, for those who persist or mirror only the difference.
+"""What was touched between two saves, for what persists or mirrors only the difference.
 
 Written by the store next to its slots, one small file a save; read by the daemon, which folds the saves since the
 cut it persisted last into one delta. A missing link means a full copy, never a wrong delta. It is apart because a

@@ -1,7 +1,7 @@
 """Where a storage is: a directory, or an address in an object store. Names below it, and the port to its files.
 
-Fed with what job files, orders and people say; feeds `storage`, node daemons, servers that restore and `rover checkpoint`. It is
-apart so that nobody wraps an address in a Path, which would take one of its slashes; it loads no numpy.
+Fed with what job files, orders and users say; feeds `storage`, node daemons, servers that restore and `rover checkpoint`. It is
+apart so that no caller wraps an address in a Path, which would take one of its slashes; it loads no numpy.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def is_address(text: str) -> bool:
 
 
 def parse_location(text: str | Path) -> Location:
-    """Return the place that a text names. Raises InputError for a scheme that nobody here knows."""
+    """Return the place that a text names. Raises InputError for a scheme that is unknown here."""
     if isinstance(text, Path) or not is_address(text):
         return Path(text)
     scheme, _, rest = text.partition("://")

@@ -39,7 +39,7 @@ def lock_exclusive(fd: int) -> bool:
 
 
 def is_held_elsewhere(fd: int) -> bool:
-    """Whether another description holds any lock on this file; nothing is taken, so that nobody else is kept out by
+    """Whether another description holds any lock on this file; nothing is taken, so that no other process is kept out by
     the question."""
     answer = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, struct.pack("hhqqi0q", fcntl.F_WRLCK, *WHOLE_FILE))
     return bool(struct.unpack_from("h", answer)[0] != fcntl.F_UNLCK)

@@ -1,7 +1,7 @@
 """Touched rows that a save put one behind another, after the data of its slot, instead of each into its place.
 
 Scattered writes cost as much as scattered reads, and only the reads must be done while training waits. So a save gathers the
-touched rows of an array, with their ids, into the room behind the slot's data; whoever comes next, the store's roller or the first
+touched rows of an array, with their ids, into the room behind the slot's data; what comes next, the store's roller or the first
 reader, folds them into their places. Folding twice is harmless and changes nothing that is read, so the cut is staged from the
 moment of its seal, and no death in between needs an answer. Fed by the store and by readers; pure but for the bytes it is given.
 """
@@ -72,7 +72,7 @@ def pack(
 def fold(
     data: Array, layout: Layout, patches: Sequence[Patch], hurried: Callable[[], bool] = lambda: False
 ) -> bool:
-    """Put packed rows into their places; False if somebody was in a hurry meanwhile. Raises BrokenCheckpoint."""
+    """Put packed rows into their places; False if a save was in a hurry meanwhile. Raises BrokenCheckpoint."""
     entries = {entry.name: entry for entry in layout.entries}
     for patch in patches:
         if hurried():

@@ -1,6 +1,6 @@
 """Parity groups: k parts in memory of k hosts, and r more that rebuild any r of them (r <= 2).
 
-Fed with images of parts (the data bytes of a staged cut) and with deltas between two cuts; feeds whoever rebuilds a
+Fed with images of parts (the data bytes of a staged cut) and with deltas between two cuts; feeds what rebuilds a
 lost part. Pure and vectorised. Parity 0 is the XOR of all parts, parity 1 their sum weighted with 2^i (Reed-Solomon
 over GF(2^8)). Blocks are versioned by cut (P13): a second buffer is built while the first still rebuilds the cut
 before, and no delta is counted twice.
@@ -20,7 +20,6 @@ from rover_bus.flash.copying import as_bytes, take_rows
 from rover_bus.flash.dirty import Ids
 from rover_bus.flash.errors import BrokenCheckpoint, NoCheckpoint
 from rover_bus.flash.gf256 import Bytes, add_product, inverse, multiply, power, product
-from rover_bus.flash.layout import Array, IndexEntry
 
 MAX_PARTS = 255
 MAX_PARITY = 2
@@ -109,24 +108,6 @@ class PartDelta(msgspec.Struct, frozen=True, kw_only=True):
     changes: tuple[RowsChanged, ...]
 
 
-def describe_rows(entry: IndexEntry, old: Array, new: Array, ids: Ids) -> RowsChanged:
-    """The difference of touched rows of an array that lies at `entry` in both cuts. `ids` sorted and distinct."""
-    row_bytes = new.nbytes // max(1, len(new))
-    difference: Bytes = as_bytes(take_rows(old, ids))
-    np.bitwise_xor(difference, as_bytes(take_rows(new, ids)), out=difference)
-    return RowsChanged(offset_bytes=entry.offset_bytes, row_bytes=row_bytes, ids=ids, difference=difference)
-
-
-def describe_whole(new: Bytes, old: Bytes | None = None) -> RowsChanged:
-    """The difference of two images, or a first image, as one run."""
-    size = max(len(new), 0 if old is None else len(old))
-    difference = np.zeros(size, np.uint8)
-    difference[: len(new)] = new
-    if old is not None:
-        add_product(difference, old, 1)
-    return RowsChanged(offset_bytes=0, row_bytes=1, ids=np.empty(0, np.int64), difference=difference)
-
-
 class Outcome(Enum):
     """What became of a delta."""
 
@@ -139,7 +120,7 @@ class Outcome(Enum):
 
 
 class BlockMemory(Protocol):
-    """Where the two buffers of a block lie, and who is told which of them is a whole version (`parity_slots.py`)."""
+    """Where the two buffers of a block lie, and what records which of them is a whole version (`parity_slots.py`)."""
 
     def allocate(self, size_bytes: int) -> Bytes:
         """Return a buffer of zeros."""
@@ -157,13 +138,13 @@ class BlockMemory(Protocol):
         """The buffer holds version `cut`, whole."""
         ...
 
-    def agrees(self, block: Bytes) -> bool:
+    def agrees(self, block: Bytes, /) -> bool:
         """Whether the buffer still holds what was sealed last."""
         ...
 
 
 class ProcessMemory:
-    """Buffers of the process: nobody else finds them."""
+    """Buffers of the process: no other process finds them."""
 
     def allocate(self, size_bytes: int) -> Bytes:
         return np.zeros(size_bytes, np.uint8)
@@ -172,13 +153,13 @@ class ProcessMemory:
         """Nothing to do: the last reference frees it."""
 
     def void(self, block: Bytes) -> None:
-        """Nobody but us reads it."""
+        """Only this process reads it."""
 
     def seal(self, block: Bytes, cut: int) -> None:
-        """Nobody but us reads it."""
+        """Only this process reads it."""
 
-    def agrees(self, block: Bytes) -> bool:
-        """Nobody but us writes it."""
+    def agrees(self, _block: Bytes) -> bool:
+        """Only this process writes it."""
         return True
 
 
@@ -194,7 +175,7 @@ class ParityBlock:
 
     @classmethod
     def resume(cls, parts: int, parity: int, cut: int, valid: Bytes, memory: BlockMemory) -> ParityBlock:
-        """A block whose version `cut` was kept up by a former life."""
+        """A block whose version `cut` was kept up by a former run."""
         block = cls(parts, parity, memory)
         block.cut, block._valid = cut, valid
         block.abandon()

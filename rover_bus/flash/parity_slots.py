@@ -1,8 +1,8 @@
 """The buffers of a parity block in shared memory: what is held for others outlives the daemon that holds it (protocol P12, P13).
 
-Fed by `parity.ParityBlock`, whose two buffers are views of slots made here; feeds the next life of a daemon with the newest valid
+Fed by `parity.ParityBlock`, whose two buffers are views of slots made here; feeds the next run of a daemon with the newest valid
 version. A slot like any other: sealed when its version is whole and digested, void before a byte of it changes. Apart from
-`parity.py`, which is arithmetic and knows no files. Where memory is short a block lives in its process, and dies with it.
+`parity.py`, which is arithmetic and knows no files. Where memory is short a block is kept in its process, and dies with it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def parity_of(uid: str) -> str:
 
 
 class ParitySlots:
-    """Memory of one block: `parity.BlockMemory` on slots. `describe`: what a later life must know of the valid version."""
+    """Memory of one block: `parity.BlockMemory` on slots. `describe`: what a later run must know of the valid version."""
 
     def __init__(self, directory: Path, name: str, describe: Describe) -> None:
         self._directory, self._name, self._describe = directory, places.checked(name, "part"), describe
@@ -74,7 +74,7 @@ class ParitySlots:
             slot.remove()
 
     def void(self, block: Bytes) -> None:
-        """The buffer is about to change: whatever happens from here on, nobody takes it for a version."""
+        """The buffer is about to change: whatever happens from here on, no reader takes it for a version."""
         slot = self._slots.get(_address(block))
         if slot is not None and slot.seal is not None:
             slot.invalidate()
@@ -100,7 +100,7 @@ class ParitySlots:
         return np.array_equal(digest_arrays({"block": block})["block"], self._sealed)
 
     def adopt(self) -> tuple[Bytes, bytes] | None:
-        """Take over the newest whole version of a former life, checked; return it and its description. The rest is removed."""
+        """Take over the newest whole version of a former run, checked; return it and its description. The rest is removed."""
         adopted = next(self._whole(), None)
         for _, path in places.numbered(self._directory, self._name, "slot"):
             if adopted is None or path != adopted[0].path:

@@ -5,7 +5,7 @@
 
 Written in one pass, so the footer is last; a file cut short has no trailer and is not a part. Fed by the persister
 with arrays (a staged cut) and by compaction; feeds restores. `write_part` is a generator that yields after every
-chunk: whoever drains it sets the pace.
+chunk: the caller that drains it sets the pace.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class PartFile(msgspec.Struct, frozen=True, kw_only=True):
 def write_part(
     files: Files, path: str, identity: Identity, contents: Iterable[Content], extra: bytes
 ) -> Pace:
-    """Write and sync a part file under a name nobody reads yet. Raises BrokenCheckpoint if memory has changed since
+    """Write and sync a part file under a name that is not read yet. Raises BrokenCheckpoint if memory has changed since
     it was digested."""
     sink = files.create(path)
     try:

@@ -1,10 +1,10 @@
-"""Where a job's staged cuts live: one directory a job, a few files a part, all on a tmpfs.
+"""Where a job's staged cuts lie: one directory a job, a few files a part, all on a tmpfs.
 
-    <root>/<job>/job.lock               held (shared) by everyone who has a use for the directory; without a holder
-    it may be swept <root>/<job>/<part>.owner           held (exclusive) by the one writer of a part
-    <root>/<job>/<part>.<n>.slot        seal, head, data <root>/<job>/<part>.<n>.digests     digests of what the
-    slot held at one save, written by whoever persists <root>/<job>/<part>.<save>.touched  rows touched between two
-    saves
+    <root>/<job>/job.lock               held (shared) by every process that uses the directory; without a holder it may be swept
+    <root>/<job>/<part>.owner           held (exclusive) by the one writer of a part
+    <root>/<job>/<part>.<n>.slot        seal, head, data
+    <root>/<job>/<part>.<n>.digests     digests of what the slot held at one save, written by the process that persists
+    <root>/<job>/<part>.<save>.touched  rows touched between two saves
 
 Feeds every module that opens one of these. Names are validated here and joined nowhere else.
 """
@@ -31,7 +31,7 @@ def default_root() -> Path:
 
 
 def host_root(state_directory: Path | str) -> Path:
-    """Where the jobs of one host stage: its daemon and its servers, who share a state directory, both find it so.
+    """Where the jobs of one host stage: its daemon and its servers, which share a state directory, both find it so.
 
     `$ROVER_SHM`, or /dev/shm, or, where neither can be had, the state directory itself: then it is no memory, but it works.
     """
@@ -57,9 +57,9 @@ def make_ours(directory: Path) -> None:
 
 
 def check_ours(directory: Path) -> None:
-    """Raise AccessDenied unless a directory is this user's and nobody else can write there. One that is not there yet may be made.
+    """Raise AccessDenied unless a directory is this user's and no other user can write there. One that is missing may be made.
 
-    /dev/shm is everybody's: another user may have made the name that we would use, and what lies there becomes the model.
+    /dev/shm is open to all users: another user may have made the name that we would use, and what lies there becomes the model.
     """
     try:
         found = os.lstat(directory)

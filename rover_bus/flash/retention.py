@@ -181,11 +181,11 @@ class _Links:
 
 
 def prune(files: Files, keep: Sequence[Manifest], writing: Collection[str] = ()) -> list[str]:
-    """Remove every checkpoint but `keep` (see `chain.choose_kept`), manifests durably first, then files nobody needs; return
+    """Remove every checkpoint but `keep` (see `chain.choose_kept`), manifests durably first, then files that are not needed; return
     their paths.
 
-    What cannot be read is set aside with its parts; manifests of a newer release stay, with every part file: nobody here knows
-    which ones they need. `writing`: paths of parts that are durable but not published yet.
+    What cannot be read is set aside with its parts; manifests of a newer release stay, with every part file: which of them
+    they need is unknown here. `writing`: paths of parts that are durable but not published yet.
     """
     if not keep:
         return []

@@ -1,9 +1,9 @@
 """The first bytes of a slot: they say whether it holds a whole cut, and which.
 
 Fed by the writer, invalidated before the first byte of data changes and written after the last one (P12); read by
-everyone who looks for a cut in memory. Rows that were packed are put into their places after it, which changes nothing
+all that look for a cut in memory. Rows that were packed are put into their places after it, which changes nothing
 that is read; a word of its own behind the seal says that they are (packing). Pure bytes in, values out. It is apart
-because the life of a staged cut hangs on these 80 bytes: a writer killed at any moment leaves either a seal that checks,
+because a staged cut hangs on these 80 bytes: a writer killed at any moment leaves either a seal that checks,
 or none.
 """
 
@@ -25,7 +25,6 @@ SEAL = struct.Struct("<8sIIQQQQQQQQ")
 SEAL_ROOM_BYTES = 4096
 VOID = bytes(SEAL.size)
 FOLDED = slice(128, 136)  # of a slot: number of the save whose packed rows are in their places
-MAX_HEAD_BYTES = 1 << 30
 
 
 class Seal(msgspec.Struct, frozen=True, kw_only=True):

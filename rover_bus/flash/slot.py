@@ -112,7 +112,7 @@ class Slot:
 
     @property
     def is_read(self) -> bool:
-        """Whether somebody reads it just now."""
+        """Whether a reader holds it just now."""
         return locks.is_held_elsewhere(self._fd)
 
     @property

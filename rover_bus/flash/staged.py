@@ -1,10 +1,10 @@
 """A staged cut as its readers see it: locked against overwriting, mapped without a copy.
 
 Fed by slot files; feeds restores (copy-on-write), persisters, mirrors and digests (read only). The first reader puts rows
-that the writer packed into their places, in the file; that changes nothing that anybody reads. The lock lives in
+that the writer packed into their places, in the file; that changes nothing that is read. The lock is kept in
 the file description that the mapping keeps, so it is given up when the last array is gone, or with the process, and
-never by anybody's forgetting. Who reads and is done uses `with`: an exception's traceback keeps the arrays of the frames
-that it went through, for as long as somebody keeps the exception.
+never by an oversight. A reader that ends earlier uses `with`: an exception's traceback keeps the arrays of the frames
+that it went through, for as long as the exception is kept.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class StagedCut:
         self._let_go = weakref.finalize(self, os.close, fd)
 
     def close(self) -> None:
-        """Give the lock up now, whoever still has an array: none of them may be read afterwards."""
+        """Give the lock up now, even if arrays are still held: none of them may be read afterwards."""
         if self._let_go.alive:
             locks.unlock(self._fd)
             self._let_go()
@@ -120,7 +120,7 @@ def open_staged(path: Path, *, writable: bool = False) -> StagedCut | None:
 def _fold(fd: int, seal: Seal, head: Head) -> bool:
     """Put packed rows into their places in the file itself, as its writer would: the lock keeps a next save away.
 
-    False for who may not write there: he does it in his own memory.
+    False where the process may not write there: it does so in its own memory.
     """
     try:
         writing = os.open(f"/proc/self/fd/{fd}", os.O_RDWR | os.O_CLOEXEC)
@@ -171,9 +171,9 @@ def find_staged(directory: Path, part: str, problems: list[str] | None = None) -
 def newest_staged(
     directory: Path, part: str, *, cut: int | None = None, model: str = "", writable: bool = False
 ) -> StagedCut:
-    """The newest readable cut of a part, or the given one, unverified: for those who digest it, and who check digests themselves.
+    """The newest readable cut of a part, or the given one, unverified: for callers that digest it or check digests themselves.
 
-    Whoever goes back to a cut opens it by `verified`. Raises NoCheckpoint, OtherModel, or what is wrong with the only one there is.
+    A restore opens it by `verified`. Raises NoCheckpoint, OtherModel, or what is wrong with the only one there is.
     """
     broken: BrokenCheckpoint | None = None
     for found in find_staged(directory, part):

@@ -3,10 +3,10 @@
     <storage>/<job>.<uid>/manifests/     two small files a ready checkpoint, the same twice (`manifest`)
     <storage>/<job>.<uid>/parts/         what they name (`part`)
     <storage>/<job>.<uid>/damaged/       what cannot be read, and the parts that only it needs (`retention`)
-    <storage>/<job>.<uid>/work.lock      held by whoever compacts or prunes there (not in an object store)
+    <storage>/<job>.<uid>/work.lock      held by the process that compacts or prunes there (not in an object store)
 
 Fed by node daemons, by restores and by `rover checkpoint`. It is apart from `persist`, which knows one run and no
-names, so that people find their checkpoints when everything else is gone.
+names, so that users find their checkpoints when everything else is gone.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LOCK = "work.lock"
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """One run of a job: `uid` tells runs of one name apart; a directory that somebody named himself has none."""
+    """One run of a job: `uid` tells runs of one name apart; a directory that a user named has none."""
 
     job: str
     uid: str
@@ -44,7 +44,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReadyCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
-    """A checkpoint that is complete on storage. `written_at_s`: Unix seconds, for people."""
+    """A checkpoint that is complete on storage. `written_at_s`: Unix seconds, for users."""
 
     run: Run
     manifest: Manifest
@@ -161,16 +161,16 @@ def find_cut(ready: Iterable[ReadyCheckpoint], cut: int) -> ReadyCheckpoint:
 
 
 def unfinished(files: Files, ready: Sequence[Manifest]) -> set[str]:
-    """Part files newer than every ready checkpoint: somebody may be about to publish them, so a pruner leaves them."""
+    """Part files newer than every ready checkpoint: a writer may be about to publish them, so a pruner leaves them."""
     newest = max((manifest.age for manifest in ready), default=(-1, -1))
     return {path for path in files.list("parts") if age_of(path) > newest}
 
 
 @contextmanager
 def hold_for_work(run: Run) -> Iterator[None]:
-    """Be the only one who compacts or prunes a run while the body runs. Raises PartHeld, BrokenCheckpoint.
+    """Be the only process that compacts or prunes a run while the body runs. Raises PartHeld, BrokenCheckpoint.
 
-    An object store has no locks: nothing is compacted there, and two who prune remove the same.
+    An object store has no locks: nothing is compacted there, and two that prune remove the same.
     """
     if not isinstance(run.path, Path):
         yield

@@ -7,7 +7,7 @@
     ...
     restored = FlashStore("my-job", "worker-0").restore()         # after a crash: checked, mapped copy-on-write, no copy
 
-Fed by whoever owns a part of a model (a parameter server, a training script); read by daemons through `staged` and
+Fed by the owner of a part of a model (a parameter server, a training script); read by daemons through `staged` and
 `journal`. The decisions are in `choice`, `layout` and `dirty`; this is their shell. One thread saves; cuts get digests
 (of several parts: from the daemon) and rows are rolled forward behind its back.
 """
@@ -54,7 +54,7 @@ log = get_logger("rover.flash")
 
 
 class Staged(msgspec.Struct, frozen=True, kw_only=True):
-    """What a save did. `overwritten_cut`: the cut that its slot held before; if nobody had persisted that one, it
+    """What a save did. `overwritten_cut`: the cut that its slot held before; if that one had not been persisted, it
     is superseded.
 
     `prepared_bytes` > 0: no slot fitted the state, and this save paid for a new one.
@@ -82,7 +82,7 @@ class FlashStore:
     NewerCheckpoint.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - a public entry: users name the few settings that they change
         self,
         job: str,
         part: str = "state",
@@ -109,7 +109,7 @@ class FlashStore:
         self._copiers = ThreadPoolExecutor(self._threads, thread_name_prefix="rover-flash-copy")
         self._roller = ThreadPoolExecutor(1, thread_name_prefix="rover-flash-roll") if background else None
         self._rolling: Future[int] | None = None
-        self._links: list[tuple[int, int, Rows]] = []  # sealed, not written yet: nobody waits for them
+        self._links: list[tuple[int, int, Rows]] = []  # sealed, not written yet: they are not waited for
         self._undigested: list[str] = []  # what a dead process left that is no source
         self._parent: int | None = None  # number of the save that the state comes from, if it is one of ours
         self._fds = [hold_job(self.directory)]
@@ -137,7 +137,7 @@ class FlashStore:
 
     @contextmanager
     def _my_turn(self) -> Iterator[None]:
-        """Exclude the roller, which yields as soon as it sees somebody in a hurry."""
+        """Exclude the roller, which yields as soon as it sees a save in a hurry."""
         self._hurry.set()
         with self._turn:
             self._hurry.clear()
@@ -255,12 +255,12 @@ class FlashStore:
         return sum(piece.size_bytes for piece in pieces.values())
 
     def write_links(self) -> None:
-        """Say what the saves so far touched, to those who store or copy less than everything. Needed without `background` only."""
+        """Say what the saves so far touched, to what stores or copies less than everything. Needed without `background` only."""
         with self._turn:
             self._write_links()
 
     def _write_links(self) -> None:
-        """After the seal, off the blocking path: who comes too early, or meets a full tmpfs, copies the whole."""
+        """After the seal, off the blocking path: a reader that comes too early, or meets a full tmpfs, copies the whole."""
         while self._links:
             number, previous, rows = self._links.pop(0)
             with suppress(OSError):
@@ -300,7 +300,7 @@ class FlashStore:
         self._roll_later()
 
     def tidy(self) -> int:
-        """Free slots that the state has outgrown and nobody needs; return their bytes. Slow: not while training waits."""
+        """Free slots that the state has outgrown and that are not needed; return their bytes. Slow: not while training waits."""
         freed = 0
         with self._my_turn():
             for slot in sorted(self._pool, key=lambda slot: slot.save_number):
@@ -428,7 +428,7 @@ class FlashStore:
                 raise NotDigested(lines) from None
             raise
 
-    # -- life ----------------------------------------------------------------------------------------------------------
+    # -- its end ----------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
         """Let go; what is staged stays for the next process."""

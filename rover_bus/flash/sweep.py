@@ -1,7 +1,7 @@
 """No file outlives its job: directories without a holder are removed.
 
 Used by a store whose part was the last one, and by daemons with the jobs that the log knows as alive. Locks decide,
-not ages: a lock dies with its process, so that a directory is never taken from under anybody, and never kept by one
+not ages: a lock dies with its process, so that a directory is never taken from under a holder, and never kept by one
 that is gone.
 """
 
@@ -34,7 +34,7 @@ def hold_job(directory: Path) -> int:
 
 
 def sweep_job(directory: Path, *, even_if_staged: bool) -> bool:
-    """Remove a job's directory if nobody holds it and, unless told otherwise, nothing is staged in it; whether it
+    """Remove a job's directory if no process holds it and, unless told otherwise, nothing is staged in it; whether it
     went."""
     if not directory.is_dir():
         return False
@@ -58,8 +58,8 @@ def sweep_job(directory: Path, *, even_if_staged: bool) -> bool:
 def sweep(root: Path, keep: Collection[str]) -> list[str]:
     """Remove the directories of all jobs but `keep` that no living process holds; return their names.
 
-    `keep` names the jobs that may come back although nobody holds them now: those that the log does not know as ended. A directory
-    whose lock has vanished is held by nobody.
+    `keep` names the jobs that may come back although none holds them now: those that the log does not know as ended. A directory
+    whose lock has vanished is not held.
     """
     if not root.is_dir():
         return []

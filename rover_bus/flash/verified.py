@@ -1,7 +1,7 @@
 """Staged cuts that were checked against their digests: the only way to go back to what lies in shared memory (protocol P12).
 
 Fed with the directories of parts; feeds restores, of the store and of servers, and everything that hands a part on. Apart from
-`staged`, which maps and believes: those who make digests, and those who check them on the way to a disk, stand on that.
+`staged`, which maps and believes: what makes digests, and what checks them on the way to a disk, rests on that.
 """
 
 from __future__ import annotations

@@ -21,30 +21,30 @@ Steps = Generator[Record, None, Reply | None]
 
 
 def join(state: State, request: JoinRequest) -> Steps:
-    """Admit a process as its member. Idempotent by nonce; a life that the log did not plan is refused (P5)."""
+    """Admit a process as its member. Idempotent by nonce; an incarnation that the log did not plan is refused (P5)."""
     if isinstance(state.phase, Ended):
         return job_is_over(state, state.phase)
     if request.member.role == "master" or (request.member.role == "ps" and not request.member.incarnation):
         return refusal(state, "wrong_role", "only workers may join without being planned")
-    known = next((life for life in state.seats.admitted.values() if life.nonce == request.nonce), None)
+    known = next((seated for seated in state.seats.admitted.values() if seated.nonce == request.nonce), None)
     if known is not None:
         return _welcome(state, known.member)
-    member = _place(state, request.member)
-    planned = state.seats.wanted.get(member.place)
+    member = _seat(state, request.member)
+    planned = state.seats.wanted.get(member.name)
     if request.member.incarnation:
-        last = state.seats.incarnations.get(member.place, 0)
+        last = state.seats.incarnations.get(member.name, 0)
         if member.incarnation < last or (planned is None and member.incarnation == last):
             return refusal(state, "stale_incarnation", f"{member} was replaced or is not wanted: it must end")
         if planned is None or planned.member != member:
             return refusal(state, "not_planned", f"{member} is not planned yet", retry_s=0.2)
     if isinstance(state.phase, Searching) and member.role == "ps":
         return refusal(state, "searching", "storage is searched for a checkpoint: wait", retry_s=0.2)
-    former = state.seats.admitted.get(member.place)
+    former = state.seats.admitted.get(member.name)
     if former is not None and former.member == member:
         return refusal(state, "stale_incarnation", f"another process is {member} already: it must end")
     cause = causes.request(member, "join")
     if former is not None:
-        yield from lifecycle.lose(state, former.member, "replaced", "a newer life joined", cause)
+        yield from lifecycle.lose(state, former.member, "replaced", "a newer incarnation joined", cause)
     yield MemberAdmitted(
         member=member,
         nonce=request.nonce,
@@ -58,8 +58,8 @@ def join(state: State, request: JoinRequest) -> Steps:
     return _welcome(state, member)
 
 
-def _place(state: State, wanted: Member) -> Member:
-    """Return the life that a process asks to be; one that nobody started for us gets a free place and a new incarnation."""
+def _seat(state: State, wanted: Member) -> Member:
+    """Return the member that a process asks to be; an external one gets a free name and a new incarnation."""
     if wanted.incarnation:
         return wanted
     index = wanted.index
@@ -69,8 +69,8 @@ def _place(state: State, wanted: Member) -> Member:
             f"{wanted.role}-{index}" in state.seats.admitted or f"{wanted.role}-{index}" in state.seats.wanted
         ):
             index += 1
-    place = f"{wanted.role}-{index}"
-    return Member(wanted.role, index, state.seats.incarnations.get(place, 0) + 1)
+    name = f"{wanted.role}-{index}"
+    return Member(wanted.role, index, state.seats.incarnations.get(name, 0) + 1)
 
 
 def _welcome(state: State, member: Member) -> JoinReply:
@@ -81,7 +81,7 @@ def _welcome(state: State, member: Member) -> JoinReply:
         uid=state.job.uid,
         timeline=state.job.timeline,
         heartbeat_s=state.job.spec.leases.heartbeat_s,
-        start=state.seats.admitted[member.place].start,
+        start=state.seats.admitted[member.name].start,
         dataset=state.ledger.dataset if state.ledger is not None else None,
         routing=state.slots.routing,
         seed=state.job.spec.data.seed,

@@ -1,7 +1,7 @@
 """Failures and what they are charged to: poison batches, deterministic errors, budgets (protocol, "Poison and faults"; S2, S28).
 
 Fed with `WorkerFailed` records; asked by the decider. A user exception or a crash is charged to the first uncommitted batch of the
-lease it happened on; preemptions, evictions and kills from outside have a budget of their own and are nobody's fault.
+lease it happened on; preemptions, evictions and kills from outside have a budget of their own and are no fault of the program.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from rover_bus.events.identity import Member
 
 
 class Charges(msgspec.Struct, omit_defaults=True):
-    """Who failed on what. `since_commit` is what failed while nothing was committed."""
+    """Which worker failed on what. `since_commit` is what failed while nothing was committed."""
 
     by_batch: dict[tuple[int, int], list[Member]] = {}
     since_commit: list[tuple[str, int, Member]] = []

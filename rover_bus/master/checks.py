@@ -48,7 +48,7 @@ def _of_plans(plans: Plans) -> Iterator[str]:
 
 def _of_seats(seats: Seats) -> Iterator[str]:
     for name, desired in seats.wanted.items():
-        if name != desired.member.place:
+        if name != desired.member.name:
             yield f"{desired.member} stands under {name}"
         if seats.incarnations.get(name, 0) < desired.member.incarnation:
             yield f"{desired.member} is wanted, but was not allocated"

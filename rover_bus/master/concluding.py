@@ -18,7 +18,7 @@ from rover_bus.events.requests import (
 )
 from rover_bus.master import lifecycle
 from rover_bus.master.phases import Closed, Finishing
-from rover_bus.master.planning import is_planned, remove_places, replace_members
+from rover_bus.master.planning import is_planned, remove_members, replace_members
 from rover_bus.master.progress import report_progress
 from rover_bus.master.state import State
 
@@ -35,7 +35,7 @@ def leave(state: State, request: LeaveRequest) -> Steps:
     done = isinstance(state.phase, Closed | Finishing) or bool(state.ending.stop)
     if is_planned(state, member) and member.role == "worker":
         if done and not (lifecycle.result_needs_a_worker(state) and not state.seats.workers()):
-            yield remove_places(state, {member.place}, cause, f"{member} is done")
+            yield remove_members(state, {member.name}, cause, f"{member} is done")
         else:
             reason = f"{member} left: {request.reason}"
             yield replace_members(state, [member], cause, reason, left=True)

@@ -36,7 +36,7 @@ class Cut(msgspec.Struct, omit_defaults=True):
     )
     state: CutState = "open"
     parts: dict[int, PartPlace] = {}
-    requested: bool = False  # somebody asked for it: it is stored whatever the job file says
+    requested: bool = False  # it was asked for: it is stored whatever the job file says
     rounds: dict[int, int] = {}
     taken: dict[int, int] = {}  # the round that each part belongs to
     settled: int = 0  # first batches of the epoch that were done when it opened; a stream forgot their spans

@@ -1,4 +1,4 @@
-"""Decisions on cuts: when one opens, who stages what, what becomes of each (P9, P10, P12, P14; S23). Generators of records.
+"""Decisions on cuts: when one opens, which parts are staged, what becomes of each (P9, P10, P12, P14; S23). Generators of records.
 
 Fed by servers' heartbeats, by daemons' facts and by ticks; feeds orders to servers on heartbeats' answers, and facts. Nobody
 waits: a cut is a note in the log, and parts arrive when they arrive. See docs/design/0014.
@@ -35,8 +35,6 @@ from rover_bus.master.phases import Ended, Starting, Training
 from rover_bus.master.state import Cuts, State
 
 Consequences = Generator[Record, None, None]
-STAGE_PATIENCE_S = 120.0  # for every server to stage: after it a cut is given up, and the next one opens
-PERSIST_PATIENCE_S = 900.0
 MOST_LEDGER_BYTES = 6 << 20  # in an order to write a manifest, which also names every file of every part
 DIGEST_PATIENCE_S = 15.0  # a daemon that starts anew makes them within it
 PARITY_PATIENCE_S = (
@@ -77,20 +75,21 @@ class CutPace:
 def tick(state: State, pace: CutPace, now: float) -> Consequences:
     """Open a cut when one is due; give up what took too long.
 
-    A job without [checkpoint] has one taken when somebody asks for it, and when a host of it leaves.
+    A job without [checkpoint] has one taken when it is asked for, and when a host of it leaves.
     """
     pace.look(state, now)
+    patient = state.job.spec.checkpoint or CheckpointSpec()
     opened = state.cuts.newest("open")
-    if opened is not None and pace.since_opened_s(now) > STAGE_PATIENCE_S:
+    if opened is not None and pace.since_opened_s(now) > patient.stage_patience_s:
         absent = sorted(
-            life.member.place for life in state.seats.servers() if opened.wants(life.member.index)
+            seated.member.name for seated in state.seats.servers() if opened.wants(seated.member.index)
         )
         yield opened.failed(
             f"{', '.join(absent) or 'a part'} did not stage in time: their logs say why",
             causes.timer("staging", causes.cut(opened.number)),
         )
     persisting = next((cut for cut in state.cuts.known.values() if cut.storing), None)
-    if persisting is not None and pace.persisting_s(now) > PERSIST_PATIENCE_S:
+    if persisting is not None and pace.persisting_s(now) > patient.store_patience_s:
         yield from fail(
             state,
             persisting.number,
@@ -114,7 +113,7 @@ def _opened(state: State, ledger: Ledger, cause: str) -> CheckpointOpened:
 
 
 def request(state: State, reason: str, cause: str) -> Consequences:
-    """Somebody wants a cut now. Asked twice before it opens it is still one."""
+    """A cut is asked for now. Asked twice before it opens it is still one."""
     samples = state.ledger.samples_done()[0] if state.ledger is not None else 0
     if not samples:
         yield CheckpointDeclined(reason="nothing is trained yet", cause=cause)
@@ -139,7 +138,7 @@ def _is_due(state: State, ledger: Ledger, pace: CutPace, now: float) -> bool:
         return False
     interval = wished_interval_s(state, wanted, pace)
     if cuts.failed:
-        return pace.since_opened_s(now) >= max(interval, backoff_s(cuts.failed))
+        return pace.since_opened_s(now) >= max(interval, backoff_s(cuts.failed, wanted))
     if last is not None and last.samples == committed:
         return False
     since_s = pace.since_opened_s(now)
@@ -170,7 +169,7 @@ def _waits_for_parity(cuts: Cuts) -> bool:
 
 def _is_left_soon(state: State) -> bool:
     """Whether a host that gave notice has no worker of ours left, and no cut was opened since (S29)."""
-    working = {life.host for life in state.seats.workers()}
+    working = {seated.host for seated in state.seats.workers()}
     return any(
         state.cuts.last == cut and host not in working for host, cut in state.seats.hosts.leaving.items()
     )
@@ -181,7 +180,7 @@ def wished_interval_s(state: State, wanted: CheckpointSpec, pace: CutPace) -> fl
     if wanted.every_s:
         return wanted.every_s
     between_s = mean_time_between_losses_s(pace.trained_s, state.counts.servers_lost)
-    return interval_s(state.cuts.cost_s, between_s, wanted.overhead)
+    return interval_s(state.cuts.cost_s, between_s, wanted)
 
 
 # -- parts -------------------------------------------------------------------------------------------------------------
@@ -228,7 +227,7 @@ def report(state: State, member: Member, staged: PartReport | None, cause: str) 
         part=part_name(member.index),
         index=member.index,
         incarnation=member.incarnation,
-        host=state.seats.admitted[member.place].host,
+        host=state.seats.admitted[member.name].host,
         slots=staged.slots,
         size_bytes=staged.size_bytes,
         generation=opened.generation,
@@ -249,13 +248,13 @@ def _why_not_staged(state: State, member: Member, staged: PartReport) -> tuple[s
     """Return the reason, with the shared memory that would do for all servers of its host: their parts are alike."""
     if not staged.wanted_bytes:
         return f"{member}: {staged.problem}", 0
-    host = state.seats.admitted[member.place].host
-    servers = sum(life.host == host for life in state.seats.servers())
+    host = state.seats.admitted[member.name].host
+    servers = sum(seated.host == host for seated in state.seats.servers())
     wanted_bytes = servers * staged.wanted_bytes
     on = f" on {host}" if host else ""
     size = f"{-(-wanted_bytes // (1 << 20)):,} MiB"
-    who = "its server" if servers == 1 else f"its {servers} servers"
-    return f"{member}: {staged.problem}. The job needs {size} of shared memory{on} for {who}", wanted_bytes
+    where = "its server" if servers == 1 else f"its {servers} servers"
+    return f"{member}: {staged.problem}. The job needs {size} of shared memory{on} for {where}", wanted_bytes
 
 
 def _complete(state: State, cut: Cut, cause: str) -> Consequences:
@@ -302,10 +301,10 @@ def persist_next(state: State, cause: str, gone: str = "") -> Consequences:
     cut = state.cuts.newest("staged")
     if cut is None or cut.over or not (cut.requested or wanted is None or wanted.persist):
         return
-    nobody = {gone, *state.seats.hosts.away} - {
+    without = {gone, *state.seats.hosts.away} - {
         host for host in state.seats.hosts.leaving if host != gone
-    }  # who leaves stores first (S29)
-    if any(place.host in nobody for place in cut.parts.values()):
+    }  # a leaving host stores first (S29)
+    if any(place.host in without for place in cut.parts.values()):
         return
     if any(other.storing for other in state.cuts.known.values()):
         return

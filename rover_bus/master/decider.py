@@ -2,7 +2,7 @@
 
 Fed by the shell, through events/inputs.py. A decision is a generator: every record that it yields has
 been evolved before it goes on, so that consequences (an epoch closes, a member is replaced) are decided on the true state.
-It has no await, no clock, no random and makes no id. What is never logged (who was heard when) lives in `watch`.
+It has no await, no clock, no random and makes no id. What is never logged (when a member was observed) is kept in `watch`.
 """
 
 from __future__ import annotations
@@ -206,8 +206,8 @@ class MasterDecider:
             self._let_go(request.member, reply)
         if not ticked or state.ledger is None:
             return
-        for request, worker, token in held.late(state, watch, now):
-            reply = yield from leasing.speculate(state, state.ledger, request, worker, token, watch, now)
+        for request, late in held.late(state, watch, now):
+            reply = yield from leasing.speculate(state, state.ledger, request, late, watch, now)
             self._let_go(request.member, reply)
         for request in held.expired(watch.interval_s, now):
             self._let_go(request.member, leasing.leased(state, state.ledger, request, [], []))
@@ -221,14 +221,14 @@ class MasterDecider:
         if isinstance(request, JoinRequest):
             reply = yield from admitting.join(state, request)
             if isinstance(reply, JoinReply):  # the admitted incarnation, not whatever asks for its name
-                self.unlogged.watch.hear(reply.member, now)
+                self.unlogged.watch.observe(reply.member, now)
             return reply
         refused = fence(state, request)
         if refused is not None:
             yield from _record_refused_commit(request, refused.code)
             return refused
         watch, held = self.unlogged.watch, self.unlogged.held
-        watch.hear(request.member, now)
+        watch.observe(request.member, now)
         match request:
             case LeaseRequest():
                 newest = self._replace(request) if held.some else 0
@@ -238,7 +238,7 @@ class MasterDecider:
                 if lifecycle.knows_more(state, request):
                     yield from lifecycle.lose_log(state, request.member)
                     return fence(state, request)
-                yield from self._hear_server(state, request)
+                yield from self._observe_server(state, request)
                 return (yield from leasing.heartbeat(state, request, watch, now))
             case HeartbeatRequest():
                 return (yield from leasing.heartbeat(state, request, watch, now))
@@ -269,9 +269,9 @@ class MasterDecider:
         self.unlogged.held.hold(request, state, now)
         return Hold(request.member)
 
-    def _hear_server(self, state: State, request: HeartbeatRequest) -> Generator[Record, None, None]:
+    def _observe_server(self, state: State, request: HeartbeatRequest) -> Generator[Record, None, None]:
         member, cause, telemetry = request.member, str(request.member), self.unlogged.telemetry
-        telemetry.hear(request)
+        telemetry.observe(request)
         yield from rollout.report(state, request)
         yield from rollout.advance(state, telemetry, cause)
         restored = request.restored
@@ -330,7 +330,7 @@ class MasterDecider:
         self.unlogged.telemetry = former.telemetry
         if isinstance(self.state, State):
             for each in self.state.seats.admitted.values():
-                self.unlogged.watch.hear(each.member, now)
+                self.unlogged.watch.observe(each.member, now)
         yield from switch_rules(self.state, input.failing, input.release)
 
     def _go_on(self, state: State, input: TookOver) -> Generator[Record, None, None]:

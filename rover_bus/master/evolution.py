@@ -140,15 +140,15 @@ def _want_members(state: State, record: facts.MembersDesired) -> None:
         enter(state, Starting())
 
 
-def _settle(state: State, record: facts.PlanSettled) -> None:
+def _settle(state: State, _record: facts.PlanSettled) -> None:
     state.plans.settling = 0
 
 
-def _pause(state: State, record: facts.JobPaused) -> None:
+def _pause(state: State, _record: facts.JobPaused) -> None:
     state.paused = True
 
 
-def _resume(state: State, record: facts.JobResumed) -> None:
+def _resume(state: State, _record: facts.JobResumed) -> None:
     state.paused = False
 
 
@@ -177,13 +177,12 @@ def _commit(state: State, record: log.Committed) -> None:
         state.charges.commit()
 
 
-def _speculate(state: State, record: facts.LeaseSpeculated) -> None:
+def _speculate(state: State, _record: facts.LeaseSpeculated) -> None:
     state.counts.speculated += 1
 
 
 def _dead_letter(state: State, record: facts.BatchDeadLettered) -> None:
     _ledger(state).dead_letter(record)
-    state.counts.batches_dead_lettered += 1
 
 
 def _close_epoch(state: State, record: facts.EpochClosed) -> None:
@@ -199,7 +198,7 @@ def _seal(state: State, record: log.Sealed) -> None:
         streams.seal(record.partition, record.end_offset)
 
 
-def _refuse_commit(state: State, record: facts.CommitRefused) -> None:
+def _refuse_commit(state: State, _record: facts.CommitRefused) -> None:
     state.counts.commits_refused += 1
 
 
@@ -240,7 +239,7 @@ def _route(state: State, record: facts.RoutingChanged) -> None:
         enter(state, Training())
 
 
-def _begin_finish(state: State, record: log.FinishBegun) -> None:
+def _begin_finish(state: State, _record: log.FinishBegun) -> None:
     enter(state, Finishing())
 
 
@@ -296,4 +295,8 @@ _EVOLUTIONS: dict[type[Record], Callable[[State, Any], None]] = {
     **slot_evolution.EVOLUTIONS,
     **cut_evolution.EVOLUTIONS,
 }
-assert _EVOLUTIONS.keys() == set(log.RECORDS), "a record has no evolution, or is none of this log"
+if wrong := _EVOLUTIONS.keys() ^ set(log.RECORDS):
+    names = ", ".join(sorted(each.__name__ for each in wrong))
+    raise AssertionError(
+        f"{names}: a record needs a line in _EVOLUTIONS, and what has one must be in log.RECORDS"
+    )

@@ -42,7 +42,7 @@ def charge(
         charged_epoch=epoch,
         charged_batch=batch,
         exception=report.exception if report else "",
-        message=report.message if report else exit.tell() if exit else "",
+        message=report.message if report else exit.describe() if exit else "",
         traceback=report.traceback if report else exit.stderr if exit else "",
         fingerprint=report.fingerprint if report else ended,
         cause=cause,
@@ -51,7 +51,7 @@ def charge(
     if isinstance(state.phase, Finishing | Ended):
         return
     if same := state.charges.deterministic(spec.leases.deterministic_failures):
-        detail = f"{report.exception}: {report.message}" if report else (exit and exit.tell()) or same
+        detail = f"{report.exception}: {report.message}" if report else (exit and exit.describe()) or same
         yield from lifecycle.end(state, "failed", "deterministic_failure", detail, cause)
         return
     if batch >= 0 and state.ledger is not None:

@@ -30,9 +30,9 @@ def fence(state: State, request: Request) -> RefusedReply | None:
         return refusal(
             state, "stale_timeline", "this request is from another timeline of the job: join again"
         )
-    life = state.seats.admitted.get(member.place)
-    if life is None or life.member != member:
-        known = state.seats.incarnations.get(member.place, 0)
+    seated = state.seats.admitted.get(member.name)
+    if seated is None or seated.member != member:
+        known = state.seats.incarnations.get(member.name, 0)
         if known > member.incarnation:
             return refusal(
                 state, "stale_incarnation", f"{member} was replaced by incarnation {known}: it must end"

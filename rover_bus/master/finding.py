@@ -116,11 +116,11 @@ def resume(state: State, search: Searching, fact: JobResumeRequested, cause: str
     record = revive_members(state, search.servers, cause, "resumed")
     yield JobResumed(workers=record.count("worker"), by=fact.by, cause=cause)
     yield record
-    who = fact.by or "somebody"
+    by = fact.by or "a person"
     if fact.from_nothing:
-        yield from lifecycle.begin_anew(state, f"{who} wants it so", cause)
+        yield from lifecycle.begin_anew(state, f"{by} wants it so", cause)
     else:
         detail = (
-            f"{who} wants {f'cut {fact.checkpoint}' if fact.checkpoint else 'all checkpoints tried again'}"
+            f"{by} wants {f'cut {fact.checkpoint}' if fact.checkpoint else 'all checkpoints tried again'}"
         )
         yield searching.order(state, detail, cause, fact.checkpoint, anew=not fact.checkpoint)

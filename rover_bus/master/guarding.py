@@ -14,7 +14,7 @@ from rover_bus.events.facts import JobPaused, RuleSwitchedOff, RuleSwitchedOn
 from rover_bus.events.log import Record
 from rover_bus.events.poison import apart
 from rover_bus.master.phases import Starting, Training
-from rover_bus.master.planning import remove_places
+from rover_bus.master.planning import remove_members
 from rover_bus.master.state import AnyState, State
 
 Steps = Generator[Record, None, None]
@@ -58,6 +58,6 @@ def _pause(state: State, reason: str) -> Steps:
     """Let the workers part-commit and leave. Nothing else is decided here: what follows might be the rule that fails."""
     if state.paused or not isinstance(state.phase, Starting | Training) or state.ending.stop:
         return
-    places = {place for place, desired in state.seats.wanted.items() if desired.member.role == "worker"}
-    yield JobPaused(workers=len(places), reason=reason, by="master", cause=causes.term(state.term))
-    yield remove_places(state, places, causes.term(state.term), f"paused: {reason}")
+    names = {name for name, desired in state.seats.wanted.items() if desired.member.role == "worker"}
+    yield JobPaused(workers=len(names), reason=reason, by="master", cause=causes.term(state.term))
+    yield remove_members(state, names, causes.term(state.term), f"paused: {reason}")

@@ -1,4 +1,4 @@
-"""Decisions on hosts that are gone: their members go elsewhere, and nobody is started there until they are heard again (S19, S29);
+"""Decisions on hosts that are gone: their members go elsewhere, and none is started there until they are heard again (S19, S29);
 and on hosts where the job's program does not start (docs/design/0032).
 
 Asked by the decider on ticks and by `noticing` when a daemon says that it leaves. A master hears members, not hosts: a host whose
@@ -24,7 +24,7 @@ Consequences = Generator[Record, None, None]
 
 
 def lost_with(seats: Seats, silent: Collection[Member]) -> list[str]:
-    """Return the hosts whose admitted members are all silent, where somebody elsewhere is not; and those without a heard member
+    """Return the hosts whose admitted members are all silent, where a member elsewhere is not; and those without a heard member
     that others do not hear either, where another host is left.
     """
     hosts = seats.hosts
@@ -38,7 +38,9 @@ def lost_with(seats: Seats, silent: Collection[Member]) -> list[str]:
 
 def lose(state: State, host: str, reason: str, cause: str) -> Consequences:
     """A host is gone without a word: all its members are dead."""
-    dead = [life.member for life in state.seats.admitted.values() if life.host == host and life.planned]
+    dead = [
+        seated.member for seated in state.seats.admitted.values() if seated.host == host and seated.planned
+    ]
     yield MembersDisplaced(host=host, reason=reason, members=state.seats.on(host), cause=cause)
     yield from cutting.lose_host(state, host, "was lost", cause)
     yield from lifecycle.lose_together(state, dead, reason, f"with its host {host}", cause)
@@ -52,7 +54,7 @@ def miss(state: State, host: str, cause: str) -> Consequences:
 
 
 def take_notice(state: State, host: str, cause: str) -> Consequences:
-    """A host will be gone soon: next lives are named for others from now on, and a last cut is due (`cutting`)."""
+    """A host will be gone soon: next incarnations are named for others from now on, and a last cut is due (`cutting`)."""
     if host in state.seats.hosts.leaving or not state.seats.on(host):
         return
     yield HostNoticed(host=host, cause=cause)
@@ -70,8 +72,8 @@ def leave(state: State, host: str, cause: str) -> Consequences:
 
 
 def _start_elsewhere(state: State, host: str, reason: str, cause: str) -> Consequences:
-    """Lives that were named for this host and never came there get successors on others."""
-    admitted = {life.member for life in state.seats.admitted.values()}
+    """Members that were named for this host and never came there get successors on others."""
+    admitted = {seated.member for seated in state.seats.admitted.values()}
     waiting = [member for member in state.seats.on(host) if member not in admitted]
     if waiting and not isinstance(state.phase, Finishing | Ended):
         yield replace_members(state, waiting, cause, reason)
@@ -118,17 +120,17 @@ def use_able_hosts(state: State, cause: str) -> Consequences:
         *state.seats.hosts.unfit,
         *state.seats.hosts.away,
     }
-    admitted = {life.member for life in state.seats.admitted.values()}
+    admitted = {seated.member for seated in state.seats.admitted.values()}
     waiting = [
         desired.member
-        for place, desired in state.seats.wanted.items()
+        for name, desired in state.seats.wanted.items()
         if desired.member.role == "worker"
         and desired.host in state.seats.hosts.unfit
         and desired.member not in admitted
-        and place not in state.seats.gaps  # the next tick names their successors
+        and name not in state.seats.gaps  # the next tick names their successors
     ]
     if able and waiting and not isinstance(state.phase, Finishing | Ended):
-        where = ", ".join(sorted({state.seats.wanted[member.place].host for member in waiting}))
+        where = ", ".join(sorted({state.seats.wanted[member.name].host for member in waiting}))
         yield replace_members(state, waiting, cause, f"the program does not start on {where}")
 
 

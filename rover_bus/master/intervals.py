@@ -101,8 +101,3 @@ class IntervalSet(msgspec.Struct, array_like=True):
             at += 1
         if first < end:
             yield first, end
-
-    @property
-    def islands(self) -> int:
-        """How many intervals lie above the prefix: what the memory grows with."""
-        return len(self.starts)

@@ -14,6 +14,8 @@ from __future__ import annotations
 import math
 from collections.abc import Generator
 
+import msgspec
+
 from rover_bus.events import causes
 from rover_bus.events.deciding import Hold
 from rover_bus.events.facts import LeaseSpeculated
@@ -40,6 +42,13 @@ Steps = Generator[Record, None, Reply | Hold | None]
 MAX_WANTED = 1024
 FIRST_LEASE_BATCHES = 8  # before a worker has a rate: enough to measure one, little to lose
 WAITING = ("wait", "idle")  # outcomes that a change of the ledger turns into a grant
+
+
+class LateLease(msgspec.Struct, frozen=True):
+    """A lease of the epoch's tail that an idle worker shall take too: the index of the worker that holds it, and its token."""
+
+    worker: int
+    token: int
 
 
 def lease(state: State, request: LeaseRequest, watch: Liveness, now: float) -> Steps:
@@ -100,29 +109,28 @@ def speculate(
     state: State,
     ledger: Ledger,
     request: LeaseRequest,
-    peer_worker: int,
-    peer: int,
+    late: LateLease,
     watch: Liveness,
     now: float,
 ) -> Steps:
-    """Lease what `peer_worker` holds under the token `peer` a second time, to a worker that has nothing to do."""
-    late = ledger.holders[peer_worker].leases[peer]
+    """Lease what another worker holds a second time, to a worker that has nothing to do."""
+    held = ledger.holders[late.worker].leases[late.token]
     token = ledger.next_token
     yield Granted(
         worker=request.member.index,
         incarnation=request.member.incarnation,
         request=request.request,
         first_token=token,
-        firsts=[late.first],
-        counts=[late.end - late.first],
-        peer=peer,
-        peer_worker=peer_worker,
+        firsts=[held.first],
+        counts=[held.end - held.first],
+        peer=late.token,
+        peer_worker=late.worker,
     )
     yield LeaseSpeculated(
         epoch=ledger.epoch,
-        first=late.first,
-        batches=late.end - late.first,
-        token=peer,
+        first=held.first,
+        batches=held.end - held.first,
+        token=late.token,
         second=request.member,
         cause=causes.request(request.member, request.request),
     )
@@ -243,7 +251,7 @@ def _settled(state: State) -> tuple[int, int]:
 def _outcome(state: State, ledger: Ledger, request: LeaseRequest) -> str:
     if state.ending.stop == "finish":
         return "wait" if ledger.outstanding else "closed"
-    if state.ending.stop or (request.member.place not in state.seats.wanted and _was_planned(state, request)):
+    if state.ending.stop or (request.member.name not in state.seats.wanted and _was_planned(state, request)):
         return "drain"
     if isinstance(state.phase, Closed | Finishing):
         return "closed"
@@ -251,8 +259,8 @@ def _outcome(state: State, ledger: Ledger, request: LeaseRequest) -> str:
 
 
 def _was_planned(state: State, request: Request) -> bool:
-    life = state.seats.admitted.get(request.member.place)
-    return life is not None and life.planned
+    seated = state.seats.admitted.get(request.member.name)
+    return seated is not None and seated.planned
 
 
 def heartbeat(state: State, request: HeartbeatRequest, watch: Liveness, now: float) -> Steps:

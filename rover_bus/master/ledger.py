@@ -298,7 +298,7 @@ class Ledger(msgspec.Struct, omit_defaults=True):
             self.streams.settle(self.done)
 
     def forget_holders(self) -> None:
-        """Nobody holds anything: what was leased belongs to a generation that is over."""
+        """No worker holds anything: what was leased belongs to a generation that is over."""
         self.holders.clear()
         self.twins.clear()
         self.outstanding = 0

@@ -28,7 +28,7 @@ from rover_bus.events.requests import HeartbeatRequest, ServerAddress
 from rover_bus.master import cutting, recovery, rollout, searching
 from rover_bus.master.ledger import Ledger
 from rover_bus.master.phases import Closed, Ended, Finishing, Searching, Starting, Training
-from rover_bus.master.planning import begin_again, is_planned, remove_places, replace_members
+from rover_bus.master.planning import begin_again, is_planned, remove_members, replace_members
 from rover_bus.master.state import Admitted, State
 
 Consequences = Generator[Record, None, None]
@@ -41,7 +41,7 @@ MOST_WORDS = 300  # of an ending, where it is part of another text; the whole st
 def lose(state: State, member: Member, reason: str, detail: str, cause: str, last: int = 0) -> Consequences:
     """A member is dead or gone: its leases return, it is replaced, or the job ends with it.
 
-    `last`: the platform knows lives of its place that this log has forgotten, up to this incarnation (P21).
+    `last`: the platform knows incarnations of this member that this log has forgotten, up to this incarnation (P21).
     """
     yield from lose_together(state, [member], reason, detail, cause, last)
 
@@ -62,7 +62,7 @@ def lose_together(
         return
     servers: dict[Member, bool] = {}
     for member in members:
-        if member.role == "ps" and state.slots.routing is not None and member.place not in state.seats.wanted:
+        if member.role == "ps" and state.slots.routing is not None and member.name not in state.seats.wanted:
             yield MemberLeft(member=member, reason="it gave its slots away", cause=cause or _silence(member))
         elif member.role == "ps":
             servers[member] = _kept_its_state(state, member)
@@ -98,8 +98,8 @@ def _lose_workers(
 
 
 def _kept_its_state(state: State, member: Member) -> bool:
-    life = state.seats.admitted.get(member.place)
-    return life is not None and life.member == member and _started_from(life, "kept")
+    seated = state.seats.admitted.get(member.name)
+    return seated is not None and seated.member == member and _started_from(seated, "kept")
 
 
 def _started_from(server: Admitted, kind: str) -> bool:
@@ -122,7 +122,7 @@ def _replace_worker(state: State, member: Member, reason: str, cause: str) -> Co
     limits = state.job.spec.leases
     over = isinstance(state.phase, Closed | Finishing) or bool(state.ending.stop)
     if over and (state.seats.workers() or not result_needs_a_worker(state)):
-        yield remove_places(state, {member.place}, cause, f"{member} {reason}; nothing is left to do")
+        yield remove_members(state, {member.name}, cause, f"{member} {reason}; nothing is left to do")
     elif state.charges.relaunches > limits.relaunches:
         yield from end(state, "failed", "too_many_failures", f"{state.charges.relaunches} failures", cause)
     elif state.charges.preemptions > limits.preemptions:
@@ -136,17 +136,17 @@ def fill_gaps(state: State) -> Consequences:
     """One plan for all workers that were lost together, so many at a time that a platform can start them (S20)."""
     if not state.seats.gaps or isinstance(state.phase, Finishing | Ended):
         return
-    lost = [state.seats.wanted[place].member for place in state.seats.gaps[:MOST_STARTS_A_TICK]]
+    lost = [state.seats.wanted[name].member for name in state.seats.gaps[:MOST_STARTS_A_TICK]]
     cause = causes.lost(lost[0])
     if state.ending.stop and not (result_needs_a_worker(state) and not state.seats.workers()):
-        yield remove_places(state, set(state.seats.gaps), cause, "nothing is left to do")
+        yield remove_members(state, set(state.seats.gaps), cause, "nothing is left to do")
     else:
         yield replace_members(state, lost, cause, f"{len(lost)} workers lost together")
     yield from consequences(state, cause)
 
 
 def _lose_servers(state: State, lost: dict[Member, bool], how: str, cause: str) -> Consequences:
-    """`lost`: who is gone, and whether it was one that had kept its state over a rewind. Who holds a part comes first: a rewind is
+    """`lost`: what is gone, and whether it had kept its state over a rewind. A holder of a part comes first: a rewind is
     for all of them, and after it nothing is left to decide on those that it replaced. `how`: they ended.
     """
     if isinstance(state.phase, Searching):
@@ -181,7 +181,7 @@ def _replace_waiting(state: State, lost: Iterable[Member], how: str, cause: str)
 
 
 def _holds_a_part(state: State, member: Member, kept: bool) -> bool:
-    """Whether a part of the model went with a server. Before the routing is fixed nobody trained on it, unless it kept one."""
+    """Whether a part of the model went with a server. Before the routing is fixed no worker trained on it, unless it kept one."""
     if state.slots.routing is not None:
         return rollout.owns_slots(state, member)
     return bool(state.ending.stop) or (
@@ -206,7 +206,7 @@ def lose_state(
     """A part of the model is gone: the job goes back to a cut, or ends, or starts again from nothing (P11, P24).
 
     Never a silent half model, never a silent new one: without a cut that the log knows storage is searched; where nothing lies
-    there all servers are replaced by new, empty lives under a new generation.
+    there all servers are replaced by new, empty ones under a new generation.
     `lost`: the one server whose state is gone; None: what any of them holds is not what the log says.
     """
     spec = state.job.spec
@@ -244,9 +244,9 @@ def begin_anew(state: State, detail: str, cause: str) -> Consequences:
         return
     servers = [desired.member for desired in state.seats.wanted.values() if desired.member.role == "ps"]
     yield begin_again(state, servers, cause, f"{detail}: all servers start empty")
-    for life in state.seats.servers():
+    for seated in state.seats.servers():
         yield MemberLeft(
-            member=life.member, reason="replaced: the job starts again from nothing", cause=cause
+            member=seated.member, reason="replaced: the job starts again from nothing", cause=cause
         )
 
 
@@ -264,7 +264,7 @@ def _ends_it(state: State, lost: Member | None, left: bool) -> bool:
 
 def _left_with_its_host(state: State, lost: Member | None) -> bool:
     """Whether a server went as its host had announced (S29), and a cut has what it held: no failure, whatever the job file says."""
-    desired = state.seats.wanted.get(lost.place) if lost is not None else None
+    desired = state.seats.wanted.get(lost.name) if lost is not None else None
     return (
         desired is not None
         and desired.host in state.seats.hosts.leaving
@@ -285,9 +285,9 @@ def lose_log(state: State, member: Member) -> Consequences:
 
 
 def give_up_cut(state: State, member: Member, restored: RestoreReport, cause: str) -> Consequences:
-    """A server could not restore the cut that it was admitted with: go back further, in its next life."""
-    life = state.seats.admitted.get(member.place)
-    if life is None or life.member != member or not _started_from(life, "cut"):
+    """A server could not restore the cut that it was admitted with: go back further, in its next incarnation."""
+    seated = state.seats.admitted.get(member.name)
+    if seated is None or seated.member != member or not _started_from(seated, "cut"):
         return
     if member.index not in state.cuts.back.servers:
         yield from end(state, "failed", "restore_failed", f"{member}: {restored.problem}", cause)
@@ -334,22 +334,22 @@ def consequences(state: State, cause: str) -> Consequences:
 
 
 def _all_there(state: State) -> bool:
-    """Everybody whom the plan wants takes part, and nobody whom it dropped is left."""
+    """Every member that the plan wants takes part, and none that it dropped is left."""
     if any(
-        place not in state.seats.admitted or state.seats.admitted[place].member != desired.member
-        for place, desired in state.seats.wanted.items()
+        name not in state.seats.admitted or state.seats.admitted[name].member != desired.member
+        for name, desired in state.seats.wanted.items()
     ):
         return False
     return not any(
-        life.planned and place not in state.seats.wanted for place, life in state.seats.admitted.items()
+        seated.planned and name not in state.seats.wanted for name, seated in state.seats.admitted.items()
     )
 
 
 def _route(state: State, cause: str) -> Consequences:
     servers = {p.member.index: p.member for p in state.seats.wanted.values() if p.member.role == "ps"}
-    lives = {life.member.index: life for life in state.seats.servers()}
+    admitted = {seated.member.index: seated for seated in state.seats.servers()}
     if not state.seats.wanted or any(
-        index not in lives or lives[index].member != m for index, m in servers.items()
+        index not in admitted or admitted[index].member != m for index, m in servers.items()
     ):
         return
     owners = _owners(state, sorted(servers))
@@ -358,7 +358,7 @@ def _route(state: State, cause: str) -> Consequences:
         epoch=1,
         owners=owners,
         servers=[
-            ServerAddress(index, lives[index].member.incarnation, lives[index].addresses)
+            ServerAddress(index, admitted[index].member.incarnation, admitted[index].addresses)
             for index in sorted({index for index, _, _ in owners})
         ],
         cause=cause,
@@ -366,7 +366,7 @@ def _route(state: State, cause: str) -> Consequences:
 
 
 def _owners(state: State, servers: list[int]) -> list[tuple[int, int, int]]:
-    """As last routed, while those servers are all wanted; who owned nothing then (a rollout brought it) still waits."""
+    """As last routed, while those servers are all wanted; a server that owned nothing then (a rollout brought it) still waits."""
     known = {index for index, _, _ in state.slots.owners}
     if known and known <= set(servers):
         return state.slots.owners
@@ -459,12 +459,12 @@ def order_for(state: State, member: Member) -> tuple[str, str]:
     if isinstance(state.phase, Ended):
         return "stop", ""
     if member.role == "ps":
-        if member.place not in state.seats.wanted:
+        if member.name not in state.seats.wanted:
             return "stop", ""
         if isinstance(state.phase, Finishing) and member.index in _with_parts(state) - set(state.phase.parts):
             again = f".{state.generation}" if state.generation else ""
             return "finish", f"part-{member.index}.{member.incarnation}{again}"
         return "go_on", ""
-    life = state.seats.admitted.get(member.place)
-    dropped = life is not None and life.planned and member.place not in state.seats.wanted
+    seated = state.seats.admitted.get(member.name)
+    dropped = seated is not None and seated.planned and member.name not in state.seats.wanted
     return ("drain", "") if state.ending.stop == "drain" or dropped else ("go_on", "")

@@ -19,31 +19,31 @@ def want(state: State, record: facts.MembersDesired) -> None:
     seats.masters = record.masters or seats.masters
     seats.hosts.named = record.hosts or seats.hosts.named
     former = {} if record.proposal else {**seats.done, **seats.wanted}
-    before = {place: desired.member for place, desired in seats.wanted.items()}
-    seats.wanted = {desired.member.place: desired for desired in record.members}
+    before = {name: desired.member for name, desired in seats.wanted.items()}
+    seats.wanted = {desired.member.name: desired for desired in record.members}
     _note_repairs(seats, before, repair=not record.proposal)
-    seats.done = {place: desired for place, desired in former.items() if place not in seats.wanted}
+    seats.done = {name: desired for name, desired in former.items() if name not in seats.wanted}
     for desired in record.members:
         _allocate(seats, desired.member)
 
 
 def _allocate(seats: Seats, member: Member) -> None:
-    seats.incarnations[member.place] = max(seats.incarnations.get(member.place, 0), member.incarnation)
+    seats.incarnations[member.name] = max(seats.incarnations.get(member.name, 0), member.incarnation)
 
 
 def _note_repairs(seats: Seats, before: dict[str, Member], *, repair: bool) -> None:
-    now = {place: desired.member for place, desired in seats.wanted.items()}
-    new = [place for place, member in now.items() if place in before and before[place] != member]
-    seats.gaps = [place for place in seats.gaps if place in now and place not in new]
-    waiting = [place for place in seats.repairing if place in now and place not in new]
+    now = {name: desired.member for name, desired in seats.wanted.items()}
+    new = [name for name, member in now.items() if name in before and before[name] != member]
+    seats.gaps = [name for name in seats.gaps if name in now and name not in new]
+    waiting = [name for name in seats.repairing if name in now and name not in new]
     seats.repairing = waiting + (new if repair else [])
 
 
 def _admit(state: State, record: facts.MemberAdmitted) -> None:
     seats, member = state.seats, record.member
-    seats.repairing = [other for other in seats.repairing if other != member.place]
+    seats.repairing = [other for other in seats.repairing if other != member.name]
     _allocate(seats, member)
-    seats.admitted[member.place] = Admitted(
+    seats.admitted[member.name] = Admitted(
         member,
         record.nonce,
         record.host,
@@ -58,7 +58,7 @@ def _admit(state: State, record: facts.MemberAdmitted) -> None:
 
 def _remove(state: State, member: Member) -> None:
     if state.seats.has(member):
-        del state.seats.admitted[member.place]
+        del state.seats.admitted[member.name]
         if member.role == "worker" and state.ledger is not None:
             state.ledger.release(member.index)
     for task in state.ending.tasks.values():
@@ -69,10 +69,8 @@ def _remove(state: State, member: Member) -> None:
 def _leave(state: State, record: facts.MemberLeft) -> None:
     """A program that leaves early, without a host that said so, would else be started for ever."""
     seats, member = state.seats, record.member
-    known = seats.admitted.get(member.place)
-    wanted = (
-        seats.wants(member) if member.place in seats.wanted else not (known is not None and known.planned)
-    )
+    known = seats.admitted.get(member.name)
+    wanted = seats.wants(member) if member.name in seats.wanted else not (known is not None and known.planned)
     host_leaves = (
         known is not None and known.host in seats.hosts.leaving
     )  # it left because its host does (S29)
@@ -86,10 +84,10 @@ def _lose(state: State, record: facts.MemberLost) -> None:
     seats, member = state.seats, record.member
     _remove(state, member)
     if record.last:
-        seats.incarnations[member.place] = max(seats.incarnations.get(member.place, 0), record.last)
+        seats.incarnations[member.name] = max(seats.incarnations.get(member.name, 0), record.last)
     if member.role == "worker":
         if seats.wants(member):
-            seats.gaps.append(member.place)
+            seats.gaps.append(member.name)
         state.counts.workers_lost += 1
         if record.reason in ("failed", "crashed"):
             state.charges.relaunches += 1

@@ -36,7 +36,7 @@ Consequences = Generator[Record, None, None]
 
 
 def notice(state: State, fact: Fact, cause: str) -> Steps:
-    """Decide on a fact of somebody else. What is already known changes nothing (P17)."""
+    """Decide on a fact of another component. What is already known changes nothing (P17)."""
     match fact:
         case PlanProposed():
             yield from proposals.adopt(state, fact, cause)
@@ -47,7 +47,7 @@ def notice(state: State, fact: Fact, cause: str) -> Steps:
         case JobPauseRequested() | JobResumeRequested():
             yield from proposals.pause(state, fact, cause)
         case JobStopRequested(mode="finish") if state.ending.stop:
-            pass  # it ends already, as somebody wants
+            pass  # it ends already, as was asked
         case JobStopRequested(mode=mode) if not isinstance(state.phase, Ended) and state.ending.stop != mode:
             yield StopAsked(mode=mode, reason=fact.reason, by=fact.by, cause=cause)
             if mode == "cancel":
@@ -102,21 +102,21 @@ def _exited(state: State, fact: HostExited, member: Member, cause: str) -> Conse
         and fact.host not in state.seats.hosts.leaving
     ):
         yield from hosts.come_back(state, fact.host, cause)
-    admitted = member.place in state.seats.admitted and state.seats.admitted[member.place].member == member
+    admitted = member.name in state.seats.admitted and state.seats.admitted[member.name].member == member
     if not admitted and (not is_planned(state, member) or _is_lost_already(state, member, fact.last)):
-        return  # of a former life, of a master, or known
+        return  # of a former incarnation, of a master, or known
     if fact.exit.reason in FAULTS_OF_THE_PROGRAM and member not in state.charges.charged:
         yield from charge(state, member, cause, exit=fact.exit)
-    yield from lifecycle.lose(state, member, fact.exit.reason, fact.exit.tell(), cause, last=fact.last)
+    yield from lifecycle.lose(state, member, fact.exit.reason, fact.exit.describe(), cause, last=fact.last)
 
 
 def _is_lost_already(state: State, member: Member, last: int) -> bool:
-    """Whether a wanted life is over, and this log knows it: a daemon reminds of what is wanted and over (P21).
+    """Whether a wanted incarnation has ended, and this log knows it: a daemon reminds of what is wanted and over (P21).
 
-    A lost worker waits for the next tick to name its successor; nobody is named for a server whose part of the result is written.
+    A lost worker waits for the next tick to name its successor; none is named for a server whose part of the result is written.
     """
     finished = (
         member.role == "ps" and isinstance(state.phase, Finishing) and member.index in state.phase.parts
     )
-    waits = member.place in state.seats.gaps and last <= state.seats.incarnations[member.place]
+    waits = member.name in state.seats.gaps and last <= state.seats.incarnations[member.name]
     return finished or waits

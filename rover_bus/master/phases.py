@@ -65,7 +65,6 @@ class Ended(msgspec.Struct, tag="ended", omit_defaults=True):
 
 Phase = Waiting | Starting | Searching | Training | Closed | Finishing | Ended
 Running = Starting | Training  # workers may come and go
-Over = Closed | Finishing | Ended  # nothing is leased any more
 
 EDGES: dict[type[Phase], frozenset[type[Phase]]] = {
     Waiting: frozenset({Starting, Searching, Ended}),

@@ -1,7 +1,7 @@
-"""From a plan to members: places, incarnations, hosts, programs; and the repair of what was lost. Pure.
+"""From a plan to members: member names, incarnations, hosts, programs; and the repair of what was lost. Pure.
 
-Asked by the decider, answers with `MembersDesired` records: absolute sets, every life named (P5, P18). A lost member is
-replaced in its place by the next incarnation, on its host if that lives, else on the next of the plan's hosts.
+Asked by the decider, answers with `MembersDesired` records: absolute sets, every incarnation named (P5, P18). A lost member is
+replaced by its next incarnation, on its host if that lives, else on the next of the plan's hosts.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from rover_bus.events.facts import MembersDesired, PlanApplied, PlanProposed
 from rover_bus.events.identity import DesiredMember, MasterSeat, Member, Resources, Role
 from rover_bus.master.state import State
 
-LIVES_A_SEAT = 1000  # of a master on one host, before its names could meet those that it has elsewhere
+INCARNATIONS_A_SEAT = 1000  # of a master on one host, before its names could meet those that it has elsewhere
 
 
 def plan_members(state: State, proposal: PlanProposed, cause: str) -> MembersDesired:
-    """Carry out a plan: keep the lives that stay, allocate incarnations for new places, drop the workers that go.
+    """Carry out a plan: keep the members that stay, allocate incarnations for new ones, drop the workers that go.
 
-    A life that the plan names in `replaces` is followed by the next incarnation of its place. Servers that serve are never
+    A member that the plan names in `replaces` is followed by its next incarnation. Servers that serve are never
     dropped here: first their slots move away (`rollout`).
     """
     named = proposal.hosts or state.seats.hosts.named or ["local"]
     able: dict[Role, list[str]] = {role: able_hosts(state, role, named) for role in ("ps", "worker")}
     load = Counter(desired.host for desired in state.seats.wanted.values())
     members: list[DesiredMember] = []
-    places: list[tuple[Role, int]] = [("ps", index) for index in server_indexes(state, proposal.servers)]
-    for role, index in [*places, *(("worker", index) for index in range(proposal.workers))]:
+    seats: list[tuple[Role, int]] = [("ps", index) for index in server_indexes(state, proposal.servers)]
+    for role, index in [*seats, *(("worker", index) for index in range(proposal.workers))]:
         resources = _resources(proposal, role)
         kept = state.seats.wanted.get(f"{role}-{index}")
         if kept is not None:
@@ -92,50 +92,50 @@ def add_servers(
 def replace_members(
     state: State, lost: Iterable[Member], cause: str, reason: str, left: bool = False
 ) -> MembersDesired:
-    """Give each lost place its next incarnation; the others stay as they are. Who was on a lost host goes elsewhere.
+    """Give each lost member its next incarnation; the others stay as they are. A member of a lost host goes elsewhere.
 
-    left: they said good-bye, and have the time to end that everybody has.
+    left: they said good-bye, and have the time to end that every member has.
     """
-    places = {member.place: member for member in lost}
+    gone = {member.name for member in lost}
     load = Counter(desired.host for desired in state.seats.wanted.values())
     members = [
-        desired if desired.member.place not in places else _next(state, desired, load, not left)
+        desired if desired.member.name not in gone else _next(state, desired, load, not left)
         for desired in state.seats.wanted.values()
     ]
     return _changed(state, members, cause, reason)
 
 
 def is_planned(state: State, member: Member) -> bool:
-    """Whether this very life is wanted: not one whose successor is planned already."""
-    desired = state.seats.wanted.get(member.place)
+    """Whether this very incarnation is wanted: not one whose successor is planned already."""
+    desired = state.seats.wanted.get(member.name)
     return desired is not None and desired.member == member
 
 
 def begin_again(state: State, lost: Iterable[Member], cause: str, reason: str) -> MembersDesired:
-    """Like `replace_members`, and the places that were done are wanted again: all the work is still to be done (P24)."""
-    again = [] if state.paused else _lives_again(state)
+    """Like `replace_members`, and the members that were done are wanted again: all the work is still to be done (P24)."""
+    again = [] if state.paused else _workers_again(state)
     record = replace_members(state, lost, cause, reason)
     return _changed(state, [*record.members, *again], cause, reason)
 
 
 def resume_members(state: State, cause: str, reason: str) -> MembersDesired:
-    """What a pause took away runs again, in its places, by new lives."""
-    return _changed(state, [*state.seats.wanted.values(), *_lives_again(state)], cause, reason)
+    """What a pause took away runs again, as new incarnations."""
+    return _changed(state, [*state.seats.wanted.values(), *_workers_again(state)], cause, reason)
 
 
 def release_members(state: State, cause: str, reason: str) -> MembersDesired:
-    """Nobody runs any more, until a person has decided; masters stay."""
+    """No worker or server runs any more, until a person has decided; masters stay."""
     return _changed(state, [], cause, reason)
 
 
 def revive_members(state: State, servers: Iterable[DesiredMember], cause: str, reason: str) -> MembersDesired:
-    """These servers and the workers that were released run again, by new lives."""
+    """These servers and the workers that were released run again, as new incarnations."""
     load = Counter(desired.host for desired in state.seats.done.values())
     again = [_next(state, desired, load) for desired in servers]
-    return _changed(state, [*again, *_lives_again(state)], cause, reason)
+    return _changed(state, [*again, *_workers_again(state)], cause, reason)
 
 
-def _lives_again(state: State) -> list[DesiredMember]:
+def _workers_again(state: State) -> list[DesiredMember]:
     """Workers that were done, or paused. A server that left has given its slots away: it is not missed."""
     load = Counter(desired.host for desired in state.seats.wanted.values())
     again = [desired for desired in state.seats.done.values() if desired.member.role == "worker"]
@@ -145,13 +145,13 @@ def _lives_again(state: State) -> list[DesiredMember]:
 def _next(
     state: State, desired: DesiredMember, load: Counter[str], after_loss: bool = False
 ) -> DesiredMember:
-    """The next life of a place, on its host, or on the host with the fewest members that can run it."""
+    """The next incarnation of a member, on its host, or on the host with the fewest members that can run it."""
     host = desired.host
     able = able_hosts(state, desired.member.role, state.seats.hosts.named)
     if host in state.seats.hosts.away or (host in state.seats.hosts.unfit and host not in able):
         host = min(able, key=lambda each: (load[each], able.index(each)), default=host)
         load[host] += 1
-    return desired.replace(member=_next_life(state, desired.member), host=host, after_loss=after_loss)
+    return desired.replace(member=_next_incarnation(state, desired.member), host=host, after_loss=after_loss)
 
 
 def _living(state: State, hosts: list[str]) -> list[str]:
@@ -181,14 +181,14 @@ def seat_masters(state: State, cause: str, reason: str) -> MembersDesired:
         )
         lost = seats[index].host not in alive
         if lost or taken[seats[index].host] > taken[host]:
-            first = max(seat.first for seat in seats) + LIVES_A_SEAT
+            first = max(seat.first for seat in seats) + INCARNATIONS_A_SEAT
             seats[index] = MasterSeat(host=host, first=first)
     return _changed(state, list(state.seats.wanted.values()), cause, reason, seats)
 
 
-def remove_places(state: State, places: set[str], cause: str, reason: str) -> MembersDesired:
-    """These places shall not run any more."""
-    members = [desired for place, desired in state.seats.wanted.items() if place not in places]
+def remove_members(state: State, names: set[str], cause: str, reason: str) -> MembersDesired:
+    """These members, by name, shall not run any more."""
+    members = [desired for name, desired in state.seats.wanted.items() if name not in names]
     return _changed(state, members, cause, reason)
 
 
@@ -208,19 +208,20 @@ def _changed(
     )
 
 
-def _next_life(state: State, member: Member) -> Member:
-    return Member(member.role, member.index, state.seats.incarnations.get(member.place, 0) + 1)
+def _next_incarnation(state: State, member: Member) -> Member:
+    return Member(member.role, member.index, state.seats.incarnations.get(member.name, 0) + 1)
 
 
 def _desired(state: State, role: Role, index: int, host: str, resources: Resources) -> DesiredMember:
     spec = state.job.spec
     return DesiredMember(
-        member=_next_life(state, Member(role, index, 0)),
+        member=_next_incarnation(state, Member(role, index, 0)),
         host=host,
         command=spec.program if role == "worker" else [],
         environment=spec.environment,
         resources=resources,
         directory=spec.directory,
+        grace_s=(spec.servers if role == "ps" else spec.workers).grace_s,
     )
 
 

@@ -30,7 +30,7 @@ from rover_bus.master.planning import (
     applied,
     plan_members,
     present_servers,
-    remove_places,
+    remove_members,
     resume_members,
 )
 from rover_bus.master.state import Plans, State
@@ -67,7 +67,7 @@ def adopt(state: State, proposal: PlanProposed, cause: str) -> Steps:
         yield PlanRefused(
             plan=old,
             constant="superseded",
-            reason=f"nobody answered; plan {proposal.plan} is newer",
+            reason=f"no person answered; plan {proposal.plan} is newer",
             cause=cause,
         )
     mode = mode_for(state, proposal)
@@ -92,14 +92,14 @@ def answer(state: State, fact: PlanApproved | PlanRejected, cause: str) -> Steps
     proposal = state.plans.waiting
     if proposal is None or proposal.plan != fact.plan:
         return
-    who = fact.by or "somebody"
+    by = fact.by or "a person"
     obstacle = check(state, proposal)
     if isinstance(fact, PlanRejected):
-        obstacle = "rejected", f"{who} said no{f': {fact.reason}' if fact.reason else ''}"
+        obstacle = "rejected", f"{by} said no{f': {fact.reason}' if fact.reason else ''}"
     if obstacle is not None:
         yield PlanRefused(plan=fact.plan, constant=obstacle[0], reason=obstacle[1], cause=cause)
         return
-    yield from _apply(state, proposal, cause, who)
+    yield from _apply(state, proposal, cause, by)
 
 
 def _apply(state: State, proposal: PlanProposed, cause: str, approved_by: str = "") -> Steps:
@@ -171,16 +171,16 @@ def pause(state: State, fact: JobPauseRequested | JobResumeRequested, cause: str
         yield from lifecycle.consequences(state, cause)
         return
     if isinstance(fact, JobResumeRequested) and (fact.from_nothing or fact.checkpoint):
-        return  # nobody is asked: what it would throw away is in use
+        return  # no person is asked: what it would throw away is in use
     wanted = isinstance(fact, JobPauseRequested)
     if state.paused == wanted or not isinstance(state.phase, Starting | Training) or state.ending.stop:
         return
     if wanted:
-        places = {place for place, desired in state.seats.wanted.items() if desired.member.role == "worker"}
-        yield JobPaused(workers=len(places), reason=fact.reason, by=fact.by, cause=cause)
-        yield remove_places(state, places, cause, f"paused{f': {fact.reason}' if fact.reason else ''}")
+        names = {name for name, desired in state.seats.wanted.items() if desired.member.role == "worker"}
+        yield JobPaused(workers=len(names), reason=fact.reason, by=fact.by, cause=cause)
+        yield remove_members(state, names, cause, f"paused{f': {fact.reason}' if fact.reason else ''}")
     else:
-        yield from try_again(state, cause, fact.by or "somebody")
+        yield from try_again(state, cause, fact.by or "a person")
         record = resume_members(state, cause, "resumed")
         yield JobResumed(workers=record.count("worker"), by=fact.by, cause=cause)
         yield record

@@ -1,4 +1,4 @@
-"""Decisions on a lost part of the model: which cut to go back to, who goes back, from where (P5, P8, P11, P24). Generators.
+"""Decisions on a lost part of the model: which cut to go back to, which servers go back, from where (P5, P8, P11, P24). Generators.
 
 Asked by `lifecycle` when a server is lost, by `admitting` for the named state of one that joins. Partial recovery is the rule: the
 lost server goes back to a cut, the others keep what they hold and answer repeats. Only cuts that are no newer than the one
@@ -41,7 +41,9 @@ def _who_goes(state: State, lost: Member | None) -> set[int]:
     if lost is None:
         return set(planned)
     present = {
-        life.member.index for life in state.seats.servers() if planned.get(life.member.index) == life.member
+        seated.member.index
+        for seated in state.seats.servers()
+        if planned.get(seated.member.index) == seated.member
     }
     owning = {index for index, _, _ in state.slots.owners}  # the others hold nothing that could go back
     return ((set(planned) - present) | {lost.index} | (set(state.cuts.back.servers) & set(planned))) & owning
@@ -55,7 +57,7 @@ def can_go_back(state: State, lost: Member | None) -> bool:
 def go_back(state: State, lost: Member | None, detail: str, cause: str) -> Consequences:
     """Rewind to the newest usable cut. `lost`: the server whose state is gone; None: whatever they hold, all begin from the cut.
 
-    Servers that were on their way back to a cut and have not said that they arrived go back again, in the same life.
+    Servers that were on their way back to a cut and have not said that they arrived go back again, in the same incarnation.
     """
     going = _who_goes(state, lost)
     on_their_way = set(state.cuts.back.servers) - ({lost.index} if lost is not None else going)
@@ -69,11 +71,13 @@ def go_back(state: State, lost: Member | None, detail: str, cause: str) -> Conse
             yield state.cuts.known[number].failed(f"the job went back to cut {cut.number}", cause)
     ledger = rewound(cut, state.ledger, state.generation + 1)
     again = max(0, state.ledger.samples_done()[0] - cut.samples)
-    who = "all servers" if lost is None or cut.found else ", ".join(f"ps-{index}" for index in sorted(going))
+    going_back = (
+        "all servers" if lost is None or cut.found else ", ".join(f"ps-{index}" for index in sorted(going))
+    )
     yield Rewound(
         generation=state.generation + 1,
         ledger=msgspec.Raw(msgspec.msgpack.encode(ledger)),
-        reason=f"{detail}: {who} back to cut {cut.number}",
+        reason=f"{detail}: {going_back} back to cut {cut.number}",
         cut=cut.number,
         servers=sorted(going),
         samples_again=again,
@@ -84,15 +88,15 @@ def go_back(state: State, lost: Member | None, detail: str, cause: str) -> Conse
         p.member for p in state.seats.wanted.values() if p.member.role == "ps" and p.member.index in gone
     ]
     yield begin_again(state, members, cause, f"{detail}: back to cut {cut.number}")
-    for life in state.seats.servers():
-        if life.member.index in gone:
+    for seated in state.seats.servers():
+        if seated.member.index in gone:
             yield MemberLeft(
-                member=life.member, reason=f"replaced: it begins again from cut {cut.number}", cause=cause
+                member=seated.member, reason=f"replaced: it begins again from cut {cut.number}", cause=cause
             )
 
 
 def go_back_to_found(state: State, cut: Cut, detail: str, cause: str) -> Consequences:
-    """Rewind to a checkpoint that a search found on storage. All servers begin from it; their next lives were named before."""
+    """Rewind to a checkpoint that a search found on storage. All servers begin from it, as incarnations that were named before."""
     ledger = rewound(cut, state.ledger, state.generation + 1)
     done = state.ledger.samples_done()[0] if state.ledger is not None else 0
     yield Rewound(
@@ -120,8 +124,8 @@ def start_of(state: State, member: Member) -> ServerStart:
 
 def order_for(state: State, member: Member) -> RestoreOrder | None:
     """Return what the named state of a server is made of; None when it starts empty or keeps what it has."""
-    life, spec = state.seats.admitted[member.place], state.job.spec
-    if life.start is None or life.start.kind != "cut":
+    seated, spec = state.seats.admitted[member.name], state.job.spec
+    if seated.start is None or seated.start.kind != "cut":
         return None
     if member.index in state.cuts.back.servers:
         return state.cuts.back.order

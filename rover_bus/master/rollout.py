@@ -3,8 +3,8 @@
 Fed by requests to move slots, by plans with another number of servers, by what targets report with their heartbeats, and by losses;
 feeds routing, orders to servers, facts. Generators of records, see decider.py; docs/design/0013 has the course of a move.
 
-A rollout: servers join (until all are admitted) -> one move after another -> servers leave -> over. The log alone decides who
-holds a slot: whatever ends a move without a routing leaves the old routing standing. Deadlines are the master's own
+A rollout: servers join (until all are admitted) -> one move after another -> servers leave -> over. The log alone decides which
+server holds a slot: whatever ends a move without a routing leaves the old routing standing. Deadlines are the master's own
 (`StepPatience`), never logged.
 """
 
@@ -35,7 +35,7 @@ from rover_bus.master.planning import (
     add_servers,
     is_planned,
     present_servers,
-    remove_places,
+    remove_members,
     replace_members,
 )
 from rover_bus.master.state import Admitted, Move, Rollout, Seats, State
@@ -45,9 +45,7 @@ Consequences = Generator[Record, None, None]
 MOVE_BYTES = (
     64 << 20
 )  # about what one move carries: large enough to be few, small enough for a short last delta
-MOVE_SLOTS = 256  # while nobody knows how large a slot is
-JOIN_S = 60.0  # for new servers to be admitted
-MOVE_S = 30.0  # without a sign of progress
+MOVE_SLOTS = 256  # while it is not known how large a slot is
 ATTEMPTS = 3  # moves of one rollout that may fail
 
 SERVER_NEVER_STARTED = "server_never_started"
@@ -76,7 +74,7 @@ class Telemetry:
         self.traffic: dict[int, SlotTraffic] = {}
         self.progress: dict[int, tuple[str, int]] = {}
 
-    def hear(self, request: HeartbeatRequest) -> None:
+    def observe(self, request: HeartbeatRequest) -> None:
         """Take in a server's heartbeat."""
         index = request.member.index
         whole = request.statistics.get("memory_bytes", 0.0)
@@ -101,7 +99,7 @@ class Telemetry:
 
 
 def request_move(state: State, fact: SlotsMoveRequested, telemetry: Telemetry, cause: str) -> Consequences:
-    """Begin what somebody asked for, or refuse it in words."""
+    """Begin what was asked for, or refuse it in words."""
     reason = _unfit(state)
     if not reason and fact.host:
         yield from _leave_host(state, fact, cause)
@@ -121,7 +119,7 @@ def request_move(state: State, fact: SlotsMoveRequested, telemetry: Telemetry, c
 
 
 class Origin(NamedTuple):
-    """What a rollout is for, by whom, by which plan (0: none), and how often it was begun before."""
+    """What a rollout is for, what asked for it, by which plan (0: none), and how often it was begun before."""
 
     reason: str
     by: str = ""
@@ -165,7 +163,7 @@ def _unfit(state: State) -> str:
 def _goal_of(
     seats: Seats, by_slot: list[int], fact: SlotsMoveRequested, telemetry: Telemetry
 ) -> tuple[list[int], str]:
-    present = sorted(each.member.index for each in seats.servers() if each.member.place in seats.wanted)
+    present = sorted(each.member.index for each in seats.servers() if each.member.name in seats.wanted)
     source, target = _index(fact.source), _index(fact.target)
     known = {f"ps-{index}" for index in present}
     for name in (fact.source, fact.target):
@@ -187,8 +185,8 @@ def _goal_of(
     return goal, "" if goal != by_slot else "nothing to move: no slot of it lies elsewhere"
 
 
-def _index(place: str) -> int:
-    role, _, index = place.partition("-")
+def _index(name: str) -> int:
+    role, _, index = name.partition("-")
     return int(index) if role == "ps" and index.isdigit() else -1
 
 
@@ -251,7 +249,7 @@ def advance(state: State, telemetry: Telemetry, cause: str) -> Consequences:
         return
     if rollout.move is not None:
         return
-    admitted = {life.member.index: life for life in state.seats.servers()}
+    admitted = {seated.member.index: seated for seated in state.seats.servers()}
     if any(index not in admitted for index in rollout.joins):
         return
     found = _next_move(slots.expand(state.slots.owners), slots.expand(rollout.goal), telemetry)
@@ -271,7 +269,7 @@ def advance(state: State, telemetry: Telemetry, cause: str) -> Consequences:
 
 
 def _resume(state: State, cause: str) -> Consequences:
-    """A rollout that a rewind interrupted goes on when all are back: nobody else would use, or end, the servers that it brought."""
+    """A rollout that a rewind interrupted goes on when all are back: nothing else would use or end the servers that it brought."""
     wish = state.slots.interrupted
     if wish is None or state.cuts.back.servers or _unfit(state):
         return
@@ -294,7 +292,7 @@ def _begin_again(state: State, wish: Rollout, cause: str) -> Consequences:
 
 
 def is_wanted_again(state: State) -> bool:
-    """Whether an interrupted rollout is to be begun again: everybody in it is still planned, and it was not tried too often."""
+    """Whether an interrupted rollout is to be begun again: every server in it is still planned, and it was not tried too often."""
     wish = state.slots.interrupted
     if wish is None or wish.again >= ATTEMPTS:
         return False
@@ -329,8 +327,8 @@ def _release_idle(state: State, rollout: Rollout, why: str, cause: str) -> Conse
     """Servers that were to leave, or were brought, and own no slots now, leave."""
     owning = {index for index, _, _ in state.slots.owners}
     idle = {f"ps-{index}" for index in (*rollout.drops, *rollout.joins) if index not in owning}
-    if gone := {place for place in idle if place in state.seats.wanted}:
-        yield remove_places(state, gone, cause, f"rollout {rollout.number} {why}: they own no slots")
+    if gone := {name for name in idle if name in state.seats.wanted}:
+        yield remove_members(state, gone, cause, f"rollout {rollout.number} {why}: they own no slots")
 
 
 def _stop(state: State, rollout: Rollout, reason: str, cause: str) -> Consequences:
@@ -357,11 +355,11 @@ def interrupt(state: State, reason: str, cause: str) -> Consequences:
 
 def tick(state: State, patience: StepPatience, telemetry: Telemetry, now: float) -> Consequences:
     """Time has passed: a step that takes too long is given up (S14)."""
-    rollout = state.slots.rollout
+    rollout, patient = state.slots.rollout, state.job.spec.moves
     if rollout is None:
         return
     if rollout.move is None:
-        if patience.lasts((rollout.number, rollout.moved, rollout.failures), now) > JOIN_S:
+        if patience.lasts((rollout.number, rollout.moved, rollout.failures), now) > patient.start_patience_s:
             yield from _stop(
                 state,
                 rollout,
@@ -370,11 +368,14 @@ def tick(state: State, patience: StepPatience, telemetry: Telemetry, now: float)
             )
     else:
         move = rollout.move.number
-        if patience.lasts((rollout.number, move, telemetry.progress.get(move)), now) > MOVE_S:
+        if (
+            patience.lasts((rollout.number, move, telemetry.progress.get(move)), now)
+            > patient.progress_patience_s
+        ):
             yield from _fail(
                 state,
                 rollout,
-                f"no progress for {MOVE_S:.0f} s",
+                f"no progress for {patient.progress_patience_s:g} s",
                 causes.timer("move", causes.rollout(rollout.number)),
             )
 
@@ -419,25 +420,25 @@ def _hand_over(
         cause=cause,
     )
     owning = set(by_slot)
-    lives = {life.member.index: life for life in state.seats.servers()}
+    admitted = {seated.member.index: seated for seated in state.seats.servers()}
     yield RoutingChanged(
         generation=state.generation,
         epoch=routing.epoch + 1,
         owners=slots.compress(by_slot),
-        servers=[_address(lives[index]) for index in sorted(owning)],
+        servers=[_address(admitted[index]) for index in sorted(owning)],
         cause=cause,
     )
 
 
-def _address(life: Admitted) -> ServerAddress:
-    return ServerAddress(life.member.index, life.member.incarnation, life.addresses)
+def _address(seated: Admitted) -> ServerAddress:
+    return ServerAddress(seated.member.index, seated.member.incarnation, seated.addresses)
 
 
 # -- what others ask ---------------------------------------------------------------------------------------------------
 
 
 def owns_slots(state: State, member: Member) -> bool:
-    """Whether a life of a server holds a part of the model by the present routing."""
+    """Whether an incarnation of a server holds a part of the model by the present routing."""
     return state.slots.routing is not None and any(
         (server.index, server.incarnation) == (member.index, member.incarnation)
         for server in state.slots.routing.servers
@@ -454,7 +455,7 @@ def lose_idle_server(state: State, member: Member, cause: str) -> Consequences:
     ):
         yield from _give_up(rollout, f"{member} is lost", cause)
     if rollout is not None and rollout.failures >= ATTEMPTS:
-        yield from _stop(state, rollout, f"{MOVES_FAIL}: {member.place} was lost again and again", cause)
+        yield from _stop(state, rollout, f"{MOVES_FAIL}: {member.name} was lost again and again", cause)
     if is_planned(state, member):
         yield replace_members(state, [member], cause, f"{member} lost, without slots")
 
@@ -464,8 +465,8 @@ def orders_for(state: State, member: Member) -> list[MoveOrder]:
     move = state.slots.rollout.move if state.slots.rollout is not None else None
     if move is None or state.slots.routing is None or member not in (move.source, move.target):
         return []
-    lives = {life.member: life for life in state.seats.servers()}
-    if move.source not in lives or move.target not in lives:
+    admitted = {seated.member: seated for seated in state.seats.servers()}
+    if move.source not in admitted or move.target not in admitted:
         return []
     return [
         MoveOrder(
@@ -473,7 +474,8 @@ def orders_for(state: State, member: Member) -> list[MoveOrder]:
             plan=state.seats.plan,
             epoch=state.slots.routing.epoch,
             slots=move.slots,
-            source=_address(lives[move.source]),
-            target=_address(lives[move.target]),
+            source=_address(admitted[move.source]),
+            target=_address(admitted[move.target]),
+            rate_bytes=state.job.spec.moves.rate_bytes,
         )
     ]

@@ -45,9 +45,9 @@ def begin(state: State, detail: str, cause: str) -> Consequences:
     yield order(state, detail, cause)
     servers = [desired.member for desired in state.seats.wanted.values() if desired.member.role == "ps"]
     yield begin_again(state, servers, cause, f"{detail}: storage is searched for a checkpoint")
-    for life in state.seats.servers():
+    for seated in state.seats.servers():
         yield MemberLeft(
-            member=life.member, reason="replaced: storage is searched for a checkpoint", cause=cause
+            member=seated.member, reason="replaced: storage is searched for a checkpoint", cause=cause
         )
 
 

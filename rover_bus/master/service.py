@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from rover_bus.events import subjects
 from rover_bus.events.bus import Bus, Message
 from rover_bus.events.codec import decode
-from rover_bus.events.deciding import Wiring
+from rover_bus.events.deciding import ServiceProcess, Wiring
 from rover_bus.events.errors import BadMessage
 from rover_bus.events.log import LogBatch
 from rover_bus.events.requests import METHOD_OF, METHODS, AnyRequest, RefusedReply
+from rover_bus.events.settings import DEFAULTS, Settings
 from rover_bus.events.shell import Shell
-from rover_bus.events.streams import KEEP_LOG, KeepLog
 from rover_bus.master.decider import MasterDecider
 from rover_bus.master.fences import refusal
 
@@ -38,9 +36,7 @@ class Requests:
         return refusal(self._decider.state, code, text)
 
 
-def wiring(
-    job: str, snapshot_every_batches: int = 2000, tick_s: float = 0.25, keep_log: KeepLog = KEEP_LOG
-) -> Wiring:
+def wiring(job: str, settings: Settings = DEFAULTS) -> Wiring:
     """What a master serves and follows."""
     return Wiring(
         log_subject=subjects.job_log(job),
@@ -75,25 +71,20 @@ def wiring(
         publishes=[subjects.job_facts(job)],
         purges=[subjects.job_facts(job)],
         begins=subjects.job_facts(job),
-        keep_log=keep_log,
+        keep=settings.retention,
+        leader_ttl_s=settings.leadership.master_ttl_s,
         service=f"rover-master-{job}",
         endpoints=lambda term: [subjects.rpc(job, term, method) for method in METHODS],
         metadata={"job": job},
-        snapshot_every_batches=snapshot_every_batches,
-        tick_s=tick_s,
     )
 
 
 def build_master(
     bus: Bus,
     job: str,
+    process: ServiceProcess,
     *,
-    holder: str,
-    clock: Callable[[], float],
-    wall_ms: Callable[[], int],
-    snapshot_every_batches: int = 2000,
-    keep_log: KeepLog = KEEP_LOG,
-    leader_ttl_s: float = 1.0,
+    settings: Settings = DEFAULTS,
     decider_type: type[MasterDecider] = MasterDecider,
     shell_type: type[Shell] = Shell,
 ) -> tuple[Shell, MasterDecider]:
@@ -102,14 +93,4 @@ def build_master(
     The two types are replaced where a test shows which history breaks a master without one of its rules.
     """
     decider = decider_type(job)
-    shell = shell_type(
-        bus,
-        decider,
-        wiring(job, snapshot_every_batches, keep_log=keep_log),
-        Requests(decider),
-        holder=holder,
-        clock=clock,
-        wall_ms=wall_ms,
-        leader_ttl_s=leader_ttl_s,
-    )
-    return shell, decider
+    return shell_type(bus, decider, wiring(job, settings), process, Requests(decider)), decider

@@ -60,14 +60,14 @@ def _begin_move(state: State, record: log.MoveBegun) -> None:
     _rollout(state).move = Move(record.move, record.source, record.target, record.slots)
 
 
-def _end_move(state: State, record: facts.SlotsMoved) -> None:
+def _end_move(state: State, _record: facts.SlotsMoved) -> None:
     rollout = _rollout(state)
     rollout.move = None
     rollout.moved += 1
     state.counts.moves += 1
 
 
-def _fail_move(state: State, record: facts.MoveFailed) -> None:
+def _fail_move(state: State, _record: facts.MoveFailed) -> None:
     rollout = _rollout(state)
     rollout.move = None
     rollout.failures += 1

@@ -1,4 +1,4 @@
-"""Arithmetic of slots: who owns which, run-length or one by one; what a request to move them comes to. Pure, no log, no clock.
+"""Arithmetic of slots: the owner of each, run-length or one by one; what a request to move them comes to. Pure, no log, no clock.
 
 Asked by `rollout`. A goal is a whole map (owner of each of the 4096 slots), never a difference, so that any successor can
 carry it out from any point (protocol P18).

@@ -7,9 +7,9 @@
         seats                members: wanted, admitted, lost; hosts
         plans                the Brain's and people's plans, by number
         ledger, charges      which batches are done; what failed on them
-        slots                who serves which slots; the rollout that changes it
+        slots                which server has which slots; the rollout that changes it
         cuts                 checkpoints, and the way back to one
-        ending               who wants the job to stop, and tasks that one worker does for all
+        ending               what asks the job to stop, and tasks that one worker does for all
 
 What a master remembers without logging it is one struct beside this tree: unlogged.py.
 """
@@ -66,7 +66,7 @@ class Hosts(msgspec.Struct, omit_defaults=True):
     """The hosts that the plan names, and what is known against them."""
 
     named: list[str] = []
-    away: list[str] = []  # lost: nobody is started there
+    away: list[str] = []  # lost: no member is started there
     unheard: list[str] = []  # others do not hear them
     unfit: dict[str, Unfit] = {}  # the program does not start there
     leaving: dict[str, int] = {}  # gone soon, and the newest cut when they said so
@@ -77,7 +77,7 @@ class Hosts(msgspec.Struct, omit_defaults=True):
 
 
 class Seats(msgspec.Struct, omit_defaults=True):
-    """Who shall take part, and who does. Keys are member names."""
+    """Members that shall take part, and those that do. Keys are member names."""
 
     plan: int = 0  # the number of the member set
     wanted: dict[str, DesiredMember] = {}
@@ -103,12 +103,12 @@ class Seats(msgspec.Struct, omit_defaults=True):
 
     def wants(self, member: Member) -> bool:
         """Whether this very incarnation is wanted: not one whose successor is planned already."""
-        desired = self.wanted.get(member.place)
+        desired = self.wanted.get(member.name)
         return desired is not None and desired.member == member
 
     def has(self, member: Member) -> bool:
         """Whether this very incarnation is admitted."""
-        known = self.admitted.get(member.place)
+        known = self.admitted.get(member.name)
         return known is not None and known.member == member
 
     def on(self, host: str) -> list[Member]:
@@ -165,7 +165,7 @@ class Slots(msgspec.Struct, omit_defaults=True):
     owners: list[tuple[int, int, int]] = []
     acking: list[list[int]] = []  # incarnations of every set of servers that was routed in this generation
     rollout: Rollout | None = None
-    interrupted: Rollout | None = None  # by a rewind, to be begun again when everybody is back
+    interrupted: Rollout | None = None  # by a rewind, to be begun again when every server is back
     last_rollout: int = 0
     last_move: int = 0
 
@@ -196,7 +196,7 @@ class Cuts(msgspec.Struct, omit_defaults=True):
     last: int = 0
     last_ready: int = 0  # the newest that was ever on storage, since the job began from nothing
     failed: int = 0  # in a row, before they were staged
-    asked: str = ""  # who or what wants one as soon as it can be opened; "": none does
+    asked: str = ""  # what wants one as soon as it can be opened; "": none does
     cost_s: float = 0.0  # how long a server stands still for one, smoothed
     back: Return = msgspec.field(default_factory=Return)
     tried: list[TriedCheckpoint] = []
@@ -246,7 +246,6 @@ class Counts(msgspec.Struct, omit_defaults=True):
     masters_elected: int = 0
     commits_refused: int = 0
     speculated: int = 0
-    batches_dead_lettered: int = 0
     rewinds: int = 0
     moves: int = 0  # of slots, done
 

@@ -130,7 +130,3 @@ class Streams(msgspec.Struct, omit_defaults=True):
         for name, part in later.partitions.items():
             mark = self.partitions[name].watermark if name in self.partitions else 0
             self.partitions[name] = StreamPartition(part.assigned, mark, part.end)
-
-    def watermarks(self) -> dict[str, int]:
-        """Return for each partition the offset below which every record is committed."""
-        return {name: part.watermark for name, part in self.partitions.items()}

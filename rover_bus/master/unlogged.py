@@ -16,7 +16,7 @@ from rover_bus.master.watch import Liveness
 
 @dataclass(slots=True)
 class Unlogged:
-    """`watch`: who was heard when; `held`: lease requests that wait; the others: how long something lasts already."""
+    """`watch`: when each member was observed; `held`: lease requests that wait; the others: how long something lasts already."""
 
     watch: Liveness = field(default_factory=lambda: Liveness(1.0))
     patience: StepPatience = field(default_factory=StepPatience)

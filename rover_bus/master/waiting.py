@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 from rover_bus.events.identity import Member
 from rover_bus.events.requests import LeaseRequest
-from rover_bus.master.leasing import may_grant
+from rover_bus.master.leasing import LateLease, may_grant
 from rover_bus.master.ledger import Ledger
 from rover_bus.master.state import Seats, State
 from rover_bus.master.watch import Liveness
@@ -97,17 +97,21 @@ class HeldRequests:
                     break
                 yield request
 
-    def late(self, state: State, watch: Liveness, now: float) -> Iterator[tuple[LeaseRequest, int, int]]:
-        """Yield (request, worker, token) for each lease of the tail that an idle worker shall take too: the fastest the largest.
+    def late(self, state: State, watch: Liveness, now: float) -> Iterator[tuple[LeaseRequest, LateLease]]:
+        """Yield the leases of the tail that idle workers shall take too, each with its worker's request: the fastest the largest.
 
-        The one walk over all leases, on ticks. A lease that the fastest of the idle would not do sooner is nobody's.
+        The one walk over all leases, on ticks. A lease that the fastest of the idle would not do sooner goes to none of them.
         """
         ledger = state.ledger
         if not self._idle or ledger is None or ledger.unassigned or not may_grant(state):
             return
         idle = sorted((request for request, _ in self._idle.values()), key=lambda r: -r.rate)
         found = [
-            (lease.end - lease.first, watch.rate_to_beat(worker, lease.end - lease.first, now), worker, token)
+            (
+                lease.end - lease.first,
+                watch.rate_to_beat(worker, lease.end - lease.first, now),
+                LateLease(worker, token),
+            )
             for worker, token, lease in ledger.held_alone()
         ]
         found = sorted((each for each in found if each[1] < idle[0].rate), key=lambda each: -each[0])
@@ -115,8 +119,8 @@ class HeldRequests:
             at = next((at for at, each in enumerate(found) if each[1] < request.rate), None)
             if at is None:
                 return
-            _, _, worker, token = found.pop(at)
-            yield request, worker, token
+            _, _, late = found.pop(at)
+            yield request, late
 
     def _all(self) -> list[LeaseRequest]:
         return [request for line in (self._idle, self._busy) for request, _ in line.values()]

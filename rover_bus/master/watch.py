@@ -94,7 +94,7 @@ class Liveness:
         self._looked = now
         self._total_rate = sum(self._rates.values())  # what was added and taken away in between is rounded
 
-    def hear(self, member: Member, now: float) -> None:
+    def observe(self, member: Member, now: float) -> None:
         self._heard[member] = now
 
     def forget(self, member: Member) -> None:
@@ -108,7 +108,7 @@ class Liveness:
             self._away_since = now
 
     def regain_bus(self, now: float) -> None:
-        """The clocks stood still while the bus was away; everybody has one interval more to reconnect."""
+        """The clocks stood still while the bus was away; every member has one interval more to reconnect."""
         if self._away_since is not None:
             self._forgive(now - self._away_since + self.interval_s)
             self._away_since = None

@@ -22,6 +22,7 @@ from rover_bus.events.identity import Exit, Member, Process
 from rover_bus.events.logs import get_logger
 from rover_bus.events.programs import ProgramReply, ProgramRequest
 from rover_bus.events.reading import read_fact
+from rover_bus.events.settings import DEFAULTS, Settings, changed
 from rover_bus.events.subjects import daemon as daemon_subject
 from rover_bus.events.subjects import host_profile, job_facts
 from rover_bus.node.decider import (
@@ -85,13 +86,12 @@ log = get_logger("rover.node")
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """What a daemon is: its host's name and its own incarnation. sample_s 0: no samples."""
+    """What a daemon is: its host's name, its own incarnation, and what its operator set."""
 
     name: str
     daemon: str
-    sample_s: float = 5.0
     domain: str = ""  # what fails together with this host; empty: the host alone
-    notice_s: float = 10.0  # at the end: how long a last cut may take to become safe
+    settings: Settings = DEFAULTS
 
 
 class Daemon:
@@ -113,7 +113,8 @@ class Daemon:
         self._ends: dict[Key, Exited] = {}  # the last incarnation that ended of each member
         self._loop = asyncio.get_running_loop()
         self._platform = platform(self._observe)
-        here = HostMembers(host.name, self._platform.cpus, self._platform.roles)
+        cpus, roles = self._platform.cpus, self._platform.roles
+        here = HostMembers(host.name, cpus, roles, restarts=host.settings.members)
         self._decider: Decider[HostMembers, Input, Effect] = MembersDecider(here)
         self._persister = (
             Persister(bus, host.name, host.daemon, places, self._post_of_cut, self._register)
@@ -131,7 +132,6 @@ class Daemon:
         self._registrations = 0
         self._trials_published = 0
         self._failing = FailingJobs(host.name, f"turn_failed.{host.daemon}", self._post)
-        self.bad_messages = 0
 
     @property
     def state(self) -> HostMembers:
@@ -149,16 +149,16 @@ class Daemon:
             raise
         self._bus.on_connection(self._on_connection)
         self._register()
-        works = [self._outbox.run(), self._presence.run(), self._follow()]
+        works = [self._outbox.run(), self._presence.run(), self._follow(), self._follow_capacity()]
         works += [self._serve_programs()]
-        works += [self._sample()] if self._host.sample_s else []
+        works += [self._sample()] if self._host.settings.hosts.sample_every_s else []
         works += [self._persister.run()] if self._persister else []
         tasks = [self._loop.create_task(work) for work in works]
         try:
             ready()
             await self._until(stop, tasks)
         except Exception:
-            leave_members = True  # an error of ours is no reason to end anybody's training
+            leave_members = True  # an error of ours is no reason to end training
             raise
         finally:
             await self._close(tasks, leave_members)
@@ -194,7 +194,9 @@ class Daemon:
         jobs = {each.job for each in self._members("ps") if each.running}
         waiting = self._persister.unsafe_jobs(jobs) if self._persister else {}
         if self.state.observed:
-            leaving = facts.HostLeaving(host=self._host.name, within_s=self._host.notice_s, reason="stopped")
+            leaving = facts.HostLeaving(
+                host=self._host.name, within_s=self._host.settings.hosts.notice_s, reason="stopped"
+            )
             self._post(leaving, f"leaving.{self._host.daemon}")
         await self._drain("worker")
         if self._persister and waiting:
@@ -214,7 +216,7 @@ class Daemon:
 
     async def _wait_for_cuts(self, persister: Persister, waiting: dict[str, Cut]) -> None:
         """Until a newer cut of each job is ready or redundant, its servers here are gone, or the time has passed."""
-        end_s = self._loop.time() + self._host.notice_s
+        end_s = self._loop.time() + self._host.settings.hosts.notice_s
         while self._loop.time() < end_s:
             serving = {each.job for each in self._members("ps")}
             if not any(job in serving and not persister.is_safe(job, cut) for job, cut in waiting.items()):
@@ -264,11 +266,10 @@ class Daemon:
         self._take(PublishedLost())
 
     def _read(self, stored: Stored) -> FollowedFact | None:
-        """Return the fact, None for one that cannot be read: that is counted and passed over."""
+        """Return the fact, None for one that cannot be read: it is logged and passed over."""
         try:
             fact = read_fact(stored)
         except BadMessage as error:
-            self.bad_messages += 1
             log.warning(
                 "a fact cannot be used", subject=stored.subject, sequence=stored.sequence, why=str(error)
             )
@@ -369,7 +370,7 @@ class Daemon:
         except BadMessage as error:
             respond(encode(ProgramReply(state="unknown", problem=str(error))))
             return
-        self._platform.try_program(request, lambda reply: respond(encode(reply)), anew=True)
+        self._platform.try_program(request, lambda reply: respond(encode(reply)), True)
 
     # -- what happened -------------------------------------------------------------------------------------------------
 
@@ -379,7 +380,7 @@ class Daemon:
             case Running(key, pid, adopted) if key in self.state.observed:
                 self._report_start(self.state.observed[key], pid, adopted)
             case Exited():
-                self._ends[observation.job, observation.member.place] = observation
+                self._ends[observation.job, observation.member.name] = observation
                 if not observation.reported:
                     self._report_end(observation)
             case Running() | Spawned() | Leaving() | Adjusted():
@@ -394,7 +395,7 @@ class Daemon:
     def _repeat_ends(self, fact: facts.MembersDesired) -> None:
         """A master that desires what has ended does not know its end: a power cut of the broker may have taken it (P21)."""
         for each in fact.members:
-            ended = self._ends.get((fact.job, each.member.place))
+            ended = self._ends.get((fact.job, each.member.name))
             if ended and ended.member == each.member and same_run(ended.uid, fact.uid):
                 self._report_end(ended)
 
@@ -421,7 +422,7 @@ class Daemon:
         return again_s
 
     def _report_ended_before(self, job: str, uid: str, member: Member, last: int) -> None:
-        exit = Exit(reason="unknown", detail=f"{member.place}.{last} has ended already")
+        exit = Exit(reason="unknown", detail=f"{member.name}.{last} has ended already")
         fact = facts.HostExited(host=self._host.name, job=job, member=member, exit=exit, last=last)
         at_ms = round(self._loop.time() * 1000)
         self._post(fact, f"overtaken.{job}.{uid}.{member}.{last}.{at_ms}", job)
@@ -446,6 +447,12 @@ class Daemon:
         )
         self._post(fact, f"exited.{ended.job}.{ended.uid}.{ended.member}", ended.job, stored)
 
+    async def _follow_capacity(self) -> None:
+        """Register again whenever the platform can give something else."""
+        while True:
+            await self._platform.capacity_changes()
+            self._register()
+
     def _register(self) -> None:
         if self._closing:
             return  # it would take back that this host leaves
@@ -459,9 +466,10 @@ class Daemon:
                 Process(member=each.desired.member, pid=each.pid, host=self._host.name) for each in running
             ],
             jobs=[each.job for each in running],
-            lends=self._persister.serves_at if self._persister else "",
+            serves_parts_at=self._persister.serves_at if self._persister else "",
             domain=self._host.domain,
-            sample_s=self._host.sample_s,
+            settings=changed(self._host.settings),
+            sample_s=self._host.settings.hosts.sample_every_s,
         )
         self._post(fact, f"registered.{self._host.daemon}.{self._registrations}")
 
@@ -481,7 +489,10 @@ class Daemon:
         wait_s = FIRST_SAMPLE_S
         while True:
             await asyncio.sleep(wait_s)
-            wait_s, sample = self._host.sample_s, await self._platform.measure(self._host.name)
+            wait_s, sample = (
+                self._host.settings.hosts.sample_every_s,
+                await self._platform.measure(self._host.name),
+            )
             try:
                 if sample is not None:
                     await self._bus.publish(host_profile(self._host.name), encode(sample))

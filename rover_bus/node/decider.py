@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from rover_bus.events.deciding import Decision, Turn, WakeAt
+from rover_bus.events.deciding import Turn, TurnDecider, WakeAt
 from rover_bus.events.identity import DesiredMember, Member, Resources
 from rover_bus.events.programs import ProgramRequest
 from rover_bus.node.affinity import assign_cpus
@@ -86,21 +86,11 @@ Input = Happening | Turn
 Effect = Start | Stop | Adjust | Forget | Erase | TryProgram | WakeAt
 
 
-class MembersDecider:
-    """The daemon's decider. Inputs are taken in as they come; a Turn decides on all of them."""
+class MembersDecider(TurnDecider[HostMembers, Happening, Effect]):
+    """The daemon's decider."""
 
     def __init__(self, state: HostMembers) -> None:
-        self._state = state
-
-    @property
-    def state(self) -> HostMembers:
-        return self._state
-
-    def decide(self, input: Input, now: float) -> Decision[Effect]:
-        if isinstance(input, Turn):
-            return Decision(decide(self._state, now, input.leave_out))
-        self._state = evolve(self._state, input)
-        return Decision(())
+        super().__init__(state, evolve, decide)
 
 
 # -- decide ------------------------------------------------------------------------------------------------------------

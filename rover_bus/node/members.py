@@ -27,6 +27,7 @@ from rover_bus.events.facts import (
 )
 from rover_bus.events.identity import FAULTS_OF_THE_PROGRAM, DesiredMember, MasterSeat, Role
 from rover_bus.events.programs import ProgramReply, ProgramRequest
+from rover_bus.events.settings import DEFAULTS, RestartSettings
 from rover_bus.node.port import (
     EVERY_ROLE,
     Adjusted,
@@ -40,9 +41,7 @@ from rover_bus.node.port import (
 )
 from rover_bus.node.programs import UNTRIED, Trial
 
-BACKOFF_FIRST_S, BACKOFF_MAX_S = 0.1, 5.0
-MOST_DOUBLINGS = 16  # of the backoff: far above its maximum
-HEALTHY_S = 10.0  # an incarnation that lasted this long clears the backoff
+MOST_DOUBLINGS = 16  # of the pause between restarts: far above its maximum
 
 Fence = tuple[int, int, int, int]
 K = TypeVar("K")
@@ -108,6 +107,7 @@ class HostMembers:
     observed: Mapping[Key, ObservedMember] = field(default_factory=dict)
     past: Mapping[Key, Past] = field(default_factory=dict)
     stale: int = 0
+    restarts: RestartSettings = DEFAULTS.members
 
 
 # -- what is taken in ---------------------------------------------------------------------------------------------------------
@@ -273,7 +273,7 @@ def _plan(known: DesiredJob, fact: PlanProposed, host: str) -> DesiredJob:
 
 def _desire(known: DesiredJob, fact: MembersDesired, fence: Fence, host: str) -> DesiredJob:
     here = [each for each in fact.members if each.host == host]
-    members = {each.member.place: each for each in here if each.member.role == "ps" or each.command}
+    members = {each.member.name: each for each in here if each.member.role == "ps" or each.command}
     changed = replace(known, uid=known.uid or fact.uid, fence=fence, members=members)
     if not fact.masters:
         return changed
@@ -298,27 +298,27 @@ def is_worker(desired: DesiredMember) -> bool:
 
 
 def _evolve_ended(state: HostMembers, event: Exited) -> HostMembers:
-    key = event.job, event.member.place
+    key = event.job, event.member.name
     known, past = state.observed.get(key), state.past.get(key)
     if known and same_run(known.incarnation.uid, event.uid) and known.desired.member == event.member:
         state = replace(state, observed=_without(state.observed, lambda other: other == key))
-        if is_worker(known.desired) and _is_early_fault(event):
+        if is_worker(known.desired) and _is_early_fault(event, state.restarts):
             state = _evolve_trial(state, event.job, event.uid, Trial.doubt)
     same = past is not None and same_run(past.uid, event.uid)
     if past and same and past.incarnation >= event.member.incarnation:
         return state
     early = past.failures + 1 if past and same and event.exit.reason != "killed" else 1
-    failures = 0 if event.ran_s >= HEALTHY_S else early
-    delay_s = (
-        min(BACKOFF_FIRST_S * 2.0 ** min(failures - 1, MOST_DOUBLINGS), BACKOFF_MAX_S) if failures else 0.0
-    )
+    pause = state.restarts
+    failures = 0 if event.ran_s >= pause.healthy_after_s else early
+    doubled_s = pause.restart_pause_s * 2.0 ** min(failures - 1, MOST_DOUBLINGS)
+    delay_s = min(doubled_s, pause.most_restart_pause_s) if failures else 0.0
     ended = Past(event.uid, event.member.incarnation, failures, event.at_s + delay_s)
     return replace(state, past=_with(state.past, key, ended))
 
 
-def _is_early_fault(event: Exited) -> bool:
+def _is_early_fault(event: Exited, restarts: RestartSettings) -> bool:
     faulty = event.exit.reason == "never_started" or event.exit.reason in FAULTS_OF_THE_PROGRAM
-    return faulty and event.ran_s < HEALTHY_S
+    return faulty and event.ran_s < restarts.healthy_after_s
 
 
 def without(state: HostMembers, jobs: Collection[str]) -> HostMembers:

@@ -117,7 +117,6 @@ class HostOutbox:
                     subject,
                     body,
                     headers=headers,
-                    message_id=letter.message_id,
                     timeout_s=APPEND_TIMEOUT_S,
                 )
                 return

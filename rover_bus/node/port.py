@@ -33,7 +33,7 @@ class Incarnation:
 
     @property
     def key(self) -> Key:
-        return self.job, self.desired.member.place
+        return self.job, self.desired.member.name
 
     @property
     def member(self) -> Member:
@@ -140,6 +140,9 @@ class Platform(Protocol):
     def capacity(self) -> HostCapacity:
         """What members may be given here together: the least of the machine and of whatever limits it."""
 
+    async def capacity_changes(self) -> None:
+        """Return once `capacity` is another than when this was last called; never, where it stays."""
+
     @property
     def cpus(self) -> tuple[int, ...]:
         """The CPUs that members may be pinned to; empty: this platform pins none."""
@@ -163,7 +166,7 @@ class Platform(Protocol):
     def adjust(self, incarnation: Incarnation, resources: Resources, cpus: Mapping[int, float]) -> None:
         """Change the limits of a running incarnation; observed as Adjusted."""
 
-    def try_program(self, request: ProgramRequest, answer: Answer, anew: bool = False) -> None:
+    def try_program(self, request: ProgramRequest, answer: Answer, anew: bool = False, /) -> None:
         """Find out whether a worker's program would start here, without running it; `answer` is called once, later.
 
         What runs a role is the platform's to know, so it is asked and not looked up. anew: nothing remembered counts.

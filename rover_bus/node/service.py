@@ -19,6 +19,7 @@ from rover_bus.events.broker import read_secret
 from rover_bus.events.bus import Bus
 from rover_bus.events.errors import BusError, Refused
 from rover_bus.events.logs import get_logger
+from rover_bus.events.settings import DEFAULTS, Settings
 from rover_bus.events.subjects import name
 from rover_bus.flash.places import host_root
 from rover_bus.node.daemon import Daemon, Host
@@ -44,10 +45,7 @@ class Options:
     commands: RoleCommands = NO_MASTERS
     url: str = ""  # passed on to members as ROVER_URL
     secret_file: str = ""  # passed on to members as ROVER_SECRET_FILE
-    orphan_s: float = (
-        30.0  # without a daemon for this long the shims drain their groups (P23; demo 5, 0: never)
-    )
-    sample_s: float = 5.0  # between two samples of what members use; 0: none
+    settings: Settings = DEFAULTS
     storage: str = (
         ""  # for checkpoints of jobs that name no path; empty: `checkpoints` in the state directory
     )
@@ -56,7 +54,6 @@ class Options:
     former_s: float = (
         60.0  # how long a former daemon may take to leave: one whose `rover up` was killed drains its members
     )
-    notice_s: float = 10.0  # at a stop: how long a last cut may take to become ready or redundant (S29)
 
 
 async def run_daemon(
@@ -96,9 +93,8 @@ def _identify(host: str, options: Options) -> Host:
     return Host(
         name=name(host, "host"),
         daemon=uuid.uuid4().hex[:12],
-        sample_s=options.sample_s,
         domain=options.domain,
-        notice_s=options.notice_s,
+        settings=options.settings,
     )
 
 
@@ -109,7 +105,7 @@ def _put_together(bus: Bus, me: Host, home: layout.StateDirectory, options: Opti
         environment=_shared(me.name, home.root, options),
         allowed=machine.cpus,
         commands=options.commands,
-        orphan_s=options.orphan_s,
+        orphan_s=options.settings.hosts.orphan_after_s,
         oom_path=str(out_of_memory_counter(machine.cgroup) or "/proc/vmstat"),
     )
     if "master" not in options.commands.roles:
@@ -119,8 +115,11 @@ def _put_together(bus: Bus, me: Host, home: layout.StateDirectory, options: Opti
         storage=Path(options.storage) if options.storage else home.root / "checkpoints",
         secret=read_secret(Path(options.secret_file)).encode() if options.secret_file else b"",
         bind=options.bind,
+        patient=options.settings.storage,
     )
-    presence = Presence(bus, me.name, me.daemon, f"{layout.boot_id()}:{home.root}")
+    presence = Presence(
+        bus, me.name, me.daemon, f"{layout.boot_id()}:{home.root}", me.settings.hosts.presence_s
+    )
     return Daemon(bus, me, presence, partial(LocalPlatform, home, machine, settings), places)
 
 
@@ -131,9 +130,9 @@ async def _hold(home: layout.StateDirectory, patience_s: float) -> int:
     while (lock := locks.hold(str(home.daemon_lock))) is None:
         if loop.time() >= deadline_s:
             pid = locks.holder_of(str(home.daemon_lock))
-            who = f"another daemon (process {pid})" if pid else "another daemon"
+            other = f"another daemon (process {pid})" if pid else "another daemon"
             raise Refused(
-                f"{who} runs on {home.root} and does not end: end it, or give this one its own directory",
+                f"{other} runs on {home.root} and does not end: end it, or give this one its own directory",
                 "exists",
             )
         await asyncio.sleep(LOOK_S)

@@ -34,7 +34,7 @@ from rover_bus.node.port import (
 )
 
 TRIAL_S = 0.03  # what a trial of a program takes
-FOUR_CORES = HostCapacity(cores=4, memory_bytes=1 << 34)
+FOUR_CORES = HostCapacity(cores=4, memory_bytes=1 << 34, cores_bind=True)
 Program = Callable[[StartOrder, asyncio.Event], Coroutine[Any, Any, int]]
 
 
@@ -203,6 +203,9 @@ class SimulatedPlatform:
     def capacity(self) -> HostCapacity:
         return self._host.capacity
 
+    async def capacity_changes(self) -> None:
+        await asyncio.Event().wait()
+
     @property
     def cpus(self) -> tuple[int, ...]:
         return tuple(range(int(self._host.capacity.cores)))
@@ -215,7 +218,7 @@ class SimulatedPlatform:
         if self._host.is_attached(self):
             self._host.start(order)
 
-    def try_program(self, request: ProgramRequest, answer: Answer, anew: bool = False) -> None:
+    def try_program(self, request: ProgramRequest, answer: Answer, _anew: bool = False) -> None:
         def answer_attached(reply: ProgramReply) -> None:
             if self._host.is_attached(self):
                 answer(reply)

@@ -10,9 +10,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TypeVar
 
-from rover_bus.events import places
+from rover_bus.events import positions
 from rover_bus.events.bus import Bus, ConnectionState, Stored, Subscription
-from rover_bus.events.consumed import Heard, newest_since
+from rover_bus.events.consumed import LastObserved, newest_since
 from rover_bus.events.deciding import Decider, Turn
 from rover_bus.events.errors import BusError
 from rover_bus.events.facts import HostFact, HostTurnFailed
@@ -84,10 +84,10 @@ class Following:
         on_loss: Callable[[], None],
         name: str,
     ) -> None:
-        """`name`: under which it reports how far it is, so that nothing goes that it has not received (events/places.py)."""
+        """`name`: under which it reports how far it is, so that nothing goes that it has not received (events/positions.py)."""
         self._name = name
         self._bus, self._subjects, self._receive, self._on_loss = bus, list(subjects), receive, on_loss
-        self._newest = Heard()
+        self._newest = LastObserved()
         self._subscription: Subscription | None = None
         self._returned = asyncio.Event()
         self._works: list[asyncio.Task[None]] = []
@@ -97,7 +97,7 @@ class Following:
     async def begin(self) -> None:
         """Follow until everything stored has been received; bus errors are waited out."""
         self._bus.on_connection(self._on_connection)
-        reporting = places.report_for_ever(self._bus, places.of_all(self._name), self._place)
+        reporting = positions.report_for_ever(self._bus, positions.of_all(self._name), self._read_to)
         self._works = [asyncio.create_task(work) for work in (self._look_back_for_ever(), reporting)]
         await self._follow()
         while not self.caught_up:
@@ -115,13 +115,15 @@ class Following:
     async def _follow(self) -> None:
         if self._subscription:
             await self._subscription.stop()
-        self._newest = Heard()
+        self._newest = LastObserved()
         self._subscription = await insist(
             lambda: self._bus.follow(FACTS, self._subjects, self._on_fact, start="last_per_subject")
         )
 
-    def _place(self) -> places.Place:
-        return places.Place(stream=FACTS, subjects=self._subjects, position=self._newest.sequence)
+    def _read_to(self) -> positions.FollowerPosition:
+        return positions.FollowerPosition(
+            stream=FACTS, subjects=self._subjects, position=self._newest.sequence
+        )
 
     async def _end(self) -> int:
         lasts = [await self._bus.last(FACTS, subject) for subject in self._subjects]
@@ -132,7 +134,7 @@ class Following:
             self._lose(stored.sequence)
             self._lost = True
             self._returned.set()
-        self._newest = Heard(stored.sequence, stored.subject, stored.time_ms)
+        self._newest = LastObserved(stored.sequence, stored.subject, stored.time_ms)
         self._receive(stored)
 
     def _on_connection(self, state: ConnectionState) -> None:

@@ -27,7 +27,7 @@ MOVING_S = 0.005  # a hand-over lasts a few of these
 
 
 class Fence(msgspec.Struct, frozen=True, array_like=True):
-    """What every request bears: the life of the job and of the server that it was meant for."""
+    """What every request bears: the generation of the job and the incarnation of the server that it was meant for."""
 
     timeline: int
     generation: int
@@ -177,7 +177,7 @@ def _keeps(start: ServerStart | None) -> bool:
 
 
 def decide_request(state: Admission, fence: Fence) -> Refusal | None:
-    """Fence first: refuse what was not meant for this server in this life of the job."""
+    """Fence first: refuse what was not meant for this incarnation of the server in this generation of the job."""
     if state.start is None or state.routing is None:
         return Refusal("not_admitted", f"server {state.index} is not admitted yet: ask again", 0.05)
     if fence.timeline != state.timeline:
@@ -208,7 +208,7 @@ def _other(theirs: int, ours: int, what: str) -> Refusal:
 
 
 def decide_push(state: Admission, fence: Fence, batch: BatchKey) -> Refusal | Apply | Repeat:
-    """Apply a batch once per slot. Who pushes it, under which lease, does not matter (P2)."""
+    """Apply a batch once per slot. Which worker pushes it, under which lease, does not matter (P2)."""
     refusal = decide_request(state, fence)
     if refusal:
         return refusal
@@ -255,13 +255,14 @@ def _decide_slots(state: Admission, table: RoutingTable) -> Refusal | None:
         )
     if np.any(before & ~after & ~given):
         return Refusal(
-            "cannot_move", f"routing {version(table)} takes slots of server {state.index} that nobody fetched"
+            "cannot_move",
+            f"routing {version(table)} takes slots of server {state.index} that were not fetched",
         )
     return None
 
 
 def _decide_kept(state: Admission, table: RoutingTable) -> Refusal | None:
-    """The first routing of a generation: who kept its state, or loaded a cut, is given nothing that it has not (P11)."""
+    """The first routing of a generation: a server that kept its state, or loaded a cut, is given nothing that it has not (P11)."""
     wanted, here = mask_of(slots_of(table, state.index)), mask_of(())
     for group in (*state.groups, *state.arrived):
         here |= mask_of(group.slots)

@@ -11,19 +11,29 @@ import secrets
 import socket
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Unpack
 
 import numpy.typing as npt
 
 from rover_bus.events.errors import AccessDenied, BadMessage
 from rover_bus.events.requests import RoutingTable, ServerAddress
 from rover_bus.ps import handshake
-from rover_bus.ps.exchange import Effect, Exchange, LinkLost, Receive, Refresh, Reset, Send, Steps
+from rover_bus.ps.exchange import (
+    Effect,
+    Exchange,
+    LinkLost,
+    OperationDone,
+    Receive,
+    Refresh,
+    Reset,
+    Send,
+    Steps,
+    advance,
+)
 from rover_bus.ps.frame import Buffer
-from rover_bus.ps.gradients import Additions
 from rover_bus.ps.shared import SharedBodies, map_memory
 from rover_bus.ps.spec import Table
-from rover_bus.ps.store import Acknowledged, BatchKey, Exported, Pulled
+from rover_bus.ps.store import Acknowledged, BatchKey, Exported, Pulled, PushOptions
 from rover_bus.ps.stream import Frame, FrameReceiver, FrameSender, connect
 
 Refresher = Callable[[RoutingTable, float], RoutingTable]
@@ -170,15 +180,9 @@ class RemoteParameters:
         return pulled
 
     def push(
-        self,
-        batch: BatchKey,
-        gradients: Mapping[str, npt.NDArray[Any]],
-        *,
-        rate_scale: float = 1.0,
-        add: Additions | None = None,
-        pulled: Pulled | None = None,
+        self, batch: BatchKey, gradients: Mapping[str, npt.NDArray[Any]], **options: Unpack[PushOptions]
     ) -> None:
-        self._run(self._exchange.push(batch, gradients, rate_scale, add, pulled))
+        self._run(self._exchange.push(batch, gradients, **options))
 
     def acknowledged(self) -> list[Acknowledged]:
         return self._exchange.acknowledged()
@@ -221,11 +225,7 @@ class RemoteParameters:
         """Perform the effects of an operation and return its result."""
         result: Any = None
         lost: LinkLost | None = None
-        while True:
-            try:
-                effect = steps.throw(lost) if lost else steps.send(result)
-            except StopIteration as stop:
-                return stop.value
+        while not isinstance(effect := advance(steps, result, lost), OperationDone):
             try:
                 result, lost = self._perform(effect), None
             except LinkLost as error:
@@ -233,6 +233,7 @@ class RemoteParameters:
             except BaseException:
                 self._exchange.interrupt()  # Ctrl-C, or a secret refused: what was on its way is sent again by the next call
                 raise
+        return effect.value
 
     def _perform(self, effect: Effect) -> Any:
         match effect:

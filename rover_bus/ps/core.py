@@ -301,7 +301,7 @@ class ServerCore:
         return messages.encode(reply, arrays)
 
     def can_wait(self, header: Buffer) -> bool:
-        """Whether a request keeps nobody waiting but a server that fetches rows at its leisure."""
+        """Whether a request keeps no process waiting but a server that fetches rows at its leisure."""
         return bool(self._departing) and messages.is_leisurely(header)
 
     def count(self, name: str, by: float = 1) -> None:

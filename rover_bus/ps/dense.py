@@ -1,4 +1,4 @@
-"""Dense arrays as lines of 64 elements, in chunks of 256 lines; a chunk lives in one slot.
+"""Dense arrays as lines of 64 elements, in chunks of 256 lines; a chunk lies in one slot.
 
 `DenseStore` keeps the lines of the slots owned here (used by `tables`); `DenseLayout` packs a layer's weights into lines and
 divides them over the servers (used by `outgoing` and `local`). The layout of some names follows from their declarations alone,
@@ -20,7 +20,7 @@ from rover_bus.ps.initial import first_values, table_key
 from rover_bus.ps.memory import SLACK_BYTES, Pages, look_for
 from rover_bus.ps.rows import Places, RowBudget, Rows
 from rover_bus.ps.spec import CHUNK_LINES, LINE, Dense
-from rover_bus.ps.storage import Int, Mask, Ownership, Scanned, changed_rows, places_of, runs_of
+from rover_bus.ps.storage import CompleteRows, Int, Mask, Ownership, Scanned, changed_rows, places_of, runs_of
 
 
 def owned_lines(entry: TableEntry, is_owned: npt.NDArray[np.bool_]) -> Int:
@@ -30,8 +30,8 @@ def owned_lines(entry: TableEntry, is_owned: npt.NDArray[np.bool_]) -> Int:
     return lines[lines < entry.lines]
 
 
-class DenseStore:
-    """Dense arrays as lines of 64 elements, in chunks: a chunk lives in one slot. Keys are not sent: an array goes whole."""
+class DenseStore(CompleteRows):
+    """Dense arrays as lines of 64 elements, in chunks: a chunk lies in one slot. Keys are not sent: an array goes whole."""
 
     def __init__(self, family: Dense, owned: Int, seed: int, budget: RowBudget) -> None:
         self.rows = Rows(family, stored_width(family), budget)
@@ -77,21 +77,6 @@ class DenseStore:
             if len(self._located) < 256:
                 self._located[keys.names] = places
         return places
-
-    def pull(self, keys: Keys, places: Places) -> npt.NDArray[Any]:
-        return self.rows.take(places)
-
-    def look_again(self, keys: Keys, places: Places) -> Places:
-        return places
-
-    def make_room(self, rows: int) -> None:
-        """Every line is there."""
-
-    def allocate(self, keys: Keys, places: Places) -> Places:
-        return places
-
-    def scratch_bytes(self, keys: int, rows: int) -> int:
-        return 64 * keys + self.rows.scratch_bytes(keys)
 
     def listing(self, name: str) -> tuple[Int, Int]:
         lines = self._owned(name)
@@ -161,9 +146,6 @@ class DenseStore:
             self._free = np.concatenate((self._free, array.places[gone]))
             array.places[gone] = -1
 
-    def sweep(self) -> bool:
-        return False
-
     def scan(self, slots: Int, cursor: int, most_rows: int) -> Scanned:
         wanted = np.zeros(SLOTS, bool)
         wanted[slots] = True
@@ -178,11 +160,11 @@ class DenseStore:
     def cold(self) -> list[Pages]:
         return self.rows.cold()
 
-    def touched(self, keys: Keys, places: Places, slots: Mask) -> Keys:
+    def touched(self, keys: Keys, _places: Places, slots: Mask) -> Keys:
         lines = [np.flatnonzero(slots[self._arrays[name].slots]) for name in keys.names]
         return Keys(keys.names, np.array([len(some) for some in lines], np.int64), np.concatenate(lines))
 
-    def find(self, keys: Keys, fresh: bool = False) -> Int:
+    def find(self, keys: Keys, _fresh: bool = False) -> Int:
         parts = np.split(keys.keys, np.cumsum(keys.counts)[:-1])
         every = [self._arrays[name].at(part) for name, part in zip(keys.names, parts, strict=True)]
         places = np.concatenate(every) if every else np.empty(0, np.int64)

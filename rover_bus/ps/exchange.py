@@ -24,7 +24,7 @@ from rover_bus.events.requests import RoutingTable, ServerAddress
 from rover_bus.ps import messages
 from rover_bus.ps.catalogue import Catalogue, stored_width
 from rover_bus.ps.frame import BodyReader, Buffer
-from rover_bus.ps.gradients import Additions, added_parts, pushed_parts
+from rover_bus.ps.gradients import added_parts, pushed_parts
 from rover_bus.ps.messages import RefusedMessage
 from rover_bus.ps.outgoing import (
     DeclareItem,
@@ -40,7 +40,15 @@ from rover_bus.ps.outgoing import (
 from rover_bus.ps.plan import group_ids
 from rover_bus.ps.routing import is_newer
 from rover_bus.ps.spec import Dense, Table
-from rover_bus.ps.store import Acknowledged, BatchKey, Exported, GenerationChanged, Pulled, ServersUnreachable
+from rover_bus.ps.store import (
+    Acknowledged,
+    Additions,
+    BatchKey,
+    Exported,
+    GenerationChanged,
+    Pulled,
+    ServersUnreachable,
+)
 
 
 class Send(NamedTuple):
@@ -79,10 +87,24 @@ Frame = tuple[Buffer, Buffer]
 Steps = Generator[Effect, Any, Any]
 
 
+class OperationDone(NamedTuple):
+    """An operation has come to its end, and to this."""
+
+    value: Any
+
+
 class LinkLost(RoverError):
     """A connection could not be made, or broke. Thrown into the generator by its driver."""
 
     code = "link_lost"
+
+
+def advance(steps: Steps, result: Any, lost: LinkLost | None) -> Effect | OperationDone:
+    """Give an operation what came of its last effect, a result or a lost link; return its next effect, or its end."""
+    try:
+        return steps.throw(lost) if lost else steps.send(result)
+    except StopIteration as stop:
+        return OperationDone(stop.value)
 
 
 class _Trouble(Exception):
@@ -145,9 +167,10 @@ class Exchange:
         self,
         batch: BatchKey,
         gradients: Mapping[str, npt.NDArray[Any]],
-        rate_scale: float,
-        add: Additions | None,
-        pulled: Pulled | None,
+        *,
+        rate_scale: float = 1.0,
+        add: Additions | None = None,
+        pulled: Pulled | None = None,
     ) -> Steps:
         """Send a batch; wait until no more than `in_flight` are unacknowledged."""
         source: PullItem | None = self._latest if pulled is None else pulled.plan
@@ -165,7 +188,7 @@ class Exchange:
             yield from self._settle(self._queue[-1])
 
     def follow(self, generation: int) -> Steps:
-        """Wait until our routing is of this generation or a later one: who leads may say so before the servers are there."""
+        """Wait until our routing is of this generation or a later one: the leader may say so before the servers are there."""
         waited_s = 0.0
         while self.route.table.generation < generation:
             if waited_s > self._patience_s:
@@ -212,7 +235,7 @@ class Exchange:
         return done
 
     def interrupt(self) -> None:
-        """An operation was left half way: nobody knows what is on its way, so begin again next time."""
+        """An operation was left half way: what is on its way is unknown, so begin again next time."""
         self._linked = self._whole = False
 
     # --- items ---

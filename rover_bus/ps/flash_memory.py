@@ -1,8 +1,8 @@
 """Shared memory and storage behind a server's staging: the flash store as the port that `staging` asks for.
 
-The part of a server lies under `<root>/<job uid>` as `ps-<index>` and outlives its process; its next life adopts it. A restore
-looks there first (mapped copy-on-write: nothing is copied), then with whom `peers` names, then in storage. Nothing is believed
-that was not checked against its digests (P12). See docs/design/0014, 0020.
+The part of a server lies under `<root>/<job uid>` as `ps-<index>` and outlives its process; its next incarnation adopts it. A
+restore looks there first (mapped copy-on-write: nothing is copied), then at the hosts that `peers` names, then in storage.
+Nothing is believed that was not checked against its digests (P12). See docs/design/0014, 0020.
 """
 
 from __future__ import annotations
@@ -27,15 +27,12 @@ HEADROOM = 0.5  # growing tables grow in place for a while
 FromPeers = Callable[[RestoreOrder, PartPlace, bool, list[str]], tuple[StagedCut, str] | None]
 
 
-def ask_nobody(
-    order: RestoreOrder, place: PartPlace, elsewhere: bool, refused: list[str]
-) -> tuple[StagedCut, str] | None:
+def ask_nobody(*_: object) -> None:
     """No other host has a part."""
-    return None
 
 
 class FlashMemory:
-    """One server's slots in shared memory. Opened by the first cut or restore; `close` leaves what is staged for the next life."""
+    """One server's slots in shared memory. Opened by the first cut or restore; `close` leaves what is staged for the next one."""
 
     def __init__(
         self, root: Path, uid: str, index: int, timeline: int, slots: int = 2, peers: FromPeers = ask_nobody
@@ -128,7 +125,7 @@ class FlashMemory:
         if answer is None:
             return None
         staged, source = answer
-        if source == "memory" and self._is_ours(order, place):  # digested meanwhile: the store lends it
+        if source == "memory" and self._is_ours(order, place):  # digested meanwhile: the store serves it
             staged.close()
             return self._from_memory(order, place, refused)
         return FoundPart(staged.arrays, staged.extra, source, tuple(refused))

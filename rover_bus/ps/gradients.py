@@ -17,8 +17,7 @@ from rover_bus.ps.catalogue import Catalogue, stored_width
 from rover_bus.ps.outgoing import DensePart, PullItem, SparsePart
 from rover_bus.ps.plan import gather, group_ids, narrow
 from rover_bus.ps.rows import all_finite
-
-Additions = Mapping[str, tuple[npt.NDArray[Any], npt.NDArray[Any]]]
+from rover_bus.ps.store import Additions
 
 
 def pushed_parts(
@@ -53,7 +52,7 @@ def pushed_parts(
 
 
 def check_finite(names: tuple[str, ...], values: npt.NDArray[Any]) -> None:
-    """Refuse gradients that would ruin rows for everybody."""
+    """Refuse gradients that would ruin rows for all workers."""
     if not all_finite(values):
         raise InputError(f"gradients of {', '.join(names)} are not all finite: the batch was not pushed")
 

@@ -135,7 +135,7 @@ class GrowingStore:
         return places
 
     def _claim(self, count: int) -> Int:
-        """Return places that nobody uses: freed ones first, then new ones."""
+        """Return places that are not in use: freed ones first, then new ones."""
         if not self._free:
             return self._extend(count)
         used = self._unused(count)
@@ -177,7 +177,7 @@ class GrowingStore:
         return {name: [tag] for tag, name in self._names.items()}
 
     def adopt(
-        self, entries: list[TableEntry], layout: dict[str, list[int]], columns: list[npt.NDArray[Any]]
+        self, entries: list[TableEntry], _layout: dict[str, list[int]], columns: list[npt.NDArray[Any]]
     ) -> None:
         *columns, ids, tags, slots = columns
         kinds = [(array.dtype.str, array.shape) for array in (ids, tags, slots)]
@@ -202,7 +202,7 @@ class GrowingStore:
 
     # --- slots that come and go ---
 
-    def rows_of(self, slots: Int) -> int:
+    def rows_of(self, _slots: Int) -> int:
         return 0
 
     def make_room_for(self, slots: Int) -> None:

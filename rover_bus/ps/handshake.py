@@ -1,4 +1,4 @@
-"""Who may speak: challenge and response with the stack's secret, both ways, before any byte of a message is read.
+"""Which process may speak: challenge and response with the stack's secret, both ways, before any byte of a message is read.
 
     server -> worker   magic (8 bytes), nonce (32)
     worker -> server   nonce (32), HMAC-SHA256(secret, "worker" + server's nonce + worker's nonce)

@@ -19,6 +19,7 @@ from rover_bus.ps.memory import SLACK_BYTES, Pages, look_for
 from rover_bus.ps.rows import Places, RowBudget, Rows
 from rover_bus.ps.spec import Hashed
 from rover_bus.ps.storage import (
+    CompleteRows,
     Int,
     Mask,
     Ownership,
@@ -33,7 +34,7 @@ from rover_bus.ps.storage import (
 BUILD_ROWS = 1 << 16  # rows given their first values at a time
 
 
-class HashedStore:
+class HashedStore(CompleteRows):
     """Fixed tables. The rows of a slot are an arithmetic series (`hashed_slots`), side by side from the slot's first place on."""
 
     def __init__(self, family: Hashed, owned: Int, seed: int, budget: RowBudget) -> None:
@@ -86,21 +87,6 @@ class HashedStore:
             )
         places += keys.keys >> SLOT_BITS
         return places
-
-    def pull(self, keys: Keys, places: Places) -> npt.NDArray[Any]:
-        return self.rows.take(places)
-
-    def look_again(self, keys: Keys, places: Places) -> Places:
-        return places
-
-    def make_room(self, rows: int) -> None:
-        """Every row is there."""
-
-    def allocate(self, keys: Keys, places: Places) -> Places:
-        return places
-
-    def scratch_bytes(self, keys: int, rows: int) -> int:
-        return 64 * keys + self.rows.scratch_bytes(keys)
 
     def listing(self, name: str) -> tuple[Int, Int]:
         at = self._columns[name][2] // SLOTS
@@ -167,7 +153,7 @@ class HashedStore:
         self._slots_here.held[slots] = True
 
     def _claim(self, blocks: int, depth: int) -> Int:
-        """Return first places of blocks that nobody uses: freed ones first, then new ones. There must be room."""
+        """Return first places of blocks that are not in use: freed ones first, then new ones. There must be room."""
         freed = self._free.get(depth, [])
         every = np.concatenate(freed) if freed else np.empty(0, np.int64)
         used, kept = every[:blocks], every[blocks:]
@@ -193,9 +179,6 @@ class HashedStore:
         self._slots_here.owned[slots] = self._slots_here.held[slots] = False
         self._serve()
 
-    def sweep(self) -> bool:
-        return False
-
     def scan(self, slots: Int, cursor: int, most_rows: int) -> Scanned:
         names, counts, ids, places = [], [], [], []
         ends = np.cumsum([len(slots) * table.depth for table in self._tables])
@@ -219,7 +202,7 @@ class HashedStore:
     def cold(self) -> list[Pages]:
         return self.rows.cold()
 
-    def touched(self, keys: Keys, places: Places, slots: Mask) -> Keys:
+    def touched(self, keys: Keys, _places: Places, slots: Mask) -> Keys:
         return only(slots[self.slots(keys)], keys)
 
     def among(self, rows: Int, slots: Mask) -> Int:
@@ -254,7 +237,7 @@ class HashedStore:
         order = np.argsort(held[blocks])
         return held[blocks][order], blocks[order]
 
-    def find(self, keys: Keys, fresh: bool = False) -> Int:
+    def find(self, keys: Keys, _fresh: bool = False) -> Int:
         rows, salts, tables = self._columns.spread(keys)
         places = self._held.ravel().take(hashed_slots(keys.keys, salts) + tables)
         if np.any(keys.keys.view(np.uint64) >= rows) or np.any(places < 0):
@@ -272,14 +255,13 @@ class _Fixed(NamedTuple):
     rows: int
     salt: int
     depth: int
-    whole_salt: int
 
     @classmethod
     def of(cls, entry: TableEntry) -> _Fixed:
         """Return what is needed of a declaration."""
-        table, salt = entry.table, entry.salt
+        table = entry.table
         assert isinstance(table, Hashed)
-        return cls(table.name, table.rows, salt & (SLOTS - 1), -(-table.rows // SLOTS), salt)
+        return cls(table.name, table.rows, entry.salt & (SLOTS - 1), -(-table.rows // SLOTS))
 
     def row(self, slots: Int, nth: Int) -> Int:
         """Return the nth rows of slots."""

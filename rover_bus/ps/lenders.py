@@ -1,6 +1,6 @@
 """A part of a cut from the memory of another host: asked of the daemon of one's own host, which holds a copy or fetches one.
 
-For a server that restores and whose own memory does not have the part; the daemon knows who has it
+For a server that restores and whose own memory does not have the part; the daemon knows which host has it
 (`rover.daemon.<host>.part`, docs/design/0015). Called from the thread of the tables, asks on the loop of the bus.
 """
 
@@ -34,7 +34,7 @@ log = get_logger("rover.ps")
 def ask_daemon(bus: Bus, host: str, job: str) -> AskDaemon:
     """Return a way to parts in other hosts' memory; call it in the loop of the bus, and what it returns in another thread.
 
-    What it finds is checked, mapped copy-on-write, with its source (memory | peer | parity); None: nobody has the part, or nobody
+    What it finds is checked, mapped copy-on-write, with its source (memory | peer | parity); None: no host has the part, or none
     answers.
     """
     loop = asyncio.get_running_loop()

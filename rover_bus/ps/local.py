@@ -15,7 +15,7 @@ from rover_bus.events.errors import InputError
 from rover_bus.ps import update
 from rover_bus.ps.catalogue import Keys
 from rover_bus.ps.changes import HalfChanged, indivisible
-from rover_bus.ps.gradients import Additions, added_parts, pushed_parts
+from rover_bus.ps.gradients import added_parts, pushed_parts
 from rover_bus.ps.hashing import SLOTS
 from rover_bus.ps.intervals import NOTHING, Intervals
 from rover_bus.ps.outgoing import DensePart, PullItem, SparsePart
@@ -23,7 +23,7 @@ from rover_bus.ps.parts import assemble
 from rover_bus.ps.plan import group_ids, plan_sums, split
 from rover_bus.ps.rows import Places
 from rover_bus.ps.spec import Dense, Table
-from rover_bus.ps.store import Acknowledged, BatchKey, Exported, Pulled
+from rover_bus.ps.store import Acknowledged, Additions, BatchKey, Exported, Pulled
 from rover_bus.ps.tables import TableSet
 from rover_bus.ps.update import Trainable
 

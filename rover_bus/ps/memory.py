@@ -36,7 +36,7 @@ class Pages(NamedTuple):
 def populate(cold: Iterable[Pages]) -> None:
     """Have the system give pages their memory, without changing what is in them, and without the interpreter's lock.
 
-    On a virtual machine the first touch of a page may cost milliseconds a MiB (`bench/pages.py`): whoever serves workers must
+    On a virtual machine the first touch of a page may cost milliseconds a MiB (`bench/pages.py`): a thread that serves workers must
     not be the one to touch it. Where the system cannot do it ahead, nothing happens here.
     """
     advise = CDLL(None).madvise
@@ -58,7 +58,7 @@ class Stretch:
         self._warm_bytes = 0
 
     def cold(self, rows: int) -> list[Pages]:
-        """Return the pages of the first `rows` rows, and of some more, that nobody asked for yet."""
+        """Return the pages of the first `rows` rows, and of some more, that were not asked for yet."""
         if self._range is None:
             return []
         size = rows * self._columns * self._dtype.itemsize
@@ -99,7 +99,7 @@ class Stretch:
 
 
 def look_for(size_bytes: int) -> None:
-    """Raise NotEnoughMemory unless so much memory can be had now. It is given back at once: whoever asks uses it next.
+    """Raise NotEnoughMemory unless so much memory can be had now. It is given back at once: the caller uses it next.
 
     An address range of its own, untouched: it costs two calls of the system whatever its size, and leaves the allocator as it is.
     """

@@ -89,7 +89,7 @@ class Fetch(_Message, frozen=True, kw_only=True, tag="fetch"):
     fence: Fence
     move: Number
     number: Number
-    target: tuple[int, int]  # index and incarnation of who asks
+    target: tuple[int, int]  # index and incarnation of the server that asks
     most_bytes: Annotated[int, msgspec.Meta(ge=1, le=1 << 26)] = 1 << 20
     hand_over: bool = False
 

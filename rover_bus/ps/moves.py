@@ -25,13 +25,13 @@ Run = Callable[[Callable[[], Any]], Awaitable[Any]]
 AskPeer = Callable[[ServerAddress, list[Buffer]], Awaitable[tuple[Buffer, Buffer]]]
 
 
-async def nobody(server: ServerAddress, frame: list[Buffer]) -> tuple[Buffer, Buffer]:
+async def no_peer(server: ServerAddress, _frame: list[Buffer]) -> tuple[Buffer, Buffer]:
     """Servers that cannot reach one another: every move fails, by the master's patience."""
     raise LinkLost(f"server {server.index} cannot be reached from here")
 
 
 class Moves:
-    """`ask` carries a frame to another server and its reply back (raises LinkLost); `poke` makes the next heartbeat due now.
+    """`ask` carries a frame to another server and its reply back (raises LinkLost); `wake` makes the next heartbeat due now.
 
     `run_patiently`: as `run`, at a moment when it keeps no worker waiting.
     """
@@ -41,10 +41,10 @@ class Moves:
         core: ServerCore,
         run: Run,
         ask: AskPeer,
-        poke: Callable[[], None],
+        wake: Callable[[], None],
         run_patiently: Run | None = None,
     ) -> None:
-        self._core, self._run, self._ask, self._poke = core, run, ask, poke
+        self._core, self._run, self._ask, self._wake = core, run, ask, wake
         self._run_patiently = run_patiently or run
         self._coming: dict[int, tuple[Transfer, asyncio.Task[None]]] = {}
         self._froze_s: dict[int, float] = {}
@@ -105,7 +105,7 @@ class Moves:
                 result, error = await self._perform(transfer, effect), None
             except Exception as raised:  # noqa: BLE001 - the generator knows what its effects may raise, and raises the rest itself
                 error = raised
-        self._poke()
+        self._wake()
 
     async def _perform(self, transfer: Transfer, effect: Effect) -> Any:
         match effect:
@@ -131,7 +131,7 @@ class Moves:
                 return TransferAnswer(header, body, _now() - asked_s)
 
     async def _keep_pace(self, move: int, seconds: float) -> None:
-        """Wait until `seconds` after the last time. Nobody trains while no push comes."""
+        """Wait until `seconds` after the last time. No worker trains while no push comes."""
         last_s, pushes = self._paced.get(move, (float("-inf"), 0))
         if self._core.version != pushes:
             await asyncio.sleep(max(last_s + seconds - _now(), 0.0))

@@ -93,7 +93,7 @@ class RowLog:
         self._copied = np.zeros(store.rows.capacity, bool)
         self._end = store.rows.capacity  # of what there was when the copy was through
         self._reached = 0  # rows of a growing table from there on the copy has still to meet
-        self._noted: list[Int] = []  # not marked yet: that can wait until nobody waits for us
+        self._noted: list[Int] = []  # not marked yet: that can wait until no worker waits for us
 
     def note(self, places: Int) -> None:
         """A push has trained these rows, of whatever slots."""
@@ -166,7 +166,7 @@ def _merged(entries: list[Keys]) -> Keys:
 class Departure:
     """A move away from here. Answers are numbered; a repeated number repeats the same rows, and never takes in new changes:
 
-    the answer that nobody reads would swallow them.
+    the answer that is never read would swallow them.
     """
 
     def __init__(self, order: MoveOrder) -> None:

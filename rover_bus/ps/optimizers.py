@@ -18,13 +18,15 @@ Block = npt.NDArray[Any]  # (rows, width), or (rows, 1) for state that is one nu
 
 def state_columns(optimizer: Optimizer, width: int) -> tuple[tuple[int, str, float], ...]:
     """Return (columns, dtype, first value) of each piece of state that a row carries besides its values."""
-    if isinstance(optimizer, Adagrad):
-        return ((width, "float32", optimizer.initial),)
-    if isinstance(optimizer, RowAdagrad):
-        return ((1, "float32", optimizer.initial),)
-    if isinstance(optimizer, Adam):
-        return ((width, "float32", 0.0), (width, "float32", 0.0), (1, "int32", 0))
-    return ()
+    match optimizer:
+        case Add() | Sgd():
+            return ()
+        case Adagrad(initial=initial):
+            return ((width, "float32", initial),)
+        case RowAdagrad(initial=initial):
+            return ((1, "float32", initial),)
+        case Adam():
+            return ((width, "float32", 0.0), (width, "float32", 0.0), (1, "int32", 0))
 
 
 def step(

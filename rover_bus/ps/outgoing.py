@@ -54,7 +54,7 @@ class Item(Protocol):
     def awaited(self, route: Route) -> list[int]:
         """Return the positions of the servers that were sent a frame and have not answered, in any order."""
 
-    def absorb(self, position: int, reply: Reply, body: BodyReader) -> None:
+    def absorb(self, position: int, reply: Reply, body: BodyReader, /) -> None:
         """Take in a server's reply; arrays are copied out of the body. Raises BadMessage for one that does not fit."""
 
 
@@ -72,7 +72,7 @@ def _expect(reply: Reply, kind: type[Any]) -> Any:
 
 
 class SparsePart:
-    """A group of ids, and what follows from it and the routing asked for last: who holds them, how replies and gradients lie."""
+    """A group of ids, and what follows from it and the routing asked for last: their servers, how replies and gradients lie."""
 
     def __init__(self, group: Group) -> None:
         self.group = group
@@ -134,7 +134,7 @@ class DeclareItem(ToAll):
         for at, fence in enumerate(route.fences):
             yield at, messages.encode(messages.Declare(fence=fence, tables=tables))
 
-    def absorb(self, position: int, reply: Reply, body: BodyReader) -> None:
+    def absorb(self, _position: int, reply: Reply, body: BodyReader) -> None:
         _expect(reply, Declared)
         body.end()
 

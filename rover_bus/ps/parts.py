@@ -25,7 +25,7 @@ Page = tuple[npt.NDArray[np.int64], npt.NDArray[Any]]  # ids (line numbers of de
 
 
 class PartHeader(msgspec.Struct, frozen=True, kw_only=True):
-    """What a part file is: which life of which server wrote it, and the tables in it."""
+    """What a part file is: which incarnation of which server wrote it, and the tables in it."""
 
     format: int = 1
     timeline: int
@@ -117,8 +117,8 @@ def read_parts(paths: Iterable[Path], only: str | None = None) -> dict[str, Expo
     headers = [read_header(path) for path in paths]
     if not headers:
         raise InputError("no part of a model was given: name those of all servers")
-    lives = {(h.timeline, h.generation, h.routing_epoch, h.servers) for h in headers}
-    if len(lives) > 1 or len({h.index for h in headers}) != headers[0].servers:
+    origins = {(h.timeline, h.generation, h.routing_epoch, h.servers) for h in headers}
+    if len(origins) > 1 or len({h.index for h in headers}) != headers[0].servers:
         found = ", ".join(f"server {h.index} of {h.servers} (generation {h.generation})" for h in headers)
         raise InputError(f"these parts are not one whole model: {found}")
     tables = {table.name: table for header in headers for table in header.tables}

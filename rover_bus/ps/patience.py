@@ -31,7 +31,7 @@ class Patience:
     def __init__(self) -> None:
         self._waiting: deque[QueuedWork] = deque()
         self._answered_s = float("-inf")
-        self._gave_s = float("-inf")  # values, and nobody has asked for anything since
+        self._gave_s = float("-inf")  # values, and no request has come since
         self._gap_s = 0.0  # that usually passes between values and the next request
         self._work_s = 0.0  # that a piece of work usually takes
         self._opportune = False

@@ -1,6 +1,6 @@
 """Other servers, from a server: frames there and back over the sockets that workers use, in a thread of their own.
 
-Fed by `moves`. The same handshake with the stack's secret both ways: rows go to nobody else, and come from nobody else.
+Fed by `moves`. The same handshake with the stack's secret both ways: rows go to no other process, and come from no other.
 """
 
 from __future__ import annotations

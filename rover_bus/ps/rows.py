@@ -68,7 +68,7 @@ class Rows:
         self._block = max(256, BLOCK_BYTES // (width * self.dtype.itemsize))
         self._budget, self.count, self.freed, self.capacity = budget, 0, 0, 0
         self._stretches = [Stretch(columns, dtype) for columns, dtype, _ in self._columns]
-        self.dirty: DirtyRows | None = None  # rows changed since the last cut; None: nobody asks
+        self.dirty: DirtyRows | None = None  # rows changed since the last cut; None: cuts are not taken
         self._hold()
 
     def _hold(self) -> None:
@@ -123,7 +123,7 @@ class Rows:
         return block + (0 if self.dirty is None else 2 * self.count + 16 * rows)
 
     def cold(self) -> list[Pages]:
-        """Return the pages of the used rows, and of some more, that nobody asked for yet: to be populated before rows arrive."""
+        """Return the pages of the used rows, and of some more, that were not asked for yet: to be populated before rows arrive."""
         return [pages for stretch in self._stretches for pages in stretch.cold(self.count)]
 
     # -- whole states (snapshots) ----------------------------------------------------------------------------------------
@@ -161,7 +161,7 @@ class Rows:
     # -- rows that come and go -------------------------------------------------------------------------------------------
 
     def release(self, places: npt.NDArray[np.int64]) -> None:
-        """These rows have left; whoever decides where rows lie may use their places again (`reclaim`)."""
+        """These rows have left; what decides where rows lie may use their places again (`reclaim`)."""
         self.freed += len(places)
         self._budget.refund(len(places) * self._row_bytes)
 

@@ -1,7 +1,7 @@
 """How a server fares, said now and then: which slots are hot, on heartbeats; busy time, counters and memory, as samples.
 
 Fed by service.py with the counters of its heartbeats, by the tables' traffic, and by the clock of the tables' thread; feeds the
-master (who relieves a hot server) and the Brain. Apart, because nothing exact rests on it: what is lost here is lost.
+master (which relieves a hot server) and the Brain. Apart, because nothing exact rests on it: what is lost here is lost.
 """
 
 from __future__ import annotations

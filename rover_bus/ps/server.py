@@ -1,6 +1,6 @@
 """The shell of a parameter server: one thread, one selector, sockets in front of a `core.ServerCore`.
 
-Fed by workers over the network and by `call` from other threads (`service`: the server's life on the bus). All tables belong to the
+Fed by workers over the network and by `call` from other threads (`service`: the server's run on the bus). All tables belong to the
 thread that runs `serve`; nothing is locked. Plain sockets instead of asyncio by measurement (docs/design/0003).
 """
 
@@ -229,7 +229,7 @@ class Server:
         return True
 
     def _answer_waiting(self, connection: _Connection) -> None:
-        """Answer a request that could wait, if there is one still and somebody to answer to."""
+        """Answer a request that could wait, if there is one still and a connection to answer on."""
         frame, connection.waiting = connection.waiting, None
         if frame is not None and connection.socket in self._connections:
             connection.sender.put(self.core.answer(*frame))
@@ -267,7 +267,7 @@ def _carry_out(function: Callable[[], Any], future: Future[Any]) -> None:
     except HalfChanged as error:
         future.set_exception(error)
         raise
-    except Exception as error:  # noqa: BLE001 - it is the caller's, who waits for the future
+    except Exception as error:  # noqa: BLE001 - it is the caller's, which waits for the future
         future.set_exception(error)
 
 

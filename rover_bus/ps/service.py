@@ -1,4 +1,4 @@
-"""A parameter server's life on the bus: joins, is admitted, is routed, beats, writes its part, ends (P5).
+"""A parameter server's run on the bus: joins, is admitted, is routed, beats, writes its part, ends (P5).
 
 Fed by the master's answers; feeds a `core.ServerCore` through a port that runs a function where the tables live (another thread in
 `serve_job`, the same loop in simulations). Data never passes here: workers speak to the sockets. All orders arrive as answers to
@@ -11,6 +11,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import closing, suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,10 +34,10 @@ from rover_bus.events.requests import (
 )
 from rover_bus.events.starts import EMPTY
 from rover_bus.ps.core import ServerCore
-from rover_bus.ps.moves import AskPeer, Moves, nobody
+from rover_bus.ps.moves import AskPeer, Moves, no_peer
 from rover_bus.ps.routing import owned_slots
 from rover_bus.ps.samples import BUSY_S, Samples, done_in_time
-from rover_bus.ps.staging import Memory, RoomNotPrepared, Stager
+from rover_bus.ps.staging import RoomNotPrepared, Stager
 
 if TYPE_CHECKING:
     from rover_bus.ps.peers import Peers
@@ -44,48 +45,63 @@ if TYPE_CHECKING:
 
 log = get_logger("rover.ps")
 
-IDLE_BEAT_S = 0.5  # orders come with heartbeats: when nobody trains, the end may be near
+IDLE_BEAT_S = 0.5  # orders come with heartbeats: when no worker trains, the end may be near
 FIRST_BEAT_S = 0.1  # until routed
 MOVING_BEAT_S = 0.5  # while slots move from here or to here: a beat takes the tables' thread its turn
 AGAIN_S = 0.5  # between tries to stage a part for which there is no slot: each is a snapshot, and a beat
 NEWS = ("rollout.opened", "slots.moved", "move.failed")  # facts after which there may be orders for us
 Run = Callable[[Callable[[], Any]], Awaitable[Any]]
 WritePart = Callable[[ServerCore, Path], int]
-MemoryOf = Callable[[JoinReply], Memory]
+StagerOf = Callable[[JoinReply], Stager]
 
 
-class ServerLife:
-    """One incarnation of one server. `run` executes a function on the thread that owns the tables."""
+@dataclass(frozen=True)
+class TableThread:
+    """A server's tables and the thread that owns them: `run` executes a function on it and returns what that returns.
+
+    `run_patiently`: as `run`, at a moment when it keeps no worker waiting; None: as `run`. `busy_s`: seconds of processor time of
+    the thread so far, asked on it; None: no samples are published.
+    """
+
+    core: ServerCore
+    run: Run
+    run_patiently: Run | None = None
+    busy_s: Callable[[], float] | None = None
+
+
+@dataclass(frozen=True)
+class PartStorage:
+    """Where a server's part of the state goes: at the end `write` puts it into a file of `directory` and returns its size in bytes.
+
+    `stager_of` opens what stages the parts of cuts, once the server is admitted; None: it takes part in no cuts.
+    """
+
+    directory: Path
+    write: WritePart
+    stager_of: StagerOf | None = None
+
+
+class ServerRun:
+    """One incarnation of one server. `hello`: how it introduces itself; `ask`: how it asks other servers."""
 
     def __init__(
         self,
         bus: Bus,
         job: str,
-        member: Member,
-        core: ServerCore,
-        run: Run,
-        write_part: WritePart,
-        *,
-        nonce: str,
-        addresses: list[str],
-        directory: Path,
-        ask: AskPeer = nobody,
-        run_patiently: Run | None = None,
-        host: str = "",
-        pid: int = 0,
-        memory: MemoryOf | None = None,
-        clock: Callable[[], float] = lambda: 0.0,
-        busy_s: Callable[[], float] | None = None,
+        hello: JoinRequest,
+        thread: TableThread,
+        storage: PartStorage,
+        ask: AskPeer = no_peer,
     ) -> None:
-        self.member, self.core = member, core
-        self._poked = asyncio.Event()
-        self._moves = Moves(core, run, ask, self._poked.set, run_patiently)
+        self.member, self.core = hello.member, thread.core
+        self._woken = asyncio.Event()
+        self._moves = Moves(thread.core, thread.run, ask, self._woken.set, thread.run_patiently)
         self._master = Master(bus, job)
         self._bus, self._job = bus, job
-        self._samples = Samples(bus, job, member, core.traffic, run, busy_s)
-        self._run, self._write_part, self._directory = run, write_part, directory
-        self._hello = JoinRequest(member=member, nonce=nonce, host=host, pid=pid, addresses=addresses)
-        self._who: dict[str, Any] = {}
+        self._samples = Samples(bus, job, hello.member, thread.core.traffic, thread.run, thread.busy_s)
+        self._run, self._storage = thread.run, storage
+        self._hello = hello
+        self._sender: dict[str, Any] = {}
         self._finished: FinishedRequest | None = None
         self._closed_before = 0
         self._obeying: asyncio.Future[None] | None = None
@@ -93,7 +109,6 @@ class ServerLife:
         self._statistics: dict[str, float] = {}
         self._pushes = 0.0  # at the last heartbeat
         self._newest: HeartbeatReply | None = None
-        self._memory_of, self._clock = memory, clock
         self._joined: JoinReply | None = None
         self._stager: Stager | None = None
         self._refused_cut = 0  # the last that was said to be refused
@@ -101,11 +116,11 @@ class ServerLife:
         self._restore: RestoreOrder | None = None  # to be carried out before the first routing
 
     async def live(self) -> None:
-        """Serve the job until it is over for us. Raises Refused when this life was replaced or is not wanted."""
+        """Serve the job until it is over for us. Raises Refused when this incarnation was replaced or is not wanted."""
         loop = asyncio.get_running_loop()
-        self.core.need_orders = partial(loop.call_soon_threadsafe, self._poked.set)
+        self.core.need_orders = partial(loop.call_soon_threadsafe, self._woken.set)
         heartbeat_s = await self._join()
-        hints = await self._hear_of_moves()
+        hints = await self._watch_moves()
         try:
             await self._converse(heartbeat_s)
         finally:
@@ -117,13 +132,13 @@ class ServerLife:
                 for hint in hints:
                     await hint.stop()
 
-    async def _hear_of_moves(self) -> list[Subscription]:
-        """Ask for orders as soon as there are some. Only hints: who does not hear of them asks a little later."""
+    async def _watch_moves(self) -> list[Subscription]:
+        """Ask for orders as soon as there are some. Only hints: without them the next heartbeat asks a little later."""
         hints: list[Subscription] = []
         with suppress(BusError):
             for kind in NEWS:
                 subject = subjects.job_facts(self._job, kind)
-                hints.append(await self._bus.subscribe(subject, lambda _: self._poked.set()))
+                hints.append(await self._bus.subscribe(subject, lambda _: self._woken.set()))
         return hints
 
     async def _converse(self, heartbeat_s: float) -> None:
@@ -148,10 +163,10 @@ class ServerLife:
         """Wait, but for news that must not wait."""
         try:
             async with asyncio.timeout(seconds):
-                await self._poked.wait()
+                await self._woken.wait()
         except TimeoutError:
             return
-        self._poked.clear()
+        self._woken.clear()
 
     def _pause_s(self, heartbeat_s: float) -> float:
         """Return how long to wait before the next heartbeat: as the job file says while workers push, less when they do not."""
@@ -171,7 +186,7 @@ class ServerLife:
             if isinstance(reply, RefusedReply) and not reply.retry_s:
                 raise Refused(f"{self.member} was not admitted: {reply.message}", reply.code)
             await asyncio.sleep(FIRST_BEAT_S)
-        self._who = {"member": self.member, "timeline": reply.timeline, "generation": reply.generation}
+        self._sender = {"member": self.member, "timeline": reply.timeline, "generation": reply.generation}
         joined = reply
         self._newest = None
         self._prepare_memory(joined)
@@ -200,16 +215,16 @@ class ServerLife:
         takes_cuts = joined.spec.get("checkpoint") is not None
         self._restore, self._joined = joined.restore, joined
         if (
-            self._memory_of is not None
+            self._storage.stager_of is not None
             and self._stager is None
             and (takes_cuts or joined.restore is not None)
         ):
-            self._open_memory()
+            self._open_stager()
         self.core.follows_changes = takes_cuts and self._stager is not None
 
-    def _open_memory(self) -> None:
-        if self._memory_of is not None and self._joined is not None:
-            self._stager = Stager(self._memory_of(self._joined), self._clock)
+    def _open_stager(self) -> None:
+        if self._storage.stager_of is not None and self._joined is not None:
+            self._stager = self._storage.stager_of(self._joined)
 
     @property
     def _routed(self) -> bool:
@@ -221,13 +236,13 @@ class ServerLife:
             self._counting = asyncio.ensure_future(self._run(self.core.statistics))
         if not self._moves.urgent and await done_in_time(self._counting):
             self._statistics, self._counting = self._counting.result(), None
-        routing, who = self.core.state.routing, self._who
+        routing, sender = self.core.state.routing, self._sender
         known = routing is not None and (routing.timeline, routing.generation) == (
-            who["timeline"],
-            who["generation"],
+            sender["timeline"],
+            sender["generation"],
         )
         return HeartbeatRequest(
-            **who,
+            **sender,
             statistics=self._statistics,
             routing_epoch=routing.epoch if routing is not None and known else 0,
             moves=self._moves.statuses(),
@@ -251,7 +266,7 @@ class ServerLife:
             await self._obey(reply)
 
     async def _obey(self, reply: HeartbeatReply) -> None:
-        if reply.generation != self._who["generation"]:
+        if reply.generation != self._sender["generation"]:
             return  # of before the job went back
         if reply.routing is not None:
             await self._route(reply.routing)
@@ -263,7 +278,7 @@ class ServerLife:
         if batches and self.core.has_holes(epoch):
             await self._run(lambda: self.core.settle(reply.generation, epoch, batches))
         if reply.cut is not None and reply.cut.cut and self._stager is None:
-            self._open_memory()  # somebody wants a cut of a job that takes none by itself: a whole one
+            self._open_stager()  # the cut of a job that takes none by itself was asked for: a whole one
         if self._stager is not None and reply.cut is not None and self._stager.is_due(reply.cut):
             await self._stage(self._stager, reply.cut)
         if reply.order == "finish":
@@ -288,7 +303,7 @@ class ServerLife:
         await self._run(lambda: stager.restore(self.core, order, slots))
         if self._restore is order:  # else the job went back again meanwhile, and there is another one
             self._restore = None
-        self._poked.set()
+        self._woken.set()
         return stager.restored is not None and not stager.restored.problem
 
     async def _stage(self, stager: Stager, order: CutOrder) -> None:
@@ -305,9 +320,9 @@ class ServerLife:
         self._say_refused(stager.staged, order)
         if stager.staged is not None and stager.staged.problem and stager.staged.again:
             self._stage_at_s = loop.time() + AGAIN_S
-            loop.call_later(AGAIN_S, self._poked.set)
+            loop.call_later(AGAIN_S, self._woken.set)
             return
-        self._poked.set()
+        self._woken.set()
         await stager.memory.tidy()
 
     def _say_refused(self, staged: PartReport | None, order: CutOrder) -> None:
@@ -320,18 +335,31 @@ class ServerLife:
 
     def _write_what_is_held(self, path: Path) -> int:
         """Write the part; 0 where the job ends before any worker declared a table: there is none."""
-        return self._write_part(self.core, path) if self.core.tables is not None else 0
+        return self._storage.write(self.core, path) if self.core.tables is not None else 0
 
     async def _finish(self, name: str) -> None:
         """Write our part once, say so as often as it takes."""
-        if self._finished is None or self._finished.generation != self._who["generation"]:
-            path = self._directory / f"{name}.npz"
+        if self._finished is None or self._finished.generation != self._sender["generation"]:
+            path = self._storage.directory / f"{name}.npz"
             size: int = await self._run(lambda: self._write_what_is_held(path))
             statistics: dict[str, float] = await self._run(self.core.statistics)
             self._finished = FinishedRequest(
-                **self._who, path=str(path) if size else "", size_bytes=size, statistics=statistics
+                **self._sender, path=str(path) if size else "", size_bytes=size, statistics=statistics
             )
         await self._master.ask(self._finished)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerPlace:
+    """Where a server runs. `directory`: for its part of the final state; `shared_memory`: where parts of cuts are staged, None:
+    nowhere; `bind`: an address of this host that workers reach, empty: loopback.
+    """
+
+    directory: Path
+    shared_memory: Path | None = None
+    host: str = ""
+    pid: int = 0
+    bind: str = ""
 
 
 async def serve_job(
@@ -340,44 +368,29 @@ async def serve_job(
     member: Member,
     *,
     secret: bytes,
-    directory: Path,
     nonce: str,
-    host: str = "",
-    pid: int = 0,
-    shared_memory: Path | None = None,
-    bind: str = "",
+    place: ServerPlace,
 ) -> None:
-    """Run a parameter server in this process: sockets in a thread of their own, its life on the bus in this loop.
+    """Run a parameter server in this process: sockets in a thread of their own, its run on the bus in this loop.
 
-    `directory`: where the part of the final state goes; `shared_memory`: where parts of cuts are staged, None: nowhere; `bind`: an
-    address of this host that workers reach, empty: loopback. Ends when the job is over for it; raises Refused when it was replaced.
+    Ends when the job is over for it; raises Refused when it was replaced.
     """
     core = ServerCore(member.index, member.incarnation)
-    server, peers = _open_sockets(core, secret, bind)
-    life = ServerLife(
-        bus,
-        job,
-        member,
-        core,
-        partial(_run_on, server),
-        _write_part,
-        nonce=nonce,
-        addresses=server.addresses,
-        directory=directory,
-        ask=peers.ask,
-        run_patiently=partial(_run_on, server, patient=True),
-        memory=None if shared_memory is None else _memory_in(shared_memory, bus, host, job, member.index),
-        clock=time.monotonic,
-        host=host,
-        pid=pid,
-        busy_s=time.thread_time,
+    server, peers = _open_sockets(core, secret, place.bind)
+    hello = JoinRequest(
+        member=member, nonce=nonce, host=place.host, pid=place.pid, addresses=server.addresses
     )
+    run, run_patiently = partial(_run_on, server), partial(_run_on, server, patient=True)
+    thread = TableThread(core, run, run_patiently, time.thread_time)
+    stager_of = None if place.shared_memory is None else _stager_in(place.shared_memory, bus, hello, job)
+    storage = PartStorage(place.directory, _write_part, stager_of)
+    part = ServerRun(bus, job, hello, thread, storage, peers.ask)
     with closing(peers):
-        await _serve_while_alive(server, life)
+        await _serve_while_alive(server, part)
 
 
 def _open_sockets(core: ServerCore, secret: bytes, bind: str) -> tuple[Server, Peers]:
-    """Return who answers workers and other servers, and who asks other servers."""
+    """Return the server of sockets, which answers workers and servers, and the peers, which ask other servers."""
     from rover_bus.ps.peers import Peers
     from rover_bus.ps.server import Server, addresses_at, do_not_preempt
 
@@ -385,11 +398,11 @@ def _open_sockets(core: ServerCore, secret: bytes, bind: str) -> tuple[Server, P
     return Server(core, secret, addresses_at(bind) if bind else ()), Peers(secret)
 
 
-async def _serve_while_alive(server: Server, life: ServerLife) -> None:
-    """Answer sockets in a thread until the life on the bus ends. Raises what ended it, or the thread."""
+async def _serve_while_alive(server: Server, run: ServerRun) -> None:
+    """Answer sockets in a thread until the run on the bus ends. Raises what ended it, or the thread."""
     serving = asyncio.get_running_loop().run_in_executor(None, server.serve)
     try:
-        living = asyncio.ensure_future(life.live())
+        living = asyncio.ensure_future(run.live())
         done, _ = await asyncio.wait({living, serving}, return_when=asyncio.FIRST_COMPLETED)
         living.cancel()
         for task in done:
@@ -406,18 +419,20 @@ async def _run_on(server: Server, function: Callable[[], Any], *, patient: bool 
     return await asyncio.wrap_future(server.call(function, patient=patient))
 
 
-def _memory_in(shared_memory: Path, bus: Bus, host: str, job: str, index: int) -> MemoryOf:
-    """Return how a server finds its memory below `shared_memory` once it is admitted."""
+def _stager_in(shared_memory: Path, bus: Bus, hello: JoinRequest, job: str) -> StagerOf:
+    """Return how a server stages its parts below `shared_memory` once it is admitted."""
 
-    def remember(joined: JoinReply) -> Memory:
+    def open_stager(joined: JoinReply) -> Stager:
         from rover_bus.ps.flash_memory import FlashMemory
         from rover_bus.ps.lenders import ask_daemon
 
         slots = (joined.spec.get("checkpoint") or {}).get("slots", 2)
-        peers = ask_daemon(bus, host, job)
-        return FlashMemory(shared_memory, joined.uid, index, joined.timeline, slots, peers)
+        peers = ask_daemon(bus, hello.host, job)
+        index = hello.member.index
+        memory = FlashMemory(shared_memory, joined.uid, index, joined.timeline, slots, peers)
+        return Stager(memory, time.monotonic)
 
-    return remember
+    return open_stager
 
 
 def _write_part(core: ServerCore, path: Path) -> int:

@@ -1,7 +1,7 @@
 """Bodies of frames in memory that a worker and a server on one host share; the socket carries headers and rings the bell.
 
 Used by `stream`, symmetrically at both ends. A server's proof (`handshake`) brings the descriptor of an anonymous, sealed memory
-file over a unix socket: without a name, so that nothing is left behind whoever is killed; sealed, so that no peer can shrink it
+file over a unix socket: without a name, so that a killed process leaves nothing behind; sealed, so that no peer can shrink it
 under the other's feet. Apart, because all of it is optional: what finds no room, or no peer on this host, travels on the socket.
 
 A shared frame has another magic in its prelude, and this in place of its body, padded to 64 bytes, little endian:

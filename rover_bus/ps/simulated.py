@@ -8,17 +8,27 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, Unpack
 
 import numpy.typing as npt
 
 from rover_bus.events.requests import RoutingTable, ServerAddress
 from rover_bus.ps.core import ServerCore
-from rover_bus.ps.exchange import Effect, Exchange, LinkLost, Receive, Refresh, Reset, Send, Steps
+from rover_bus.ps.exchange import (
+    Effect,
+    Exchange,
+    LinkLost,
+    OperationDone,
+    Receive,
+    Refresh,
+    Reset,
+    Send,
+    Steps,
+    advance,
+)
 from rover_bus.ps.frame import Buffer, unpack
-from rover_bus.ps.gradients import Additions
 from rover_bus.ps.spec import Table
-from rover_bus.ps.store import Acknowledged, BatchKey, Exported, Pulled
+from rover_bus.ps.store import Acknowledged, BatchKey, Exported, Pulled, PushOptions
 
 Call = Callable[[ServerAddress, bytes], Awaitable[bytes]]
 AsyncRefresher = Callable[[RoutingTable, float], Awaitable[RoutingTable]]
@@ -105,15 +115,9 @@ class SimulatedParameters:
         return pulled
 
     async def push(
-        self,
-        batch: BatchKey,
-        gradients: Mapping[str, npt.NDArray[Any]],
-        *,
-        rate_scale: float = 1.0,
-        add: Additions | None = None,
-        pulled: Pulled | None = None,
+        self, batch: BatchKey, gradients: Mapping[str, npt.NDArray[Any]], **options: Unpack[PushOptions]
     ) -> None:
-        await self._run(self._exchange.push(batch, gradients, rate_scale, add, pulled))
+        await self._run(self._exchange.push(batch, gradients, **options))
 
     def acknowledged(self) -> list[Acknowledged]:
         return self._exchange.acknowledged()
@@ -132,15 +136,12 @@ class SimulatedParameters:
     async def _run(self, steps: Steps) -> Any:
         result: Any = None
         lost: LinkLost | None = None
-        while True:
-            try:
-                effect = steps.throw(lost) if lost else steps.send(result)
-            except StopIteration as stop:
-                return stop.value
+        while not isinstance(effect := advance(steps, result, lost), OperationDone):
             try:
                 result, lost = await self._perform(effect), None
             except LinkLost as error:
                 lost = error
+        return effect.value
 
     async def _perform(self, effect: Effect) -> Any:
         match effect:

@@ -230,7 +230,7 @@ def forget_table(part: OpenedPart, name: str) -> None:
 def digest(tables: TableSet) -> dict[str, int]:
     """Return a digest of each table's rows here, ids, values and optimizer state. Digests of servers add up (mod 2^64).
 
-    Equal sums mean equal content, whoever holds which rows in what order (S24).
+    Equal sums mean equal content, whichever server holds which rows in what order (S24).
     """
     found = {}
     for entry in tables.catalogue.entries.values():

@@ -54,22 +54,22 @@ class Store(Protocol):
     def slots(self, keys: Keys) -> Int:
         """Return the slot of each key; of each line held here, for dense arrays."""
 
-    def pull(self, keys: Keys, places: Places) -> npt.NDArray[Any]:
+    def pull(self, keys: Keys, places: Places, /) -> npt.NDArray[Any]:
         """Return the values, (keys, width)."""
 
-    def look_again(self, keys: Keys, places: Places) -> Places:
+    def look_again(self, keys: Keys, places: Places, /) -> Places:
         """Return the places once more: another push may have made rows that were missing. Raises BadMessage for slots not ours."""
 
-    def make_room(self, rows: int) -> None:
+    def make_room(self, rows: int, /) -> None:
         """Have memory for so many rows more. No row changes. Raises NotEnoughMemory, MemoryError."""
 
-    def allocate(self, keys: Keys, places: Places) -> Places:
+    def allocate(self, keys: Keys, places: Places, /) -> Places:
         """Give missing rows of distinct keys a place with first values; return the places, all of them trainable.
 
         There must be room (`make_room`), and as much memory to work with as `scratch_bytes` says.
         """
 
-    def scratch_bytes(self, keys: int, rows: int) -> int:
+    def scratch_bytes(self, keys: int, rows: int, /) -> int:
         """Return what it takes for a while, at most, to allocate `rows` rows of so many keys and train them all."""
 
     def listing(self, name: str) -> tuple[Int, Int]:
@@ -77,7 +77,7 @@ class Store(Protocol):
 
     # --- slots that come and go ---
 
-    def rows_of(self, slots: Int) -> int:
+    def rows_of(self, slots: Int, /) -> int:
         """Return how many rows these slots take at once, whatever is in them."""
 
     def make_room_for(self, slots: Int) -> None:
@@ -101,10 +101,10 @@ class Store(Protocol):
     def cold(self) -> list[Pages]:
         """Return memory that is about to be used for the first time."""
 
-    def touched(self, keys: Keys, places: Places, slots: Mask) -> Keys:
+    def touched(self, keys: Keys, places: Places, slots: Mask, /) -> Keys:
         """Return those of some trained keys that lie in these slots; for dense arrays every line that does."""
 
-    def find(self, keys: Keys, fresh: bool = False) -> Int:
+    def find(self, keys: Keys, fresh: bool = False, /) -> Int:
         """Return the places of keys in held slots; those that have none get one, whose contents must be written next.
 
         `fresh`: none of them was ever written here, so that a growing table need not look. Keys of dense arrays are line numbers.
@@ -123,9 +123,33 @@ class Store(Protocol):
         """Return where each table's owned rows lie: pairs (first, count) of runs, and what else `adopt` needs to know."""
 
     def adopt(
-        self, entries: list[TableEntry], layout: dict[str, list[int]], columns: list[npt.NDArray[Any]]
+        self, entries: list[TableEntry], layout: dict[str, list[int]], columns: list[npt.NDArray[Any]], /
     ) -> None:
         """Hold the arrays of a snapshot as they are. Raises ValueError when they do not fit."""
+
+
+class CompleteRows:
+    """What fixed tables and dense arrays do alike: every row of a slot held here is there, so that none is ever missing."""
+
+    rows: Rows
+
+    def pull(self, _keys: Keys, places: Places) -> npt.NDArray[Any]:
+        return self.rows.take(places)
+
+    def look_again(self, _keys: Keys, places: Places) -> Places:
+        return places
+
+    def make_room(self, rows: int) -> None:
+        """Every row is there."""
+
+    def allocate(self, _keys: Keys, places: Places) -> Places:
+        return places
+
+    def scratch_bytes(self, keys: int, _rows: int) -> int:
+        return 64 * keys + self.rows.scratch_bytes(keys)
+
+    def sweep(self) -> bool:
+        return False
 
 
 def missing(places: Places) -> int:

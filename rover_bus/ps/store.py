@@ -14,13 +14,15 @@ Implemented by `local.LocalParameters` (one process: `rover run --plain`, standa
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypedDict
 
 import numpy as np
 import numpy.typing as npt
 
 from rover_bus.events.errors import TemporaryError
 from rover_bus.ps.spec import Array, Table
+
+Additions = Mapping[str, tuple[npt.NDArray[Any], npt.NDArray[Any]]]  # (ids, values) by table
 
 
 class BatchKey(NamedTuple):
@@ -54,6 +56,14 @@ class Pulled(dict[str, Array]):
 
     __slots__ = ("plan",)
     plan: Any
+
+
+class PushOptions(TypedDict, total=False):
+    """What `Parameters.push` takes beside the gradients, for implementations that hand it on."""
+
+    rate_scale: float
+    add: Additions | None
+    pulled: Pulled | None
 
 
 class ServersUnreachable(TemporaryError):

@@ -100,7 +100,7 @@ class TableSet:
     # --- slots that come and go ---
 
     def hold(self, slots: Int) -> None:
-        """Keep rows of slots that arrive: nobody is served from them yet. Raises NotEnoughMemory, and has then changed nothing."""
+        """Keep rows of slots that arrive: none is served yet. Raises NotEnoughMemory, and has then changed nothing."""
         stores = self._stores.values()
         self._budget.check(sum(store.rows_of(slots) * store.rows.row_bytes for store in stores))
         for store in stores:

@@ -26,8 +26,9 @@ CHUNK_BYTES = 3 << 18  # little enough to fit in while a worker computes
 LARGEST_CHUNK = 4 * CHUNK_BYTES  # from a source that answers late: it rarely gets to run
 NETWORK_BYTES = 125e6  # a second: the slowest network on which a large answer is not taken for a late one
 LATE_S = 0.02  # longer than a source may let us wait for its workers' sake
-MOST_UNWRITTEN = 4  # chunks of such a source: who just ran, and answered, answers the next request at once
-RATE_BYTES = 64 << 20  # a second, while workers train: what a copy takes of them, it takes by the byte
+MOST_UNWRITTEN = (
+    4  # chunks of such a source: a thread that just ran, and answered, answers the next request at once
+)
 MOST_ROUNDS = 8  # of catching up: a slot that changes faster than that is handed over as it is
 FIRST_REST_S, LONGEST_REST_S = (
     0.02,
@@ -65,7 +66,7 @@ class Rest(NamedTuple):
 
 
 class TransferPace(NamedTuple):
-    """Let so long pass since the last one, unless nobody trains."""
+    """Let so long pass since the last one, unless no worker trains."""
 
     seconds: float
 
@@ -114,7 +115,7 @@ class Transfer:
                 for writing in unwritten:
                     yield writing
                 unwritten = []
-            yield TransferPace(0.0 if self._source_is_slow else len(body) / RATE_BYTES)
+            yield TransferPace(0.0 if self._source_is_slow else len(body) / self.order.rate_bytes)
             fetched, body = yield from self._fetch(number, False)
         for writing in [*unwritten, self._writing(fetched, body, False)]:
             yield writing

@@ -1,6 +1,6 @@
 """One push as a change of several tables: all memory is had before the first row changes (P3, docs/design/0023).
 
-Used by `core` (a server) and by `local` (one process). `prepare` may refuse, and has then changed nothing that anybody can see;
+Used by `core` (a server) and by `local` (one process). `prepare` may refuse, and has then changed nothing that can be seen;
 `apply` is not interrupted: what is raised in it is the end of the state (`changes`).
 """
 

@@ -1,6 +1,6 @@
 """The whole system under one seed: real deciders, real shells, a broker in memory, a virtual clock, and a witness as judge.
 
-    plan.py       what a seed draws: the job's shape, the weather, who dies when
+    plan.py       what a seed draws: the job's shape, the weather, which process dies when
     cluster.py    a host, its daemon, the Brain, masters, servers and workers as simulated processes
     rules.py      the parts that a history is built from, replaceable to show what each rule is for
     members.py    what each process runs: the same services as live, with simulated training

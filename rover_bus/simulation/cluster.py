@@ -13,13 +13,15 @@ from typing import Any
 
 from rover_bus.brain.service import build_brain
 from rover_bus.events import subjects
-from rover_bus.events.bus import Bus
+from rover_bus.events.bus import MESSAGE_ID, Bus
 from rover_bus.events.codec import encode
+from rover_bus.events.deciding import ServiceProcess
 from rover_bus.events.errors import BusError, RoverError
 from rover_bus.events.facts import JobFact, PlanProposed, SlotsMoveRequested
 from rover_bus.events.leadership import Deposed, read_leader
 from rover_bus.events.log import Record
 from rover_bus.events.memory_broker import MemoryBroker
+from rover_bus.events.settings import HostSettings, RetentionSettings, Settings
 from rover_bus.events.streams import BUCKETS, FACTS, LEADERS, STREAMS
 from rover_bus.master.checks import broken
 from rover_bus.master.decider import MasterDecider
@@ -44,13 +46,11 @@ class Cluster:
         self.host = shared.rules.host(self._run_member)
         self._processes = 0
         self._services: dict[str, asyncio.Task[None]] = {}
-        self._partitioned: list[str] = []
         self._names: dict[Key, str] = {}
         self._daemons = 0
         self._brains = 0
         self._wishes = 0
         self._healing: list[asyncio.Task[None]] = []
-        self.masters_killed = 0
 
     # -- services --------------------------------------------------------------------------------------------------------
 
@@ -61,7 +61,7 @@ class Cluster:
         host = Host(
             name=HOST,
             daemon=name,
-            sample_s=0.0,
+            settings=Settings(hosts=HostSettings(sample_every_s=0.0)),
         )
         daemon = Daemon(bus, host, Presence(bus, HOST, name, HOST), self.host.attach)
         digesting = digest_for_ever(
@@ -86,14 +86,14 @@ class Cluster:
         """A Brain that lost its lead stands by again, in the same process."""
         bus = self.broker.connect(name)
         while True:
-            shell, _ = build_brain(bus, holder=name, timeline=7, clock=self._now, wall_ms=lambda: 0)
+            shell, _ = build_brain(bus, process=ServiceProcess(name, self._now, lambda: 0), timeline=7)
             try:
                 await shell.run()
             except* Deposed:
                 self.shared.say(f"{name} was deposed")
 
     def _spawn(self, name: str, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        async def life() -> None:
+        async def run() -> None:
             try:
                 await work
             except* Deposed:
@@ -103,7 +103,7 @@ class Cluster:
             finally:
                 self.broker.kill(name)
 
-        return asyncio.create_task(life(), name=name)
+        return asyncio.create_task(run(), name=name)
 
     @staticmethod
     def _now() -> float:
@@ -132,10 +132,10 @@ class Cluster:
         shell, decider = self.shared.rules.build_master(
             bus,
             JOB,
-            holder=name,
-            clock=self._now,
-            wall_ms=lambda: 0,
-            snapshot_every_batches=self.shared.plan.snapshot_every_batches,
+            process=ServiceProcess(name, self._now, lambda: 0),
+            settings=Settings(
+                retention=RetentionSettings(snapshot_batches=self.shared.plan.snapshot_every_batches)
+            ),
         )
         self._check_each_record(decider)
         code = 0
@@ -219,8 +219,8 @@ class Cluster:
                 hosts=[HOST],
                 masters=[HOST, HOST],
             )
-        places = sorted(place for _, place in self._living("ps")) or ["ps-0"]
-        source = places[int(blow.who * len(places))]
+        present = sorted(name for _, name in self._living("ps")) or ["ps-0"]
+        source = present[int(blow.who * len(present))]
         self.shared.say(f"a person wants {blow.for_s:.0%} of the slots of {source} elsewhere")
         return SlotsMoveRequested(job=JOB, source=source, share=blow.for_s)
 
@@ -230,7 +230,7 @@ class Cluster:
             bus, subject = self.broker.connect(name), subjects.job_fact(JOB, fact.kind())
             while True:
                 try:
-                    await bus.append(FACTS, subject, encode(fact), message_id=name)
+                    await bus.append(FACTS, subject, encode(fact), headers={MESSAGE_ID: name})
                     return
                 except BusError:
                     await asyncio.sleep(0.1)
@@ -238,7 +238,7 @@ class Cluster:
         self._healing.append(asyncio.create_task(insist()))
 
     def _living(self, role: str) -> list[Key]:
-        return [key for key, life in self.host.members.items() if life.desired.member.role == role]
+        return [key for key, each in self.host.members.items() if each.desired.member.role == role]
 
     def _kill(self, role: str, who: float) -> None:
         living = self._living(role)
@@ -254,7 +254,6 @@ class Cluster:
         for key in self._living("master"):
             if (self._names.get(key) == holder) == leader:
                 self.shared.say(f"SIGKILL {self._names[key]} ({'leading' if leader else 'standing by'})")
-                self.masters_killed += leader
                 self.host.kill(key)
                 return
 

@@ -11,7 +11,7 @@ import random
 from contextlib import suppress
 
 from rover_bus.events import subjects
-from rover_bus.events.bus import Bus, Stored
+from rover_bus.events.bus import MESSAGE_ID, Bus, Stored
 from rover_bus.events.checkpoint_facts import HostPartDigested, PartStaged
 from rover_bus.events.codec import encode
 from rover_bus.events.errors import BadMessage, BusError
@@ -27,7 +27,7 @@ async def digest_for_ever(bus: Bus, job: str, host: str, memory: SharedMemory, c
     """Digest every part that is staged on this host, those first that were staged before we began to follow."""
     staged: asyncio.Queue[PartStaged] = asyncio.Queue()
 
-    def hear(stored: Stored) -> None:
+    def observe(stored: Stored) -> None:
         with suppress(BadMessage):
             fact = read_fact(stored)
             if isinstance(fact, PartStaged) and fact.place.host == host:
@@ -35,7 +35,7 @@ async def digest_for_ever(bus: Bus, job: str, host: str, memory: SharedMemory, c
 
     while True:
         try:
-            await bus.follow(FACTS, [subjects.job_fact(job, PartStaged.kind())], hear, start="first")
+            await bus.follow(FACTS, [subjects.job_fact(job, PartStaged.kind())], observe, start="first")
             break
         except BusError:
             await asyncio.sleep(AGAIN_S)
@@ -43,10 +43,10 @@ async def digest_for_ever(bus: Bus, job: str, host: str, memory: SharedMemory, c
         fact = await staged.get()
         await asyncio.sleep(chance.uniform(0.0, LONGEST_S))
         if memory.digest(fact.place.part, fact.generation, fact.cut):
-            await _tell(bus, job, host, fact)
+            await _publish(bus, job, host, fact)
 
 
-async def _tell(bus: Bus, job: str, host: str, staged: PartStaged) -> None:
+async def _publish(bus: Bus, job: str, host: str, staged: PartStaged) -> None:
     fact = HostPartDigested(
         host=host,
         job=job,
@@ -58,7 +58,9 @@ async def _tell(bus: Bus, job: str, host: str, staged: PartStaged) -> None:
     name = f"digested.{staged.uid}.{staged.generation}.{staged.cut}.{staged.place.part}"
     while True:
         try:
-            await bus.append(FACTS, subjects.host_fact(host, fact.kind()), encode(fact), message_id=name)
+            await bus.append(
+                FACTS, subjects.host_fact(host, fact.kind()), encode(fact), headers={MESSAGE_ID: name}
+            )
             return
         except BusError:
             await asyncio.sleep(AGAIN_S)

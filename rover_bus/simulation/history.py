@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Any
 
 from rover_bus.events import subjects, virtual_time
-from rover_bus.events.bus import Bus, Stored
+from rover_bus.events.bus import MESSAGE_ID, Bus, Stored
 from rover_bus.events.codec import encode
 from rover_bus.events.errors import BadMessage, BusError, RoverError
 from rover_bus.events.facts import JobEnded, JobSubmitted
@@ -38,7 +38,7 @@ class HistoryStuck(RoverError):
 def live(
     seed: int | Plan,
     *,
-    say: Callable[[float, str], None] = lambda at_s, what: None,
+    say: Callable[[float, str], None] = lambda _at_s, _what: None,
     rules: Rules = PRODUCT,
 ) -> Verdict:
     """Live the history of a seed and judge it. `say(virtual seconds, what)` hears what happens; `rules`: what it is built from."""
@@ -118,7 +118,7 @@ def _submission(plan: Plan, rules: Rules) -> JobSubmitted:
             target_s=plan.target_s, heartbeat_s=1.0, deterministic_failures=1000, relaunches=10_000
         ),
         on_server_lost=rules.on_server_lost or ("restore" if plan.cut_every_s else "restart"),
-        on_no_usable_checkpoint="restart",  # nobody is there who could be asked
+        on_no_usable_checkpoint="restart",  # there is no person who could be asked
         checkpoint=CheckpointSpec(every_s=plan.cut_every_s, persist=plan.stored)
         if plan.cut_every_s
         else None,
@@ -127,21 +127,23 @@ def _submission(plan: Plan, rules: Rules) -> JobSubmitted:
 
 
 async def _hand_in(bus: Bus, fact: JobSubmitted) -> int:
-    return await bus.append(FACTS, subjects.job_fact(JOB, fact.kind()), encode(fact), message_id="submit")
+    return await bus.append(
+        FACTS, subjects.job_fact(JOB, fact.kind()), encode(fact), headers={MESSAGE_ID: "submit"}
+    )
 
 
 async def _ended(bus: Bus) -> JobEnded:
     """Return the end as a submitter hears it: what was told once was told, also if the broker forgets it."""
     told: asyncio.Future[JobEnded] = asyncio.get_running_loop().create_future()
 
-    def hear(stored: Stored) -> None:
+    def observe(stored: Stored) -> None:
         with suppress(BadMessage):  # a forged end is none
             fact = read_fact(stored)
             if isinstance(fact, JobEnded) and not told.done():
                 told.set_result(fact)
 
     following = await _insist(
-        lambda: bus.follow(FACTS, [subjects.job_facts(JOB, "job.ended")], hear, start="first")
+        lambda: bus.follow(FACTS, [subjects.job_facts(JOB, "job.ended")], observe, start="first")
     )
     try:
         return await told

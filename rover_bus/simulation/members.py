@@ -26,12 +26,13 @@ from rover_bus.events.facts import SkippedRow
 from rover_bus.events.identity import Member
 from rover_bus.events.job import Dataset
 from rover_bus.events.profiles import WorkerProfile
-from rover_bus.events.requests import FailureRequest, RoutingTable
+from rover_bus.events.requests import FailureRequest, JoinReply, JoinRequest, RoutingTable
 from rover_bus.ps.core import ServerCore
-from rover_bus.ps.service import ServerLife
+from rover_bus.ps.service import PartStorage, ServerRun, TableThread
 from rover_bus.ps.simulated import SimulatedParameters, SimulatedServers
 from rover_bus.ps.simulated_memory import SharedMemory
 from rover_bus.ps.spec import Add, Growing
+from rover_bus.ps.staging import Stager
 from rover_bus.ps.store import BatchKey, GenerationChanged, ServersUnreachable
 from rover_bus.simulation.plan import Plan
 from rover_bus.simulation.rules import PRODUCT, Rules
@@ -51,7 +52,7 @@ class Shared:
     say: Say
     parts: dict[str, dict[int, int]] = field(default_factory=dict)  # path -> position -> count
     rules: Rules = PRODUCT
-    trained: dict[Member, int] = field(default_factory=dict)  # samples, by life
+    trained: dict[Member, int] = field(default_factory=dict)  # samples, by incarnation
     memory: SharedMemory = field(default_factory=SharedMemory)
     broken: dict[str, str] = field(
         default_factory=dict
@@ -74,22 +75,14 @@ async def run_server(bus: Bus, member: Member, shared: Shared, leave: asyncio.Ev
     async def run(function: Callable[[], Any]) -> Any:
         return function()
 
-    life = ServerLife(
-        bus,
-        "job",
-        member,
-        core,
-        run,
-        lambda core, path: _write_part(core, path, shared),
-        nonce=f"{member}",
-        addresses=[f"simulated:{member}"],
-        directory=Path("parts"),
-        ask=shared.network.ask,
-        host="h1",
-        memory=lambda joined: shared.rules.memory(shared.memory, member.index),
-    )
+    def stager_of(_: JoinReply) -> Stager:
+        return Stager(shared.rules.memory(shared.memory, member.index), lambda: 0.0)
+
+    hello = JoinRequest(member=member, nonce=f"{member}", host="h1", addresses=[f"simulated:{member}"])
+    storage = PartStorage(Path("parts"), lambda core, path: _write_part(core, path, shared), stager_of)
+    server = ServerRun(bus, "job", hello, TableThread(core, run), storage, shared.network.ask)
     try:
-        return await _until_left(life.live(), leave)
+        return await _until_left(server.live(), leave)
     finally:
         if shared.network.cores.get(member.index) is core:
             del shared.network.cores[member.index]
@@ -120,7 +113,7 @@ def _write_part(core: ServerCore, path: Path, shared: Shared) -> int:
 
 
 async def run_worker(bus: Bus, member: Member, shared: Shared, leave: asyncio.Event, pid: int) -> int:
-    """One worker's life: join, train what it is given, leave."""
+    """One worker's run: join, train what it is given, leave."""
     worker = Worker(member, nonce=f"{member}/{pid}", host="h1", pid=pid)
     session = Session(bus, "job", worker)
     talking = asyncio.ensure_future(session.run())
@@ -135,7 +128,7 @@ async def run_worker(bus: Bus, member: Member, shared: Shared, leave: asyncio.Ev
 
 
 async def _sample(session: Session, shared: Shared) -> None:
-    """Publish what this life trained, window by window: all of it waiting for input, as the shape of a simulated batch is."""
+    """Publish what this worker trained, window by window: all of it waiting for input, as the shape of a simulated batch is."""
     window_s = shared.plan.sample_s
     before = 0
     while window_s:

@@ -1,4 +1,4 @@
-"""What a seed draws: the shape of a job, the weather on its network, who dies when. All chance of a history starts here.
+"""What a seed draws: the shape of a job, the weather on its network, which process dies when. All chance of a history starts here.
 
 Feeds cluster.py and history.py. Drawn from one generator, so that a seed names a history for ever (as long as this file stands:
 a change here changes what the seeds mean, and nothing else).
@@ -7,7 +7,7 @@ a change here changes what the seeds mean, and nothing else).
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 from rover_bus.events.memory_links import Faults
@@ -21,8 +21,8 @@ Act = Literal[
     "restart_broker",
     "partition",
     "preempt",
-    "move_slots",  # somebody asks for it: a share of a server's slots, spread over the others
-    "scale",  # somebody plans another number of servers
+    "move_slots",  # asked for: a share of a server's slots, spread over the others
+    "scale",  # planned by hand: another number of servers
     "kill_server",
     "kill_all",  # every process of the job at once
     "lose_memory",  # what a server had staged is gone
@@ -65,7 +65,6 @@ class Plan:
     snapshot_every_batches: int = 40
     cut_every_s: float = 0.0  # 0: the job takes no cuts
     stored: bool = False  # cuts go to storage
-    notes: dict[str, float] = field(default_factory=dict)
     sample_s: float = 0.0  # above 0 workers publish samples, and the Brain has windows of twice that
     most_workers: int = 64
 

@@ -1,6 +1,6 @@
 """What a history is built from, each part replaceable: a test swaps one to show which history its rule is for.
 
-Feeds history.py, cluster.py and members.py. Everything here is the product's own unless somebody says otherwise.
+Feeds history.py, cluster.py and members.py. Everything here is the product's own unless a test says otherwise.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rover_bus.events import checkpoint_facts as cuts
-from rover_bus.events.bus import Bus, Stored
+from rover_bus.events.bus import MESSAGE_ID, Bus, Stored
 from rover_bus.events.checkpoints import (
     ManifestContent,
     PartPlace,
@@ -170,4 +170,4 @@ class StorageDaemon:
         self._said += 1
         name = f"storage.{self._said}"
         subject = host_fact(self._host, fact.kind())
-        await insist(lambda: self._bus.append(FACTS, subject, encode(fact), message_id=name))
+        await insist(lambda: self._bus.append(FACTS, subject, encode(fact), headers={MESSAGE_ID: name}))

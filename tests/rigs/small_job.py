@@ -18,7 +18,7 @@ from gated import PACE_S, Gate
 from outside import rover
 from patience import until
 
-from rover_bus.cli.stack import RunningStack
+from rover_bus.cli.stack import Here, OtherBroker, RunningStack
 
 NAME = "ads"
 LOOK_S = 0.3
@@ -133,16 +133,15 @@ def checkpointed_job(home: Path, folder: Path, epochs: int, checkpoint: str) -> 
 def hosts_up(directory: Path, first: str, *others: str) -> Iterator[dict[str, RunningStack]]:
     """Run hosts, each in the subdirectory of its name, until the `with` ends; the first has the broker and the Brain."""
     with ExitStack() as ends:
-        leading = ends.enter_context(RunningStack(directory / first, host=first, disposable=True))
+        leading = ends.enter_context(RunningStack(directory / first, here=Here(first), disposable=True))
         hosts = {first: leading}
         for host in others:
             stack = RunningStack(
                 directory / host,
-                url=leading.url,
-                secret_file=leading.secret_file,
-                host=host,
+                broker=OtherBroker(leading.url, leading.secret_file),
+                brain=None,
+                here=Here(host),
                 disposable=True,
-                brain=False,
             )
             hosts[host] = ends.enter_context(stack)
         yield hosts

@@ -14,6 +14,7 @@ import pytest
 from rover_bus.events import subjects
 from rover_bus.events.asking import Master
 from rover_bus.events.codec import decode, decode_any, encode
+from rover_bus.events.deciding import ServiceProcess
 from rover_bus.events.errors import BusError, RoverError
 from rover_bus.events.facts import JobSubmitted, PlanProposed
 from rover_bus.events.identity import Member
@@ -30,8 +31,9 @@ from rover_bus.events.requests import (
     Progress,
     RegisterRequest,
 )
+from rover_bus.events.settings import DEFAULTS, Settings
 from rover_bus.events.shell import Shell
-from rover_bus.events.streams import FACTS, KEEP_LOG, LOG
+from rover_bus.events.streams import FACTS, LOG
 from rover_bus.events.virtual_time import run
 from rover_bus.master.decider import MasterDecider
 from rover_bus.master.service import build_master
@@ -139,7 +141,7 @@ class Stage:
         shell=Shell,
         decider=MasterDecider,
         snapshot_every_batches=2000,
-        keep_log=KEEP_LOG,
+        keep=DEFAULTS.retention,
         **parts,
     ):
         """Start a master. `parts`: class attributes of its shell to replace (journal_type, leadership_type)."""
@@ -147,11 +149,8 @@ class Stage:
         self.shells[name], self.deciders[name] = build_master(
             self.broker.connect(name),
             JOB,
-            holder=name,
-            clock=loop.time,
-            wall_ms=lambda: 0,
-            snapshot_every_batches=snapshot_every_batches,
-            keep_log=keep_log,
+            process=ServiceProcess(name, loop.time, lambda: 0),
+            settings=Settings(retention=keep.replace(snapshot_batches=snapshot_every_batches)),
             decider_type=decider,
             shell_type=type("Shown", (shell,), parts) if parts else shell,
         )

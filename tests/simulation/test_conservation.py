@@ -13,6 +13,7 @@ import sys
 
 import pytest
 
+from rover_bus.events.bus import MESSAGE_ID
 from rover_bus.events.errors import RoverError
 from rover_bus.events.memory_broker import MemoryBroker
 from rover_bus.simulation.history import live
@@ -39,10 +40,12 @@ class Recording(MemoryBroker):
         self.digest, self.stored = hashlib.sha256(), 0
         super().__init__(*args, **names)
 
-    def store(self, stream, subject, body, headers, message_id, expected_last):
-        sequence = super().store(stream, subject, body, headers, message_id, expected_last)
+    def store(self, stream, subject, body, headers, expected_last):
+        sequence = super().store(stream, subject, body, headers, expected_last)
         self.stored += 1
-        self.digest.update(f"{self.now()!r} {sequence} {subject} {message_id} ".encode() + body)
+        self.digest.update(
+            f"{self.now()!r} {sequence} {subject} {headers.get(MESSAGE_ID, '')} ".encode() + body
+        )
         return sequence
 
     def put(self, bucket, key, value, expected, ttl_s):

@@ -58,7 +58,7 @@ class LiveBrain:
         self.now = now_s
         if self.capacity != (cluster.cores, cluster.gib):
             self.capacity = (cluster.cores, cluster.gib)
-            room = HostCapacity(cores=cluster.cores, memory_bytes=int(cluster.gib * GIB))
+            room = HostCapacity(cores=cluster.cores, memory_bytes=int(cluster.gib * GIB), cores_bind=True)
             self._notice(facts.HostRegistered(host=_HOST, daemon="simbench", capacity=room))
         for job in cluster.jobs:
             if job.case.name not in self.jobs:

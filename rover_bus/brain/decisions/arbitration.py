@@ -1,5 +1,5 @@
-"""Who goes first: priorities, quotas, risks. A higher job may shrink or pause a lower one, which goes on when there is room.
-Among equals everybody gets the least that it can live with before anybody gets more: a full cluster makes room for one more job.
+"""Which job goes first: priorities, quotas, risks. A higher job may shrink or pause a lower one, which goes on when there is room.
+Among equals every job gets the least that it can live with before any gets more: a full cluster makes room for one more job.
 
 Fed by what each job wants and the least it can live with, feeds plans. P22: growth that needs a shrink elsewhere names it and is
 released only when that shrink is applied. Until checkpoints exist a pause releases workers only: servers stay.
@@ -60,7 +60,7 @@ def arbitrate(
     """
     order = sorted(claims, key=lambda c: (-c.priority, not c.at_risk, -c.score, c.job))
     yard = _Taken(capacity, dict(quotas or {}))
-    # What nobody takes away: the servers of every job that runs (a pause releases workers only).
+    # What is not taken away: the servers of every job that runs (a pause releases workers only).
     for claim in order:
         yard.take(claim.tenant, _paused(claim))
     settled: dict[str, tuple[Allocation, Reason, str]] = {}
@@ -71,7 +71,8 @@ def arbitrate(
             settled[claim.job] = _settle(claim, yard)
             yard.take(claim.tenant, settled[claim.job][0])
     shrunk = tuple(sorted(c.job for c in claims if c.held and settled[c.job][0].cores < c.held.cores - 1e-9))
-    return [_grant(claim, *settled[claim.job], shrunk, claims, capacity) for claim in claims]
+    free_cores = capacity.cores - sum(c.held.cores for c in claims if c.held)
+    return [_grant(claim, *settled[claim.job], shrunk, free_cores) for claim in claims]
 
 
 class _Taken:
@@ -106,7 +107,7 @@ class _Taken:
 
 
 def _promise(claim: Claim, yard: _Taken) -> Allocation:
-    """Set aside the least of a job where it fits, else what nobody takes from it."""
+    """Set aside the least of a job where it fits, else what is never taken from it."""
     yard.give_back(claim.tenant, _paused(claim))
     promised = claim.least if yard.obstacle(claim.tenant, claim.least) is None else _paused(claim)
     yard.take(claim.tenant, promised)
@@ -128,7 +129,7 @@ def _settle(claim: Claim, yard: _Taken) -> tuple[Allocation, Reason, str]:
 
 
 def _because(obstacle: Reason, priority: Reason) -> Reason:
-    """A tenant's own quota is named as such; everything else is the doing of those who went first."""
+    """A tenant's own quota is named as such; everything else is the doing of the jobs that went first."""
     return obstacle if obstacle is Reason.QUOTA_EXCEEDED else priority
 
 
@@ -143,11 +144,9 @@ def _grant(
     reason: Reason,
     detail: str,
     shrunk: tuple[str, ...],
-    claims: Sequence[Claim],
-    capacity: Budget,
+    free_cores: float,
 ) -> Grant:
     held = claim.held.cores if claim.held else 0.0
-    free = capacity.cores - sum(c.held.cores for c in claims if c.held)
-    needs_release = allocation.cores - held > free + 1e-9
+    needs_release = allocation.cores - held > free_cores + 1e-9
     released_by = tuple(job for job in shrunk if job != claim.job) if needs_release else ()
     return Grant(job=claim.job, allocation=allocation, reason=reason, released_by=released_by, detail=detail)

@@ -1,6 +1,6 @@
 """Hot parameter servers: move hot slots, add cores, add a server, fewer workers; in this order.
 
-Fed by windows of load a server and a slot, feeds routing and plans (S12: with one server hot and the others idle, nobody is
+Fed by windows of load a server and a slot, feeds routing and plans (S12: with one server hot and the others idle, none is
 scaled up). The order is `algorithms.md §6` [ours]; the unit of relief is the slot.
 """
 

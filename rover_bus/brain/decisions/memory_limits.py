@@ -1,8 +1,7 @@
 """Memory: limits that follow the forecast, and relief before the kill: one incident a server until it is over.
 
 Fed by growth models, limits and reaction times, feeds plans. Order of relief: re-balance slots, larger server, more servers,
-codec; a named refusal when nothing is left (S10, S11, S25). The public code reacts only after the kill: x2 capped at +8 GiB an
-incident, at most 64 GiB [code]; `after_the_kill` is that baseline (`algorithms.md §3`).
+codec; a named refusal when nothing is left (S10, S11, S25). The public code reacts only after the kill (`algorithms.md §3`).
 """
 
 from __future__ import annotations
@@ -120,11 +119,6 @@ def relieved(allocation: Allocation, relief: Relief) -> Allocation:
     if relief.reason is Reason.OOM_MORE_SERVERS:
         return allocation.replace(servers=allocation.servers + 1)
     return allocation
-
-
-def after_the_kill(limit_bytes: float) -> float:
-    """The public code's rule, for comparison: x2 capped at +8 GiB an incident, ends at 64 GiB [code]."""
-    return min(limit_bytes * 2, limit_bytes + 8 * GIB, 64 * GIB)
 
 
 def _seconds_left(state: MemoryState) -> float:

@@ -22,7 +22,7 @@ Number = TypeVar("Number", int, float)
 
 
 class Allocation(Checked, frozen=True, kw_only=True):
-    """How many of whom, and how big each is. Memory is a member's limit in bytes."""
+    """How many members of each role, and how big each is. Memory is a member's limit in bytes."""
 
     workers: Count
     servers: Count
@@ -71,7 +71,7 @@ class Loser(msgspec.Struct, frozen=True):
 
 
 class PlanDecision(msgspec.Struct, frozen=True, kw_only=True):
-    """What shall be, why, by which scores, and what lost: the body of every plan that people read."""
+    """What shall be, why, by which scores, and what lost: the body of every plan that a person reads."""
 
     allocation: Allocation
     reason: Reason

@@ -42,10 +42,10 @@ class ProbeView(msgspec.Struct, frozen=True, kw_only=True):
 def decide_probe(job: ProbeView, space: PlanSpace, form: Form, seen: Observations) -> PlanDecision | None:
     """Decide the next size to measure; None when nothing fits that was not measured yet.
 
-    An asynchronous job is probed upwards where there is room, which slows nobody and is given back at once. More cores than a
+    An asynchronous job is probed upwards where there is room, which slows no job and is given back at once. More cores than a
     synchronous job's members use teach nothing (`models.core_use`): it is probed both ways.
 
-    Memory limits stay as they are: who applies a probe with other counts of servers must care for the tables.
+    Memory limits stay as they are: a probe with another count of servers needs the tables moved.
     """
     relief = _relief(job, space)
     if relief is not None and not _measured([relief], job, seen)[0] and _fits(relief, job):
@@ -74,7 +74,7 @@ def relieved_anchor(job: ProbeView, space: PlanSpace) -> Allocation:
 
 
 def _relief(job: ProbeView, space: PlanSpace) -> Allocation | None:
-    """What is held, with more cores for those who use all of theirs."""
+    """What is held, with more cores for the members that use all of theirs."""
     held = job.held
     wanted = held.replace(
         worker_cores=_up(space.worker_cores, held.worker_cores)
@@ -107,7 +107,7 @@ def _fits(option: Allocation, job: ProbeView) -> bool:
 
 
 def _takes_nothing(option: Allocation, held: Allocation) -> bool:
-    """Whether every count and every container stays or grows: such a probe slows nobody."""
+    """Whether every count and every container stays or grows: such a probe slows no job."""
     return (
         option.workers >= held.workers
         and option.servers >= held.servers

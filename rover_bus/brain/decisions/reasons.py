@@ -1,6 +1,6 @@
 """Reason constants: every decision, every refusal and every loser names one.
 
-Fed by nothing, used by all decisions, printed by `explain`. Constants, so that people can search for them and programs need
+Fed by nothing, used by all decisions, printed by `explain`. Constants, so that a user can search for them and programs need
 not parse text (design §2, principle 7).
 """
 
@@ -29,12 +29,9 @@ class Reason(StrEnum):
     CHANGE_IN_FLIGHT = "change_in_flight"
     NOT_ENOUGH_SAMPLES = "not_enough_samples"
     # losers
-    DOMINATED = "dominated"
-    LOWER_SCORE = "lower_score"
     LESS_GAIN = "less_gain"  # cheaper, but the step beyond it still pays
     TOO_DEAR = "too_dear"  # faster, but its last step does not pay
     NO_CAPACITY = "no_capacity"
-    GROWTH_BOUND = "growth_bound"
     UNCERTAIN = "uncertain"
     # refused
     QUOTA_EXCEEDED = "quota_exceeded"

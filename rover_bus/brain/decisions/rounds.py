@@ -1,4 +1,4 @@
-"""One round across jobs whose models are their own: fronts, one choice under capacity, room for those who wait.
+"""One round across jobs whose models are their own: fronts, one choice under capacity, room for those that wait.
 
 Fed by what each job holds, its model and how much is left; feeds plans. Apart from `fleet`, which plans thousands of
 asynchronous jobs from
@@ -75,7 +75,7 @@ def decide_round(
 
     A waiting job that finds no room gets nothing (`no_capacity`) and costs nothing. What runs keeps running: its least offer
     is its cheapest plan.
-    When not even these fit, everybody keeps what he holds and nobody starts.
+    When not even these fit, every job keeps what it holds and none starts.
     """
     if not contenders:
         return []

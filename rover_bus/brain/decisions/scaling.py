@@ -1,7 +1,7 @@
 """Stage 2 for one job: enumerate its plan space, keep the Pareto front, choose by score, and say why.
 
 Fed by a throughput model (or any predictor), what the job holds, limits and policy; feeds plans, `explain` and `what-if`.
-Growth is bounded by what was tried (S17: nobody jumps from 3 to 54 workers), a dead-band keeps noise from moving members, and
+Growth is bounded by what was tried (S17: no job jumps from 3 to 54 workers), a dead-band keeps noise from moving members, and
 predictions that are guesses are left alone until they are measured.
 """
 
@@ -201,7 +201,7 @@ def member_loss_plans(
 def what_if(
     job: JobView, model: Predictor, wanted: Allocation, prices: Prices = DEFAULT_RULES.prices
 ) -> dict[str, float]:
-    """What the planner believes of an allocation that somebody names: throughput with interval, cost, time to the end."""
+    """What the planner believes of an allocation that is named: throughput with interval, cost, time to the end."""
     said = model.predict(Configurations.from_list([wanted.configuration(job.batch_size)]))
     speed = float(said.throughput[0])
     return {

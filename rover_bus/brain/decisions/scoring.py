@@ -65,9 +65,3 @@ def expected_throughput(throughput: ArrayLike, members: ArrayLike, hazard: Hazar
     """Throughput under the failure hazard: "a job on n members that each fail at rate h loses n*h*t_recover"."""
     lost = np.asarray(members, dtype=np.float64) * hazard.failures_per_member_s * hazard.recovery_s
     return np.asarray(np.asarray(throughput) * np.maximum(1.0 - lost, 0.0))
-
-
-def completion_rate(members: ArrayLike, elastic: bool) -> FloatArray:
-    """Share of jobs of n members that complete, fitted to published rates (`algorithms.md §6`): with and without elasticity."""
-    n = np.asarray(members, dtype=np.float64)
-    return np.asarray(0.963 * np.exp(-0.00070 * n) if elastic else 0.930 * np.exp(-0.00264 * n))

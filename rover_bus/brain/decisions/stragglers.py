@@ -90,7 +90,7 @@ def _share(pace: WorkerPace, worker: int, rates: Mapping[int, float]) -> float:
 
 
 def tells_of_size(rates: Sequence[float], mode: str) -> bool:
-    """Whether a window measures what a size can do: all others of a synchronous job wait for a slow worker, and who waits for a
+    """Whether a window measures what a size can do: all others of a synchronous job wait for a slow worker, and a job with a
     straggler is to be relieved of it, not to be given another size [ours]. `rates`: samples a second a worker; `mode`: sync, async.
     """
     return mode == "async" or min(rates) >= EVEN_SHARE * max(rates)

@@ -110,14 +110,3 @@ def _servers(finals: Sequence[Allocation]) -> Allocation:
     return Allocation(
         workers=0, servers=count, server_cores=cores, server_memory_bytes=math.ceil(total_memory / count)
     )
-
-
-def first_probes(start: Allocation, most_workers: int, prices: Prices = _PRICES) -> list[Allocation]:
-    """Cold start: three small changes whose measurements tell the model's terms apart, cheapest first (`algorithms.md §4`)."""
-    wished = [
-        start.replace(workers=min(start.workers * 2, most_workers)),
-        start.replace(servers=start.servers + 1),
-        start.replace(workers=min(start.workers * 3, most_workers), servers=start.servers + 1),
-    ]
-    fresh = [allocation for allocation in dict.fromkeys(wished) if allocation != start]
-    return sorted(fresh, key=prices.cost)

@@ -1,7 +1,7 @@
 """The throughput model of one job: fit samples, predict any configuration with a 90 % interval, or say "not enough".
 
 Fed by observations, feeds probing, decisions and `rover fit`. Two depths of one model: `statistics.fit_line` is the cheap
-refit of every round; `ThroughputModel` adds the process on the residual for what people read and for choosing probes.
+refit of every round; `ThroughputModel` adds the process on the residual for what a person reads and for choosing probes.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ class ThroughputModel:
     def predict(self, at: Configurations, beyond: float = 0.0) -> Prediction:
         """Predict each configuration. Intervals are Student's, with three degrees of freedom spent on the fit.
 
-        `beyond`: how much they grow with the distance from what was measured, where the form itself is a guess (BEYOND). Whoever
-        approaches a size in bounded steps and measures each, as the Brain does, needs no such allowance.
+        `beyond`: how much they grow with the distance from what was measured, where the form itself is a guess (BEYOND). A
+        caller that approaches a size in bounded steps and measures each, as the Brain does, needs no such allowance.
         """
         mean, variance = self.residual.log_seconds(self.form.design(at), at.logs())
         spread = np.sqrt(variance + (beyond * self.beyond(at)) ** 2)

@@ -274,7 +274,7 @@ def _as_model(parts: dict[str, RestoredPart], manifest: Manifest) -> ModelFile |
 @click.option("--damaged", is_flag=True, help="Delete what was set aside as damaged, and nothing else.")
 @click.option("--dry-run", is_flag=True, help="Say what would go, and leave it.")
 @on_storage
-def prune(
+def prune(  # noqa: PLR0913 - the options of a command
     job: str, last: int, every: int, damaged: bool, dry_run: bool, uid: str, storage: str, directory: str
 ) -> None:
     """Remove older checkpoints of JOB, and files that none of the others needs. The newest that is whole always stays.

@@ -43,7 +43,7 @@ PICTURE_COLUMNS = 136
 @click.option(
     "--picture", type=click.Path(path_type=Path, dir_okay=False), help="Save what was narrated as SVG."
 )
-def demo(
+def demo(  # noqa: PLR0913 - the options of a command
     seed: int,
     act: str,
     chaos: Choice,

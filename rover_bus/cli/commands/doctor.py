@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import click
 
+from rover_bus.cli.completion import complete_jobs
 from rover_bus.cli.connection import Address, find_stack, visit
 from rover_bus.cli.home import Home, NoStack
+from rover_bus.cli.views.tables import output_option, show
 from rover_bus.flash.errors import NoCheckpoint
 
 if TYPE_CHECKING:
@@ -49,14 +51,55 @@ class Finding(NamedTuple):
 @click.option("--dir", "directory", default="", help="State directory [$ROVER_HOME, ./.rover].")
 @click.option("--url", default="", help="Use this broker instead, nats://HOST:PORT [$ROVER_URL].")
 @click.option("--secret-file", default="", metavar="FILE", help="The secret of a broker named by --url.")
+@click.option("--settings", is_flag=True, help="Print everything that can be set, and what it is set to.")
+@click.option(
+    "--job", default="", help="With --settings: as they hold for this job.", shell_complete=complete_jobs
+)
+@output_option
 @click.pass_context
-def doctor(context: click.Context, directory: str, url: str, secret_file: str) -> None:
-    """Check this machine, and the stack that runs here (or at --url). Exit code 1 when something is bad."""
+def doctor(  # noqa: PLR0913 - a command's options are its parameters
+    context: click.Context,
+    directory: str,
+    url: str,
+    secret_file: str,
+    settings: bool,
+    job: str,
+    output: str,
+) -> None:
+    """Check this machine, and the stack that runs here (or at --url). Exit code 1 when something is bad.
+
+    --settings prints what an operator may set, and checks nothing.
+    """
+    if settings or job:
+        print_settings(directory, url, secret_file, job, output)
+        return
+    if output == "json":
+        raise click.UsageError("only --settings has a form for programs")
     findings = [*look_at_machine(Home.find(directory)), *look_at_stack(directory, url, secret_file)]
     for verdict, what in findings:
         mark, colour = MARKS[verdict]
         click.echo(f"{click.style(mark, fg=colour)}  {what}")
     context.exit(UNHEALTHY if any(each.verdict == "bad" for each in findings) else 0)
+
+
+def print_settings(directory: str, url: str, secret_file: str, job: str, output: str) -> None:
+    """Print every setting as it holds in the stack that runs; without one, as this environment sets it. Raises InputError."""
+    from rover_bus.cli.views import settings as view
+    from rover_bus.client.settings import choose
+
+    async def read(bus: NatsBus) -> list[view.SettingRow]:
+        spec = await view.read_spec(bus, job) if job else None
+        return view.rows_of(await view.read_chosen(bus), await view.read_hosts(bus), spec)
+
+    try:
+        stack = find_stack(directory, url, secret_file)
+    except NoStack:
+        if job:
+            raise
+        rows = view.rows_of(choose((), os.environ), {})
+    else:
+        rows = visit(stack, read)
+    show([row.as_json() if output == "json" else row.as_table() for row in rows], view.COLUMNS, output)
 
 
 def look_at_machine(home: Home) -> Iterator[Finding]:
@@ -153,11 +196,30 @@ async def _look_at_bus(bus: NatsBus, stack: Address) -> list[Finding]:
         found.append(Finding("ok", f"hosts: {', '.join(sorted(present.hosts))}"))
     else:
         found.append(Finding("bad", "no host is there: no node daemon has said so (services/daemon.log)"))
+    found += await _look_at_cores(bus, present.hosts)
     if not present.brain:
         found.append(Finding("note", "no Brain leads: no job gets a plan (services/brain.log)"))
     found += await look_at_endings(bus)
     found += await look_at_store(bus, _store_limit(stack))
     return [*found, *await _look_at_logs(bus, present)]
+
+
+async def _look_at_cores(bus: NatsBus, hosts: set[str]) -> list[Finding]:
+    """Name the hosts that do not hold members to their cores."""
+    from rover_bus.cli.views.hindrances import read_registered
+
+    loose = sorted(
+        name for name, fact in (await read_registered(bus, hosts)).items() if not fact.capacity.cores_bind
+    )
+    if not loose:
+        return [Finding("ok", "cores bind: members are held to theirs")] if hosts else []
+    return [
+        Finding(
+            "note",
+            f"cores do not bind on {', '.join(loose)}: `cores` and `max_cores` of jobs set affinity there, no limit, and the Brain "
+            "chooses no cores (give the daemon a control group of its own: systemd `Delegate=yes`, a writable /sys/fs/cgroup)",
+        )
+    ]
 
 
 async def look_at_endings(bus: NatsBus) -> list[Finding]:
@@ -176,7 +238,7 @@ async def look_at_endings(bus: NatsBus) -> list[Finding]:
         Finding(
             "note",
             f"the {service} of host {host} ended {'once' if len(each) == 1 else f'{len(each)} times'} within a day, last by "
-            f"{each[-1].exit.tell() or each[-1].exit.reason} (`rover events -k host.service_ended -o json` has its last lines)",
+            f"{each[-1].exit.describe() or each[-1].exit.reason} (`rover events -k host.service_ended -o json` has its last lines)",
         )
         for (service, host), each in sorted(ended.items())
     ]

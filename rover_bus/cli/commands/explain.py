@@ -54,7 +54,7 @@ def explain(stack: Address, job: str, number: int | None, output: str) -> None:
 )
 @output_option
 @with_stack
-def what_if(
+def what_if(  # noqa: PLR0913 - the options of a command
     stack: Address,
     job: str,
     workers: int | None,
@@ -160,6 +160,7 @@ def _inputs(explained: Row) -> list[str]:
             {
                 "workers": row["workers"],
                 "servers": row["servers"],
+                **_cores(row, explained["tried"]),
                 "measured": row["measured"],
                 "fitted": row["fitted"],
                 "error": None if row["error"] is None else f"{100 * row['error']:+.1f} %",
@@ -168,14 +169,37 @@ def _inputs(explained: Row) -> list[str]:
             for row in explained["tried"]
         ]
         lines += ["inputs     (samples/s)", *_indented(rows)]
+    if not explained["cores_bind"]:
+        lines.append(
+            "cores      are no axis: a host does not hold members to theirs (`rover doctor` names it)"
+        )
     lines.append(f"fit        {_fit(explained['fit'])}")
     lines += [f"           beware: {warning}" for warning in explained["fit"].get("warnings", ())]
     for row in explained["fit"].get("taken_back", ()):
         lines.append(f"           {row['workers']} workers were reverted at {row['reached']:,.0f} samples/s")
     if explained["front"]:
-        front = [row | {"cost": f"{row['cost']:.2f}"} for row in explained["front"]]
+        front = [
+            {
+                "workers": row["workers"],
+                "servers": row["servers"],
+                **_cores(row, explained["front"]),
+                "cost": f"{row['cost']:.2f}",
+                "throughput": row["throughput"],
+            }
+            for row in explained["front"]
+        ]
         lines += ["front      (cost in cores and GiB, samples/s)", *_indented(front)]
     return lines
+
+
+def _cores(row: Row, rows: list[Row]) -> Row:
+    """The columns of cores that vary among some sizes; of others every row would say the same."""
+    columns = {"worker_cores": "cores a worker", "server_cores": "cores a server"}
+    return {
+        title: f"{row[name]:g}"
+        for name, title in columns.items()
+        if any(other[name] != row[name] for other in rows)
+    }
 
 
 def _fit(fit: dict[str, Any]) -> str:

@@ -46,7 +46,7 @@ FilePath = click.Path(path_type=Path, dir_okay=False)
 @click.option("--predictions", type=FilePath, help="Write group,workers,ps,predicted,low_90,high_90,guess.")
 @click.option("--plot", type=FilePath, help="Draw measured against predicted.")
 @json_option("the last line on stdout is one object.")
-def fit(
+def fit(  # noqa: PLR0913 - the options of a command
     file: Path | None,
     samples: int | None,
     seed: int,

@@ -61,7 +61,7 @@ def _host_of(name: str, job: str, directory: str) -> str:
         async for each in read_facts(bus, [subjects.host_facts(fact=HostStarted.kind())]):
             if isinstance(each.fact, HostStarted) and each.fact.job == job:
                 process = each.fact.process
-                host = process.host if process.member.place == name else host
+                host = process.host if process.member.name == name else host
         return host
 
     try:

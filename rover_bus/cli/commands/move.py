@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 @click.option("--reason", default="", help="Why: it stands in the job's history.")
 @click.option("--wait/--no-wait", default=True, help="Return when the slots have moved.  [default: wait]")
 @with_stack
-def move(
+def move(  # noqa: PLR0913 - the options of a command
     stack: Address,
     job: str,
     source: str,

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 @click.option("--reason", default="", help="Why: it stands in the job's history.")
 @with_stack
 def pause(stack: Address, job: str, reason: str) -> None:
-    """Let the workers of JOB part-commit what they hold and leave. Its servers stay: the model lives there."""
+    """Let the workers of JOB part-commit what they hold and leave. Its servers stay: the model is kept there."""
     click.echo(visit(stack, lambda bus: ask(bus, job, reason, away=True)))
 
 

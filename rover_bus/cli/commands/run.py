@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 @click.option("--dir", "directory", default="", help="State directory of that stack [$ROVER_HOME, ./.rover].")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 @click.pass_context
-def run(
+def run(  # noqa: PLR0913 - the options of a command
     context: click.Context,
     plain: bool,
     as_json: bool,

@@ -52,7 +52,7 @@ EXIT_CODES = {"completed": 0, "failed": 10, "stopped": 11, "cancelled": 12}
 @click.option("--url", default="", help="Use this broker instead, nats://HOST:PORT [$ROVER_URL].")
 @click.option("--secret-file", default="", metavar="FILE", help="The secret of a broker named by --url.")
 @click.pass_context
-def submit(
+def submit(  # noqa: PLR0913 - the options of a command
     context: click.Context,
     job_file: Path,
     wait: bool,
@@ -71,6 +71,7 @@ def submit(
 
     Everything is checked before: the file, the data, the columns, and that the program starts on the hosts that have room.
     """
+    from rover_bus.cli.views.settings import read_chosen
     from rover_bus.client.job_file import check_data, read_job
 
     spec = read_job(job_file, name=name, seed=seed, predictions=predictions or "")
@@ -90,6 +91,9 @@ def submit(
         cache = home.index_cache if home.root.is_dir() else None
         rows = check_data(spec, cache)  # before anything needs a stack
         stack = find_stack(directory, url, secret_file)
+        spec = read_job(
+            job_file, name=name, seed=seed, predictions=predictions or "", stack=visit(stack, read_chosen)
+        )
         report = _hand_in(spec, stack, origin, rows["train"], say if wait or as_json else None)
     if report is not None:
         _print(report, as_json)
@@ -202,7 +206,10 @@ def run_embedded(spec: JobSpec, directory: str, say: Callable[[Happened], None])
     root = Path(directory or tempfile.mkdtemp(prefix="rover-"))
     done = False
     try:
-        with ending_on_signals(), RunningStack(Home(root.absolute()), orphan_s=5.0, disposable=True) as stack:
+        with (
+            ending_on_signals(),
+            RunningStack(Home(root.absolute()), settings=["hosts.orphan_after=5s"], disposable=True) as stack,
+        ):
             address = Address(stack.url, stack.secret_file, stack.home)
             visit(address, lambda bus: _require_program(bus, spec))
             report = visit(address, lambda bus: submit_and_wait(bus, spec, say))

@@ -17,16 +17,14 @@ import click
 from rover_bus.cli.connection import Address
 from rover_bus.cli.entry import INTERRUPTED
 from rover_bus.cli.home import Home, NoStack, StackRecord
-from rover_bus.cli.options import parse_keep_log
-from rover_bus.cli.stack import RunningStack
+from rover_bus.cli.stack import BrainPolicy, Here, OtherBroker, OwnBroker, RunningStack
 from rover_bus.cli.supervisor import ServiceFailed
-from rover_bus.client.units import parse_bytes, parse_seconds
+from rover_bus.client.units import parse_bytes
 from rover_bus.events.errors import InputError, Refused
 
 if TYPE_CHECKING:
     from rover_bus.cli.staged_cuts import Runs
 
-DOWN_TIMEOUT_S = 60.0
 ASK = "End the stack all the same, and lose what they have trained?"
 LEAST_STORE_BYTES = 4 << 20
 
@@ -47,18 +45,6 @@ LEAST_STORE_BYTES = 4 << 20
     metavar="SIZE",
     help="Most that the broker may store, for example 10GiB [no limit].",
 )
-@click.option(
-    "--keep-jobs",
-    default="",
-    metavar="AGE",
-    help="Forget jobs so long after their end, for example 720h: log, facts, member logs, final model; not checkpoints [never].",
-)
-@click.option(
-    "--keep-store",
-    default="",
-    metavar="SIZE",
-    help="Forget the job that ended first when logs and facts take more [half of what the broker may store].",
-)
 @click.option("--host", default="", help="Name of this host [its own].")
 @click.option(
     "--bind",
@@ -74,29 +60,27 @@ LEAST_STORE_BYTES = 4 << 20
 )
 @click.option("--quota", "quotas", multiple=True, metavar="TENANT=CORES[:MEMORY]", help="May be repeated.")
 @click.option(
-    "--keep-log",
-    default="7d:256MiB",
-    show_default=True,
-    metavar="AGE[:SIZE]",
-    help="How much of each job's log is kept behind its newest snapshot, the smaller of both.",
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A setting, for example retention.jobs_age=30d; may be repeated. `rover doctor --settings` lists them all.",
 )
 @click.option("--detach", is_flag=True, help="Run in the background; `rover down` ends it.")
 @click.option("--quiet", "-q", is_flag=True, help="Say nothing.")
 @click.pass_context
-def up(
+def up(  # noqa: PLR0913 - a command's options are its parameters
     context: click.Context,
     directory: str,
     url: str,
     secret_file: str,
     sync: Literal["default", "always"],
     max_store: str,
-    keep_jobs: str,
-    keep_store: str,
     host: str,
     bind: str,
     plan_mode: str,
     quotas: tuple[str, ...],
-    keep_log: str,
+    settings: tuple[str, ...],
     detach: bool,
     quiet: bool,
 ) -> None:
@@ -111,17 +95,10 @@ def up(
         raise InputError(f"--max-store {max_store} is too small: the streams of a stack need at least 4MiB")
     stack = RunningStack(
         home,
-        url=url,
-        secret_file=secret_file,
-        sync=sync,
-        host=host,
-        bind=bind,
-        max_file_store_bytes=limit,
-        plan_mode=plan_mode,
-        keep_jobs_s=parse_seconds(keep_jobs, "--keep-jobs") if keep_jobs else 0.0,
-        keep_bytes=parse_bytes(keep_store, "--keep-store") if keep_store else 0,
-        quotas=quotas,
-        keep_log=parse_keep_log(keep_log),
+        broker=OtherBroker(url, secret_file) if url else OwnBroker(sync, limit),
+        brain=BrainPolicy(plan_mode, quotas),
+        here=Here(host, bind),
+        settings=settings,
     )
     if detach:
         _detach(home)
@@ -191,21 +168,17 @@ def run_until_signal(stack: RunningStack, *, quiet: bool) -> int:
 
 def _keep(stack: RunningStack, ending: StackEnding, quiet: bool) -> list[tuple[str, str]]:
     """Have last checkpoints taken. A second signal ends the waiting."""
-    from rover_bus.cli.last_checkpoints import keep_all
+    from rover_bus.cli.last_checkpoints import KeepOrder, keep_all
 
     def say(line: str) -> None:
         if not quiet:
             click.echo(f"{line}; once more Ctrl-C ends it without", err=True)
 
     host = "" if stack.has_broker else stack.host
-    return keep_all(
-        stack.address,
-        stack.home.checkpoints,
-        "the stack is going down",
-        host=host,
-        say=say,
-        enough=lambda: ending.forced,
+    order = KeepOrder(
+        stack.home.checkpoints, "the stack is going down", stack.record().ending.last_checkpoints_s, host
     )
+    return keep_all(stack.address, order, say=say, enough=lambda: ending.forced)
 
 
 def _print_staged(staging: str, runs: Runs, quiet: bool = False) -> None:
@@ -272,8 +245,8 @@ def _detach(home: Home) -> None:
 def down(directory: str, discard: bool) -> None:
     """End the stack of a state directory, wherever it runs: last checkpoints first, then members drain.
 
-    Every running job gets one, also without [checkpoint], within 30 s; `rover up` there goes on from them. Shared memory of
-    jobs that have ended is free afterwards; what is kept for those that go on is named.
+    Every running job gets one, also without [checkpoint], within 30 s (setting stack.last_checkpoints); `rover up` there goes on
+    from them. Shared memory of jobs that have ended is free afterwards; what is kept for those that go on is named.
     """
     from rover_bus.cli.staged_cuts import read_runs
 
@@ -285,11 +258,11 @@ def down(directory: str, discard: bool) -> None:
         runs = read_runs(stack)
         home.of_running().note_kept()
     os.kill(record.pid, signal.SIGTERM)
-    deadline_s = time.monotonic() + DOWN_TIMEOUT_S
+    deadline_s = time.monotonic() + record.ending.down_s
     while home.is_held():
         if time.monotonic() > deadline_s:
             raise ServiceFailed(
-                f"pid {record.pid} has not ended in {DOWN_TIMEOUT_S:g} s: look at {_log(home)}"
+                f"pid {record.pid} has not ended in {record.ending.down_s:g} s: look at {_log(home)}"
             )
         time.sleep(0.05)
     if runs:
@@ -298,15 +271,11 @@ def down(directory: str, discard: bool) -> None:
 
 def _keep_or_ask(stack: Address, record: StackRecord, discard: bool) -> None:
     """Have last checkpoints taken. Raises Refused, and nothing has ended, when some job cannot have one and no yes is given."""
-    from rover_bus.cli.last_checkpoints import keep_all, print_lost
+    from rover_bus.cli.last_checkpoints import KeepOrder, keep_all, print_lost
 
-    lost = keep_all(
-        stack,
-        stack.home.checkpoints,
-        "rover down",
-        host="" if record.embedded else record.host,
-        say=lambda line: click.echo(line, err=True),
-    )
+    host = "" if record.embedded else record.host
+    order = KeepOrder(stack.home.checkpoints, "rover down", record.ending.last_checkpoints_s, host)
+    lost = keep_all(stack, order, say=lambda line: click.echo(line, err=True))
     print_lost(lost)
     if not lost or discard or (sys.stdin.isatty() and click.confirm(ASK, err=True)):
         return

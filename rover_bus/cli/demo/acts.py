@@ -45,7 +45,7 @@ LOOK_S = 0.05
 
 @dataclass(slots=True)
 class Acts:
-    """The acts of one demo. `hear` must see every fact of the job."""
+    """The acts of one demo. `observe` must see every fact of the job."""
 
     bus: Bus
     chaos: Chaos

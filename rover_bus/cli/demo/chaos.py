@@ -78,13 +78,13 @@ def story_strikes(seed: int) -> list[Strike]:
 
 @dataclass(slots=True)
 class Chaos:
-    """Carries strikes out on one job of one stack; `tell` hears of each."""
+    """Carries strikes out on one job of one stack; `report` takes each."""
 
     stack: RunningStack
     bus: Bus
     job: str
     progress: JobProgress
-    tell: Callable[[Struck], None]
+    report: Callable[[Struck], None]
     struck: list[Struck] = field(default_factory=list)
     _began_s: float = field(default_factory=time.monotonic)
 
@@ -100,7 +100,7 @@ class Chaos:
         while (done := await self._strike(strike)) is None:  # noqa: ASYNC110
             await asyncio.sleep(LOOK_S)
         self.struck.append(done)
-        self.tell(done)
+        self.report(done)
 
     @property
     def seconds(self) -> float:

@@ -37,7 +37,7 @@ from rover_bus.events.job import JobSpec
 if TYPE_CHECKING:
     from rover_bus.events.nats_bus import NatsBus
 
-ORPHAN_S = 5.0
+QUICK = ("hosts.orphan_after=5s",)
 DRAW_S = 0.1
 REFERENCE_AT = 0.3  # of the training
 DEMO_S = 80.0  # for all of it but a comparison: the reference is not waited for beyond
@@ -87,7 +87,7 @@ async def train(
     observe: Callable[[Happened], None],
     beside: Sequence[Coroutine[Any, Any, None]],
 ) -> JobEnded:
-    """Submit a job and follow it to its end, while what is `beside` goes on; `hear` is told every fact."""
+    """Submit a job and follow it to its end, while what is `beside` goes on; `observe` is told every fact."""
     await progress.follow()
     sequence = await submit(bus, spec)
     tasks = [asyncio.ensure_future(work) for work in beside]
@@ -123,7 +123,7 @@ class Demonstration:
             spec, rows = prepare_job(root, choices.seed)
             self._introduce(spec, rows)
             with (
-                RunningStack(Home(root / "stack"), orphan_s=ORPHAN_S, disposable=True) as stack,
+                RunningStack(Home(root / "stack"), settings=QUICK, disposable=True) as stack,
                 Home.find().pointing_to(stack.record()) as found_here,
             ):
                 say(

@@ -140,7 +140,7 @@ class ServerActs:
             self.leave_out(HOT, "no server is left to slow" if chosen is None else TOO_LATE)
             return
         member, pid = chosen
-        name, server = str(member), member.place
+        name, server = str(member), member.name
         pace = CommitRate(lambda: sum(self.progress.ledger.samples_done()) if self.progress.ledger else 0)
         before = await self._measured(pace)
         self.narrator.say(

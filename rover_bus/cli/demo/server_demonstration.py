@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from rover_bus.cli.connection import Address, visit
 from rover_bus.cli.demo.chaos import Chaos
-from rover_bus.cli.demo.demonstration import ORPHAN_S, Choices, demo_directory, draw_bar, train
+from rover_bus.cli.demo.demonstration import QUICK, Choices, demo_directory, draw_bar, train
 from rover_bus.cli.demo.job import prepare_servers_job
 from rover_bus.cli.demo.narrator import Narrator
 from rover_bus.cli.demo.server_acts import ServerActs
 from rover_bus.cli.home import Home
-from rover_bus.cli.stack import RunningStack, ending_on_signals
+from rover_bus.cli.stack import Here, OtherBroker, RunningStack, ending_on_signals
 from rover_bus.cli.views.history import Happened
 from rover_bus.cli.views.progress import JobProgress
 from rover_bus.cli.views.report import Tally, sum_up
@@ -50,16 +50,15 @@ class ServersDemonstration:
                 f"{spec.data.batch_size}; {spec.servers.count} servers and {spec.workers.count} workers on two hosts"
             )
             with (
-                RunningStack(Home(root / "a"), host=FIRST, orphan_s=ORPHAN_S, disposable=True) as first,
+                RunningStack(Home(root / "a"), here=Here(FIRST), settings=QUICK, disposable=True) as first,
                 Home.find().pointing_to(first.record()),
                 RunningStack(
                     Home(root / "b"),
-                    url=first.url,
-                    secret_file=first.secret_file,
-                    host=SECOND,
-                    orphan_s=ORPHAN_S,
+                    broker=OtherBroker(first.url, first.secret_file),
+                    brain=None,
+                    here=Here(SECOND),
+                    settings=QUICK,
                     disposable=True,
-                    brain=False,
                 ) as second,
             ):
                 self.narrator.say(

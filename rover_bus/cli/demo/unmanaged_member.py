@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import msgspec
 import numpy.typing as npt
@@ -32,9 +32,8 @@ from rover_bus.events.requests import RoutingTable, ServerAddress
 from rover_bus.events.starts import EMPTY
 from rover_bus.ps.client import RemoteParameters
 from rover_bus.ps.core import ServerCore
-from rover_bus.ps.gradients import Additions
 from rover_bus.ps.server import Server
-from rover_bus.ps.store import Acknowledged, BatchKey, Parameters, Pulled
+from rover_bus.ps.store import Acknowledged, BatchKey, Parameters, PushOptions
 
 ROUTING, SECRET, SPEC = "routing.json", "secret", "spec.json"
 EPOCHS_AN_INCARNATION = 1_000_000  # more than any job has
@@ -88,16 +87,10 @@ class Unfenced(RemoteParameters):
         self._shift = incarnation * EPOCHS_AN_INCARNATION
 
     def push(
-        self,
-        batch: BatchKey,
-        gradients: Mapping[str, npt.NDArray[Any]],
-        *,
-        rate_scale: float = 1.0,
-        add: Additions | None = None,
-        pulled: Pulled | None = None,
+        self, batch: BatchKey, gradients: Mapping[str, npt.NDArray[Any]], **options: Unpack[PushOptions]
     ) -> None:
         own = BatchKey(batch.epoch + self._shift, batch.number)
-        super().push(own, gradients, rate_scale=rate_scale, add=add, pulled=pulled)
+        super().push(own, gradients, **options)
 
     def acknowledged(self) -> list[Acknowledged]:
         return [
@@ -122,7 +115,7 @@ class FixedShare(Standalone):
             read_routing(self._directory), (self._directory / SECRET).read_bytes(), self._incarnation
         )
 
-    def register(self, dataset: Dataset, file: str, stream: Stream | None = None) -> None:
+    def register(self, dataset: Dataset, _file: str, _stream: Stream | None = None) -> None:
         self._dataset = dataset
         write_whole(self._directory / "dataset.json", msgspec.json.encode(dataset))
         self._batches = iter(share(dataset, self._index, self._of))

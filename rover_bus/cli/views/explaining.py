@@ -59,7 +59,9 @@ def explain_plan(view: PlanView, known: KnownJob | None, state: BrainState) -> R
             "resumed_from": proposed.resumed_from,
         },
     }
-    return explained | (inputs_of(known, state) if known is not None and known.held is not None else {})
+    if known is None or known.held is None:
+        return explained
+    return explained | {"cores_bind": known.cores_bind} | inputs_of(known, state)
 
 
 def inputs_of(known: KnownJob, state: BrainState) -> Row:
@@ -82,6 +84,8 @@ def _tried(row: Any, fitted: float | None) -> Row:
     return {
         "workers": row.size.workers,
         "servers": row.size.servers,
+        "worker_cores": row.size.worker_cores,
+        "server_cores": row.size.server_cores,
         "measured": row.mean,
         "fitted": fitted,
         "error": None if fitted is None else (fitted - row.mean) / row.mean,
@@ -113,7 +117,14 @@ def _front(known: KnownJob, model: OverruledModel, state: BrainState) -> list[Ro
     )
     columns = zip(front.allocations, front.cost, front.speed, strict=True)
     return [
-        {"workers": a.workers, "servers": a.servers, "cost": float(cost), "throughput": float(speed)}
+        {
+            "workers": a.workers,
+            "servers": a.servers,
+            "worker_cores": a.worker_cores,
+            "server_cores": a.server_cores,
+            "cost": float(cost),
+            "throughput": float(speed),
+        }
         for a, cost, speed in columns
     ]
 

@@ -8,14 +8,18 @@ itself waits for.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 from rover_bus.cli.views.history import JobRow
 from rover_bus.events.bus import Bus
+from rover_bus.events.errors import BadMessage
+from rover_bus.events.facts import HostRegistered
 from rover_bus.events.leadership import read_leader
 from rover_bus.events.looks import present_entries
-from rover_bus.events.streams import LEADERS, PRESENCE
+from rover_bus.events.reading import read_fact
+from rover_bus.events.streams import FACTS, LEADERS, PRESENCE
+from rover_bus.events.subjects import host_fact
 from rover_bus.master.phases import Searching, Training
 from rover_bus.master.state import State
 
@@ -42,6 +46,23 @@ async def read_present(bus: Bus) -> Present:
         leaders={job: leader.holder for job, leader in led.items() if leader is not None and leader.term},
         brain=read_leader(await bus.get(LEADERS, BRAIN_KEY)) is not None,
     )
+
+
+async def read_registered(bus: Bus, hosts: Iterable[str]) -> dict[str, HostRegistered]:
+    """Return what the daemon of each host said last when it registered.
+
+    What cannot be believed is left out: `rover doctor` names it.
+    """
+    found: dict[str, HostRegistered] = {}
+    for host in sorted(hosts):
+        stored = await bus.last(FACTS, host_fact(host, HostRegistered.kind()))
+        try:
+            fact = read_fact(stored) if stored is not None else None
+        except BadMessage:
+            continue
+        if isinstance(fact, HostRegistered):
+            found[host] = fact
+    return found
 
 
 def hindrance(view: JobRow, state: State | None, present: Present, waiting: int = 0) -> str:
@@ -126,8 +147,8 @@ def _held_workers(state: State) -> str:
     """Workers that wait on such hosts, because no other one can take them."""
     held = [
         str(each.member)
-        for place, each in sorted(state.seats.wanted.items())
-        if place not in state.seats.admitted
+        for name, each in sorted(state.seats.wanted.items())
+        if name not in state.seats.admitted
         and each.member.role == "worker"
         and each.host in state.seats.hosts.unfit
     ]
@@ -144,9 +165,7 @@ def _why_unfit(state: State) -> str:
 
 def _missing_members(state: State, hosts: Collection[str]) -> str:
     """Members that were named for a host that is not there, and never came."""
-    waiting = [
-        each for place, each in sorted(state.seats.wanted.items()) if place not in state.seats.admitted
-    ]
+    waiting = [each for name, each in sorted(state.seats.wanted.items()) if name not in state.seats.admitted]
     gone = sorted({each.host for each in waiting if each.host not in hosts})
     if not gone:
         return ""

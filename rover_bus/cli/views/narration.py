@@ -84,10 +84,10 @@ def _narrate_members(fact: facts.AboutMembers) -> str:
         case facts.HostStarted(process=process, adopted=adopted):
             return f"{process.member} {'adopted' if adopted else 'started'}, pid {process.pid}"
         case facts.HostExited(member=member, exit=exit, ran_s=ran_s):
-            told = f": {exit.tell()}" if exit.tell() else ""
+            told = f": {exit.describe()}" if exit.describe() else ""
             return f"process of {member} ended after {ran_s:.1f} s: {_spoken(exit.reason)}{told}"
         case facts.HostServiceEnded(host=host, service=service, exit=exit, ran_s=ran_s):
-            how = exit.tell() or _spoken(exit.reason)
+            how = exit.describe() or _spoken(exit.reason)
             return f"the {service} of host {host} ended after {ran_s:.1f} s and is started again: {how}"
         case facts.HostLeaving(host=host, within_s=within):
             return (

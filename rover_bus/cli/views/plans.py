@@ -34,12 +34,10 @@ class PlanView:
     """One plan. `why` is the newest word on it: a refusal, a verdict; times are Unix milliseconds, 0: not yet."""
 
     proposed: facts.PlanProposed
-    proposed_ms: int
     state: State = "proposed"
     why: str = ""
     person: str = ""  # the name of the one that approved or rejected it
     applied_ms: int = 0
-    live_ms: int = 0
     judged: Judged | None = None
     undone_by: int = 0
 
@@ -59,7 +57,7 @@ class PlanView:
             case facts.PlanApplied():
                 self.state, self.applied_ms = "applied", time_ms
             case facts.PlanSettled():
-                self.state, self.live_ms = "live", time_ms
+                self.state = "live"
             case facts.PlanMeasured():
                 self.judged = fact
             case facts.PlanKept(constant=constant):
@@ -99,7 +97,7 @@ class PlanTable:
             case facts.JobForecast():
                 self.forecast = fact
             case facts.PlanProposed(plan=plan):
-                self.by_number.setdefault(plan, PlanView(fact, time_ms))
+                self.by_number.setdefault(plan, PlanView(fact))
             case _ if (view := self.by_number.get(getattr(fact, "plan", -1))) is not None:
                 view.take(fact, time_ms)
             case _:

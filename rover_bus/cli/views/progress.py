@@ -126,6 +126,6 @@ class JobProgress:
         return self.state is not None and any(cut.state != "open" for cut in self.state.cuts.known.values())
 
     def joined(self, role: str) -> list[str]:
-        """Return the present lives of a role that the master has admitted, as `worker-1.3`."""
+        """Return the present incarnations of a role that the master has admitted, as `worker-1.3`."""
         admitted = self.state.seats.admitted.values() if self.state is not None else ()
         return sorted(str(each.member) for each in admitted if each.member.role == role)

@@ -56,7 +56,7 @@ def story_of_member(happened: Sequence[Happened], job: str, name: str, incarnati
         (0, "", each)
         for each in happened
         if each.job == job
-        and any(member.place == name and incarnation in (0, member.incarnation) for member in _members(each))
+        and any(member.name == name and incarnation in (0, member.incarnation) for member in _members(each))
     ]
     if not story:
         raise InputError(
@@ -108,7 +108,7 @@ class Links:
         if isinstance(fact, HostRegistered):
             self._hosts[causes.host(fact.host)].append(each)
         if isinstance(fact, HostExited) and fact.member is not None:
-            self._ends[each.job, fact.member.place].append(each)
+            self._ends[each.job, fact.member.name].append(each)
         for member in _wanted(each):
             self._wanted[each.job, member].append(each)
 
@@ -174,7 +174,7 @@ class Links:
             wanted = self._wanted.get((job, fact.process.member), [])
             if wanted:
                 return wanted[0]
-            if (ended := _before(self._ends.get((job, fact.process.member.place), []), happened)) is not None:
+            if (ended := _before(self._ends.get((job, fact.process.member.name), []), happened)) is not None:
                 return ended  # a daemon starts a master again by itself
         elif isinstance(fact, HostExited) and fact.member is not None:
             started = _before(self._symbols.get((job, str(fact.member)), []), happened)

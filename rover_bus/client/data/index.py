@@ -2,7 +2,7 @@
 
 Fed by one sequential scan of the file in pieces of 4 MiB, feeds the readers, which then read any block with one `pread`.
 It is apart because it is the only pass over the whole data set: 8 bytes a block are kept, nothing a row.
-A line is a row: whoever knows the row knows the line. So a quoted newline, which would break that, is refused by name.
+A line is a row: the number of the row is that of the line. So a quoted newline, which would break that, is refused by name.
 """
 
 from __future__ import annotations

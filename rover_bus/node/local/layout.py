@@ -46,10 +46,9 @@ class OrderRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StartRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """The pids of the shim and of its member, each with its start in ticks since boot."""
+    """The pids of the shim and of its member, the member's with its start in ticks since boot."""
 
     shim: int
-    shim_started: int
     pid: int
     pid_started: int
 
@@ -171,7 +170,7 @@ class StateDirectory:
         if own.is_dir():
             (own / "reported").touch()
         for run in self.runs("members", job):
-            for path in run.glob(f"{member.place}.*"):
+            for path in run.glob(f"{member.name}.*"):
                 directory = IncarnationDirectory(path)
                 if path != own and directory.is_reported() and not directory.is_alive():
                     directory.remove()

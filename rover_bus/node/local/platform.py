@@ -6,6 +6,7 @@ used of it capacity.py's and sampling.py's; what is kept of members lies in the 
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import time
 from collections.abc import Mapping
@@ -15,6 +16,7 @@ from rover_bus.events.profiles import HostProfile
 from rover_bus.events.programs import ProgramRequest
 from rover_bus.node.local import sampling
 from rover_bus.node.local.capacity import Machine
+from rover_bus.node.local.cores import CoreGroups
 from rover_bus.node.local.layout import StateDirectory
 from rover_bus.node.local.processes import MemberSettings, Processes
 from rover_bus.node.local.trials import Trials
@@ -28,13 +30,24 @@ class LocalPlatform:
         self, directory: StateDirectory, machine: Machine, settings: MemberSettings, observe: Observe
     ) -> None:
         self._directory, self._machine, self._settings = directory, machine, settings
-        self._processes = Processes(directory, settings, observe)
+        self._groups = CoreGroups.below(machine.cgroup, directory.root)
+        self._processes = Processes(directory, settings, self._groups, observe)
+        self._capacity, self._tried = machine.capacity, False
         self._trials = Trials(settings.python, self._processes.environment_of_program)
         self._reading: sampling.Reading | None = None
 
     @property
     def capacity(self) -> HostCapacity:
-        return self._machine.capacity
+        return self._capacity
+
+    async def capacity_changes(self) -> None:
+        """Whether cores bind is tried once, in a thread; nothing else changes here."""
+        if not self._tried:
+            self._tried = True
+            if await asyncio.to_thread(self._groups.try_whether_they_bind):
+                self._capacity = self._capacity.replace(cores_bind=True)
+                return
+        await asyncio.Event().wait()
 
     @property
     def cpus(self) -> tuple[int, ...]:
@@ -61,7 +74,7 @@ class LocalPlatform:
         self._reading = sampling.read(self._processes.running(), machine.cgroup, time.monotonic())
         if before is None:
             return None
-        return sampling.profile(host, machine.capacity, machine.limits, before, self._reading)
+        return sampling.profile(host, self._capacity, machine.limits, before, self._reading)
 
     def adopt(self) -> None:
         self._processes.adopt()
@@ -79,3 +92,4 @@ class LocalPlatform:
     def release(self) -> None:
         self._trials.close()
         self._processes.release()
+        self._groups.remove_empty()

@@ -24,6 +24,7 @@ from rover_bus.events.programs import OWN_PYTHON, ProgramRequest
 from rover_bus.node.affinity import threads
 from rover_bus.node.exits import HURRY_S, STUCK_S
 from rover_bus.node.local import layout, locks, proctree
+from rover_bus.node.local.cores import CoreGroups
 from rover_bus.node.local.layout import OrderRecord, StartRecord, StateDirectory
 from rover_bus.node.port import (
     NO_MASTERS,
@@ -72,12 +73,19 @@ class _Held:
     timers: list[asyncio.TimerHandle] = field(default_factory=list)
     asked: bool = False  # to leave
 
+    @property
+    def group(self) -> str:
+        """Name of its control group."""
+        return f"{self.incarnation.job}.{self.incarnation.uid}.{self.incarnation.member}"
+
 
 class Processes:
     """Members as processes of this host, under shims."""
 
-    def __init__(self, place: StateDirectory, settings: MemberSettings, observe: Observe) -> None:
-        self._layout = place
+    def __init__(
+        self, place: StateDirectory, settings: MemberSettings, groups: CoreGroups, observe: Observe
+    ) -> None:
+        self._layout, self._groups = place, groups
         self._settings = settings
         self._observe = observe
         self._loop = asyncio.get_running_loop()
@@ -120,7 +128,7 @@ class Processes:
         directory.remove()
         directory.path.mkdir(parents=True)
         log.parent.mkdir(parents=True, exist_ok=True)
-        self._layout.prune_logs(incarnation.job, incarnation.uid, incarnation.desired.member.place)
+        self._layout.prune_logs(incarnation.job, incarnation.uid, incarnation.desired.member.name)
         self._write_order(held)
         lock = locks.hold(str(directory.path / "alive"))
         report, reported = os.pipe()
@@ -160,6 +168,7 @@ class Processes:
         command += [f"dir={held.directory.path}", f"alive={lock}", f"report={reported}"]
         command += [
             f"lock={self._layout.daemon_lock}",
+            f"group={self._groups.entrance(held.group, desired.resources.cores)}",
             f"cwd={desired.directory}",
             f"grace={desired.grace_s}",
         ]
@@ -240,7 +249,7 @@ class Processes:
             self._adopt(held)
 
     def _adopt(self, held: _Held) -> None:
-        """Watch a shim of a former daemon; one that has not written yet is looked at again; one that is gone is buried."""
+        """Watch a shim of a former daemon. One that has not written yet is looked at again; one that is gone has ended."""
         started = held.directory.read("started", StartRecord)
         if not held.directory.is_alive():
             self._conclude(held)
@@ -273,6 +282,7 @@ class Processes:
             except OSError as error:
                 log.warning("limits are not changed", member=held.directory.path.name, why=str(error))
                 return
+            self._groups.limit(held.group, resources.cores)
             self._signal(held, signal.SIGHUP)
 
     def stop(self, incarnation: Incarnation, hurried: bool = False) -> None:
@@ -337,6 +347,7 @@ class Processes:
     def _end(self, held: _Held, ended: layout.ExitRecord) -> None:
         incarnation = held.incarnation
         self._unwatch(held)
+        self._groups.remove(held.group)
         if self._held.get(incarnation.key) is held:
             del self._held[incarnation.key]
         with contextlib.suppress(OSError):  # a full disk: the fact is sent all the same, from memory

@@ -1,6 +1,6 @@
 """What /proc says of processes: their tree, their age, their processor time, their memory.
 
-Read by the shim (whom to kill, how much its group uses) and by the sampler; apart because the shim must start without our
+Read by the shim (what to kill, how much its group uses) and by the sampler; apart because the shim must start without our
 dependencies. A process that vanished while being read is simply not there. Standard library only.
 """
 

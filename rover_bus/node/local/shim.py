@@ -1,6 +1,6 @@
 """The small process above every member: it owns the group, watches its memory, and writes down how it ended (protocol P23).
 
-    python -I -S -c "... main()" dir=D alive=FD report=FD lock=PATH cwd=D grace=S orphan=S oom=PATH -- command ...
+    python -I -S -c "... main()" dir=D alive=FD report=FD lock=PATH group=PATH cwd=D grace=S orphan=S oom=PATH -- command ...
 
 Spawned by processes.py with the member's environment and log file, it survives its daemon. It writes `started` before the
 member's exec and `exit` after the last of the group is gone (files of layout.py, renamed into place). It is commanded by
@@ -87,6 +87,7 @@ class Shim:
         self.directory = options["dir"]
         self.command = command
         self.cwd = options.get("cwd", "")
+        self.entrance = options.get("group", "")  # of the control group that binds its cores
         self.report = int(options["report"])
         self.grace_s = float(options["grace"])
         self.orphan_s = float(options["orphan"])  # 0: never ends its group for want of a daemon
@@ -126,7 +127,6 @@ class Shim:
         write_record(
             self.path("started"),
             shim=shim,
-            shim_started=proctree.start_ticks(shim),
             pid=self.pid,
             pid_started=started,
         )
@@ -151,6 +151,8 @@ class Shim:
                 os._exit(127)  # the shim died before it could write: no record names us
             if self.cpus:
                 os.sched_setaffinity(0, self.cpus)
+            if self.entrance:
+                attempt(self.enter_group)
             if self.cwd:
                 os.chdir(self.cwd)
             for number in UNIGNORED:
@@ -162,6 +164,10 @@ class Shim:
             os.write(failed, f"{where}: {error.strerror}".encode())
         finally:
             os._exit(127)
+
+    def enter_group(self) -> None:
+        with open(self.entrance, "w") as procs:
+            procs.write("0")
 
     # -- watch ---------------------------------------------------------------------------------------------------------
 
@@ -290,6 +296,10 @@ class Shim:
         code = self.watch()
         kernel_oom = proctree.out_of_memory_kills(self.oom_path) > self.oom_kills
         self.end_group()
+        if self.entrance:
+            own = os.path.dirname(self.entrance)
+            attempt(os.rmdir, own)
+            attempt(os.rmdir, os.path.dirname(own))  # the last one takes the whole away
         reason, status, number, detail = exits.classify(
             code, asked=self.asked, killed=self.killed, kernel_oom=kernel_oom
         )

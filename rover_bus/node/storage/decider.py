@@ -17,7 +17,8 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from rover_bus.events.deciding import Decision, Turn, WakeAt
+from rover_bus.events.deciding import Turn, TurnDecider, WakeAt
+from rover_bus.events.settings import StorageSettings
 from rover_bus.node.storage.evolution import evolve
 from rover_bus.node.storage.holders import ParityGroup, choose_groups, choose_holders
 from rover_bus.node.storage.state import Cut, Happening, HeldPart, JobCheckpoints, Persisting, StorageTask
@@ -50,21 +51,11 @@ class GiveUp:
 Effect = Begin | CallOff | GiveUp | WakeAt
 
 
-class StorageDecider:
-    """The persister's decider. Inputs are taken in as they come; a Turn decides on all of them."""
+class StorageDecider(TurnDecider[Persisting, Happening, Effect]):
+    """The persister's decider."""
 
-    def __init__(self, host: str) -> None:
-        self._state = Persisting(host)
-
-    @property
-    def state(self) -> Persisting:
-        return self._state
-
-    def decide(self, input: Input, now: float) -> Decision[Effect]:
-        if isinstance(input, Turn):
-            return Decision(decide(self._state, now, input.leave_out))
-        self._state = evolve(self._state, input)
-        return Decision(())
+    def __init__(self, host: str, patient: StorageSettings) -> None:
+        super().__init__(Persisting(host, patient), evolve, decide)
 
 
 def decide(state: Persisting, now_s: float, leave_out: Collection[str] = ()) -> list[Effect]:

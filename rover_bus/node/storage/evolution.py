@@ -55,8 +55,7 @@ from rover_bus.node.storage.state import (
     Trouble,
 )
 
-RETRY_FIRST_S, RETRY_MAX_S = 1.0, 10.0
-PATIENCE_S = 60.0  # a storage that fails for so long fails the cut
+RETRY_FIRST_S = 1.0
 FETCH_PATIENCE_S = (
     4.0  # a server waits: daemons that start again are found within this, else it goes back to storage
 )
@@ -73,7 +72,7 @@ def evolve(state: Persisting, input: Happening) -> Persisting:
         case HistoryLost():
             jobs = {job: replace(about, order=None, manifest=None) for job, about in state.jobs.items()}
             return replace(state, jobs=MappingProxyType(jobs))  # a later order may have a lower term (P21)
-        case HostRegistered(host=host, lends=address, domain=domain):
+        case HostRegistered(host=host, serves_parts_at=address, domain=domain):
             return replace(state, peers=_put(state.peers, host, Peer(address, domain or host)))
         case HostLeft(host=host):
             left = {name: peer for name, peer in state.peers.items() if name != host}
@@ -308,9 +307,9 @@ def _fail(state: Persisting, failed: Failed) -> Persisting:
     former = state.troubles.get(failed.task)
     since_s = former.since_s if former else failed.at_s
     haste = failed.task.step in ("fetch", "search")
-    delay_s = min(2 * former.delay_s, RETRY_MAX_S) if former and not haste else RETRY_FIRST_S
+    delay_s = min(2 * former.delay_s, state.patient.most_retry_s) if former and not haste else RETRY_FIRST_S
     endless = failed.task.step in ("prune", "sweep")  # nothing waits for them
-    patience_s = FETCH_PATIENCE_S if haste else PATIENCE_S
+    patience_s = FETCH_PATIENCE_S if haste else state.patient.patience_s
     hopeless = not endless and (not failed.temporary or failed.at_s - since_s >= patience_s)
     trouble = Trouble(since_s, failed.at_s + delay_s, delay_s, failed.reason, hopeless)
     state = replace(state, running=state.running - {failed.task})

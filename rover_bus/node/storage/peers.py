@@ -139,7 +139,7 @@ class PartServer:
 
     def _send(self, connection: socket.socket, wanted: Wanted, directory: Path, staged: StagedCut) -> None:
         try:
-            offer, blocks = copies.lend(
+            offer, blocks = copies.serve(
                 directory, staged, wanted.part, wanted.since, differences=wanted.differences
             )
         except RoverError as error:

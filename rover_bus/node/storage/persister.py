@@ -31,6 +31,7 @@ from rover_bus.events.facts import (
 )
 from rover_bus.events.logs import get_logger
 from rover_bus.events.reading import read_fact
+from rover_bus.events.settings import DEFAULTS, StorageSettings
 from rover_bus.events.subjects import daemon as daemon_subject
 from rover_bus.events.subjects import host_facts, job_facts, name
 from rover_bus.flash.places import job_directory, parts_in
@@ -110,6 +111,7 @@ class Places:
     storage: Path
     secret: bytes = b""  # of the stack; empty: nothing is served to other hosts, nothing held for them
     bind: str = "127.0.0.1"
+    patient: StorageSettings = DEFAULTS.storage
 
 
 class Persister:
@@ -127,7 +129,7 @@ class Persister:
         """`on_serving`: called once `serves_at` is known, so that it is published."""
         self._bus, self._places, self._post, self._on_serving = bus, places, post, on_serving
         self._host, self._daemon = host, daemon
-        self._decider: Decider[Persisting, Input, Effect] = StorageDecider(host)
+        self._decider: Decider[Persisting, Input, Effect] = StorageDecider(host, places.patient)
         self._loop = asyncio.get_running_loop()
         self._lanes = {lane: _lane(lane) for lane in ("digest", "memory", "search", "storage")}
         self._called_off: dict[StorageTask, threading.Event] = {}
@@ -141,7 +143,6 @@ class Persister:
         self._following = Following(bus, subjects, self._on_fact, self._lose_history, f"{host}.persister")
         self._turns = Turns(self._decide)
         self._closing = False
-        self.bad_messages = 0
 
     @property
     def serves_at(self) -> str:
@@ -255,7 +256,6 @@ class Persister:
         try:
             fact = read_fact(stored)
         except BadMessage as error:
-            self.bad_messages += 1
             log.warning("a fact cannot be used", subject=stored.subject, why=str(error))
             return
         if not isinstance(fact, FOLLOWED) and not isinstance(fact, HOSTS):

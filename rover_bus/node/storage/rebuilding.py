@@ -26,8 +26,8 @@ def rebuild_part(
     shm: Path, secret: bytes, own: Parities, task: StorageTask, addresses: Mapping[str, list[str]]
 ) -> None:
     """Rebuild the part of a task into this host's copies. Raises NoCheckpoint where too much is lost, BrokenCheckpoint."""
-    everybody = list(dict.fromkeys(address for some in addresses.values() for address in some))
-    blocks = dict(_find_blocks(secret, own, task, everybody))
+    all_hosts = list(dict.fromkeys(address for some in addresses.values() for address in some))
+    blocks = dict(_find_blocks(secret, own, task, all_hosts))
     if not blocks:
         raise NoCheckpoint(
             f"no daemon has {task.part} of cut {task.cut}, nor parity of it: an older cut, or storage, is needed"
@@ -38,7 +38,7 @@ def rebuild_part(
         if part != task.part:
             image = _own_image(shm, task, part)
             if image is None:
-                image = _find_image(secret, task, part, [*addresses.get(part, []), *everybody])
+                image = _find_image(secret, task, part, [*addresses.get(part, []), *all_hosts])
             if image is not None:
                 images[number] = image
     parities = {parity: block for parity, (_, block) in blocks.items()}

@@ -26,6 +26,7 @@ from rover_bus.events.checkpoint_facts import (
 )
 from rover_bus.events.facts import HostLeft, HostRegistered, JobEnded, JobSubmitted
 from rover_bus.events.job import CheckpointSpec
+from rover_bus.events.settings import DEFAULTS, StorageSettings
 from rover_bus.node.members import HistoryLost
 
 Step = Literal[
@@ -223,10 +224,12 @@ class JobCheckpoints:
 @dataclass(frozen=True, slots=True)
 class Persisting:
     """The whole state. `running`: what threads do now; `done`: what is answered, of it `given_up` as failed; `stale` counts refused
-    orders. `ended`: jobs whose memory is to be swept, by uid; `swept`: the uids of the last ones whose memory was.
+    orders. `ended`: jobs whose memory is to be swept, by uid; `swept`: the uids of the last ones whose memory was. `patient`: what
+    the operator set.
     """
 
     host: str
+    patient: StorageSettings = DEFAULTS.storage
     jobs: Mapping[str, JobCheckpoints] = field(default_factory=dict)
     ended: Mapping[str, str] = field(default_factory=dict)
     swept: tuple[str, ...] = ()

@@ -13,7 +13,7 @@ from patience import until
 from told import told
 
 from rover_bus.cli.connection import connect, find_stack
-from rover_bus.cli.stack import RunningStack
+from rover_bus.cli.stack import OwnBroker, RunningStack
 from rover_bus.events import facts, subjects
 from rover_bus.events.errors import StreamFull
 from rover_bus.events.job import CheckpointSpec, DataSpec, JobSpec, StartFrom
@@ -41,7 +41,7 @@ class Scene:
 
         return asyncio.run(run())
 
-    def tell(self, *said: facts.JobFact) -> None:
+    def publish(self, *said: facts.JobFact) -> None:
         async def publish(bus: NatsBus) -> None:
             for number, fact in enumerate(said, start=1):
                 body, headers = told(fact, number)
@@ -74,9 +74,9 @@ def spec(name: str, store: Path, start_from: StartFrom | None = None) -> JobSpec
 
 @pytest.fixture
 def scene(tmp_path: Path) -> Iterator[Scene]:
-    with RunningStack(tmp_path / "state", max_file_store_bytes=6 << 20):
+    with RunningStack(tmp_path / "state", broker=OwnBroker(max_file_store_bytes=6 << 20)):
         made = Scene(tmp_path)
-        made.tell(
+        made.publish(
             facts.JobSubmitted(job="old", uid=UID, spec=spec("old", tmp_path / "store")),
             facts.JobEnded(job="old", state="completed"),
         )
@@ -107,23 +107,23 @@ def test_a_full_store_says_how_to_make_room_and_forgetting_a_job_does(scene: Sce
     assert "old" not in scene.rover("jobs")[1]
     until(lambda: not any(path.exists() for path in kept), "the host's files are gone")
     assert stored.exists()
-    scene.tell(facts.JobSubmitted(job="old", uid=NEXT, spec=spec("old", tmp_path / "store")))
+    scene.publish(facts.JobSubmitted(job="old", uid=NEXT, spec=spec("old", tmp_path / "store")))
     assert "old" in scene.rover("jobs")[1]
 
 
 def test_checkpoints_go_when_asked_and_not_while_a_job_starts_from_them(scene: Scene, tmp_path: Path) -> None:
     _, stored = keep_files(scene, tmp_path)
     origin = StartFrom(job="old", uid=UID, timeline=1, generation=0, cut=1, path="p")
-    scene.tell(facts.JobSubmitted(job="next", uid=NEXT, spec=spec("next", tmp_path / "store", origin)))
+    scene.publish(facts.JobSubmitted(job="next", uid=NEXT, spec=spec("next", tmp_path / "store", origin)))
     code, said = scene.rover("forget", "old", "--checkpoints")
     assert (code, "'next' starts from a checkpoint" in said) == (3, True)
-    scene.tell(facts.JobEnded(job="next", state="completed"))
+    scene.publish(facts.JobEnded(job="next", state="completed"))
     assert scene.rover("forget", "old", "--checkpoints") == (0, "old: forgotten, 1 files of checkpoints\n")
     assert not stored.exists()
 
 
 def test_a_job_that_has_not_ended_is_not_forgotten(scene: Scene, tmp_path: Path) -> None:
-    scene.tell(facts.JobSubmitted(job="next", uid=NEXT, spec=spec("next", tmp_path / "store")))
+    scene.publish(facts.JobSubmitted(job="next", uid=NEXT, spec=spec("next", tmp_path / "store")))
     code, said = scene.rover("forget", "next")
     assert (code, "rover cancel next" in said) == (3, True)
     assert scene.rover("forget", "nosuch")[0] == 2

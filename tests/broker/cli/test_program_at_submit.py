@@ -15,7 +15,7 @@ from outside import rover
 from rover_bus.cli import programs
 from rover_bus.cli.connection import visit
 from rover_bus.cli.programs import read_hosts_with_room, require_program
-from rover_bus.cli.stack import RunningStack
+from rover_bus.cli.stack import Here, RunningStack
 from rover_bus.client.job_file import read_job
 from rover_bus.events.job import JobSpec, RoleSpec
 
@@ -25,7 +25,7 @@ HOST = "h1"
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningStack]:
     """A host without a Brain: what is submitted stays as it is."""
-    with RunningStack(tmp_path_factory.mktemp("up"), host=HOST, brain=False, disposable=True) as made:
+    with RunningStack(tmp_path_factory.mktemp("up"), brain=None, here=Here(HOST), disposable=True) as made:
         yield made
 
 

@@ -17,13 +17,14 @@ import rover_bus.client as rover
 from rover_bus.events import subjects
 from rover_bus.events.broker import EmbeddedBroker
 from rover_bus.events.codec import decode, encode
+from rover_bus.events.deciding import ServiceProcess
 from rover_bus.events.facts import JobEnded, JobSubmitted, PlanProposed
 from rover_bus.events.identity import Member
 from rover_bus.events.job import DataSpec, JobSpec, LeaseSpec
 from rover_bus.events.nats_bus import NatsBus
 from rover_bus.events.streams import BUCKETS, FACTS, STREAMS
 from rover_bus.master.service import build_master
-from rover_bus.ps.service import serve_job
+from rover_bus.ps.service import ServerPlace, serve_job
 
 JOB = "clicks"
 
@@ -69,9 +70,7 @@ class Stack:
         shell, _ = build_master(
             await self.connect(name),
             JOB,
-            holder=name,
-            clock=time.monotonic,
-            wall_ms=lambda: int(time.time() * 1000),
+            process=ServiceProcess(name, time.monotonic, lambda: int(time.time() * 1000)),
         )
         await shell.run()
 
@@ -81,8 +80,8 @@ class Stack:
             JOB,
             Member("ps", 0, 1),
             secret=self.broker.secret.encode(),
-            directory=self.directory,
             nonce="ps",
+            place=ServerPlace(self.directory),
         )
 
     async def facts(self, kind: str) -> list[bytes]:

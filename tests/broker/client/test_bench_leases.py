@@ -11,6 +11,7 @@ import pytest
 
 from bench import leases, rig
 from rover_bus.events.broker import EmbeddedBroker
+from rover_bus.events.deciding import ServiceProcess
 from rover_bus.master.service import build_master
 
 
@@ -22,7 +23,7 @@ def test_clients_wait_for_a_late_master_and_measure_its_calls(
         await rig.open_job(bus, "j", workers=8)
         measuring = asyncio.create_task(leases.clients(broker.url, "j", 0, 1, 0.2))
         await asyncio.sleep(1.0)
-        shell, _ = build_master(bus, "j", holder="m", clock=time.monotonic, wall_ms=lambda: 0)
+        shell, _ = build_master(bus, "j", process=ServiceProcess("m", time.monotonic, lambda: 0))
         leading = asyncio.create_task(shell.run())
         result = await measuring
         leading.cancel()

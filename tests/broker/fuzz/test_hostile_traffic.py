@@ -13,6 +13,7 @@ from rover_bus.events import subjects
 from rover_bus.events.asking import Master
 from rover_bus.events.broker import EmbeddedBroker
 from rover_bus.events.codec import decode_any, encode
+from rover_bus.events.deciding import ServiceProcess
 from rover_bus.events.errors import BadMessage
 from rover_bus.events.facts import JobSubmitted, PlanProposed
 from rover_bus.events.identity import Member
@@ -78,7 +79,7 @@ class Scene:
 
     async def lead(self, name):
         shell, _ = build_master(
-            await self.connect(name), "j", holder=name, clock=time.monotonic, wall_ms=lambda: 0
+            await self.connect(name), "j", process=ServiceProcess(name, time.monotonic, lambda: 0)
         )
         task = asyncio.create_task(shell.run())
         self.tasks.append(task)

@@ -14,14 +14,14 @@ import pytest
 from small_job import NAME, SmallJob, checkpointed_job
 
 from rover_bus.cli.home import Home
-from rover_bus.cli.stack import RunningStack
+from rover_bus.cli.stack import Here, RunningStack
 
 pytestmark = pytest.mark.chaos
 
 
 @pytest.fixture
 def stack(tmp_path: Path) -> Iterator[RunningStack]:
-    with RunningStack(Home(tmp_path / "home"), host="h1", disposable=True) as running:
+    with RunningStack(Home(tmp_path / "home"), here=Here("h1"), disposable=True) as running:
         yield running
 
 

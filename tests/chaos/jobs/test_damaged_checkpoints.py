@@ -17,7 +17,7 @@ from outside import living
 from small_job import NAME, SmallJob, checkpointed_job
 
 from rover_bus.cli.home import Home
-from rover_bus.cli.stack import RunningStack
+from rover_bus.cli.stack import Here, RunningStack
 from rover_bus.flash.places import host_root
 
 pytestmark = pytest.mark.chaos
@@ -26,7 +26,7 @@ FLIPPED = 64  # the first byte of the first array
 
 @pytest.fixture
 def stack(tmp_path: Path) -> Iterator[RunningStack]:
-    with RunningStack(Home(tmp_path / "home"), host="h1", disposable=True) as running:
+    with RunningStack(Home(tmp_path / "home"), here=Here("h1"), disposable=True) as running:
         yield running
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from small_job import checkpointed_job
 
-from rover_bus.cli.stack import RunningStack
+from rover_bus.cli.stack import Here, RunningStack
 
 pytestmark = pytest.mark.chaos
 SLOW_SYNC_S = 0.3
@@ -45,7 +45,7 @@ def test_shared_memory_that_is_full_is_named_and_costs_cuts_but_no_sample(
     ballast = small_memory / "ballast"
     with suppress(OSError):
         ballast.write_bytes(bytes(16 << 20))
-    with RunningStack(tmp_path / "home", host="h1", disposable=True) as stack:
+    with RunningStack(tmp_path / "home", here=Here("h1"), disposable=True) as stack:
         job = checkpointed_job(stack.home.root, tmp_path, 2, 'every = "1s"')
         job.submit()
         job.until(lambda: len(job.facts("checkpoint.failed")) > 1, "cuts that fail")
@@ -68,7 +68,7 @@ def test_a_slow_disk_keeps_nobody_waiting_and_every_cut_is_accounted_for(
     slow.mkdir()
     (slow / "sitecustomize.py").write_text(SLOW_SYNC)
     monkeypatch.setenv("PYTHONPATH", str(slow))
-    with RunningStack(tmp_path / "home", host="h1", disposable=True) as stack:
+    with RunningStack(tmp_path / "home", here=Here("h1"), disposable=True) as stack:
         monkeypatch.delenv("PYTHONPATH")
         job = checkpointed_job(stack.home.root, tmp_path, 2, 'every = "500ms"')
         job.submit()

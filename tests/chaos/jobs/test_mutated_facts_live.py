@@ -12,7 +12,7 @@ from mutants import mutant
 from small_job import NAME, SmallJob
 
 from rover_bus.cli.connection import Address, connect, find_stack
-from rover_bus.cli.stack import RunningStack
+from rover_bus.cli.stack import Here, RunningStack
 from rover_bus.events.bus import Stored
 from rover_bus.events.codec import type_of
 from rover_bus.events.nats_bus import NatsBus
@@ -39,7 +39,7 @@ LISTINGS = (
 
 @pytest.fixture
 def job(tmp_path: Path) -> Iterator[SmallJob]:
-    with RunningStack(tmp_path / "state", host=HOST, disposable=True):
+    with RunningStack(tmp_path / "state", here=Here(HOST), disposable=True):
         job = SmallJob(
             folder=tmp_path,
             home=tmp_path / "state",

@@ -12,7 +12,7 @@ import pytest
 from small_job import checkpointed_job
 
 from rover_bus.cli.home import Home
-from rover_bus.cli.stack import RunningStack
+from rover_bus.cli.stack import Here, RunningStack
 
 pytestmark = [
     pytest.mark.chaos,
@@ -37,7 +37,7 @@ def shared_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[P
 
 @pytest.fixture
 def stack(shared_memory: Path, tmp_path: Path) -> Iterator[RunningStack]:
-    with RunningStack(Home(tmp_path / "home"), host="h1", disposable=True) as running:
+    with RunningStack(Home(tmp_path / "home"), here=Here("h1"), disposable=True) as running:
         yield running
 
 

@@ -58,7 +58,9 @@ heartbeat = "500ms"
 
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningStack]:
-    with RunningStack(tmp_path_factory.mktemp("stack") / "state", orphan_s=5.0) as running:
+    with RunningStack(
+        tmp_path_factory.mktemp("stack") / "state", settings=["hosts.orphan_after=5s"]
+    ) as running:
         yield running
 
 

@@ -30,6 +30,7 @@ from rover_bus.node.port import (
     StartOrder,
 )
 
+DYING_S = 10.0
 ALLOWED = tuple(sorted(os.sched_getaffinity(0)))
 
 
@@ -148,7 +149,9 @@ class Rig:
 def nothing_left(tmp_path: Path) -> Iterator[None]:
     """Fail when a process of this test's members outlives it; end it in any case."""
     yield
-    left = bearing(tmp_path)
+    end_s = time.monotonic() + DYING_S
+    while (left := bearing(tmp_path)) and time.monotonic() < end_s:
+        time.sleep(0.02)  # what was killed dies when a core has a moment for it
     for pid in left:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)

@@ -18,7 +18,7 @@ from told import told
 
 from rover_bus.events import facts
 from rover_bus.events.broker import EmbeddedBroker
-from rover_bus.events.bus import Stored
+from rover_bus.events.bus import MESSAGE_ID, Stored
 from rover_bus.events.codec import decode
 from rover_bus.events.errors import BusError
 from rover_bus.events.identity import DesiredMember, Member
@@ -41,6 +41,7 @@ import asyncio, signal, sys
 from rover_bus.events.nats_bus import NatsBus
 from rover_bus.events.streams import BUCKETS, STREAMS
 from rover_bus.node.port import RoleCommands
+from rover_bus.events.settings import HostSettings, Settings
 from rover_bus.node.service import Options, run_daemon
 
 async def main(url, secret, state_dir, orphan_s):
@@ -52,7 +53,8 @@ async def main(url, secret, state_dir, orphan_s):
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     masters = RoleCommands(lambda job, index: ["sleep", "600"])
-    options = Options(commands=masters, url=url, orphan_s=float(orphan_s), sample_s=0.5, former_s=2.0)
+    settings = Settings(hosts=HostSettings(orphan_after_s=float(orphan_s), sample_every_s=0.5))
+    options = Options(commands=masters, url=url, settings=settings, former_s=2.0)
     await run_daemon(connect, "host-a", state_dir, options, stop=stop)
 
 asyncio.run(main(*sys.argv[1:]))
@@ -76,7 +78,7 @@ class Stage:
         self.broker.start()
         self.bus = await NatsBus.connect(self.broker.url, secret=self.broker.secret)
         await self.bus.ensure(STREAMS, BUCKETS)
-        await self.bus.follow(FACTS, [host_facts()], self.hear, start="first")
+        await self.bus.follow(FACTS, [host_facts()], self.observe, start="first")
 
     async def close(self) -> None:
         if self.daemon and self.daemon.poll() is None:
@@ -86,7 +88,7 @@ class Stage:
         await self.bus.close()
         self.broker.stop()
 
-    def hear(self, stored: Stored) -> None:
+    def observe(self, stored: Stored) -> None:
         self.said.append(decode(stored.body, KINDS[stored.subject.rsplit(".", 1)[1]]))
 
     def start_daemon(self) -> None:
@@ -104,7 +106,7 @@ class Stage:
             try:
                 subject, name = job_fact(fact.job, fact.kind()), f"test.{self.facts}"
                 body, headers = told(fact, self.facts)
-                await self.bus.append(FACTS, subject, body, headers=headers, message_id=name)
+                await self.bus.append(FACTS, subject, body, headers={**headers, MESSAGE_ID: name})
                 return
             except BusError:
                 await asyncio.sleep(0.1)

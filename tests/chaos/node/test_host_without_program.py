@@ -17,7 +17,7 @@ import pytest
 from outside import living
 from small_job import NAME, SmallJob
 
-from rover_bus.cli.stack import RunningStack
+from rover_bus.cli.stack import Here, OtherBroker, OwnBroker, RunningStack
 from rover_bus.cli.supervisor import service_command
 
 pytestmark = [pytest.mark.chaos, pytest.mark.broker]
@@ -64,10 +64,9 @@ class Hosts:
         try:
             stack = RunningStack(
                 self._folder / host,
-                host=host,
-                url=first.url if first else "",
-                secret_file=first.secret_file if first else "",
-                brain=False,
+                broker=OtherBroker(first.url, first.secret_file) if first else OwnBroker(),
+                brain=None,
+                here=Here(host),
                 disposable=True,
             )
             self.stacks[host] = self._ends.enter_context(stack)

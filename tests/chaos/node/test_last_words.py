@@ -19,7 +19,7 @@ def test_a_bus_error_is_named_with_what_the_program_said_last(play: Play) -> Non
         exit = (await rig.ended(run)).exit
         assert (exit.reason, exit.signal, exit.status) == ("crashed", 7, None)
         assert exit.stderr.startswith("loading\nFatal Python error: Bus error")
-        assert exit.tell() == "SIGBUS: Fatal Python error: Bus error"
+        assert exit.describe() == "SIGBUS: Fatal Python error: Bus error"
 
     play(scene)
 
@@ -28,7 +28,7 @@ def test_an_error_before_anything_was_begun_is_named(play: Play) -> None:
     async def scene(rig: Any) -> None:
         exit = (await rig.ended(rig.python("import no_such_module_anywhere"))).exit
         assert (exit.reason, exit.status) == ("failed", 1)
-        assert exit.tell() == "status 1: ModuleNotFoundError: No module named 'no_such_module_anywhere'"
+        assert exit.describe() == "status 1: ModuleNotFoundError: No module named 'no_such_module_anywhere'"
 
     play(scene)
 

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from rover_bus.brain.decisions.balance import assign_parameters, level_slots
 from rover_bus.brain.decisions.knapsack import DoesNotFit, Offers, choose, choose_exactly, choose_greedily
 from rover_bus.brain.decisions.memory_limits import (
-    after_the_kill,
     least_at_start,
     limit_at_start,
     limit_before_forecast,
@@ -25,7 +24,6 @@ from rover_bus.brain.decisions.placement import Node, place_jobs, split_evenly
 from rover_bus.brain.decisions.plans import GIB, Allocation, PlanSpace, Prices
 from rover_bus.brain.decisions.scoring import (
     Hazard,
-    completion_rate,
     expected_throughput,
     job_weight,
     resource_cost,
@@ -73,17 +71,6 @@ def test_expected_throughput_loses_members_times_hazard_times_recovery() -> None
     hazard = Hazard(failures_per_member_s=1e-5, recovery_s=600)
     assert expected_throughput(1000, 20, hazard) == pytest.approx(1000 * (1 - 20 * 1e-5 * 600))
     assert expected_throughput(1000, 1e9, hazard) == 0
-
-
-def test_completion_rates_are_the_fitted_ones() -> None:
-    # algorithms.md §6: "TFJob 0.930·e^(−0.00264 n), DLRover 0.963·e^(−0.00070 n) over n members" [fitted to published rates]
-    assert completion_rate(100, elastic=False) == pytest.approx(0.930 * math.exp(-0.264))
-    assert completion_rate(100, elastic=True) == pytest.approx(0.963 * math.exp(-0.070))
-
-
-def test_the_public_rule_doubles_after_the_kill_up_to_eight_more_and_64_gib() -> None:
-    # algorithms.md §3 [code]: "reacts only after the kill: x2 capped at +8 GiB an incident, ends at 64 GiB"
-    assert [after_the_kill(x * GIB) / GIB for x in (4, 16, 60, 64)] == [8, 24, 64, 64]
 
 
 def test_warm_start_smooths_from_the_least_similar_on() -> None:

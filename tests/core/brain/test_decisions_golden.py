@@ -26,7 +26,7 @@ from rover_bus.brain.decisions.scaling import JobView, Limits, decide_scaling, m
 from rover_bus.brain.decisions.scoring import ScalePolicy
 from rover_bus.brain.decisions.stopping import StopRule, decide_stop
 from rover_bus.brain.decisions.stragglers import WorkerPace, decide_stragglers, evolve_paces
-from rover_bus.brain.decisions.warm_start import JobTraits, PastJob, decide_start, first_probes
+from rover_bus.brain.decisions.warm_start import JobTraits, PastJob, decide_start
 from rover_bus.brain.models.convergence import fit_loss_curve
 from rover_bus.brain.models.forms import ASYNCHRONOUS
 from rover_bus.brain.models.memory import fit_growth
@@ -140,7 +140,6 @@ def warm_start() -> Iterator[str]:
     yield f"{decision.reason}: {shape(decision.allocation)} {decision.detail}"
     cold = decide_start(JobTraits(user="eve"), past, 5 * 86_400.0, small)
     yield f"{cold.reason}: {shape(cold.allocation)} {cold.detail}"
-    yield "probes: " + ", ".join(shape(probe) for probe in first_probes(small, 8))
 
 
 def optimus() -> Iterator[str]:

@@ -8,9 +8,7 @@ from pathlib import Path
 import pytest
 
 from rover_bus.brain.decisions.plans import Allocation
-from rover_bus.brain.decisions.reasons import Reason
-from rover_bus.brain.decisions.warm_start import decide_start
-from rover_bus.brain.history import History, Usage, evolve_history, past_jobs, traits_of
+from rover_bus.brain.history import History, Usage, evolve_history
 from rover_bus.brain.history_files import COLUMNS, history_csv, history_rows, write_history
 from rover_bus.events.errors import InputError
 from rover_bus.events.facts import (
@@ -83,7 +81,7 @@ def test_the_line_of_a_job_says_what_it_held_and_how_it_ended() -> None:
 
 def test_what_a_job_used_is_the_sum_of_all_its_lives_those_that_ended_after_it_too() -> None:
     used = replay()["clicks-1"].used["worker"]
-    assert used == Usage(lives=2, member_s=40.0, cpu_s=10.0, peak_memory_bytes=300)
+    assert used == Usage(incarnations=2, member_s=40.0, cpu_s=10.0, peak_memory_bytes=300)
     assert used.cores == 0.25
 
 
@@ -92,18 +90,11 @@ def test_a_replay_rebuilds_the_same_history_and_unknown_jobs_change_nothing() ->
     assert list(replay()) == ["clicks-1"]
 
 
-def test_the_next_job_of_the_family_starts_where_the_last_one_ended() -> None:
-    start = decide_start(traits_of(SPEC), past_jobs(replay()), 100.0, Allocation(workers=1, servers=1))
-    assert start.reason is Reason.WARM_START
-    assert (start.allocation.workers, start.allocation.servers) == (8, 2)
-    assert "clicks-1" in start.detail
-
-
 def test_history_leaves_as_csv() -> None:
     (row,) = csv.DictReader(history_csv(replay()).splitlines())
     assert row["job"] == "clicks-1"
     assert (row["held_workers"], row["asked_workers"], row["state"]) == ("8", "0", "completed")
-    assert (row["worker_cpu_s"], row["ps_lives"], row["logloss"]) == ("10.0", "0", "")
+    assert (row["worker_cpu_s"], row["ps_incarnations"], row["logloss"]) == ("10.0", "0", "")
     assert list(row) == list(COLUMNS)
 
 

@@ -5,14 +5,13 @@ ROVER_REWRITE_GOLDEN=1 pytest tests/core/brain/test_living_golden.py
 
 from __future__ import annotations
 
-import importlib.util
 import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from life_of_jobs import Life
 
 from rover_bus.brain.decisions.arbitration import Budget
 from rover_bus.events import facts
@@ -25,17 +24,6 @@ HERE = Path(__file__).parent
 GIB = 1 << 30
 
 
-def _life_of_jobs() -> Any:
-    spec = importlib.util.spec_from_file_location("rover_life_of_jobs", HERE / "life_of_jobs.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-Life = _life_of_jobs().Life
 Story = Callable[[], Any]
 
 
@@ -178,7 +166,9 @@ def _two_jobs_on_two_hosts() -> Life:
     """Of two cores each; the second host is `i`."""
     life = Life(cores=2.0)
     life.notice(
-        facts.HostRegistered(host="i", daemon="e", capacity=HostCapacity(cores=2.0, memory_bytes=GIB))
+        facts.HostRegistered(
+            host="i", daemon="e", capacity=HostCapacity(cores=2.0, memory_bytes=GIB, cores_bind=True)
+        )
     )
     life.submit("low", step, workers=5, cores=0.5)
     life.submit("high", step, workers=2, cores=0.5, priority=5)
@@ -192,7 +182,7 @@ def shrinks_when_a_host_is_lost_and_goes_back_when_it_is_heard_again() -> Any:
     life.notice(facts.MembersDisplaced(job="low", host="i", reason="silent"))
     life.replace_members("low")
     life.wait(30)
-    life.hear(
+    life.observe(
         HostProfile(window_s=2.0, host="i", cores=2.0, cores_used=0.0, memory_bytes=GIB, memory_used_bytes=0)
     )
     life.wait(30)
@@ -207,13 +197,13 @@ def shrinks_nobody_for_a_process_that_hung_on_a_living_host() -> Any:
     )
     for _ in range(4):
         life.wait(5)
-        life.hear(sample)
+        life.observe(sample)
     for _ in range(2):
         life.wait(1)
         life.notice(facts.MembersDisplaced(job="low", host="i", reason="silent"))
         life.wait(4)
         life.said.append(f"{life.now:6.1f} the host is heard")
-        life.hear(sample)
+        life.observe(sample)
     life.notice(facts.MembersDisplaced(job="low", host="i", reason="silent"))
     life.said.append(f"{life.now:6.1f} and never again")
     life.wait(8)
@@ -228,7 +218,7 @@ def tells_a_job_that_a_host_of_its_is_not_heard() -> Any:
     """
     life = Life(cores=4.0)
     for host, cores in (("i", 3.0), ("k", 2.0)):
-        capacity = HostCapacity(cores=cores, memory_bytes=GIB)
+        capacity = HostCapacity(cores=cores, memory_bytes=GIB, cores_bind=True)
         life.notice(facts.HostRegistered(host=host, daemon=host, capacity=capacity))
     life.submit("j", step, workers=2)
 
@@ -239,7 +229,7 @@ def tells_a_job_that_a_host_of_its_is_not_heard() -> Any:
                 sample = HostProfile(
                     window_s=5.0, host=host, cores=2.0, cores_used=0.0, memory_bytes=GIB, memory_used_bytes=0
                 )
-                life.hear(sample)
+                life.observe(sample)
             life.wait(1)
 
     life.jobs["j"].size, life.host_speaks = (
@@ -257,7 +247,7 @@ def misses_a_host_that_only_a_former_brain_knew() -> Any:
     """It registered, said how often it samples, and was gone before this Brain began. One that takes no samples is not missed."""
     life = Life(cores=4.0)
     for host, sample_s in (("i", 5.0), ("k", 0.0)):
-        capacity = HostCapacity(cores=2.0, memory_bytes=GIB)
+        capacity = HostCapacity(cores=2.0, memory_bytes=GIB, cores_bind=True)
         life.notice(facts.HostRegistered(host=host, daemon=host, capacity=capacity, sample_s=sample_s))
     life.submit("j", step, workers=2)
     life.take_over()

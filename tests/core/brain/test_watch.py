@@ -33,7 +33,7 @@ def sample(member: Member, samples: int, window_s: float = 2.0, wait_s: float = 
 
 def heard(watch: JobSamples, member: Member, *at: float, samples: int = 200, wait_s: float = 0.0) -> None:
     for second in at:
-        watch.hear(sample(member, samples, wait_s=wait_s), second)
+        watch.observe(sample(member, samples, wait_s=wait_s), second)
 
 
 def closed(watch: JobSamples, members: list[Member], at: float) -> WindowClosed | None:
@@ -98,7 +98,7 @@ def test_a_servers_own_word_on_its_tables_comes_before_what_its_host_sees_of_the
     watch.restart("j", 0.0)
     heard(watch, WORKERS[0], 0.5, 2.5, 4.5)
     server = Member("ps", 0, 1)
-    watch.hear_host(
+    watch.observe_host(
         HostProfile(
             window_s=2.0,
             host="h",
@@ -110,7 +110,7 @@ def test_a_servers_own_word_on_its_tables_comes_before_what_its_host_sees_of_the
         ),
         4.5,
     )
-    watch.hear_server(
+    watch.observe_server(
         ServerProfile(
             window_s=2.0, job="j", member=server, pulls=1, pushes=1, ignored=0, busy_s=1.8, hottest=[(7, 3.0)]
         )
@@ -183,9 +183,9 @@ def host_sample(host: str, window_s: float) -> HostProfile:
 
 def test_a_host_is_silent_when_two_of_its_samples_are_missing() -> None:
     watch = JobSamples()
-    watch.hear_host(host_sample("h", 1.0), 1.0)
+    watch.observe_host(host_sample("h", 1.0), 1.0)
     assert not watch.is_silent("h", 11.0, {})  # its first sample covers less than the others
-    watch.hear_host(host_sample("h", 2.0), 6.0)
+    watch.observe_host(host_sample("h", 2.0), 6.0)
     assert not watch.is_silent("h", 10.0, {})
     assert watch.is_silent("h", 10.1, {})
 
@@ -199,7 +199,7 @@ def test_a_host_that_was_never_heard_is_waited_for() -> None:
 
 def test_no_host_is_silent_while_nobody_can_be_heard_nor_for_what_was_missed_then() -> None:
     watch = JobSamples()
-    watch.hear_host(host_sample("h", 5.0), 1.0)
+    watch.observe_host(host_sample("h", 5.0), 1.0)
     watch.lose_bus()
     assert not watch.is_silent("h", 60.0, {})
     watch.regain_bus(60.5)
@@ -226,7 +226,7 @@ def test_a_host_that_is_expected_counts_from_its_last_word_and_not_while_nobody_
     watch.regain_bus(60.0)
     assert watch.unheard(75.0, {"h": 5.0}) == []
     assert watch.unheard(75.1, {"h": 5.0}) == ["h"]
-    watch.hear_host(host_sample("h", 5.0), 76.0)
+    watch.observe_host(host_sample("h", 5.0), 76.0)
     assert watch.unheard(77.0, {"h": 5.0}) == []
     watch.forget_host("h")
     assert watch.unheard(99.0, {}) == []
@@ -235,7 +235,7 @@ def test_a_host_that_is_expected_counts_from_its_last_word_and_not_while_nobody_
 def test_a_host_that_samples_seldom_is_not_missed_after_its_first_sample() -> None:
     """It comes a second after the daemon's start and covers as much; the next one comes when the daemon said."""
     watch = JobSamples()
-    watch.hear_host(host_sample("h", 1.0), 1.0)
+    watch.observe_host(host_sample("h", 1.0), 1.0)
     assert watch.unheard(181.0, {"h": 60.0}) == []
     assert not watch.is_silent("h", 121.0, {"h": 60.0})
     assert watch.unheard(181.1, {"h": 60.0}) == ["h"]

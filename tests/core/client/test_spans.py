@@ -125,7 +125,7 @@ def test_what_can_be_read_of_a_stream_interrupts_a_request_that_the_master_holds
     assert not worker.interrupts(request, 0.05)
     assert worker.see(HighWater({"a": 26, "b": 10}, []))
     assert worker.interrupts(request, 0.05)
-    worker.give_up(request)
+    worker.give_up()
     again = asked(worker)
     assert (again.request, again.high_water) == (request.request, {"a": 26, "b": 10})
 

@@ -322,7 +322,7 @@ def test_the_last_batch_in_hand_interrupts_a_request_that_the_master_holds() -> 
     assert not worker.interrupts(asked, 0.6), "an epoch cannot end with it"
     assert worker.finish(last, 0.7)
     assert worker.interrupts(asked, 0.7)
-    worker.give_up(asked)
+    worker.give_up()
     report = expect(worker, LeaseRequest, 0.7)
     assert (report.request, report.progress.uptos) == (asked.request, [2])
 
@@ -331,7 +331,7 @@ def test_a_heartbeat_and_a_farewell_interrupt_a_request_that_the_master_holds() 
     worker = joined()
     asked = held(worker, 0.5)
     assert worker.interrupts(asked, 1.0)
-    worker.give_up(asked)
+    worker.give_up()
     beat = expect(worker, HeartbeatRequest, 1.0)
     assert beat.request == asked.request
     worker.receive(beat, HeartbeatReply(term=1), 1.0)
@@ -339,7 +339,7 @@ def test_a_heartbeat_and_a_farewell_interrupt_a_request_that_the_master_holds() 
     assert again.request == asked.request
     worker.leave("done")
     assert worker.interrupts(again, 1.1)
-    worker.give_up(again)
+    worker.give_up()
     expect(worker, LeaveRequest, 1.1)
 
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from rover_bus.events.bus import MESSAGE_ID
 from rover_bus.events.errors import StreamFull, WrongSequence
 from rover_bus.events.memory_store import MemoryBucket, MemoryStream, matches
 from rover_bus.events.streams import StreamSpec
@@ -12,10 +13,16 @@ def stream(**limits: object) -> MemoryStream:
 
 
 def put(
-    kept: MemoryStream, subject: str = "a.b", body: bytes = b"x", now_s: float = 0.0, **options: object
+    kept: MemoryStream,
+    subject: str = "a.b",
+    body: bytes = b"x",
+    now_s: float = 0.0,
+    *,
+    message_id: str = "",
+    expected_last: int | None = None,
 ) -> int:
-    chosen = {"message_id": "", "expected_last": None, **options}
-    return kept.store(subject, body, {}, now_s, **chosen)[0]  # type: ignore[arg-type]
+    headers = {MESSAGE_ID: message_id} if message_id else {}
+    return kept.store(subject, body, headers, now_s, expected_last)[0]
 
 
 @pytest.mark.parametrize(

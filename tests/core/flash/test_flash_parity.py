@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 
 from rover_bus.events.errors import InputError
 from rover_bus.flash import gf256
+from rover_bus.flash.copying import as_bytes, take_rows
 from rover_bus.flash.errors import BrokenCheckpoint, NoCheckpoint
 from rover_bus.flash.layout import plan_layout
 from rover_bus.flash.parity import (
     Outcome,
     ParityBlock,
     PartDelta,
-    describe_rows,
-    describe_whole,
+    RowsChanged,
     encode,
     rebuild,
 )
@@ -120,6 +120,24 @@ class Part:
         return PartDelta(
             part=self.number, base_cut=base, cut=cut, size_bytes=self.layout.data_bytes, changes=changes
         )
+
+
+def describe_rows(entry, old, new, ids):
+    """The difference of touched rows of an array that lies at `entry` in both cuts. `ids` sorted and distinct."""
+    row_bytes = new.nbytes // max(1, len(new))
+    difference = as_bytes(take_rows(old, ids))
+    np.bitwise_xor(difference, as_bytes(take_rows(new, ids)), out=difference)
+    return RowsChanged(offset_bytes=entry.offset_bytes, row_bytes=row_bytes, ids=ids, difference=difference)
+
+
+def describe_whole(new, old=None):
+    """The difference of two images, or a first image, as one run."""
+    size = max(len(new), 0 if old is None else len(old))
+    difference = np.zeros(size, np.uint8)
+    difference[: len(new)] = new
+    if old is not None:
+        gf256.add_product(difference, old, 1)
+    return RowsChanged(offset_bytes=0, row_bytes=1, ids=np.empty(0, np.int64), difference=difference)
 
 
 def make_group(rng, parity=1, count=4):

@@ -10,6 +10,7 @@ import shlex
 from typing import Any
 
 import msgspec
+from words import Words, made, part, renamed
 
 from rover_bus.events.checkpoint_facts import (
     CheckpointRequested,
@@ -64,7 +65,6 @@ from rover_bus.events.requests import (
     LeaseRequest,
     LeaveRequest,
     MoveOrder,
-    MoveStatus,
     Progress,
     RegisterRequest,
     Reply,
@@ -122,75 +122,28 @@ class Script:
 
     # -- commands ------------------------------------------------------------------------------------------------------
 
-    def do_submit(self, **names: str) -> list[str]:
-        leases = {key: float(names.pop(key)) for key in ("heartbeat_s", "target_s") if key in names}
-        counts = {
-            key: int(names.pop(key))
-            for key in (
-                "failures_per_batch",
-                "deterministic_failures",
-                "max_batches",
-                "relaunches",
-                "preemptions",
-            )
-            if key in names
-        }
-        spec = JobSpec(
+    def do_submit(self, **words: str) -> list[str]:
+        words = renamed(words, batch="batch_size", checkpoint_s="every_s")
+        spec = made(
+            JobSpec,
+            words,
             name="j",
             program=["train"],
-            data=DataSpec(
-                train="t",
-                evaluate=names.pop("evaluate", ""),
-                epochs=int(names.get("epochs", 1)),
-                batch_size=int(names.pop("batch", 100)),
-            ),
-            leases=LeaseSpec(**leases, **counts),
-            on_server_lost=names.pop("on_server_lost", "fail"),  # type: ignore[arg-type]
-            on_no_usable_checkpoint=names.pop("on_no_usable_checkpoint", "ask"),  # type: ignore[arg-type]
-            checkpoint=CheckpointSpec(
-                every_s=float(names.pop("checkpoint_s")),
-                persist=names.pop("persist", "true") == "true",
-                copies=int(names.pop("copies", 0)),
-                keep=int(names.pop("keep", 3)),
-            )
-            if "checkpoint_s" in names
-            else None,
+            data=part(DataSpec, words, train="t", batch_size=100),
+            leases=part(LeaseSpec, words),
+            checkpoint=part(CheckpointSpec, words) if "every_s" in words else None,
         )
         return self._notice(JobSubmitted(job="j", spec=spec, uid=UID))
 
-    def do_plan(
-        self,
-        workers: str = "0",
-        servers: str = "0",
-        plan: str = "1",
-        reason: str = "",
-        term: str = "0",
-        mode: str = "auto",
-        members_plan: str = "0",
-        hosts: str = "h",
-        replaces: str = "",
-        masters: str = "",
-    ) -> list[str]:
-        lives = [self.decider.state.seats.wanted[who].member for who in replaces.split(",") if who]
-        return self._notice(
-            PlanProposed(
-                job="j",
-                plan=int(plan),
-                workers=int(workers),
-                servers=int(servers),
-                hosts=hosts.split(","),
-                masters=[host for host in masters.split(",") if host],
-                reason=reason,
-                brain_term=int(term),
-                mode=mode,  # type: ignore[arg-type]
-                members_plan=int(members_plan),
-                replaces=lives,
-            )
-        )
+    def do_plan(self, *, replaces: str = "", **words: str) -> list[str]:
+        ended = [self.decider.state.seats.wanted[who].member for who in replaces.split(",") if who]
+        words = renamed(words, term="brain_term")
+        wish = made(PlanProposed, words, job="j", plan=1, workers=0, servers=0, hosts=["h"], replaces=ended)
+        return self._notice(wish)
 
-    def do_answer(self, what: str, plan: str = "0", by: str = "ann") -> list[str]:
+    def do_answer(self, what: str, **words: str) -> list[str]:
         said = PlanApproved if what == "approve" else PlanRejected
-        return self._notice(said(job="j", plan=int(plan), by=by))
+        return self._notice(made(said, words, job="j", plan=0, by="ann"))
 
     def do_mode(self, mode: str) -> list[str]:
         return self._notice(PlanModeSet(job="j", mode=mode, by="ann"))  # type: ignore[arg-type]
@@ -202,9 +155,9 @@ class Script:
     def do_pause(self) -> list[str]:
         return self._notice(JobPauseRequested(job="j", by="ann"))
 
-    def do_resume(self, what: str = "", checkpoint: str = "0") -> list[str]:
-        choice = {"from_nothing": what == "from_nothing", "checkpoint": int(checkpoint)}
-        return self._notice(JobResumeRequested(job="j", by="ann", **choice))  # type: ignore[arg-type]
+    def do_resume(self, what: str = "", **words: str) -> list[str]:
+        wish = made(JobResumeRequested, words, job="j", by="ann", from_nothing=what == "from_nothing")
+        return self._notice(wish)
 
     def do_join(self, who: str, incarnation: str = "", nonce: str = "") -> list[str]:
         role, index = place(who)
@@ -214,143 +167,71 @@ class Script:
         host = planned.host if planned else "h"
         return self._ask(JoinRequest(member=member, nonce=nonce or f"n-{member}", host=host))
 
-    def do_register(
-        self, who: str, records: str, batch: str = "100", epochs: str = "1", partitions: str = ""
-    ) -> list[str]:
-        dataset = Dataset(
-            records=int(records),
-            batch_size=int(batch),
-            epochs=int(epochs),
-            partitions=partitions.split(",") if partitions else [],
-        )
+    def do_register(self, who: str, **words: str) -> list[str]:
+        words = renamed(words, batch="batch_size")
+        dataset = made(Dataset, words, batch_size=100)
         return self._ask(RegisterRequest(**self._who(who), dataset=dataset))
 
-    def do_lease(
-        self,
-        who: str,
-        request: str = "",
-        wanted: str = "1",
-        rate: str = "0.1",
-        progress: str = "",
-        held: str = "",
-        skipped: str = "",
-        high: str = "",
-        sealed: str = "",
-        **fences: str,
-    ) -> list[str]:
-        number = int(request) if request else self.requests.get(who, 0) + 1
-        self.requests[who] = max(number, self.requests.get(who, 0))
-        return self._ask(
-            LeaseRequest(
-                **self._who(who, fences),
-                request=number,
-                wanted=int(wanted),
-                rate=float(rate),
-                progress=self._progress(progress, skipped, fences),
-                held=[int(token) for token in held.split(",") if token],
-                high_water={p: int(n) for p, n in (item.split(":") for item in high.split(",") if item)},
-                sealed=[item for item in sealed.split(",") if item],
-            )
-        )
+    def do_lease(self, who: str, **words: str) -> list[str]:
+        given = {**self._who(who, words), "progress": self._progress(words), "rate": 0.1}
+        next_one = self.requests.get(who, 0) + 1
+        request = made(LeaseRequest, renamed(words, high="high_water"), **given, request=next_one)
+        self.requests[who] = max(request.request, next_one - 1)
+        return self._ask(request)
 
-    def do_beat(
-        self, who: str, progress: str = "", held: str = "", request: str = "", moves: str = "", **fences: str
-    ) -> list[str]:
-        traffic = [item.split(":") for item in fences.pop("hottest", "").split(",") if item]
-        keys_per_s = float(fences.pop("keys_per_s", 0))
-        sizes = {name: float(fences.pop(name)) for name in ("memory_bytes", "row_bytes") if name in fences}
-        routing = int(fences.pop("routing", 0))
-        return self._ask(
-            HeartbeatRequest(
-                **self._who(who, fences),
-                request=int(request) if request else self.requests.get(who, 0),
-                progress=self._progress(progress, "", fences),
-                held=[int(token) for token in held.split(",") if token],
-                moves=[
-                    MoveStatus(move=int(number), phase=phase)  # type: ignore[arg-type]
-                    for number, phase in (item.split(":") for item in moves.split(",") if item)
-                ],
-                traffic=SlotTraffic(
-                    keys_per_s=keys_per_s, hottest=[(int(slot), float(rate)) for slot, rate in traffic]
-                )
-                if keys_per_s
-                else None,
-                statistics=sizes,
-                routing_epoch=routing,
-            )
-        )
+    def do_beat(self, who: str, **words: str) -> list[str]:
+        given = {**self._who(who, words), "progress": self._progress(words)}
+        given["traffic"] = part(SlotTraffic, words) if "keys_per_s" in words else None
+        given["statistics"] = {
+            name: float(words.pop(name)) for name in ("memory_bytes", "row_bytes") if name in words
+        }
+        words = renamed(words, routing="routing_epoch")
+        return self._ask(made(HeartbeatRequest, words, **given, request=self.requests.get(who, 0)))
 
-    def do_move(self, **names: str) -> list[str]:
+    def do_move(self, **words: str) -> list[str]:
         """Somebody asks for slots to be moved."""
-        wish: dict[str, Any] = dict(names)
-        if "share" in wish:
-            wish["share"] = float(wish["share"])
-        if "slots" in wish:
-            wish["slots"] = [(int(a), int(b)) for a, b in (r.split("-") for r in wish["slots"].split(","))]
-        wish["hot"] = bool(names.get("hot"))
-        return self._notice(SlotsMoveRequested(job="j", **wish))
+        return self._notice(made(SlotsMoveRequested, words, job="j"))
 
-    def do_leave(self, who: str, progress: str = "", reason: str = "done") -> list[str]:
-        return self._ask(LeaveRequest(**self._who(who), reason=reason, progress=self._progress(progress)))
+    def do_leave(self, who: str, **words: str) -> list[str]:
+        progress = self._progress(words)
+        return self._ask(made(LeaveRequest, words, **self._who(who), progress=progress))
 
-    def do_fail(
-        self, who: str, token: str = "0", exception: str = "ValueError", at: str = "f:1"
-    ) -> list[str]:
-        return self._ask(
-            FailureRequest(
-                **self._who(who),
-                token=int(token),
-                exception=exception,
-                message="boom",
-                fingerprint=f"{exception}@{at}",
-            )
-        )
+    def do_fail(self, who: str, *, at: str = "f:1", **words: str) -> list[str]:
+        exception = words.setdefault("exception", "ValueError")
+        given = {"message": "boom", "fingerprint": f"{exception}@{at}"}
+        return self._ask(made(FailureRequest, words, **self._who(who), **given))
 
-    def do_elect(self, who: str, task: str = "evaluate", done: str = "") -> list[str]:
-        return self._ask(
-            ElectRequest(**self._who(who), task=task, done=bool(done), values={"auc": 0.7} if done else {})
-        )
+    def do_elect(self, who: str, **words: str) -> list[str]:
+        values = {"auc": 0.7} if "done" in words else {}
+        return self._ask(made(ElectRequest, words, **self._who(who), task="evaluate", values=values))
 
     def do_finished(self, who: str) -> list[str]:
         return self._ask(FinishedRequest(**self._who(who), path=f"{who}.part"))
 
-    def do_exit(
-        self, who: str, reason: str = "killed", incarnation: str = "", job: str = "j", last: str = "0"
-    ) -> list[str]:
+    def do_exit(self, who: str, reason: str = "killed", *, incarnation: str = "", **words: str) -> list[str]:
         role, index = place(who)
         number = int(incarnation) if incarnation else self.decider.state.seats.incarnations.get(who, 0)
         member = Member(role, index, number)  # type: ignore[arg-type]
-        exit = Exit(reason=reason)  # type: ignore[arg-type]
-        return self._notice(HostExited(host="h", job=job, member=member, exit=exit, last=int(last)))
+        exit = part(Exit, words, reason=reason)
+        return self._notice(made(HostExited, words, host="h", job="j", member=member, exit=exit))
 
     # -- cuts ------------------------------------------------------------------------------------------------------------
 
-    def do_stage(
-        self, who: str, cut: str, round: str = "0", slots: str = "", problem: str = "", wanted: str = "0"
-    ) -> list[str]:
+    def do_stage(self, who: str, *, wanted: str = "0", **words: str) -> list[str]:
         """A server says that it staged its part, by default all that it owns; or why it could not."""
         _, index = place(who)
-        owners = self.decider.state.slots.owners
-        own = [(first, end) for owner, first, end in owners if owner == index]
-        given = [tuple(map(int, pair.split(":"))) for pair in slots.split(",") if pair]
-        known = self.decider.state.cuts.known.get(int(cut))
+        own = [(first, end) for owner, first, end in self.decider.state.slots.owners if owner == index]
+        known = self.decider.state.cuts.known.get(int(words["cut"]))
+        given = (
+            {"wanted_bytes": int(wanted) << 20} if "problem" in words else {"slots": own, "size_bytes": 100}
+        )
         identity = known.identity if known is not None else 0
-        if problem:
-            staged = PartReport(
-                cut=int(cut),
-                identity=identity,
-                round=int(round),
-                problem=problem,
-                wanted_bytes=int(wanted) << 20,
-            )
-        else:
-            staged = PartReport(
-                cut=int(cut), identity=identity, round=int(round), slots=given or own, size_bytes=100
-            )  # type: ignore[arg-type]
+        staged = made(PartReport, words, identity=identity, **given)
         return self._ask(HeartbeatRequest(**self._who(who), staged=staged))
 
-    def do_restored(self, who: str, cut: str, problem: str = "") -> list[str]:
-        report = RestoreReport(cut=int(cut), source="" if problem else "memory", rows=7, problem=problem)
+    def do_restored(self, who: str, **words: str) -> list[str]:
+        source = "" if "problem" in words else "memory"
+        report = made(RestoreReport, words, source=source, rows=7)
         return self._ask(HeartbeatRequest(**self._who(who), restored=report))
 
     def _of_cut(self, number: str, part: str) -> dict[str, Any]:
@@ -378,9 +259,7 @@ class Script:
         said = {**self._of_cut(cut, ""), "host": host}
         return self._notice(HostManifestWritten(**said, path="/storage", size_bytes=200))
 
-    def do_searched(
-        self, found: str = "0", there: str = "0", refused: str = "", problem: str = "", search: str = ""
-    ) -> list[str]:
+    def do_searched(self, *, found: str = "0", refused: str = "", **words: str) -> list[str]:
         """The daemon that was asked says what lies on storage: of what became ready the cut `found`."""
         phase = self.decider.state.phase
         on = phase if isinstance(phase, Searching) else None
@@ -395,18 +274,17 @@ class Script:
                 ledger=content.ledger,
                 parts=content.parts,
             )
-        return self._notice(
-            HostStorageSearched(
-                host=on.host if on is not None else "h",
-                job="j",
-                uid=self.decider.state.job.uid,
-                search=int(search) if search else on.number if on is not None else 0,
-                found=stored,
-                there=int(there),
-                refused=[line for line in refused.split(";") if line],
-                problem=problem,
-            )
+        searched = made(
+            HostStorageSearched,
+            words,
+            host=on.host if on is not None else "h",
+            job="j",
+            uid=self.decider.state.job.uid,
+            search=on.number if on is not None else 0,
+            found=stored,
+            refused=[line for line in refused.split(";") if line],
         )
+        return self._notice(searched)
 
     def do_digested(self, part: str, cut: str) -> list[str]:
         """A daemon has made the digests of a staged part."""
@@ -419,14 +297,14 @@ class Script:
         """A daemon holds a copy of a part."""
         return self._notice(HostPartMirrored(**{**self._of_cut(cut, part), "host": host}, of="h"))
 
-    def do_program(self, host: str, problem: str = "", daemon: str = "d", uid: str = UID) -> list[str]:
+    def do_program(self, host: str, problem: str = "", **words: str) -> list[str]:
         """A daemon says that the job's program does not start there and why, or without a problem that it starts now."""
+        given = {"job": "j", "uid": UID, "host": host}
         if not problem:
-            return self._notice(HostProgramMended(job="j", uid=uid, host=host))
-        refused = HostProgramRefused(
-            job="j", uid=uid, host=host, daemon=daemon, path="train.py", problem=problem
+            return self._notice(made(HostProgramMended, words, **given))
+        return self._notice(
+            made(HostProgramRefused, words, **given, daemon="d", path="train.py", problem=problem)
         )
-        return self._notice(refused)
 
     def do_host(self, host: str, what: str, daemon: str = "d") -> list[str]:
         """A daemon says that its host is there, or that it leaves."""
@@ -491,7 +369,8 @@ class Script:
             leases = ", ".join(f"{token}:[{le.first},{le.end})" for token, le in holder.leases.items())
             lines.append(f"worker-{index}.{holder.incarnation} holds {leases or 'nothing'}")
         if ledger.streams is not None:
-            lines.append(f"watermarks {ledger.streams.watermarks()}")
+            watermarks = {name: part.watermark for name, part in ledger.streams.partitions.items()}
+            lines.append(f"watermarks {watermarks}")
         return lines
 
     # -- the machinery -------------------------------------------------------------------------------------------------
@@ -500,28 +379,31 @@ class Script:
         self.term += 1
         return self._decide(TookOver("m", self.term, len(self.log)))
 
-    def _who(self, who: str, fences: dict[str, str] | None = None) -> dict[str, Any]:
+    def _who(self, who: str, words: Words | None = None) -> dict[str, Any]:
+        """What every request of a member says of itself, unless the words say another incarnation or generation."""
         role, index = place(who)
         state = self.decider.state
         seats = state.seats if isinstance(state, State) else Seats()
-        life = seats.admitted.get(who)
-        number = life.member.incarnation if life else seats.incarnations.get(who, 0)
-        fences = fences or {}
+        known = seats.admitted.get(who)
+        number = known.member.incarnation if known else seats.incarnations.get(who, 0)
+        words = {} if words is None else words
         return {
-            "member": Member(role, index, int(fences.get("incarnation", number))),  # type: ignore[arg-type]
+            "member": Member(role, index, int(words.pop("incarnation", number))),  # type: ignore[arg-type]
             "timeline": self.decider.timeline,
-            "generation": int(fences.get("generation", getattr(state, "generation", 0))),
+            "generation": int(words.pop("generation", getattr(state, "generation", 0))),
         }
 
-    def _progress(self, text: str, skipped: str = "", fences: dict[str, str] | None = None) -> Progress:
-        pairs = [item.split(":") for item in text.split(",") if item]
-        servers = (fences or {}).get("servers", "")
-        return Progress(
+    def _progress(self, words: Words) -> Progress:
+        """Progress is written `token:upto`, rows that were skipped by their positions."""
+        pairs = [item.split(":") for item in words.pop("progress", "").split(",") if item]
+        rows = [int(position) for position in words.pop("skipped", "").split(",") if position]
+        return part(
+            Progress,
+            words,
             tokens=[int(token) for token, _ in pairs],
             uptos=[int(upto) for _, upto in pairs],
-            servers=[int(n) for n in servers.split(",") if n],
-            skipped=[SkippedRow(int(p), int(p), int(p) + 2, "bad label") for p in skipped.split(",") if p],
-            skipped_file="t" if skipped else "",
+            skipped=[SkippedRow(p, p, p + 2, "bad label") for p in rows],
+            skipped_file="t" if rows else "",
         )
 
     def _notice(self, fact: Fact) -> list[str]:

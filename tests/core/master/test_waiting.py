@@ -95,7 +95,7 @@ def test_who_is_late_is_leased_twice_to_the_fastest_that_waits(decider: MasterDe
     for index in range(1, HOLDING):
         late.move(index, 1.0, 30.0)  # all but worker-0 have just moved
     for member in [life.member for life in decider.state.seats.workers()]:
-        late.hear(member, 30.0)
+        late.observe(member, 30.0)
     [(key, reply)] = decider.decide(Ticked(), 30.0).released[:1]
     assert key == Member("worker", 21, 1)
     assert reply.firsts == [0]

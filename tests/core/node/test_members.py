@@ -17,11 +17,10 @@ from rover_bus.events.facts import (
 )
 from rover_bus.events.identity import DesiredMember, Exit, ExitReason, MasterSeat, Member, Resources
 from rover_bus.events.job import DataSpec, JobSpec
+from rover_bus.events.settings import DEFAULTS
 from rover_bus.node import decider
 from rover_bus.node.decider import Adjust, Effect, Erase, Forget, Start, Stop
 from rover_bus.node.members import (
-    BACKOFF_MAX_S,
-    HEALTHY_S,
     Happening,
     HostMembers,
     RecordsForgotten,
@@ -285,7 +284,7 @@ def backoffs(reason: ExitReason, ran_s: float, times: int) -> list[float]:
 def test_a_master_that_fails_at_once_is_tried_ever_more_slowly_but_for_ever() -> None:
     waits = backoffs("failed", ran_s=0.1, times=9)
     assert waits == sorted(waits)
-    assert waits[-1] == BACKOFF_MAX_S
+    assert waits[-1] == DEFAULTS.members.most_restart_pause_s
 
 
 def test_a_master_that_is_killed_again_and_again_is_back_at_once_each_time() -> None:
@@ -293,7 +292,7 @@ def test_a_master_that_is_killed_again_and_again_is_back_at_once_each_time() -> 
 
 
 def test_a_long_run_clears_the_backoff() -> None:
-    assert backoffs("failed", ran_s=HEALTHY_S, times=3) == [0.0, 0.0, 0.0]
+    assert backoffs("failed", ran_s=DEFAULTS.members.healthy_after_s, times=3) == [0.0, 0.0, 0.0]
 
 
 def test_the_end_of_a_job_ends_everything_of_it_and_nothing_is_started_again() -> None:

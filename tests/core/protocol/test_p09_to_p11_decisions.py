@@ -27,7 +27,7 @@ from rover_bus.events.requests import HeartbeatRequest
 from rover_bus.master.cut import Cut, position, rewound
 from rover_bus.master.cutting import DIGEST_PATIENCE_S, PARITY_PATIENCE_S
 from rover_bus.master.ledger import Ledger
-from rover_bus.master.pacing import LEAST_S, MOST_S, interval_s, mean_time_between_losses_s
+from rover_bus.master.pacing import interval_s, mean_time_between_losses_s
 from rover_bus.master.phases import name_of
 
 HALF = [(0, 2048)], [(2048, 4096)]
@@ -94,23 +94,26 @@ def digest(it, cut, part):
 
 
 def test_the_interval_is_youngs_where_a_cut_is_cheap():
-    assert interval_s(0.01, 3600.0, 0.5) == pytest.approx(math.sqrt(2 * 0.01 * 3600), rel=0.01)
+    assert interval_s(0.01, 3600.0, CheckpointSpec(overhead=0.5)) == pytest.approx(
+        math.sqrt(2 * 0.01 * 3600), rel=0.01
+    )
 
 
 def test_dalys_correction_counts_where_it_is_dear():
     cost, between = 30.0, 300.0
-    assert interval_s(cost, between, 0.9) == pytest.approx(
+    assert interval_s(cost, between, CheckpointSpec(overhead=0.5)) == pytest.approx(
         math.sqrt(2 * cost * between) * (1 + math.sqrt(0.05) / 3 + 0.05 / 9) - cost
     )
 
 
 def test_standing_still_never_takes_more_than_the_bound():
-    assert interval_s(2.0, 10.0, 0.02) == 100.0
+    assert interval_s(2.0, 10.0, CheckpointSpec(overhead=0.02)) == 100.0
 
 
-@pytest.mark.parametrize(("cost", "between", "wanted"), [(0.0, 3600.0, LEAST_S), (10.0, 1e9, MOST_S)])
+@pytest.mark.parametrize(("cost", "between", "wanted"), [(0.0, 3600.0, 3.0), (10.0, 1e9, 50.0)])
 def test_it_stays_within_limits(cost, between, wanted):
-    assert interval_s(cost, between, 0.5) == wanted
+    limits = CheckpointSpec(overhead=0.5, least_interval_s=3.0, most_interval_s=50.0)
+    assert interval_s(cost, between, limits) == wanted
 
 
 def test_losses_shorten_it_and_calm_training_lengthens_it():

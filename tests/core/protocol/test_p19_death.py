@@ -82,7 +82,7 @@ def test_whoever_is_lost_is_not_waited_for_and_whoever_left_is(desk):
     it.tick(10.0)
     slow = it.planned("worker", 0)
     it.notice(PlanProposed(job="j", plan=2, workers=2, servers=0, hosts=["h"], replaces=[slow]))
-    [replaced] = [each for each in it.records(MembersDesired)[-1].members if each.member.place == slow.place]
+    [replaced] = [each for each in it.records(MembersDesired)[-1].members if each.member.name == slow.name]
     assert (replaced.member.incarnation, replaced.after_loss) == (slow.incarnation + 1, False), (
         "slow, not lost"
     )
@@ -91,7 +91,7 @@ def test_whoever_is_lost_is_not_waited_for_and_whoever_left_is(desk):
 class IgnoresIncarnations(MasterDecider):
     def decide(self, input, now):
         if isinstance(input, Observed) and isinstance(input.fact, HostExited):
-            life = self.state.seats.admitted[input.fact.member.place].member
+            life = self.state.seats.admitted[input.fact.member.name].member
             input = Observed(msgspec.structs.replace(input.fact, member=life), input.id)
         return super().decide(input, now)
 

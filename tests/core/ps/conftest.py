@@ -10,7 +10,7 @@ from moving_slots import Rollout, Training
 from rover_bus.events.requests import ServerAddress
 from rover_bus.events.starts import EMPTY
 from rover_bus.ps.core import ServerCore
-from rover_bus.ps.exchange import Exchange, LinkLost, Receive, Refresh, Reset, Send
+from rover_bus.ps.exchange import Exchange, LinkLost, OperationDone, Receive, Refresh, Reset, Send, advance
 from rover_bus.ps.frame import unpack
 from rover_bus.ps.routing import divide_slots
 
@@ -32,23 +32,20 @@ class Direct:
     def pull(self, ids):
         return self.run(self.exchange.collect(self.run(self.exchange.ask(ids))))
 
-    def push(self, batch, gradients, *, rate_scale=1.0, add=None, pulled=None):
-        self.run(self.exchange.push(batch, gradients, rate_scale, add, pulled))
+    def push(self, batch, gradients, **options):
+        self.run(self.exchange.push(batch, gradients, **options))
 
     def read(self, table, ids=None):
         return self.run(self.exchange.read(table, ids))
 
     def run(self, steps):
         result, lost = None, None
-        while True:
-            try:
-                effect = steps.throw(lost) if lost else steps.send(result)
-            except StopIteration as stop:
-                return stop.value
+        while not isinstance(effect := advance(steps, result, lost), OperationDone):
             try:
                 result, lost = self.perform(effect), None
             except LinkLost as error:
                 lost = error
+        return effect.value
 
     def perform(self, effect):
         if self.lose(effect):

@@ -107,7 +107,7 @@ def test_a_new_row_in_an_old_place_is_sent_although_the_copy_has_passed_it_or_it
     rollout.move(0, 1, [(0, 700)])
     while cluster.cores[0].sweep():
         pass
-    monkeypatch.setattr("rover_bus.ps.transfer.CHUNK_BYTES", 512)
+    monkeypatch.setattr("rover_bus.ps.transfer.CHUNK_BYTES", 1024)
     rollout.move(0, 2, [(700, 1300)], training.step)
     if complete:
         training.check()

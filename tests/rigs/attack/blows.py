@@ -121,7 +121,7 @@ class Blows:
         if not host.runs:
             return ""
         host.lose()
-        self._after(seconds, host.up)
+        self._after(seconds, lambda: host.up(self.take_back_what_is_due))
         return f"{host.name}, back after {seconds:.1f} s"
 
     # -- files ---------------------------------------------------------------------------------------------------------

@@ -14,7 +14,9 @@ from rover_bus.client.spans import HighWater
 from rover_bus.client.worker import ANY_PLACE, Worker
 from rover_bus.events import subjects
 from rover_bus.events.asking import Master
+from rover_bus.events.bus import MESSAGE_ID
 from rover_bus.events.codec import decode, encode
+from rover_bus.events.deciding import ServiceProcess
 from rover_bus.events.errors import BusError, RoverError
 from rover_bus.events.facts import Fact, JobEnded, JobSubmitted, PlanProposed
 from rover_bus.events.identity import Member
@@ -84,12 +86,12 @@ class World:
 
     async def publish(self, fact: Fact, subject: str) -> None:
         bus, identity = self.broker.connect("cli"), f"{subject}:{len(self.tasks)}"
-        await insist(lambda: bus.append(FACTS, subject, encode(fact), message_id=identity))
+        await insist(lambda: bus.append(FACTS, subject, encode(fact), headers={MESSAGE_ID: identity}))
 
     async def lead(self, name: str) -> None:
         loop = asyncio.get_running_loop()
         shell, self.deciders[name] = build_master(
-            self.broker.connect(name), JOB, holder=name, clock=loop.time, wall_ms=lambda: 0
+            self.broker.connect(name), JOB, process=ServiceProcess(name, loop.time, lambda: 0)
         )
         await shell.run()
 

@@ -96,7 +96,7 @@ def test_workers_go_on_at_the_moment_the_next_epoch_opens(play: Play) -> None:
 class Deaf(Session):
     """Hears of no election."""
 
-    async def _hear_of_masters(self) -> Subscription | None:
+    async def _watch_elections(self) -> Subscription | None:
         return None
 
 

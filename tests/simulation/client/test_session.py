@@ -163,7 +163,7 @@ def test_an_external_worker_that_was_lost_joins_again_as_another_life(play: Play
         await asyncio.sleep(6.0)
         world.broker.heal("mine")
         exact(world, await world.ended())
-        assert world.sessions["mine"].worker.lives == 2
+        assert world.sessions["mine"].worker.incarnations == 2
         assert world.sessions["mine"].worker.member == Member("worker", 0, 2)
 
     play(scenario)

@@ -10,6 +10,7 @@ from rover_bus.brain import decider as brain_decider
 from rover_bus.brain.service import build_brain
 from rover_bus.cli.views.history import JobRow
 from rover_bus.events import poison, subjects
+from rover_bus.events.deciding import ServiceProcess
 from rover_bus.events.facts import (
     HostRegistered,
     JobPaused,
@@ -67,7 +68,7 @@ def test_a_request_that_ended_three_masters_is_refused_by_name_and_nothing_else_
         lease = await worker.lease()
         return refused, again, lease, await living
 
-    refused, again, lease, ended = stage(scenario, leases={"heartbeat_s": 1e6})
+    refused, again, lease, ended = stage(scenario, leases={"heartbeat_s": 86_400.0})
     assert isinstance(refused, RefusedReply)
     assert refused.code == "poisoned_request"
     assert "failure of worker-0.1 ended 3 masters" in refused.message
@@ -78,7 +79,7 @@ def test_a_request_that_ended_three_masters_is_refused_by_name_and_nothing_else_
 
 
 def test_without_the_count_a_request_ends_every_master(stage, monkeypatch):
-    monkeypatch.setattr(poison, "LIVES", 10**6)
+    monkeypatch.setattr(poison, "INCARNATIONS", 10**6)
 
     async def scenario(it):
         await it.begin()
@@ -90,7 +91,7 @@ def test_without_the_count_a_request_ends_every_master(stage, monkeypatch):
         asking.cancel()
         return ended
 
-    assert stage(scenario, leases={"heartbeat_s": 1e6}) == 6
+    assert stage(scenario, leases={"heartbeat_s": 86_400.0}) == 6
 
 
 def test_what_cannot_be_written_is_charged_to_the_request_that_asked_for_it(stage):
@@ -108,7 +109,7 @@ def test_what_cannot_be_written_is_charged_to_the_request_that_asked_for_it(stag
         refused = await worker.master.ask(ask)
         return refused.code, await living
 
-    assert stage(scenario, leases={"heartbeat_s": 1e6}) == ("poisoned_request", 3)
+    assert stage(scenario, leases={"heartbeat_s": 86_400.0}) == ("poisoned_request", 3)
 
 
 async def lose_a_worker_while(it, others=()):
@@ -262,7 +263,7 @@ def test_a_brain_leaves_the_rule_of_one_job_out_and_goes_on_with_the_others(stag
         for number in range(6):
             name = f"b{number}"
             shell, decider = build_brain(
-                it.broker.connect(name), holder=name, timeline=5, clock=loop.time, wall_ms=lambda: 0
+                it.broker.connect(name), process=ServiceProcess(name, loop.time, lambda: 0), timeline=5
             )
             it.tasks[name] = asyncio.create_task(shell.run())
             await asyncio.sleep(10.0)

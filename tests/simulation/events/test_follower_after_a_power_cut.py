@@ -47,10 +47,10 @@ def test_what_is_stored_under_a_number_that_was_lost_is_handed_over(start: Start
     async def play() -> tuple[list[int], list[int]]:
         broker, heard = Broker(last=99), list[int]()
 
-        def hear(stored: Stored) -> None:
+        def observe(stored: Stored) -> None:
             heard.append(stored.sequence)
 
-        follower = NatsFollower(broker, "FACTS", ["s"], hear, start)  # type: ignore[arg-type]
+        follower = NatsFollower(broker, "FACTS", ["s"], observe, start)  # type: ignore[arg-type]
         await follower.attach()
         broker.give(100, 1)
         broker.last = 50  # the power is back

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import count
 
 import pytest
 from told import told
 
-from rover_bus.brain.ended_jobs import KeepJobs
 from rover_bus.brain.keeping import keep_within
 from rover_bus.cli.views.history import read_jobs
 from rover_bus.events import subjects
@@ -16,6 +16,7 @@ from rover_bus.events.facts import EpochOpened, JobEnded, JobSubmitted
 from rover_bus.events.forgetting import forget_job
 from rover_bus.events.job import DataSpec, JobSpec
 from rover_bus.events.memory_broker import MemoryBroker
+from rover_bus.events.settings import RetentionSettings
 from rover_bus.events.streams import BUCKETS, FACTS, LOG, PROFILES, ROUTING, STREAMS, StreamSpec
 from rover_bus.events.virtual_time import run
 
@@ -109,8 +110,8 @@ def test_a_forgetting_that_is_interrupted_anywhere_is_found_and_finished():
 
 
 async def fill(bus):
-    while True:
-        body, headers = told(EpochOpened(job="a", epoch=0), 2)
+    for number in count(3):
+        body, headers = told(EpochOpened(job="a", epoch=0), number)
         await bus.append(FACTS, "rover.job.a.epoch.opened", body, headers=headers)
 
 
@@ -133,10 +134,10 @@ def test_a_store_that_is_full_names_the_way_out_and_is_no_obstacle():
 @pytest.mark.parametrize(
     ("retention", "left"),
     [
-        (KeepJobs(), ["a", "b"]),
-        (KeepJobs(keep_s=100.0), ["b"]),
-        (KeepJobs(keep_bytes=1), ["b"]),
-        (KeepJobs(keep_bytes=1 << 30), ["a", "b"]),
+        (RetentionSettings(), ["a", "b"]),
+        (RetentionSettings(jobs_age_s=100.0), ["b"]),
+        (RetentionSettings(store_size_bytes=1), ["b"]),
+        (RetentionSettings(store_size_bytes=1 << 30), ["a", "b"]),
     ],
 )
 def test_retention_forgets_ended_jobs_while_its_brain_leads_and_never_one_that_runs(retention, left):

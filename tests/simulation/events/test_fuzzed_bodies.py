@@ -228,7 +228,7 @@ def test_a_master_answers_or_refuses_every_fuzzed_request_and_counts_them(stage)
         assert answer.code == "bad_message"
         await still_serves(it, worker)
 
-    stage(scenario, workers=2, records=100_000, leases={"heartbeat_s": 1e6})
+    stage(scenario, workers=2, records=100_000, leases={"heartbeat_s": 86_400.0})
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
@@ -277,7 +277,7 @@ def test_well_formed_requests_with_a_hostile_value_break_no_master_and_no_replay
         scenario,
         workers=2,
         records=100_000,
-        leases={"heartbeat_s": 1e6, "relaunches": 10**6, "failures_per_batch": 50},
+        leases={"heartbeat_s": 86_400.0, "relaunches": 10**6, "failures_per_batch": 50},
     )
 
 
@@ -304,7 +304,7 @@ def test_fuzzed_facts_are_skipped_and_counted(stage):
         assert shell.bad_messages == malformed > FACTS_SENT // 3
         await still_serves(it, worker)
 
-    stage(scenario, records=100_000, leases={"heartbeat_s": 1e6})
+    stage(scenario, records=100_000, leases={"heartbeat_s": 86_400.0})
 
 
 @pytest.mark.parametrize(

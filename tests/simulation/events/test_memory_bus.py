@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rover_bus.events.bus import Entry, Message, Stored
+from rover_bus.events.bus import MESSAGE_ID, Entry, Message, Stored
 from rover_bus.events.errors import BusError, BusTimeout, NoResponders, NotConnected, WrongSequence
 from rover_bus.events.memory_bus import CALM, Faults, MemoryBroker
 from rover_bus.events.streams import FACTS, LEADERS, LOG, ROUTING
@@ -162,14 +162,14 @@ def test_a_timed_out_append_is_stored_or_not_and_its_tail_tells() -> None:
         broker = MemoryBroker(0, faults)
         bus = broker.connect("writer")
         with pytest.raises(BusTimeout):
-            await bus.append(LOG, JOB_LOG, b"1", message_id="m", expected_last=0, timeout_s=1.0)
+            await bus.append(LOG, JOB_LOG, b"1", headers={MESSAGE_ID: "m"}, expected_last=0, timeout_s=1.0)
         broker.faults = CALM
         stored = await bus.last(LOG, JOB_LOG) is not None
         if stored:
             with pytest.raises(WrongSequence):
-                await bus.append(LOG, JOB_LOG, b"1", message_id="m", expected_last=0)
+                await bus.append(LOG, JOB_LOG, b"1", headers={MESSAGE_ID: "m"}, expected_last=0)
         else:
-            await bus.append(LOG, JOB_LOG, b"1", message_id="m", expected_last=0)
+            await bus.append(LOG, JOB_LOG, b"1", headers={MESSAGE_ID: "m"}, expected_last=0)
         return stored, len([message async for message in bus.read(LOG, JOB_LOG)])
 
     assert run(program(Faults(ack_lost=1.0))) == (True, 1)

@@ -38,8 +38,8 @@ class Hostile(MemoryBroker):
         self.stored_mutants = 0
         self._begun = False
 
-    def store(self, stream, subject, body, headers, message_id, expected_last):
-        sequence = super().store(stream, subject, body, headers, message_id, expected_last)
+    def store(self, stream, subject, body, headers, expected_last):
+        sequence = super().store(stream, subject, body, headers, expected_last)
         if stream.spec.name == FACTS and (tag := type_of(body)):
             self._seen[tag] = Stored(sequence, subject, body, dict(headers))
             if not self._begun and ".job.submitted" in subject:
@@ -52,7 +52,7 @@ class Hostile(MemoryBroker):
             return
         self.stored_mutants += 1
         made = mutant(self._draw_mutants, dict(self._seen), JOB, HOST)
-        MemoryBroker.store(self, self.streams[FACTS], made.subject, made.body, made.headers, "", None)
+        MemoryBroker.store(self, self.streams[FACTS], made.subject, made.body, made.headers, None)
         self.post(EVERY_S, self._strike)
 
 

@@ -1,4 +1,4 @@
-"""A stored fact that ends whoever decides on it is passed over after three lives, by name, and nothing else with it."""
+"""A stored fact that ends whoever decides on it is passed over after three incarnations, by name, and nothing else with it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 from rover_bus.brain.service import build_brain
 from rover_bus.events import poison, subjects
 from rover_bus.events.bus import Stored
+from rover_bus.events.deciding import ServiceProcess
 from rover_bus.events.facts import (
     HostRegistered,
     JobStopRequested,
@@ -74,7 +75,7 @@ def test_a_fact_that_ended_three_masters_is_passed_over_and_the_next_one_obeyed(
 
 
 def test_without_the_count_every_master_ends_by_the_same_fact(stage, monkeypatch):
-    monkeypatch.setattr(poison, "LIVES", 10**6)
+    monkeypatch.setattr(poison, "INCARNATIONS", 10**6)
     ends, stops, _ = stage(lambda it: poisoned(it, 6))
     assert None not in ends
     assert not stops
@@ -125,7 +126,7 @@ def test_a_count_is_kept_though_an_append_is_under_way_when_the_decider_fails(st
         failed = it.batches()[-1].failed
         it.master("m1", decider=MasterDecider)
         reply = await asking
-        return [each.lives for each in failed], len(reply.tokens)
+        return [each.incarnations for each in failed], len(reply.tokens)
 
     lives, tokens = stage(scenario, lambda: MemoryBroker(1, Faults(ack_delay_s=(0.2, 0.2))), records=10_000)
     assert lives == [1]
@@ -142,10 +143,10 @@ def test_a_fact_that_bears_the_number_of_a_lost_one_is_not_charged_for_it(other)
     cause = poison.of_fact(stored(7, 100))
     failed = poison.charge([], cause, KeyError("a"), "1.0")
     failed = poison.charge(failed, cause, KeyError("b"), "1.0")
-    assert [(each.lives, each.why) for each in failed] == [(2, "KeyError('b')")]
+    assert [(each.incarnations, each.why) for each in failed] == [(2, "KeyError('b')")]
     renumbered = poison.of_fact(stored(8, 100) if other == "sequence" else stored(7, 200))
     assert poison.find(failed, renumbered, "1.0") is None
-    assert [each.lives for each in poison.charge(failed, renumbered, KeyError("c"), "1.0")][-1] == 1
+    assert [each.incarnations for each in poison.charge(failed, renumbered, KeyError("c"), "1.0")][-1] == 1
 
 
 def test_a_brain_passes_a_poisoned_fact_over_and_plans_what_came_after_it(stage):
@@ -159,10 +160,8 @@ def test_a_brain_passes_a_poisoned_fact_over_and_plans_what_came_after_it(stage)
             name = f"b{number}"
             shell, decider = build_brain(
                 it.broker.connect(name),
-                holder=name,
+                process=ServiceProcess(name, asyncio.get_running_loop().time, lambda: 0),
                 timeline=5,
-                clock=asyncio.get_running_loop().time,
-                wall_ms=lambda: 0,
             )
             decider._notice = poisonous(decider._notice)
             it.tasks[name] = asyncio.create_task(shell.run())

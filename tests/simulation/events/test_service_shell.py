@@ -6,6 +6,7 @@ import asyncio
 
 from rover_bus.brain.service import build_brain
 from rover_bus.events.codec import decode
+from rover_bus.events.deciding import ServiceProcess
 from rover_bus.events.errors import BusError
 from rover_bus.events.facts import HostRegistered, JobSubmitted, MasterElected, PlanProposed, PlanRefused
 from rover_bus.events.identity import HostCapacity
@@ -150,7 +151,7 @@ def brains(stage, shell):
 
         async def think(name, kind):
             built, decider = build_brain(
-                it.broker.connect(name), holder=name, timeline=5, clock=loop.time, wall_ms=lambda: 0
+                it.broker.connect(name), process=ServiceProcess(name, loop.time, lambda: 0), timeline=5
             )
             built.__class__ = kind
             it.shells[name], it.deciders[name] = built, decider
@@ -196,7 +197,7 @@ def test_facts_of_a_brain_follow_each_other_without_a_gap_or_a_repeat(stage):
         for number in range(6):
             name = f"b{number}"
             shell, _ = build_brain(
-                it.broker.connect(name), holder=name, timeline=5, clock=loop.time, wall_ms=lambda: 0
+                it.broker.connect(name), process=ServiceProcess(name, loop.time, lambda: 0), timeline=5
             )
             it.tasks[name] = asyncio.create_task(shell.run())
             await it.publish(
@@ -207,7 +208,7 @@ def test_facts_of_a_brain_follow_each_other_without_a_gap_or_a_repeat(stage):
             it.kill(name)
             await asyncio.gather(it.tasks[name], return_exceptions=True)
         final, _ = build_brain(
-            it.broker.connect("end"), holder="end", timeline=5, clock=loop.time, wall_ms=lambda: 0
+            it.broker.connect("end"), process=ServiceProcess("end", loop.time, lambda: 0), timeline=5
         )
         it.tasks["end"] = asyncio.create_task(final.run())
         await asyncio.sleep(3.0)

@@ -10,6 +10,7 @@ from rover_bus.brain.service import build_brain
 from rover_bus.events import subjects
 from rover_bus.events.bus import Bus
 from rover_bus.events.codec import decode, decode_any, encode
+from rover_bus.events.deciding import ServiceProcess
 from rover_bus.events.errors import BusError
 from rover_bus.events.facts import HostRegistered, JobEnded, JobSubmitted
 from rover_bus.events.identity import HostCapacity, Member
@@ -135,7 +136,7 @@ def serve(
 
 async def lead(bus: Bus, holder: str, job: str) -> None:
     loop = asyncio.get_running_loop()
-    shell, _ = build_master(bus, job, holder=holder, clock=loop.time, wall_ms=lambda: 0)
+    shell, _ = build_master(bus, job, process=ServiceProcess(holder, loop.time, lambda: 0))
     await shell.run()
 
 
@@ -148,7 +149,7 @@ def test_a_job_is_trained_once_while_its_master_is_killed() -> None:
         bus = broker.connect("cli")
 
         async def brain(bus: Bus, name: str) -> None:
-            shell, _ = build_brain(bus, holder=name, timeline=7, clock=loop.time, wall_ms=lambda: 0)
+            shell, _ = build_brain(bus, process=ServiceProcess(name, loop.time, lambda: 0), timeline=7)
             await shell.run()
 
         serve(broker, tasks, brain, "brain")

@@ -12,7 +12,7 @@ import pytest
 from told import told
 
 from rover_bus.events import facts
-from rover_bus.events.bus import Stored
+from rover_bus.events.bus import MESSAGE_ID, Stored
 from rover_bus.events.codec import decode, encode
 from rover_bus.events.errors import BusError, Refused
 from rover_bus.events.identity import DesiredMember, Member
@@ -20,6 +20,7 @@ from rover_bus.events.job import DataSpec, JobSpec
 from rover_bus.events.memory_broker import CALM, Faults, MemoryBroker
 from rover_bus.events.memory_bus import MemoryBus
 from rover_bus.events.programs import ProgramRequest
+from rover_bus.events.settings import HostSettings, Settings
 from rover_bus.events.streams import FACTS, PRESENCE
 from rover_bus.events.subjects import host_facts, job_fact
 from rover_bus.events.virtual_time import run
@@ -68,10 +69,10 @@ class Cluster:
         return 0
 
     async def begin(self) -> None:
-        await self.bus.follow(FACTS, [host_facts()], self.hear, start="first")
+        await self.bus.follow(FACTS, [host_facts()], self.observe, start="first")
         await self.start_daemon()
 
-    def hear(self, stored: Stored) -> None:
+    def observe(self, stored: Stored) -> None:
         self.said.append(decode(stored.body, KINDS[stored.subject.rsplit(".", 1)[1]]))
 
     async def start_daemon(self, home: str = "here") -> None:
@@ -81,7 +82,7 @@ class Cluster:
         host = Host(
             name=HOST,
             daemon=name,
-            sample_s=0.0,
+            settings=Settings(hosts=HostSettings(sample_every_s=0.0)),
         )
         daemon = Daemon(bus, host, Presence(bus, HOST, name, home), self.machine.attach)
         self.task = asyncio.create_task(daemon.run(self.stop, lambda: None, leave_members=False))
@@ -106,7 +107,9 @@ class Cluster:
             try:
                 subject, name = job_fact(fact.job, fact.kind()), f"observer.{self.facts}"
                 body, headers = told(fact, self.facts)
-                await self.bus.append(FACTS, subject, body, headers=headers, message_id=name, timeout_s=1.0)
+                await self.bus.append(
+                    FACTS, subject, body, headers={**headers, MESSAGE_ID: name}, timeout_s=1.0
+                )
                 return
             except BusError:
                 await asyncio.sleep(0.1)
@@ -552,7 +555,7 @@ def test_a_platform_needs_neither_process_ids_nor_pins() -> None:
         cluster.broker.restart(0.1)
         await asyncio.sleep(2.0)
         registered = [each for each in cluster.said if isinstance(each, facts.HostRegistered)][-1]
-        assert sorted(each.member.place for each in registered.processes) == ["ps-0", "worker-0"]
+        assert sorted(each.member.name for each in registered.processes) == ["ps-0", "worker-0"]
         await cluster.end()
         assert sorted(cluster.exits()) == [("ps-0.1", "drained"), ("worker-0.1", "drained")]
 

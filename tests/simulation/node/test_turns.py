@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from rover_bus.events import virtual_time
-from rover_bus.events.bus import Stored
+from rover_bus.events.bus import MESSAGE_ID, Stored
 from rover_bus.events.memory_broker import MemoryBroker
 from rover_bus.events.streams import BUCKETS, FACTS, STREAMS
 from rover_bus.node.turns import Following, Turns
@@ -75,13 +75,16 @@ def test_a_follower_has_caught_up_when_the_newest_of_all_subjects_has_reached_it
         bus = broker.connect("test")
         for number in range(4):
             await bus.append(
-                FACTS, f"rover.job.j{number % 2}.job.opened", b"%d" % number, message_id=str(number)
+                FACTS,
+                f"rover.job.j{number % 2}.job.opened",
+                b"%d" % number,
+                headers={MESSAGE_ID: str(number)},
             )
         heard: list[Stored] = []
         following = Following(bus, ["rover.job.*.job.opened"], heard.append, lambda: None, "h.test")
         await following.begin()
         before = sorted(stored.body for stored in heard)
-        await bus.append(FACTS, "rover.job.j9.job.opened", b"9", message_id="9")
+        await bus.append(FACTS, "rover.job.j9.job.opened", b"9", headers={MESSAGE_ID: "9"})
         await asyncio.sleep(1.0)
         await following.stop()
         return before, following.caught_up, [stored.body for stored in heard[len(before) :]]

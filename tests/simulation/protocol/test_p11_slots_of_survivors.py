@@ -58,7 +58,7 @@ class Striker:
             case "leaderless":
                 loop.call_soon(self.kill, "master-0")
                 loop.call_soon(self.kill, "master-1")
-        victim = chance.choice([record.source.place] * 3 + [record.target.place, "ps-0"])
+        victim = chance.choice([record.source.name] * 3 + [record.target.name, "ps-0"])
         loop.call_later(chance.choice((0.0, 0.01, 0.1, 0.4)), self.kill, victim)
 
     def cut_off(self, member: Member, seconds: float) -> None:
@@ -70,7 +70,7 @@ class Striker:
 
     def kill(self, place: str) -> None:
         [host] = self.hosts
-        for key in [key for key, life in host.members.items() if life.desired.member.place == place]:
+        for key in [key for key, life in host.members.items() if life.desired.member.name == place]:
             host.kill(key)
             self.killed += [place] * place.startswith("ps-")
 

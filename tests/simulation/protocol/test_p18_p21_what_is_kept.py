@@ -9,19 +9,21 @@ import pytest
 
 from rover_bus.brain.service import build_brain
 from rover_bus.cli.views.progress import JobProgress
-from rover_bus.events import outbox, places, retention, streams, subjects
+from rover_bus.events import outbox, positions, retention, streams, subjects
 from rover_bus.events.codec import decode
+from rover_bus.events.deciding import ServiceProcess
 from rover_bus.events.facts import HostExited, JobFact, JobPauseRequested, JobReported
 from rover_bus.events.identity import Exit, Member
 from rover_bus.events.inputs import Observed
 from rover_bus.events.journal import Journal
 from rover_bus.events.log import Granted, LogBatch, SnapshotChunk
 from rover_bus.events.memory_bus import MemoryBus
+from rover_bus.events.settings import RetentionSettings
 from rover_bus.events.shell import Shell
-from rover_bus.events.streams import FACTS, KeepLog, Kept
+from rover_bus.events.streams import FACTS, Kept
 from rover_bus.master.decider import MasterDecider
 
-NOTHING_KEPT = KeepLog(age_s=0, bytes=0)
+NOTHING_KEPT = RetentionSettings(log_age_s=0, log_size_bytes=0)
 ROUND_S = retention.ROUND_S
 
 
@@ -258,7 +260,7 @@ def replayed(it, sequence):
 def kept_of_a_log(stage, keep_log, leases=60):
     async def scenario(it):
         await it.begin()
-        leader = it.master("m0", Remembers, snapshot_every_batches=7, keep_log=keep_log, moments={})
+        leader = it.master("m0", Remembers, snapshot_every_batches=7, keep=keep_log, moments={})
         worker = await it.worker()
         await work_through(worker, leases, pause_s=3.0)
         await asyncio.sleep(ROUND_S)
@@ -276,13 +278,13 @@ def _in_a_snapshot(stored):
 
 
 def test_what_a_snapshot_covers_is_kept_and_every_moment_of_it_can_be_replayed(stage):
-    kept, written = kept_of_a_log(stage, streams.KEEP_LOG)
+    kept, written = kept_of_a_log(stage, RetentionSettings())
     assert len(kept) >= written
     assert decode(kept[0].body, LogBatch).after == ""
 
 
 def test_what_is_older_than_keep_log_goes_down_to_a_snapshot(stage):
-    kept, written = kept_of_a_log(stage, KeepLog(age_s=90.0))
+    kept, written = kept_of_a_log(stage, RetentionSettings(log_age_s=90.0))
     first = decode(kept[0].body, LogBatch).records[0]
     assert isinstance(first, SnapshotChunk)
     assert first.index == 0
@@ -291,16 +293,16 @@ def test_what_is_older_than_keep_log_goes_down_to_a_snapshot(stage):
 
 
 def test_what_is_more_than_keep_log_goes_too(stage):
-    everything, _ = kept_of_a_log(stage, streams.KEEP_LOG)
+    everything, _ = kept_of_a_log(stage, RetentionSettings())
     whole = sum(len(stored.body) for stored in everything)
-    kept, _ = kept_of_a_log(stage, KeepLog(bytes=whole // 2))
+    kept, _ = kept_of_a_log(stage, RetentionSettings(log_size_bytes=whole // 2))
     assert whole // 8 < sum(len(stored.body) for stored in kept) <= whole // 2
 
 
 def test_nothing_goes_that_has_not_been_published_nor_before_the_newest_snapshot(stage):
     async def scenario(it):
         await it.begin()
-        it.master("m0", snapshot_every_batches=7, keep_log=NOTHING_KEPT)
+        it.master("m0", snapshot_every_batches=7, keep=NOTHING_KEPT)
         worker = await it.worker()
         fill_facts(it)
         await work_through(worker, 20)
@@ -321,7 +323,7 @@ def away_while_its_place_is_purged(stage, follow):
 
     async def scenario(it):
         await it.begin()
-        it.master("m0", snapshot_every_batches=7, keep_log=NOTHING_KEPT)
+        it.master("m0", snapshot_every_batches=7, keep=NOTHING_KEPT)
         worker = await it.worker()
         seen = await follow(it)
         it.broker.partition("away")
@@ -409,16 +411,18 @@ def test_nothing_that_a_living_follower_has_not_read_is_taken(stage, monkeypatch
         worker = await it.worker()
         await work_through(worker, 10, pause_s=3.0)
         read_to = it.stored(FACTS, REPORTED)[3].sequence
-        place = places.Place(stream=FACTS, subjects=["rover.job.*.job.reported"], position=read_to)
+        place = positions.FollowerPosition(
+            stream=FACTS, subjects=["rover.job.*.job.reported"], position=read_to
+        )
         reader = it.broker.connect("reader")
         reporting = asyncio.create_task(
-            places.report_for_ever(reader, places.of_all("reader"), lambda: place)
+            positions.report_for_ever(reader, positions.of_all("reader"), lambda: place)
         )
         await work_through(worker, 60, pause_s=3.0)
         held = it.stored(FACTS, REPORTED)[0].sequence
         reporting.cancel()
         await asyncio.sleep(2 * ROUND_S)
-        missed = await places.purged_beyond(reader, ["rover.job.*.job.reported"], read_to)
+        missed = await positions.purged_beyond(reader, ["rover.job.*.job.reported"], read_to)
         return read_to, held, it.stored(FACTS, REPORTED)[0].sequence, missed
 
     read_to, held, in_the_end, missed = stage(scenario, records=10_000, leases={"heartbeat_s": 1000.0})
@@ -441,7 +445,7 @@ def test_a_service_that_missed_facts_says_so_and_goes_on(stage, monkeypatch, cap
         asked = [await it.publish(JobPauseRequested(job="j")) for _ in range(5)]
         subject = subjects.job_fact("j", "job.pause_requested")
         people = it.broker.connect("people")
-        await places.mark_purged(people, subject, asked[-1])
+        await positions.mark_purged(people, subject, asked[-1])
         await people.purge(FACTS, subject, before=asked[-1])
         it.master("m1")
         await it.leads("m1")
@@ -465,10 +469,8 @@ def test_the_brain_lets_go_of_what_hosts_said_long_ago(stage, monkeypatch):
     async def scenario(it):
         brain, _ = build_brain(
             it.broker.connect("b0"),
-            holder="b0",
+            process=ServiceProcess("b0", asyncio.get_running_loop().time, lambda: 0),
             timeline=5,
-            clock=asyncio.get_running_loop().time,
-            wall_ms=lambda: 0,
         )
         it.tasks["b0"] = asyncio.create_task(brain.run())
         await say(it, 40, 30.0)
@@ -478,11 +480,3 @@ def test_the_brain_lets_go_of_what_hosts_said_long_ago(stage, monkeypatch):
     left = stage(scenario)
     assert 20 <= len(left) < 30
     assert left[-1] - left[0] <= 720_000
-
-
-def test_every_kind_of_fact_has_a_rule():
-    from rover_bus.events.codec import EVENTS
-    from rover_bus.events.facts import Fact
-
-    kinds = {tag.rsplit(".", 1)[0] for tag, kind in EVENTS.items() if issubclass(kind, Fact)}
-    assert kinds == set(streams.FACTS_KEPT)

@@ -10,6 +10,7 @@ import pytest
 from rover_bus.brain.service import build_brain
 from rover_bus.events import subjects
 from rover_bus.events.codec import decode
+from rover_bus.events.deciding import ServiceProcess
 from rover_bus.events.facts import (
     HostExited,
     HostRegistered,
@@ -31,8 +32,9 @@ from rover_bus.events.memory_broker import MemoryBroker
 from rover_bus.events.memory_links import Faults
 from rover_bus.events.outbox import FactOut, Outbox
 from rover_bus.events.retention import ROUND_S
+from rover_bus.events.settings import RetentionSettings
 from rover_bus.events.shell import Shell
-from rover_bus.events.streams import FACTS, LOG, STREAMS, KeepLog
+from rover_bus.events.streams import FACTS, LOG, STREAMS
 from rover_bus.master.decider import MasterDecider
 from rover_bus.master.state import Unopened
 
@@ -107,7 +109,7 @@ def replay(bodies):
     return decider
 
 
-NOTHING_KEPT = KeepLog(age_s=0, bytes=0)
+NOTHING_KEPT = RetentionSettings(log_age_s=0, log_size_bytes=0)
 
 
 class TinyChunks(Shell):
@@ -142,7 +144,7 @@ def test_replay_from_a_snapshot_is_the_replay_of_everything(stage, shell):
 def test_a_snapshot_in_the_middle_of_traffic_shortens_the_log_and_loses_nothing(stage):
     async def scenario(it):
         await it.begin()
-        it.master("m0", TinyChunks, snapshot_every_batches=7, keep_log=NOTHING_KEPT)
+        it.master("m0", TinyChunks, snapshot_every_batches=7, keep=NOTHING_KEPT)
         worker = await it.worker()
         await work_through(it, worker, 20)
         await asyncio.sleep(ROUND_S)
@@ -577,7 +579,7 @@ def leader_that_heard_what_is_lost(stage, shell):
 
 
 class NeverListensBack(Shell):
-    async def _still_heard(self):
+    async def _still_stored(self):
         return True
 
 
@@ -796,10 +798,8 @@ def test_the_brain_says_it_of_its_own_log_and_learns_anew_from_an_empty_one(stag
         def lead(name):
             shell, decider = build_brain(
                 it.broker.connect(name),
-                holder=name,
+                process=ServiceProcess(name, asyncio.get_running_loop().time, lambda: 0),
                 timeline=7,
-                clock=asyncio.get_running_loop().time,
-                wall_ms=lambda: 0,
             )
             it.tasks[name] = asyncio.create_task(shell.run())
             return decider, it.tasks[name]

@@ -10,14 +10,16 @@ import pytest
 
 from rover_bus.events import subjects, virtual_time
 from rover_bus.events.codec import decode, encode
+from rover_bus.events.deciding import ServiceProcess
 from rover_bus.events.facts import JobEnded, JobStopRequested, JobSubmitted, PlanProposed, RolloutOpened
 from rover_bus.events.identity import Member
 from rover_bus.events.job import DataSpec, JobSpec, RoleSpec
 from rover_bus.events.memory_broker import MemoryBroker
+from rover_bus.events.requests import JoinRequest
 from rover_bus.events.streams import FACTS
 from rover_bus.master.service import build_master
 from rover_bus.ps.core import ServerCore
-from rover_bus.ps.service import ServerLife
+from rover_bus.ps.service import PartStorage, ServerRun, TableThread
 
 WRITING_S = 60.0
 
@@ -77,19 +79,11 @@ async def job_with_a_server(core, tables):
     bus, beats, loop = broker.connect("people"), Beats(broker.connect("ps-0")), asyncio.get_running_loop()
     spec = JobSpec(name="j", program=["train"], data=DataSpec(train="x"), servers=RoleSpec(count=1))
     shell, _ = build_master(
-        broker.connect("master-0"), "j", holder="master-0", clock=loop.time, wall_ms=lambda: 0
+        broker.connect("master-0"), "j", process=ServiceProcess("master-0", loop.time, lambda: 0)
     )
-    life = ServerLife(
-        beats,
-        "j",
-        Member("ps", 0, 1),
-        core,
-        tables.run,
-        tables.write,
-        nonce="n",
-        addresses=["simulated:0"],
-        directory=Path("parts"),
-    )
+    hello = JoinRequest(member=Member("ps", 0, 1), nonce="n", addresses=["simulated:0"])
+    storage = PartStorage(Path("parts"), tables.write)
+    life = ServerRun(beats, "j", hello, TableThread(core, tables.run), storage)
     tasks = [asyncio.create_task(shell.run()), asyncio.create_task(life.live())]
     try:
         await publish(bus, JobSubmitted(job="j", spec=spec, uid="0123456789abcdef"))

@@ -132,6 +132,7 @@ def known_job(index: int, truth: Truth) -> KnownJob:
         recent=[truth.speed(last)] * 3,
         tried=tried,
         cores_used={"worker": BUSY * last[2], "ps": BUSY * last[3]},
+        cores_bind=True,
         committed=1_000_000,
         total=1_000_000_000,
         server_loads=[{"ps-0": BUSY * last[3], "ps-1": BUSY * last[3]}],
@@ -139,7 +140,7 @@ def known_job(index: int, truth: Truth) -> KnownJob:
 
 
 def brain_says(truths: list[Truth], cores: float) -> dict[str, tuple[float, ...]]:
-    state = BrainState(hosts={"h": HostCapacity(cores=cores, memory_bytes=1 << 50)})
+    state = BrainState(hosts={"h": HostCapacity(cores=cores, memory_bytes=1 << 50, cores_bind=True)})
     state.jobs = {f"j{index}": known_job(index, truth) for index, truth in enumerate(truths)}
     answers = choose_sizes(list(state.jobs), state, {})
     return {

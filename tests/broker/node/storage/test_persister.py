@@ -21,7 +21,7 @@ from told import told
 from rover_bus.events import checkpoint_facts as cuts
 from rover_bus.events import facts
 from rover_bus.events.broker import EmbeddedBroker
-from rover_bus.events.bus import Stored
+from rover_bus.events.bus import MESSAGE_ID, Stored
 from rover_bus.events.checkpoints import (
     ManifestContent,
     PartPlace,
@@ -35,6 +35,7 @@ from rover_bus.events.errors import BusError
 from rover_bus.events.identity import HostCapacity
 from rover_bus.events.job import CheckpointSpec, DataSpec, JobSpec
 from rover_bus.events.nats_bus import NatsBus
+from rover_bus.events.settings import DEFAULTS, StorageSettings
 from rover_bus.events.streams import BUCKETS, FACTS, STREAMS
 from rover_bus.events.subjects import daemon, host_facts, job_fact
 from rover_bus.flash.persist import list_manifests, restore
@@ -76,14 +77,14 @@ class HostRig:
                     host=self.name,
                     capacity=capacity,
                     daemon=life,
-                    lends=self.persister.serves_at,
+                    serves_parts_at=self.persister.serves_at,
                     domain=self.name,
                 ),
                 f"registered.{time.monotonic_ns()}",
                 "",
             )
 
-        places = Places(self.root, self.stage.storage, SECRET)
+        places = Places(self.root, self.stage.storage, SECRET, patient=self.stage.patient)
         self.persister = Persister(self.stage.bus, self.name, life, places, post, register)
         self.tasks = [asyncio.create_task(self.persister.run()), asyncio.create_task(outbox.run())]
         register()
@@ -117,6 +118,7 @@ class Stage:
 
     def __init__(self, directory: Path) -> None:
         self.broker = EmbeddedBroker(directory / "broker")
+        self.patient = DEFAULTS.storage
         self.storage = directory / "storage"
         self.memory = Path(tempfile.mkdtemp(prefix="rover-test-", dir="/dev/shm"))
         self.hosts: list[HostRig] = []
@@ -128,7 +130,7 @@ class Stage:
         self.broker.start()
         self.bus = await NatsBus.connect(self.broker.url, secret=self.broker.secret)
         await self.bus.ensure(STREAMS, BUCKETS)
-        await self.bus.follow(FACTS, [host_facts()], self.hear, start="first")
+        await self.bus.follow(FACTS, [host_facts()], self.observe, start="first")
         job = JobSpec(name="ads", program=["x"], data=DataSpec(train="x"), checkpoint=CheckpointSpec(**spec))
         await self.say(facts.JobSubmitted(job="ads", uid="0000000000a1", spec=job))
 
@@ -141,7 +143,7 @@ class Stage:
         self.broker.stop()
         shutil.rmtree(self.memory, ignore_errors=True)
 
-    def hear(self, stored: Stored) -> None:
+    def observe(self, stored: Stored) -> None:
         fact = decode_any(stored.body)
         assert isinstance(fact, facts.Fact)
         self.said.append(fact)
@@ -155,7 +157,7 @@ class Stage:
         self.count += 1
         subject = job_fact(fact.job, fact.kind())
         body, headers = told(fact, self.count)
-        await self.bus.append(FACTS, subject, body, headers=headers, message_id=f"test.{self.count}")
+        await self.bus.append(FACTS, subject, body, headers={**headers, MESSAGE_ID: f"test.{self.count}"})
 
     async def heard(self, kind: type[cuts.HostPartFact], cut: int) -> cuts.HostPartFact:
         await self.until(lambda: self.find(kind, cut), f"{kind.tag()} of cut {cut}")
@@ -364,7 +366,7 @@ def test_a_part_that_nobody_has_is_said_to_be_absent(stage: Stage) -> None:
 def test_a_full_disk_fails_the_cut_in_one_line_and_the_next_is_stored_when_there_is_room(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(evolution, "PATIENCE_S", 1.0)
+    stage.patient = StorageSettings(patience_s=1.0)
     monkeypatch.setattr(evolution, "RETRY_FIRST_S", 0.2)
     stage.storage.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", "size=200k", "tmpfs", str(stage.storage)]

@@ -62,7 +62,7 @@ def test_a_plan_is_told_in_one_line_and_its_rivals_with_why_they_lost() -> None:
 
 
 def test_an_explanation_holds_inputs_the_fit_with_its_error_the_front_and_both_figures() -> None:
-    view = PlanView(PROPOSED, 1)
+    view = PlanView(PROPOSED)
     view.take(
         facts.PlanKept(
             job="a", plan=4, constant="gain_confirmed", before=3000.0, after=3800.0, predicted=4000.0
@@ -81,7 +81,7 @@ def test_an_explanation_holds_inputs_the_fit_with_its_error_the_front_and_both_f
 
 
 def test_a_plan_from_before_the_brains_log_is_explained_by_what_it_carries() -> None:
-    text = "\n".join(explanation_lines(explain_plan(PlanView(PROPOSED, 1), None, BrainState())))
+    text = "\n".join(explanation_lines(explain_plan(PlanView(PROPOSED), None, BrainState())))
     assert "why not    as it is" in text
     assert "not measured yet" in text
     assert "front" not in text
@@ -123,12 +123,10 @@ def test_a_job_without_a_plan_is_told_what_it_waits_for() -> None:
 
 def test_a_persons_plan_says_that_a_person_made_it() -> None:
     assert "made from  a person's word" in explanation_lines(
-        explain_plan(PlanView(PROPOSED, 1), None, BrainState())
+        explain_plan(PlanView(PROPOSED), None, BrainState())
     )
     ours = PROPOSED.replace(brain_term=3, log_sequence=7, members_plan=2)
-    assert "by Brain term 3" in "\n".join(
-        explanation_lines(explain_plan(PlanView(ours, 1), None, BrainState()))
-    )
+    assert "by Brain term 3" in "\n".join(explanation_lines(explain_plan(PlanView(ours), None, BrainState())))
 
 
 def test_what_if_says_not_enough_rather_than_guess() -> None:

@@ -15,9 +15,10 @@ from rover_bus.events.deciding import WakeAt
 from rover_bus.events.facts import HostRegistered, JobEnded, JobSubmitted
 from rover_bus.events.identity import HostCapacity
 from rover_bus.events.job import CheckpointSpec, DataSpec, JobSpec
+from rover_bus.events.settings import DEFAULTS
 from rover_bus.node.storage import decider
 from rover_bus.node.storage.decider import Begin, CallOff, GiveUp, is_being_digested, sources
-from rover_bus.node.storage.evolution import FETCH_PATIENCE_S, PATIENCE_S, evolve
+from rover_bus.node.storage.evolution import FETCH_PATIENCE_S, evolve
 from rover_bus.node.storage.holders import choose_holders
 from rover_bus.node.storage.state import (
     Begun,
@@ -175,7 +176,7 @@ def test_a_failure_that_may_pass_is_tried_again_ever_more_slowly_and_given_up_at
             assert doing(state, now_s) == []
         now_s = max(now_s, next_wake_s(state) or now_s)
     assert tries < 12
-    assert now_s == pytest.approx(PATIENCE_S, abs=15.0)
+    assert now_s == pytest.approx(DEFAULTS.storage.patience_s, abs=15.0)
     assert decide(state, now_s) == [GiveUp(persist, "disk full")]
     state = after(state, GivenUp(persist))
     assert (decide(state, now_s), next_wake_s(state)) == ([], None)
@@ -340,7 +341,7 @@ def test_a_host_that_goes_moves_only_the_copies_that_it_held():
 
 def registered(host):
     capacity = HostCapacity(cores=1, memory_bytes=1)
-    return HostRegistered(host=host, capacity=capacity, daemon=host, lends=f"{host}:1", domain=host)
+    return HostRegistered(host=host, capacity=capacity, daemon=host, serves_parts_at=f"{host}:1", domain=host)
 
 
 def digested(cut, host=OTHER):
@@ -439,7 +440,9 @@ def test_the_holder_of_a_group_keeps_its_parity_up_once_every_part_of_the_cut_is
     places = [place(0, OTHER), place(1, third)]
     state = evolve(Persisting(ME), JobSubmitted(job="ads", uid="u1", spec=spec))
     for host in (ME, OTHER, third):
-        state = evolve(state, HostRegistered(host=host, daemon="d", capacity=capacity, lends=f"{host}:1"))
+        state = evolve(
+            state, HostRegistered(host=host, daemon="d", capacity=capacity, serves_parts_at=f"{host}:1")
+        )
     state = evolve(state, cuts.CheckpointStaged(parts=places, **about(4)))
     assert decide(state, 0.0) == []
     for each in places:

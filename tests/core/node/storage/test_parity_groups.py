@@ -62,7 +62,7 @@ def test_alone_there_is_nobody_to_hold_parity_and_without_parity_there_are_no_gr
 
 
 class Owner:
-    """A host with one server's part and a daemon that lends."""
+    """A host with one server's part and a daemon that serves it."""
 
     def __init__(self, root, number):
         self.root, self.part = root / f"host-{number}", f"ps-{number}"

@@ -33,7 +33,7 @@ class Counting(PeerSource):
 
 
 class Pair:
-    """An owner with a server's store and a daemon that lends, and a holder."""
+    """An owner with a server's store and a daemon that serves it, and a holder."""
 
     def __init__(self, root):
         self.own, self.held = root / "own", root / "held"

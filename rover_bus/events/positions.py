@@ -1,7 +1,7 @@
-"""How far the followers of a stream are, and what was purged: so that nothing is taken that a living follower has not read.
+"""How far the followers of a stream are, and what was purged: so that nothing is purged that a living follower has not read.
 
-Each follower reports its place (a value in a memory bucket that expires unless it is renewed); retention.py asks for the lowest
-before it purges a subject, and leaves a mark there. A follower that was away compares its place with these marks: what it missed
+Each follower reports its position (a value in a memory bucket that expires unless it is renewed); retention.py asks for the lowest
+before it purges a subject, and leaves a mark there. A follower that was away compares its position with these marks: what it missed
 it can only read as a state.
 """
 
@@ -17,16 +17,16 @@ from rover_bus.events.bus import Bus
 from rover_bus.events.errors import BusError
 from rover_bus.events.logs import get_logger
 from rover_bus.events.looks import present_entries
-from rover_bus.events.streams import PLACES, PURGED
+from rover_bus.events.streams import POSITIONS, PURGED
 from rover_bus.events.subjects import matches
 
 REPORT_S = 15.0
-PLACE_TTL_S = 60.0
+POSITION_TTL_S = 60.0
 EVERY = ">"  # every follower's key
-log = get_logger("rover.places")
+log = get_logger("rover.positions")
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True):
+class FollowerPosition(msgspec.Struct, frozen=True, kw_only=True):
     """All that is stored under `subjects` up to stream sequence `position` has been read, and needs no second reading."""
 
     stream: str
@@ -44,21 +44,21 @@ def of_all(name: str = ">") -> str:
     return f"all.{name}"
 
 
-async def report_for_ever(bus: Bus, key: str, place: Callable[[], Place]) -> None:
-    """Say again and again how far a follower is: whoever says nothing any more does not count."""
+async def report_for_ever(bus: Bus, key: str, position: Callable[[], FollowerPosition]) -> None:
+    """Report again and again how far a follower is: one that is silent for POSITION_TTL_S does not count."""
     while True:
         with contextlib.suppress(BusError):
-            await bus.put(PLACES, key, msgspec.json.encode(place()), ttl_s=PLACE_TTL_S)
+            await bus.put(POSITIONS, key, msgspec.json.encode(position()), ttl_s=POSITION_TTL_S)
         await asyncio.sleep(REPORT_S)
 
 
-async def places(bus: Bus, patterns: list[str]) -> list[Place]:
-    """Return the places of the living followers under these keys. Raises BusError."""
-    found: list[Place] = []
+async def of_followers(bus: Bus, patterns: list[str]) -> list[FollowerPosition]:
+    """Return the positions of the living followers under these keys. Raises BusError."""
+    found: list[FollowerPosition] = []
     for pattern in patterns:
-        for entry in (await present_entries(bus, PLACES, pattern)).values():
+        for entry in (await present_entries(bus, POSITIONS, pattern)).values():
             try:
-                found.append(msgspec.json.decode(entry.value or b"", type=Place))
+                found.append(msgspec.json.decode(entry.value or b"", type=FollowerPosition))
             except (msgspec.DecodeError, ValueError) as error:
                 log.warning(
                     "the position of a follower cannot be read: it is passed over",
@@ -68,20 +68,20 @@ async def places(bus: Bus, patterns: list[str]) -> list[Place]:
     return found
 
 
-def floor(followers: list[Place], stream: str, subject: str) -> int | None:
-    """Return the lowest position of those who follow a subject, None where nobody does: nothing above it may be purged."""
+def floor(followers: list[FollowerPosition], stream: str, subject: str) -> int | None:
+    """Return the lowest position of those that follow a subject, None where none does: nothing above it may be purged."""
     return min(
         (
-            place.position
-            for place in followers
-            if place.stream == stream and any(matches(pattern, subject) for pattern in place.subjects)
+            each.position
+            for each in followers
+            if each.stream == stream and any(matches(pattern, subject) for pattern in each.subjects)
         ),
         default=None,
     )
 
 
 async def mark_purged(bus: Bus, subject: str, before: int) -> None:
-    """Remember that facts on a subject below a sequence are gone. Said before they go. Raises BusError."""
+    """Remember that facts on a subject below a sequence are gone. Written before they go. Raises BusError."""
     await bus.put(PURGED, subject, str(before).encode())
 
 

@@ -71,7 +71,9 @@ class Life:
         self._decide(TookOver("b", 1))
         self.notice(
             facts.HostRegistered(
-                host="h", daemon="d", capacity=HostCapacity(cores=cores, memory_bytes=memory_bytes)
+                host="h",
+                daemon="d",
+                capacity=HostCapacity(cores=cores, memory_bytes=memory_bytes, cores_bind=True),
             )
         )
 
@@ -180,7 +182,7 @@ class Life:
     def apply(self, plan: facts.PlanProposed, by: str = "") -> None:
         job = self.jobs[plan.job]
         job.plan, job.size, job.members_plan = plan.plan, plan.size, job.members_plan + 1
-        lives = {member.place: member for member in job.members}
+        lives = {member.name: member for member in job.members}
         wanted = [("ps", index) for index in range(plan.servers)]
         wanted += [("worker", index) for index in range(plan.workers)]
         job.servers_before = sum(member.role == "ps" for member in job.members)
@@ -212,7 +214,7 @@ class Life:
     def notice(self, fact: Fact) -> None:
         self._decide(Observed(fact, "F:1"))
 
-    def hear(self, sample: Any) -> None:
+    def observe(self, sample: Any) -> None:
         self._decide(Sampled(sample))
 
     def take_over(self) -> None:
