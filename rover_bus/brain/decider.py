@@ -13,6 +13,7 @@ from typing import Any, Self, assert_never, get_args
 import msgspec
 
 from rover_bus.brain import memory_relief, publishing, remedies
+from rover_bus.brain.asked import answer_request
 from rover_bus.brain.choosing import choose_sizes
 from rover_bus.brain.decisions.arbitration import Budget
 from rover_bus.brain.decisions.lifecycle import judge_change
@@ -61,6 +62,7 @@ from rover_bus.events.facts import (
     PlanKept,
     PlanMeasured,
     PlanProposed,
+    PlanRequested,
     PlanRolledBack,
     PlanWithheld,
     QuotaSet,
@@ -222,6 +224,8 @@ class BrainDecider:
                 yield JobGone(job=fact.job, past=_past(fact, known, self.state), cause=cause)
             case JobReported():
                 self.watch.report(fact, now)
+            case PlanRequested():
+                yield from answer_request(fact.job, known, self.state, fact, cause)
             case MembersDesired():
                 self.watch.restart(fact.job, now)
                 yield MembersSeen(

@@ -147,6 +147,8 @@ def _evolve_job(state: BrainState, record: Record) -> None:
             _judge(state.jobs[job], record)
         case MembersUnheard(job=job, stand_in=MasterSeat() as seat):
             state.jobs[job].seats = [seat]
+        case PlanWithheld(asked_by=by) if by:
+            pass  # a person's request left all as it was
         case PlanWithheld(job=job):
             known = state.jobs[job]
             wanted = f"{record.wanted.workers}/{record.wanted.servers}" if record.wanted else ""
@@ -196,15 +198,17 @@ def _propose(job: KnownJob, plan: PlanProposed) -> None:
         job.hosts, job.masters = plan.hosts, plan.masters
         job.seats = [MasterSeat(host=host) for host in plan.masters]
         job.cold = plan.constant == "cold_start"
+    by_person = plan.step == "asked"
     job.change = Change(
         plan=plan.plan,
-        step=plan.step,
+        step="scale" if by_person and plan.predicted else plan.step,  # a trial is judged like ours
         before=job.held or plan.size,
         after=plan.size,
         predicted=plan.predicted,
         since_s=job.clock_s,
         base=list(job.recent),
         members_plan=plan.members_plan,
+        by_person=by_person,
     )
 
 

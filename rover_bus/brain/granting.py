@@ -7,7 +7,7 @@ Growth that needs a shrink elsewhere waits until that shrink is settled (P22). P
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
@@ -65,6 +65,13 @@ def quota_left(name: str, state: BrainState, quotas: Mapping[str, Budget]) -> fl
         return float("inf")
     others = (o for key, o in state.jobs.items() if key != name and o.spec.plan.tenant == tenant)
     return quotas[tenant].cores - _used(others)
+
+
+def left_of(budget: Budget, others: Iterable[KnownJob]) -> Budget:
+    """What these jobs leave of a budget."""
+    held = [job.charge(size) for job in others if (size := present(job)) is not None]
+    memory = budget.memory_bytes - sum(each.memory_bytes for each in held)
+    return Budget(budget.cores - sum(each.cores for each in held), memory)
 
 
 def grant(name: str, wish: Wish, state: BrainState, quotas: Mapping[str, Budget]) -> GrantedSize:

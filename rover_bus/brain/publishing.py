@@ -16,7 +16,7 @@ def outgoing(record: Record, position: tuple[int, int], term: int) -> list[Outgo
     """Return the fact that a record is, with what all records of this log share."""
     if not isinstance(record, BrainDecided):
         return []
-    shared: dict[str, Any] = {"by": "brain", "brain_position": position}
+    shared: dict[str, Any] = {"by": record.by or "brain", "brain_position": position}
     if isinstance(record, PlanProposed | BrainFact):
         shared["brain_term"] = term
     return [FactOut(record.replace(**shared), position, term)]

@@ -29,6 +29,7 @@ FOLLOWED = (
     "plan.checked",
     "plan.refused",
     "plan.settled",
+    "plan.requested",
     "plan.mode_set",
 )
 TICK_S = 1.0

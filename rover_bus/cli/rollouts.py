@@ -34,14 +34,21 @@ class Moved(NamedTuple):
     bytes: int
 
 
-async def follow_rollout(bus: Bus, job: str, sequence: int, observe: Callable[[str], None]) -> Moved:
-    """Wait for the end of the rollout that a wish, stored at `sequence`, begins. Raises Refused, in the master's words."""
+async def follow_rollout(
+    bus: Bus, job: str, sequence: int, observe: Callable[[str], None], plan: int = 0
+) -> Moved:
+    """Wait for the end of the rollout that a wish, stored at `sequence`, begins; of a plan by its number.
+
+    Raises Refused, in the master's words.
+    """
     stored: asyncio.Queue[Stored] = asyncio.Queue()
     following = await bus.follow(FACTS, [subjects.job_facts(job)], stored.put_nowait, start=sequence + 1)
     ours, moves, size = 0, 0, 0
     try:
         while True:
             fact = read_happened(await stored.get()).fact
+            if plan and isinstance(fact, PlanRefused | PlanChecked | PlanSettled) and fact.plan != plan:
+                continue
             match fact:
                 case MoveRefused() | PlanRefused():
                     raise Refused(fact.reason, "refused")

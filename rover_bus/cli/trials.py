@@ -1,77 +1,61 @@
 """A person's plans: a trial of a size, kept by the Brain only if it pays, and a size that is simply asked for.
 
-Used by `rover plan try`, by `rover scale` and by the demo. The plan is a fact like the Brain's, without a Brain's term: the
-master carries it out whatever the mode, because a person needs no permission of his own; its constant tells the Brain to judge
-it like one of its own.
+Used by `rover plan try`, `rover scale` and the demo. The request is a fact; the Brain answers with a plan that needs no
+permission, or with the limit, quota or capacity that stands against it. Only the Brain knows what other jobs hold.
 """
 
 from __future__ import annotations
 
+import asyncio
 import secrets
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from rover_bus.cli.submission import asker, publish
-from rover_bus.events.errors import Refused
-from rover_bus.events.facts import PlanProposed, Size
-from rover_bus.events.plan_facts import TRIAL
+from rover_bus.cli.views.history import read_happened
+from rover_bus.events import subjects
+from rover_bus.events.bus import Bus, Stored
+from rover_bus.events.errors import BusTimeout, Refused
+from rover_bus.events.fact import JobFact
+from rover_bus.events.facts import PlanProposed, PlanRequested, PlanWithheld
+from rover_bus.events.streams import FACTS
 
-if TYPE_CHECKING:
-    from rover_bus.cli.views.plans import PlanTable
-    from rover_bus.events.bus import Bus
+ANSWER_S = 10.0
 
 
-async def try_size(
-    bus: Bus, plans: PlanTable, *, workers: int, reason: str, limited: bool = True
-) -> PlanProposed:
-    """Ask for another number of workers on trial; return the plan. `limited`: to what the job file leaves to the Brain.
+async def ask_size(bus: Bus, asked: PlanRequested) -> tuple[PlanProposed, int]:
+    """Ask for a size of a job in the caller's name; return the Brain's plan of it, and the sequence of the request.
 
-    Raises Refused when it holds so many, or none was applied, or the job file allows fewer.
+    Raises Refused with what stands against it, BusTimeout when no Brain answers.
     """
-    held = held_size(plans)
-    if held.workers == workers:
-        raise Refused(f"job {plans.job!r} has {workers} workers already", "already")
-    plan = trial(plans, held, workers, reason, limited=limited)
-    await publish(bus, plan, f"plan.{plan.plan}.{secrets.token_hex(4)}")
-    return plan
-
-
-def held_size(plans: PlanTable) -> Size:
-    """Return what a job holds now. Raises Refused when nothing was carried out yet."""
-    view = plans.carried_out
-    if view is None:
-        raise Refused(f"job {plans.job!r} holds nothing yet: its first plan comes first", "too_early")
-    return view.proposed.size
-
-
-def trial(plans: PlanTable, held: Size, workers: int, reason: str, *, limited: bool = True) -> PlanProposed:
-    """Return the plan of a trial: what is held, with another number of workers. Raises Refused when the job file allows fewer."""
-    if limited and 0 < plans.most_workers < workers:
-        raise Refused(
-            f"{workers} workers exceed the limit of {plans.most_workers} ([workers] max_count in the job file)",
-            "limit_exceeded",
-        )
-    why = f"{held.workers} -> {workers} workers on trial{f': {reason}' if reason else ''}"
-    return by_hand(plans, held.replace(workers=workers), reason=why, constant=TRIAL)
-
-
-def by_hand(plans: PlanTable, size: Size, *, reason: str, constant: str) -> PlanProposed:
-    """Return a person's plan of a size, behind the newest plan of the job."""
-    assert plans.newest is not None
-    former = plans.newest.proposed
-    return PlanProposed(
-        job=plans.job,
-        plan=plans.newest.number + 1,
-        workers=size.workers,
-        servers=size.servers,
-        worker_cores=size.worker_cores,
-        server_cores=size.server_cores,
-        worker_memory_bytes=size.worker_memory_bytes,
-        server_memory_bytes=size.server_memory_bytes,
-        hosts=former.hosts,
-        masters=former.masters,
-        reason=reason,
-        constant=constant,
-        step="asked",
-        held=held_size(plans),
-        by=asker(),
+    job, asked = asked.job, asked.replace(by=asker())
+    sequence = await publish(bus, asked, f"plan.{secrets.token_hex(8)}")
+    ours = f"{FACTS}:{sequence}"
+    answer = await first_fact(
+        bus,
+        job,
+        sequence + 1,
+        lambda fact: isinstance(fact, PlanProposed | PlanWithheld) and fact.cause == ours,
     )
+    if isinstance(answer, PlanWithheld):
+        raise Refused(f"{job!r}: {answer.reason}", answer.constant)
+    if not isinstance(answer, PlanProposed):
+        raise BusTimeout(f"no Brain answered within {ANSWER_S:g} s: `rover doctor` says whether it is up")
+    return answer, sequence
+
+
+async def first_fact(bus: Bus, job: str, first: int, wanted: Callable[[JobFact], bool]) -> JobFact | None:
+    """Wait for a fact of a job, from sequence `first` on; None when it did not come in time."""
+    came: asyncio.Future[JobFact] = asyncio.get_running_loop().create_future()
+
+    def take(stored: Stored) -> None:
+        fact = read_happened(stored).fact
+        if isinstance(fact, JobFact) and not came.done() and wanted(fact):
+            came.set_result(fact)
+
+    following = await bus.follow(FACTS, [subjects.job_facts(job)], take, start=first)
+    try:
+        return await asyncio.wait_for(came, ANSWER_S)
+    except TimeoutError:
+        return None
+    finally:
+        await following.stop()

@@ -2,7 +2,7 @@
 
     Brain      plan.proposed                        plan.measured   plan.kept | plan.rolled_back (another plan takes it back)
     master              plan.checked | plan.refused          plan.applied   plan.settled
-    people                      plan.approved | plan.rejected
+    people     plan.requested   plan.approved | plan.rejected
 
 Every one names its plan and a reason constant (`constant`); `reason` is the same for people. A plan is absolute (protocol P22):
 it says what shall be, from which snapshot (`log_sequence`, `members_plan`) and under which Brain term. Throughput is in samples
@@ -98,6 +98,20 @@ class PlanProposed(JobFact, frozen=True, kw_only=True, tag="plan.proposed.v1"):
         )
 
 
+class PlanRequested(JobFact, frozen=True, kw_only=True, tag="plan.requested.v1"):
+    """A person (`by`) wants another size; 0: as many as now. The Brain answers with a plan (`asked`), or withholds it and says why.
+
+    `trial`: judged like the Brain's own, and taken back when it does not pay. `beyond_limits`: the job file's own limits do not
+    count; quota and capacity do.
+    """
+
+    workers: Members = 0
+    servers: Members = 0
+    trial: bool = False
+    beyond_limits: bool = False
+    reason: str = ""
+
+
 class PlanChecked(MasterFact, frozen=True, kw_only=True, tag="plan.checked.v1"):
     """The master found nothing against a plan: it is carried out, waits for approval, or is only observed, by `mode`."""
 
@@ -116,12 +130,16 @@ class PlanRefused(MasterFact, frozen=True, kw_only=True, tag="plan.refused.v1"):
 
 
 class PlanWithheld(BrainFact, frozen=True, kw_only=True, tag="plan.withheld.v1"):
-    """The Brain leaves a job as it is, and says why: pinned by the user, a quota, no room, or it waits for others to shrink."""
+    """The Brain leaves a job as it is, and says why: pinned by the user, a quota, no room, or it waits for others to shrink.
+
+    `asked_by`: the person whose request this refuses; "": a wish of the Brain's own.
+    """
 
     constant: str
     reason: str = ""
     wanted: Size | None = None
     waits_for: list[str] = []
+    asked_by: str = ""
 
 
 class PlanApproved(JobFact, frozen=True, kw_only=True, tag="plan.approved.v1"):
@@ -288,7 +306,8 @@ AboutLifeOfPlan = (
     | PlanRolledBack
 )
 AboutWords = (
-    PlanApproved
+    PlanRequested
+    | PlanApproved
     | PlanRejected
     | PlanModeSet
     | JobPauseRequested

@@ -28,6 +28,7 @@ from rover_bus.events.facts import (
     PlanModeSet,
     PlanProposed,
     PlanRejected,
+    PlanRequested,
     SlotsMoveRequested,
 )
 from rover_bus.events.subjects import Parsed, name, parse
@@ -40,6 +41,7 @@ ASKED: tuple[type[Fact], ...] = (
     JobPauseRequested,
     JobResumeRequested,
     PlanProposed,
+    PlanRequested,
     PlanApproved,
     PlanRejected,
     PlanModeSet,

@@ -147,6 +147,7 @@ FACTS_KEPT: dict[str, Kept] = {
             "slots.moved",
             "move.refused",
             "move.failed",
+            "plan.requested",
             "plan.proposed",
             "plan.checked",
             "plan.refused",

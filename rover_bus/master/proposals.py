@@ -112,7 +112,7 @@ def _apply(state: State, proposal: PlanProposed, cause: str, approved_by: str = 
 
 def mode_for(state: State, proposal: PlanProposed) -> PlanMode:
     """Return the stricter of what the plan and the job say. A first plan, and a person's own, are carried out."""
-    if not state.seats.wanted or not proposal.brain_term:
+    if not state.seats.wanted or not proposal.brain_term or proposal.step == "asked":
         return "auto"
     own = state.plans.mode or state.job.spec.plan.mode
     return max(own, proposal.mode, key=STRICTNESS.index)
@@ -146,12 +146,14 @@ def _check_counts(state: State, proposal: PlanProposed) -> Obstacle | None:
     if proposal.workers < 1 and not makes_room:
         return "limit_exceeded", "a running job needs one worker at least"
     pin = spec.workers.count
+    if proposal.step == "asked" and proposal.brain_term:
+        return None  # the Brain has looked at limits, quota and capacity (brain/asked.py); a person may change what a person fixed
     if proposal.brain_term and pin and proposal.workers != pin and not makes_room:
         return (
             "constrained_by_user",
             f"workers are pinned to {pin} by the user; the plan asks for {proposal.workers}",
         )
-    if proposal.brain_term and proposal.workers > spec.workers.max_count:
+    if proposal.workers > spec.workers.max_count:
         return (
             "limit_exceeded",
             f"{proposal.workers} workers exceed the job's limit of {spec.workers.max_count}",

@@ -69,6 +69,8 @@ WITH_STACK = (
     Row("submit job.toml --name followed --wait", 130, "followed goes on", "Ctrl-C once a job trains"),
     Row("plan approve ads", 3, "no plan"),
     Row("plan try ads --workers 2", 3, "", "the job is paused"),
+    Row("plan try ads --workers 65", 3, "65 workers exceed the limit of 64"),
+    Row("scale ads --workers 65", 3, "65 workers exceed the limit of 64"),
     Row("cancel adz", 2, "did you mean 'ads'?"),
     Row("cancel held", 4, "has not ended within 15 s", "all masters are stopped"),
     Row("up", 3, "a stack runs in"),

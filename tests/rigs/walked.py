@@ -31,7 +31,8 @@ COMMANDS = (
     facts.PlanApproved,
     facts.PlanRejected,
     facts.PlanModeSet,
-    facts.PlanProposed,  # `rover plan try`
+    facts.PlanProposed,
+    facts.PlanRequested,  # `rover plan try`
     facts.SlotsMoveRequested,
 )
 

@@ -126,7 +126,7 @@ def explanation_lines(explained: Row) -> list[str]:
     lines.append(
         f"made from  the job's log up to {came_from['log_sequence']}, member set {came_from['members_plan']}, "
         f"by Brain term {came_from['brain_term']}"
-        if came_from["brain_term"]
+        if came_from["brain_term"] and explained["step"] != "asked"
         else "made from  a person's word"
     )
     if explained.get("stop"):

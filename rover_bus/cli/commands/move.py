@@ -14,7 +14,7 @@ from rover_bus.cli.completion import complete_jobs
 from rover_bus.cli.connection import Address, visit, with_stack
 
 if TYPE_CHECKING:
-    from rover_bus.events.facts import JobFact, PlanProposed
+    from rover_bus.events.facts import JobFact
     from rover_bus.events.nats_bus import NatsBus
 
 
@@ -57,7 +57,7 @@ def move(  # noqa: PLR0913 - the options of a command
     )
 
     async def ask(bus: NatsBus) -> str:
-        return await _ask(bus, job, wish, "move", wait)
+        return await _ask(bus, job, wish, wait)
 
     click.echo(f"{job}: {visit(stack, ask)}")
 
@@ -80,32 +80,20 @@ def scale(
         raise click.UsageError("say how many: --workers N, --servers N, or both")
 
     async def ask(bus: NatsBus) -> str:
-        plan = await _plan(bus, job, workers, servers, reason)
-        return await _ask(bus, job, plan, "plan", wait)
+        from rover_bus.cli.commands.plan import open_plans
+        from rover_bus.cli.trials import ask_size
+        from rover_bus.events.facts import PlanRequested
+
+        await open_plans(bus, job)
+        request = PlanRequested(job=job, workers=workers or 0, servers=servers or 0, reason=reason)
+        plan, sequence = await ask_size(bus, request)
+        return await _followed(bus, job, sequence, plan.plan) if wait else "asked"
 
     click.echo(f"{job}: {visit(stack, ask)}")
 
 
-async def _plan(
-    bus: NatsBus, job: str, workers: int | None, servers: int | None, reason: str
-) -> PlanProposed:
-    """Return the plan that a person asks for. Raises Refused when the job holds that size, or nothing yet."""
-    from rover_bus.cli.commands.plan import open_plans
-    from rover_bus.cli.trials import by_hand, held_size
-    from rover_bus.events.errors import Refused
-
-    plans = await open_plans(bus, job)
-    held = held_size(plans)
-    size = held.replace(workers=workers or held.workers, servers=servers or held.servers)
-    if size == held:
-        raise Refused(f"job {job!r} has {held.workers} workers and {held.servers} servers already", "already")
-    words = f"{size.workers} workers, {size.servers} servers, asked for"
-    return by_hand(plans, size, reason=reason or words, constant="asked")
-
-
-async def _ask(bus: NatsBus, job: str, wish: JobFact, what: str, wait: bool) -> str:
+async def _ask(bus: NatsBus, job: str, wish: JobFact, wait: bool) -> str:
     """Publish a wish; say what became of it. Raises Refused with the master's words."""
-    from rover_bus.cli.rollouts import follow_rollout
     from rover_bus.cli.submission import publish
     from rover_bus.cli.views.history import read_job
     from rover_bus.events.errors import Refused
@@ -113,8 +101,12 @@ async def _ask(bus: NatsBus, job: str, wish: JobFact, what: str, wait: bool) -> 
     view = await read_job(bus, job)
     if view.ended_ms:
         raise Refused(f"job {job!r} has ended already: {view.state}", "ended")
-    sequence = await publish(bus, wish, f"{what}.{secrets.token_hex(8)}")
-    if not wait:
-        return "asked"
-    moved = await follow_rollout(bus, job, sequence, lambda line: click.echo(line, err=True))
+    sequence = await publish(bus, wish, f"move.{secrets.token_hex(8)}")
+    return await _followed(bus, job, sequence) if wait else "asked"
+
+
+async def _followed(bus: NatsBus, job: str, sequence: int, plan: int = 0) -> str:
+    from rover_bus.cli.rollouts import follow_rollout
+
+    moved = await follow_rollout(bus, job, sequence, lambda line: click.echo(line, err=True), plan)
     return f"done, {moved.moves} moves, {moved.bytes / 2**20:.1f} MiB" if moved.moves else "done"

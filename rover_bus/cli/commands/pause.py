@@ -55,8 +55,9 @@ class ResumeFrom(NamedTuple):
 
 async def ask(bus: NatsBus, job: str, reason: str, *, away: bool, choice: ResumeFrom = ResumeFrom()) -> str:  # noqa: B008 - a value
     """Ask for a pause or its end; return what the master made of it. Raises Refused where it is so already."""
-    from rover_bus.cli.commands.plan import ANSWER_S, arrived, open_plans, send
+    from rover_bus.cli.commands.plan import open_plans, send
     from rover_bus.cli.submission import asker
+    from rover_bus.cli.trials import ANSWER_S, first_fact
     from rover_bus.events.errors import Refused
     from rover_bus.events.facts import JobPaused, JobPauseRequested, JobResumed, JobResumeRequested
 
@@ -77,7 +78,7 @@ async def ask(bus: NatsBus, job: str, reason: str, *, away: bool, choice: Resume
     )
     sequence = await send(bus, job, asked)
     answer = JobPaused if away else JobResumed
-    if not await arrived(bus, job, sequence, lambda fact: isinstance(fact, answer)):
+    if await first_fact(bus, job, sequence, lambda fact: isinstance(fact, answer)) is None:
         return f"{job}: asked; no master answered within {ANSWER_S:g} s (`rover jobs`, `rover events {job} -n 5`)"
     return f"{job}: {'paused' if away else 'goes on'}"
 

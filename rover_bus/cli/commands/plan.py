@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -18,7 +16,7 @@ if TYPE_CHECKING:
     from rover_bus.events.nats_bus import NatsBus
 
 COLUMNS = ("plan", "step", "change", "state", "why", "measured", "predicted", "after")
-ANSWER_S = 10.0
+
 MODES = ("observe", "approve", "auto")
 
 
@@ -119,22 +117,22 @@ def mode(stack: Address, words: tuple[str, ...], cluster: bool, reason: str) -> 
 @with_stack
 def try_plan(stack: Address, job: str, workers: int, reason: str) -> None:
     """Give JOB another number of workers on trial: the Brain measures it, and reverts it when it does not pay."""
-    from rover_bus.cli.trials import try_size
+    from rover_bus.cli.trials import ask_size, first_fact
 
     async def ask(bus: NatsBus) -> str:
         from rover_bus.cli.views.plans import read_plans
         from rover_bus.events.errors import BusTimeout, Refused
-        from rover_bus.events.facts import PlanApplied, PlanRefused
+        from rover_bus.events.facts import PlanApplied, PlanRefused, PlanRequested
 
-        asked = await try_size(bus, await open_plans(bus, job), workers=workers, reason=reason)
+        await open_plans(bus, job)
+        request = PlanRequested(job=job, workers=workers, trial=True, reason=reason)
+        asked, sequence = await ask_size(bus, request)
 
         def wanted(fact: JobFact) -> bool:
             return isinstance(fact, PlanApplied | PlanRefused) and fact.plan == asked.plan
 
-        if not await arrived(bus, job, 1, wanted):
-            raise BusTimeout(
-                f"no master answered within {ANSWER_S:g} s: `rover plan list {job}` shows what becomes of it"
-            )
+        if await first_fact(bus, job, sequence, wanted) is None:
+            raise BusTimeout(f"no master answered: `rover plan list {job}` shows what becomes of it")
         became = await _became(bus, job, asked.plan)
         if (await read_plans(bus, job)).find(asked.plan).state == "refused":
             raise Refused(became, "plan_refused")
@@ -145,6 +143,7 @@ def try_plan(stack: Address, job: str, workers: int, reason: str) -> None:
 
 async def answer(bus: NatsBus, job: str, number: int | None, reason: str, *, yes: bool) -> str:
     """Say yes or no to the plan that waits; return what the master made of it. Raises Refused when none waits."""
+    from rover_bus.cli.trials import ANSWER_S, first_fact
     from rover_bus.events.facts import PlanApplied, PlanApproved, PlanRefused, PlanRejected
 
     view = (await open_plans(bus, job)).waiting(number)
@@ -154,7 +153,7 @@ async def answer(bus: NatsBus, job: str, number: int | None, reason: str, *, yes
     def wanted(fact: JobFact) -> bool:
         return isinstance(fact, PlanApplied | PlanRefused) and fact.plan == view.number
 
-    if not await arrived(bus, job, sequence, wanted):
+    if await first_fact(bus, job, sequence, wanted) is None:
         return f"said; no master answered within {ANSWER_S:g} s: `rover plan list {job}` shows what becomes of it"
     return await _became(bus, job, view.number)
 
@@ -186,30 +185,6 @@ async def send(bus: NatsBus, job: str, fact: JobFact) -> int:
 
     await open_plans(bus, job)
     return await publish(bus, fact, f"{fact.kind()}.{secrets.token_hex(8)}")
-
-
-async def arrived(bus: NatsBus, job: str, first: int, wanted: Callable[[JobFact], bool]) -> bool:
-    """Wait for a fact of a job, from sequence `first` on; say whether it came in time."""
-    from rover_bus.cli.views.history import read_happened
-    from rover_bus.events import subjects
-    from rover_bus.events.facts import JobFact
-    from rover_bus.events.streams import FACTS
-
-    came = asyncio.Event()
-
-    def take(stored: Any) -> None:
-        fact = read_happened(stored).fact
-        if isinstance(fact, JobFact) and wanted(fact):
-            came.set()
-
-    subscription = await bus.follow(FACTS, [subjects.job_facts(job)], take, start=first)
-    try:
-        await asyncio.wait_for(came.wait(), ANSWER_S)
-    except TimeoutError:
-        return False
-    finally:
-        await subscription.stop()
-    return True
 
 
 def _asker() -> str:

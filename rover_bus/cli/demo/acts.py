@@ -17,7 +17,7 @@ from typing import Any
 from rover_bus.cli.demo.chaos import Chaos, Strike
 from rover_bus.cli.demo.narrator import Narrator
 from rover_bus.cli.demo.slowing import slowed
-from rover_bus.cli.trials import try_size
+from rover_bus.cli.trials import ask_size
 from rover_bus.cli.views.plans import PlanTable
 from rover_bus.cli.views.progress import JobProgress
 from rover_bus.events import facts
@@ -190,7 +190,10 @@ class Acts:
         await within(RECOVERED_S, lambda: self._even)  # beside five readers it would stay slow
         wanted = self.plans.carried_out.proposed.workers + 1
         try:
-            plan = await try_size(self.bus, self.plans, workers=wanted, reason=WONDERS, limited=False)
+            asked = facts.PlanRequested(
+                job=self.job, workers=wanted, trial=True, beyond_limits=True, reason=WONDERS
+            )
+            plan, _ = await ask_size(self.bus, asked)
         except (BusError, Refused) as error:
             self.leave_out(TRIAL, str(error))
             return

@@ -56,7 +56,7 @@ async def read_brain(bus: Bus, job: str = "") -> BrainCopy:
             case PlanProposed(job=name, plan=number) if name == job and job in decider.state.jobs:
                 copy.before_plan[(job, number)] = msgspec.msgpack.encode(decider.state.jobs[job])
                 copy.withheld.pop(job, None)
-            case PlanWithheld(job=held):
+            case PlanWithheld(job=held, asked_by=""):
                 copy.withheld[held] = record
             case ClusterObserved():
                 copy.said += 1

@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from rover_bus.brain.asked import refuse_size
 from rover_bus.brain.choosing import choose_sizes
 from rover_bus.brain.decisions.lifecycle import check_plan
-from rover_bus.brain.decisions.scaling import plan_front, what_if
+from rover_bus.brain.decisions.scaling import Limits, plan_front, what_if
 from rover_bus.brain.granting import capacity_of, cores_left_for
 from rover_bus.brain.models.ingest import BoundedModel
 from rover_bus.brain.models.samples import Configurations, NotEnough
@@ -147,8 +148,13 @@ def suppose(known: KnownJob, state: BrainState, wanted: Size) -> Row:
     if held is None or isinstance(model, NotEnough):
         why = model.reason if isinstance(model, NotEnough) else "it holds nothing yet"
         raise Refused(f"not enough is measured for an answer: {why}", "not_enough_samples")
-    cores = cores_of(known, state)
-    broken = check_plan(known.charge(wanted), limits_of(known, cores))
+    pins = Limits(
+        workers=known.spec.workers.count,
+        servers=known.spec.servers.count,
+        max_workers=1 << 30,
+        max_servers=1 << 30,
+    )
+    broken = check_plan(known.charge(wanted), pins) or refuse_size(known, wanted, state)
     name = next((name for name, job in state.jobs.items() if job.uid == known.uid), "")
     wish = choose_sizes([name], state, state.quotas)[name] if name else CapacityLeft("job_is_over")
     return {

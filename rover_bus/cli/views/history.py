@@ -124,7 +124,7 @@ class JobRow:
                 self.state = "starting" if self.state == "submitted" else self.state
             case PlanProposed(masters=hosts):
                 self.planned, self.master_hosts = True, self.master_hosts or hosts
-            case PlanWithheld(reason=reason, constant=constant):
+            case PlanWithheld(reason=reason, constant=constant, asked_by=""):
                 self.withheld = reason or constant.replace("_", " ")
             case PlanApplied(workers=workers, servers=servers):
                 self.workers, self.servers = workers, servers

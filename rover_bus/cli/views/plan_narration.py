@@ -32,6 +32,8 @@ def _narrate_way(fact: AboutLifeOfPlan) -> str:
                 "waits": f"plan {plan} waits for a person: `rover plan approve` or `reject`",
                 "observed": f"plan {plan} is only observed",
             }[outcome]
+        case facts.PlanWithheld(reason=reason, asked_by=by) if by:
+            return f"the Brain refuses what {by} asked for: {reason}"
         case facts.PlanWithheld(constant=constant, reason=reason):
             return f"the Brain leaves the job as it is ({constant}){f': {reason}' if reason else ''}"
         case facts.PlanSettled(plan=plan):
@@ -48,6 +50,8 @@ def _narrate_way(fact: AboutLifeOfPlan) -> str:
 def _narrate_requests(fact: AboutWords | facts.AboutCluster) -> str:
     """What people say, and what follows at once."""
     match fact:
+        case facts.PlanRequested(by=by):
+            return f"{by or 'a person'} asks for {_asked(fact)}"
         case facts.PlanApproved(plan=plan, by=by):
             return f"{by or 'a person'} approves plan {plan}"
         case facts.PlanRejected(plan=plan, by=by, reason=reason):
@@ -81,6 +85,12 @@ def _narrate_findings(fact: AboutFindings) -> str:
             if eta_s < 0:
                 return f"the target is out of reach by what is known ({constant})"
             return f"the target will be reached in {eta_s:.0f} s ({_until(low)} to {_until(high)})"
+
+
+def _asked(fact: facts.PlanRequested) -> str:
+    servers = f"{fact.servers} server{'' if fact.servers == 1 else 's'}"
+    size = " and ".join([_workers(fact.workers)] * bool(fact.workers) + [servers] * bool(fact.servers))
+    return f"{size}{' on trial' if fact.trial else ''}{f': {fact.reason}' if fact.reason else ''}"
 
 
 def _workers(count: int) -> str:

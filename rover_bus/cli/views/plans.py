@@ -78,7 +78,6 @@ class PlanTable:
     job: str
     by_number: dict[int, PlanView] = field(default_factory=dict)
     mode: str = ""  # what a person set; "": as the job file says
-    most_workers: int = 0  # by the job file; 0: not known
     paused: bool = False
     ended: str = ""
     forecast: facts.JobForecast | None = None  # of when the job reaches what its `stop` asks for
@@ -87,7 +86,7 @@ class PlanTable:
         """Take a fact of this job in; others change nothing."""
         match fact:
             case facts.JobSubmitted(spec=spec):
-                self.mode, self.most_workers = self.mode or spec.plan.mode, spec.workers.max_count
+                self.mode = self.mode or spec.plan.mode
             case facts.PlanModeSet(mode=mode):
                 self.mode = mode
             case facts.JobPaused() | facts.JobResumed():

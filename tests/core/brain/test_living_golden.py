@@ -17,7 +17,6 @@ from rover_bus.brain.decisions.arbitration import Budget
 from rover_bus.events import facts
 from rover_bus.events.identity import HostCapacity, Member
 from rover_bus.events.job import StopSpec
-from rover_bus.events.plan_facts import TRIAL
 from rover_bus.events.profiles import HostProfile
 
 HERE = Path(__file__).parent
@@ -52,9 +51,8 @@ def judges_a_persons_trial() -> Any:
     life = Life()
     life.submit("j", lambda w: 3200.0 * min(w, 4), max_workers=4)
     life.wait(60)
-    held = next(life.found(facts.PlanProposed))
-    for plan, constant, workers in ((5, TRIAL, 5), (7, "", 3)):
-        life.apply(held.replace(plan=plan, workers=workers, constant=constant, step="asked", by="ann"))
+    for trial, workers in ((True, 5), (False, 3)):
+        life.notice(facts.PlanRequested(job="j", workers=workers, trial=trial, beyond_limits=True, by="ann"))
         life.wait(30)
     return life
 

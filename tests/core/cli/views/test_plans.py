@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from rover_bus.cli.trials import trial
 from rover_bus.cli.views.narration import narrate
 from rover_bus.cli.views.plans import PlanTable, change_text, size_text
 from rover_bus.events import facts
 from rover_bus.events.errors import InputError, Refused
 from rover_bus.events.facts import Fact, Size
-from rover_bus.events.job import DataSpec, JobSpec, RoleSpec
 from rover_bus.events.plan_facts import PlanStep
 
 ONE, FOUR = Size(workers=1, servers=1), Size(workers=4, servers=1, worker_cores=0.5)
@@ -96,18 +94,3 @@ def test_sizes_and_changes_are_said_in_words() -> None:
     assert change_text(ONE, FOUR) == "workers 1 -> 4, cores a worker 0 -> 0.5"
     assert change_text(None, ONE) == "1 worker, 1 server"
     assert change_text(ONE, ONE) == "nothing"
-
-
-def test_more_workers_than_the_job_file_allows_are_not_tried() -> None:
-    spec = JobSpec(
-        name="a", program=["p"], data=DataSpec(train="t.csv", batch_size=32), workers=RoleSpec(max_count=3)
-    )
-    plans = told(
-        facts.JobSubmitted(job="a", spec=spec, uid="u1"),
-        proposed(1),
-        facts.PlanApplied(job="a", plan=1, workers=1, servers=1),
-    )
-    assert trial(plans, ONE, 3, "why not").workers == 3
-    with pytest.raises(Refused, match="4 workers exceed the limit of 3"):
-        trial(plans, ONE, 4, "why not")
-    assert trial(plans, ONE, 4, "the demo wants to know", limited=False).workers == 4

@@ -1,0 +1,156 @@
+"""What a person asks for: the same limits, quota and capacity as any other plan, then a plan that needs no permission (P22).
+
+Fed by `plan.requested`; feeds a proposal of step `asked`, or `plan.withheld` with the limit, the value and the way out in one
+line. Here, not in the master: a master knows the limits of its own job, and only the Brain what others hold. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+
+from rover_bus.brain.decisions.arbitration import Budget
+from rover_bus.brain.decisions.lifecycle import check_plan
+from rover_bus.brain.decisions.plans import GIB, Allocation
+from rover_bus.brain.decisions.reasons import Reason
+from rover_bus.brain.decisions.scaling import Limits
+from rover_bus.brain.granting import capacity_of, left_of
+from rover_bus.brain.proposing import propose
+from rover_bus.brain.state import UNKNOWN_CORES, BrainState, KnownJob
+from rover_bus.brain.wishes import Wish
+from rover_bus.events.facts import PlanRequested, PlanWithheld, Size
+from rover_bus.events.log import Record
+from rover_bus.events.plan_facts import TRIAL
+
+ANY = 1 << 30  # of members: no limit
+Steps = Generator[Record, None, None]
+Obstacle = tuple[str, str]  # a constant, and the same for people
+
+
+def answer_request(name: str, job: KnownJob, state: BrainState, fact: PlanRequested, cause: str) -> Steps:
+    """Yield the plan that a person asked for, or why there is none. Absolute: it is not cut to what there is."""
+    wanted = None
+    if job.held is not None:
+        wanted = job.held.replace(
+            workers=fact.workers or job.held.workers, servers=fact.servers or job.held.servers
+        )
+    obstacle = _obstacle(name, job, state, wanted, fact.beyond_limits)
+    if obstacle is not None or wanted is None:
+        constant, reason = obstacle or ("", "")
+        by = fact.by or "a person"
+        yield PlanWithheld(
+            job=name, constant=constant, reason=reason, wanted=wanted, asked_by=by, cause=cause
+        )
+        return
+    plan = propose(name, job, state, _wish(job, wanted, fact))
+    yield plan.replace(mode="auto", members_plan=0, by=fact.by, cause=cause)
+
+
+def _wish(job: KnownJob, wanted: Size, fact: PlanRequested) -> Wish:
+    """A trial promises perfect scaling until tried (`algorithms.md §7`); what is merely asked for promises nothing."""
+    assert job.held is not None
+    trial = fact.trial and bool(job.recent)
+    hoped = job.throughput * wanted.workers / max(job.held.workers, 1) if trial else 0.0
+    words = "on trial" if fact.trial else "asked for"
+    return Wish(
+        size=wanted,
+        step="asked",
+        constant=TRIAL if fact.trial else "asked",
+        detail=f"{words}{f', {fact.reason}' if fact.reason else ''}",
+        measured=job.throughput,
+        predicted=hoped,
+        low_90=min(hoped, job.throughput),
+        high_90=max(hoped, job.throughput) if trial else 0.0,
+    )
+
+
+def _obstacle(
+    name: str, job: KnownJob, state: BrainState, wanted: Size | None, beyond_limits: bool
+) -> Obstacle | None:
+    if wanted is None or job.held is None:
+        return "too_early", "it holds nothing yet: its first plan comes first"
+    if job.paused:
+        return "paused", f"it is paused: `rover resume {name}` first"
+    if wanted == job.held:
+        held = f"{_count(wanted.workers, 'worker')} and {_count(wanted.servers, 'server')}"
+        return "already", f"it has {held} already"
+    return refuse_size(job, wanted, state, beyond_limits=beyond_limits)
+
+
+def refuse_size(
+    job: KnownJob, wanted: Size, state: BrainState, *, beyond_limits: bool = False
+) -> Obstacle | None:
+    """Return the limit that a size of a job breaks, the value asked for and what to do; None when it passes.
+
+    What is held already is never in the way: where more is taken than there is, a job may still shrink.
+    """
+    broken = _broken(job, wanted, state, beyond_limits)
+    if broken is None:
+        return None
+    constant, reason, way_out = broken
+    fewer = range(min(wanted.workers - 1, 1000), 0, -1)
+    fits = next(
+        (n for n in fewer if _broken(job, wanted.replace(workers=n), state, beyond_limits) is None), 0
+    )
+    less = f"ask for {_count(fits, 'worker')} at the most, or " if fits and job.held != wanted else ""
+    return constant, f"{reason}: {less}{way_out}"
+
+
+def _broken(
+    job: KnownJob, wanted: Size, state: BrainState, beyond_limits: bool
+) -> tuple[Reason, str, str] | None:
+    spec, held = job.spec, job.held
+    charged, own = charge_by_hand(job, wanted), charge_by_hand(job, held)
+    most = Limits(
+        max_workers=ANY if beyond_limits else max(spec.workers.max_count, own.workers),
+        max_servers=ANY if beyond_limits else max(spec.servers.max_count, own.servers),
+    )
+    quota, capacity, tenant = state.quotas.get(spec.plan.tenant), capacity_of(state), spec.plan.tenant
+    if broken := check_plan(charged, most):
+        role = "workers" if charged.workers > most.max_workers else "servers"
+        return (*broken, f"submit it with a larger max_count in [{role}]")
+    size = f"{_count(wanted.workers, 'worker')} and {_count(wanted.servers, 'server')}"
+    others = [other for other in state.jobs.values() if other.uid != job.uid]
+    if quota is not None:
+        left = left_of(quota, (other for other in others if other.spec.plan.tenant == tenant))
+        if broken := check_plan(charged, _limits(left, own)):
+            told = _too_much(size, charged, left, quota, f"the quota of {tenant!r}")
+            return Reason.QUOTA_EXCEEDED, told, f"raise it by `rover quota set {tenant}=CORES[:MEMORY]`"
+    left = left_of(capacity, others)
+    if check_plan(charged, _limits(left, own)):
+        told = _too_much(size, charged, left, capacity, "the cluster")
+        return Reason.NO_CAPACITY, told, "add a host, or make another job smaller"
+    return None
+
+
+def _limits(left: Budget, own: Allocation) -> Limits:
+    return Limits(
+        max_workers=ANY,
+        max_servers=ANY,
+        cores=max(left.cores, own.cores) + 1e-9,
+        memory_bytes=max(left.memory_bytes, own.memory_bytes),
+    )
+
+
+def charge_by_hand(job: KnownJob, size: Size | None) -> Allocation:
+    """What a size is counted with. Servers without a limit share the load of their tables, however many they are."""
+    if size is None:
+        return Allocation(workers=0, servers=0)
+    charged = job.charge(size)
+    if size.server_cores or job.held is None or not job.held.servers or not size.servers:
+        return charged
+    shared = charged.server_cores * min(job.held.servers / size.servers, 1.0)
+    return charged.replace(server_cores=max(shared, min(charged.server_cores, UNKNOWN_CORES)))
+
+
+def _too_much(size: str, charged: Allocation, left: Budget, all_of_it: Budget, where: str) -> str:
+    if charged.cores > left.cores + 1e-9:
+        need, there, free = f"{charged.cores:.3g} cores", f"{all_of_it.cores:.3g}", f"{left.cores:.3g}"
+    else:
+        need, there = f"{charged.memory_bytes / GIB:.3g} GiB", f"{all_of_it.memory_bytes / GIB:.3g}"
+        free = f"{left.memory_bytes / GIB:.3g}"
+    others = "" if free == there else f", of which others leave {free}"
+    return f"{size} need {need}, and {where} has {there}{others}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number != 1)}"
