@@ -13,9 +13,9 @@ from rover_bus.brain.decisions.lifecycle import check_plan
 from rover_bus.brain.decisions.plans import GIB, Allocation
 from rover_bus.brain.decisions.reasons import Reason
 from rover_bus.brain.decisions.scaling import Limits
-from rover_bus.brain.granting import capacity_of, left_of
+from rover_bus.brain.granting import left_of
 from rover_bus.brain.proposing import propose
-from rover_bus.brain.state import UNKNOWN_CORES, BrainState, KnownJob
+from rover_bus.brain.state import UNKNOWN_CORES, BrainState, KnownJob, capacity_of, counted
 from rover_bus.brain.wishes import Wish
 from rover_bus.events.facts import PlanRequested, PlanWithheld, Size
 from rover_bus.events.log import Record
@@ -71,7 +71,7 @@ def _obstacle(
     if job.paused:
         return "paused", f"it is paused: `rover resume {name}` first"
     if wanted == job.held:
-        held = f"{_count(wanted.workers, 'worker')} and {_count(wanted.servers, 'server')}"
+        held = f"{counted(wanted.workers, 'worker')} and {counted(wanted.servers, 'server')}"
         return "already", f"it has {held} already"
     return refuse_size(job, wanted, state, beyond_limits=beyond_limits)
 
@@ -91,7 +91,7 @@ def refuse_size(
     fits = next(
         (n for n in fewer if _broken(job, wanted.replace(workers=n), state, beyond_limits) is None), 0
     )
-    less = f"ask for {_count(fits, 'worker')} at the most, or " if fits and job.held != wanted else ""
+    less = f"ask for {counted(fits, 'worker')} at the most, or " if fits and job.held != wanted else ""
     return constant, f"{reason}: {less}{way_out}"
 
 
@@ -108,7 +108,7 @@ def _broken(
     if broken := check_plan(charged, most):
         role = "workers" if charged.workers > most.max_workers else "servers"
         return (*broken, f"submit it with a larger max_count in [{role}]")
-    size = f"{_count(wanted.workers, 'worker')} and {_count(wanted.servers, 'server')}"
+    size = f"{counted(wanted.workers, 'worker')} and {counted(wanted.servers, 'server')}"
     others = [other for other in state.jobs.values() if other.uid != job.uid]
     if quota is not None:
         left = left_of(quota, (other for other in others if other.spec.plan.tenant == tenant))
@@ -150,7 +150,3 @@ def _too_much(size: str, charged: Allocation, left: Budget, all_of_it: Budget, w
         free = f"{left.memory_bytes / GIB:.3g}"
     others = "" if free == there else f", of which others leave {free}"
     return f"{size} need {need}, and {where} has {there}{others}"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'s' * (number != 1)}"

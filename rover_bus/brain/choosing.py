@@ -18,13 +18,13 @@ from rover_bus.brain.decisions.plans import Loser, PlanDecision, PlanSpace
 from rover_bus.brain.decisions.reasons import Reason
 from rover_bus.brain.decisions.rounds import Contender, decide_round
 from rover_bus.brain.decisions.scaling import JobView, decide_scaling, plan_front
-from rover_bus.brain.granting import capacity_of, cores_left, present, quota_left
+from rover_bus.brain.granting import cores_left, present, quota_left
 from rover_bus.brain.models.samples import Configurations, NotEnough
 from rover_bus.brain.predicting import OverruledModel, fit_job, place_of
 from rover_bus.brain.rules import HEADROOM, RULES
 from rover_bus.brain.sizing import first_size
 from rover_bus.brain.spaces import space_of
-from rover_bus.brain.state import BrainState, KnownJob
+from rover_bus.brain.state import BrainState, KnownJob, capacity_of
 from rover_bus.brain.wishes import (
     CapacityLeft,
     Wish,

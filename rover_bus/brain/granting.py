@@ -14,7 +14,7 @@ import msgspec
 from rover_bus.brain.decisions.arbitration import Budget, Claim, Grant, arbitrate
 from rover_bus.brain.decisions.plans import GIB, Allocation
 from rover_bus.brain.decisions.reasons import Reason
-from rover_bus.brain.state import BrainState, KnownJob
+from rover_bus.brain.state import BrainState, KnownJob, capacity_of, counted
 from rover_bus.brain.wishes import CapacityLeft, Wish, size_after
 from rover_bus.events.facts import Size
 
@@ -27,14 +27,6 @@ class GrantedSize(msgspec.Struct, frozen=True, kw_only=True):
     size: Size | None
     left: CapacityLeft | None = None
     shrinks: dict[str, tuple[Size, str, str]] = {}
-
-
-def capacity_of(state: BrainState) -> Budget:
-    """What all hosts can give together."""
-    return Budget(
-        sum(host.cores for host in state.hosts.values()),
-        sum(host.memory_bytes for host in state.hosts.values()),
-    )
 
 
 def cores_left_for(name: str, state: BrainState, quotas: Mapping[str, Budget]) -> float:
@@ -89,6 +81,8 @@ def grant(name: str, wish: Wish, state: BrainState, quotas: Mapping[str, Budget]
     granted = _settled(name, wish, own, grants, others)
     if granted.left is None:
         return granted
+    if job.held is None and (never := too_large(job, wish.size, state)):
+        return GrantedSize(size=None, left=never)
     budget, where = capacity_of(state), "the cluster"
     if granted.left.constant == Reason.QUOTA_EXCEEDED and quota is not None:
         budget, where = quota, f"the quota of {own.tenant!r}"
@@ -97,6 +91,29 @@ def grant(name: str, wish: Wish, state: BrainState, quotas: Mapping[str, Budget]
     return (
         granted if not missing else GrantedSize(size=None, left=CapacityLeft(granted.left.constant, missing))
     )
+
+
+def too_large(job: KnownJob, size: Size, state: BrainState) -> CapacityLeft | None:
+    """Say that a start would not fit even where no other job ran: nothing that ends makes room for it."""
+    tenant = job.spec.plan.tenant
+    wanted = job.charge(size)
+    least = wanted.replace(workers=_least_workers(job, wanted))
+    budgets = [(Reason.LARGER_THAN_CLUSTER, capacity_of(state), "the cluster", "add a host")]
+    if (quota := state.quotas.get(tenant)) is not None:
+        raised = f"raise it by `rover quota set {tenant}=CORES[:MEMORY]`"
+        budgets.insert(0, (Reason.QUOTA_EXCEEDED, quota, f"the quota of {tenant!r}", raised))
+    for constant, budget, where, way_out in budgets:
+        if budget.holds(least.cores, least.memory_bytes):
+            continue
+        cores = least.cores > budget.cores + 1e-9
+        needs = f"{least.cores:.3g} cores" if cores else f"{least.memory_bytes / GIB:.3g} GiB"
+        there = budget.cores if cores else budget.memory_bytes / GIB
+        members = f"{counted(least.workers, 'worker')} and {counted(least.servers, 'server')}"
+        said = (
+            f"refused: {members} need {needs}, and {where} has {there:.3g} in all: ask for less, or {way_out}"
+        )
+        return CapacityLeft(constant, said)
+    return None
 
 
 def _missing_memory(own: Claim, claims: list[Claim], budget: Budget, where: str) -> str:

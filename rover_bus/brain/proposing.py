@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from rover_bus.brain.sizing import host_order, pins
-from rover_bus.brain.state import BrainState, Change, KnownJob
+from rover_bus.brain.state import BrainState, Change, KnownJob, counted
 from rover_bus.brain.wishes import Wish
 from rover_bus.events.facts import PlanProposed, Size
 from rover_bus.events.identity import Member
@@ -104,11 +104,11 @@ def _change(held: Size, size: Size) -> str:
     """What differs: counts, then cores; all that is held where nothing of these does."""
     said = []
     if held.workers != size.workers:
-        said.append(f"{held.workers} -> {_counted(size.workers, 'worker')}")
+        said.append(f"{held.workers} -> {counted(size.workers, 'worker')}")
     if held.servers != size.servers:
-        said.append(f"{held.servers} -> {_counted(size.servers, 'server')}")
+        said.append(f"{held.servers} -> {counted(size.servers, 'server')}")
     elif said:
-        said.append(_counted(size.servers, "server"))
+        said.append(counted(size.servers, "server"))
     for now, then, noun in (
         (held.worker_cores, size.worker_cores, "worker"),
         (held.server_cores, size.server_cores, "server"),
@@ -119,8 +119,4 @@ def _change(held: Size, size: Size) -> str:
 
 
 def _counts(size: Size) -> str:
-    return f"{_counted(size.workers, 'worker')} and {_counted(size.servers, 'server')}"
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}{'s' * (count != 1)}"
+    return f"{counted(size.workers, 'worker')} and {counted(size.servers, 'server')}"

@@ -6,13 +6,16 @@ identification of the model": one worker, and a server to every four cores.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+import msgspec
+
+from rover_bus.brain.decisions.arbitration import Budget
 from rover_bus.brain.decisions.plans import Allocation, PlanDecision
 from rover_bus.brain.decisions.reasons import Reason
 from rover_bus.brain.decisions.warm_start import decide_start
 from rover_bus.brain.history import traits_of
-from rover_bus.brain.state import BrainState
+from rover_bus.brain.state import BrainState, capacity_of, charge_of
 from rover_bus.events.facts import Size
 from rover_bus.events.identity import HostCapacity
 from rover_bus.events.job import JobSpec
@@ -41,7 +44,38 @@ def first_size(spec: JobSpec, state: BrainState) -> tuple[Size, PlanDecision, li
         worker_memory_bytes=spec.workers.memory_bytes,
         server_memory_bytes=spec.servers.memory_bytes,
     )
-    return size, decision, pins(spec)
+    cut = cut_to(size, spec, _budgets(spec, state))
+    if cut != size:
+        said = f"{decision.detail}; cut from {size.workers}/{size.servers} to what there is at all"
+        decision = msgspec.structs.replace(decision, detail=said)
+    return cut, decision, pins(spec)
+
+
+def _budgets(spec: JobSpec, state: BrainState) -> list[Budget]:
+    """What no size of a job may pass, however empty the cluster is."""
+    quota = state.quotas.get(spec.plan.tenant)
+    return [capacity_of(state), *([quota] if quota is not None else [])] if state.hosts else []
+
+
+def cut_to(size: Size, spec: JobSpec, budgets: Sequence[Budget]) -> Size:
+    """Cut counts that the user left open until every budget holds the size: workers and servers by the same share, then servers.
+
+    The least is one of each, or what the user fixed; that may still be too much (`granting.too_large` says so).
+    """
+
+    def fits(at: Size) -> bool:
+        charged = charge_of(at, {})
+        return all(budget.holds(charged.cores, charged.memory_bytes) for budget in budgets)
+
+    for workers in [size.workers] if spec.workers.count else range(size.workers, 0, -1):
+        share = max(round(size.servers * workers / size.workers), 1)
+        cut = size.replace(workers=workers, servers=size.servers if spec.servers.count else share)
+        if fits(cut):
+            return cut
+    for servers in [] if spec.servers.count else range(cut.servers - 1, 0, -1):
+        if fits(cut.replace(servers=servers)):
+            return cut.replace(servers=servers)
+    return cut if spec.servers.count else cut.replace(servers=1)
 
 
 def pins(spec: JobSpec) -> list[str]:

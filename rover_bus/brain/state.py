@@ -6,6 +6,8 @@ replay goes through the same time again (protocol P22).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 from rover_bus.brain.decisions.arbitration import Budget
@@ -118,14 +120,19 @@ class KnownJob(msgspec.Struct):
 
     def charge(self, size: Size) -> Allocation:
         """What a size is counted with against capacity and quotas: its limits, or where there is none what members use."""
-        return Allocation(
-            workers=size.workers,
-            servers=size.servers,
-            worker_cores=size.worker_cores or self.cores_used.get("worker", UNKNOWN_CORES),
-            server_cores=size.server_cores or self.cores_used.get("ps", UNKNOWN_CORES),
-            worker_memory_bytes=size.worker_memory_bytes,
-            server_memory_bytes=size.server_memory_bytes,
-        )
+        return charge_of(size, self.cores_used)
+
+
+def charge_of(size: Size, cores_used: Mapping[str, float]) -> Allocation:
+    """What a size is counted with. `cores_used`: of one member, by role; of a role that is not in it nothing was measured."""
+    return Allocation(
+        workers=size.workers,
+        servers=size.servers,
+        worker_cores=size.worker_cores or cores_used.get("worker", UNKNOWN_CORES),
+        server_cores=size.server_cores or cores_used.get("ps", UNKNOWN_CORES),
+        worker_memory_bytes=size.worker_memory_bytes,
+        server_memory_bytes=size.server_memory_bytes,
+    )
 
 
 class BrainRuleOff(msgspec.Struct):
@@ -165,3 +172,16 @@ class BrainState(msgspec.Struct):
         """What each tenant's jobs may use together."""
         both: dict[str, Budget | None] = {**self.started_quotas, **self.said_quotas}
         return {tenant: budget for tenant, budget in both.items() if budget is not None}
+
+
+def capacity_of(state: BrainState) -> Budget:
+    """What all hosts can give together."""
+    return Budget(
+        sum(host.cores for host in state.hosts.values()),
+        sum(host.memory_bytes for host in state.hosts.values()),
+    )
+
+
+def counted(number: int, noun: str) -> str:
+    """Return `1 worker`, `2 workers`."""
+    return f"{number} {noun}{'s' * (number != 1)}"

@@ -36,6 +36,7 @@ class Reason(StrEnum):
     # refused
     QUOTA_EXCEEDED = "quota_exceeded"
     LIMIT_EXCEEDED = "limit_exceeded"
+    LARGER_THAN_CLUSTER = "larger_than_cluster"
     CONSTRAINED_BY_USER = "constrained_by_user"
     DOES_NOT_FIT_ANY_NODE = "does_not_fit_any_node"
     # after the change

@@ -15,13 +15,13 @@ from rover_bus.brain.asked import refuse_size
 from rover_bus.brain.choosing import choose_sizes
 from rover_bus.brain.decisions.lifecycle import check_plan
 from rover_bus.brain.decisions.scaling import Limits, plan_front, what_if
-from rover_bus.brain.granting import capacity_of, cores_left_for
+from rover_bus.brain.granting import cores_left_for
 from rover_bus.brain.models.ingest import BoundedModel
 from rover_bus.brain.models.samples import Configurations, NotEnough
 from rover_bus.brain.predicting import OverruledModel, fit_job, place_of
 from rover_bus.brain.rules import RULES
 from rover_bus.brain.spaces import space_of
-from rover_bus.brain.state import BrainState, KnownJob
+from rover_bus.brain.state import BrainState, KnownJob, capacity_of
 from rover_bus.brain.wishes import CapacityLeft, limits_of, remaining_s, view_of
 from rover_bus.cli.views.explanation import outcome, rivals
 from rover_bus.cli.views.plans import PlanView

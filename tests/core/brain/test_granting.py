@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import msgspec
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from rover_bus.brain import granting
 from rover_bus.brain.decisions.arbitration import Budget
+from rover_bus.brain.decisions.plans import Allocation
+from rover_bus.brain.decisions.warm_start import PastJob
 from rover_bus.brain.granting import cores_left, grant, present, shrinks_after_loss
+from rover_bus.brain.history import traits_of
+from rover_bus.brain.sizing import first_size
 from rover_bus.brain.state import BrainState, KnownJob
 from rover_bus.brain.wishes import Wish, before_choice
 from rover_bus.events.facts import Size
 from rover_bus.events.identity import HostCapacity
-from rover_bus.events.job import DataSpec, JobSpec, RoleSpec
+from rover_bus.events.job import DataSpec, JobSpec, PlanSpec, RoleSpec
 
 GIB = 1 << 30
 SIZES = st.builds(
@@ -135,3 +142,59 @@ def test_a_job_whose_workers_used_nothing_is_not_asked_how_many_more_would_fit()
     answer = before_choice(still, cores_left=1.0)
     assert isinstance(answer, Wish)
     assert answer.size == still.rest
+
+
+def past(workers: int, servers: int) -> PastJob:
+    final = Allocation(workers=workers, servers=servers)
+    return PastJob(job="old", traits=traits_of(of_ann()), final=final, ended_at_s=0.0)
+
+
+def of_ann(**more: Any) -> JobSpec:
+    return msgspec.structs.replace(job(None).spec, labels={"user": "ann"}, **more)
+
+
+def role(count: int = 0, cores: float = 0.0, memory_bytes: int = 0) -> RoleSpec:
+    return RoleSpec(count=count, cores=cores, memory_bytes=memory_bytes)
+
+
+@pytest.mark.parametrize(
+    ("workers", "servers", "ended", "start"),
+    [
+        (role(cores=1.0), role(cores=0.5), (4, 1), (1, 1)),  # 4.5 cores on 2
+        (role(cores=0.25), role(cores=0.25), (12, 6), (5, 2)),  # by the same share
+        (role(cores=0.1), role(cores=0.9), (1, 3), (1, 2)),
+        (role(count=4, cores=0.25), role(cores=0.5), (4, 3), (4, 2)),
+        (role(memory_bytes=3 * GIB), role(memory_bytes=GIB), (4, 1), (2, 1)),  # 13 GiB on 8
+        (role(), role(), (5, 1), (5, 1)),  # members without a limit share what there is
+        (role(cores=3.0), role(cores=1.0), (4, 4), (1, 1)),
+    ],
+)
+def test_a_warm_start_is_cut_to_what_the_cluster_has_at_all(
+    workers: RoleSpec, servers: RoleSpec, ended: tuple[int, int], start: tuple[int, int]
+) -> None:
+    state = cluster({}, 2.0, 8 * GIB)
+    state.past = [past(*ended)]
+    size, decision, _ = first_size(of_ann(workers=workers, servers=servers), state)
+    assert (size.workers, size.servers) == start
+    assert ("cut from" in decision.detail) == (start != ended)
+
+
+def test_a_warm_start_is_cut_to_its_tenants_quota() -> None:
+    state = cluster({}, 8.0)
+    state.past, state.started_quotas = [past(6, 1)], {"t": Budget(2.0, 8 * GIB)}
+    spec = of_ann(workers=role(cores=0.5), plan=PlanSpec(tenant="t"))
+    assert first_size(spec, state)[0].workers == 3
+
+
+def test_a_start_that_no_ending_makes_room_for_is_refused_and_says_what_to_do() -> None:
+    comes = job(None)
+    comes.spec = msgspec.structs.replace(comes.spec, workers=role(1, 3.0), servers=role(1, 1.5))
+    runs = job(Size(workers=1, servers=1, worker_cores=0.5, server_cores=0.5))
+    state = cluster({"runs": runs, "comes": comes}, cores=2.0)
+    size, _, _ = first_size(comes.spec, state)
+    left = grant("comes", Wish(size=size, step="start", constant="x"), state, {}).left
+    assert left is not None
+    assert (left.constant, left.detail) == (
+        "larger_than_cluster",
+        "refused: 1 worker and 1 server need 4.5 cores, and the cluster has 2 in all: ask for less, or add a host",
+    )
