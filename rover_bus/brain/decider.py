@@ -40,6 +40,7 @@ from rover_bus.brain.rules import RULES
 from rover_bus.brain.silence import fit_into_what_is_left, note_unheard
 from rover_bus.brain.sizing import BETWEEN_JOBS_S, first_size
 from rover_bus.brain.state import BrainState, Change, KnownJob
+from rover_bus.brain.unsettled import take_back_unsettled
 from rover_bus.brain.watch import JobSamples
 from rover_bus.brain.wishes import PROBE_WINDOWS, CapacityLeft, Wish
 from rover_bus.events import causes
@@ -279,6 +280,7 @@ class BrainDecider:
         yield from self._guard("memory", self._relieve(name, known), name)
         if known.change is not None:
             yield from self._guard("judge", self._judge(name, known), name)
+        yield from self._guard("unsettled", take_back_unsettled(name, known, self.state), name)
         if known.change is None:
             yield from self._guard("replace", self._replace(name, known), name)
         if known.change is None:

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from rover_bus.brain.decisions.arbitration import Budget
 from rover_bus.brain.decisions.hot_servers import WINDOWS as HOT_WINDOWS
+from rover_bus.brain.decisions.lifecycle import ChangeHistory, may_change
 from rover_bus.brain.decisions.reasons import Reason
 from rover_bus.brain.decisions.stragglers import REPLACE_WINDOWS, SLOW_WINDOWS, evolve_paces
 from rover_bus.brain.log import (
@@ -25,7 +26,7 @@ from rover_bus.brain.log import (
     ObservedFact,
     WindowClosed,
 )
-from rover_bus.brain.state import WINDOWS_KEPT, BrainRuleOff, BrainState, Change, KnownJob, TriedSize
+from rover_bus.brain.state import UNREST, WINDOWS_KEPT, BrainRuleOff, BrainState, Change, KnownJob, TriedSize
 from rover_bus.events.facts import (
     ClusterModeSet,
     IncidentClosed,
@@ -198,6 +199,7 @@ def _propose(job: KnownJob, plan: PlanProposed) -> None:
         job.hosts, job.masters = plan.hosts, plan.masters
         job.seats = [MasterSeat(host=host) for host in plan.masters]
         job.cold = plan.constant == "cold_start"
+    job.probe = None
     by_person = plan.step == "asked"
     job.change = Change(
         plan=plan.plan,
@@ -347,10 +349,22 @@ def _measure(job: KnownJob, window: WindowClosed) -> None:
         if _is_slowed(job, throughput):
             return
         job.recent = [*job.recent, throughput][-WINDOWS_KEPT:]
+        _note_rest(job)
         if job.change is not None and not waits:
             job.change.windows.append(throughput)
         if job.held is not None:
             _try(job, job.held, throughput, window)
+
+
+def _note_rest(job: KnownJob) -> None:
+    """A job that was free to change and whose windows agree has the size that was chosen for it: no probe is owed any more."""
+    history = ChangeHistory(settled_at_s=job.settled_s, rollbacks=job.rollbacks)
+    if (
+        len(job.recent) == WINDOWS_KEPT
+        and job.unrest <= UNREST
+        and not may_change(history, job.clock_s, job.spec.plan.cooldown_s)
+    ):
+        job.probe = None
 
 
 def _is_slowed(job: KnownJob, throughput: float) -> bool:
@@ -426,6 +440,7 @@ def _judge(job: KnownJob, record: PlanKept | PlanRolledBack) -> None:
         job.ceilings = [*job.ceilings, (change.after, record.after, job.clock_s)][-8:]
     elif change.step == "scale":
         job.rollbacks = 0
+    job.probe = change if kept and change.step == "probe" and job.is_less(change) else None
     job.change = None
 
 

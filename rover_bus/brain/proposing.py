@@ -94,13 +94,13 @@ def shrink(
 
 def _sentence(held: Size | None, wish: Wish) -> str:
     """One line for the user: from what to what, why, and what is expected."""
-    change = _counts(wish.size) if held is None else _change(held, wish.size)
+    change = _counts(wish.size) if held is None else change_words(held, wish.size)
     why = wish.detail or wish.constant.replace("_", " ")
     expected = f"; {wish.predicted:,.0f} samples/s predicted" if wish.predicted else ""
     return f"{change}: {why}{expected}"
 
 
-def _change(held: Size, size: Size) -> str:
+def change_words(held: Size, size: Size) -> str:
     """What differs: counts, then cores; all that is held where nothing of these does."""
     said = []
     if held.workers != size.workers:

@@ -22,6 +22,8 @@ from rover_bus.events.job import JobSpec, PlanMode
 # What a member without a limit is charged with before its use is known: enough to count, too little to stand in the way.
 UNKNOWN_CORES = 0.1
 WINDOWS_KEPT = 6
+# Windows of one size that differ by more than this share of their median tell sizes apart no more.
+UNREST = 0.5
 
 
 class TriedSize(msgspec.Struct):
@@ -99,6 +101,7 @@ class KnownJob(msgspec.Struct):
     server_slots: dict[str, list[tuple[int, float]]] = {}  # the hottest slots, by member name
     moved_s: float = float("-inf")  # when hot slots were last asked to move
     cores_bind: bool = False  # every host holds members to their cores: else they are no axis of its sizes
+    probe: Change | None = None  # the last one, downwards and kept, until what follows has settled
     stopping: bool = False  # it was asked to end, by a person or because its target is reached
 
     def after(self, timer: str) -> str:
@@ -111,6 +114,15 @@ class KnownJob(msgspec.Struct):
         ordered = sorted(self.recent)
         n = len(ordered)
         return (ordered[n // 2] + ordered[(n - 1) // 2]) / 2 if n else 0.0
+
+    @property
+    def unrest(self) -> float:
+        """By how much the windows of the present size differ, as a share of their median."""
+        return (max(self.recent) - min(self.recent)) / max(self.throughput, 1e-9) if self.recent else 0.0
+
+    def is_less(self, change: Change) -> bool:
+        """Whether a change takes cores from the job."""
+        return self.cores_of(change.after) < self.cores_of(change.before)
 
     def cores_of(self, size: Size) -> float:
         """Cores that a size is counted with: those of its charge, without making one."""

@@ -19,16 +19,13 @@ from rover_bus.brain.models.samples import Configurations, NotEnough
 from rover_bus.brain.models.throughput import Prediction
 from rover_bus.brain.predicting import OverruledModel, fit_job, observations_of, place_of
 from rover_bus.brain.spaces import affordable, space_of, steps_of, usable
-from rover_bus.brain.state import KnownJob, TriedSize
+from rover_bus.brain.state import UNREST, KnownJob, TriedSize
 from rover_bus.events.facts import LosingPlan, Size
 from rover_bus.events.plan_facts import PlanStep
 
 PROBE_WINDOWS = 2  # a probe is measured so long
 PROBED_SIZES = 3  # different sizes tell the terms apart
 MOST_PROBES = 8
-UNREST = (
-    0.5  # windows of one size that differ by more than this share of their median tell sizes apart no more
-)
 WORTH_WINDOWS = 15  # a job that ends sooner is not changed any more
 CORES_IDLE = 0.4  # share of a worker's cores below which it gives half of them back
 
@@ -86,10 +83,9 @@ def before_choice(job: KnownJob, cores_left: float) -> Wish | CapacityLeft | Non
         return CapacityLeft(waits)
     if (less := _idle_cores(job)) is not None:
         return less
-    unrest = (max(job.recent) - min(job.recent)) / max(job.throughput, 1e-9)
-    if unrest > UNREST:
+    if job.unrest > UNREST:
         return CapacityLeft(
-            Reason.UNCERTAIN, f"its windows differ by {unrest:.0%}: something else is changing"
+            Reason.UNCERTAIN, f"its windows differ by {job.unrest:.0%}: something else is changing"
         )
     return None
 

@@ -43,6 +43,7 @@ class Reason(StrEnum):
     GAIN_CONFIRMED = "gain_confirmed"
     GAIN_TOO_SMALL = "gain_too_small"
     THROUGHPUT_FELL = "throughput_fell"
+    UNSETTLED = "unsettled"  # what it brought cannot be told
     NEVER_LIVE = "never_live"  # its members did not come
     # remedies
     STRAGGLER_SMALLER_LEASES = "straggler_smaller_leases"

@@ -441,6 +441,24 @@ def starts_where_a_similar_job_ended() -> Any:
     return life
 
 
+def takes_back_a_probe_downwards_that_is_followed_by_unrest() -> Any:
+    """Three workers on a full host are probed at two; then the machine becomes noisy, and no size can be told from another."""
+    life, noise = Life(cores=2.0), [1.0]
+    life.submit("one", step, labels={"user": "ann"}, max_workers=3)
+    life.wait(60)
+    life.end("one")
+    plan = {"cooldown_s": 60.0}
+    life.submit(
+        "two", lambda w: step(w) * noise[0], labels={"user": "ann"}, max_workers=3, plan=plan, input_share=0.0
+    )
+    for at in range(60):
+        life.wait(4)
+        two = life.brain.state.jobs["two"]
+        if two.probe is not None:
+            noise[0] = (1.0, 0.3)[at % 2]
+    return life
+
+
 def waits_until_a_new_worker_is_live() -> Any:
     """A change whose members never come is taken back."""
     life = Life()
@@ -545,6 +563,7 @@ STORIES: tuple[Story, ...] = (
     cools_servers_that_are_all_hot,
     stops_at_its_target,
     starts_where_a_similar_job_ended,
+    takes_back_a_probe_downwards_that_is_followed_by_unrest,
     waits_until_a_new_worker_is_live,
     relieves_memory_before_there_is_a_forecast,
     leaves_a_full_server_that_does_not_grow,
