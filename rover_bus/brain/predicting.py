@@ -44,7 +44,7 @@ class OverruledModel:
         for place, speed, spread in self.measured:
             here = _equal(at, place)
             middle[here], guess[here] = speed, False
-            low[here], high[here] = speed * (1 - _Z_95 * spread), speed * (1 + _Z_95 * spread)
+            low[here], high[here] = speed * max(1 - _Z_95 * spread, 0.0), speed * (1 + _Z_95 * spread)
         return Prediction(middle, low, high, guess)
 
 

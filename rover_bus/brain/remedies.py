@@ -154,15 +154,16 @@ def cool_servers(job: KnownJob, cores_left: Callable[[], float]) -> Wish | None:
     hoped = job.throughput * (1 + 2 * RULES.restraint.dead_band if grows else 1.0)
     if not grows and said[0] < RULES.restraint.keep_throughput * job.throughput:
         return None  # the servers are full, not overrun: fewer workers would only train less
+    promised = max(said[0], hoped)
     return Wish(
         size=size,
         step="scale",
         constant=remedy.reason,
         detail=f"servers are busy {busiest:.0%} of their time",
         measured=job.throughput,
-        predicted=max(said[0], hoped),
+        predicted=promised,
         low_90=said[1],
-        high_90=said[2],
+        high_90=max(said[2], promised),  # what is hoped for may be more than the model believes
     )
 
 

@@ -160,7 +160,7 @@ def _inputs(explained: Row) -> list[str]:
             {
                 "workers": row["workers"],
                 "servers": row["servers"],
-                **_cores(row, explained["tried"]),
+                **_varied(row, explained["tried"]),
                 "measured": row["measured"],
                 "fitted": row["fitted"],
                 "error": None if row["error"] is None else f"{100 * row['error']:+.1f} %",
@@ -176,13 +176,15 @@ def _inputs(explained: Row) -> list[str]:
     lines.append(f"fit        {_fit(explained['fit'])}")
     lines += [f"           beware: {warning}" for warning in explained["fit"].get("warnings", ())]
     for row in explained["fit"].get("taken_back", ()):
-        lines.append(f"           {row['workers']} workers were reverted at {row['reached']:,.0f} samples/s")
+        lines.append(
+            f"           {_place(row, explained['tried'])} reverted at {row['reached']:,.0f} samples/s"
+        )
     if explained["front"]:
         front = [
             {
                 "workers": row["workers"],
                 "servers": row["servers"],
-                **_cores(row, explained["front"]),
+                **_varied(row, explained["front"]),
                 "cost": f"{row['cost']:.2f}",
                 "throughput": row["throughput"],
             }
@@ -192,14 +194,33 @@ def _inputs(explained: Row) -> list[str]:
     return lines
 
 
-def _cores(row: Row, rows: list[Row]) -> Row:
-    """The columns of cores that vary among some sizes; of others every row would say the same."""
-    columns = {"worker_cores": "cores a worker", "server_cores": "cores a server"}
+AXES = {
+    "worker_cores": "cores a worker",
+    "server_cores": "cores a server",
+    "worker_memory_bytes": "GiB a worker",
+    "server_memory_bytes": "GiB a server",
+}
+
+
+def _varied(row: Row, rows: list[Row]) -> Row:
+    """The columns of what varies among some sizes; of others every row would say the same."""
     return {
-        title: f"{row[name]:g}"
-        for name, title in columns.items()
-        if any(other[name] != row[name] for other in rows)
+        title: f"{row[name] / 2**30:.3g}" if name.endswith("bytes") else f"{row[name]:g}"
+        for name, title in AXES.items()
+        if _differs(name, rows)
     }
+
+
+def _place(row: Row, tried: list[Row]) -> str:
+    """A size that was taken back, in words, with the cores that varied."""
+    cores = [
+        f"{row[name]:g} {AXES[name]}" for name in ("worker_cores", "server_cores") if _differs(name, tried)
+    ]
+    return ", ".join([f"workers {row['workers']}", f"servers {row['servers']}", *cores])
+
+
+def _differs(name: str, rows: list[Row]) -> bool:
+    return any(row[name] != rows[0][name] for row in rows)
 
 
 def _fit(fit: dict[str, Any]) -> str:
@@ -218,6 +239,8 @@ def _fit(fit: dict[str, Any]) -> str:
 
 def supposition_lines(supposed: Row) -> list[str]:
     """Return the planner's answer as lines."""
+    from rover_bus.cli.views.plans import size_text
+
     rows = []
     for name in ("held", "wanted"):
         row = supposed[name]
@@ -226,6 +249,7 @@ def supposition_lines(supposed: Row) -> list[str]:
                 "": "now" if name == "held" else "what if",
                 "workers": row["workers"],
                 "servers": row["servers"],
+                **_varied(row, [supposed["held"], supposed["wanted"]]),
                 "samples/s": f"{row['throughput']:,.0f}" + ("?" if row["guess"] else ""),
                 "90 %": f"{row['low_90']:,.0f} to {row['high_90']:,.0f}",
                 "cost": f"{row['cost']:.2f}",
@@ -244,7 +268,7 @@ def supposition_lines(supposed: Row) -> list[str]:
         lines.append(f"the planner would refuse it: {supposed['would_be_refused']}")
     planner = supposed["planner"]
     if "wants" in planner:
-        lines.append(f"it would itself take {planner['wants'].workers} workers ({planner['constant']})")
+        lines.append(f"it would itself take {size_text(planner['wants'])} ({planner['constant']})")
     else:
         lines.append(f"it would itself leave it as it is ({planner['left_as_it_is']})")
     return lines

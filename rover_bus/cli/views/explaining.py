@@ -14,6 +14,7 @@ import numpy as np
 from rover_bus.brain.asked import refuse_size
 from rover_bus.brain.choosing import choose_sizes
 from rover_bus.brain.decisions.lifecycle import check_plan
+from rover_bus.brain.decisions.plans import Allocation
 from rover_bus.brain.decisions.scaling import Limits, plan_front, what_if
 from rover_bus.brain.granting import cores_left_for
 from rover_bus.brain.models.ingest import BoundedModel
@@ -85,13 +86,18 @@ def _tried(row: Any, fitted: float | None) -> Row:
     return {
         "workers": row.size.workers,
         "servers": row.size.servers,
-        "worker_cores": row.size.worker_cores,
-        "server_cores": row.size.server_cores,
+        **_each(row.size),
         "measured": row.mean,
         "fitted": fitted,
         "error": None if fitted is None else (fitted - row.mean) / row.mean,
         "input_share": row.input_share,
     }
+
+
+def _each(member: Size | Allocation) -> Row:
+    """What each member has of a size, by the names of its fields."""
+    names = ("worker_cores", "server_cores", "worker_memory_bytes", "server_memory_bytes")
+    return {name: getattr(member, name) for name in names}
 
 
 def _fit(model: OverruledModel, tried: list[Row]) -> Row:
@@ -106,7 +112,14 @@ def _fit(model: OverruledModel, tried: list[Row]) -> Row:
         said["compute"] = None if compute is None else compute.compute.form.name
         said["warnings"] = [] if compute is None else list(compute.compute.warnings)
     said["taken_back"] = [
-        {"workers": int(place.workers), "reached": speed} for place, speed in model.ceilings
+        {
+            "workers": int(place.workers),
+            "servers": int(place.ps),
+            "worker_cores": place.worker_cores,
+            "server_cores": place.ps_cores,
+            "reached": speed,
+        }
+        for place, speed in model.ceilings
     ]
     return said
 
@@ -121,8 +134,7 @@ def _front(known: KnownJob, model: OverruledModel, state: BrainState) -> list[Ro
         {
             "workers": a.workers,
             "servers": a.servers,
-            "worker_cores": a.worker_cores,
-            "server_cores": a.server_cores,
+            **_each(a),
             "cost": float(cost),
             "throughput": float(speed),
         }
@@ -177,8 +189,7 @@ def _believed(known: KnownJob, model: OverruledModel, size: Size) -> Row:
     return {
         "workers": size.workers,
         "servers": size.servers,
-        "worker_cores": size.worker_cores,
-        "server_cores": size.server_cores,
+        **_each(size),
         "throughput": said["throughput"],
         "low_90": said["low_90"],
         "high_90": said["high_90"],

@@ -5,6 +5,7 @@ ROVER_REWRITE_GOLDEN=1 pytest tests/core/brain/test_living_golden.py
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -24,6 +25,13 @@ GIB = 1 << 30
 
 
 Story = Callable[[], Any]
+
+
+@functools.cache
+def lived(story: Story) -> Life:
+    """Return the whole life of a story, lived once."""
+    life: Life = story()
+    return life
 
 
 def step(workers: int) -> float:
@@ -575,7 +583,7 @@ STORIES: tuple[Story, ...] = (
 @pytest.mark.parametrize("story", STORIES, ids=lambda story: story.__name__)
 def test_the_life_is_told_as_it_was_and_its_log_gives_the_same_state(story: Story) -> None:
     path = HERE / "golden" / f"life_{story.__name__}.txt"
-    life = story()
+    life = lived(story)
     told = (
         "\n".join([*life.said, f"the log of {len(life.log)} records gives the same state: {life.same()}"])
         + "\n"
@@ -584,3 +592,14 @@ def test_the_life_is_told_as_it_was_and_its_log_gives_the_same_state(story: Stor
         path.write_text(told)
     assert told == path.read_text()
     assert life.same()
+
+
+@pytest.mark.parametrize("story", STORIES, ids=lambda story: story.__name__)
+def test_no_prediction_lies_outside_its_own_interval(story: Story) -> None:
+    outside = [
+        (plan.plan, plan.predicted_low_90, plan.predicted, plan.predicted_high_90)
+        for plan in lived(story).found(facts.PlanProposed)
+        if plan.predicted_high_90
+        and not 0 <= plan.predicted_low_90 <= plan.predicted <= plan.predicted_high_90
+    ]
+    assert not outside

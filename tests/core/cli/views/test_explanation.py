@@ -146,3 +146,30 @@ def test_a_stop_is_foreseen_with_its_interval_or_said_to_be_out_of_reach() -> No
     assert said(eta_s=-1.0, low_90_s=-1.0, high_90_s=-1.0) == (
         "loss 0.5 now, 0.4 wanted: out of reach by what is known (keep)"
     )
+
+
+def test_inputs_show_every_axis_that_varied_and_no_other() -> None:
+    job = known()
+    sizes = (
+        Size(workers=3, servers=1, worker_cores=0.5),
+        Size(workers=3, servers=2, worker_cores=1.0),
+        Size(workers=3, servers=2, worker_cores=1.0, server_memory_bytes=3 << 29),
+    )
+    job.tried = [TriedSize(size, weight=3.0, mean=1000.0, input_share=0.9) for size in sizes]
+    job.ceilings = [(sizes[1], 900.0, 0.0)]
+    text = explanation_lines(
+        explain_plan(PlanView(PROPOSED), job, cluster(job)) | {"left_as_it_is": None, "stop": None}
+    )
+    head = next(line for line in text if "measured" in line.lower() and "fitted" in line.lower()).lower()
+    assert "cores a worker" in head
+    assert "gib a server" in head
+    assert "cores a server" not in head
+    assert "gib a worker" not in head
+    assert sum("1.5" in line.split() for line in text) == 1
+    assert any("workers 3, servers 2, 1 cores a worker reverted at 900" in line for line in text)
+
+
+def test_what_if_shows_the_cores_that_it_was_asked_about() -> None:
+    supposed = suppose(known(), cluster(known()), THREE.replace(worker_cores=0.25))
+    text = supposition_lines(supposed | {"job": "a", "brain_log_sequence": 9})
+    assert any("cores a worker" in line.lower() for line in text)
