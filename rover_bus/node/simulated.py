@@ -150,7 +150,7 @@ class SimulatedHost:
         self._ends = [each for each in self._ends if each.job != job]
 
     def erase(self, job: str, uid: str) -> None:
-        self.forget(job)
+        self._ends = [each for each in self._ends if (each.job, each.uid) != (job, uid)]
         self.erased.append((job, uid))
 
     # -- inside --------------------------------------------------------------------------------------------------------

@@ -223,6 +223,14 @@ def play(adapter: Adapter) -> Callable[[Scene], None]:
     return run
 
 
+def test_an_adapter_has_all_that_the_port_asks(play: Callable[[Scene], None]) -> None:
+    async def scene(seat: Seat) -> None:
+        asked = [name for name in vars(Platform) if not name.startswith("_")]
+        assert [name for name in asked if not hasattr(seat.platform, name)] == []
+
+    play(scene)
+
+
 def test_a_start_is_observed_as_spawned_then_running(play: Callable[[Scene], None]) -> None:
     async def scene(seat: Seat) -> None:
         run = seat.start()
@@ -246,6 +254,27 @@ def test_an_order_for_a_member_that_runs_changes_nothing(play: Callable[[Scene],
         await seat.end(run)
         assert [type(each) for each in seat.seen] == [Spawned, Running, Leaving, Exited]
         assert seat.of(Spawned) == [Spawned(run)]
+
+    play(scene)
+
+
+def test_a_successor_is_started_once_the_former_is_proven_dead_and_not_when_it_is_asked_to_leave(
+    play: Callable[[Scene], None],
+) -> None:
+    async def scene(seat: Seat) -> None:
+        former = seat.start("deaf")
+        await seat.until(Running)
+        await seat.adapter.until_deaf(former)
+        seat.platform.stop(former)
+        seat.start(number=2)
+        await asyncio.sleep(0.1)
+        assert seat.of(Spawned) == [Spawned(former)]
+        await seat.end(former)
+        seat.seen.clear()
+        next_one = seat.start(number=2)
+        await seat.until(Running)
+        assert seat.of(Spawned) == [Spawned(next_one)]
+        await seat.end(next_one)
 
     play(scene)
 
@@ -281,8 +310,20 @@ def test_a_member_that_does_not_leave_is_ended_after_its_time(
 def test_a_member_that_fails_ends_with_its_own_status(play: Callable[[Scene], None]) -> None:
     async def scene(seat: Seat) -> None:
         seat.start("failing")
-        exit = (await seat.until(Exited)).exit
-        assert (exit.reason, exit.status) == ("failed", 3)
+        ended = await seat.until(Exited)
+        assert (ended.exit.reason, ended.exit.status) == ("failed", 3)
+        assert 0 <= ended.ran_s <= PATIENCE_S, "it is how long the member ran"
+
+    play(scene)
+
+
+def test_a_capacity_that_stays_is_not_said_to_change(play: Callable[[Scene], None]) -> None:
+    async def scene(seat: Seat) -> None:
+        before = seat.platform.capacity
+        change = asyncio.ensure_future(seat.platform.capacity_changes())
+        await asyncio.wait({change}, timeout=0.5)
+        assert not change.done() or seat.platform.capacity != before
+        change.cancel()
 
     play(scene)
 
@@ -327,7 +368,32 @@ def test_an_end_is_adopted_until_its_job_is_forgotten(play: Callable[[Scene], No
         third = heir.successor()
         assert [each.reported for each in third.of(Exited)] == [True]
         third.platform.forget("another")
+        third.platform.erase(JOB, "u0")
         assert third.successor().of(Exited) != []
+
+    play(scene)
+
+
+@pytest.mark.parametrize("how", ["killed", "released"])
+def test_an_end_after_the_daemon_is_gone_is_observed_by_the_next_one_alone(
+    play: Callable[[Scene], None], how: str
+) -> None:
+    async def scene(seat: Seat) -> None:
+        run = seat.start()
+        await seat.until(Running)
+        seat.platform.stop(run)
+        before = list(seat.seen)
+        if how == "killed":
+            seat.adapter.kill_daemon(seat.platform)
+        else:
+            seat.platform.release()
+        await asyncio.sleep(0.5)
+        heir = Seat(seat.adapter)
+        heir.platform.adopt()
+        assert (await heir.until(Exited)).member == run.member
+        await asyncio.sleep(0.1)
+        assert len(heir.of(Exited)) == 1
+        assert seat.seen == before
 
     play(scene)
 
