@@ -115,14 +115,15 @@ class CheckpointSuperseded(CheckpointFact, frozen=True, kw_only=True, tag="check
 class CheckpointFailed(CheckpointFact, frozen=True, kw_only=True, tag="checkpoint.failed.v1"):
     """The cut will not be used any more; what was ready before is still ready.
 
-    `restoring`: a server could not restore it: retention looks at it before anything older goes. `wanted_bytes`: the shared memory
-    of a host that would have been enough, where that was why. `usable`: it could not be stored, but is still in memory: until a
-    newer cut is staged it can be gone back to.
+    `restoring`: a server could not restore it: retention looks at it before anything older goes. `path`: the storage that was tried
+    then; "": memory alone. `wanted_bytes`: the shared memory of a host that would have been enough, where that was why. `usable`:
+    it could not be stored, but is still in memory: until a newer cut is staged it can be gone back to.
     """
 
     reason: str
     usable: bool = False
     restoring: bool = False
+    path: str = ""
     wanted_bytes: Bytes = 0
 
 

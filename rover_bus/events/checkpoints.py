@@ -133,10 +133,12 @@ class RestoreOrder(msgspec.Struct, frozen=True, kw_only=True):
 class RestoreReport(msgspec.Struct, frozen=True, kw_only=True):
     """What became of a restore order, with every heartbeat. `source`: memory | peer | parity | storage; `problem`: it failed.
 
-    `refused`: a line for each source that was tried before and could not be believed: file, array and bytes.
+    `refused`: a line for each source that was tried before and could not be believed: file, array and bytes. `path`: the storage
+    that the order named; "": it named none, the cut was not stored when the order was given.
     """
 
     cut: int
+    path: str = ""
     source: str = ""
     seconds: float = 0.0
     rows: int = 0

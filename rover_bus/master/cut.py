@@ -56,17 +56,22 @@ class Cut(msgspec.Struct, omit_defaults=True):
         return self.ordered and self.state == "staged" and not self.over
 
     def failed(
-        self, reason: str, cause: str, usable: bool = False, restoring: bool = False, wanted_bytes: int = 0
+        self, reason: str, cause: str, usable: bool = False, wanted_bytes: int = 0
     ) -> CheckpointFailed:
-        """Return the record that ends it so. `restoring`: a server could not restore it."""
+        """Return the record that ends it so."""
         return CheckpointFailed(
             cut=self.number,
             generation=self.generation,
             reason=reason,
             usable=usable,
-            restoring=restoring,
             wanted_bytes=wanted_bytes,
             cause=cause,
+        )
+
+    def not_restored(self, reason: str, path: str, cause: str) -> CheckpointFailed:
+        """Return the record that ends it because a server could not restore it. `path`: the storage that was tried, "" none."""
+        return CheckpointFailed(
+            cut=self.number, generation=self.generation, reason=reason, restoring=True, path=path, cause=cause
         )
 
     def superseded(self, newer: int, reason: str, cause: str, usable: bool = False) -> CheckpointSuperseded:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
 from rover_bus.events import checkpoint_facts, log
 from rover_bus.events.log import Record
 from rover_bus.events.starts import ServerStart
@@ -113,6 +115,9 @@ def _write(state: State, record: log.ManifestOrdered) -> None:
 def _ready(state: State, record: checkpoint_facts.CheckpointReady) -> None:
     cut = _cut(state, record.cut)
     cut.state, cut.path = "ready", record.path
+    back = state.cuts.back
+    if back.order is not None and (back.order.generation, back.order.cut) == (cut.generation, cut.number):
+        back.order = msgspec.structs.replace(back.order, path=record.path)
     state.cuts.last_ready = max(state.cuts.last_ready, record.cut)
     wanted = state.job.spec.checkpoint
     keep = wanted.keep if wanted is not None else 0
@@ -123,7 +128,8 @@ def _ready(state: State, record: checkpoint_facts.CheckpointReady) -> None:
 
 def _fail(state: State, record: checkpoint_facts.CheckpointFailed) -> None:
     if record.restoring:
-        state.cuts.tried.append(TriedCheckpoint(record.generation, record.cut, record.reason))
+        tried = TriedCheckpoint(record.generation, record.cut, record.reason, stored=bool(record.path))
+        state.cuts.tried.append(tried)
     elif record.cut in state.cuts.known and state.cuts.known[record.cut].state == "open":
         state.cuts.failed += 1
     _end(state, record)

@@ -66,7 +66,12 @@ def _try(
             else "the stream's batches since then are unknown"
         )
         yield CheckpointFailed(
-            cut=found.cut, generation=found.generation, reason=why, restoring=True, cause=cause
+            cut=found.cut,
+            generation=found.generation,
+            reason=why,
+            restoring=True,
+            path=found.path,
+            cause=cause,
         )
         if search.wanted:
             yield from _give_up(state, search, fact.refused, cause)

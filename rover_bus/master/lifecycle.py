@@ -285,16 +285,19 @@ def lose_log(state: State, member: Member) -> Consequences:
 
 
 def give_up_cut(state: State, member: Member, restored: RestoreReport, cause: str) -> Consequences:
-    """A server could not restore the cut that it was admitted with: go back further, in its next incarnation."""
+    """A server could not restore the cut that it was admitted with: go back further, in its next incarnation.
+
+    To the same cut, where it was stored after the server had been told that it was in memory alone.
+    """
     seated = state.seats.admitted.get(member.name)
     if seated is None or seated.member != member or not _started_from(seated, "cut"):
         return
     if member.index not in state.cuts.back.servers:
         yield from end(state, "failed", "restore_failed", f"{member}: {restored.problem}", cause)
         return
-    if restored.cut in state.cuts.known:
-        why = f"{member} could not restore it: {restored.problem}"
-        yield state.cuts.known[restored.cut].failed(why, cause, restoring=True)
+    cut = state.cuts.known.get(restored.cut)
+    if cut is not None and cut.path == restored.path:
+        yield cut.not_restored(f"{member} could not restore it: {restored.problem}", restored.path, cause)
     yield MemberLost(member=member, reason="restore_failed", detail=restored.problem, cause=cause)
     detail = f"{member} could not be restored ({_how('restore_failed', restored.problem)})"
     yield from lose_state(state, "server_lost", detail, cause, member)

@@ -66,7 +66,7 @@ def order(
         search=state.cuts.last_search + 1,
         host=host,
         path=spec.path if spec is not None else "",
-        skip=[] if anew else [(each.generation, each.cut) for each in state.cuts.tried],
+        skip=[] if anew else [(each.generation, each.cut) for each in state.cuts.tried if each.stored],
         not_before=state.cuts.not_before,
         wanted=wanted,
         reason=detail,

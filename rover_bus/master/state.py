@@ -174,11 +174,12 @@ class Slots(msgspec.Struct, omit_defaults=True):
 
 
 class TriedCheckpoint(msgspec.Struct, omit_defaults=True):
-    """A checkpoint that could not be restored since the last one that could."""
+    """A checkpoint that could not be restored since the last one that could. `stored`: nor from storage: a search skips it."""
 
     generation: int
     cut: int
     reason: str
+    stored: bool = False
 
 
 class Return(msgspec.Struct, omit_defaults=True):

@@ -123,10 +123,11 @@ class Stager:
             part, source = assemble(found, order, slots)
             core.load(part)
         except RoverError as error:
-            self.restored = RestoreReport(cut=order.cut, problem=str(error))
+            self.restored = RestoreReport(cut=order.cut, path=order.path, problem=str(error))
             return
         self.restored = RestoreReport(
             cut=order.cut,
+            path=order.path,
             source=source,
             seconds=self._clock() - began,
             rows=part.tables.rows,

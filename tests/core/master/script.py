@@ -61,6 +61,7 @@ from rover_bus.events.requests import (
     FailureRequest,
     FinishedRequest,
     HeartbeatRequest,
+    JoinReply,
     JoinRequest,
     LeaseRequest,
     LeaveRequest,
@@ -110,6 +111,7 @@ class Script:
         self.log: list[Record] = []
         self.requests: dict[str, int] = {}
         self.storage: dict[int, ManifestContent] = {}
+        self.told: dict[str, str] = {}  # by server: the storage that its last restore order named
         self._take_over()
 
     def run(self, line: str) -> str:
@@ -230,8 +232,9 @@ class Script:
         return self._ask(HeartbeatRequest(**self._who(who), staged=staged))
 
     def do_restored(self, who: str, **words: str) -> list[str]:
+        """A server says what became of the order that it was told when it joined."""
         source = "" if "problem" in words else "memory"
-        report = made(RestoreReport, words, source=source, rows=7)
+        report = made(RestoreReport, words, source=source, rows=7, path=self.told.get(who, ""))
         return self._ask(HeartbeatRequest(**self._who(who), restored=report))
 
     def _of_cut(self, number: str, part: str) -> dict[str, Any]:
@@ -421,6 +424,8 @@ class Script:
             said.append(f"  holds the request of {reply.key}")
         elif reply is not None:
             said.append(f"  reply {show(reply)}")
+            if isinstance(reply, JoinReply) and reply.restore is not None:
+                self.told[reply.member.name] = reply.restore.path
         said += [f"  to {member}: {show(late)}" for member, late in released if late is not None]
         return said
 
@@ -441,6 +446,8 @@ def show(value: Record | Reply) -> str:
         ):
             continue
         parts.append(f"{field.name}={plain(item)}")
+    if isinstance(value, JoinReply) and value.restore is not None and value.restore.path:
+        parts.append(f"storage={value.restore.path}")
     members = getattr(value, "members", None)
     if members and hasattr(members[0], "member"):
         parts.append("members=" + " ".join(map(show_place, members)))
