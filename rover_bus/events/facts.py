@@ -134,6 +134,7 @@ class MembersDesired(MasterFact, frozen=True, kw_only=True, tag="members.desired
     masters: list[MasterSeat] = []
     proposal: Count = 0
     hosts: list[str] = []  # where members may run from here on; none named: as before
+    slow_hosts: list[str] = []  # of these, the last to be taken
     reason: str = ""
 
     def count(self, role: Role) -> int:

@@ -65,6 +65,7 @@ class PlanProposed(JobFact, frozen=True, kw_only=True, tag="plan.proposed.v1"):
     worker_memory_bytes: Bytes = 0
     server_memory_bytes: Bytes = 0
     hosts: list[str] = []
+    slow_hosts: list[str] = []  # of these: a member is placed there only where no other host is left
     masters: list[str] = []
     reason: str = ""
     scores: dict[str, float] = {}

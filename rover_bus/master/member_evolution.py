@@ -17,7 +17,8 @@ def want(state: State, record: facts.MembersDesired) -> None:
     seats = state.seats
     seats.plan = record.plan
     seats.masters = record.masters or seats.masters
-    seats.hosts.named = record.hosts or seats.hosts.named
+    if record.hosts:
+        seats.hosts.named, seats.hosts.slow = record.hosts, record.slow_hosts
     former = {} if record.proposal else {**seats.done, **seats.wanted}
     before = {name: desired.member for name, desired in seats.wanted.items()}
     seats.wanted = {desired.member.name: desired for desired in record.members}

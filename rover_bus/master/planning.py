@@ -23,7 +23,8 @@ def plan_members(state: State, proposal: PlanProposed, cause: str) -> MembersDes
     dropped here: first their slots move away (`rollout`).
     """
     named = proposal.hosts or state.seats.hosts.named or ["local"]
-    able: dict[Role, list[str]] = {role: able_hosts(state, role, named) for role in ("ps", "worker")}
+    slow = proposal.slow_hosts
+    able: dict[Role, list[str]] = {role: able_hosts(state, role, named, slow) for role in ("ps", "worker")}
     load = Counter(desired.host for desired in state.seats.wanted.values())
     members: list[DesiredMember] = []
     seats: list[tuple[Role, int]] = [("ps", index) for index in server_indexes(state, proposal.servers)]
@@ -32,7 +33,7 @@ def plan_members(state: State, proposal: PlanProposed, cause: str) -> MembersDes
         kept = state.seats.wanted.get(f"{role}-{index}")
         if kept is not None:
             if kept.member in proposal.replaces:  # slow, not lost: it drains
-                kept = _next(state, kept, load)
+                kept = _next(state, kept, load, slow=slow)
             members.append(kept.replace(resources=resources))
         else:
             host = able[role][len(members) % len(able[role])]
@@ -43,7 +44,8 @@ def plan_members(state: State, proposal: PlanProposed, cause: str) -> MembersDes
         reason=proposal.reason,
         proposal=proposal.plan,
         masters=state.seats.masters or [MasterSeat(host=host) for host in proposal.masters],
-        hosts=list(proposal.hosts or state.seats.hosts.named or ["local"]),
+        hosts=list(named),
+        slow_hosts=slow,
         cause=cause,
     )
 
@@ -143,12 +145,22 @@ def _workers_again(state: State) -> list[DesiredMember]:
 
 
 def _next(
-    state: State, desired: DesiredMember, load: Counter[str], after_loss: bool = False
+    state: State,
+    desired: DesiredMember,
+    load: Counter[str],
+    after_loss: bool = False,
+    slow: list[str] | None = None,
 ) -> DesiredMember:
-    """The next incarnation of a member, on its host, or on the host with the fewest members that can run it."""
-    host = desired.host
-    able = able_hosts(state, desired.member.role, state.seats.hosts.named)
-    if host in state.seats.hosts.away or (host in state.seats.hosts.unfit and host not in able):
+    """The next incarnation of a member, on its host, or on the host with the fewest members that can run it.
+
+    `slow`: the slow hosts of the plan that is carried out; None: of the last one. A worker leaves them; a server does not, because
+    what it staged lies there (`rover move --off` moves it whole).
+    """
+    host, hosts = desired.host, state.seats.hosts
+    slow = hosts.slow if slow is None else slow
+    able = able_hosts(state, desired.member.role, hosts.named, slow)
+    unwanted = host in hosts.unfit or (host in slow and desired.member.role == "worker")
+    if host in hosts.away or (unwanted and host not in able):
         host = min(able, key=lambda each: (load[each], able.index(each)), default=host)
         load[host] += 1
     return desired.replace(member=_next_incarnation(state, desired.member), host=host, after_loss=after_loss)
@@ -159,13 +171,16 @@ def _living(state: State, hosts: list[str]) -> list[str]:
     return [host for host in hosts if host not in state.seats.hosts.away] or hosts
 
 
-def able_hosts(state: State, role: Role, hosts: list[str]) -> list[str]:
-    """Return the living hosts where a member of this role would start; all living ones where none is left.
+def able_hosts(state: State, role: Role, hosts: list[str], slow: list[str] | None = None) -> list[str]:
+    """Return the living hosts where a member of this role would start, slow ones only where no other is left; all living ones
+    where none would do.
 
     Only workers run the job's program: what servers and masters run is each host's own.
     """
     alive = _living(state, hosts)
-    return [host for host in alive if role != "worker" or host not in state.seats.hosts.unfit] or alive
+    slow = state.seats.hosts.slow if slow is None else slow
+    fit = [host for host in alive if role != "worker" or host not in state.seats.hosts.unfit]
+    return [host for host in fit if host not in slow] or fit or alive
 
 
 def seat_masters(state: State, cause: str, reason: str) -> MembersDesired:

@@ -193,9 +193,9 @@ def _index(name: str) -> int:
 def _leave_host(state: State, fact: SlotsMoveRequested, cause: str) -> Consequences:
     """Every server of a host is replaced by a new one elsewhere, with its slots."""
     there = [d for d in state.seats.wanted.values() if d.member.role == "ps" and d.host == fact.host]
-    hosts = [
-        host for host in state.seats.hosts.named if host != fact.host and host not in state.seats.hosts.away
-    ]
+    known = state.seats.hosts
+    others = [host for host in known.named if host != fact.host and host not in known.away]
+    hosts = [host for host in others if host not in known.slow] or others
     if not there or not hosts:
         where = "no server runs there" if not there else "the plan names no other host"
         yield MoveRefused(reason=f"nothing to move off host {fact.host!r}: {where}", cause=cause)

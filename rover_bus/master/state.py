@@ -69,6 +69,7 @@ class Hosts(msgspec.Struct, omit_defaults=True):
     away: list[str] = []  # lost: no member is started there
     unheard: list[str] = []  # others do not hear them
     unfit: dict[str, Unfit] = {}  # the program does not start there
+    slow: list[str] = []  # the Brain measured it: the last to be taken
     leaving: dict[str, int] = {}  # gone soon, and the newest cut when they said so
 
     def living(self, hosts: list[str]) -> list[str]:
