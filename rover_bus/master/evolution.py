@@ -48,14 +48,7 @@ def enter(state: State, phase: Phase) -> None:
 def _before_the_job(state: Unopened, record: Record) -> AnyState:
     match record:
         case facts.JobOpened(spec=spec, uid=uid, timeline=timeline):
-            return State(
-                job=OpenedJob(spec, uid, timeline),
-                term=state.term,
-                plans=state.plans,
-                ending=state.ending,
-                rules_off=state.rules_off,
-                counts=state.counts,
-            )
+            return State(job=OpenedJob(spec, uid, timeline), **msgspec.structs.asdict(state))
         case log.SnapshotChunk():
             pass
         case _ if type(record) in _BEFORE:

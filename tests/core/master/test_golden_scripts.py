@@ -35,6 +35,7 @@ def test_the_master_follows_its_script(path: Path) -> None:
             replayed.append(line)
             said = script.run(line[2:])
             replayed += [said] if said else []
+    script.assert_replayed()
     text = "\n".join(replayed) + "\n"
     if os.environ.get("ROVER_REWRITE_GOLDEN"):
         path.write_text(text)
