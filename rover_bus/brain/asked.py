@@ -19,7 +19,6 @@ from rover_bus.brain.state import UNKNOWN_CORES, BrainState, KnownJob, capacity_
 from rover_bus.brain.wishes import Wish
 from rover_bus.events.facts import PlanRequested, PlanWithheld, Size
 from rover_bus.events.log import Record
-from rover_bus.events.plan_facts import TRIAL
 
 ANY = 1 << 30  # of members: no limit
 Steps = Generator[Record, None, None]
@@ -54,7 +53,7 @@ def _wish(job: KnownJob, wanted: Size, fact: PlanRequested) -> Wish:
     return Wish(
         size=wanted,
         step="asked",
-        constant=TRIAL if fact.trial else "asked",
+        constant=Reason.TRIAL if fact.trial else Reason.ASKED,
         detail=f"{words}{f', {fact.reason}' if fact.reason else ''}",
         measured=job.throughput,
         predicted=hoped,

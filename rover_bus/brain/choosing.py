@@ -145,7 +145,7 @@ def _answer(
     if decision.reason is not Reason.BEST_VALUE_UNDER_CAPACITY or size == held:
         return _kept(contender)
     if declined(job, size):
-        return CapacityLeft("declined", "this plan was observed or rejected a while ago")
+        return CapacityLeft(Reason.DECLINED, "this plan was observed or rejected a while ago")
     alone = decide_scaling(contender.view, model, space_of(job), RULES, contender.limits)
     said = predicted(job, model, size)
     return Wish(

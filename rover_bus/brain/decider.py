@@ -95,7 +95,16 @@ NO_QUOTAS: Mapping[str, Budget] = {}
 
 
 # Reasons that pass by themselves: not worth a record a window.
-PASSING = frozenset({"change_in_flight", "cooldown", "not_enough_samples", "keep", "declined", "paused"})
+PASSING = frozenset(
+    {
+        Reason.CHANGE_IN_FLIGHT,
+        Reason.COOLDOWN,
+        Reason.NOT_ENOUGH_SAMPLES,
+        Reason.KEEP,
+        Reason.DECLINED,
+        Reason.PAUSED,
+    }
+)
 
 
 class BrainDecider:
@@ -274,17 +283,24 @@ class BrainDecider:
                 yield from self._settle(name, self.state.jobs[name], answer)
 
     def _take_turn(self, name: str, known: KnownJob) -> Steps:
-        yield from self._guard("stragglers", remedies.note_stragglers(name, known), name)
-        yield from self._guard("hot server", remedies.note_hot_server(name, known), name)
-        yield from self._guard("forecast", remedies.foresee(name, known), name)
-        yield from self._guard("memory", self._relieve(name, known), name)
-        if known.change is not None:
-            yield from self._guard("judge", self._judge(name, known), name)
-        yield from self._guard("unsettled", take_back_unsettled(name, known, self.state), name)
-        if known.change is None:
-            yield from self._guard("replace", self._replace(name, known), name)
-        if known.change is None:
-            yield from self._guard("cool servers", self._cool(name, known), name)
+        """The rules of a job's turn by name, in order: those that always look, and those that begin a change of their own."""
+        always = {
+            "stragglers": remedies.note_stragglers(name, known),
+            "hot server": remedies.note_hot_server(name, known),
+            "forecast": remedies.foresee(name, known),
+            "memory": self._relieve(name, known),
+            "judge": self._judge(name, known),
+            "unsettled": take_back_unsettled(name, known, self.state),
+        }
+        unless_one_is_under_way = {
+            "replace": self._replace(name, known),
+            "cool servers": self._cool(name, known),
+        }
+        for rule, steps in always.items():
+            yield from self._guard(rule, steps, name)
+        for rule, steps in unless_one_is_under_way.items():
+            if known.change is None:
+                yield from self._guard(rule, steps, name)
 
     def _cool(self, name: str, known: KnownJob) -> Steps:
         wish = remedies.cool_servers(known, lambda: cores_left_for(name, self.state, self.state.quotas))
@@ -344,7 +360,8 @@ class BrainDecider:
 
     def _judge(self, name: str, known: KnownJob) -> Steps:
         change = known.change
-        assert change is not None
+        if change is None:
+            return
         if not change.settled:
             if _never_came(known, change):
                 yield from self._take_back(name, known, Reason.NEVER_LIVE, 0.0)
@@ -374,7 +391,7 @@ class BrainDecider:
             else:
                 yield from self._take_back(name, known, verdict.reason, verdict.after)
 
-    def _take_back(self, name: str, known: KnownJob, constant: str, after: float) -> Steps:
+    def _take_back(self, name: str, known: KnownJob, constant: Reason, after: float) -> Steps:
         change = known.change
         assert change is not None
         cause = known.after("window")
@@ -408,7 +425,11 @@ class BrainDecider:
         if granted.shrinks:
             waits = sorted(granted.shrinks)
             yield from self._withhold(
-                name, known, CapacityLeft("waits_for_room", f"{', '.join(waits)} shrinks first"), wish, waits
+                name,
+                known,
+                CapacityLeft(Reason.WAITS_FOR_ROOM, f"{', '.join(waits)} shrinks first"),
+                wish,
+                waits,
             )
             for other, (size, constant, detail) in granted.shrinks.items():
                 smaller = self.state.jobs[other]
@@ -467,7 +488,7 @@ class BrainDecider:
 
     def _seat_masters(self, name: str, known: KnownJob) -> PlanProposed:
         """A plan without members for a job that was asked to end before its first plan: only its own master can end it."""
-        wish = Wish(size=Size(workers=0, servers=0), step="start", constant="asked")
+        wish = Wish(size=Size(workers=0, servers=0), step="start", constant=Reason.ASKED)
         plan = propose_first(name, known, self.state, wish)
         reason = "the job was asked to end before its first plan: its master starts, to end it"
         return plan.replace(reason=reason, cause=f"job:{known.uid}")

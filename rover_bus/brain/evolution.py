@@ -14,6 +14,7 @@ from rover_bus.brain.decisions.lifecycle import ChangeHistory, may_change
 from rover_bus.brain.decisions.reasons import Reason
 from rover_bus.brain.decisions.stragglers import REPLACE_WINDOWS, SLOW_WINDOWS, evolve_paces
 from rover_bus.brain.log import (
+    BrainRecord,
     BrainRuleSwitched,
     BrainTermBegun,
     ClusterObserved,
@@ -24,6 +25,7 @@ from rover_bus.brain.log import (
     JobSeen,
     MembersSeen,
     ObservedFact,
+    OfOneJob,
     WindowClosed,
 )
 from rover_bus.brain.state import UNREST, WINDOWS_KEPT, BrainRuleOff, BrainState, Change, KnownJob, TriedSize
@@ -31,6 +33,7 @@ from rover_bus.events.facts import (
     ClusterModeSet,
     IncidentClosed,
     IncidentOpened,
+    JobForecast,
     JobPaused,
     JobResumed,
     JobStopRequested,
@@ -38,6 +41,7 @@ from rover_bus.events.facts import (
     PlanApplied,
     PlanChecked,
     PlanKept,
+    PlanMeasured,
     PlanModeSet,
     PlanProposed,
     PlanRefused,
@@ -45,13 +49,15 @@ from rover_bus.events.facts import (
     PlanSettled,
     PlanWithheld,
     QuotaSet,
+    RuleSwitchedOff,
+    RuleSwitchedOn,
     Size,
     SlotsMoveRequested,
     StragglerFound,
     StragglerRecovered,
 )
 from rover_bus.events.identity import MasterSeat
-from rover_bus.events.log import Record
+from rover_bus.events.log import Record, SnapshotChunk
 from rover_bus.events.plan_facts import TRIAL
 
 Point = TypeVar("Point")
@@ -64,15 +70,17 @@ MOST_TRIED = 64
 
 
 def evolve(state: BrainState, record: Record) -> None:
-    """Apply one record."""
+    """Apply one record. Raises ValueError for one that this log does not hold."""
+    if not isinstance(record, BrainRecord):
+        raise ValueError(
+            f"{type(record).__name__} is no record of the Brain's log (brain/log.py, BrainDecided)"
+        )
     match record:
         case BrainTermBegun(term=term, timeline=timeline, resumed_from=sequence):
             state.term, state.timeline, state.resumed_from = term, timeline, sequence
             state.started_mode, state.started_quotas = record.mode, record.quotas
-        case ClusterObserved(fact=ClusterModeSet(mode=mode)):
-            state.said_mode = mode
-        case ClusterObserved(fact=QuotaSet() as quota):
-            state.said_quotas = {**state.said_quotas, quota.tenant: _budget(quota)}
+        case ClusterObserved(fact=fact):
+            _note_word(state, fact)
         case HostSeen():
             _see_host(state, record)
         case HostGone():
@@ -89,10 +97,15 @@ def evolve(state: BrainState, record: Record) -> None:
             state.past = [*state.past, past][-MOST_PAST:] if past is not None else state.past
         case FactObserved(fact=fact):
             _observe(state.jobs[fact.job], fact)
-        case PlanProposed(job=job):
-            _propose(state.jobs[job], record)
         case _:
             _evolve_job(state, record)
+
+
+def _note_word(state: BrainState, fact: ClusterModeSet | QuotaSet) -> None:
+    if isinstance(fact, QuotaSet):
+        state.said_quotas = {**state.said_quotas, fact.tenant: _budget(fact)}
+    else:
+        state.said_mode = fact.mode
 
 
 def _see_host(state: BrainState, record: HostSeen) -> None:
@@ -138,16 +151,18 @@ def _budget(quota: QuotaSet) -> Budget | None:
     )
 
 
-def _evolve_job(state: BrainState, record: Record) -> None:
+def _evolve_job(state: BrainState, record: OfOneJob) -> None:
     match record:
+        case PlanProposed(job=job):
+            _propose(state.jobs[job], record)
         case MembersSeen(job=job):
             _see_members(state.jobs[job], record)
         case WindowClosed(job=job):
             _measure(state.jobs[job], record)
         case PlanKept(job=job) | PlanRolledBack(job=job):
             _judge(state.jobs[job], record)
-        case MembersUnheard(job=job, stand_in=MasterSeat() as seat):
-            state.jobs[job].seats = [seat]
+        case MembersUnheard(job=job, stand_in=seat):
+            state.jobs[job].seats = [seat] if seat is not None else state.jobs[job].seats
         case PlanWithheld(asked_by=by) if by:
             pass  # a person's request left all as it was
         case PlanWithheld(job=job):
@@ -164,8 +179,8 @@ def _evolve_job(state: BrainState, record: Record) -> None:
             _note_incident(state.jobs[job], record)
         case JobStopRequested(job=job):
             state.jobs[job].stopping = True
-        case _:
-            pass  # the others do not matter here
+        case PlanMeasured() | JobForecast() | RuleSwitchedOff() | RuleSwitchedOn() | SnapshotChunk():
+            pass  # no decision rests on these
 
 
 def _note_straggler(job: KnownJob, index: int, remedy: str) -> None:

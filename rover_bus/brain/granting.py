@@ -26,7 +26,7 @@ class GrantedSize(msgspec.Struct, frozen=True, kw_only=True):
 
     size: Size | None
     left: CapacityLeft | None = None
-    shrinks: dict[str, tuple[Size, str, str]] = {}
+    shrinks: dict[str, tuple[Size, Reason, str]] = {}
 
 
 def cores_left_for(name: str, state: BrainState, quotas: Mapping[str, Budget]) -> float:
@@ -213,11 +213,11 @@ def _settled(
     return GrantedSize(size=size, shrinks=shrinks)
 
 
-def _why(key: str, name: str, grants: dict[str, Grant], other: KnownJob, priority: int) -> tuple[str, str]:
+def _why(key: str, name: str, grants: dict[str, Grant], other: KnownJob, priority: int) -> tuple[Reason, str]:
     """Why a job shrinks: a constant, and words."""
     if other.spec.priority < priority:
-        return str(grants[key].reason), f"for {name}, of higher priority"
-    return str(Reason.SHRUNK_FOR_NEWCOMER), f"for {name}, which has nothing yet"
+        return grants[key].reason, f"for {name}, of higher priority"
+    return Reason.SHRUNK_FOR_NEWCOMER, f"for {name}, which has nothing yet"
 
 
 def _no_room(reason: Reason) -> Reason:

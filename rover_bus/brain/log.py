@@ -186,6 +186,7 @@ BrainDecided = (
     | RuleSwitchedOff
     | RuleSwitchedOn
 )
+OfOneJob = MembersSeen | WindowClosed | SnapshotChunk | BrainDecided
 BrainRecord = (
     BrainTermBegun
     | HostSeen
@@ -194,11 +195,8 @@ BrainRecord = (
     | JobGone
     | FactObserved
     | ClusterObserved
-    | MembersSeen
-    | WindowClosed
     | BrainRuleSwitched
-    | SnapshotChunk
-    | BrainDecided
+    | OfOneJob
 )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from rover_bus.brain.decisions.reasons import Reason
 from rover_bus.brain.sizing import host_order, pins
 from rover_bus.brain.state import BrainState, Change, KnownJob, counted
 from rover_bus.brain.wishes import Wish
@@ -19,7 +20,7 @@ def propose_first(name: str, job: KnownJob, state: BrainState, wish: Wish) -> Pl
     order = host_order(state.hosts)
     plan = propose(name, job, state, wish)
     cores = sum(capacity.cores for capacity in state.hosts.values())
-    fixed = "as the job asks" if wish.constant == "constrained_by_user" else wish.detail or wish.constant
+    fixed = "as the job asks" if wish.constant == Reason.CONSTRAINED_BY_USER else wish.detail or wish.constant
     return plan.replace(
         hosts=order,
         masters=[order[0], order[1 % len(order)]],
@@ -67,7 +68,7 @@ def propose(
 
 
 def roll_back(
-    name: str, job: KnownJob, state: BrainState, change: Change, constant: str, after: float
+    name: str, job: KnownJob, state: BrainState, change: Change, constant: Reason, after: float
 ) -> PlanProposed:
     """What was before, again. It needs no approval where the change itself was let pass."""
     base = sorted(change.base)
@@ -85,7 +86,7 @@ def roll_back(
 
 
 def shrink(
-    name: str, job: KnownJob, state: BrainState, size: Size, constant: str, detail: str
+    name: str, job: KnownJob, state: BrainState, size: Size, constant: Reason, detail: str
 ) -> PlanProposed:
     """A smaller size that makes room for a job of higher priority; no workers at all is a pause."""
     wish = Wish(size=size, step="room", constant=constant, detail=detail, measured=job.throughput)

@@ -35,7 +35,7 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
 
     size: Size
     step: PlanStep
-    constant: str
+    constant: Reason
     detail: str = ""
     measured: float = 0.0
     predicted: float = 0.0
@@ -51,7 +51,7 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
 class CapacityLeft(msgspec.Struct, frozen=True):
     """Nothing is wished for: a constant and words."""
 
-    constant: str
+    constant: Reason
     detail: str = ""
 
 
@@ -59,7 +59,7 @@ def before_choice(job: KnownJob, cores_left: float) -> Wish | CapacityLeft | Non
     """Say what a job asks for by itself, or why it is left; None when its size is open. `cores_left`: its own and what is free."""
     held, spec = job.held, job.spec
     if held is None or job.paused or not spec:
-        return CapacityLeft("paused" if job.paused else Reason.CHANGE_IN_FLIGHT)
+        return CapacityLeft(Reason.PAUSED if job.paused else Reason.CHANGE_IN_FLIGHT)
     if job.change is not None and not may_supersede(job):
         return CapacityLeft(Reason.CHANGE_IN_FLIGHT)
     if (answer := _room_again(job, cores_left)) is not None:
@@ -114,7 +114,7 @@ def _room_again(job: KnownJob, cores_left: float) -> Wish | CapacityLeft | None:
             return CapacityLeft(Reason.NO_CAPACITY, missing)
         rest = rest.replace(workers=fits)
     if declined(job, rest):
-        return CapacityLeft("declined", "this plan was observed or rejected a while ago")
+        return CapacityLeft(Reason.DECLINED, "this plan was observed or rejected a while ago")
     whole = "it goes on where it was" if rest == (job.rest or rest) else "it goes on with what is free"
     return Wish(size=rest, step="room", constant=Reason.ROOM_AGAIN, detail=whole)
 

@@ -20,6 +20,8 @@ class Reason(StrEnum):
     COLD_START = "cold_start"
     PROBE = "probe"
     CORES_USED_UP = "cores_used_up"
+    ASKED = "asked"  # by a person
+    TRIAL = "trial"  # asked by a person, and judged like a plan of the Brain (plan_facts.TRIAL)
     OPTIMUS_MARGINAL_GAIN = "optimus_marginal_gain"
     ROOM_AGAIN = "room_again"
     # left as it is
@@ -27,6 +29,10 @@ class Reason(StrEnum):
     DEAD_BAND = "dead_band"
     COOLDOWN = "cooldown"
     CHANGE_IN_FLIGHT = "change_in_flight"
+    DECLINED = "declined"  # observed or rejected a while ago
+    PAUSED = "paused"
+    JOB_IS_OVER = "job_is_over"
+    WAITS_FOR_ROOM = "waits_for_room"  # others shrink first
     NOT_ENOUGH_SAMPLES = "not_enough_samples"
     # losers
     LESS_GAIN = "less_gain"  # cheaper, but the step beyond it still pays

@@ -15,6 +15,7 @@ from rover_bus.brain.asked import refuse_size
 from rover_bus.brain.choosing import choose_sizes
 from rover_bus.brain.decisions.lifecycle import check_plan
 from rover_bus.brain.decisions.plans import Allocation
+from rover_bus.brain.decisions.reasons import Reason
 from rover_bus.brain.decisions.scaling import Limits, plan_front, what_if
 from rover_bus.brain.granting import cores_left_for
 from rover_bus.brain.models.ingest import BoundedModel
@@ -168,7 +169,7 @@ def suppose(known: KnownJob, state: BrainState, wanted: Size) -> Row:
     )
     broken = check_plan(known.charge(wanted), pins) or refuse_size(known, wanted, state)
     name = next((name for name, job in state.jobs.items() if job.uid == known.uid), "")
-    wish = choose_sizes([name], state, state.quotas)[name] if name else CapacityLeft("job_is_over")
+    wish = choose_sizes([name], state, state.quotas)[name] if name else CapacityLeft(Reason.JOB_IS_OVER)
     return {
         "held": _believed(known, model, held),
         "wanted": _believed(known, model, wanted),
