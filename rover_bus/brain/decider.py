@@ -23,6 +23,7 @@ from rover_bus.brain.decisions.warm_start import PastJob
 from rover_bus.brain.evolution import evolve
 from rover_bus.brain.granting import cores_left_for, grant
 from rover_bus.brain.history import traits_of
+from rover_bus.brain.hosts import leave_slow_hosts, note_slow_hosts
 from rover_bus.brain.log import (
     BrainRuleSwitched,
     BrainTermBegun,
@@ -35,6 +36,7 @@ from rover_bus.brain.log import (
     MembersSeen,
     ObservedFact,
 )
+from rover_bus.brain.models.hosts import SLOW_MEMORY_S
 from rover_bus.brain.proposing import propose, propose_first, roll_back, shrink
 from rover_bus.brain.rules import RULES
 from rover_bus.brain.silence import fit_into_what_is_left, note_unheard
@@ -47,6 +49,7 @@ from rover_bus.events import causes
 from rover_bus.events.deciding import Decision
 from rover_bus.events.facts import (
     BrainFact,
+    BrainHostFact,
     ClusterModeSet,
     Fact,
     HostLeft,
@@ -114,12 +117,16 @@ class BrainDecider:
     """
 
     def __init__(
-        self, timeline: int, mode: PlanMode = "auto", quotas: Mapping[str, Budget] = NO_QUOTAS
+        self,
+        timeline: int,
+        mode: PlanMode = "auto",
+        quotas: Mapping[str, Budget] = NO_QUOTAS,
+        slow_memory_s: float = SLOW_MEMORY_S,
     ) -> None:
         self.state = BrainState()
         self.watch = JobSamples()
         budgets = {tenant: Budget(float(b.cores), float(b.memory_bytes)) for tenant, b in quotas.items()}
-        self._started_with: tuple[PlanMode, dict[str, Budget]] = mode, budgets
+        self._started_with: tuple[PlanMode, dict[str, Budget], float] = mode, budgets, slow_memory_s
         self._new_timeline = timeline
 
     @property
@@ -176,7 +183,7 @@ class BrainDecider:
 
     def _begin_term(self, input: TookOver) -> BrainTermBegun:
         timeline = self.state.timeline if self.state.timeline and not input.log_lost else self._new_timeline
-        mode, quotas = self._started_with
+        mode, quotas, slow_memory_s = self._started_with
         return BrainTermBegun(
             term=input.term,
             holder=input.holder,
@@ -184,6 +191,7 @@ class BrainDecider:
             resumed_from=input.log_sequence,
             mode=mode,
             quotas=quotas,
+            slow_memory_s=slow_memory_s,
         )
 
     # -- what is heard -------------------------------------------------------------------------------------------------
@@ -242,6 +250,7 @@ class BrainDecider:
                     job=fact.job,
                     members_plan=fact.plan,
                     members=[desired.member for desired in fact.members],
+                    hosts=[desired.host for desired in fact.members],
                     log_sequence=fact.position[0] if fact.position else 0,
                     masters=fact.masters,
                     cause=cause,
@@ -285,6 +294,7 @@ class BrainDecider:
     def _take_turn(self, name: str, known: KnownJob) -> Steps:
         """The rules of a job's turn by name, in order: those that always look, and those that begin a change of their own."""
         always = {
+            "hosts": note_slow_hosts(known, self.state),
             "stragglers": remedies.note_stragglers(name, known),
             "hot server": remedies.note_hot_server(name, known),
             "forecast": remedies.foresee(name, known),
@@ -293,6 +303,7 @@ class BrainDecider:
             "unsettled": take_back_unsettled(name, known, self.state),
         }
         unless_one_is_under_way = {
+            "leave hosts": leave_slow_hosts(name, known, self.state),
             "replace": self._replace(name, known),
             "cool servers": self._cool(name, known),
         }
@@ -503,6 +514,7 @@ class BrainDecider:
             fact,
             PlanProposed
             | BrainFact
+            | BrainHostFact
             | JobStopRequested
             | SlotsMoveRequested
             | RuleSwitchedOff

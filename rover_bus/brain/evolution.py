@@ -13,6 +13,7 @@ from rover_bus.brain.decisions.hot_servers import WINDOWS as HOT_WINDOWS
 from rover_bus.brain.decisions.lifecycle import ChangeHistory, may_change
 from rover_bus.brain.decisions.reasons import Reason
 from rover_bus.brain.decisions.stragglers import REPLACE_WINDOWS, SLOW_WINDOWS, evolve_paces
+from rover_bus.brain.learning_hosts import forget_host, forget_job, note_hosts
 from rover_bus.brain.log import (
     BrainRecord,
     BrainRuleSwitched,
@@ -31,6 +32,8 @@ from rover_bus.brain.log import (
 from rover_bus.brain.state import UNREST, WINDOWS_KEPT, BrainRuleOff, BrainState, Change, KnownJob, TriedSize
 from rover_bus.events.facts import (
     ClusterModeSet,
+    HostRecovered,
+    HostSlow,
     IncidentClosed,
     IncidentOpened,
     JobForecast,
@@ -79,6 +82,7 @@ def evolve(state: BrainState, record: Record) -> None:
         case BrainTermBegun(term=term, timeline=timeline, resumed_from=sequence):
             state.term, state.timeline, state.resumed_from = term, timeline, sequence
             state.started_mode, state.started_quotas = record.mode, record.quotas
+            state.slow_memory_s = record.slow_memory_s
         case ClusterObserved(fact=fact):
             _note_word(state, fact)
         case HostSeen():
@@ -92,6 +96,7 @@ def evolve(state: BrainState, record: Record) -> None:
         case BrainRuleSwitched(rule=rule):
             state.rules_off[rule] = BrainRuleOff(record.release, record.why, record.job)
         case JobGone(job=job, past=past):
+            forget_job(state, job)
             state.jobs.pop(job, None)
             state.rules_off = {rule: off for rule, off in state.rules_off.items() if off.job != job}
             state.past = [*state.past, past][-MOST_PAST:] if past is not None else state.past
@@ -125,6 +130,7 @@ def _lose_host(state: BrainState, record: HostGone) -> None:
         state.displaced[record.host] = capacity
     elif not record.displaced:
         state.sampled_s.pop(record.host, None)
+        forget_host(state, record.host)
     if record.unheard:
         state.unheard = [*state.unheard, record.host]
     else:
@@ -158,7 +164,13 @@ def _evolve_job(state: BrainState, record: OfOneJob) -> None:
         case MembersSeen(job=job):
             _see_members(state.jobs[job], record)
         case WindowClosed(job=job):
+            # First its hosts: they are compared with what was usual before this window.
+            note_hosts(state, state.jobs[job], record)
             _measure(state.jobs[job], record)
+        case HostSlow(host=host):
+            state.slow_hosts[host] = state.clock_s
+        case HostRecovered(host=host):
+            state.slow_hosts.pop(host, None)
         case PlanKept(job=job) | PlanRolledBack(job=job):
             _judge(state.jobs[job], record)
         case MembersUnheard(job=job, stand_in=seat):
@@ -202,6 +214,7 @@ def _see_members(job: KnownJob, record: MembersSeen) -> None:
     job.stragglers = {i: remedy for i, remedy in job.stragglers.items() if former.get(i) == now.get(i)}
     job.slowed = job.slowed if job.stragglers else []
     job.members_plan, job.members = record.members_plan, record.members
+    job.where = {member.name: host for member, host in zip(record.members, record.hosts, strict=False)}
     job.seats = record.masters or job.seats
     job.log_sequence = max(job.log_sequence, record.log_sequence)
 
@@ -210,8 +223,10 @@ def _propose(job: KnownJob, plan: PlanProposed) -> None:
     job.plan = plan.plan
     job.probes += plan.step == "probe"
     job.waits_for, job.said = [], ("", "")
-    if not job.hosts:
-        job.hosts, job.masters = plan.hosts, plan.masters
+    job.left_s = job.clock_s if plan.constant == Reason.HOST_SLOW else job.left_s
+    first, job.hosts = not job.hosts, plan.hosts or job.hosts
+    if first:
+        job.masters = plan.masters
         job.seats = [MasterSeat(host=host) for host in plan.masters]
         job.cold = plan.constant == "cold_start"
     job.probe = None

@@ -9,9 +9,12 @@ import msgspec
 
 from rover_bus.brain.decisions.arbitration import Budget
 from rover_bus.brain.decisions.warm_start import PastJob
+from rover_bus.brain.models.hosts import SLOW_MEMORY_S
 from rover_bus.events.batch import BatchHeader
 from rover_bus.events.facts import (
     ClusterModeSet,
+    HostRecovered,
+    HostSlow,
     IncidentClosed,
     IncidentOpened,
     JobForecast,
@@ -62,6 +65,7 @@ class BrainTermBegun(Caused, frozen=True, kw_only=True, tag="brain.term.begun"):
     resumed_from: int = 0
     mode: PlanMode = "auto"  # what it was started with; what a person said since then comes first
     quotas: dict[str, Budget] = {}
+    slow_memory_s: float = SLOW_MEMORY_S  # what a host showed halves in so long
 
 
 class HostSeen(Caused, frozen=True, kw_only=True, tag="brain.host.seen"):
@@ -121,11 +125,12 @@ class MembersSeen(Caused, frozen=True, kw_only=True, tag="brain.members.seen"):
     members: list[Member]
     log_sequence: int = 0
     masters: list[MasterSeat] = []
+    hosts: list[str] = []  # of the members, in their order
 
 
 class WorkerWindow(msgspec.Struct, frozen=True, array_like=True):
     """One worker in a window: samples a second; the same by its working seconds only (waits for leases left out), -1 unknown;
-    and the share of its time that went into reading input.
+    the share of its time that went into reading input; and samples a second that it read and computed itself, -1 unknown.
     """
 
     index: int
@@ -133,6 +138,7 @@ class WorkerWindow(msgspec.Struct, frozen=True, array_like=True):
     rate: float
     pace: float
     input_share: float
+    own: float = -1.0
 
 
 class WindowClosed(Caused, frozen=True, kw_only=True, tag="brain.window"):
@@ -177,6 +183,8 @@ BrainDecided = (
     | PlanRolledBack
     | StragglerFound
     | StragglerRecovered
+    | HostSlow
+    | HostRecovered
     | IncidentOpened
     | IncidentClosed
     | JobForecast

@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from rover_bus.brain.decisions.reasons import Reason
-from rover_bus.brain.sizing import host_order, pins
+from rover_bus.brain.rooms import avoided_hosts, named_hosts
+from rover_bus.brain.sizing import pins
 from rover_bus.brain.state import BrainState, Change, KnownJob, counted
 from rover_bus.brain.wishes import Wish
 from rover_bus.events.facts import PlanProposed, Size
@@ -17,7 +18,7 @@ STRICTNESS: tuple[PlanMode, ...] = ("auto", "approve", "observe")
 
 def propose_first(name: str, job: KnownJob, state: BrainState, wish: Wish) -> PlanProposed:
     """The first plan of a job: where its members and masters live is decided here, once."""
-    order = host_order(state.hosts)
+    order = named_hosts(job, state)
     plan = propose(name, job, state, wish)
     cores = sum(capacity.cores for capacity in state.hosts.values())
     fixed = "as the job asks" if wish.constant == Reason.CONSTRAINED_BY_USER else wish.detail or wish.constant
@@ -44,7 +45,8 @@ def propose(
         plan=job.plan + 1,
         log_sequence=job.log_sequence,
         **msgspec.structs.asdict(wish.size),
-        hosts=job.hosts,
+        hosts=named_hosts(job, state),
+        slow_hosts=avoided_hosts(job, wish.size, state, len(replaces or ())),
         masters=job.masters,
         reason=_sentence(job.held, wish),
         scores=wish.scores,

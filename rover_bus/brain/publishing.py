@@ -5,11 +5,17 @@ from __future__ import annotations
 from typing import Any, get_args
 
 from rover_bus.brain.log import BrainDecided
+from rover_bus.events import subjects
 from rover_bus.events.fact import Record
-from rover_bus.events.facts import BrainFact, PlanProposed
+from rover_bus.events.facts import BrainFact, BrainHostFact, HostFact, PlanProposed
 from rover_bus.events.outbox import FactOut, Outgoing
 
-KINDS = tuple(fact.kind() for fact in get_args(BrainDecided))
+SUBJECTS = [
+    subjects.host_facts(fact=fact.kind())
+    if issubclass(fact, HostFact)
+    else subjects.job_facts(kind=fact.kind())
+    for fact in get_args(BrainDecided)
+]
 
 
 def outgoing(record: Record, position: tuple[int, int], term: int) -> list[Outgoing]:
@@ -17,6 +23,6 @@ def outgoing(record: Record, position: tuple[int, int], term: int) -> list[Outgo
     if not isinstance(record, BrainDecided):
         return []
     shared: dict[str, Any] = {"by": record.by or "brain", "brain_position": position}
-    if isinstance(record, PlanProposed | BrainFact):
+    if isinstance(record, PlanProposed | BrainFact | BrainHostFact):
         shared["brain_term"] = term
     return [FactOut(record.replace(**shared), position, term)]

@@ -49,7 +49,7 @@ def build_brain(
 
     `mode`: what becomes of plans cluster-wide, the strictest of it and a job's holds. `quotas` are by tenant.
     """
-    decider = BrainDecider(timeline, mode, quotas)
+    decider = BrainDecider(timeline, mode, quotas, settings.hosts.slow_memory_s)
     wiring = Wiring(
         log_subject=subjects.BRAIN_LOG,
         leader_key=LEADER_KEY,
@@ -61,7 +61,7 @@ def build_brain(
             subjects.host_facts(fact="left"),
             subjects.cluster_facts(),
         ],
-        publishes=[subjects.job_facts(kind=kind) for kind in publishing.KINDS],
+        publishes=publishing.SUBJECTS,
         purges=[subjects.host_facts()],
         of_all_jobs=True,
         keep=settings.retention,

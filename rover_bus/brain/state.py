@@ -14,6 +14,7 @@ from rover_bus.brain.decisions.arbitration import Budget
 from rover_bus.brain.decisions.plans import Allocation
 from rover_bus.brain.decisions.stragglers import WorkerPace
 from rover_bus.brain.decisions.warm_start import PastJob
+from rover_bus.brain.models.hosts import SLOW_MEMORY_S, HostEvidence
 from rover_bus.events import causes
 from rover_bus.events.facts import Size
 from rover_bus.events.identity import HostCapacity, MasterSeat, Member
@@ -54,6 +55,14 @@ class Change(msgspec.Struct):
     by_person: bool = False
     waits: bool = False  # for a person's word
     members_plan: int = 0  # the member set that it was computed from
+
+
+class UsualPace(msgspec.Struct, frozen=True):
+    """The log of what a worker's own pace is at a size of its job, on hosts that are not slow; from so many windows."""
+
+    size: Size
+    pace: float
+    windows: int = 1
 
 
 class KnownJob(msgspec.Struct):
@@ -102,6 +111,11 @@ class KnownJob(msgspec.Struct):
     moved_s: float = float("-inf")  # when hot slots were last asked to move
     cores_bind: bool = False  # every host holds members to their cores: else they are no axis of its sizes
     probe: Change | None = None  # the last one, downwards and kept, until what follows has settled
+    where: dict[str, str] = {}  # hosts of its members, by member name
+    alone_on: list[str] = []  # hosts that it was compared on with its own past
+    usual: UsualPace | None = None
+    own_share: float = 1.0  # of a worker's working time, that it reads and computes itself
+    left_s: float = float("-inf")  # when it was last asked to leave a slow host
     stopping: bool = False  # it was asked to end, by a person or because its target is reached
 
     def after(self, timer: str) -> str:
@@ -164,6 +178,10 @@ class BrainState(msgspec.Struct):
     hosts: dict[str, HostCapacity] = {}
     displaced: dict[str, HostCapacity] = {}  # taken for lost: what they gave
     sampled_s: dict[str, float] = {}  # how often hosts said that they take samples
+    clock_s: float = 0.0  # of the cluster: windows of all jobs, as far as they do not overlap
+    host_evidence: dict[str, HostEvidence] = {}  # what members showed of their hosts
+    slow_hosts: dict[str, float] = {}  # since when, by the cluster's clock
+    slow_memory_s: float = SLOW_MEMORY_S
     unheard: list[str] = []  # hosts whose samples are missing
     shrinks: bool = False  # a host went and none came since: what is held may be more than there is
     jobs: dict[str, KnownJob] = {}

@@ -19,6 +19,7 @@ from rover_bus.events.profiles import HostProfile, ServerProfile, WorkerProfile
 SLACK_S = 0.3  # a sample may have begun this much before its window
 COVERED = 0.45  # share of a window that a worker's samples must cover
 OVERDUE = 2.0  # windows after which one is closed without the silent members
+LEAST_OWN = 0.1  # share of a window spent reading and computing from which the pace of that can be told
 LEAST_WORKING = 0.25  # share of a window spent working from which its pace can be told
 HOST_SAMPLE_S = 5.0  # how often a host is sampled, until two samples of it tell
 SILENT_SAMPLES = 2.0  # of a host, missed in a row: it is silent,
@@ -34,6 +35,7 @@ class _Sum:
     samples: float = 0.0
     waited_s: float = 0.0
     reading_s: float = 0.0
+    own_s: float = 0.0  # that it read and computed: what servers and leases took is left out
     loss: float = 0.0
     auc: float = 0.0
 
@@ -99,6 +101,7 @@ class JobSamples:
         total.samples += profile.samples
         total.waited_s += profile.wait_s
         total.reading_s += profile.read_s
+        total.own_s += profile.read_s + profile.compute_s
         total.loss += profile.loss * profile.samples
         total.auc = profile.metrics.get("auc", total.auc)
 
@@ -216,12 +219,14 @@ class JobSamples:
 def _worker(member: Member, total: _Sum) -> WorkerWindow:
     working_s = total.seconds - total.waited_s
     pace = total.samples / working_s if working_s >= LEAST_WORKING * total.seconds else -1.0
+    own = total.samples / total.own_s if total.own_s >= LEAST_OWN * total.seconds else -1.0
     return WorkerWindow(
         member.index,
         member.incarnation,
         round(total.samples / total.seconds, 3),
         round(pace, 3),
         round(min(total.reading_s / total.seconds, 1.0), 4),
+        round(own, 3),
     )
 
 

@@ -55,4 +55,4 @@ class Caused(Unpublished, frozen=True, kw_only=True):
 
 
 # What a decider decides: a fact is published as it is, the rest stays in its log.
-Record = Unpublished | JobFact
+Record = Unpublished | Fact

@@ -495,6 +495,27 @@ class HostLeft(HostFact, frozen=True, kw_only=True, tag="host.left.v1"):
     reason: str = ""
 
 
+class BrainHostFact(HostFact, frozen=True, kw_only=True):
+    """What the Brain found of a host: its term, and its place in the Brain's own log. `share`: of the usual speed."""
+
+    share: float
+    brain_term: Count = 0
+    brain_position: Position | None = None
+
+
+class HostSlow(BrainHostFact, frozen=True, kw_only=True, tag="host.slow.v1"):
+    """Members of a host are slower than what is usual for their jobs: plans avoid it, and jobs leave it where that pays.
+
+    `members`: those that showed it, as `<job>/<incarnation>`, the slowest first.
+    """
+
+    members: list[str] = []
+
+
+class HostRecovered(BrainHostFact, frozen=True, kw_only=True, tag="host.recovered.v1"):
+    """A slow host is as fast as usual again, or what was seen there is too old to count: it is used again."""
+
+
 class ClusterFact(Fact, frozen=True, kw_only=True):
     """What a person (`by`) decided for the whole cluster. It holds until a person says otherwise, over restarts of everything."""
 
@@ -549,6 +570,8 @@ AboutMembers = (
     | HostTurnFailed
     | HostProgramRefused
     | HostProgramMended
+    | HostSlow
+    | HostRecovered
     | HostLeft
 )
 AboutSlots = (

@@ -20,7 +20,7 @@ from rover_bus.events.bus import MESSAGE_ID, Bus
 from rover_bus.events.codec import encode
 from rover_bus.events.envelope import Envelope
 from rover_bus.events.errors import BusError, InputError, NotConnected
-from rover_bus.events.facts import JobFact, Position
+from rover_bus.events.facts import Fact, HostFact, JobFact, Position
 from rover_bus.events.leadership import Deposed
 from rover_bus.events.logs import get_logger
 from rover_bus.events.reading import digest, event_id
@@ -35,7 +35,7 @@ log = get_logger("rover.outbox")
 class FactOut:
     """A fact, and the place in the log that it comes from, with the term that wrote it there: its id is made of them."""
 
-    fact: JobFact
+    fact: Fact
     position: Position
     term: int = 0
 
@@ -148,7 +148,7 @@ class Outbox:
         await self._look_back()
         fact, body = item.fact, encode(item.fact)
         headers = write_headers(item, body, self.origin, self.timeline, self.source)
-        subject, name = subjects.job_fact(fact.job, fact.kind()), headers[MESSAGE_ID]
+        subject, name = subject_of(fact), headers[MESSAGE_ID]
         try:
             sequence = await self.bus.append(FACTS, subject, body, headers=headers, timeout_s=PATIENCE_S)
         except InputError as error:
@@ -220,11 +220,19 @@ def write_headers(item: FactOut, body: bytes, origin: str, timeline: int, source
         id=event_id(origin, timeline, item.term, item.position),
         type=fact.tag(),
         source=source,
-        job=fact.job,
+        job=fact.job if isinstance(fact, JobFact) else "",
         term=item.term,
         cause=fact.cause,
         digest=digest(body),
     ).headers()
+
+
+def subject_of(fact: Fact) -> str:
+    """Return where a fact out of a log leaves: by its host, or by its job."""
+    if isinstance(fact, HostFact):
+        return subjects.host_fact(fact.host, fact.kind())
+    assert isinstance(fact, JobFact)
+    return subjects.job_fact(fact.job, fact.kind())
 
 
 class ReadyFacts:

@@ -17,6 +17,7 @@ from rover_bus.events.errors import BadMessage, NameRefused
 from rover_bus.events.fact import Fact, JobFact, MasterFact, Position
 from rover_bus.events.facts import (
     BrainFact,
+    BrainHostFact,
     ClusterFact,
     HostFact,
     JobForgotten,
@@ -96,12 +97,14 @@ def _check_names(fact: Fact, at: Parsed) -> None:
 
 
 def _check_origin(fact: Fact, stored: Stored) -> None:
-    if not isinstance(fact, JobFact):
+    if not isinstance(fact, JobFact | BrainHostFact):
         return
     brain = getattr(fact, "brain_position", None)
     asks_for_brain = bool(getattr(fact, "brain_term", 0)) and not isinstance(fact, MasterFact)
-    of_brain = isinstance(fact, BrainFact) or brain is not None or asks_for_brain
-    origin, place = (BRAIN, brain) if of_brain else (fact.job, fact.position)
+    of_brain = isinstance(fact, BrainFact | BrainHostFact) or brain is not None or asks_for_brain
+    origin, place = BRAIN, brain
+    if isinstance(fact, JobFact) and not of_brain:
+        origin, place = fact.job, fact.position
     if place is None and not of_brain and isinstance(fact, ASKED):
         return
     envelope = read_envelope(stored.headers)

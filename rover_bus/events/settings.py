@@ -42,6 +42,10 @@ class HostSettings(Checked, frozen=True, kw_only=True):
     orphan_after_s: Annotated[
         float, between(1, 3600, "members whose daemon is gone drain after it; a daemon restarts in seconds")
     ] = 30.0
+    slow_memory_s: Annotated[
+        float,
+        between(10, 7 * 86_400, "what members showed of a slow host halves in it; then it is used again"),
+    ] = 3600.0
 
 
 class RestartSettings(Checked, frozen=True, kw_only=True):

@@ -21,7 +21,7 @@ from rover_bus.events.codec import check_input, decode_any, encode
 from rover_bus.events.consumed import LastObserved, consumed_of_what_is_there, newest_since, where_facts_begin
 from rover_bus.events.deciding import Hold, LogDecider, ServiceProcess, Serving, Wiring
 from rover_bus.events.errors import BusError, RoverError, WrongSequence
-from rover_bus.events.fact import Caused, JobFact, Record
+from rover_bus.events.fact import Caused, Fact, Record
 from rover_bus.events.inputs import (
     BusLost,
     BusRegained,
@@ -390,7 +390,7 @@ class Shell:
         Hot records hold nothing but what `Told` bounds.
         """
         for record in records:
-            if isinstance(record, Caused | JobFact):
+            if isinstance(record, Caused | Fact):
                 encode(record)
                 for item in self.decider.outgoing(record, (0, 0), self.journal.term):
                     if isinstance(item, FactOut):

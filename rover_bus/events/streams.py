@@ -177,6 +177,8 @@ FACTS_KEPT: dict[str, Kept] = {
             "part.staged",
             "server.restored",
             "host.service_ended",
+            "host.slow",
+            "host.recovered",
         ),
         MANY,
     ),

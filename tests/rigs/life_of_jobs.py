@@ -14,6 +14,7 @@ from rover_bus.brain.decider import BrainDecider
 from rover_bus.brain.log import BrainBatch
 from rover_bus.events import facts
 from rover_bus.events.fact import Fact
+from rover_bus.events.facts import HostFact
 from rover_bus.events.identity import DesiredMember, HostCapacity, Member, Resources
 from rover_bus.events.inputs import Input, Observed, Sampled, Ticked, TookOver
 from rover_bus.events.job import DataSpec, JobSpec, PlanSpec, RoleSpec
@@ -49,6 +50,7 @@ class Job:
         self.servers_before = 0
         self.spins = False  # workers use all cores that they are given, for nothing
         self.server_cores: dict[int, float] = {}
+        self.where: dict[str, str] = {}  # hosts of its members, by member name
 
     @property
     def workers(self) -> list[Member]:
@@ -67,6 +69,7 @@ class Life:
         self.now = 0.0
         self.sequence = 0
         self.brain_away = False
+        self.slow_hosts: dict[str, float] = {}  # host -> share of its usual speed
         self.host_speaks = True  # also while nobody trains there
         self._decide(TookOver("b", 1))
         self.notice(
@@ -134,7 +137,10 @@ class Life:
         each = total / len(workers)
         if job.needs_cores:
             each *= min(job.size.worker_cores / job.needs_cores, 1.0)
-        rates = {member: each * job.slow.get(member.index, 1.0) for member in workers}
+        rates = {
+            member: each * job.slow.get(member.index, 1.0) * self.slow_hosts.get(job.where[member.name], 1.0)
+            for member in workers
+        }
         job.done += 0.5 * sum(rates.values())
         job.server_bytes += 0.5 * sum(rates.values()) * job.grows_by
         if job.size.server_memory_bytes and job.server_bytes > job.size.server_memory_bytes:
@@ -187,12 +193,16 @@ class Life:
         wanted += [("worker", index) for index in range(plan.workers)]
         job.servers_before = sum(member.role == "ps" for member in job.members)
         job.members = []
+        able = [host for host in plan.hosts if host not in plan.slow_hosts] or plan.hosts
         for role, index in wanted:
             life = lives.get(f"{role}-{index}", Member(role, index, 1))
             if life in plan.replaces:
                 life = Member(role, index, life.incarnation + 1)
                 job.slow.pop(index, None)
+                job.where[life.name] = job.where[life.name] if job.where[life.name] in able else able[0]
+            job.where.setdefault(life.name, able[len(job.members) % len(able)])
             job.members.append(life)
+        job.where = {member.name: job.where[member.name] for member in job.members}
         self.notice(
             self._placed(
                 facts.PlanApplied(
@@ -244,7 +254,8 @@ class Life:
         for item in left:
             assert isinstance(item, FactOut)
             self.facts.append(item.fact)
-            self.said.append(f"{self.now:6.1f} {item.fact.job}: {tell(item.fact)}")
+            about = item.fact.host if isinstance(item.fact, HostFact) else item.fact.job
+            self.said.append(f"{self.now:6.1f} {about}: {tell(item.fact)}")
             if isinstance(item.fact, facts.PlanProposed):
                 self._obey(item.fact)
 
@@ -253,7 +264,10 @@ class Life:
 
 
 def _desired(name: str, job: Job) -> facts.MembersDesired:
-    desired = [DesiredMember(member=m, host="h", command=["x"], resources=Resources()) for m in job.members]
+    desired = [
+        DesiredMember(member=m, host=job.where[m.name], command=["x"], resources=Resources())
+        for m in job.members
+    ]
     return facts.MembersDesired(job=name, term=1, plan=job.members_plan, members=desired)
 
 

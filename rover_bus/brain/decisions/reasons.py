@@ -53,6 +53,7 @@ class Reason(StrEnum):
     NEVER_LIVE = "never_live"  # its members did not come
     # remedies
     STRAGGLER_SMALLER_LEASES = "straggler_smaller_leases"
+    HOST_SLOW = "host_slow"
     STRAGGLER_REPLACE = "straggler_replace"
     HOT_SERVER_MOVE_SLOTS = "hot_server_move_slots"
     HOT_SERVER_ADD_CORES = "hot_server_add_cores"

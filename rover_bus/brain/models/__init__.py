@@ -12,5 +12,6 @@ Fed by samples with units, feeds `brain.decisions` and `brain.fitting`. Pure: no
 - `probing`      which configuration to measure next (I-optimal)
 - `ingest`       min(compute, ingest): a job is as slow as its slower half
 - `convergence`  Optimus' loss curve and the steps that remain
+- `hosts`        how fast a host is, by what members showed there
 - `memory`       linear and Heaps growth, upper bounds, time to the limit
 """

@@ -287,6 +287,7 @@ def _span(seconds: float) -> str:
 async def _look_at_logs(bus: NatsBus, present: Present) -> list[Finding]:
     """Find logs that no master can lead from, and jobs that wait for what is not there."""
     from rover_bus.cli.views.brain_state import read_brain
+    from rover_bus.cli.views.explaining import slow_hosts_text
     from rover_bus.cli.views.hindrances import hindrance, rules_off
     from rover_bus.cli.views.history import read_facts, read_jobs
     from rover_bus.cli.views.progress import JobProgress
@@ -306,6 +307,8 @@ async def _look_at_logs(bus: NatsBus, present: Present) -> list[Finding]:
         ]
     except LogDamaged as error:
         found.append(Finding("bad", str(error)))
+    else:
+        found += [Finding("note", said) for said in slow_hosts_text(brain.state)]
     failed = [each.fact async for each in read_facts(bus, [host_facts(fact=HostTurnFailed.kind())])]
     foreign: list[Happened] = []
     views = await read_jobs(bus, passed_over=foreign.append)

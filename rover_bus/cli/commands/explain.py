@@ -111,6 +111,8 @@ def explanation_lines(explained: Row) -> list[str]:
         f"size       {size_text(wanted)}",
     ]
     lines += [f"fixed      {constraint}" for constraint in explained["constraints"]]
+    if explained["slow_hosts"]:
+        lines.append(f"avoided    {', '.join(explained['slow_hosts'])}: slow (`rover doctor` says how much)")
     lines += _inputs(explained)
     lines += [f"{'why not' if at == 0 else '':10} {line}" for at, line in enumerate(explained["why_not"])]
     predicted, measured = explained["predicted"], explained["measured_after"]

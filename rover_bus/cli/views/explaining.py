@@ -18,6 +18,8 @@ from rover_bus.brain.decisions.plans import Allocation
 from rover_bus.brain.decisions.reasons import Reason
 from rover_bus.brain.decisions.scaling import Limits, plan_front, what_if
 from rover_bus.brain.granting import cores_left_for
+from rover_bus.brain.learning_hosts import SLOW, host_share
+from rover_bus.brain.models.hosts import slowest
 from rover_bus.brain.models.ingest import BoundedModel
 from rover_bus.brain.models.samples import Configurations, NotEnough
 from rover_bus.brain.predicting import OverruledModel, fit_job, place_of
@@ -48,6 +50,7 @@ def explain_plan(view: PlanView, known: KnownJob | None, state: BrainState) -> R
         "outcome": outcome(view),
         "state": view.state,
         "constraints": proposed.constraints,
+        "slow_hosts": proposed.slow_hosts,
         "scores": proposed.scores,
         "why_not": rivals(proposed),
         "measured_before": proposed.measured or None,
@@ -65,6 +68,18 @@ def explain_plan(view: PlanView, known: KnownJob | None, state: BrainState) -> R
     if known is None or known.held is None:
         return explained
     return explained | {"cores_bind": known.cores_bind} | inputs_of(known, state)
+
+
+def slow_hosts_text(state: BrainState) -> list[str]:
+    """Say of each slow host how slow it is, which members showed it and what follows from it."""
+    said = []
+    for host in sorted(state.slow_hosts):
+        shown = ", ".join(slowest(state.host_evidence.get(host, {}), SLOW)[:3])
+        by = f", as {shown} show" if shown else ""
+        said.append(
+            f"host {host} is slow: {host_share(state, host):.0%} of what is usual{by}; plans avoid it, jobs leave it where it pays"
+        )
+    return said
 
 
 def inputs_of(known: KnownJob, state: BrainState) -> Row:

@@ -99,6 +99,11 @@ def _narrate_members(fact: facts.AboutMembers) -> str:
             return f"the program does not start on host {host}, no worker is placed there: {path}: {problem}"
         case facts.HostProgramMended(host=host):
             return f"the program starts on host {host} now"
+        case facts.HostSlow(host=host, share=share, members=members):
+            shown = f", as {', '.join(members[:3])} show" if members else ""
+            return f"host {host} is slow: {share:.0%} of what is usual{shown}; plans avoid it"
+        case facts.HostRecovered(host=host, share=share):
+            return f"host {host} is used again: {share:.0%} of what is usual"
         case facts.HostLeft(host=host, reason=reason):
             return f"host {host} leaves{_because(reason)}"
 
@@ -246,13 +251,13 @@ def mood(fact: Fact) -> str:
             return GOOD if outcome == "done" else BAD
         case facts.MoveFailed() | facts.MoveRefused():
             return BAD
-        case facts.HostProgramMended():
+        case facts.HostProgramMended() | facts.HostRecovered():
             return GOOD
         case facts.SlotsMoved():
             return DIM
         case facts.HostExited(exit=exit) if exit.reason not in ("completed", "drained"):
             return BAD
-        case facts.HostServiceEnded():
+        case facts.HostServiceEnded() | facts.HostSlow():
             return BAD
         case cuts.CheckpointReady() | cuts.ServerRestored():
             return GOOD

@@ -181,6 +181,65 @@ def _two_jobs_on_two_hosts() -> Life:
     return life
 
 
+def _three_hosts(cores: float = 4.0) -> Life:
+    life = Life(cores=cores)
+    for host in ("i", "k"):
+        capacity = HostCapacity(cores=cores, memory_bytes=GIB, cores_bind=True)
+        life.notice(facts.HostRegistered(host=host, daemon=host, capacity=capacity))
+    return life
+
+
+def leaves_a_slow_host_and_places_the_next_job_elsewhere() -> Any:
+    """Host `i` slows: it is named, the job's workers leave it, a second job is placed elsewhere. It is used again much later."""
+    life = _three_hosts()
+    life.submit("one", step, workers=6, cores=0.5)
+    life.wait(30)
+    life.slow_hosts["i"] = 0.5
+    life.wait(40)
+    life.submit("two", step, workers=4, cores=0.5)
+    life.wait(8)
+    life.said.append(f"one runs on {sorted(set(life.jobs['one'].where.values()))}")
+    life.said.append(f"two runs on {sorted(set(life.jobs['two'].where.values()))}")
+    life.slow_hosts.clear()
+    life.wait(5000)
+    life.submit("three", step, workers=6, cores=0.1)
+    life.wait(1)
+    life.said.append(f"three runs on {sorted(set(life.jobs['three'].where.values()))}")
+    return life
+
+
+def leaves_no_host_where_it_would_not_pay() -> Any:
+    """The same, 10 % slow; then slow while the others are full, and left once they are not."""
+    life = _three_hosts()
+    life.submit("one", step, workers=6, cores=0.5)
+    life.wait(30)
+    life.slow_hosts["i"] = 0.9
+    life.wait(60)
+    life.submit("full", step, workers=16, cores=0.5)
+    life.wait(10)
+    life.slow_hosts["i"] = 0.6
+    life.wait(60)
+    life.end("full")
+    life.wait(20)
+    return life
+
+
+def blames_no_host_for_a_job_that_slows_itself() -> Any:
+    """All of it runs on one host, so that only its past is there to compare with: it is moved once, and then left alone."""
+    life, pace = Life(cores=4.0), [1.0]
+    life.submit("j", lambda w: step(w) * pace[0], workers=3, cores=0.5)
+    life.wait(30)
+    life.notice(
+        facts.HostRegistered(
+            host="i", daemon="i", capacity=HostCapacity(cores=4.0, memory_bytes=GIB, cores_bind=True)
+        )
+    )
+    pace[0] = 0.5
+    life.wait(300)
+    life.said.append(f"slow hosts: {life.brain.state.slow_hosts}")
+    return life
+
+
 def shrinks_when_a_host_is_lost_and_goes_back_when_it_is_heard_again() -> Any:
     """The master starts the lost members on the host that is left, where there is not room for all."""
     life = _two_jobs_on_two_hosts()
@@ -575,6 +634,9 @@ STORIES: tuple[Story, ...] = (
     waits_until_a_new_worker_is_live,
     relieves_memory_before_there_is_a_forecast,
     leaves_a_full_server_that_does_not_grow,
+    leaves_a_slow_host_and_places_the_next_job_elsewhere,
+    leaves_no_host_where_it_would_not_pay,
+    blames_no_host_for_a_job_that_slows_itself,
     is_patient_where_members_start_slowly,
     counts_its_patience_from_the_answer_of_a_person,
 )

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from math import log
+
 import pytest
 
+from rover_bus.brain.models.hosts import add_residual
 from rover_bus.brain.state import BrainState, KnownJob, TriedSize
 from rover_bus.cli.commands.explain import explanation_lines, supposition_lines
-from rover_bus.cli.views.explaining import explain_plan, suppose
+from rover_bus.cli.views.explaining import explain_plan, slow_hosts_text, suppose
 from rover_bus.cli.views.explanation import forecast_text, headline, rivals
 from rover_bus.cli.views.plans import PlanView
 from rover_bus.events import facts
@@ -173,3 +176,18 @@ def test_what_if_shows_the_cores_that_it_was_asked_about() -> None:
     supposed = suppose(known(), cluster(known()), THREE.replace(worker_cores=0.25))
     text = supposition_lines(supposed | {"job": "a", "brain_log_sequence": 9})
     assert any("cores a worker" in line.lower() for line in text)
+
+
+def test_slow_hosts_are_named_with_what_showed_it_and_what_a_plan_avoided() -> None:
+    job = known()
+    state = cluster(job)
+    state.slow_hosts["h"] = 0.0
+    for worker in ("worker-0.1", "worker-1.1"):
+        for _ in range(3):
+            add_residual(state.host_evidence.setdefault("h", {}), f"a/{worker}", log(0.5), 0.0)
+    assert slow_hosts_text(state) == [
+        "host h is slow: 50% of what is usual, as a/worker-0.1, a/worker-1.1 show; plans avoid it, jobs leave it where it pays"
+    ]
+    plan = PlanView(PROPOSED.replace(slow_hosts=["h"]))
+    text = explanation_lines(explain_plan(plan, job, state) | {"left_as_it_is": None, "stop": None})
+    assert "avoided    h: slow (`rover doctor` says how much)" in text
