@@ -89,6 +89,10 @@ def evolve(state: BrainState, record: Record) -> None:
             _see_host(state, record)
         case HostGone():
             _lose_host(state, record)
+        case HostSlow(host=host):
+            state.slow_hosts[host] = state.clock_s
+        case HostRecovered(host=host):
+            state.slow_hosts.pop(host, None)
         case JobSeen(job=job, uid=uid, spec=spec):
             state.jobs[job] = KnownJob(uid, spec, cores_bind=_cores_bind(state))
         case BrainRuleSwitched(rule=rule, off=False):
@@ -167,10 +171,6 @@ def _evolve_job(state: BrainState, record: OfOneJob) -> None:
             # First its hosts: they are compared with what was usual before this window.
             note_hosts(state, state.jobs[job], record)
             _measure(state.jobs[job], record)
-        case HostSlow(host=host):
-            state.slow_hosts[host] = state.clock_s
-        case HostRecovered(host=host):
-            state.slow_hosts.pop(host, None)
         case PlanKept(job=job) | PlanRolledBack(job=job):
             _judge(state.jobs[job], record)
         case MembersUnheard(job=job, stand_in=seat):

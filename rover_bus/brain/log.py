@@ -175,7 +175,7 @@ class BrainRuleSwitched(Caused, frozen=True, kw_only=True, tag="brain.rule.switc
 
 
 # What the Brain decides that others shall know.
-BrainDecided = (
+DecidedOfJob = (
     PlanProposed
     | PlanWithheld
     | PlanMeasured
@@ -183,8 +183,6 @@ BrainDecided = (
     | PlanRolledBack
     | StragglerFound
     | StragglerRecovered
-    | HostSlow
-    | HostRecovered
     | IncidentOpened
     | IncidentClosed
     | JobForecast
@@ -194,7 +192,8 @@ BrainDecided = (
     | RuleSwitchedOff
     | RuleSwitchedOn
 )
-OfOneJob = MembersSeen | WindowClosed | SnapshotChunk | BrainDecided
+BrainDecided = DecidedOfJob | HostSlow | HostRecovered
+OfOneJob = MembersSeen | WindowClosed | SnapshotChunk | DecidedOfJob
 BrainRecord = (
     BrainTermBegun
     | HostSeen
@@ -204,6 +203,8 @@ BrainRecord = (
     | FactObserved
     | ClusterObserved
     | BrainRuleSwitched
+    | HostSlow
+    | HostRecovered
     | OfOneJob
 )
 

@@ -68,14 +68,14 @@ def cut_to(size: Size, spec: JobSpec, budgets: Sequence[Budget]) -> Size:
         return all(budget.holds(charged.cores, charged.memory_bytes) for budget in budgets)
 
     for workers in [size.workers] if spec.workers.count else range(size.workers, 0, -1):
-        share = max(round(size.servers * workers / size.workers), 1)
+        share = min(max(round(size.servers * workers / size.workers), 1), size.servers)
         cut = size.replace(workers=workers, servers=size.servers if spec.servers.count else share)
         if fits(cut):
             return cut
     for servers in [] if spec.servers.count else range(cut.servers - 1, 0, -1):
         if fits(cut.replace(servers=servers)):
             return cut.replace(servers=servers)
-    return cut if spec.servers.count else cut.replace(servers=1)
+    return cut if spec.servers.count else cut.replace(servers=min(cut.servers, 1))
 
 
 def pins(spec: JobSpec) -> list[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -130,10 +130,14 @@ def checkpointed_job(home: Path, folder: Path, epochs: int, checkpoint: str) -> 
 
 
 @contextmanager
-def hosts_up(directory: Path, first: str, *others: str) -> Iterator[dict[str, RunningStack]]:
+def hosts_up(
+    directory: Path, first: str, *others: str, settings: Sequence[str] = ()
+) -> Iterator[dict[str, RunningStack]]:
     """Run hosts, each in the subdirectory of its name, until the `with` ends; the first has the broker and the Brain."""
     with ExitStack() as ends:
-        leading = ends.enter_context(RunningStack(directory / first, here=Here(first), disposable=True))
+        leading = ends.enter_context(
+            RunningStack(directory / first, here=Here(first), disposable=True, settings=settings)
+        )
         hosts = {first: leading}
         for host in others:
             stack = RunningStack(

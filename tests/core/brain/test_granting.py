@@ -179,6 +179,14 @@ def test_a_warm_start_is_cut_to_what_the_cluster_has_at_all(
     assert ("cut from" in decision.detail) == (start != ended)
 
 
+def test_a_job_without_servers_is_given_none() -> None:
+    state = cluster({}, 2.0)
+    state.past = [past(4, 1)]
+    spec = of_ann(workers=role(cores=1.0), servers=RoleSpec(max_count=0))
+    size, _, _ = first_size(spec, state)
+    assert (size.workers, size.servers) == (2, 0)
+
+
 def test_a_warm_start_is_cut_to_its_tenants_quota() -> None:
     state = cluster({}, 8.0)
     state.past, state.started_quotas = [past(6, 1)], {"t": Budget(2.0, 8 * GIB)}

@@ -1,0 +1,114 @@
+"""A host whose members are stopped most of the time: named, left, avoided by the next job; used again when the other one slows.
+
+Two daemons of this machine are two hosts. Nothing is asserted about time.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import pytest
+from outside import living, rover
+from small_job import SmallJob, hosts_up
+
+from rover_bus.cli.stack import RunningStack
+from rover_bus.node.local.layout import list_members
+
+pytestmark = [pytest.mark.chaos, pytest.mark.broker, pytest.mark.long]
+CYCLE_S, SHARE = 0.5, 0.3
+MEMORY = "hosts.slow_memory=2m"  # what was seen of a host that was left fades within a minute
+
+
+class Slowed(threading.Thread):
+    """Lets the workers and servers of a host run only a share of the time, until the `with` ends; those that come meanwhile too."""
+
+    def __init__(self, stack: RunningStack, *jobs: str) -> None:
+        super().__init__(daemon=True)
+        self.stack, self.jobs, self.over = stack, jobs, threading.Event()
+
+    def run(self) -> None:
+        while not self.over.is_set():
+            self._send(signal.SIGSTOP)
+            self.over.wait((1 - SHARE) * CYCLE_S)
+            self._send(signal.SIGCONT)
+            self.over.wait(SHARE * CYCLE_S)
+
+    def _send(self, number: signal.Signals) -> None:
+        for job in self.jobs:
+            for status in list_members(self.stack.home.node, job):
+                if status.pid and status.member.role != "master":
+                    with suppress(ProcessLookupError):
+                        os.kill(status.pid, number)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.over.set()
+        self.join()
+        self._send(signal.SIGCONT)
+
+
+def job(directory: Path, home: Path, name: str, workers: int) -> SmallJob:
+    folder = directory / name
+    folder.mkdir()
+    return SmallJob(
+        folder=folder,
+        home=home,
+        name=name,
+        rows=4_000,
+        epochs=2,
+        workers=workers,
+        servers=1,
+        pace_s=0.1,
+        checkpoint='path = "store"\nevery = "1h"',
+    )
+
+
+def said(home: Path, kind: str) -> list[dict[str, Any]]:
+    """Return what was said of hosts."""
+    done = rover("events", "-k", kind, "--json", home=home)
+    return [json.loads(line)["body"] for line in done.stdout.splitlines()]
+
+
+def hosts_of(home: Path, name: str, role: str = "worker") -> set[str]:
+    return {row["host"] for row in living(home, name, role)}
+
+
+def test_a_slow_host_is_left_and_avoided_and_used_again_when_another_one_slows(tmp_path: Path) -> None:
+    with hosts_up(tmp_path, "h1", "h2", settings=[MEMORY]) as hosts:
+        home = hosts["h1"].home.root
+        one, two = job(tmp_path, home, "one", 4), job(tmp_path, home, "two", 2)
+        one.submit()
+        one.until(lambda: one.facts("plan.settled"), "all are there")
+        assert hosts_of(home, "one") == {"h1", "h2"}
+
+        with Slowed(hosts["h2"], "one"):
+            one.until(lambda: any(each["host"] == "h2" for each in said(home, "host.slow")), "h2 is slow")
+            assert "host h2 is slow" in rover("doctor", home=home).stdout
+            one.until(lambda: hosts_of(home, "one") == {"h1"}, "its workers leave h2")
+            [left] = [plan for plan in one.facts("plan.proposed") if plan["constant"] == "host_slow"]
+            assert left["slow_hosts"] == ["h2"]
+            two.submit()
+            two.until(lambda: len(living(home, "two")) >= 3, "the second job runs")
+            assert hosts_of(home, "two") | hosts_of(home, "two", "ps") == {"h1"}
+
+        one.until(
+            lambda: any(each["host"] == "h2" for each in said(home, "host.recovered")), "h2 is used again"
+        )
+        with Slowed(hosts["h1"], "one", "two"):
+            one.until(lambda: any(each["host"] == "h1" for each in said(home, "host.slow")), "h1 is slow")
+            one.until(lambda: "h2" in hosts_of(home, "one") | hosts_of(home, "two"), "workers go to h2")
+
+        one.complete()
+        two.complete()
