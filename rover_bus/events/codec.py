@@ -41,7 +41,7 @@ _TYPES: tuple[type[msgspec.Struct], ...] = (
     LogBatch,
 )
 EVENTS: dict[str, type[msgspec.Struct]] = {str(cls.__struct_config__.tag): cls for cls in _TYPES}
-assert len(EVENTS) == len(_TYPES), "two event types share a tag"
+assert len(EVENTS) == len(_TYPES), f"{set(_TYPES) - set(EVENTS.values())}: a later event has this tag too"
 
 
 @cache

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TypeVar, get_args
 
+import rover_bus
 from rover_bus.brain.log import BrainRecord
 from rover_bus.events import checkpoint_facts, facts, log, plan_facts
 from rover_bus.events.codec import EVENTS
 from rover_bus.events.fact import Fact, Unpublished
 
+NAMED_BY_VARIABLE = {"PlanApproved", "PlanRejected"}  # a word of a person: `rover plan approve | reject`
 T = TypeVar("T", bound=type)
 
 
@@ -32,3 +36,14 @@ def test_every_record_belongs_to_a_log():
     assert [kind.__name__ for kind in below(Unpublished) if kind not in stored] == [], (
         f"its place is UNPUBLISHED of {log.__name__}, or BrainRecord of rover_bus.brain.log"
     )
+
+
+def test_every_fact_and_record_is_decided_by_a_component():
+    made = set()
+    for path in Path(rover_bus.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            match node:
+                case ast.Call(func=ast.Name(id=name)) | ast.Call(func=ast.Attribute(attr=name)):
+                    made.add(name)
+    events = {kind.__name__ for kind in (*below(Fact), *below(Unpublished))}
+    assert events - made == NAMED_BY_VARIABLE, "no rule yields these"
