@@ -157,7 +157,7 @@ def test_a_job_that_waits_says_for_what(stack: RunningStack, tmp_path: Path) -> 
         listed: list[dict[str, str]] = json.loads(job.rover("jobs", "-o", "json").stdout)
         return next(row["reason"] for row in listed if row["job"] == "huge")
 
-    until(lambda: "cores more do not fit" in reason(), "the Brain's reason")
+    until(lambda: "and the cluster has" in reason(), "the Brain's reason")
     assert f"job huge: {reason()}" in job.rover("doctor").stdout
 
 
@@ -584,6 +584,9 @@ def test_a_job_that_waits_for_room_is_cancelled_at_once(stack: RunningStack, tmp
     until(lambda: planned.search(told()), "the first job has a plan", more=told)
     first.write_text(write_job(tmp_path).read_text().replace("[workers]\n", "[workers]\ncores = 500\n"))
     assert rover("submit", "job.toml", *where, cwd=tmp_path).returncode == 0
-    until(lambda: "do not fit" in rover("jobs", *where, cwd=tmp_path).stdout, "the second one waits for room")
+    until(
+        lambda: "and the cluster has" in rover("jobs", *where, cwd=tmp_path).stdout,
+        "the second one waits for room",
+    )
     rover("cancel", "tiny", *where, cwd=tmp_path)
     until(lambda: "cancelled" in rover("jobs", *where, cwd=tmp_path).stdout, "the end of the second one")

@@ -21,7 +21,7 @@ from small_job import SmallJob, hosts_up
 from rover_bus.cli.stack import RunningStack
 from rover_bus.node.local.layout import list_members
 
-pytestmark = [pytest.mark.chaos, pytest.mark.broker, pytest.mark.long]
+pytestmark = [pytest.mark.chaos, pytest.mark.broker, pytest.mark.long, pytest.mark.timeout(1500)]
 CYCLE_S, SHARE = 0.5, 0.3
 MEMORY = "hosts.slow_memory=2m"  # what was seen of a host that was left fades within a minute
 
