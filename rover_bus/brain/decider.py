@@ -16,14 +16,13 @@ from rover_bus.brain import memory_relief, publishing, remedies
 from rover_bus.brain.asked import answer_request
 from rover_bus.brain.choosing import choose_sizes
 from rover_bus.brain.decisions.arbitration import Budget
-from rover_bus.brain.decisions.lifecycle import judge_change
-from rover_bus.brain.decisions.memory_limits import Relief
 from rover_bus.brain.decisions.reasons import Reason
 from rover_bus.brain.decisions.warm_start import PastJob
 from rover_bus.brain.evolution import evolve
 from rover_bus.brain.granting import cores_left_for, grant
 from rover_bus.brain.history import traits_of
 from rover_bus.brain.hosts import leave_slow_hosts, note_slow_hosts
+from rover_bus.brain.judging import judge
 from rover_bus.brain.log import (
     BrainRuleSwitched,
     BrainTermBegun,
@@ -37,14 +36,14 @@ from rover_bus.brain.log import (
     ObservedFact,
 )
 from rover_bus.brain.models.hosts import SLOW_MEMORY_S
-from rover_bus.brain.proposing import propose, propose_first, roll_back, shrink
+from rover_bus.brain.proposing import propose, propose_first, shrink
 from rover_bus.brain.rules import RULES
 from rover_bus.brain.silence import fit_into_what_is_left, note_unheard
 from rover_bus.brain.sizing import BETWEEN_JOBS_S, first_size
-from rover_bus.brain.state import BrainState, Change, KnownJob
+from rover_bus.brain.state import BrainState, KnownJob
 from rover_bus.brain.unsettled import take_back_unsettled
 from rover_bus.brain.watch import JobSamples
-from rover_bus.brain.wishes import PROBE_WINDOWS, CapacityLeft, Wish
+from rover_bus.brain.wishes import CapacityLeft, Wish
 from rover_bus.events import causes
 from rover_bus.events.deciding import Decision
 from rover_bus.events.facts import (
@@ -54,7 +53,6 @@ from rover_bus.events.facts import (
     Fact,
     HostLeft,
     HostRegistered,
-    IncidentOpened,
     JobEnded,
     JobFact,
     JobForgotten,
@@ -63,11 +61,8 @@ from rover_bus.events.facts import (
     JobSubmitted,
     MembersDesired,
     MembersDisplaced,
-    PlanKept,
-    PlanMeasured,
     PlanProposed,
     PlanRequested,
-    PlanRolledBack,
     PlanWithheld,
     QuotaSet,
     RuleSwitchedOff,
@@ -92,8 +87,6 @@ from rover_bus.events.poison import apart
 from rover_bus.events.profiles import AnyProfile, HostProfile, ServerProfile, WorkerProfile
 
 Steps = Generator[Record, None, None]
-NEVER_SETTLED_WINDOWS = 15.0  # a change that is not live after so long is taken back,
-STARTS_LONGER = 5.0  # nor in so many times what members of this job took to arrive: of pods one in a hundred takes that long
 NO_QUOTAS: Mapping[str, Budget] = {}
 
 
@@ -299,7 +292,7 @@ class BrainDecider:
             "hot server": remedies.note_hot_server(name, known),
             "forecast": remedies.foresee(name, known),
             "memory": self._relieve(name, known),
-            "judge": self._judge(name, known),
+            "judge": judge(name, known, self.state),
             "unsettled": take_back_unsettled(name, known, self.state),
         }
         unless_one_is_under_way = {
@@ -355,61 +348,19 @@ class BrainDecider:
         number = known.plan + 1 if limit > held.server_memory_bytes else 0
         for need in needs:
             if need.relief.incident != known.incidents.get(need.member.name) or number:
-                yield _opened(name, need, number)
+                yield memory_relief.incident_of(name, need, number)
         if number:
             first = needs[0].relief
             wish = Wish(
                 size=held.replace(server_memory_bytes=limit),
                 step="relief",
                 constant=first.reason,
-                detail=_danger(first, needs[0].used_bytes, held.server_memory_bytes),
+                detail=memory_relief.danger_of(first, needs[0].used_bytes, held.server_memory_bytes),
                 at_risk=True,
                 measured=known.throughput,
                 incident=first.incident,
             )
             yield from self._settle(name, known, wish)
-
-    def _judge(self, name: str, known: KnownJob) -> Steps:
-        change = known.change
-        if change is None:
-            return
-        if not change.settled:
-            if _never_came(known, change):
-                yield from self._take_back(name, known, Reason.NEVER_LIVE, 0.0)
-            return
-        if not change.windows:
-            return  # it has settled, and no window was whole since
-        probing = change.step in ("probe", "rollback", "asked")
-        if probing and len(change.windows) < (3 if change.by_person else PROBE_WINDOWS):
-            return
-        scaled_up = known.charge(change.after).cores > known.charge(change.before).cores
-        base = change.base or change.windows[:1]
-        windows = change.windows if len(change.windows) >= 3 else [*change.windows, change.windows[-1]]
-        verdict = judge_change(base, windows, change.predicted, scaled_up, known.spec.plan.least_gain)
-        if probing and _tries_cores(change) and base:
-            # Nothing was promised, but more cores that bring nothing are not kept.
-            hoped = sorted(base)[len(base) // 2] * (1 + 2 * RULES.restraint.dead_band)
-            verdict = judge_change(base, windows, hoped, True)
-            if verdict is not None and not verdict.keep:
-                yield from self._take_back(name, known, verdict.reason, verdict.after)
-                return
-        if probing:
-            median = sorted(change.windows)[len(change.windows) // 2]
-            yield from _keep(name, known, "measured", median)
-        elif verdict is not None and len(change.windows) >= 3:
-            if verdict.keep:
-                yield from _keep(name, known, verdict.reason, verdict.after)
-            else:
-                yield from self._take_back(name, known, verdict.reason, verdict.after)
-
-    def _take_back(self, name: str, known: KnownJob, constant: Reason, after: float) -> Steps:
-        change = known.change
-        assert change is not None
-        cause = known.after("window")
-        figures = _figures(name, known, after)
-        yield PlanMeasured(**figures, windows=len(change.windows))
-        yield PlanRolledBack(**figures, by_plan=change.plan + 1, constant=constant)
-        yield roll_back(name, known, self.state, change, constant, after).replace(cause=cause)
 
     def _replace(self, name: str, known: KnownJob) -> Steps:
         slow = remedies.workers_to_replace(known)
@@ -534,66 +485,6 @@ def _is_news(known: KnownJob, wish: Wish) -> bool:
         change.predicted, 1e-9
     )
     return wish.size != change.after or change.members_plan != known.members_plan or promised
-
-
-def _opened(name: str, need: memory_relief.Need, plan: int) -> IncidentOpened:
-    relief, left_s = need.relief, need.relief.seconds_left
-    return IncidentOpened(
-        job=name,
-        member=need.member,
-        incident=relief.incident,
-        constant=relief.reason,
-        used_bytes=need.used_bytes,
-        limit_bytes=relief.limit_bytes,
-        seconds_left=round(left_s, 1) if left_s != float("inf") else -1.0,
-        plan=plan,
-        cause=causes.timer("window", str(need.member)),
-    )
-
-
-def _danger(relief: Relief, used_bytes: int, limit_bytes: int) -> str:
-    if relief.seconds_left == float("inf"):
-        return f"{used_bytes / limit_bytes:.0%} of its memory is used, and it is too early for a forecast"
-    return f"memory would meet its limit in {max(relief.seconds_left, 0):.0f} s"
-
-
-def _never_came(known: KnownJob, change: Change) -> bool:
-    """Whether a change of ours is carried out and its members do not arrive. A rollout has deadlines of its own, in the master;
-    what promised nothing (a start, a member replaced, room again) has nothing to go back to.
-    """
-    patience_s = max(NEVER_SETTLED_WINDOWS * known.spec.plan.window_s, STARTS_LONGER * known.slowest_start_s)
-    ours = change.step in ("probe", "scale") and not change.by_person
-    moves_servers = change.before.servers != change.after.servers
-    return ours and change.applied and not moves_servers and known.clock_s - change.since_s > patience_s
-
-
-def _tries_cores(change: Change) -> bool:
-    """A probe that gave the same members more cores."""
-    before, after = change.before, change.after
-    same = (before.workers, before.servers) == (after.workers, after.servers)
-    return change.step == "probe" and same and before != after
-
-
-def _keep(name: str, known: KnownJob, constant: str, after: float) -> Steps:
-    assert known.change is not None
-    figures = _figures(name, known, after)
-    yield PlanMeasured(**figures, windows=len(known.change.windows))
-    yield PlanKept(**figures, constant=constant)
-
-
-def _figures(name: str, known: KnownJob, after: float) -> dict[str, Any]:
-    """Return what is said of a change that was measured, kept or not."""
-    change = known.change
-    assert change is not None
-    base = sorted(change.base)
-    return {
-        "job": name,
-        "plan": change.plan,
-        "before": round(base[len(base) // 2], 3) if base else 0.0,
-        "after": round(after, 3),
-        "predicted": round(change.predicted, 3),
-        "cause": known.after("window"),
-    }
 
 
 def _past(fact: JobEnded, known: KnownJob, state: BrainState) -> PastJob | None:

@@ -24,7 +24,7 @@ from rover_bus.brain.models.memory import Growth, fit_growth
 from rover_bus.brain.models.samples import NotEnough
 from rover_bus.brain.state import BrainState, KnownJob
 from rover_bus.events import causes
-from rover_bus.events.facts import IncidentClosed
+from rover_bus.events.facts import IncidentClosed, IncidentOpened
 from rover_bus.events.identity import Member
 
 HOST_SHARE = 0.9  # of a host's memory that members may be promised
@@ -165,3 +165,26 @@ def _free(state: BrainState) -> float:
             promised += other.held.workers * other.held.worker_memory_bytes
             promised += other.held.servers * other.held.server_memory_bytes
     return max(HOST_SHARE * sum(host.memory_bytes for host in state.hosts.values()) - promised, 0.0)
+
+
+def incident_of(name: str, need: Need, plan: int) -> IncidentOpened:
+    """Return the fact of a danger. `plan`: the one that relieves it, 0 where none can."""
+    relief, left_s = need.relief, need.relief.seconds_left
+    return IncidentOpened(
+        job=name,
+        member=need.member,
+        incident=relief.incident,
+        constant=relief.reason,
+        used_bytes=need.used_bytes,
+        limit_bytes=relief.limit_bytes,
+        seconds_left=round(left_s, 1) if left_s != float("inf") else -1.0,
+        plan=plan,
+        cause=causes.timer("window", str(need.member)),
+    )
+
+
+def danger_of(relief: Relief, used_bytes: int, limit_bytes: int) -> str:
+    """Return the danger in words, as the plan that relieves it gives them."""
+    if relief.seconds_left == float("inf"):
+        return f"{used_bytes / limit_bytes:.0%} of its memory is used, and it is too early for a forecast"
+    return f"memory would meet its limit in {max(relief.seconds_left, 0):.0f} s"

@@ -1,0 +1,107 @@
+"""The verdict on a change under way: kept, or taken back by another plan, because it did not pay or its members never came.
+
+Fed by a job after each of its windows; feeds the decider with records. What is measured enough is `decisions.lifecycle`'s to say;
+which windows count, and for which changes nothing was promised, is said here. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any
+
+from rover_bus.brain.decisions.lifecycle import judge_change
+from rover_bus.brain.decisions.reasons import Reason
+from rover_bus.brain.proposing import roll_back
+from rover_bus.brain.rules import RULES
+from rover_bus.brain.state import BrainState, Change, KnownJob
+from rover_bus.brain.wishes import PROBE_WINDOWS
+from rover_bus.events.facts import PlanKept, PlanMeasured, PlanRolledBack
+from rover_bus.events.log import Record
+
+Steps = Generator[Record, None, None]
+NEVER_SETTLED_WINDOWS = 15.0  # a change that is not live after so long is taken back,
+STARTS_LONGER = 5.0  # nor in so many times what members of this job took to arrive: of pods one in a hundred takes that long
+
+
+def judge(name: str, known: KnownJob, state: BrainState) -> Steps:
+    """Yield the verdict on the change under way, and the plan that takes it back; nothing while there is none to give."""
+    change = known.change
+    if change is None:
+        return
+    if not change.settled:
+        if _never_came(known, change):
+            yield from _take_back(name, known, state, Reason.NEVER_LIVE, 0.0)
+        return
+    if not change.windows:
+        return  # it has settled, and no window was whole since
+    probing = change.step in ("probe", "rollback", "asked")
+    if probing and len(change.windows) < (3 if change.by_person else PROBE_WINDOWS):
+        return
+    scaled_up = known.charge(change.after).cores > known.charge(change.before).cores
+    base = change.base or change.windows[:1]
+    windows = change.windows if len(change.windows) >= 3 else [*change.windows, change.windows[-1]]
+    verdict = judge_change(base, windows, change.predicted, scaled_up, known.spec.plan.least_gain)
+    if probing and _tries_cores(change) and base:
+        # Nothing was promised, but more cores that bring nothing are not kept.
+        hoped = sorted(base)[len(base) // 2] * (1 + 2 * RULES.restraint.dead_band)
+        verdict = judge_change(base, windows, hoped, True)
+        if verdict is not None and not verdict.keep:
+            yield from _take_back(name, known, state, verdict.reason, verdict.after)
+            return
+    if probing:
+        median = sorted(change.windows)[len(change.windows) // 2]
+        yield from _keep(name, known, "measured", median)
+    elif verdict is not None and len(change.windows) >= 3:
+        if verdict.keep:
+            yield from _keep(name, known, verdict.reason, verdict.after)
+        else:
+            yield from _take_back(name, known, state, verdict.reason, verdict.after)
+
+
+def _take_back(name: str, known: KnownJob, state: BrainState, constant: Reason, after: float) -> Steps:
+    change = known.change
+    assert change is not None
+    cause = known.after("window")
+    figures = _figures(name, known, after)
+    yield PlanMeasured(**figures, windows=len(change.windows))
+    yield PlanRolledBack(**figures, by_plan=change.plan + 1, constant=constant)
+    yield roll_back(name, known, state, change, constant, after).replace(cause=cause)
+
+
+def _never_came(known: KnownJob, change: Change) -> bool:
+    """Whether a change of ours is carried out and its members do not arrive. A rollout has deadlines of its own, in the master;
+    what promised nothing (a start, a member replaced, room again) has nothing to go back to.
+    """
+    patience_s = max(NEVER_SETTLED_WINDOWS * known.spec.plan.window_s, STARTS_LONGER * known.slowest_start_s)
+    ours = change.step in ("probe", "scale") and not change.by_person
+    moves_servers = change.before.servers != change.after.servers
+    return ours and change.applied and not moves_servers and known.clock_s - change.since_s > patience_s
+
+
+def _tries_cores(change: Change) -> bool:
+    """A probe that gave the same members more cores."""
+    before, after = change.before, change.after
+    same = (before.workers, before.servers) == (after.workers, after.servers)
+    return change.step == "probe" and same and before != after
+
+
+def _keep(name: str, known: KnownJob, constant: str, after: float) -> Steps:
+    assert known.change is not None
+    figures = _figures(name, known, after)
+    yield PlanMeasured(**figures, windows=len(known.change.windows))
+    yield PlanKept(**figures, constant=constant)
+
+
+def _figures(name: str, known: KnownJob, after: float) -> dict[str, Any]:
+    """Return what is said of a change that was measured, kept or not."""
+    change = known.change
+    assert change is not None
+    base = sorted(change.base)
+    return {
+        "job": name,
+        "plan": change.plan,
+        "before": round(base[len(base) // 2], 3) if base else 0.0,
+        "after": round(after, 3),
+        "predicted": round(change.predicted, 3),
+        "cause": known.after("window"),
+    }
