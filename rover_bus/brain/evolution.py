@@ -14,6 +14,7 @@ from rover_bus.brain.decisions.lifecycle import ChangeHistory, may_change
 from rover_bus.brain.decisions.reasons import Reason
 from rover_bus.brain.decisions.stragglers import REPLACE_WINDOWS, SLOW_WINDOWS, evolve_paces
 from rover_bus.brain.learning_hosts import forget_host, forget_job, note_hosts
+from rover_bus.brain.loads import recount, release, reserve, shares_hosts
 from rover_bus.brain.log import (
     BrainRecord,
     BrainRuleSwitched,
@@ -94,20 +95,29 @@ def evolve(state: BrainState, record: Record) -> None:
         case HostRecovered(host=host):
             state.slow_hosts.pop(host, None)
         case JobSeen(job=job, uid=uid, spec=spec):
+            _forget(state, job)  # a former run whose end was not heard
             state.jobs[job] = KnownJob(uid, spec, cores_bind=_cores_bind(state))
         case BrainRuleSwitched(rule=rule, off=False):
             state.rules_off.pop(rule, None)
         case BrainRuleSwitched(rule=rule):
             state.rules_off[rule] = BrainRuleOff(record.release, record.why, record.job)
         case JobGone(job=job, past=past):
-            forget_job(state, job)
-            state.jobs.pop(job, None)
+            _forget(state, job)
             state.rules_off = {rule: off for rule, off in state.rules_off.items() if off.job != job}
             state.past = [*state.past, past][-MOST_PAST:] if past is not None else state.past
         case FactObserved(fact=fact):
             _observe(state.jobs[fact.job], fact)
+            if isinstance(fact, PlanApplied | PlanRefused | PlanSettled):
+                recount(state, state.jobs[fact.job])
         case _:
             _evolve_job(state, record)
+
+
+def _forget(state: BrainState, name: str) -> None:
+    if name in state.jobs:
+        forget_job(state, name)
+        release(state, state.jobs[name])
+        del state.jobs[name]
 
 
 def _note_word(state: BrainState, fact: ClusterModeSet | QuotaSet) -> None:
@@ -165,12 +175,16 @@ def _evolve_job(state: BrainState, record: OfOneJob) -> None:
     match record:
         case PlanProposed(job=job):
             _propose(state.jobs[job], record)
+            reserve(state, state.jobs[job], record)
         case MembersSeen(job=job):
             _see_members(state.jobs[job], record)
+            recount(state, state.jobs[job])
         case WindowClosed(job=job):
             # First its hosts: they are compared with what was usual before this window.
             note_hosts(state, state.jobs[job], record)
             _measure(state.jobs[job], record)
+            if shares_hosts(state.jobs[job].held):
+                recount(state, state.jobs[job])
         case PlanKept(job=job) | PlanRolledBack(job=job):
             _judge(state.jobs[job], record)
         case MembersUnheard(job=job, stand_in=seat):

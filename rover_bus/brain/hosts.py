@@ -14,7 +14,7 @@ from rover_bus.brain.decisions.scoring import throughput_gain
 from rover_bus.brain.learning_hosts import SLOW, WELL, host_share
 from rover_bus.brain.models.hosts import slowest
 from rover_bus.brain.proposing import propose
-from rover_bus.brain.rooms import free_by_host, room_for, usual_hosts
+from rover_bus.brain.rooms import free_of, room_for, usual_hosts
 from rover_bus.brain.rules import RULES
 from rover_bus.brain.state import BrainState, KnownJob, counted
 from rover_bus.brain.wishes import PROBE_WINDOWS, Wish, remaining_s
@@ -57,7 +57,7 @@ def _is_crowded(host: str, state: BrainState) -> bool:
         job.held is not None and not job.held.worker_cores and host in job.where.values()
         for job in state.jobs.values()
     )
-    return loose and free_by_host(state, [host])[host].cores < (1 - CROWDED) * state.hosts[host].cores
+    return loose and free_of(host, state).cores < (1 - CROWDED) * state.hosts[host].cores
 
 
 def leave_slow_hosts(name: str, job: KnownJob, state: BrainState) -> Steps:
@@ -124,7 +124,7 @@ def _workers_to_move(job: KnownJob, held: Size, state: BrainState) -> list[Membe
 
 
 def _free(state: BrainState) -> list[Budget]:
-    return list(free_by_host(state, usual_hosts(state)).values())
+    return [free_of(host, state) for host in usual_hosts(state)]
 
 
 def _share(job: KnownJob, member: Member, state: BrainState) -> float:

@@ -51,7 +51,7 @@ def host_share(state: BrainState, host: str) -> float:
 def forget_job(state: BrainState, name: str) -> None:
     """Its own past went with it, and what it showed by that alone. What its members showed beside one another stays."""
     mark = f"{name}/"
-    for host in state.jobs[name].alone_on if name in state.jobs else ():
+    for host in state.jobs[name].alone_on:
         evidence = state.host_evidence.get(host, {})
         for key in [key for key, each in evidence.items() if each.alone and key.startswith(mark)]:
             del evidence[key]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from rover_bus.brain.decisions.reasons import Reason
-from rover_bus.brain.rooms import avoided_hosts, named_hosts
+from rover_bus.brain.rooms import named_hosts, place
 from rover_bus.brain.sizing import pins
 from rover_bus.brain.state import BrainState, Change, KnownJob, counted
 from rover_bus.brain.wishes import Wish
@@ -39,6 +39,7 @@ def propose(
     rolls_back: int = 0,
 ) -> PlanProposed:
     """Any plan. Of the cluster's mode and the job's the stricter one holds."""
+    places = place(job, wish.size, state, len(replaces or ()))
     own: PlanMode = job.mode or job.spec.plan.mode  # type: ignore[assignment]
     return PlanProposed(
         job=name,
@@ -46,7 +47,9 @@ def propose(
         log_sequence=job.log_sequence,
         **msgspec.structs.asdict(wish.size),
         hosts=named_hosts(job, state),
-        slow_hosts=avoided_hosts(job, wish.size, state, len(replaces or ())),
+        slow_hosts=places.slow,
+        worker_hosts=places.workers,
+        server_hosts=places.servers,
         masters=job.masters,
         reason=_sentence(job.held, wish),
         scores=wish.scores,

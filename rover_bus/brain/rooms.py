@@ -1,13 +1,18 @@
-"""What hosts have free, which of them a plan names, and which of these it avoids.
+"""What hosts have free, which of them a plan names, where its new members go, and which hosts it avoids.
 
 Fed by the state: capacity of hosts, members and what each is counted with. Feeds `proposing` and `hosts`. Pure; docs/design/0039.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
+
+import msgspec
 
 from rover_bus.brain.decisions.arbitration import Budget
+from rover_bus.brain.decisions.placement import Node, place_jobs
+from rover_bus.brain.decisions.plans import Allocation
+from rover_bus.brain.loads import shares_hosts
 from rover_bus.brain.sizing import host_order
 from rover_bus.brain.state import BrainState, KnownJob
 from rover_bus.events.facts import Size
@@ -16,25 +21,10 @@ MOST = 1 << 30  # members without any limit
 _EPSILON = 1e-9
 
 
-def free_by_host(state: BrainState, hosts: Collection[str]) -> dict[str, Budget]:
-    """What the members of all jobs leave of these hosts. One pass over all members."""
-    free = {
-        host: [state.hosts[host].cores, float(state.hosts[host].memory_bytes)]
-        for host in hosts
-        if host in state.hosts
-    }
-    for job in state.jobs.values():
-        if job.held is None:
-            continue
-        charged = job.charge(job.held)
-        worker = (charged.worker_cores, charged.worker_memory_bytes)
-        server = (charged.server_cores, charged.server_memory_bytes)
-        for name, where in job.where.items():
-            if where in free:
-                cores, memory_bytes = server if name.startswith("ps-") else worker
-                free[where][0] -= cores
-                free[where][1] -= memory_bytes
-    return {host: Budget(*left) for host, left in free.items()}
+def free_of(host: str, state: BrainState) -> Budget:
+    """What the members of all jobs leave of a host."""
+    capacity, (cores, size_bytes) = state.hosts[host], state.host_load.get(host, (0.0, 0.0))
+    return Budget(capacity.cores - cores, capacity.memory_bytes - size_bytes)
 
 
 def room_for(cores: float, memory_bytes: int, free: Iterable[Budget]) -> int:
@@ -58,16 +48,54 @@ def named_hosts(job: KnownJob, state: BrainState) -> list[str]:
     return sorted([*job.hosts, *came], key=lambda host: host in state.slow_hosts)
 
 
-def avoided_hosts(job: KnownJob, size: Size, state: BrainState, replaced: int = 0) -> list[str]:
-    """The slow hosts, while the others have room for the members that a plan adds or replaces; else none."""
-    others = usual_hosts(state)
-    if not state.slow_hosts or not others:
-        return []
-    held, each = job.held or Size(workers=0, servers=0), job.charge(size)
+class MemberHosts(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a plan's new and replaced members go: `slow` are avoided, as far as no host is named for a member."""
+
+    slow: list[str] = []
+    workers: list[str] = []
+    servers: list[str] = []
+
+
+def place(job: KnownJob, size: Size, state: BrainState, replaced: int = 0) -> MemberHosts:
+    """Place what a plan adds or replaces (`replaced` workers).
+
+    Members with limits go where the job runs, else on the fewest hosts that fit, equal shares on each (`decisions.placement`); on
+    slow ones only where the others are full. Members without limits share what there is: they are spread over all usual hosts.
+    """
+    held = job.held or Size(workers=0, servers=0)
     workers, servers = max(size.workers - held.workers, 0) + replaced, max(size.servers - held.servers, 0)
-    free = list(free_by_host(state, others).values())
-    by_workers = room_for(each.worker_cores, each.worker_memory_bytes, free)
-    by_servers = room_for(each.server_cores, each.server_memory_bytes, free)
-    cores = workers * each.worker_cores + servers * each.server_cores
-    enough = cores <= sum(max(left.cores, 0.0) for left in free) + _EPSILON
-    return sorted(state.slow_hosts) if enough and workers <= by_workers and servers <= by_servers else []
+    usual = usual_hosts(state)
+    if not workers + servers or not usual:
+        return MemberHosts()
+    wanted = job.charge(size).replace(workers=workers, servers=servers)
+    if shares_hosts(size):
+        fits = not state.slow_hosts or _holds(wanted, [free_of(host, state) for host in usual])
+        return MemberHosts(slow=sorted(state.slow_hosts) if fits else [])
+    own = sorted(
+        {host for host in job.where.values() if host in state.hosts and host not in state.slow_hosts}
+    )
+    for hosts, slow in (
+        (own, sorted(state.slow_hosts)),
+        (usual, sorted(state.slow_hosts)),
+        (list(state.hosts), []),
+    ):
+        placement = place_jobs([wanted], [_node(host, state) for host in hosts])[0]
+        if not placement.missing and placement.shares:
+            return MemberHosts(
+                slow=slow,
+                workers=[share.node for share in placement.shares for _ in range(share.workers)],
+                servers=[share.node for share in placement.shares for _ in range(share.servers)],
+            )
+    return MemberHosts()  # it is more than hosts have room for: whoever allowed that lets them share
+
+
+def _node(host: str, state: BrainState) -> Node:
+    free = free_of(host, state)
+    return Node(host, max(free.cores, 0.0), max(int(free.memory_bytes), 0))
+
+
+def _holds(wanted: Allocation, free: list[Budget]) -> bool:
+    by_workers = room_for(wanted.worker_cores, wanted.worker_memory_bytes, free)
+    by_servers = room_for(wanted.server_cores, wanted.server_memory_bytes, free)
+    enough = wanted.cores <= sum(max(left.cores, 0.0) for left in free) + _EPSILON
+    return enough and wanted.workers <= by_workers and wanted.servers <= by_servers

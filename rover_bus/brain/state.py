@@ -112,6 +112,7 @@ class KnownJob(msgspec.Struct):
     cores_bind: bool = False  # every host holds members to their cores: else they are no axis of its sizes
     probe: Change | None = None  # the last one, downwards and kept, until what follows has settled
     where: dict[str, str] = {}  # hosts of its members, by member name
+    load: dict[str, tuple[float, float]] = {}  # cores and bytes that they are counted with, by host
     alone_on: list[str] = []  # hosts that it was compared on with its own past
     usual: UsualPace | None = None
     own_share: float = 1.0  # of a worker's working time, that it reads and computes itself
@@ -178,6 +179,9 @@ class BrainState(msgspec.Struct):
     hosts: dict[str, HostCapacity] = {}
     displaced: dict[str, HostCapacity] = {}  # taken for lost: what they gave
     sampled_s: dict[str, float] = {}  # how often hosts said that they take samples
+    host_load: dict[
+        str, tuple[float, float]
+    ] = {}  # cores and bytes that members of all jobs are counted with
     clock_s: float = 0.0  # of the cluster: windows of all jobs, as far as they do not overlap
     host_evidence: dict[str, HostEvidence] = {}  # what members showed of their hosts
     slow_hosts: dict[str, float] = {}  # since when, by the cluster's clock

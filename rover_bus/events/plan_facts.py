@@ -66,6 +66,10 @@ class PlanProposed(JobFact, frozen=True, kw_only=True, tag="plan.proposed.v1"):
     server_memory_bytes: Bytes = 0
     hosts: list[str] = []
     slow_hosts: list[str] = []  # of these: a member is placed there only where no other host is left
+    worker_hosts: list[
+        str
+    ] = []  # for new and replaced workers, in their order; those beyond it go over `hosts` in turn
+    server_hosts: list[str] = []  # the same of servers
     masters: list[str] = []
     reason: str = ""
     scores: dict[str, float] = {}

@@ -7,7 +7,7 @@ replaced by its next incarnation, on its host if that lives, else on the next of
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from rover_bus.events.facts import MembersDesired, PlanApplied, PlanProposed
 from rover_bus.events.identity import DesiredMember, MasterSeat, Member, Resources, Role
@@ -26,6 +26,7 @@ def plan_members(state: State, proposal: PlanProposed, cause: str) -> MembersDes
     slow = proposal.slow_hosts
     able: dict[Role, list[str]] = {role: able_hosts(state, role, named, slow) for role in ("ps", "worker")}
     load = Counter(desired.host for desired in state.seats.wanted.values())
+    chosen = _chosen_hosts(state, proposal, named)
     members: list[DesiredMember] = []
     seats: list[tuple[Role, int]] = [("ps", index) for index in server_indexes(state, proposal.servers)]
     for role, index in [*seats, *(("worker", index) for index in range(proposal.workers))]:
@@ -34,9 +35,10 @@ def plan_members(state: State, proposal: PlanProposed, cause: str) -> MembersDes
         if kept is not None:
             if kept.member in proposal.replaces:  # slow, not lost: it drains
                 kept = _next(state, kept, load, slow=slow)
+                kept = kept.replace(host=next(chosen[role], "") or kept.host)
             members.append(kept.replace(resources=resources))
         else:
-            host = able[role][len(members) % len(able[role])]
+            host = next(chosen[role], "") or able[role][len(members) % len(able[role])]
             members.append(_desired(state, role, index, host, resources))
     return MembersDesired(
         plan=state.seats.plan + 1,
@@ -48,6 +50,13 @@ def plan_members(state: State, proposal: PlanProposed, cause: str) -> MembersDes
         slow_hosts=slow,
         cause=cause,
     )
+
+
+def _chosen_hosts(state: State, proposal: PlanProposed, named: list[str]) -> dict[Role, Iterator[str]]:
+    """The hosts that the plan chose for new members, one after another; "" for one that is gone or does not run the program."""
+    able: dict[Role, list[str]] = {role: able_hosts(state, role, named, []) for role in ("ps", "worker")}
+    chosen: dict[Role, list[str]] = {"ps": proposal.server_hosts, "worker": proposal.worker_hosts}
+    return {role: (host if host in able[role] else "" for host in chosen[role]) for role in chosen}
 
 
 def applied(state: State, proposal: PlanProposed, cause: str, approved_by: str = "") -> PlanApplied:

@@ -194,13 +194,16 @@ class Life:
         job.servers_before = sum(member.role == "ps" for member in job.members)
         job.members = []
         able = [host for host in plan.hosts if host not in plan.slow_hosts] or plan.hosts
+        chosen = {"worker": iter(plan.worker_hosts), "ps": iter(plan.server_hosts)}
         for role, index in wanted:
             life = lives.get(f"{role}-{index}", Member(role, index, 1))
             if life in plan.replaces:
                 life = Member(role, index, life.incarnation + 1)
                 job.slow.pop(index, None)
-                job.where[life.name] = job.where[life.name] if job.where[life.name] in able else able[0]
-            job.where.setdefault(life.name, able[len(job.members) % len(able)])
+                stays = job.where[life.name] if job.where[life.name] in able else able[0]
+                job.where[life.name] = next(chosen[role], stays)
+            if life.name not in job.where:
+                job.where[life.name] = next(chosen[role], able[len(job.members) % len(able)])
             job.members.append(life)
         job.where = {member.name: job.where[member.name] for member in job.members}
         self.notice(
@@ -322,6 +325,7 @@ def tell(fact: Any) -> str:
     """One line: what a person would read, with the numbers."""
     kind = fact.kind()
     hidden = {"job", "cause", "by", "position", "brain_position", "brain_term", "hosts", "masters", "scores"}
+    hidden |= {"worker_hosts", "server_hosts"}
     hidden |= {"log_sequence", "resumed_from", "constraints", "predicted_low_90", "predicted_high_90"}
     parts = []
     for field in msgspec.structs.fields(type(fact)):

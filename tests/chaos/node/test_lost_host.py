@@ -177,6 +177,7 @@ def _limited(folder: Path, hosts: Hosts, name: str, cores: float) -> SmallJob:
         servers=1,
         leases='heartbeat = "300ms"',
         checkpoint="",
+        top='on_server_lost = "restart"',  # all of it may lie on the host that is lost
         name=name,
         cores=round(cores, 3),
     )

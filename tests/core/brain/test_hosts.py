@@ -8,7 +8,7 @@ import pytest
 
 from rover_bus.brain.evolution import evolve
 from rover_bus.brain.hosts import leave_slow_hosts
-from rover_bus.brain.log import MembersSeen, WindowClosed, WorkerWindow
+from rover_bus.brain.log import JobGone, MembersSeen, WindowClosed, WorkerWindow
 from rover_bus.brain.models.hosts import (
     MOST_MEMBERS,
     HostEvidence,
@@ -17,7 +17,7 @@ from rover_bus.brain.models.hosts import (
     slowest,
     usual_pace,
 )
-from rover_bus.brain.rooms import avoided_hosts, named_hosts
+from rover_bus.brain.rooms import named_hosts, place
 from rover_bus.brain.state import BrainState, KnownJob
 from rover_bus.brain.watch import JobSamples
 from rover_bus.events.facts import PlanProposed, Size, SlotsMoveRequested
@@ -169,16 +169,64 @@ def test_what_servers_take_is_not_held_against_a_workers_host() -> None:
     assert (window.workers[0].pace, window.workers[0].own) == (50.0, 200.0)
 
 
-def test_plans_name_slow_hosts_last_and_avoid_them_while_the_others_have_room() -> None:
+def test_plans_name_slow_hosts_last_and_take_them_only_where_the_others_are_full() -> None:
     state = cluster(dict.fromkeys(APART, "b"), hosts="abc")
     job = state.jobs["j"]
-    assert avoided_hosts(job, FOUR.replace(workers=9), state) == []
+    assert place(job, FOUR.replace(workers=9), state).slow == []
     state.slow_hosts["a"] = 0.0
     assert named_hosts(job, state) == ["b", "c", "a"]
-    assert avoided_hosts(job, FOUR.replace(workers=14), state) == ["a"]  # 10 more: 2 and 8 are free
-    assert avoided_hosts(job, FOUR.replace(workers=15), state) == []
+    enough = place(job, FOUR.replace(workers=14), state)  # ten more: two and eight are free
+    assert (enough.slow, sorted(enough.workers)) == (["a"], ["b"] * 2 + ["c"] * 8)
+    full = place(job, FOUR.replace(workers=15), state)
+    assert (full.slow, len(full.workers), "a" in full.workers) == ([], 11, True)
     state.slow_hosts |= {"b": 0.0, "c": 0.0}
-    assert avoided_hosts(job, FOUR.replace(workers=5), state) == []  # all are slow: there is no other
+    assert place(job, FOUR.replace(workers=5), state).slow == []  # all are slow: there is no other
+
+
+def test_members_with_limits_go_where_their_job_runs_else_on_the_fewest_hosts_in_equal_shares() -> None:
+    state = cluster(dict.fromkeys(APART, "b"), hosts="abc")
+    job = state.jobs["j"]
+    assert place(job, FOUR.replace(workers=6), state).workers == ["b", "b"]
+    fresh = KnownJob("v", job.spec)
+    state.jobs["k"] = fresh
+    small = place(fresh, FOUR, state)
+    assert (set(small.workers + small.servers), len(small.workers), len(small.servers)) == ({"a"}, 4, 2)
+    large = place(fresh, FOUR.replace(workers=10), state)
+    assert sorted(large.workers) == ["a"] * 5 + ["c"] * 5
+    assert sorted(large.servers) == ["a", "c"]
+
+
+def test_members_without_limits_are_spread() -> None:
+    state = cluster({}, hosts="abc")
+    assert place(state.jobs["j"], Size(workers=9, servers=2), state).workers == []
+
+
+def test_two_plans_of_one_moment_do_not_take_the_same_room() -> None:
+    state = cluster({}, hosts="ab")
+    state.jobs["j"].held = None
+    for name in ("j", "k"):
+        state.jobs.setdefault(name, KnownJob("v", state.jobs["j"].spec))
+        places = place(state.jobs[name], FOUR, state)
+        plan = PlanProposed(
+            job=name,
+            plan=1,
+            workers=4,
+            servers=2,
+            worker_cores=1.0,
+            server_cores=1.0,
+            hosts=["a", "b"],
+            worker_hosts=places.workers,
+            server_hosts=places.servers,
+        )
+        evolve(state, plan)
+    assert {name: set(job.load) for name, job in state.jobs.items()} == {"j": {"a"}, "k": {"b"}}
+
+
+def test_what_hosts_carry_is_what_their_members_are_counted_with() -> None:
+    state = cluster(APART)
+    assert state.host_load == {"a": (3.0, 0.0), "b": (3.0, 0.0)}
+    evolve(state, JobGone(job="j"))
+    assert state.host_load == {"a": (0.0, 0.0), "b": (0.0, 0.0)}
 
 
 def ready(own: float, where: dict[str, str] = APART) -> BrainState:
