@@ -26,8 +26,9 @@ from bench import rig
 from rover_bus.events import subjects
 from rover_bus.events.asking import Master
 from rover_bus.events.codec import decode, encode
+from rover_bus.events.data_facts import EpochOpened
 from rover_bus.events.errors import BusError
-from rover_bus.events.facts import EpochOpened, JobSubmitted, PlanProposed
+from rover_bus.events.facts import JobSubmitted, PlanProposed
 from rover_bus.events.identity import Member
 from rover_bus.events.inputs import Observed, Requested, Ticked, TookOver
 from rover_bus.events.job import Dataset, DataSpec, JobSpec, LeaseSpec

@@ -22,7 +22,7 @@ import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from rover_bus.events import facts
+from rover_bus.events import facts, host_facts
 from rover_bus.events.broker import EmbeddedBroker
 from rover_bus.events.bus import Stored
 from rover_bus.events.codec import decode, encode
@@ -147,7 +147,7 @@ class Bench:
         self.broker.stop()
 
     def observe(self, stored: Stored) -> None:
-        name = str(decode(stored.body, facts.HostExited).member)
+        name = str(decode(stored.body, host_facts.HostExited).member)
         self.exits[name] = time.perf_counter()
         self.exited.set()
 

@@ -238,7 +238,7 @@ async def _kill_and_wait(
 async def _kill_once(ear: Ear, stack: Any, job: str, notes: Path) -> dict[str, Any]:
     """Kill the server when a cut is complete; return what the way back took, step by step."""
     from rover_bus.events import checkpoint_facts as cuts
-    from rover_bus.events import facts
+    from rover_bus.events import facts, host_facts
 
     _, staged = await ear.first(cuts.PartStaged, time.monotonic())
     await ear.first(cuts.CheckpointStaged, time.monotonic() - 1.0)
@@ -249,8 +249,10 @@ async def _kill_once(ear: Ear, stack: Any, job: str, notes: Path) -> dict[str, A
     _, told = await ear.first(cuts.ServerRestored, killed)
     while not last_answer(notes, killed + 0.05)[0]:  # noqa: ASYNC110
         await asyncio.sleep(0.01)
-    ended, _ = await ear.first(facts.HostExited, killed, lambda fact: fact.member.role == "ps")
-    started, _ = await ear.first(facts.HostStarted, killed, lambda fact: fact.process.member.role == "ps")
+    ended, _ = await ear.first(host_facts.HostExited, killed, lambda fact: fact.member.role == "ps")
+    started, _ = await ear.first(
+        host_facts.HostStarted, killed, lambda fact: fact.process.member.role == "ps"
+    )
     admitted, _ = await ear.first(facts.MemberAdmitted, killed, lambda fact: fact.member.role == "ps")
     return {
         "serving_again_s": last_answer(notes, killed + 0.05)[0] - killed,

@@ -48,11 +48,7 @@ from rover_bus.events import causes
 from rover_bus.events.deciding import Decision
 from rover_bus.events.facts import (
     BrainFact,
-    BrainHostFact,
-    ClusterModeSet,
     Fact,
-    HostLeft,
-    HostRegistered,
     JobEnded,
     JobFact,
     JobForgotten,
@@ -64,12 +60,12 @@ from rover_bus.events.facts import (
     PlanProposed,
     PlanRequested,
     PlanWithheld,
-    QuotaSet,
     RuleSwitchedOff,
     RuleSwitchedOn,
     Size,
     SlotsMoveRequested,
 )
+from rover_bus.events.host_facts import BrainHostFact, ClusterModeSet, HostLeft, HostRegistered, QuotaSet
 from rover_bus.events.inputs import (
     BusLost,
     BusRegained,

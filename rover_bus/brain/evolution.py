@@ -32,9 +32,6 @@ from rover_bus.brain.log import (
 )
 from rover_bus.brain.state import UNREST, WINDOWS_KEPT, BrainRuleOff, BrainState, Change, KnownJob, TriedSize
 from rover_bus.events.facts import (
-    ClusterModeSet,
-    HostRecovered,
-    HostSlow,
     IncidentClosed,
     IncidentOpened,
     JobForecast,
@@ -52,7 +49,6 @@ from rover_bus.events.facts import (
     PlanRolledBack,
     PlanSettled,
     PlanWithheld,
-    QuotaSet,
     RuleSwitchedOff,
     RuleSwitchedOn,
     Size,
@@ -60,6 +56,7 @@ from rover_bus.events.facts import (
     StragglerFound,
     StragglerRecovered,
 )
+from rover_bus.events.host_facts import ClusterModeSet, HostRecovered, HostSlow, QuotaSet
 from rover_bus.events.identity import MasterSeat
 from rover_bus.events.log import Record, SnapshotChunk
 from rover_bus.events.plan_facts import TRIAL

@@ -12,15 +12,8 @@ import msgspec
 
 from rover_bus.brain.decisions.plans import Allocation
 from rover_bus.brain.decisions.warm_start import JobTraits
-from rover_bus.events.facts import (
-    Fact,
-    HostExited,
-    JobEnded,
-    JobReported,
-    JobSubmitted,
-    PlanApplied,
-    PlanProposed,
-)
+from rover_bus.events.facts import Fact, JobEnded, JobReported, JobSubmitted, PlanApplied, PlanProposed
+from rover_bus.events.host_facts import HostExited
 from rover_bus.events.invariants import Bytes, Checked, Count, Seconds
 from rover_bus.events.job import JobSpec
 

@@ -19,7 +19,8 @@ from rover_bus.brain.rules import RULES
 from rover_bus.brain.state import BrainState, KnownJob, counted
 from rover_bus.brain.wishes import PROBE_WINDOWS, Wish, remaining_s
 from rover_bus.events import causes
-from rover_bus.events.facts import HostRecovered, HostSlow, Size, SlotsMoveRequested
+from rover_bus.events.facts import Size, SlotsMoveRequested
+from rover_bus.events.host_facts import HostRecovered, HostSlow
 from rover_bus.events.identity import Member
 from rover_bus.events.log import Record
 

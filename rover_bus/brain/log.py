@@ -12,9 +12,6 @@ from rover_bus.brain.decisions.warm_start import PastJob
 from rover_bus.brain.models.hosts import SLOW_MEMORY_S
 from rover_bus.events.batch import BatchHeader
 from rover_bus.events.facts import (
-    ClusterModeSet,
-    HostRecovered,
-    HostSlow,
     IncidentClosed,
     IncidentOpened,
     JobForecast,
@@ -32,13 +29,13 @@ from rover_bus.events.facts import (
     PlanRolledBack,
     PlanSettled,
     PlanWithheld,
-    QuotaSet,
     RuleSwitchedOff,
     RuleSwitchedOn,
     SlotsMoveRequested,
     StragglerFound,
     StragglerRecovered,
 )
+from rover_bus.events.host_facts import ClusterModeSet, HostRecovered, HostSlow, QuotaSet
 from rover_bus.events.identity import HostCapacity, MasterSeat, Member
 from rover_bus.events.job import JobSpec, PlanMode
 from rover_bus.events.log import Caused, RecordPiece, SnapshotChunk

@@ -7,7 +7,8 @@ from typing import Any, get_args
 from rover_bus.brain.log import BrainDecided
 from rover_bus.events import subjects
 from rover_bus.events.fact import Record
-from rover_bus.events.facts import BrainFact, BrainHostFact, HostFact, PlanProposed
+from rover_bus.events.facts import BrainFact, PlanProposed
+from rover_bus.events.host_facts import BrainHostFact, HostFact
 from rover_bus.events.outbox import FactOut, Outgoing
 
 SUBJECTS = [

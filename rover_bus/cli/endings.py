@@ -15,7 +15,7 @@ from contextlib import suppress
 from rover_bus.cli.connection import Address, visit
 from rover_bus.cli.submission import publish_host
 from rover_bus.events.errors import RoverError
-from rover_bus.events.facts import HostServiceEnded
+from rover_bus.events.host_facts import HostServiceEnded
 from rover_bus.events.identity import Exit
 
 AGAIN_S = 0.5

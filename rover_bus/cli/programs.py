@@ -14,7 +14,8 @@ from rover_bus.cli.views.hindrances import read_present
 from rover_bus.events.bus import Bus
 from rover_bus.events.codec import decode, encode
 from rover_bus.events.errors import BadMessage, BusError, InputError, NoResponders
-from rover_bus.events.facts import Fact, HostRegistered, JobEnded, MembersDesired
+from rover_bus.events.facts import Fact, JobEnded, MembersDesired
+from rover_bus.events.host_facts import HostRegistered
 from rover_bus.events.identity import Resources
 from rover_bus.events.job import JobSpec, RoleSpec
 from rover_bus.events.programs import TRY_S, ProgramReply, ProgramRequest

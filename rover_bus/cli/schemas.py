@@ -26,7 +26,8 @@ from rover_bus.cli.samples import sample
 from rover_bus.events.checkpoints import PartReply, PartRequest
 from rover_bus.events.codec import EVENTS
 from rover_bus.events.envelope import CONTENT_TYPE
-from rover_bus.events.facts import ClusterFact, HostFact, JobFact
+from rover_bus.events.facts import JobFact
+from rover_bus.events.host_facts import ClusterFact, HostFact
 from rover_bus.events.log import LogBatch
 from rover_bus.events.profiles import HostProfile, Profile
 from rover_bus.events.programs import ProgramReply, ProgramRequest

@@ -21,15 +21,8 @@ from rover_bus.events.checkpoint_facts import CheckpointRequested
 from rover_bus.events.codec import check_input, decode, encode
 from rover_bus.events.envelope import Envelope
 from rover_bus.events.errors import BusTimeout, NotConnected, Refused, WrongSequence
-from rover_bus.events.facts import (
-    ClusterFact,
-    Fact,
-    HostFact,
-    JobEnded,
-    JobFact,
-    JobStopRequested,
-    JobSubmitted,
-)
+from rover_bus.events.facts import Fact, JobEnded, JobFact, JobStopRequested, JobSubmitted
+from rover_bus.events.host_facts import ClusterFact, HostFact
 from rover_bus.events.job import JobSpec
 from rover_bus.events.standing import stand_by
 from rover_bus.events.streams import FACTS

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from rover_bus.client.spans import Records, Span
-from rover_bus.events.facts import SkippedRow
+from rover_bus.events.data_facts import SkippedRow
 
 REPORTED_ROWS = (
     2000  # skipped rows a report names at most, unless a single batch has more: a message has a bounded size

@@ -4,6 +4,7 @@ A map for the newcomer, in reading order:
 
     identity.py, job.py       what is talked about: members, resources, jobs, data sets
     facts.py                  what happened, readable: `rover.job.<job>.<noun>.<verb>`
+    data_facts.py, plan_facts.py, host_facts.py, checkpoint_facts.py   the same about these four
     log.py                    what a master decided: packed batches of records on `rover.job.<job>.log`; most are facts
     requests.py               what members ask of a master, and its answers
     profiles.py               samples: short-lived, lossy

@@ -12,7 +12,8 @@ from typing import get_args
 
 from rover_bus.events.checkpoints import ManifestContent, PartPlace, StoredCheckpoint, StoredFile
 from rover_bus.events.fact import MasterFact
-from rover_bus.events.facts import Fact, HostFact, JobFact
+from rover_bus.events.facts import Fact, JobFact
+from rover_bus.events.host_facts import HostFact
 from rover_bus.events.identity import Member
 from rover_bus.events.invariants import Bytes, Count, Seconds
 from rover_bus.events.job import NoUsable

@@ -1,7 +1,7 @@
 """What every fact has: a type tag, a cause, the asker; and, when it comes out of a log, its place there (protocol P18).
 
-The bases of facts.py, plan_facts.py, host facts, and of records that a log holds without publishing them (log.py, the Brain's);
-apart so that these may be many files and still be one language.
+The bases of facts.py, its neighbours (data_, plan_, host_ and checkpoint_facts.py), and of records that a log holds
+without publishing them (log.py, the Brain's); apart so that these may be many files and still be one language.
 """
 
 from __future__ import annotations

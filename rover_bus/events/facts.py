@@ -3,18 +3,21 @@
 Facts of a job are an outbox of its log: the master derives them from its records, each carries the (log sequence, index)
 it came from, and they are published in that order (protocol P18). Facts of people, the Brain and hosts have no position.
 The type tag is `<noun>.<verb>.v<major>`; new fields have defaults; a changed meaning is a new major.
+
+Here: jobs, members, slots. data_facts.py: batches and epochs; plan_facts.py: plans; host_facts.py: hosts and the cluster;
+checkpoint_facts.py: checkpoints.
 """
 
 from __future__ import annotations
 
 from typing import Any, Literal, get_args
 
-import msgspec
-
+from rover_bus.events.data_facts import AboutData
 from rover_bus.events.fact import Fact, JobFact, MasterFact, Position
-from rover_bus.events.identity import DesiredMember, Exit, HostCapacity, MasterSeat, Member, Process, Role
-from rover_bus.events.invariants import Bytes, Count, Fraction, Seconds, Told, Uid
-from rover_bus.events.job import Dataset, JobSpec, PlanMode
+from rover_bus.events.host_facts import AboutCluster, AboutHosts
+from rover_bus.events.identity import DesiredMember, MasterSeat, Member, Role
+from rover_bus.events.invariants import Bytes, Count, Fraction, Uid
+from rover_bus.events.job import JobSpec
 from rover_bus.events.plan_facts import (
     AboutPlans,
     BrainFact,
@@ -191,20 +194,6 @@ class MemberLeft(MasterFact, frozen=True, kw_only=True, tag="member.left.v1"):
     reason: str = ""
 
 
-class DatasetRegistered(MasterFact, frozen=True, kw_only=True, tag="dataset.registered.v1"):
-    """The data set and its grid are fixed for the life of the job."""
-
-    dataset: Dataset
-    member: Member | None = None
-
-
-class DatasetRefused(MasterFact, frozen=True, kw_only=True, tag="dataset.refused.v1"):
-    """A worker registered other data than the first one did (S6)."""
-
-    member: Member
-    difference: str
-
-
 class RoutingChanged(MasterFact, frozen=True, kw_only=True, tag="routing.changed.v1"):
     """Which server holds which slots changed: a new routing epoch, or a new generation."""
 
@@ -286,79 +275,6 @@ class RolloutClosed(MasterFact, frozen=True, kw_only=True, tag="rollout.closed.v
     reason: str = ""
 
 
-class EpochOpened(MasterFact, frozen=True, kw_only=True, tag="epoch.opened.v1"):
-    """Leases of this epoch are given out from now on."""
-
-    epoch: Count
-    generation: Count = 0
-
-
-class EpochClosed(MasterFact, frozen=True, kw_only=True, tag="epoch.closed.v1"):
-    """Every sample of the epoch is committed or dead-lettered."""
-
-    epoch: Count
-    committed: Count
-    dead_lettered: Count
-
-
-class CommitRefused(MasterFact, frozen=True, kw_only=True, tag="commit.refused.v1"):
-    """A commit or progress bore a stale token, generation or server incarnation: nothing changed (S3)."""
-
-    member: Member
-    token: int
-    reason: str
-
-
-class BatchDeadLettered(MasterFact, frozen=True, kw_only=True, tag="batch.dead_lettered.v1"):
-    """A batch failed on too many incarnations and is given up. It may be partly applied."""
-
-    epoch: Count
-    batch: Count
-    first_position: Count
-    samples: Count
-    reason: str
-    members: list[Member] = []
-
-
-class SkippedRow(msgspec.Struct, frozen=True, array_like=True):
-    """One row that a reader could not use: where in the epoch it stood, where in the file, and why."""
-
-    position: int
-    row: int
-    line: int
-    reason: str
-
-
-class RowsSkipped(MasterFact, frozen=True, kw_only=True, tag="rows.skipped.v1"):
-    """Rows that could not be used; they count as dead-lettered, by position."""
-
-    epoch: Count
-    file: str
-    rows: list[SkippedRow]
-
-
-class LeaseSpeculated(MasterFact, frozen=True, kw_only=True, tag="lease.speculated.v1"):
-    """At the tail of an epoch the same interval was leased a second time."""
-
-    epoch: Count
-    first: Count
-    batches: Count
-    token: Count  # of the first holder's lease
-    second: Member
-
-
-class LedgerRewound(MasterFact, frozen=True, kw_only=True, tag="ledger.rewound.v1"):
-    """The ledger went back to a former state under a new generation (P8)."""
-
-    generation: Count
-    epoch: Count
-    committed_batches: Count
-    reason: str
-    cut: Count = 0  # 0: from nothing
-    servers: list[Member] = []  # those that go back to the cut; the others keep their state (P11)
-    samples_again: Count = 0  # the cost: committed since the cut, to be computed again
-
-
 class WorkerFailed(MasterFact, frozen=True, kw_only=True, tag="worker.failed.v1"):
     """User code raised. `charged_batch` is the first uncommitted batch of its lease, -1 when it held none.
 
@@ -392,155 +308,6 @@ class JobReported(MasterFact, frozen=True, kw_only=True, tag="job.reported.v1"):
     samples_per_second: float = 0.0
 
 
-class HostFact(Fact, frozen=True, kw_only=True):
-    """A fact that a daemon states about its host."""
-
-    host: str
-
-    @classmethod
-    def kind(cls) -> str:
-        """Return `<fact>`: the last token of its subject."""
-        return super().kind().removeprefix("host.")
-
-
-class HostRegistered(HostFact, frozen=True, kw_only=True, tag="host.registered.v1"):
-    """A daemon is there and says what its host can give. `daemon` is the incarnation of the daemon.
-
-    `serves_parts_at`: the address (`host:port`) where it serves staged parts to other daemons. `domain`: what fails together
-    with this host. `sample_s`: how often its samples may be expected; 0: it takes none, or a release said nothing of it.
-    `settings`: what its operator set, by name, in seconds or bytes.
-    """
-
-    capacity: HostCapacity
-    daemon: str
-    processes: list[Process] = []
-    jobs: list[str] = []
-    serves_parts_at: str = ""
-    domain: str = ""
-    sample_s: Seconds = 0.0
-    settings: dict[str, float] = {}
-
-
-class HostStarted(HostFact, frozen=True, kw_only=True, tag="host.started.v1"):
-    """A member's process runs."""
-
-    job: str
-    process: Process
-    adopted: bool = False
-
-
-class HostExited(HostFact, frozen=True, kw_only=True, tag="host.exited.v1"):
-    """A member's process ended: the proof of death (P19). What it used is the kernel's own count, 0 where it could not be asked.
-
-    `last`: later incarnations ended here as well, up to this one; the log that wants `member` has forgotten them (P21).
-    """
-
-    job: str
-    member: Member
-    exit: Exit
-    ran_s: Seconds = 0.0
-    cpu_s: Seconds = 0.0  # of the whole group
-    peak_memory_bytes: Bytes = 0  # the largest resident set of one process of the group
-    last: Told = 0
-
-
-class HostLeaving(HostFact, frozen=True, kw_only=True, tag="host.leaving.v1"):
-    """The host will be gone soon, its daemon was told to stop: its workers drain now, its servers after a last cut (S29)."""
-
-    within_s: Seconds = 0.0
-    reason: str = ""
-
-
-class HostTurnFailed(HostFact, frozen=True, kw_only=True, tag="host.turn_failed.v1"):
-    """A daemon cannot decide on a job: its members here stay as they are, other jobs go on. Said once an error."""
-
-    job: str
-    why: str
-
-
-class HostProgramRefused(HostFact, frozen=True, kw_only=True, tag="host.program_refused.v1"):
-    """The program of a job does not start on this host: no worker of it is started here until it does. It is tried again.
-
-    `path`: what is missing or fails; `problem`: why, the last line of stderr where an import failed. `daemon`: its incarnation.
-    """
-
-    job: str
-    uid: str
-    daemon: str
-    path: str
-    problem: str
-
-
-class HostProgramMended(HostFact, frozen=True, kw_only=True, tag="host.program_mended.v1"):
-    """A program that did not start on this host would start now."""
-
-    job: str
-    uid: str
-
-
-class HostServiceEnded(HostFact, frozen=True, kw_only=True, tag="host.service_ended.v1"):
-    """The Brain, the daemon or the broker of a host's stack ended without being asked to. Its stack starts it again, and says this
-    once the bus is there. `exit` has the signal or the status, and the last lines that it wrote; `ran_s`: how long it had run.
-    """
-
-    service: Literal["brain", "daemon", "broker"]
-    pid: Count
-    exit: Exit
-    ran_s: Seconds = 0.0
-
-
-class HostLeft(HostFact, frozen=True, kw_only=True, tag="host.left.v1"):
-    """The daemon goes away on purpose."""
-
-    reason: str = ""
-
-
-class BrainHostFact(HostFact, frozen=True, kw_only=True):
-    """What the Brain found of a host: its term, and its place in the Brain's own log. `share`: of the usual speed."""
-
-    share: float
-    brain_term: Count = 0
-    brain_position: Position | None = None
-
-
-class HostSlow(BrainHostFact, frozen=True, kw_only=True, tag="host.slow.v1"):
-    """Members of a host are slower than what is usual for their jobs: plans avoid it, and jobs leave it where that pays.
-
-    `members`: those that showed it, as `<job>/<incarnation>`, the slowest first.
-    """
-
-    members: list[str] = []
-
-
-class HostRecovered(BrainHostFact, frozen=True, kw_only=True, tag="host.recovered.v1"):
-    """A slow host is as fast as usual again, or what was seen there is too old to count: it is used again."""
-
-
-class ClusterFact(Fact, frozen=True, kw_only=True):
-    """What a person (`by`) decided for the whole cluster. It holds until a person says otherwise, over restarts of everything."""
-
-    @classmethod
-    def kind(cls) -> str:
-        """Return `<fact>`: the last token of its subject."""
-        return super().kind().removeprefix("cluster.")
-
-
-class ClusterModeSet(ClusterFact, frozen=True, kw_only=True, tag="cluster.mode_set.v1"):
-    """What becomes of every job's plans from now on; a job's own mode can only be stricter."""
-
-    mode: PlanMode
-    reason: str = ""
-
-
-class QuotaSet(ClusterFact, frozen=True, kw_only=True, tag="cluster.quota_set.v1"):
-    """What the jobs of a tenant may use together from now on; -1: as much as they like."""
-
-    tenant: str
-    cores: float = -1.0
-    memory_bytes: int = -1
-    reason: str = ""
-
-
 # All facts of this file by what they are about: what narrates them (cli/views/narration.py) must know each.
 AboutJob = (
     JobSubmitted
@@ -562,17 +329,7 @@ AboutMembers = (
     | MembersUnheard
     | MemberLeft
     | WorkerFailed
-    | HostRegistered
-    | HostStarted
-    | HostExited
-    | HostServiceEnded
-    | HostLeaving
-    | HostTurnFailed
-    | HostProgramRefused
-    | HostProgramMended
-    | HostSlow
-    | HostRecovered
-    | HostLeft
+    | AboutHosts
 )
 AboutSlots = (
     RoutingChanged
@@ -583,18 +340,6 @@ AboutSlots = (
     | MoveFailed
     | RolloutClosed
 )
-AboutData = (
-    DatasetRegistered
-    | DatasetRefused
-    | EpochOpened
-    | EpochClosed
-    | CommitRefused
-    | BatchDeadLettered
-    | RowsSkipped
-    | LeaseSpeculated
-    | LedgerRewound
-)
-AboutCluster = ClusterModeSet | QuotaSet
 AnyFact = AboutJob | AboutMembers | AboutSlots | AboutData | AboutCluster | AboutPlans
 FACTS: tuple[type[Fact], ...] = get_args(AnyFact)
 

@@ -2,10 +2,10 @@
 
 A batch is appended by the one leading master, chained on its predecessor (protocol P15, P16); replaying all batches in order
 rebuilds the master's state bit by bit. Records are absolute facts about the decider's state, never about clocks: deadlines are
-not logged (P19). A record that others shall know is a fact (facts.py, plan_facts.py, checkpoint_facts.py): it is published as it
-is, with its place in the log. Here are the others: what is too much to publish (hot records hold columns), too little, or only half
-of what a fact says (master/publishing.py). Each names its cause: the input event's id, or for the hot ones (member, request), which
-is the same thing.
+not logged (P19). A record that others shall know is a fact (facts.py, data_facts.py, plan_facts.py, checkpoint_facts.py): it
+is published as it is, with its place in the log. Here are the others: what is too much to publish (hot records hold columns), too
+little, or only half of what a fact says (master/publishing.py). Each names its cause: the input event's id, or for the hot ones
+(member, request), which is the same thing.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ import msgspec
 from rover_bus.events.batch import BatchHeader
 from rover_bus.events.checkpoint_facts import CHECKPOINT_FACTS, CheckpointManifestOrdered
 from rover_bus.events.checkpoints import StoredCheckpoint, StoredPart
+from rover_bus.events.data_facts import LedgerRewound, RowsSkipped, SkippedRow
 from rover_bus.events.fact import Caused as Caused
 from rover_bus.events.fact import MasterFact
 from rover_bus.events.fact import Record as Record
 from rover_bus.events.fact import Unpublished as Unpublished
-from rover_bus.events.facts import FACTS, LedgerRewound, PlanProposed, RowsSkipped, SkippedRow
+from rover_bus.events.facts import FACTS, PlanProposed
 from rover_bus.events.identity import Member
 from rover_bus.events.job import PlanMode
 

@@ -20,7 +20,8 @@ from rover_bus.events.bus import MESSAGE_ID, Bus
 from rover_bus.events.codec import encode
 from rover_bus.events.envelope import Envelope
 from rover_bus.events.errors import BusError, InputError, NotConnected
-from rover_bus.events.facts import Fact, HostFact, JobFact, Position
+from rover_bus.events.facts import Fact, JobFact, Position
+from rover_bus.events.host_facts import HostFact
 from rover_bus.events.leadership import Deposed
 from rover_bus.events.logs import get_logger
 from rover_bus.events.reading import digest, event_id

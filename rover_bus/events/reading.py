@@ -17,9 +17,6 @@ from rover_bus.events.errors import BadMessage, NameRefused
 from rover_bus.events.fact import Fact, JobFact, MasterFact, Position
 from rover_bus.events.facts import (
     BrainFact,
-    BrainHostFact,
-    ClusterFact,
-    HostFact,
     JobForgotten,
     JobPauseRequested,
     JobResumeRequested,
@@ -32,6 +29,7 @@ from rover_bus.events.facts import (
     PlanRequested,
     SlotsMoveRequested,
 )
+from rover_bus.events.host_facts import BrainHostFact, ClusterFact, HostFact
 from rover_bus.events.subjects import Parsed, name, parse
 
 FAMILIES: dict[str, type[Fact]] = {"fact": JobFact, "host": HostFact, "cluster": ClusterFact}

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, get_args
 import msgspec
 
 from rover_bus.events.checkpoints import CutOrder, PartReport, RestoreOrder, RestoreReport
-from rover_bus.events.facts import SkippedRow
+from rover_bus.events.data_facts import SkippedRow
 from rover_bus.events.identity import Member
 from rover_bus.events.invariants import Told
 from rover_bus.events.job import Dataset

@@ -7,7 +7,8 @@ from collections.abc import Generator
 import msgspec
 
 from rover_bus.events import causes
-from rover_bus.events.facts import DatasetRefused, DatasetRegistered, EpochOpened, MemberAdmitted
+from rover_bus.events.data_facts import DatasetRefused, DatasetRegistered, EpochOpened
+from rover_bus.events.facts import MemberAdmitted
 from rover_bus.events.identity import Member
 from rover_bus.events.job import Dataset
 from rover_bus.events.log import Record

@@ -11,9 +11,9 @@ from collections.abc import Generator
 from typing import Self, assert_never
 
 from rover_bus.events import causes
+from rover_bus.events.data_facts import CommitRefused
 from rover_bus.events.deciding import Decision, Hold
 from rover_bus.events.facts import (
-    CommitRefused,
     Fact,
     JobFact,
     JobReported,

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from rover_bus.events import facts, log
+from rover_bus.events import data_facts, facts, log
 from rover_bus.events.log import Record
 from rover_bus.master import cut_evolution, member_evolution, slot_evolution
 from rover_bus.master.ledger import Ledger, first_token
@@ -154,7 +154,7 @@ def _ledger(state: State) -> Ledger:
     return state.ledger
 
 
-def _fix_dataset(state: State, record: facts.DatasetRegistered) -> None:
+def _fix_dataset(state: State, record: data_facts.DatasetRegistered) -> None:
     state.ledger = Ledger.new(record.dataset, state.generation)
     _admit_workers(state, state.ledger)
 
@@ -170,15 +170,15 @@ def _commit(state: State, record: log.Committed) -> None:
         state.charges.commit()
 
 
-def _speculate(state: State, _record: facts.LeaseSpeculated) -> None:
+def _speculate(state: State, _record: data_facts.LeaseSpeculated) -> None:
     state.counts.speculated += 1
 
 
-def _dead_letter(state: State, record: facts.BatchDeadLettered) -> None:
+def _dead_letter(state: State, record: data_facts.BatchDeadLettered) -> None:
     _ledger(state).dead_letter(record)
 
 
-def _close_epoch(state: State, record: facts.EpochClosed) -> None:
+def _close_epoch(state: State, record: data_facts.EpochClosed) -> None:
     state.charges.close_epoch(record.epoch)
     dataset = _ledger(state).dataset
     if dataset.epochs and record.epoch + 1 >= dataset.epochs and isinstance(state.phase, Training):
@@ -191,7 +191,7 @@ def _seal(state: State, record: log.Sealed) -> None:
         streams.seal(record.partition, record.end_offset)
 
 
-def _refuse_commit(state: State, _record: facts.CommitRefused) -> None:
+def _refuse_commit(state: State, _record: data_facts.CommitRefused) -> None:
     state.counts.commits_refused += 1
 
 
@@ -255,8 +255,8 @@ def _nothing(state: State, record: Record) -> None:
 _EVOLUTIONS: dict[type[Record], Callable[[State, Any], None]] = {
     **_BEFORE,
     facts.JobOpened: _open_again,
-    facts.DatasetRegistered: _fix_dataset,
-    facts.DatasetRefused: _nothing,
+    data_facts.DatasetRegistered: _fix_dataset,
+    data_facts.DatasetRefused: _nothing,
     log.TaskGiven: _give_task,
     facts.ResultReported: _finish_task,
     facts.JobReported: _nothing,
@@ -273,14 +273,14 @@ _EVOLUTIONS: dict[type[Record], Callable[[State, Any], None]] = {
     facts.RoutingChanged: _route,
     facts.MoveRefused: _nothing,
     log.Granted: lambda state, record: _ledger(state).grant(record),
-    facts.LeaseSpeculated: _speculate,
+    data_facts.LeaseSpeculated: _speculate,
     log.Committed: _commit,
     log.Returned: lambda state, record: _ledger(state).give_back(record),
-    facts.CommitRefused: _refuse_commit,
+    data_facts.CommitRefused: _refuse_commit,
     facts.WorkerFailed: _charge,
-    facts.BatchDeadLettered: _dead_letter,
-    facts.EpochOpened: lambda state, record: _ledger(state).begin_epoch(record),
-    facts.EpochClosed: _close_epoch,
+    data_facts.BatchDeadLettered: _dead_letter,
+    data_facts.EpochOpened: lambda state, record: _ledger(state).begin_epoch(record),
+    data_facts.EpochClosed: _close_epoch,
     log.Sealed: _seal,
     log.Rewound: _rewind,
     log.SnapshotChunk: _nothing,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Generator
 
 from rover_bus.events import causes
-from rover_bus.events.facts import BatchDeadLettered, WorkerFailed
+from rover_bus.events.data_facts import BatchDeadLettered
+from rover_bus.events.facts import WorkerFailed
 from rover_bus.events.identity import Exit, Member
 from rover_bus.events.log import Record
 from rover_bus.events.requests import FailureReply, FailureRequest, Reply

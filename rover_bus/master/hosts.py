@@ -12,7 +12,8 @@ from collections import Counter
 from collections.abc import Collection, Generator
 
 from rover_bus.events import causes
-from rover_bus.events.facts import HostProgramRefused, MembersDisplaced
+from rover_bus.events.facts import MembersDisplaced
+from rover_bus.events.host_facts import HostProgramRefused
 from rover_bus.events.identity import Member
 from rover_bus.events.log import HostFit, HostNoticed, HostReturned, HostUnfit, Record
 from rover_bus.master import cutting, lifecycle

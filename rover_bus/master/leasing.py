@@ -17,8 +17,8 @@ from collections.abc import Generator
 import msgspec
 
 from rover_bus.events import causes
+from rover_bus.events.data_facts import LeaseSpeculated
 from rover_bus.events.deciding import Hold
-from rover_bus.events.facts import LeaseSpeculated
 from rover_bus.events.job import JobSpec, LeaseSpec
 from rover_bus.events.log import Granted, Record, Returned, Sealed
 from rover_bus.events.requests import (

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from rover_bus.events.facts import BatchDeadLettered, EpochOpened
+from rover_bus.events.data_facts import BatchDeadLettered, EpochOpened
 from rover_bus.events.job import Dataset
 from rover_bus.events.log import Committed, Granted, Returned
 from rover_bus.events.requests import ALREADY, OK, STALE

@@ -12,16 +12,8 @@ import msgspec
 
 from rover_bus.events import causes
 from rover_bus.events.checkpoints import RestoreReport
-from rover_bus.events.facts import (
-    EpochClosed,
-    EpochOpened,
-    JobEnd,
-    JobEnded,
-    MemberLeft,
-    MemberLost,
-    PlanSettled,
-    RoutingChanged,
-)
+from rover_bus.events.data_facts import EpochClosed, EpochOpened
+from rover_bus.events.facts import JobEnd, JobEnded, MemberLeft, MemberLost, PlanSettled, RoutingChanged
 from rover_bus.events.identity import Member
 from rover_bus.events.log import FinishBegun, Record, Rewound
 from rover_bus.events.requests import HeartbeatRequest, ServerAddress

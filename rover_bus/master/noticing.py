@@ -7,12 +7,6 @@ from collections.abc import Generator
 from rover_bus.events.checkpoint_facts import CheckpointRequested, HostPartFact, HostStorageSearched
 from rover_bus.events.facts import (
     Fact,
-    HostExited,
-    HostLeaving,
-    HostLeft,
-    HostProgramMended,
-    HostProgramRefused,
-    HostRegistered,
     JobPauseRequested,
     JobResumeRequested,
     JobStopRequested,
@@ -21,6 +15,14 @@ from rover_bus.events.facts import (
     PlanModeSet,
     PlanProposed,
     PlanRejected,
+)
+from rover_bus.events.host_facts import (
+    HostExited,
+    HostLeaving,
+    HostLeft,
+    HostProgramMended,
+    HostProgramRefused,
+    HostRegistered,
 )
 from rover_bus.events.identity import FAULTS_OF_THE_PROGRAM, Member
 from rover_bus.events.log import HostFit, ModeFixed, Record, StopAsked

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
-from rover_bus.events.facts import CommitRefused
+from rover_bus.events.data_facts import CommitRefused
 from rover_bus.events.log import Committed, Record
 from rover_bus.events.requests import STALE, Progress, Request
 from rover_bus.master.state import State

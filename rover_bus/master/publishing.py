@@ -14,7 +14,8 @@ import msgspec
 from rover_bus.events import causes, log
 from rover_bus.events.checkpoint_facts import CheckpointManifestOrdered
 from rover_bus.events.checkpoints import ManifestContent
-from rover_bus.events.facts import JobFact, LedgerRewound, Position, RoutingChanged, RowsSkipped
+from rover_bus.events.data_facts import LedgerRewound, RowsSkipped
+from rover_bus.events.facts import JobFact, Position, RoutingChanged
 from rover_bus.events.identity import Member
 from rover_bus.events.log import Record
 from rover_bus.events.model_card import card_of

@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from rover_bus.events import causes, facts
+from rover_bus.events import causes, facts, host_facts
 from rover_bus.events.bus import Bus, ConnectionState, Message, Stored
 from rover_bus.events.codec import decode, encode
 from rover_bus.events.deciding import Decider, WakeAt
@@ -180,7 +180,9 @@ class Daemon:
                 await self._leave_in_order()
             if self._persister:
                 await self._persister.close()
-            self._post(facts.HostLeft(host=self._host.name, reason="stopped"), f"left.{self._host.daemon}")
+            self._post(
+                host_facts.HostLeft(host=self._host.name, reason="stopped"), f"left.{self._host.daemon}"
+            )
             await self._outbox.flush(FLUSH_S)
             await self._presence.leave()
         finally:
@@ -194,7 +196,7 @@ class Daemon:
         jobs = {each.job for each in self._members("ps") if each.running}
         waiting = self._persister.unsafe_jobs(jobs) if self._persister else {}
         if self.state.observed:
-            leaving = facts.HostLeaving(
+            leaving = host_facts.HostLeaving(
                 host=self._host.name, within_s=self._host.settings.hosts.notice_s, reason="stopped"
             )
             self._post(leaving, f"leaving.{self._host.daemon}")
@@ -334,10 +336,10 @@ class Daemon:
             return
         self._trials_published += 1
         trial, host = known.trial, self._host
-        fact: facts.HostFact
+        fact: host_facts.HostFact
         if trial.published:
             log.warning("a program does not start here", job=job, path=trial.path, why=trial.problem)
-            fact = facts.HostProgramRefused(
+            fact = host_facts.HostProgramRefused(
                 host=host.name,
                 job=job,
                 uid=uid,
@@ -348,7 +350,7 @@ class Daemon:
             )
         else:
             cause = causes.timer("program", causes.job(uid))
-            fact = facts.HostProgramMended(host=host.name, job=job, uid=uid, cause=cause)
+            fact = host_facts.HostProgramMended(host=host.name, job=job, uid=uid, cause=cause)
         self._post(fact, f"program.{host.daemon}.{job}.{self._trials_published}", job)
 
     async def _serve_programs(self) -> None:
@@ -389,7 +391,7 @@ class Daemon:
     def _report_start(self, known: ObservedMember, pid: int, adopted: bool) -> None:
         job, member = known.job, known.desired.member
         process = Process(member=member, pid=pid, host=self._host.name)
-        fact = facts.HostStarted(host=self._host.name, job=job, process=process, adopted=adopted)
+        fact = host_facts.HostStarted(host=self._host.name, job=job, process=process, adopted=adopted)
         self._post(fact, f"started.{self._host.daemon}.{job}.{known.incarnation.uid}.{member}", job)
 
     def _repeat_ends(self, fact: facts.MembersDesired) -> None:
@@ -423,7 +425,7 @@ class Daemon:
 
     def _report_ended_before(self, job: str, uid: str, member: Member, last: int) -> None:
         exit = Exit(reason="unknown", detail=f"{member.name}.{last} has ended already")
-        fact = facts.HostExited(host=self._host.name, job=job, member=member, exit=exit, last=last)
+        fact = host_facts.HostExited(host=self._host.name, job=job, member=member, exit=exit, last=last)
         at_ms = round(self._loop.time() * 1000)
         self._post(fact, f"overtaken.{job}.{uid}.{member}.{last}.{at_ms}", job)
 
@@ -436,7 +438,7 @@ class Daemon:
             self._platform.mark_reported(ended)
             self._turns.soon()
 
-        fact = facts.HostExited(
+        fact = host_facts.HostExited(
             host=self._host.name,
             job=ended.job,
             member=ended.member,
@@ -458,7 +460,7 @@ class Daemon:
             return  # it would take back that this host leaves
         self._registrations += 1
         running = [each for each in self.state.observed.values() if each.running]
-        fact = facts.HostRegistered(
+        fact = host_facts.HostRegistered(
             host=self._host.name,
             capacity=self._platform.capacity,
             daemon=self._host.daemon,
@@ -474,11 +476,11 @@ class Daemon:
         self._post(fact, f"registered.{self._host.daemon}.{self._registrations}")
 
     def _post(
-        self, fact: facts.HostFact, what: str, job: str = "", stored: Callable[[], None] | None = None
+        self, fact: host_facts.HostFact, what: str, job: str = "", stored: Callable[[], None] | None = None
     ) -> None:
         self._outbox.post(Letter(fact, f"{self._host.name}.{what}", job, stored))
 
-    def _post_of_cut(self, fact: facts.HostFact, what: str, job: str) -> None:
+    def _post_of_cut(self, fact: host_facts.HostFact, what: str, job: str) -> None:
         self._post(fact, what, job)
 
     # -- samples -------------------------------------------------------------------------------------------------------

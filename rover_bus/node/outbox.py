@@ -17,7 +17,7 @@ from rover_bus.events.bus import Bus, ConnectionState
 from rover_bus.events.codec import encode
 from rover_bus.events.envelope import Envelope
 from rover_bus.events.errors import RoverError
-from rover_bus.events.facts import HostFact
+from rover_bus.events.host_facts import HostFact
 from rover_bus.events.logs import get_logger
 from rover_bus.events.streams import FACTS
 from rover_bus.events.subjects import host_fact

@@ -15,7 +15,7 @@ from rover_bus.events.bus import Bus, ConnectionState, Stored, Subscription
 from rover_bus.events.consumed import LastObserved, newest_since
 from rover_bus.events.deciding import Decider, Turn
 from rover_bus.events.errors import BusError
-from rover_bus.events.facts import HostFact, HostTurnFailed
+from rover_bus.events.host_facts import HostFact, HostTurnFailed
 from rover_bus.events.logs import get_logger
 from rover_bus.events.streams import FACTS
 

@@ -21,8 +21,8 @@ from rover_bus.client.lease import Assigned, Work
 from rover_bus.client.session import Session
 from rover_bus.client.worker import Worker
 from rover_bus.events.bus import Bus
+from rover_bus.events.data_facts import SkippedRow
 from rover_bus.events.errors import Refused, RoverError
-from rover_bus.events.facts import SkippedRow
 from rover_bus.events.identity import Member
 from rover_bus.events.job import Dataset
 from rover_bus.events.profiles import WorkerProfile

@@ -22,7 +22,7 @@ from rover_bus.events.checkpoints import (
 )
 from rover_bus.events.codec import encode
 from rover_bus.events.errors import BadMessage
-from rover_bus.events.facts import HostFact
+from rover_bus.events.host_facts import HostFact
 from rover_bus.events.reading import read_fact
 from rover_bus.events.streams import FACTS
 from rover_bus.events.subjects import host_fact, job_facts

@@ -12,9 +12,9 @@ import msgspec
 
 from rover_bus.brain.decider import BrainDecider
 from rover_bus.brain.log import BrainBatch
-from rover_bus.events import facts
+from rover_bus.events import facts, host_facts
 from rover_bus.events.fact import Fact
-from rover_bus.events.facts import HostFact
+from rover_bus.events.host_facts import HostFact
 from rover_bus.events.identity import DesiredMember, HostCapacity, Member, Resources
 from rover_bus.events.inputs import Input, Observed, Sampled, Ticked, TookOver
 from rover_bus.events.job import DataSpec, JobSpec, PlanSpec, RoleSpec
@@ -73,7 +73,7 @@ class Life:
         self.host_speaks = True  # also while nobody trains there
         self._decide(TookOver("b", 1))
         self.notice(
-            facts.HostRegistered(
+            host_facts.HostRegistered(
                 host="h",
                 daemon="d",
                 capacity=HostCapacity(cores=cores, memory_bytes=memory_bytes, cores_bind=True),

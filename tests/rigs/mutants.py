@@ -18,17 +18,8 @@ from rover_bus.events.bus import Stored
 from rover_bus.events.checkpoint_facts import CHECKPOINT_FACTS
 from rover_bus.events.codec import encode
 from rover_bus.events.errors import BadMessage
-from rover_bus.events.facts import (
-    FACTS,
-    ClusterFact,
-    ClusterModeSet,
-    Fact,
-    HostFact,
-    JobPauseRequested,
-    JobStopRequested,
-    PlanModeSet,
-    QuotaSet,
-)
+from rover_bus.events.facts import FACTS, Fact, JobPauseRequested, JobStopRequested, PlanModeSet
+from rover_bus.events.host_facts import ClusterFact, ClusterModeSet, HostFact, QuotaSet
 from rover_bus.events.reading import ASKED, read_fact
 from rover_bus.events.subjects import cluster_fact, host_fact, job_fact
 

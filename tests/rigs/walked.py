@@ -14,7 +14,8 @@ from rover_bus.cli.views.stories import Links, cause_written
 from rover_bus.events import facts
 from rover_bus.events.causes import named
 from rover_bus.events.checkpoint_facts import CheckpointOpened, PartStaged
-from rover_bus.events.facts import ClusterFact, HostFact, JobFact, JobSubmitted, MasterElected, MemberAdmitted
+from rover_bus.events.facts import JobFact, JobSubmitted, MasterElected, MemberAdmitted
+from rover_bus.events.host_facts import ClusterFact, HostFact
 from rover_bus.events.journal import Journal
 from rover_bus.events.log import LogBatch
 from rover_bus.events.nats_bus import NatsBus

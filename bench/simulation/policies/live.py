@@ -15,7 +15,7 @@ from bench.simulation.port import Case, ClusterView, JobView, Mechanisms, Menu, 
 from bench.simulation.weather import WINDOW_S
 from rover_bus.brain.decider import BrainDecider
 from rover_bus.brain.decisions.plans import GIB
-from rover_bus.events import facts
+from rover_bus.events import facts, host_facts
 from rover_bus.events.identity import DesiredMember, HostCapacity, Member, Resources
 from rover_bus.events.inputs import Input, Observed, Sampled, Ticked, TookOver
 from rover_bus.events.job import DataSpec, JobSpec, PlanSpec, RoleSpec
@@ -59,7 +59,7 @@ class LiveBrain:
         if self.capacity != (cluster.cores, cluster.gib):
             self.capacity = (cluster.cores, cluster.gib)
             room = HostCapacity(cores=cluster.cores, memory_bytes=int(cluster.gib * GIB), cores_bind=True)
-            self._notice(facts.HostRegistered(host=_HOST, daemon="simbench", capacity=room))
+            self._notice(host_facts.HostRegistered(host=_HOST, daemon="simbench", capacity=room))
         for job in cluster.jobs:
             if job.case.name not in self.jobs:
                 self.jobs[job.case.name] = _Known(job.case)

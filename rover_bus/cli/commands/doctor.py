@@ -225,7 +225,7 @@ async def _look_at_cores(bus: NatsBus, hosts: set[str]) -> list[Finding]:
 async def look_at_endings(bus: NatsBus) -> list[Finding]:
     """Find services that ended by themselves within a day, however well they run again."""
     from rover_bus.cli.views.history import read_facts
-    from rover_bus.events.facts import HostServiceEnded
+    from rover_bus.events.host_facts import HostServiceEnded
     from rover_bus.events.subjects import host_facts
 
     since_ms = (time.time() - ENDINGS_S) * 1000
@@ -291,7 +291,7 @@ async def _look_at_logs(bus: NatsBus, present: Present) -> list[Finding]:
     from rover_bus.cli.views.hindrances import hindrance, rules_off
     from rover_bus.cli.views.history import read_facts, read_jobs
     from rover_bus.cli.views.progress import JobProgress
-    from rover_bus.events.facts import HostTurnFailed
+    from rover_bus.events.host_facts import HostTurnFailed
     from rover_bus.events.journal import LogDamaged
     from rover_bus.events.subjects import host_facts
 

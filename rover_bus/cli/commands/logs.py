@@ -54,7 +54,7 @@ def _host_of(name: str, job: str, directory: str) -> str:
     from rover_bus.cli.views.history import read_facts
     from rover_bus.events import subjects
     from rover_bus.events.errors import RoverError
-    from rover_bus.events.facts import HostStarted
+    from rover_bus.events.host_facts import HostStarted
 
     async def find(bus: NatsBus) -> str:
         host = ""

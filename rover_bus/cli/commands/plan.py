@@ -90,7 +90,8 @@ def reject(stack: Address, job: str, number: int | None, reason: str) -> None:
 @with_stack
 def mode(stack: Address, words: tuple[str, ...], cluster: bool, reason: str) -> None:
     """Say what becomes of the Brain's next plans, for JOB or with --cluster for all: only said, held for a person, carried out."""
-    from rover_bus.events.facts import ClusterModeSet, PlanModeSet
+    from rover_bus.events.facts import PlanModeSet
+    from rover_bus.events.host_facts import ClusterModeSet
 
     *jobs, last = words
     if len(jobs) != (0 if cluster else 1) or last not in MODES:

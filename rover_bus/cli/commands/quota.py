@@ -12,7 +12,7 @@ from rover_bus.cli.views.tables import output_option, show
 
 if TYPE_CHECKING:
     from rover_bus.brain.state import BrainState
-    from rover_bus.events.facts import ClusterFact
+    from rover_bus.events.host_facts import ClusterFact
     from rover_bus.events.nats_bus import NatsBus
 
 COLUMNS = ("tenant", "cores", "cores_used", "memory_bytes", "jobs")
@@ -52,7 +52,7 @@ def set_quota(stack: Address, word: str, reason: str) -> None:
     from rover_bus.cli.options import parse_quotas
     from rover_bus.cli.submission import asker
     from rover_bus.cli.views.plan_narration import quota_text
-    from rover_bus.events.facts import QuotaSet
+    from rover_bus.events.host_facts import QuotaSet
 
     [(tenant, budget)] = parse_quotas([word], "").items()
     memory = -1 if budget.memory_bytes == float("inf") else int(budget.memory_bytes)
@@ -69,7 +69,7 @@ def set_quota(stack: Address, word: str, reason: str) -> None:
 def remove(stack: Address, tenant: str, reason: str) -> None:
     """Let the jobs of TENANT use as much as there is."""
     from rover_bus.cli.submission import asker
-    from rover_bus.events.facts import QuotaSet
+    from rover_bus.events.host_facts import QuotaSet
 
     fact = QuotaSet(tenant=tenant, reason=reason, by=asker())
     click.echo(visit(stack, lambda bus: send_to_cluster(bus, fact, f"{tenant}: no quota from now on")))

@@ -53,7 +53,7 @@ def witness(stack: Address, job: str, out: Path | None, as_json: bool) -> None:
 async def _find(bus: NatsBus, job: str) -> tuple[JobRow, Dataset | None]:
     from rover_bus.cli.views.history import read_facts, read_job
     from rover_bus.events import subjects
-    from rover_bus.events.facts import DatasetRegistered
+    from rover_bus.events.data_facts import DatasetRegistered
 
     view = await read_job(bus, job)
     kind = DatasetRegistered.kind()

@@ -31,7 +31,8 @@ from rover_bus.cli.views.history import Happened
 from rover_bus.cli.views.plans import PlanTable
 from rover_bus.cli.views.progress import JobProgress
 from rover_bus.cli.views.report import Tally, sum_up
-from rover_bus.events.facts import HostRegistered, JobEnded, MasterElected
+from rover_bus.events.facts import JobEnded, MasterElected
+from rover_bus.events.host_facts import HostRegistered
 from rover_bus.events.job import JobSpec
 
 if TYPE_CHECKING:

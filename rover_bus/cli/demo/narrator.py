@@ -23,7 +23,7 @@ from rover_bus.cli.views.explanation import headline, judgement, rivals
 from rover_bus.cli.views.narration import BAD, GOOD, mood, narrate
 from rover_bus.cli.views.plans import MEASURED
 from rover_bus.events import checkpoint_facts as cuts
-from rover_bus.events import facts
+from rover_bus.events import data_facts, facts, host_facts
 from rover_bus.events.facts import Fact
 
 MOST_RIVALS_TOLD = 3
@@ -37,10 +37,10 @@ SILENT = (
     facts.PlanMeasured,
     facts.PlanWithheld,
     facts.RoutingChanged,
-    facts.HostRegistered,
-    facts.HostStarted,
+    host_facts.HostRegistered,
+    host_facts.HostStarted,
     facts.JobReported,
-    facts.LeaseSpeculated,
+    data_facts.LeaseSpeculated,
     cuts.CheckpointOpened,
     cuts.PartStaged,
     cuts.CheckpointStaged,
@@ -90,7 +90,7 @@ class Narrator:
         if isinstance(fact, facts.PlanProposed):
             self._plan(fact)
             return
-        if isinstance(fact, facts.HostExited) and fact.exit.reason in ("completed", "drained"):
+        if isinstance(fact, host_facts.HostExited) and fact.exit.reason in ("completed", "drained"):
             return
         if isinstance(fact, facts.PlanKept | facts.PlanRolledBack):
             self.say(f"plan {fact.plan} {_verdict(fact)}: {judgement(fact)}", STYLES.get(mood(fact), ""))

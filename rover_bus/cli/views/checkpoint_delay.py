@@ -17,7 +17,8 @@ from rover_bus.events.checkpoint_facts import (
     CheckpointStaged,
     HostStorageBlocked,
 )
-from rover_bus.events.facts import JobFact, JobSubmitted, LedgerRewound
+from rover_bus.events.data_facts import LedgerRewound
+from rover_bus.events.facts import JobFact, JobSubmitted
 from rover_bus.events.job import CheckpointSpec
 
 LEAST_S = 60.0  # so long a daemon tries again before it says that a part cannot be stored

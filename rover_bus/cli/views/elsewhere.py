@@ -10,7 +10,8 @@ from collections.abc import Collection, Iterable
 from typing import Any
 
 from rover_bus.events import subjects
-from rover_bus.events.facts import Fact, HostExited, HostStarted, MemberLost, MembersDisplaced
+from rover_bus.events.facts import Fact, MemberLost, MembersDisplaced
+from rover_bus.events.host_facts import HostExited, HostStarted
 from rover_bus.events.identity import Process
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from rover_bus.cli.views.history import JobRow
 from rover_bus.events.bus import Bus
 from rover_bus.events.errors import BadMessage
-from rover_bus.events.facts import HostRegistered
+from rover_bus.events.host_facts import HostRegistered
 from rover_bus.events.leadership import read_leader
 from rover_bus.events.looks import present_entries
 from rover_bus.events.reading import read_fact

@@ -14,10 +14,10 @@ from rover_bus.cli.views.checkpoint_delay import CheckpointDelay
 from rover_bus.events import subjects
 from rover_bus.events.bus import Bus, Stored
 from rover_bus.events.checkpoint_facts import HostStorageBlocked
+from rover_bus.events.data_facts import EpochClosed
 from rover_bus.events.envelope import Envelope, read_envelope
 from rover_bus.events.errors import BadMessage, InputError
 from rover_bus.events.facts import (
-    EpochClosed,
     Fact,
     JobEnded,
     JobFact,

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from rover_bus.cli.views.plan_narration import narrate_plan
 from rover_bus.events import checkpoint_facts as cuts
-from rover_bus.events import facts
+from rover_bus.events import data_facts, facts, host_facts
 from rover_bus.events.facts import Fact
 from rover_bus.events.identity import Member
 
@@ -21,9 +21,9 @@ def narrate(fact: Fact) -> str:
         return _narrate_members(fact)
     if isinstance(fact, facts.AboutSlots):
         return _narrate_slots(fact)
-    if isinstance(fact, facts.AboutData):
+    if isinstance(fact, data_facts.AboutData):
         return _narrate_data(fact)
-    if isinstance(fact, facts.AboutPlans | facts.AboutCluster):
+    if isinstance(fact, facts.AboutPlans | host_facts.AboutCluster):
         return narrate_plan(fact)
     if isinstance(fact, cuts.AboutCheckpoints):
         return narrate_checkpoint(fact)
@@ -79,32 +79,32 @@ def _narrate_members(fact: facts.AboutMembers) -> str:
             return f"{member} left{_because(reason)}"
         case facts.WorkerFailed(member=member, exception=exception, message=message):
             return f"{member} raised {exception}: {message}" if exception else f"{member} failed: {message}"
-        case facts.HostRegistered(host=host, capacity=capacity):
+        case host_facts.HostRegistered(host=host, capacity=capacity):
             return f"host {host}: {capacity.cores:g} cores, {capacity.memory_bytes / 2**30:.1f} GiB"
-        case facts.HostStarted(process=process, adopted=adopted):
+        case host_facts.HostStarted(process=process, adopted=adopted):
             return f"{process.member} {'adopted' if adopted else 'started'}, pid {process.pid}"
-        case facts.HostExited(member=member, exit=exit, ran_s=ran_s):
+        case host_facts.HostExited(member=member, exit=exit, ran_s=ran_s):
             told = f": {exit.describe()}" if exit.describe() else ""
             return f"process of {member} ended after {ran_s:.1f} s: {_spoken(exit.reason)}{told}"
-        case facts.HostServiceEnded(host=host, service=service, exit=exit, ran_s=ran_s):
+        case host_facts.HostServiceEnded(host=host, service=service, exit=exit, ran_s=ran_s):
             how = exit.describe() or _spoken(exit.reason)
             return f"the {service} of host {host} ended after {ran_s:.1f} s and is started again: {how}"
-        case facts.HostLeaving(host=host, within_s=within):
+        case host_facts.HostLeaving(host=host, within_s=within):
             return (
                 f"host {host} ends soon: its workers leave, its servers after a last cut, within {within:g} s"
             )
-        case facts.HostTurnFailed(host=host, job=job, why=why):
+        case host_facts.HostTurnFailed(host=host, job=job, why=why):
             return f"host {host} cannot decide on {job}, its members there stay as they are: {why}"
-        case facts.HostProgramRefused(host=host, path=path, problem=problem):
+        case host_facts.HostProgramRefused(host=host, path=path, problem=problem):
             return f"the program does not start on host {host}, no worker is placed there: {path}: {problem}"
-        case facts.HostProgramMended(host=host):
+        case host_facts.HostProgramMended(host=host):
             return f"the program starts on host {host} now"
-        case facts.HostSlow(host=host, share=share, members=members):
+        case host_facts.HostSlow(host=host, share=share, members=members):
             shown = f", as {', '.join(members[:3])} show" if members else ""
             return f"host {host} is slow: {share:.0%} of what is usual{shown}; plans avoid it"
-        case facts.HostRecovered(host=host, share=share):
+        case host_facts.HostRecovered(host=host, share=share):
             return f"host {host} is used again: {share:.0%} of what is usual"
-        case facts.HostLeft(host=host, reason=reason):
+        case host_facts.HostLeft(host=host, reason=reason):
             return f"host {host} leaves{_because(reason)}"
 
 
@@ -131,28 +131,28 @@ def _narrate_slots(fact: facts.AboutSlots) -> str:
             return f"rollout {rollout} {_spoken(outcome)}{_because(reason)}"
 
 
-def _narrate_data(fact: facts.AboutData) -> str:
+def _narrate_data(fact: data_facts.AboutData) -> str:
     """Records, batches, leases and epochs."""
     match fact:
-        case facts.DatasetRegistered(dataset=dataset):
+        case data_facts.DatasetRegistered(dataset=dataset):
             return f"data set of {dataset.records:,} records in batches of {dataset.batch_size}, {dataset.epochs} epochs"
-        case facts.DatasetRefused(member=member, difference=difference):
+        case data_facts.DatasetRefused(member=member, difference=difference):
             return f"{member} registered other data: {difference}"
-        case facts.EpochOpened(epoch=epoch):
+        case data_facts.EpochOpened(epoch=epoch):
             return f"epoch {epoch} begins"
-        case facts.EpochClosed(epoch=epoch, committed=committed, dead_lettered=dead):
+        case data_facts.EpochClosed(epoch=epoch, committed=committed, dead_lettered=dead):
             return f"epoch {epoch} is done: {committed:,} samples committed{f', {dead:,} dead-lettered' if dead else ''}"
-        case facts.CommitRefused(member=member, reason=reason):
+        case data_facts.CommitRefused(member=member, reason=reason):
             return f"a commit of {member} refused: {_spoken(reason)}"
-        case facts.BatchDeadLettered(epoch=epoch, batch=batch, samples=samples, reason=reason):
+        case data_facts.BatchDeadLettered(epoch=epoch, batch=batch, samples=samples, reason=reason):
             return f"batch {batch} of epoch {epoch} dead-lettered ({samples} samples): {reason}"
-        case facts.RowsSkipped(file=file, rows=rows):
+        case data_facts.RowsSkipped(file=file, rows=rows):
             return (
                 f"{_count(len(rows), 'row')} of {file} unusable, first line {rows[0].line}: {rows[0].reason}"
             )
-        case facts.LeaseSpeculated(first=first, batches=batches, second=second):
+        case data_facts.LeaseSpeculated(first=first, batches=batches, second=second):
             return f"batches {first} to {first + batches - 1} leased a second time, to {second}"
-        case facts.LedgerRewound(generation=generation, reason=reason):
+        case data_facts.LedgerRewound(generation=generation, reason=reason):
             return f"ledger rewound, generation {generation}: {reason}"
 
 
@@ -229,7 +229,9 @@ def mood(fact: Fact) -> str:
     match fact:
         case facts.JobEnded(state=state):
             return GOOD if state == "completed" else BAD
-        case facts.MasterElected() | facts.EpochClosed() | facts.MemberAdmitted() | facts.ResultReported():
+        case (
+            facts.MasterElected() | data_facts.EpochClosed() | facts.MemberAdmitted() | facts.ResultReported()
+        ):
             return GOOD
         case facts.PlanKept() | facts.StragglerRecovered() | facts.IncidentClosed():
             return GOOD
@@ -240,24 +242,29 @@ def mood(fact: Fact) -> str:
             | facts.MembersDisplaced()
             | facts.MembersUnheard()
             | facts.WorkerFailed()
-            | facts.BatchDeadLettered()
+            | data_facts.BatchDeadLettered()
             | facts.PlanRefused()
-            | facts.HostProgramRefused()
+            | host_facts.HostProgramRefused()
         ):
             return BAD
-        case facts.CommitRefused() | facts.DatasetRefused() | facts.LedgerRewound() | facts.RowsSkipped():
+        case (
+            data_facts.CommitRefused()
+            | data_facts.DatasetRefused()
+            | data_facts.LedgerRewound()
+            | data_facts.RowsSkipped()
+        ):
             return BAD
         case facts.RolloutClosed(outcome=outcome):
             return GOOD if outcome == "done" else BAD
         case facts.MoveFailed() | facts.MoveRefused():
             return BAD
-        case facts.HostProgramMended() | facts.HostRecovered():
+        case host_facts.HostProgramMended() | host_facts.HostRecovered():
             return GOOD
         case facts.SlotsMoved():
             return DIM
-        case facts.HostExited(exit=exit) if exit.reason not in ("completed", "drained"):
+        case host_facts.HostExited(exit=exit) if exit.reason not in ("completed", "drained"):
             return BAD
-        case facts.HostServiceEnded() | facts.HostSlow():
+        case host_facts.HostServiceEnded() | host_facts.HostSlow():
             return BAD
         case cuts.CheckpointReady() | cuts.ServerRestored():
             return GOOD

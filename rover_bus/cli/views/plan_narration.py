@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from rover_bus.cli.views.plans import MEASURED
-from rover_bus.events import facts
+from rover_bus.events import facts, host_facts
 from rover_bus.events.plan_facts import AboutFindings, AboutLifeOfPlan, AboutWords
 
 
-def narrate_plan(fact: facts.AboutPlans | facts.AboutCluster) -> str:
+def narrate_plan(fact: facts.AboutPlans | host_facts.AboutCluster) -> str:
     """Return what happened in one line."""
     if isinstance(fact, AboutLifeOfPlan):
         return _narrate_way(fact)
@@ -47,7 +47,7 @@ def _narrate_way(fact: AboutLifeOfPlan) -> str:
             return f"plan {plan} is rolled back by plan {by_plan} ({constant}): {_figures(fact)}"
 
 
-def _narrate_requests(fact: AboutWords | facts.AboutCluster) -> str:
+def _narrate_requests(fact: AboutWords | host_facts.AboutCluster) -> str:
     """What people say, and what follows at once."""
     match fact:
         case facts.PlanRequested(by=by):
@@ -58,9 +58,9 @@ def _narrate_requests(fact: AboutWords | facts.AboutCluster) -> str:
             return f"{by or 'a person'} rejects plan {plan}{f': {reason}' if reason else ''}"
         case facts.PlanModeSet(mode=mode, by=by):
             return f"{by or 'a person'} sets the mode of plans to {mode}"
-        case facts.ClusterModeSet(mode=mode, by=by, reason=reason):
+        case host_facts.ClusterModeSet(mode=mode, by=by, reason=reason):
             return f"{by or 'a person'} sets the mode of all jobs' plans to {mode}{f': {reason}' if reason else ''}"
-        case facts.QuotaSet():
+        case host_facts.QuotaSet():
             return _narrate_quota(fact)
         case facts.JobPauseRequested(by=by, reason=reason):
             return f"{by or 'a person'} asks for a pause{f': {reason}' if reason else ''}"
@@ -113,12 +113,12 @@ def _until(seconds: float) -> str:
     return f"{seconds:.0f}" if seconds >= 0 else "never"
 
 
-def _narrate_quota(fact: facts.QuotaSet) -> str:
+def _narrate_quota(fact: host_facts.QuotaSet) -> str:
     reason = f": {fact.reason}" if fact.reason else ""
     return f"{fact.by or 'a person'} lets the jobs of tenant {fact.tenant} use {quota_text(fact)}{reason}"
 
 
-def quota_text(fact: facts.QuotaSet) -> str:
+def quota_text(fact: host_facts.QuotaSet) -> str:
     """Return what the jobs of a tenant may use together: `8 cores and 32.0 GiB`."""
     limits = [f"{fact.cores:g} cores"] if fact.cores >= 0 else []
     limits += [f"{fact.memory_bytes / (1 << 30):.1f} GiB"] if fact.memory_bytes >= 0 else []

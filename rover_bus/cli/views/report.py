@@ -11,16 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rover_bus.cli.views.history import Happened
+from rover_bus.events.data_facts import DatasetRegistered
 from rover_bus.events.errors import InputError
-from rover_bus.events.facts import (
-    DatasetRegistered,
-    HostExited,
-    JobEnded,
-    MasterElected,
-    MembersDesired,
-    MembersDisplaced,
-    PlanProposed,
-)
+from rover_bus.events.facts import JobEnded, MasterElected, MembersDesired, MembersDisplaced, PlanProposed
+from rover_bus.events.host_facts import HostExited
 from rover_bus.events.job import Dataset
 from rover_bus.events.leadership import LeaderEntry
 

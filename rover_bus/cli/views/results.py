@@ -20,8 +20,9 @@ from rover_bus.client.witness import NAME as WITNESS
 from rover_bus.client.witness import read_witness
 from rover_bus.events.bus import Bus
 from rover_bus.events.codec import decode
+from rover_bus.events.data_facts import DatasetRegistered
 from rover_bus.events.errors import InputError
-from rover_bus.events.facts import DatasetRegistered, JobSubmitted
+from rover_bus.events.facts import JobSubmitted
 from rover_bus.events.job import Dataset
 from rover_bus.events.model_card import ModelCard, card_of
 from rover_bus.events.streams import FACTS

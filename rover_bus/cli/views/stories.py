@@ -18,10 +18,6 @@ from rover_bus.events.bus import Bus
 from rover_bus.events.checkpoint_facts import CheckpointOpened, HostPartFact
 from rover_bus.events.errors import InputError
 from rover_bus.events.facts import (
-    ClusterFact,
-    HostExited,
-    HostRegistered,
-    HostStarted,
     JobFact,
     JobSubmitted,
     MasterElected,
@@ -33,6 +29,7 @@ from rover_bus.events.facts import (
     RolloutOpened,
     StragglerFound,
 )
+from rover_bus.events.host_facts import ClusterFact, HostExited, HostRegistered, HostStarted
 from rover_bus.events.identity import Member
 from rover_bus.events.streams import FACTS
 

@@ -25,8 +25,8 @@ from rover_bus.client.data.order import BLOCK_ROWS, WINDOW_ROWS, Order
 from rover_bus.client.data.parsing import ParsedPart, parse_columns
 from rover_bus.client.data.scaling import Scaling
 from rover_bus.client.data.schema import Schema
+from rover_bus.events.data_facts import SkippedRow
 from rover_bus.events.errors import InputError
-from rover_bus.events.facts import SkippedRow
 from rover_bus.events.job import Dataset
 
 SAMPLE_BLOCKS = 16

@@ -15,7 +15,7 @@ from rover_bus.client.data.fields import FieldRows, Ints, Spans
 from rover_bus.client.data.ids import hash_fields
 from rover_bus.client.data.numbers import parse_numbers
 from rover_bus.client.data.schema import ColumnLayout, Schema
-from rover_bus.events.facts import SkippedRow
+from rover_bus.events.data_facts import SkippedRow
 
 
 @dataclass(frozen=True)

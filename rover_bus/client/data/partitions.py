@@ -34,8 +34,8 @@ from rover_bus.client.data.parsing import ParsedPart, parse_columns
 from rover_bus.client.data.scaling import Scaling
 from rover_bus.client.data.schema import Schema
 from rover_bus.client.spans import HighWater, Records
+from rover_bus.events.data_facts import SkippedRow
 from rover_bus.events.errors import InputError, TemporaryError
-from rover_bus.events.facts import SkippedRow
 from rover_bus.events.job import Dataset
 
 SAMPLE_BLOCKS = 16

@@ -22,13 +22,8 @@ from rover_bus.events.checkpoints import PartReply, PartRequest
 from rover_bus.events.codec import decode, encode
 from rover_bus.events.deciding import Decider, WakeAt
 from rover_bus.events.errors import BadMessage, RoverError
-from rover_bus.events.facts import (
-    HostFact,
-    HostLeft,
-    HostRegistered,
-    JobEnded,
-    JobSubmitted,
-)
+from rover_bus.events.facts import JobEnded, JobSubmitted
+from rover_bus.events.host_facts import HostFact, HostLeft, HostRegistered
 from rover_bus.events.logs import get_logger
 from rover_bus.events.reading import read_fact
 from rover_bus.events.settings import DEFAULTS, StorageSettings

@@ -24,7 +24,8 @@ from rover_bus.events.checkpoint_facts import (
     HostStorageSearched,
     PartStaged,
 )
-from rover_bus.events.facts import HostLeft, HostRegistered, JobEnded, JobSubmitted
+from rover_bus.events.facts import JobEnded, JobSubmitted
+from rover_bus.events.host_facts import HostLeft, HostRegistered
 from rover_bus.events.job import CheckpointSpec
 from rover_bus.events.settings import DEFAULTS, StorageSettings
 from rover_bus.node.members import HistoryLost

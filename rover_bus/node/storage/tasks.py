@@ -16,7 +16,7 @@ from typing import Any
 
 from rover_bus.events import checkpoint_facts as cuts
 from rover_bus.events.errors import RoverError
-from rover_bus.events.facts import HostFact
+from rover_bus.events.host_facts import HostFact
 from rover_bus.flash.copies import copies_of, has_good_copy, hold_copy, open_exactly
 from rover_bus.flash.errors import BrokenCheckpoint, NoCheckpoint, StorageFailed
 from rover_bus.flash.location import below, last_name, parse_location

@@ -15,8 +15,8 @@ from patience import PATIENCE_S
 
 import rover_bus.client as rover
 from rover_bus.events.codec import decode
+from rover_bus.events.data_facts import RowsSkipped
 from rover_bus.events.errors import Refused
-from rover_bus.events.facts import RowsSkipped
 from rover_bus.ps.parts import read_parts
 from rover_bus.ps.spec import Add, Growing
 

@@ -17,6 +17,7 @@ from patience import PATIENCE_S
 from told import told
 
 from rover_bus.events import facts
+from rover_bus.events import host_facts as about_hosts
 from rover_bus.events.broker import EmbeddedBroker
 from rover_bus.events.bus import MESSAGE_ID, Stored
 from rover_bus.events.codec import decode
@@ -32,9 +33,15 @@ from rover_bus.node.local.layout import StartRecord, StateDirectory, list_member
 pytestmark = [pytest.mark.chaos, pytest.mark.broker]
 HOST = "host-a"
 ORPHAN_S = 30.0  # a daemon starts again far sooner, on any machine
-KINDS: dict[str, type[facts.HostFact]] = {
+KINDS: dict[str, type[about_hosts.HostFact]] = {
     cls.kind(): cls
-    for cls in (facts.HostRegistered, facts.HostStarted, facts.HostExited, facts.HostLeaving, facts.HostLeft)
+    for cls in (
+        about_hosts.HostRegistered,
+        about_hosts.HostStarted,
+        about_hosts.HostExited,
+        about_hosts.HostLeaving,
+        about_hosts.HostLeft,
+    )
 }
 SERVE = """
 import asyncio, signal, sys
@@ -69,7 +76,7 @@ class Stage:
         self.state_dir = directory / "state"
         self.broker = EmbeddedBroker(directory / "broker")
         self.daemon: subprocess.Popen[bytes] | None = None
-        self.said: list[facts.HostFact] = []
+        self.said: list[about_hosts.HostFact] = []
         self.profiles = 0
         self.facts = 0
         self.bus: NatsBus
@@ -142,14 +149,16 @@ class Stage:
 
     def exits(self) -> Counter[tuple[str, str]]:
         return Counter(
-            (str(each.member), each.exit.reason) for each in self.said if isinstance(each, facts.HostExited)
+            (str(each.member), each.exit.reason)
+            for each in self.said
+            if isinstance(each, about_hosts.HostExited)
         )
 
     def adopted(self) -> list[tuple[str, int]]:
         return [
             (str(each.process.member), each.process.pid)
             for each in self.said
-            if isinstance(each, facts.HostStarted) and each.adopted
+            if isinstance(each, about_hosts.HostStarted) and each.adopted
         ]
 
     def logs(self) -> list[str]:
@@ -216,7 +225,7 @@ def test_a_daemon_that_is_told_to_stop_drains_everything_and_leaves_the_bus_clea
         await stage.until(lambda: "".join(stage.logs()) == "hello\n", "its output")
         assert stage.end_daemon(signal.SIGTERM) == 0
         assert stage.processes() == []
-        await stage.until(lambda: isinstance(stage.said[-1], facts.HostLeft), "goodbye")
+        await stage.until(lambda: isinstance(stage.said[-1], about_hosts.HostLeft), "goodbye")
         assert stage.exits() == Counter({("worker-0.1", "drained"): 1})
         assert await stage.bus.get(PRESENCE, HOST) is None
         assert stage.logs() == ["hello\n"]
@@ -292,7 +301,7 @@ def test_an_exit_during_an_outage_of_the_broker_is_reported_when_it_is_back(
         stage.broker.start()
         await stage.until(lambda: len(stage.exits()) == 2, "both exits")
         assert set(stage.exits().values()) == {1}
-        registered = [each for each in stage.said if isinstance(each, facts.HostRegistered)]
+        registered = [each for each in stage.said if isinstance(each, about_hosts.HostRegistered)]
         assert len({each.daemon for each in registered}) == 1
         assert stage.end_daemon(signal.SIGTERM) == 0
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from life_of_jobs import GIB, Life
 
-from rover_bus.events import facts
+from rover_bus.events import host_facts
 from rover_bus.events.identity import HostCapacity
 from rover_bus.events.plan_facts import PlanProposed
 
@@ -20,7 +20,9 @@ def sizes_asked_for(*hosts: bool) -> set[float]:
     for number, binds in enumerate(hosts):
         capacity = HostCapacity(cores=16.0, memory_bytes=8 * GIB, cores_bind=binds)
         life.notice(
-            facts.HostRegistered(host="h" if not number else f"h{number}", daemon="d2", capacity=capacity)
+            host_facts.HostRegistered(
+                host="h" if not number else f"h{number}", daemon="d2", capacity=capacity
+            )
         )
     job = life.submit("j", step, workers=2, cores=1.0, max_cores=8.0, input_share=0.0)
     job.needs_cores = 2.6
@@ -40,8 +42,8 @@ def test_where_one_host_does_not_bind_them_they_stay_as_they_were_asked_for(host
 def test_a_host_that_comes_to_bind_makes_them_one():
     life = Life(cores=16.0)
     loose = HostCapacity(cores=16.0, memory_bytes=8 * GIB)
-    life.notice(facts.HostRegistered(host="h", daemon="d", capacity=loose))
+    life.notice(host_facts.HostRegistered(host="h", daemon="d", capacity=loose))
     life.submit("j", step, workers=2, cores=1.0, max_cores=8.0, input_share=0.0)
     assert not life.brain.state.jobs["j"].cores_bind
-    life.notice(facts.HostRegistered(host="h", daemon="d", capacity=loose.replace(cores_bind=True)))
+    life.notice(host_facts.HostRegistered(host="h", daemon="d", capacity=loose.replace(cores_bind=True)))
     assert life.brain.state.jobs["j"].cores_bind

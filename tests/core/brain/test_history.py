@@ -11,16 +11,8 @@ from rover_bus.brain.decisions.plans import Allocation
 from rover_bus.brain.history import History, Usage, evolve_history
 from rover_bus.brain.history_files import COLUMNS, history_csv, history_rows, write_history
 from rover_bus.events.errors import InputError
-from rover_bus.events.facts import (
-    Fact,
-    HostExited,
-    HostLeft,
-    JobEnded,
-    JobReported,
-    JobSubmitted,
-    PlanApplied,
-    PlanProposed,
-)
+from rover_bus.events.facts import Fact, JobEnded, JobReported, JobSubmitted, PlanApplied, PlanProposed
+from rover_bus.events.host_facts import HostExited, HostLeft
 from rover_bus.events.identity import Exit, Member
 from rover_bus.events.job import DataSpec, JobSpec
 

@@ -15,7 +15,7 @@ import pytest
 from life_of_jobs import Life
 
 from rover_bus.brain.decisions.arbitration import Budget
-from rover_bus.events import facts
+from rover_bus.events import facts, host_facts
 from rover_bus.events.identity import HostCapacity, Member
 from rover_bus.events.job import StopSpec
 from rover_bus.events.profiles import HostProfile
@@ -103,10 +103,10 @@ def heeds_what_people_say_of_the_cluster() -> Any:
     """Quotas and the cluster's mode are facts: they come before what the Brain was started with, and a new one knows them."""
     life = Life(cores=8.0, quotas={"t": Budget(1.0, GIB)})
     life.submit("j", step, plan={"tenant": "t"})
-    life.notice(facts.QuotaSet(tenant="t", cores=0.8, by="ann"))
+    life.notice(host_facts.QuotaSet(tenant="t", cores=0.8, by="ann"))
     life.wait(60)
-    life.notice(facts.QuotaSet(tenant="t", by="ann"))
-    life.notice(facts.ClusterModeSet(mode="observe", by="bob"))
+    life.notice(host_facts.QuotaSet(tenant="t", by="ann"))
+    life.notice(host_facts.ClusterModeSet(mode="observe", by="bob"))
     life.take_over()
     life.wait(60)
     life.said.append(f"mode {life.brain.state.mode}, quotas {life.brain.state.quotas}")
@@ -172,7 +172,7 @@ def _two_jobs_on_two_hosts() -> Life:
     """Of two cores each; the second host is `i`."""
     life = Life(cores=2.0)
     life.notice(
-        facts.HostRegistered(
+        host_facts.HostRegistered(
             host="i", daemon="e", capacity=HostCapacity(cores=2.0, memory_bytes=GIB, cores_bind=True)
         )
     )
@@ -185,7 +185,7 @@ def _three_hosts(cores: float = 4.0) -> Life:
     life = Life(cores=cores)
     for host in ("i", "k"):
         capacity = HostCapacity(cores=cores, memory_bytes=GIB, cores_bind=True)
-        life.notice(facts.HostRegistered(host=host, daemon=host, capacity=capacity))
+        life.notice(host_facts.HostRegistered(host=host, daemon=host, capacity=capacity))
     return life
 
 
@@ -230,7 +230,7 @@ def blames_no_host_for_a_job_that_slows_itself() -> Any:
     life.submit("j", lambda w: step(w) * pace[0], workers=3, cores=0.5)
     life.wait(30)
     life.notice(
-        facts.HostRegistered(
+        host_facts.HostRegistered(
             host="i", daemon="i", capacity=HostCapacity(cores=4.0, memory_bytes=GIB, cores_bind=True)
         )
     )
@@ -284,7 +284,7 @@ def tells_a_job_that_a_host_of_its_is_not_heard() -> Any:
     life = Life(cores=4.0)
     for host, cores in (("i", 3.0), ("k", 2.0)):
         capacity = HostCapacity(cores=cores, memory_bytes=GIB, cores_bind=True)
-        life.notice(facts.HostRegistered(host=host, daemon=host, capacity=capacity))
+        life.notice(host_facts.HostRegistered(host=host, daemon=host, capacity=capacity))
     life.submit("j", step, workers=2)
 
     def heard(hosts: str, seconds: int) -> None:
@@ -313,7 +313,7 @@ def misses_a_host_that_only_a_former_brain_knew() -> Any:
     life = Life(cores=4.0)
     for host, sample_s in (("i", 5.0), ("k", 0.0)):
         capacity = HostCapacity(cores=2.0, memory_bytes=GIB, cores_bind=True)
-        life.notice(facts.HostRegistered(host=host, daemon=host, capacity=capacity, sample_s=sample_s))
+        life.notice(host_facts.HostRegistered(host=host, daemon=host, capacity=capacity, sample_s=sample_s))
     life.submit("j", step, workers=2)
     life.take_over()
     life.wait(20)

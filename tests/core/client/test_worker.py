@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rover_bus.client.lease import REPORTED_ROWS, Assigned, HeldLease, Work
 from rover_bus.client.pace import Pace
 from rover_bus.client.worker import ANY_PLACE, Worker
-from rover_bus.events.facts import SkippedRow
+from rover_bus.events.data_facts import SkippedRow
 from rover_bus.events.identity import Member
 from rover_bus.events.job import Dataset
 from rover_bus.events.requests import (

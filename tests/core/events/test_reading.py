@@ -8,7 +8,7 @@ import pytest
 from told import told
 
 from rover_bus.cli.samples import sample
-from rover_bus.events import facts, log, subjects
+from rover_bus.events import facts, host_facts, log, subjects
 from rover_bus.events.bus import Stored
 from rover_bus.events.codec import encode
 from rover_bus.events.errors import BadMessage
@@ -21,9 +21,9 @@ UID = "0000000000a1"
 WORKER = Member("worker", 0, 1)
 SPEC = JobSpec(name="ads", program=["x"], data=DataSpec(train="t"))
 SUBMITTED = facts.JobSubmitted(job="ads", uid=UID, spec=SPEC)
-EXITED = facts.HostExited(host="h", job="ads", member=WORKER, exit=Exit(reason="killed"))
-HERE = facts.HostRegistered(host="h", daemon="d", capacity=HostCapacity(cores=1, memory_bytes=1))
-QUOTA = facts.QuotaSet(tenant="t", cores=1.0)
+EXITED = host_facts.HostExited(host="h", job="ads", member=WORKER, exit=Exit(reason="killed"))
+HERE = host_facts.HostRegistered(host="h", daemon="d", capacity=HostCapacity(cores=1, memory_bytes=1))
+QUOTA = host_facts.QuotaSet(tenant="t", cores=1.0)
 ENDED = facts.JobEnded(job="ads", state="completed", position=(7, 4))
 
 

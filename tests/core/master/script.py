@@ -34,12 +34,6 @@ from rover_bus.events.codec import decode, encode
 from rover_bus.events.deciding import Hold
 from rover_bus.events.facts import (
     Fact,
-    HostExited,
-    HostLeaving,
-    HostLeft,
-    HostProgramMended,
-    HostProgramRefused,
-    HostRegistered,
     JobPauseRequested,
     JobResumeRequested,
     JobStopRequested,
@@ -51,6 +45,14 @@ from rover_bus.events.facts import (
     PlanRejected,
     Size,
     SlotsMoveRequested,
+)
+from rover_bus.events.host_facts import (
+    HostExited,
+    HostLeaving,
+    HostLeft,
+    HostProgramMended,
+    HostProgramRefused,
+    HostRegistered,
 )
 from rover_bus.events.identity import DesiredMember, Exit, HostCapacity, MasterSeat, Member
 from rover_bus.events.inputs import BusLost, BusRegained, Observed, Requested, Ticked, TookOver

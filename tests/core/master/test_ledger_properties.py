@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from rover_bus.events.facts import BatchDeadLettered, EpochOpened
+from rover_bus.events.data_facts import BatchDeadLettered, EpochOpened
 from rover_bus.events.job import Dataset
 from rover_bus.events.log import Committed, Granted, Returned
 from rover_bus.master.intervals import IntervalSet

@@ -8,7 +8,7 @@ from rover_bus.events import log
 from rover_bus.events.checkpoint_facts import CheckpointFailed, HostPartPersisted
 from rover_bus.events.checkpoints import PartPlace
 from rover_bus.events.codec import MAX_BODY_BYTES
-from rover_bus.events.facts import EpochOpened
+from rover_bus.events.data_facts import EpochOpened
 from rover_bus.events.job import Dataset, DataSpec, JobSpec
 from rover_bus.master import cutting
 from rover_bus.master.cut import Cut, position

@@ -6,7 +6,8 @@ import msgspec
 import pytest
 
 from rover_bus.events.codec import decode, encode
-from rover_bus.events.facts import HostExited, JobSubmitted, PlanProposed
+from rover_bus.events.facts import JobSubmitted, PlanProposed
+from rover_bus.events.host_facts import HostExited
 from rover_bus.events.identity import Exit, Member
 from rover_bus.events.inputs import Observed, Requested, Ticked, TookOver
 from rover_bus.events.job import Dataset, DataSpec, JobSpec, LeaseSpec

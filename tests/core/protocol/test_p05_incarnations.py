@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from rover_bus.events.facts import CommitRefused
+from rover_bus.events.data_facts import CommitRefused
 from rover_bus.events.inputs import Requested
 from rover_bus.events.log import Committed
 from rover_bus.events.requests import OK, STALE, Progress, RefusedReply

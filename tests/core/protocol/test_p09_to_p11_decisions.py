@@ -20,7 +20,9 @@ from rover_bus.events.checkpoint_facts import (
     ServerRestored,
 )
 from rover_bus.events.checkpoints import PartReport, RestoreReport
-from rover_bus.events.facts import EpochOpened, HostLeft, JobEnded, JobStopRequested
+from rover_bus.events.data_facts import EpochOpened
+from rover_bus.events.facts import JobEnded, JobStopRequested
+from rover_bus.events.host_facts import HostLeft
 from rover_bus.events.job import CheckpointSpec, Dataset
 from rover_bus.events.log import Committed, Granted, PartAsked, Rewound
 from rover_bus.events.requests import HeartbeatRequest

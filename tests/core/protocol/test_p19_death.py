@@ -6,7 +6,8 @@ import msgspec
 import pytest
 
 from rover_bus.client.worker import Worker
-from rover_bus.events.facts import HostExited, MemberLost, MembersDesired, PlanProposed
+from rover_bus.events.facts import MemberLost, MembersDesired, PlanProposed
+from rover_bus.events.host_facts import HostExited
 from rover_bus.events.identity import Member
 from rover_bus.events.inputs import BusLost, BusRegained, Observed
 from rover_bus.events.job import Dataset

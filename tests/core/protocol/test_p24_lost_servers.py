@@ -6,7 +6,8 @@ import math
 
 import pytest
 
-from rover_bus.events.facts import HostExited, JobEnded, MembersDesired
+from rover_bus.events.facts import JobEnded, MembersDesired
+from rover_bus.events.host_facts import HostExited
 from rover_bus.events.inputs import Observed
 from rover_bus.events.log import Rewound
 from rover_bus.master.decider import MasterDecider

@@ -10,7 +10,8 @@ from rover_bus.brain.service import build_brain
 from rover_bus.events import subjects
 from rover_bus.events.codec import encode
 from rover_bus.events.deciding import ServiceProcess
-from rover_bus.events.facts import HostRegistered, HostSlow, MembersDesired, PlanProposed, PlanSettled
+from rover_bus.events.facts import MembersDesired, PlanProposed, PlanSettled
+from rover_bus.events.host_facts import HostRegistered, HostSlow
 from rover_bus.events.identity import HostCapacity
 from rover_bus.events.job import PlanSpec, RoleSpec
 from rover_bus.events.profiles import WorkerProfile

@@ -12,7 +12,7 @@ from rover_bus.client.spans import HighWater
 from rover_bus.events import subjects
 from rover_bus.events.bus import Subscription
 from rover_bus.events.deciding import Decision, Hold
-from rover_bus.events.facts import HostExited
+from rover_bus.events.host_facts import HostExited
 from rover_bus.events.identity import Exit, Member
 from rover_bus.events.job import Dataset, LeaseSpec
 from rover_bus.events.memory_broker import CALM, Faults

@@ -11,7 +11,8 @@ from rover_bus.client.lease import Assigned, Work
 from rover_bus.client.spans import HighWater
 from rover_bus.events import subjects
 from rover_bus.events.codec import decode
-from rover_bus.events.facts import HostExited, RowsSkipped, SkippedRow
+from rover_bus.events.data_facts import RowsSkipped, SkippedRow
+from rover_bus.events.host_facts import HostExited
 from rover_bus.events.identity import Exit, Member
 from rover_bus.events.job import Dataset, LeaseSpec
 from rover_bus.events.memory_broker import CALM, Faults

@@ -12,15 +12,10 @@ from rover_bus.client.lease import Assigned, Work
 from rover_bus.client.session import reason_to_stop
 from rover_bus.events import subjects
 from rover_bus.events.codec import decode, encode
+from rover_bus.events.data_facts import CommitRefused, RowsSkipped, SkippedRow
 from rover_bus.events.errors import Refused
-from rover_bus.events.facts import (
-    CommitRefused,
-    HostExited,
-    JobStopRequested,
-    MemberLost,
-    RowsSkipped,
-    SkippedRow,
-)
+from rover_bus.events.facts import JobStopRequested, MemberLost
+from rover_bus.events.host_facts import HostExited
 from rover_bus.events.identity import Exit, Member
 from rover_bus.events.job import Dataset, LeaseSpec
 from rover_bus.events.log import Granted, LogBatch

@@ -12,7 +12,6 @@ from rover_bus.cli.views.history import JobRow
 from rover_bus.events import poison, subjects
 from rover_bus.events.deciding import ServiceProcess
 from rover_bus.events.facts import (
-    HostRegistered,
     JobPaused,
     JobReported,
     JobResumed,
@@ -23,6 +22,7 @@ from rover_bus.events.facts import (
     RuleSwitchedOff,
     RuleSwitchedOn,
 )
+from rover_bus.events.host_facts import HostRegistered
 from rover_bus.events.identity import HostCapacity
 from rover_bus.events.requests import FailureRequest, LeaseReply, RefusedReply
 from rover_bus.master import cutting, lifecycle

@@ -11,8 +11,9 @@ from told import told
 from rover_bus.brain.keeping import keep_within
 from rover_bus.cli.views.history import read_jobs
 from rover_bus.events import subjects
+from rover_bus.events.data_facts import EpochOpened
 from rover_bus.events.errors import BusTimeout, StreamFull
-from rover_bus.events.facts import EpochOpened, JobEnded, JobSubmitted
+from rover_bus.events.facts import JobEnded, JobSubmitted
 from rover_bus.events.forgetting import forget_job
 from rover_bus.events.job import DataSpec, JobSpec
 from rover_bus.events.memory_broker import MemoryBroker

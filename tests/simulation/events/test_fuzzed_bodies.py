@@ -18,7 +18,8 @@ from rover_bus.cli.decode import describe
 from rover_bus.events import subjects
 from rover_bus.events.codec import MAX_BODY_BYTES, decode, decode_any, encode, type_of
 from rover_bus.events.errors import BadMessage
-from rover_bus.events.facts import HostExited, JobStopRequested, JobSubmitted, MasterElected, PlanProposed
+from rover_bus.events.facts import JobStopRequested, JobSubmitted, MasterElected, PlanProposed
+from rover_bus.events.host_facts import HostExited
 from rover_bus.events.identity import Exit, Member
 from rover_bus.events.job import Dataset, DataSpec, JobSpec
 from rover_bus.events.log import Committed, Granted, LogBatch

@@ -11,15 +11,8 @@ from rover_bus.brain.service import build_brain
 from rover_bus.events import poison, subjects
 from rover_bus.events.bus import Stored
 from rover_bus.events.deciding import ServiceProcess
-from rover_bus.events.facts import (
-    HostRegistered,
-    JobStopRequested,
-    JobSubmitted,
-    MasterElected,
-    PlanModeSet,
-    PlanProposed,
-    QuotaSet,
-)
+from rover_bus.events.facts import JobStopRequested, JobSubmitted, MasterElected, PlanModeSet, PlanProposed
+from rover_bus.events.host_facts import HostRegistered, QuotaSet
 from rover_bus.events.identity import HostCapacity
 from rover_bus.events.inputs import Observed
 from rover_bus.events.log import ModeFixed, StopAsked

@@ -8,7 +8,8 @@ from rover_bus.brain.service import build_brain
 from rover_bus.events.codec import decode
 from rover_bus.events.deciding import ServiceProcess
 from rover_bus.events.errors import BusError
-from rover_bus.events.facts import HostRegistered, JobSubmitted, MasterElected, PlanProposed, PlanRefused
+from rover_bus.events.facts import JobSubmitted, MasterElected, PlanProposed, PlanRefused
+from rover_bus.events.host_facts import HostRegistered
 from rover_bus.events.identity import HostCapacity
 from rover_bus.events.log import Granted
 from rover_bus.events.memory_broker import MemoryBroker

@@ -12,7 +12,8 @@ from rover_bus.events.bus import Bus
 from rover_bus.events.codec import decode, decode_any, encode
 from rover_bus.events.deciding import ServiceProcess
 from rover_bus.events.errors import BusError
-from rover_bus.events.facts import HostRegistered, JobEnded, JobSubmitted
+from rover_bus.events.facts import JobEnded, JobSubmitted
+from rover_bus.events.host_facts import HostRegistered
 from rover_bus.events.identity import HostCapacity, Member
 from rover_bus.events.job import Dataset, DataSpec, JobSpec, LeaseSpec, RoleSpec
 from rover_bus.events.leadership import read_leader

@@ -12,6 +12,7 @@ import pytest
 from told import told
 
 from rover_bus.events import facts
+from rover_bus.events import host_facts as about_hosts
 from rover_bus.events.bus import MESSAGE_ID, Stored
 from rover_bus.events.codec import decode, encode
 from rover_bus.events.errors import BusError, Refused
@@ -33,17 +34,17 @@ from rover_bus.node.simulated import SimulatedHost, SimulatedPlatform
 
 HOST = "host-a"
 SEEDS = int(os.environ.get("ROVER_SEEDS", "20"))
-KINDS: dict[str, type[facts.HostFact]] = {
+KINDS: dict[str, type[about_hosts.HostFact]] = {
     cls.kind(): cls
     for cls in (
-        facts.HostRegistered,
-        facts.HostStarted,
-        facts.HostExited,
-        facts.HostLeaving,
-        facts.HostTurnFailed,
-        facts.HostProgramRefused,
-        facts.HostProgramMended,
-        facts.HostLeft,
+        about_hosts.HostRegistered,
+        about_hosts.HostStarted,
+        about_hosts.HostExited,
+        about_hosts.HostLeaving,
+        about_hosts.HostTurnFailed,
+        about_hosts.HostProgramRefused,
+        about_hosts.HostProgramMended,
+        about_hosts.HostLeft,
     )
 }
 
@@ -55,7 +56,7 @@ class Cluster:
         self.broker = MemoryBroker(seed, faults) if faults else MemoryBroker(seed)
         self.bus = self.broker.connect("observer")
         self.machine = SimulatedHost(self.obey)
-        self.said: list[facts.HostFact] = []
+        self.said: list[about_hosts.HostFact] = []
         self.daemons = 0
         self.facts = 0
         self.lived: list[str] = []
@@ -129,7 +130,7 @@ class Cluster:
         return [
             (str(each.member), each.exit.reason)
             for each in self.said
-            if isinstance(each, facts.HostExited) and not each.last
+            if isinstance(each, about_hosts.HostExited) and not each.last
         ]
 
     def reminders(self) -> list[tuple[str, int]]:
@@ -137,14 +138,14 @@ class Cluster:
         return [
             (str(each.member), each.last)
             for each in self.said
-            if isinstance(each, facts.HostExited) and each.last
+            if isinstance(each, about_hosts.HostExited) and each.last
         ]
 
     def starts(self) -> list[tuple[str, bool]]:
         return [
             (str(each.process.member), each.adopted)
             for each in self.said
-            if isinstance(each, facts.HostStarted)
+            if isinstance(each, about_hosts.HostStarted)
         ]
 
 
@@ -189,7 +190,7 @@ def test_a_daemon_that_stops_drains_its_members_and_leaves_nothing_on_the_bus() 
         await cluster.end()
         await asyncio.sleep(0.1)
         assert (cluster.running(), cluster.exits()) == ([], [("worker-0.1", "drained")])
-        assert isinstance(cluster.said[-1], facts.HostLeft)
+        assert isinstance(cluster.said[-1], about_hosts.HostLeft)
         assert await cluster.bus.get(PRESENCE, HOST) is None
 
     play(scene)
@@ -469,7 +470,7 @@ def test_a_desired_set_that_the_broker_has_forgotten_is_obeyed_no_longer() -> No
         await asyncio.sleep(2.0)
         assert cluster.running() == []
         stored = cluster.broker.streams[FACTS].select(["rover.host.*.exited"], kept + 1)
-        exits = [decode(each.body, facts.HostExited) for each in stored]
+        exits = [decode(each.body, about_hosts.HostExited) for each in stored]
         assert [(str(each.member), each.last) for each in exits if each.last] == [("worker-0.1", 2)]
         await cluster.end()
 
@@ -510,7 +511,7 @@ def test_a_job_on_which_the_daemon_cannot_decide_takes_no_other_with_it(
         await cluster.desire(WORKER, Member("worker", 1, 1), plan=2)
         await asyncio.sleep(3.0)
         assert cluster.running() == ["worker-0.1", "worker-1.1"]
-        failed = [each for each in cluster.said if isinstance(each, facts.HostTurnFailed)]
+        failed = [each for each in cluster.said if isinstance(each, about_hosts.HostTurnFailed)]
         assert [(each.job, each.why) for each in failed] == [("bad", "KeyError('never seen before')")]
         monkeypatch.undo()
         await cluster.end()
@@ -554,7 +555,7 @@ def test_a_platform_needs_neither_process_ids_nor_pins() -> None:
         ]
         cluster.broker.restart(0.1)
         await asyncio.sleep(2.0)
-        registered = [each for each in cluster.said if isinstance(each, facts.HostRegistered)][-1]
+        registered = [each for each in cluster.said if isinstance(each, about_hosts.HostRegistered)][-1]
         assert sorted(each.member.name for each in registered.processes) == ["ps-0", "worker-0"]
         await cluster.end()
         assert sorted(cluster.exits()) == [("ps-0.1", "drained"), ("worker-0.1", "drained")]
@@ -585,14 +586,16 @@ def test_a_program_that_does_not_start_is_said_once_and_starts_the_worker_when_i
         await cluster.desire(WORKER)
         await asyncio.sleep(300.0)
         assert (cluster.lived, cluster.exits()) == ([], [])
-        (refused,) = [each for each in cluster.said if isinstance(each, facts.HostProgramRefused)]
+        (refused,) = [each for each in cluster.said if isinstance(each, about_hosts.HostProgramRefused)]
         assert (refused.job, refused.path, refused.problem) == ("demo", "train.py", "no such file")
         waits = [round(after - before) for before, after in pairwise(tried)]
         assert waits[:7] == [1, 2, 4, 8, 16, 32, 60]
         cluster.machine.refuses = ""
         await asyncio.sleep(70.0)
         assert cluster.running() == ["worker-0.1"]
-        assert [each.job for each in cluster.said if isinstance(each, facts.HostProgramMended)] == ["demo"]
+        assert [each.job for each in cluster.said if isinstance(each, about_hosts.HostProgramMended)] == [
+            "demo"
+        ]
         await cluster.end()
 
     play(scene)
@@ -609,7 +612,7 @@ def test_the_next_daemon_tries_a_refused_program_itself_and_says_so_after_it_reg
         said = [
             (each.kind(), each.daemon)
             for each in cluster.said
-            if isinstance(each, facts.HostRegistered | facts.HostProgramRefused)
+            if isinstance(each, about_hosts.HostRegistered | about_hosts.HostProgramRefused)
         ]
         assert said == [
             ("registered", "daemon-1"),

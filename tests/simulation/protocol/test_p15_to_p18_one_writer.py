@@ -11,7 +11,6 @@ from rover_bus.events.codec import HEADROOM_BYTES, encode
 from rover_bus.events.deciding import Hold
 from rover_bus.events.errors import BusError
 from rover_bus.events.facts import (
-    HostExited,
     JobFact,
     JobPaused,
     JobPauseRequested,
@@ -20,6 +19,7 @@ from rover_bus.events.facts import (
     MemberLost,
     WorkerFailed,
 )
+from rover_bus.events.host_facts import HostExited
 from rover_bus.events.identity import Exit, Member
 from rover_bus.events.inputs import Observed, Requested
 from rover_bus.events.journal import Journal

@@ -12,7 +12,8 @@ from rover_bus.cli.views.progress import JobProgress
 from rover_bus.events import outbox, positions, retention, streams, subjects
 from rover_bus.events.codec import decode
 from rover_bus.events.deciding import ServiceProcess
-from rover_bus.events.facts import HostExited, JobFact, JobPauseRequested, JobReported
+from rover_bus.events.facts import JobFact, JobPauseRequested, JobReported
+from rover_bus.events.host_facts import HostExited
 from rover_bus.events.identity import Exit, Member
 from rover_bus.events.inputs import Observed
 from rover_bus.events.journal import Journal

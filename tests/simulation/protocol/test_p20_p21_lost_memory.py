@@ -12,8 +12,6 @@ from rover_bus.events import subjects
 from rover_bus.events.codec import decode
 from rover_bus.events.deciding import ServiceProcess
 from rover_bus.events.facts import (
-    HostExited,
-    HostRegistered,
     JobEnded,
     JobPaused,
     JobPauseRequested,
@@ -23,6 +21,7 @@ from rover_bus.events.facts import (
     MasterElected,
     MemberLeft,
 )
+from rover_bus.events.host_facts import HostExited, HostRegistered
 from rover_bus.events.identity import Exit, HostCapacity, Member
 from rover_bus.events.inputs import TookOver
 from rover_bus.events.journal import Journal, LogDamaged, SnapshotReader, snapshot_chunks

@@ -12,8 +12,9 @@ import msgspec
 import pytest
 
 from rover_bus.events.codec import MAX_BODY_BYTES, encode
+from rover_bus.events.data_facts import EpochOpened, LedgerRewound
 from rover_bus.events.errors import BadMessage
-from rover_bus.events.facts import EpochOpened, JobOpened, LedgerRewound
+from rover_bus.events.facts import JobOpened
 from rover_bus.events.inputs import TookOver
 from rover_bus.events.job import Dataset
 from rover_bus.events.journal import MAX_APPEND_BYTES, PieceReader, record_pieces

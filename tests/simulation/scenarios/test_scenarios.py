@@ -16,17 +16,10 @@ import pytest
 from rover_bus.cli.decode import describe
 from rover_bus.events import subjects
 from rover_bus.events.codec import decode, decode_any, encode
+from rover_bus.events.data_facts import BatchDeadLettered, CommitRefused, DatasetRefused, LeaseSpeculated
 from rover_bus.events.errors import UnknownVersion
-from rover_bus.events.facts import (
-    BatchDeadLettered,
-    CommitRefused,
-    DatasetRefused,
-    HostExited,
-    JobEnded,
-    LeaseSpeculated,
-    MemberLost,
-    PlanProposed,
-)
+from rover_bus.events.facts import JobEnded, MemberLost, PlanProposed
+from rover_bus.events.host_facts import HostExited
 from rover_bus.events.identity import Exit, Member
 from rover_bus.events.job import Dataset
 from rover_bus.events.log import Granted

@@ -20,6 +20,7 @@ from told import told
 
 from rover_bus.events import checkpoint_facts as cuts
 from rover_bus.events import facts
+from rover_bus.events import host_facts as about_hosts
 from rover_bus.events.broker import EmbeddedBroker
 from rover_bus.events.bus import MESSAGE_ID, Stored
 from rover_bus.events.checkpoints import (
@@ -67,13 +68,13 @@ class HostRig:
         life = f"{self.name}.{self.lives}"
         outbox = HostOutbox(self.stage.bus, self.name)
 
-        def post(fact: facts.HostFact, what: str, job: str) -> None:
+        def post(fact: about_hosts.HostFact, what: str, job: str) -> None:
             outbox.post(Letter(fact, f"{life}.{what}", job))
 
         def register() -> None:
             capacity = HostCapacity(cores=1, memory_bytes=1 << 30)
             post(
-                facts.HostRegistered(
+                about_hosts.HostRegistered(
                     host=self.name,
                     capacity=capacity,
                     daemon=life,

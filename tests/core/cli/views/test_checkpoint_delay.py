@@ -18,7 +18,8 @@ from rover_bus.events.checkpoint_facts import (
     CheckpointStaged,
     HostStorageBlocked,
 )
-from rover_bus.events.facts import JobFact, JobReported, JobSubmitted, LedgerRewound, PlanProposed
+from rover_bus.events.data_facts import LedgerRewound
+from rover_bus.events.facts import JobFact, JobReported, JobSubmitted, PlanProposed
 from rover_bus.events.job import CheckpointSpec, DataSpec, JobSpec
 from rover_bus.master.phases import Finishing, Training
 from rover_bus.master.state import OpenedJob, Seats, State

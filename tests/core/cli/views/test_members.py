@@ -6,8 +6,9 @@ from rover_bus.cli.commands.members import list_members
 from rover_bus.cli.connection import Address
 from rover_bus.cli.home import Home
 from rover_bus.cli.views.elsewhere import find_elsewhere
-from rover_bus.events.facts import Exit, Fact, HostExited, HostStarted, MemberLost, MembersDisplaced
-from rover_bus.events.identity import DesiredMember, Member, Process
+from rover_bus.events.facts import Fact, MemberLost, MembersDisplaced
+from rover_bus.events.host_facts import HostExited, HostStarted
+from rover_bus.events.identity import DesiredMember, Exit, Member, Process
 from rover_bus.node.local.layout import ExitRecord, OrderRecord, StateDirectory
 
 

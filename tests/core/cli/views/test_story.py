@@ -9,7 +9,7 @@ from walked import offenders
 from rover_bus.cli.views.history import Happened, JobRow, read_happened
 from rover_bus.cli.views.narration import mood, narrate
 from rover_bus.cli.views.stories import Links, story_of_event, story_of_member
-from rover_bus.events import facts
+from rover_bus.events import data_facts, facts, host_facts
 from rover_bus.events.bus import Stored
 from rover_bus.events.codec import encode
 from rover_bus.events.errors import InputError
@@ -26,10 +26,10 @@ HISTORY: list[Fact] = [
     facts.JobSubmitted(job="a", spec=SPEC, uid=UID),
     facts.PlanProposed(job="a", plan=1, workers=1, servers=0, cause=f"job:{UID}", by="brain"),
     facts.MembersDesired(job="a", term=1, plan=1, members=[DESIRED], cause="ROVER_FACTS:2", position=(5, 4)),
-    facts.HostStarted(host="h", job="a", process=Process(member=WORKER, pid=7, host="h")),
-    facts.HostExited(host="h", job="a", member=WORKER, exit=Exit(reason="killed", signal=9)),
+    host_facts.HostStarted(host="h", job="a", process=Process(member=WORKER, pid=7, host="h")),
+    host_facts.HostExited(host="h", job="a", member=WORKER, exit=Exit(reason="killed", signal=9)),
     facts.MemberLost(job="a", member=WORKER, reason="killed", cause="ROVER_FACTS:5", position=(9, 0)),
-    facts.EpochOpened(job="a", epoch=0, cause="register:worker-0.1", position=(6, 0)),
+    data_facts.EpochOpened(job="a", epoch=0, cause="register:worker-0.1", position=(6, 0)),
 ]
 
 
@@ -42,7 +42,7 @@ def stored(history: list[Fact]) -> list[Happened]:
 
 
 def put(fact: Fact, at: int) -> Stored:
-    if isinstance(fact, facts.HostFact):
+    if isinstance(fact, host_facts.HostFact):
         return Stored(at, host_fact(fact.host, fact.kind()), encode(fact), time_ms=at)
     assert isinstance(fact, facts.JobFact)
     body, headers = published(fact, at)
@@ -109,8 +109,8 @@ def test_a_name_means_the_newest_fact_before_the_one_that_uses_it() -> None:
 def test_a_fact_that_names_no_cause_is_found_by_the_walk_over_all() -> None:
     history = [
         *HISTORY[:3],
-        facts.EpochOpened(job="a", epoch=0),
-        facts.EpochOpened(job="a", epoch=1, cause="tick"),
+        data_facts.EpochOpened(job="a", epoch=0),
+        data_facts.EpochOpened(job="a", epoch=1, cause="tick"),
     ]
     assert offenders(stored(HISTORY[:6])) == []
     assert [line.split(":", 1)[1] for line in offenders(stored(history))] == [

@@ -12,7 +12,8 @@ from msgspec.structs import replace
 from rover_bus.events import checkpoint_facts as cuts
 from rover_bus.events.checkpoints import ManifestContent, PartPlace
 from rover_bus.events.deciding import WakeAt
-from rover_bus.events.facts import HostRegistered, JobEnded, JobSubmitted
+from rover_bus.events.facts import JobEnded, JobSubmitted
+from rover_bus.events.host_facts import HostRegistered
 from rover_bus.events.identity import HostCapacity
 from rover_bus.events.job import CheckpointSpec, DataSpec, JobSpec
 from rover_bus.events.settings import DEFAULTS
