@@ -283,7 +283,7 @@ class BrainDecider:
     def _take_turn(self, name: str, known: KnownJob) -> Steps:
         """The rules of a job's turn by name, in order: those that always look, and those that begin a change of their own."""
         always = {
-            "hosts": note_slow_hosts(known, self.state),
+            "hosts": note_slow_hosts(name, known, self.state),
             "stragglers": remedies.note_stragglers(name, known),
             "hot server": remedies.note_hot_server(name, known),
             "forecast": remedies.foresee(name, known),

@@ -7,6 +7,7 @@ no other is left (`PlanProposed.slow_hosts`). Pure; docs/design/0039.
 from __future__ import annotations
 
 from collections.abc import Generator
+from math import log
 
 from rover_bus.brain.decisions.arbitration import Budget
 from rover_bus.brain.decisions.reasons import Reason
@@ -30,10 +31,12 @@ CROWDED = 0.9  # of its cores, taken by members without a limit: then these slow
 LASTING_WINDOWS = 3.0  # a host that stays slow for so long is left
 RESTS = 2.0  # cooldowns between two times that a job leaves a host
 
+_LOG_SLOW = log(SLOW)
+
 Steps = Generator[Record, None, None]
 
 
-def note_slow_hosts(job: KnownJob, state: BrainState) -> Steps:
+def note_slow_hosts(name: str, job: KnownJob, state: BrainState) -> Steps:
     """Yield the hosts that became slow, of those where the job runs, and those that are well again.
 
     A single host is compared with none. Of slow hosts elsewhere a few are looked at, in turn: what was seen there only fades.
@@ -42,7 +45,7 @@ def note_slow_hosts(job: KnownJob, state: BrainState) -> Steps:
         return
     slow, turn = list(state.slow_hosts), job.windows * LOOKED_AT
     in_turn = {slow[(turn + at) % len(slow)] for at in range(min(LOOKED_AT, len(slow)))}
-    for host in sorted({*job.where.values(), *in_turn} & state.hosts.keys()):
+    for host in sorted({*_shown_slow(name, job, state), *in_turn} & state.hosts.keys()):
         share, known = host_share(state, host), host in state.slow_hosts
         cause = causes.timer("window", causes.host(host))
         if known and share > WELL:
@@ -50,6 +53,17 @@ def note_slow_hosts(job: KnownJob, state: BrainState) -> Steps:
         elif not known and share < SLOW and not _is_crowded(host, state):
             members = slowest(state.host_evidence[host], SLOW)[:MOST_NAMED]
             yield HostSlow(host=host, share=round(share, 3), members=members, cause=cause)
+
+
+def _shown_slow(name: str, job: KnownJob, state: BrainState) -> set[str]:
+    """The hosts of which this job's own members show that they may be slow, and those of its hosts that are known to be."""
+    shown = {host for host in job.where.values() if host in state.slow_hosts}
+    for member in job.members:
+        host = job.where.get(member.name, "")
+        residual = state.host_evidence.get(host, {}).get(f"{name}/{member}")
+        if residual is not None and residual.mean < _LOG_SLOW:
+            shown.add(host)
+    return shown
 
 
 def _is_crowded(host: str, state: BrainState) -> bool:

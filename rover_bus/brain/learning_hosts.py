@@ -29,9 +29,11 @@ def note_hosts(state: BrainState, job: KnownJob, window: WindowClosed) -> None:
     if not paces:
         return
     _note_own_share(job, window)
-    base = _base(state, job, paces)
-    _learn_usual(job, paces, state, window.clean)
-    if base is None:
+    now = usual_pace(paces, state.slow_hosts)
+    base = now if len(paces) > 1 else _own_past(job)
+    if window.clean:
+        _learn_usual(job, now)
+    if base is None or len(state.hosts) < 2:  # a single host is compared with none
         return
     for host, members in paces.items():
         evidence = state.host_evidence.setdefault(host, {})
@@ -82,10 +84,8 @@ def _note_own_share(job: KnownJob, window: WindowClosed) -> None:
         job.own_share = round(0.5 * (job.own_share + median(shares)), 4)
 
 
-def _base(state: BrainState, job: KnownJob, paces: Paces) -> float | None:
-    """What was to be expected of a worker: the job's other hosts, or on a single one its own past at this size; None: not known."""
-    if len(paces) > 1:
-        return usual_pace({host: each.values() for host, each in paces.items()}, state.slow_hosts)
+def _own_past(job: KnownJob) -> float | None:
+    """What is usual for a job of which all workers share one host, at this size; None: not known yet."""
     usual = job.usual
     known = (
         usual is not None and usual.size == job.held and usual.windows >= USUAL_WINDOWS and _is_settled(job)
@@ -97,13 +97,10 @@ def _is_settled(job: KnownJob) -> bool:
     return job.change is None or job.change.settled or job.change.waits
 
 
-def _learn_usual(job: KnownJob, paces: Paces, state: BrainState, clean: bool) -> None:
-    if job.held is None or not clean or not _is_settled(job):
+def _learn_usual(job: KnownJob, now: float) -> None:
+    usual = job.usual
+    if job.held is None or not _is_settled(job):
         return
-    now, usual = (
-        usual_pace({host: each.values() for host, each in paces.items()}, state.slow_hosts),
-        job.usual,
-    )
     if usual is None or usual.size != job.held:
         job.usual = UsualPace(job.held, now)
         return

@@ -7,14 +7,15 @@ it [ours; docs/design/0039].
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Mapping
 from math import exp
 from statistics import median, median_high
+from typing import Any
 
 import msgspec
 
 SLOW_MEMORY_S = 3600.0  # what a host showed halves in so long without new evidence
-MOST_MEMBERS = 64
+MOST_MEMBERS = 32
 FULL_WINDOWS = 3.0  # windows from which a member weighs one
 PRIOR_MEMBERS = 1.5
 _FOLLOWS = 0.3  # how fast a member's residual follows, a window
@@ -66,9 +67,11 @@ def slowest(evidence: Mapping[str, MemberResidual], below: float) -> list[str]:
     return [key for _, key in sorted(slow)]
 
 
-def usual_pace(paces: Mapping[str, Iterable[float]], slow: Iterable[str]) -> float:
+def usual_pace(paces: Mapping[str, Mapping[Any, float]], slow: Container[str]) -> float:
     """Return the usual log pace of a job's workers, given by host: the middle of its hosts, slow ones left out where others are."""
-    known_slow = set(slow)
-    middles = {host: median(each) for host, each in paces.items()}
-    usual = [middle for host, middle in middles.items() if host not in known_slow]
+    middles = {
+        host: median(each.values()) if len(each) > 1 else next(iter(each.values()))
+        for host, each in paces.items()
+    }
+    usual = [middle for host, middle in middles.items() if host not in slow]
     return median_high(usual or middles.values())

@@ -74,10 +74,10 @@ def test_no_host_keeps_more_members_than_it_needs() -> None:
 
 
 def test_usual_is_what_hosts_reach_that_are_not_slow() -> None:
-    paces = {"a": [log(100.0)], "b": [log(50.0)], "c": [log(50.0)]}
+    paces = {"a": {0: log(100.0)}, "b": {1: log(50.0)}, "c": {2: log(50.0)}}
     assert usual_pace(paces, ["b", "c"]) == log(100.0)
     assert usual_pace(paces, []) == log(50.0)
-    assert usual_pace({"a": [0.0], "b": [-1.0]}, []) == 0.0  # of two the faster
+    assert usual_pace({"a": {0: 0.0}, "b": {1: -1.0}}, []) == 0.0  # of two the faster
 
 
 def cluster(where: dict[str, str], hosts: str = "ab", **more: object) -> BrainState:
