@@ -20,10 +20,11 @@ from rover_bus.brain.decisions.rounds import Contender, decide_round
 from rover_bus.brain.decisions.scaling import JobView, decide_scaling, plan_front
 from rover_bus.brain.granting import cores_left, present, quota_left
 from rover_bus.brain.models.samples import Configurations, NotEnough
-from rover_bus.brain.predicting import OverruledModel, fit_job, place_of
+from rover_bus.brain.predicting import OverruledModel, place_of
 from rover_bus.brain.rules import HEADROOM, RULES
 from rover_bus.brain.sizing import first_size
 from rover_bus.brain.spaces import space_of
+from rover_bus.brain.standing_models import StandingModels
 from rover_bus.brain.state import BrainState, KnownJob, capacity_of
 from rover_bus.brain.wishes import (
     CapacityLeft,
@@ -41,16 +42,18 @@ from rover_bus.events.facts import LosingPlan
 Answers = dict[str, Wish | CapacityLeft]
 
 
-def choose_sizes(turns: Iterable[str], state: BrainState, quotas: Mapping[str, Budget]) -> Answers:
+def choose_sizes(
+    turns: Iterable[str], state: BrainState, quotas: Mapping[str, Budget], standing: StandingModels
+) -> Answers:
     """Say what each job whose turn it is wants to be, shrinks first."""
     answers: Answers = {}
     models: dict[str, OverruledModel] = {}
     left_for = cores_left(state, quotas)
     for name in turns:
         job = state.jobs[name]
-        answer = before_choice(job, left_for(name))
+        answer = before_choice(job, left_for(name), standing)
         if answer is None:
-            model = fit_job(job)
+            model = standing.of(job)
             if isinstance(model, NotEnough):
                 answer = cramped(job, left_for(name), quota_left(name, state, quotas)) or CapacityLeft(
                     Reason.NOT_ENOUGH_SAMPLES, model.reason

@@ -40,6 +40,7 @@ from rover_bus.brain.proposing import propose, propose_first, shrink
 from rover_bus.brain.rules import RULES
 from rover_bus.brain.silence import fit_into_what_is_left, note_unheard
 from rover_bus.brain.sizing import BETWEEN_JOBS_S, first_size
+from rover_bus.brain.standing_models import StandingModels
 from rover_bus.brain.state import BrainState, KnownJob
 from rover_bus.brain.unsettled import take_back_unsettled
 from rover_bus.brain.watch import JobSamples
@@ -114,6 +115,7 @@ class BrainDecider:
     ) -> None:
         self.state = BrainState()
         self.watch = JobSamples()
+        self.models = StandingModels()
         budgets = {tenant: Budget(float(b.cores), float(b.memory_bytes)) for tenant, b in quotas.items()}
         self._started_with: tuple[PlanMode, dict[str, Budget], float] = mode, budgets, slow_memory_s
         self._new_timeline = timeline
@@ -215,6 +217,7 @@ class BrainDecider:
                     yield JobSeen(job=job, uid=uid, spec=spec, cause=cause)
             case JobForgotten(job=job, uid=uid):
                 if job in state.jobs and state.jobs[job].uid == uid:  # its end was not heard
+                    self.models.forget(uid)
                     yield JobGone(job=job, cause=cause)
             case JobFact(job=job) if job in state.jobs:
                 yield from self._notice_job(fact, state.jobs[job], cause, now)
@@ -228,6 +231,7 @@ class BrainDecider:
                     yield HostGone(host=host, displaced=True, cause=cause)
             case JobEnded():
                 self.watch.forget(fact.job)
+                self.models.forget(known.uid)
                 yield JobGone(job=fact.job, past=_past(fact, known, self.state), cause=cause)
             case JobReported():
                 self.watch.report(fact, now)
@@ -274,7 +278,7 @@ class BrainDecider:
             turns.append(name)
 
     def _choose_sizes(self, turns: list[str]) -> Steps:
-        for name, answer in choose_sizes(turns, self.state, self.state.quotas).items():
+        for name, answer in choose_sizes(turns, self.state, self.state.quotas, self.models).items():
             if isinstance(answer, CapacityLeft):
                 yield from self._withhold(name, self.state.jobs[name], answer)
             else:
@@ -303,7 +307,8 @@ class BrainDecider:
                 yield from self._guard(rule, steps, name)
 
     def _cool(self, name: str, known: KnownJob) -> Steps:
-        wish = remedies.cool_servers(known, lambda: cores_left_for(name, self.state, self.state.quotas))
+        left = lambda: cores_left_for(name, self.state, self.state.quotas)  # noqa: E731
+        wish = remedies.cool_servers(known, left, self.models)
         if wish is not None:
             yield from self._settle(name, known, wish)
 

@@ -48,12 +48,15 @@ class OverruledModel:
         return Prediction(middle, low, high, guess)
 
 
-def fit_job(job: KnownJob) -> OverruledModel | NotEnough:
-    """Fit what was measured of a job. Says "not enough" before there is anything to tell sizes apart by."""
-    rows = [row for row in job.tried if row.size.workers and row.mean > 0]
-    if not rows:
-        return NotEnough("no window was measured yet", 1)
-    fitted = fit_rows(job, rows)
+def rows_of(job: KnownJob) -> list[TriedSize]:
+    """The sizes of a job that were measured."""
+    return [row for row in job.tried if row.size.workers and row.mean > 0]
+
+
+def overrule(
+    fitted: BoundedModel | NotEnough, job: KnownJob, rows: list[TriedSize]
+) -> OverruledModel | NotEnough:
+    """Put what was measured, and where growth did not pay, over what was fitted."""
     if isinstance(fitted, NotEnough):
         return fitted
     measured = [(place_of(job, row.size), row.mean, _spread(row)) for row in rows]

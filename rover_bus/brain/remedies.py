@@ -22,8 +22,8 @@ from rover_bus.brain.decisions.stopping import StopRule, auc_target, decide_stop
 from rover_bus.brain.decisions.stragglers import decide_stragglers
 from rover_bus.brain.models.convergence import fit_loss_curve
 from rover_bus.brain.models.samples import NotEnough
-from rover_bus.brain.predicting import fit_job
 from rover_bus.brain.rules import RULES
+from rover_bus.brain.standing_models import StandingModels
 from rover_bus.brain.state import KnownJob
 from rover_bus.brain.wishes import Wish, declined, limits_of, predicted, size_after
 from rover_bus.events.facts import (
@@ -126,7 +126,7 @@ def _are_hot(job: KnownJob, windows: list[list[ServerLoad]]) -> bool:
     return heard and not asked_to_move and max(load.busy for load in windows[-1]) >= HOT
 
 
-def cool_servers(job: KnownJob, cores_left: Callable[[], float]) -> Wish | None:
+def cool_servers(job: KnownJob, cores_left: Callable[[], float], models: StandingModels) -> Wish | None:
     """What servers need that are all hot, or stayed so after their hot slots were asked to move: cores, one more, fewer workers.
 
     In this order (`algorithms.md §6`). Judged like any change, and not tried again when it did not pay.
@@ -148,7 +148,7 @@ def cool_servers(job: KnownJob, cores_left: Callable[[], float]) -> Wish | None:
     if size == held or declined(job, size) or any(size == other for other, _, _ in job.ceilings):
         return None
     busiest = max(load.busy for load in windows[-1])
-    said = predicted(job, fit_job(job), size)
+    said = predicted(job, models.of(job), size)
     grows = remedy.allocation.cores > job.charge(held).cores
     # More servers are not kept for their own sake: twice the dead-band is hoped for, half of what is hoped must come.
     hoped = job.throughput * (1 + 2 * RULES.restraint.dead_band if grows else 1.0)

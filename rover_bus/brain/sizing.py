@@ -18,7 +18,7 @@ from rover_bus.brain.history import traits_of
 from rover_bus.brain.state import BrainState, capacity_of, charge_of
 from rover_bus.events.facts import Size
 from rover_bus.events.identity import HostCapacity
-from rover_bus.events.job import JobSpec
+from rover_bus.events.job import JobSpec, RoleSpec
 
 BETWEEN_JOBS_S = 600.0  # jobs are dated by their order: a log has no clock of its own
 
@@ -26,10 +26,12 @@ BETWEEN_JOBS_S = 600.0  # jobs are dated by their order: a log has no clock of i
 def first_size(spec: JobSpec, state: BrainState) -> tuple[Size, PlanDecision, list[str]]:
     """Return the first size of a job, the decision behind what was left open, and what the user fixed, in words."""
     cores = sum(capacity.cores for capacity in state.hosts.values())
-    small = Allocation(workers=1, servers=max(1, round(cores / 4)))
+    small = Allocation(
+        workers=spec.workers.start or 1, servers=spec.servers.start or max(1, round(cores / 4))
+    )
     now_s = len(state.past) * BETWEEN_JOBS_S
     decision = decide_start(traits_of(spec), state.past, now_s, small)
-    start = decision.allocation
+    start, known = decision.allocation, decision.reason == Reason.WARM_START
     workers = spec.workers.count or min(spec.workers.max_count, start.workers)
     servers = spec.servers.count or min(spec.servers.max_count, start.servers)
     if spec.workers.count and spec.servers.count:
@@ -39,8 +41,8 @@ def first_size(spec: JobSpec, state: BrainState) -> tuple[Size, PlanDecision, li
     size = Size(
         workers=workers,
         servers=servers,
-        worker_cores=spec.workers.cores,
-        server_cores=spec.servers.cores,
+        worker_cores=_cores(spec.workers, start.worker_cores if known else 0.0, state),
+        server_cores=_cores(spec.servers, start.server_cores if known else 0.0, state),
         worker_memory_bytes=spec.workers.memory_bytes,
         server_memory_bytes=spec.servers.memory_bytes,
     )
@@ -49,6 +51,14 @@ def first_size(spec: JobSpec, state: BrainState) -> tuple[Size, PlanDecision, li
         said = f"{decision.detail}; cut from {size.workers}/{size.servers} to what there is at all"
         decision = msgspec.structs.replace(decision, detail=said)
     return cut, decision, pins(spec)
+
+
+def _cores(role: RoleSpec, known: float, state: BrainState) -> float:
+    """The cores that a member begins with: what similar jobs ended with, where the user allows it and hosts hold to it."""
+    binds = all(host.cores_bind for host in state.hosts.values())
+    if not role.max_cores > role.cores > 0 or not binds:
+        return role.cores
+    return min(max(known, role.cores), role.max_cores)
 
 
 def _budgets(spec: JobSpec, state: BrainState) -> list[Budget]:

@@ -17,8 +17,9 @@ from rover_bus.brain.models.core_use import HELD_BACK
 from rover_bus.brain.models.forms import ASYNCHRONOUS
 from rover_bus.brain.models.samples import Configurations, NotEnough
 from rover_bus.brain.models.throughput import Prediction
-from rover_bus.brain.predicting import OverruledModel, fit_job, observations_of, place_of
+from rover_bus.brain.predicting import OverruledModel, observations_of, place_of
 from rover_bus.brain.spaces import affordable, space_of, steps_of, usable
+from rover_bus.brain.standing_models import StandingModels
 from rover_bus.brain.state import UNREST, KnownJob, TriedSize
 from rover_bus.events.facts import LosingPlan, Size
 from rover_bus.events.plan_facts import PlanStep
@@ -55,7 +56,7 @@ class CapacityLeft(msgspec.Struct, frozen=True):
     detail: str = ""
 
 
-def before_choice(job: KnownJob, cores_left: float) -> Wish | CapacityLeft | None:
+def before_choice(job: KnownJob, cores_left: float, models: StandingModels) -> Wish | CapacityLeft | None:
     """Say what a job asks for by itself, or why it is left; None when its size is open. `cores_left`: its own and what is free."""
     held, spec = job.held, job.spec
     if held is None or job.paused or not spec:
@@ -75,7 +76,7 @@ def before_choice(job: KnownJob, cores_left: float) -> Wish | CapacityLeft | Non
         )
     if remaining_s(job) < WORTH_WINDOWS * spec.plan.window_s:
         return CapacityLeft(Reason.KEEP, "it ends before a change would pay")
-    probe = _probe(job, cores_left, space)
+    probe = _probe(job, cores_left, space, models)
     if probe is not None:
         return probe
     history = ChangeHistory(settled_at_s=job.settled_s, rollbacks=job.rollbacks)
@@ -142,7 +143,7 @@ def remaining_s(job: KnownJob) -> float:
 # -- probes ------------------------------------------------------------------------------------------------------------
 
 
-def _probe(job: KnownJob, cores_left: float, space: PlanSpace) -> Wish | None:
+def _probe(job: KnownJob, cores_left: float, space: PlanSpace, models: StandingModels) -> Wish | None:
     """The next size to measure: more cores for members that use all of theirs; else, while too little is known, what teaches most.
 
     One step at most doubles what is held (S17).
@@ -154,12 +155,12 @@ def _probe(job: KnownJob, cores_left: float, space: PlanSpace) -> Wish | None:
         return None
     view = probe_view(job, cores_left)
     relief = relieved_anchor(view, space) != view.anchor
-    if not relief and (len(known) >= PROBED_SIZES if job.cold else not isinstance(fit_job(job), NotEnough)):
+    if not relief and (len(known) >= PROBED_SIZES if job.cold else not isinstance(models.of(job), NotEnough)):
         return None
     size = _most_telling(job, view, space, known)
     if size is None:
         return None
-    said = predicted(job, fit_job(job), size)
+    said = predicted(job, models.of(job), size)
     cores = size.replace(workers=held.workers, servers=held.servers) != held and relief
     detail = f"{len(known)} of {PROBED_SIZES} sizes are measured: the model must tell them apart"
     return Wish(

@@ -64,9 +64,13 @@ class Dataset(Checked, frozen=True, kw_only=True):
 
 
 class RoleSpec(Checked, frozen=True, kw_only=True):
-    """What the user asks for one role. `count = 0` lets the Brain choose."""
+    """What the user asks for one role. `count = 0` lets the Brain choose.
+
+    `start`: what the Brain begins with where it knows no similar job, 0 for a small start.
+    """
 
     count: Members = 0
+    start: Members = 0
     max_count: Members = 64
     cores: Cores = 0.0
     memory_bytes: Bytes = 0

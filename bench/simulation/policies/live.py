@@ -170,13 +170,14 @@ def _spec(case: Case, menu: Menu) -> JobSpec:
         program=["train"],
         data=DataSpec(train=case.family, batch_size=int(case.batch_size)),
         workers=RoleSpec(
+            start=asked.workers,
             max_count=case.max_workers,
             cores=asked.worker_cores,
             max_cores=max(*menu.worker_cores, asked.worker_cores),
             memory_bytes=int(asked.worker_gib * GIB),
         ),
         servers=RoleSpec(
-            count=asked.servers,
+            start=asked.servers,
             max_count=case.max_servers,
             cores=asked.server_cores,
             max_cores=max(*menu.server_cores, asked.server_cores),

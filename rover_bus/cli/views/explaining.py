@@ -22,9 +22,10 @@ from rover_bus.brain.learning_hosts import SLOW, host_share
 from rover_bus.brain.models.hosts import slowest
 from rover_bus.brain.models.ingest import BoundedModel
 from rover_bus.brain.models.samples import Configurations, NotEnough
-from rover_bus.brain.predicting import OverruledModel, fit_job, place_of
+from rover_bus.brain.predicting import OverruledModel, place_of
 from rover_bus.brain.rules import RULES
 from rover_bus.brain.spaces import space_of
+from rover_bus.brain.standing_models import StandingModels
 from rover_bus.brain.state import BrainState, KnownJob, capacity_of
 from rover_bus.brain.wishes import CapacityLeft, limits_of, remaining_s, view_of
 from rover_bus.cli.views.explanation import outcome, rivals
@@ -84,7 +85,7 @@ def slow_hosts_text(state: BrainState) -> list[str]:
 
 def inputs_of(known: KnownJob, state: BrainState) -> Row:
     """Return what was measured, the fit of it with its error, and the front that it leads to."""
-    model = fit_job(known)
+    model = StandingModels().of(known)
     if isinstance(model, NotEnough):
         return {
             "tried": [_tried(row, None) for row in known.tried],
@@ -172,7 +173,7 @@ def suppose(known: KnownJob, state: BrainState, wanted: Size) -> Row:
     Raises Refused when nothing was measured yet: it does not guess.
     """
     held = known.held
-    model = fit_job(known)
+    model = StandingModels().of(known)
     if held is None or isinstance(model, NotEnough):
         why = model.reason if isinstance(model, NotEnough) else "it holds nothing yet"
         raise Refused(f"not enough is measured for an answer: {why}", "not_enough_samples")
@@ -184,7 +185,11 @@ def suppose(known: KnownJob, state: BrainState, wanted: Size) -> Row:
     )
     broken = check_plan(known.charge(wanted), pins) or refuse_size(known, wanted, state)
     name = next((name for name, job in state.jobs.items() if job.uid == known.uid), "")
-    wish = choose_sizes([name], state, state.quotas)[name] if name else CapacityLeft(Reason.JOB_IS_OVER)
+    wish = (
+        choose_sizes([name], state, state.quotas, StandingModels())[name]
+        if name
+        else CapacityLeft(Reason.JOB_IS_OVER)
+    )
     return {
         "held": _believed(known, model, held),
         "wanted": _believed(known, model, wanted),

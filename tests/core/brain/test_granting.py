@@ -16,6 +16,7 @@ from rover_bus.brain.decisions.warm_start import PastJob
 from rover_bus.brain.granting import cores_left, grant, present, shrinks_after_loss
 from rover_bus.brain.history import traits_of
 from rover_bus.brain.sizing import first_size
+from rover_bus.brain.standing_models import StandingModels
 from rover_bus.brain.state import BrainState, KnownJob
 from rover_bus.brain.wishes import Wish, before_choice
 from rover_bus.events.facts import Size
@@ -139,7 +140,7 @@ def test_a_job_whose_workers_used_nothing_is_not_asked_how_many_more_would_fit()
     still = job(Size(workers=2, servers=1))
     still.cores_used = {"worker": 0.0, "ps": 0.1}
     still.rest = Size(workers=3, servers=1)
-    answer = before_choice(still, cores_left=1.0)
+    answer = before_choice(still, 1.0, StandingModels())
     assert isinstance(answer, Wish)
     assert answer.size == still.rest
 
@@ -185,6 +186,49 @@ def test_a_job_without_servers_is_given_none() -> None:
     spec = of_ann(workers=role(cores=1.0), servers=RoleSpec(max_count=0))
     size, _, _ = first_size(spec, state)
     assert (size.workers, size.servers) == (2, 0)
+
+
+def test_a_job_of_an_unknown_kind_begins_with_what_its_user_says() -> None:
+    asked = RoleSpec(start=5, max_count=4), RoleSpec(start=2)
+    state = cluster({}, 32.0)
+    size, decision, _ = first_size(of_ann(workers=asked[0], servers=asked[1]), state)
+    assert (size.workers, size.servers, decision.reason) == (4, 2, "cold_start")
+    state.past = [past(6, 1)]
+    size, decision, _ = first_size(of_ann(workers=asked[0], servers=asked[1]), state)
+    assert (size.workers, size.servers, decision.reason) == (4, 1, "warm_start")
+    state.past = []
+    size, _, _ = first_size(of_ann(workers=RoleSpec(start=5, count=2), servers=asked[1]), state)
+    assert size.workers == 2
+
+
+@pytest.mark.parametrize(
+    ("ended", "max_cores", "binds", "start"),
+    [
+        (4.0, 8.0, True, 4.0),
+        (4.0, 2.0, True, 2.0),
+        (0.5, 8.0, True, 1.0),
+        (4.0, 0.0, True, 1.0),
+        (4.0, 8.0, False, 1.0),
+    ],
+)
+def test_a_warm_start_has_the_cores_that_similar_jobs_ended_with(
+    ended: float, max_cores: float, binds: bool, start: float
+) -> None:
+    state = cluster({}, 32.0)
+    state.hosts = {
+        name: msgspec.structs.replace(host, cores_bind=binds) for name, host in state.hosts.items()
+    }
+    former = past(2, 1)
+    state.past = [msgspec.structs.replace(former, final=former.final.replace(worker_cores=ended))]
+    spec = of_ann(workers=RoleSpec(cores=1.0, max_cores=max_cores), servers=RoleSpec(cores=1.0))
+    assert first_size(spec, state)[0].worker_cores == start
+
+
+def test_a_cold_start_has_the_cores_that_its_user_asked_for() -> None:
+    state = cluster({}, 32.0)
+    state.hosts = {name: msgspec.structs.replace(host, cores_bind=True) for name, host in state.hosts.items()}
+    size, _, _ = first_size(of_ann(workers=RoleSpec(cores=0.25, max_cores=8.0)), state)
+    assert size.worker_cores == 0.25
 
 
 def test_a_warm_start_is_cut_to_its_tenants_quota() -> None:

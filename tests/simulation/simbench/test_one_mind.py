@@ -17,6 +17,7 @@ from bench.simulation.port import Case, ClusterView, JobView, Menu, Setting, Siz
 from rover_bus.brain import rules
 from rover_bus.brain.choosing import choose_sizes
 from rover_bus.brain.predicting import fit_rows
+from rover_bus.brain.standing_models import StandingModels
 from rover_bus.brain.state import BrainState, KnownJob, TriedSize
 from rover_bus.brain.wishes import Wish
 from rover_bus.events import facts
@@ -142,7 +143,7 @@ def known_job(index: int, truth: Truth) -> KnownJob:
 def brain_says(truths: list[Truth], cores: float) -> dict[str, tuple[float, ...]]:
     state = BrainState(hosts={"h": HostCapacity(cores=cores, memory_bytes=1 << 50, cores_bind=True)})
     state.jobs = {f"j{index}": known_job(index, truth) for index, truth in enumerate(truths)}
-    answers = choose_sizes(list(state.jobs), state, {})
+    answers = choose_sizes(list(state.jobs), state, {}, StandingModels())
     return {
         name: (a.size.workers, a.size.servers, a.size.worker_cores, a.size.server_cores)
         for name, a in answers.items()
