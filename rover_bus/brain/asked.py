@@ -114,7 +114,7 @@ def _broken(
         if broken := check_plan(charged, _limits(left, own)):
             told = _too_much(size, charged, left, quota, f"the quota of {tenant!r}")
             return Reason.QUOTA_EXCEEDED, told, f"raise it by `rover quota set {tenant}=CORES[:MEMORY]`"
-    left = left_of(capacity, others)
+    left, charged = left_of(capacity, others), _shared(job, wanted, charged)
     if check_plan(charged, _limits(left, own)):
         told = _too_much(size, charged, left, capacity, "the cluster")
         return Reason.NO_CAPACITY, told, "add a host, or make another job smaller"
@@ -139,6 +139,17 @@ def charge_by_hand(job: KnownJob, size: Size | None) -> Allocation:
         return charged
     shared = charged.server_cores * min(job.held.servers / size.servers, 1.0)
     return charged.replace(server_cores=max(shared, min(charged.server_cores, UNKNOWN_CORES)))
+
+
+def _shared(job: KnownJob, size: Size, charged: Allocation) -> Allocation:
+    """The same where a job takes from no quota: workers without a limit share a cluster with those that run, so that an added one
+    counts little; what it brings is for the trial to tell.
+    """
+    if size.worker_cores or job.held is None or not job.held.workers < size.workers:
+        return charged
+    added = size.workers - job.held.workers
+    cores = job.held.workers * charged.worker_cores + added * min(charged.worker_cores, UNKNOWN_CORES)
+    return charged.replace(worker_cores=cores / size.workers)
 
 
 def _too_much(size: str, charged: Allocation, left: Budget, all_of_it: Budget, where: str) -> str:

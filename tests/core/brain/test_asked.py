@@ -163,3 +163,15 @@ def test_servers_without_a_limit_share_their_load() -> None:
     own.cores_used = {"worker": 0.9, "ps": 0.9}
     state = BrainState(hosts={"h": HostCapacity(cores=2, memory_bytes=GIB)}, jobs={"j": own})
     assert refuse_size(own, Size(workers=1, servers=3), state) is None
+
+
+def test_one_worker_more_without_a_limit_shares_a_busy_host_and_fifty_do_not() -> None:
+    own = known(Size(workers=4, servers=1))
+    own.cores_used = {"worker": 0.4, "ps": 0.2}
+    state = BrainState(hosts={"h": HostCapacity(cores=2, memory_bytes=GIB)}, jobs={"j": own})
+    assert refuse_size(own, Size(workers=5, servers=1), state) is None
+    refused = refuse_size(own, Size(workers=50, servers=1), state)
+    assert refused is not None
+    assert refused[1].startswith(
+        "50 workers and 1 server need 6.4 cores, and the cluster has 2: ask for 6 workers"
+    )
