@@ -77,11 +77,10 @@ class NatsBus(NatsStorage):
         self._state: ConnectionState = "disconnected"
         self._refusal: RoverError | None = None  # why we are not connected, when it is not just the network
         self._listeners: list[Callable[[ConnectionState], None]] = []
-        self._number = 0
         self._questions = Questions()
         self._denied: set[str] = set()  # subjects, in the server's lower case
-        self._interests: dict[int, Interest] = {}
-        self._readers: dict[int, NatsFollower] = {}
+        self._interests: list[Interest] = []  # subscriptions and services, as every new client gets them
+        self._readers: list[NatsFollower] = []  # followers and watches
         self._mending: dict[NatsFollower, asyncio.Task[None]] = {}
         self._outbox: list[tuple[str, bytes, dict[str, str] | None]] = []
         self._sender: asyncio.Task[None] | None = None
@@ -179,7 +178,7 @@ class NatsBus(NatsStorage):
         client, self._client = self._client, None
         self._gone.set()
         self._state = "closed"
-        for reader in list(self._readers.values()):
+        for reader in list(self._readers):
             with contextlib.suppress(BusError):
                 await reader.stop()
         if client is not None:
@@ -201,8 +200,8 @@ class NatsBus(NatsStorage):
 
         client = self._require()
         interest = Interest(subject, "", deliver)
-        await self._subscribe(client, interest)
-        return partial(self._unsubscribe, interest)
+        await interest.attach(client)
+        return interest.detach
 
     def send(self, subject: str, body: bytes, headers: dict[str, str] | None = None) -> None:
         self._outbox.append((subject, body, headers))
@@ -252,12 +251,10 @@ class NatsBus(NatsStorage):
 
     async def _keep(self, interests: list[Interest]) -> Subscription:
         client = self._require()
-        kept = _Kept(self)
+        kept = _Kept(self, interests)
         for interest in interests:
-            await self._subscribe(client, interest)
-            number = self._next()
-            self._interests[number] = interest
-            kept.numbers.append(number)
+            await interest.attach(client)
+            self._interests.append(interest)
         try:
             await self._settle(client)  # from here on the broker routes to us, or has said that we may not
             for interest in interests:
@@ -269,40 +266,24 @@ class NatsBus(NatsStorage):
 
     async def keep_reader(self, reader: NatsFollower) -> Subscription:
         await reader.attach()
-        number = self._next()
-        self._readers[number] = reader
-        return _KeptReader(self, number, reader)
+        self._readers.append(reader)
+        return _KeptReader(self, reader)
 
-    async def drop(self, numbers: list[int]) -> None:
-        """End core subscriptions by number."""
-        for number in numbers:
-            interest = self._interests.pop(number, None)
-            if interest is not None:
-                await self._unsubscribe(interest)
+    async def drop(self, interests: list[Interest]) -> None:
+        """End core subscriptions."""
+        for interest in interests:
+            if interest in self._interests:
+                self._interests.remove(interest)
+                await interest.detach()
 
-    async def drop_reader(self, number: int, reader: NatsFollower) -> None:
+    async def drop_reader(self, reader: NatsFollower) -> None:
         """End a follower or a watch."""
-        self._readers.pop(number, None)
+        if reader in self._readers:
+            self._readers.remove(reader)
         mending = self._mending.pop(reader, None)
         if mending is not None:
             await _cancel([mending])
         await reader.stop()
-
-    async def _subscribe(self, client: Client, interest: Interest) -> None:
-        try:
-            interest.subscription = await client.subscribe(
-                interest.subject, queue=interest.queue, cb=interest.deliver
-            )
-        except nats.errors.Error as error:
-            raise translate(error, interest.subject, 0) from error
-        interest.client = client
-
-    async def _unsubscribe(self, interest: Interest) -> None:
-        client, subscription = interest.client, interest.subscription
-        interest.client = interest.subscription = None
-        if client is not None and subscription is not None and not client.is_closed:
-            with contextlib.suppress(nats.errors.Error):
-                await subscription.unsubscribe()
 
     async def _settle(self, client: Client) -> None:
         """Wait until the broker has seen all that was sent, or is gone: the next connection sends all interests again.
@@ -327,8 +308,8 @@ class NatsBus(NatsStorage):
         self._denied.clear()
         try:
             answers = await self._questions.begin(client)
-            for interest in list(self._interests.values()):
-                await self._subscribe(client, interest)
+            for interest in list(self._interests):
+                await interest.attach(client)
             await self._settle(client)
             self._refuse_denied(answers)
         except BaseException as error:
@@ -385,7 +366,7 @@ class NatsBus(NatsStorage):
         """
         while True:
             await asyncio.sleep(TICK_S)
-            for reader in self._readers.values():
+            for reader in self._readers:
                 reader.silent_ticks += 1
                 if reader.silent_ticks > SILENT_TICKS and self._client is not None:
                     reader.silent_ticks = 0
@@ -421,7 +402,7 @@ class NatsBus(NatsStorage):
                 return
 
     async def _attach_readers(self) -> None:
-        for reader in self._readers.values():
+        for reader in self._readers:
             self.mend(reader)
         if self._mending:
             await asyncio.wait(list(self._mending.values()), timeout=RESTORE_TIMEOUT_S)
@@ -479,10 +460,6 @@ class NatsBus(NatsStorage):
         for listener in list(self._listeners):
             listener(state)
 
-    def _next(self) -> int:
-        self._number += 1
-        return self._number
-
     def _spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
@@ -493,23 +470,21 @@ class NatsBus(NatsStorage):
 class _Kept:
     """Core subscriptions of one caller."""
 
-    def __init__(self, bus: NatsBus) -> None:
-        self._bus = bus
-        self.numbers: list[int] = []
+    def __init__(self, bus: NatsBus, interests: list[Interest]) -> None:
+        self._bus, self._interests = bus, interests
 
     async def stop(self) -> None:
-        numbers, self.numbers = self.numbers, []
-        await self._bus.drop(numbers)
+        await self._bus.drop(self._interests)
 
 
 class _KeptReader:
     """A follower or a watch of one caller."""
 
-    def __init__(self, bus: NatsBus, number: int, reader: NatsFollower) -> None:
-        self._bus, self._number, self._reader = bus, number, reader
+    def __init__(self, bus: NatsBus, reader: NatsFollower) -> None:
+        self._bus, self._reader = bus, reader
 
     async def stop(self) -> None:
-        await self._bus.drop_reader(self._number, self._reader)
+        await self._bus.drop_reader(self._reader)
 
 
 async def _cancel(tasks: list[asyncio.Task[Any]]) -> None:

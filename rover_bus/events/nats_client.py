@@ -39,14 +39,30 @@ class BrokerAddress(NamedTuple):
 class Interest:
     """A core subscription as it is to be restored on every new client."""
 
-    __slots__ = ("client", "deliver", "queue", "subject", "subscription")
+    __slots__ = ("_client", "_subscription", "deliver", "queue", "subject")
 
     def __init__(self, subject: str, queue: str, deliver: Callable[[Msg], Awaitable[None]]) -> None:
         self.subject = subject
         self.queue = queue
         self.deliver = deliver
-        self.client: Client | None = None
-        self.subscription: ClientSubscription | None = None
+        self._client: Client | None = None
+        self._subscription: ClientSubscription | None = None
+
+    async def attach(self, client: Client) -> None:
+        """Subscribe on a client. Raises NotConnected or InputError."""
+        try:
+            self._subscription = await client.subscribe(self.subject, queue=self.queue, cb=self.deliver)
+        except nats.errors.Error as error:
+            raise translate(error, self.subject, 0) from error
+        self._client = client
+
+    async def detach(self) -> None:
+        """End it on the client that has it, if that lives."""
+        client, subscription = self._client, self._subscription
+        self._client = self._subscription = None
+        if client is not None and subscription is not None and not client.is_closed:
+            with contextlib.suppress(nats.errors.Error):
+                await subscription.unsubscribe()
 
 
 async def dial(
