@@ -4,8 +4,7 @@
 
 Prints, for 1 and 16 shards a call: shards a second (lease + commit = 1), latency p50/p99 of a call, CPU of the master a call and a
 shard, and whether the log, replayed afterwards, holds the same count. Then the ledger alone, in process: pairs a second and memory.
-`--waiting`: instead, what workers cost that wait for the end of an epoch, 20 and 1,000 of them: half hold a batch each, half get
-nothing. The decider alone (CPU a request that gets nothing), then a master over a broker (CPU a waiting worker a second).
+`--waiting`: instead, what workers cost that wait for the end of an epoch, 20 and 1,000 of them (leases_waiting.py).
 `--peer`: an interpreter with DLRover 0.6.1 (leases_peer.py says how to make one); its master then serves the same load too.
 """
 
@@ -23,105 +22,22 @@ from pathlib import Path
 from typing import Any
 
 from bench import rig
+from bench.leases_client import BATCH, PROCESSES, START_S, Client, result_of
+from bench.leases_waiting import show_waiting, waiters
 from rover_bus.events import subjects
-from rover_bus.events.asking import Master
-from rover_bus.events.codec import decode, encode
 from rover_bus.events.data_facts import EpochOpened
 from rover_bus.events.errors import BusError
-from rover_bus.events.facts import JobSubmitted, PlanProposed
-from rover_bus.events.identity import Member
-from rover_bus.events.inputs import Observed, Requested, Ticked, TookOver
-from rover_bus.events.job import Dataset, DataSpec, JobSpec, LeaseSpec
+from rover_bus.events.job import Dataset
 from rover_bus.events.journal import Journal
 from rover_bus.events.log import Committed, Granted, LogBatch
 from rover_bus.events.nats_bus import NatsBus
-from rover_bus.events.requests import (
-    HeartbeatRequest,
-    JoinReply,
-    JoinRequest,
-    LeaseReply,
-    LeaseRequest,
-    Progress,
-    RegisterRequest,
-)
 from rover_bus.events.streams import LOG
-from rover_bus.master.decider import MasterDecider
 from rover_bus.master.evolution import evolve
 from rover_bus.master.ledger import Ledger
 from rover_bus.master.state import AnyState, State, Unopened, load
 
-CLIENTS, PROCESSES, BATCH = 64, 2, 100
-PEER_START_S = START_S = 30.0
-HEARTBEAT_S = 1.0
+CLIENTS = 64
 DATASET = Dataset(records=10**11, batch_size=BATCH, epochs=1)
-
-
-class Client:
-    """One worker of a job, spoken for by hand."""
-
-    def __init__(self, bus: NatsBus, job: str, index: int) -> None:
-        self.bus, self.job, self.master = bus, job, Master(bus, job)
-        self.member = Member("worker", index, 1)
-        self.timeline = 0
-        self.subject = ""
-
-    async def join(self, dataset: Dataset) -> None:
-        """Become a member, however late a master comes."""
-        async with asyncio.timeout(START_S):
-            ask = JoinRequest(member=self.member, nonce=f"bench-{self.member}")
-            while not isinstance(joined := await self.master.ask(ask), JoinReply):  # noqa: ASYNC110 - time is waited for
-                await asyncio.sleep(0.05)
-            self.timeline = joined.timeline
-            await self.master.ask(
-                RegisterRequest(member=self.member, timeline=joined.timeline, dataset=dataset)
-            )
-        self.subject = subjects.rpc(self.job, self.master.term, "lease")
-
-    async def lease(self, number: int, wanted: int, progress: Progress, held: list[int]) -> LeaseReply:
-        request = LeaseRequest(
-            member=self.member,
-            timeline=self.timeline,
-            request=number,
-            wanted=wanted,
-            rate=0.01,
-            progress=progress,
-            held=held,
-        )
-        return decode((await self.bus.request(self.subject, encode(request), timeout_s=10)).body, LeaseReply)
-
-    async def work(self, shards: int, until: float) -> tuple[int, list[float]]:
-        """Lease and commit until the time is up; returns the shards committed and the latency of every call."""
-        progress, number, committed, latencies = Progress(), 0, 0, []
-        while not number or time.monotonic() < until or progress.tokens:
-            number += 1
-            wanted = shards if time.monotonic() < until else 0
-            began = time.perf_counter()
-            reply = await self.lease(number, wanted, progress, [])
-            latencies.append(time.perf_counter() - began)
-            committed += reply.answers.count(0)
-            progress = Progress(
-                tokens=reply.tokens, uptos=[a + n for a, n in zip(reply.firsts, reply.counts, strict=True)]
-            )
-        return committed, latencies
-
-    async def wait(self, until: float) -> int:
-        """Ask for a lease again and again, beating as a worker does; returns how many requests brought nothing."""
-        held: list[int] = []
-        empty = 0
-        while time.monotonic() < until:
-            asking = asyncio.create_task(self.lease(1 + len(held), 1, Progress(), held))
-            done, _ = await asyncio.wait({asking}, timeout=HEARTBEAT_S)
-            if done:
-                held += asking.result().tokens
-                empty += not asking.result().tokens
-            else:
-                asking.cancel()
-                empty += 1
-            beat = HeartbeatRequest(
-                member=self.member, timeline=self.timeline, request=1 + len(held), held=held
-            )
-            await self.master.ask(beat)
-        return empty if not held else 0
 
 
 async def clients(url: str, job: str, first: int, shards: int, seconds: float) -> dict[str, Any]:
@@ -153,14 +69,6 @@ async def replayed(bus: NatsBus, job: str) -> int:
     assert isinstance(state, State)
     assert state.ledger is not None
     return sum(state.ledger.samples_done()) // BATCH
-
-
-def result_of(process: subprocess.Popen[bytes]) -> dict[str, Any]:
-    """Return what a process of clients printed last. Raises SystemExit when it failed; what it said stands on stderr."""
-    lines = process.communicate()[0].splitlines()
-    if process.returncode or not lines:
-        raise SystemExit(f"clients ended with exit code {process.returncode} and no result")
-    return dict(json.loads(lines[-1]))
 
 
 def start_clients(
@@ -262,7 +170,7 @@ def measure_peer(python: str, seconds: float) -> dict[str, Any]:
 
 def wait_for_port(port: int, process: subprocess.Popen[bytes]) -> None:
     """Return when somebody listens. Raises SystemExit when the process ended, or takes too long."""
-    deadline_s = time.monotonic() + PEER_START_S
+    deadline_s = time.monotonic() + START_S
     while process.poll() is None and time.monotonic() < deadline_s:
         with socket.socket() as probe:
             if probe.connect_ex(("127.0.0.1", port)) == 0:
@@ -333,102 +241,6 @@ def fill(outstanding: int, leases: int = 1_000_000) -> Ledger:
     return ledger
 
 
-# -- workers that wait ---------------------------------------------------------------------------------------------------
-
-
-def waiting_alone(workers: int, requests: int = 20_000) -> float:
-    """CPU microseconds of the decider a request that gets nothing; a tick a quarter of a second of requests, as a master has it."""
-    decider, now, member = MasterDecider("j"), 0.0, Member("worker", 0, 1)
-    spec = JobSpec(
-        name="j",
-        program=["true"],
-        data=DataSpec(train="none", batch_size=BATCH),
-        leases=LeaseSpec(max_batches=1),
-    )
-    decider.decide(TookOver("m", 1), now)
-    decider.decide(Observed(JobSubmitted(job="j", spec=spec, uid="0123456789ab"), "F:1"), now)
-    decider.decide(
-        Observed(PlanProposed(job="j", plan=1, workers=workers, servers=0, hosts=["h"]), "F:2"), now
-    )
-    for index in range(workers):
-        member = Member("worker", index, 1)
-        decider.decide(Requested(JoinRequest(member=member, nonce=f"n{index}")), now)
-    who: dict[str, Any] = {"timeline": decider.timeline}
-    data = Dataset(records=workers // 2 * BATCH, batch_size=BATCH)
-    decider.decide(Requested(RegisterRequest(member=member, dataset=data, **who)), now)
-    rate = 0.1
-    for index in range(workers // 2):
-        request = LeaseRequest(member=Member("worker", index, 1), request=1, rate=rate, **who)
-        decider.decide(Requested(request), now)
-    idle = [
-        Requested(LeaseRequest(member=Member("worker", index, 1), request=1, rate=rate, **who))
-        for index in range(workers // 2, workers)
-    ]
-    a_tick = max(len(idle) // 4, 1)  # each asks once a second
-    began, asked = time.process_time(), 0
-    while asked < requests:
-        for input in idle[asked % len(idle) :][:a_tick]:
-            records, _, _ = decider.decide(input, now)
-            assert not records, records
-            asked += 1
-        now += 0.25 / 1e6  # the clock stands nearly still: nobody is late or silent
-        decider.decide(Ticked(), now)
-    return round(1e6 * (time.process_time() - began) / asked, 1)
-
-
-async def waiters(url: str, job: str, first: int, workers: int, seconds: float) -> dict[str, Any]:
-    bus = await rig.connect(url, os.environ["BENCH_SECRET"], f"waiters-{first}")
-    data = Dataset(records=workers * PROCESSES // 2 * BATCH, batch_size=BATCH)
-    many = [Client(bus, job, first + index) for index in range(workers)]
-    await asyncio.gather(*(client.join(data) for client in many))
-    settled = time.monotonic() + seconds / 4
-    await asyncio.gather(*(client.wait(settled) for client in many))
-    master = int(os.environ["BENCH_MASTER"])
-    before, began = rig.cpu_seconds(master), time.monotonic()
-    empty = await asyncio.gather(*(client.wait(began + seconds) for client in many))
-    await bus.close()
-    spent, took = rig.cpu_seconds(master) - before, time.monotonic() - began
-    return {"empty": sum(empty), "waiting": sum(each > 0 for each in empty), "cpu": spent / took}
-
-
-def measure_waiting(workers: int, seconds: float) -> dict[str, Any]:
-    """A real master with so many workers, half of which wait."""
-    job = f"waiting-{workers}"
-    with rig.broker() as broker:
-
-        async def prepare() -> None:
-            bus = await rig.connect(broker.url, broker.secret, "bench")
-            await rig.open_job(bus, job, workers=workers)
-            await bus.close()
-
-        rig.run(prepare())
-        master = rig.start_master(broker.url, broker.secret, job, 0)
-        share = workers // PROCESSES
-        environment = {**os.environ, "BENCH_SECRET": broker.secret, "BENCH_MASTER": str(master.pid)}
-        command = [sys.executable, "-m", "bench.leases", "--seconds", str(seconds), "--workers", str(share)]
-        try:
-            running = [
-                subprocess.Popen(
-                    [*command, "--client", broker.url, job, str(number * share)],
-                    env=environment,
-                    stdout=subprocess.PIPE,
-                )
-                for number in range(PROCESSES)
-            ]
-            outputs = [result_of(process) for process in running]
-        finally:
-            master.terminate()
-            master.wait()
-    cpu = sum(output["cpu"] for output in outputs) / len(outputs)
-    return {
-        "workers": workers,
-        "waiting": sum(output["waiting"] for output in outputs),
-        "requests_per_second": round(sum(output["empty"] for output in outputs) / seconds, 1),
-        "master_cpu_percent": round(100 * cpu, 1),
-        "decider_us_a_request": waiting_alone(workers),
-    }
-
-
 def show(row: dict[str, Any]) -> dict[str, Any]:
     """Print a row, and return it."""
     print(
@@ -437,21 +249,6 @@ def show(row: dict[str, Any]) -> dict[str, Any]:
         flush=True,
     )
     return row
-
-
-def show_waiting(seconds: float, as_json: bool) -> None:
-    rows = []
-    print("workers  waiting  requests/s  master CPU %  decider us/request")
-    for workers in (20, 1000):
-        row = measure_waiting(workers, seconds)
-        print(
-            "{workers:7} {waiting:8} {requests_per_second:11} {master_cpu_percent:13} {decider_us_a_request:19}".format(
-                **row
-            )
-        )
-        rows.append(row)
-    if as_json:
-        print(json.dumps({"waiting": rows}))
 
 
 def main() -> None:
