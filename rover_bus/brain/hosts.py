@@ -67,12 +67,12 @@ def _shown_slow(name: str, job: KnownJob, state: BrainState) -> set[str]:
 
 
 def _is_crowded(host: str, state: BrainState) -> bool:
-    """Whether members without a limit use up a host: what slows them there is one another."""
-    loose = any(
-        job.held is not None and not job.held.worker_cores and host in job.where.values()
-        for job in state.jobs.values()
+    """Whether members use up a host and no limit keeps workers apart: what slows them there is one another."""
+    capacity, free = state.hosts[host], free_of(host, state).cores
+    shared = not capacity.cores_bind or any(
+        job.held is not None and not job.held.worker_cores and host in job.load for job in state.jobs.values()
     )
-    return loose and free_of(host, state).cores < (1 - CROWDED) * state.hosts[host].cores
+    return free < 0 or (shared and free < (1 - CROWDED) * capacity.cores)
 
 
 def leave_slow_hosts(name: str, job: KnownJob, state: BrainState) -> Steps:

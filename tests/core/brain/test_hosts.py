@@ -7,7 +7,7 @@ from math import log
 import pytest
 
 from rover_bus.brain.evolution import evolve
-from rover_bus.brain.hosts import leave_slow_hosts
+from rover_bus.brain.hosts import leave_slow_hosts, note_slow_hosts
 from rover_bus.brain.log import JobGone, MembersSeen, WindowClosed, WorkerWindow
 from rover_bus.brain.models.hosts import (
     MOST_MEMBERS,
@@ -21,6 +21,7 @@ from rover_bus.brain.rooms import named_hosts, place
 from rover_bus.brain.state import BrainState, KnownJob
 from rover_bus.brain.watch import JobSamples
 from rover_bus.events.facts import PlanProposed, Size, SlotsMoveRequested
+from rover_bus.events.host_facts import HostSlow
 from rover_bus.events.identity import HostCapacity, Member
 from rover_bus.events.job import DataSpec, JobSpec, PlanSpec
 from rover_bus.events.profiles import WorkerProfile
@@ -126,6 +127,23 @@ def test_workers_beside_one_another_show_which_host_is_slow() -> None:
     state = cluster(APART)
     close(state, paces(100.0, 50.0), 6)
     assert (share(state, "a"), share(state, "b")) == (1.0, pytest.approx(0.5))
+
+
+@pytest.mark.parametrize(
+    ("cores", "binds", "named"),
+    [
+        (8.0, True, True),
+        (3.0, True, True),  # full, and each keeps to its own
+        (3.0, False, False),
+        (2.0, True, False),  # more is promised than there is
+        (8.0, False, True),
+    ],
+)
+def test_a_crowded_host_is_not_called_slow(cores: float, binds: bool, named: bool) -> None:
+    state = cluster(APART)  # three members of one core on each
+    state.hosts["b"] = HostCapacity(cores=cores, memory_bytes=1 << 30, cores_bind=binds)
+    close(state, paces(100.0, 50.0), 6)
+    assert any(isinstance(each, HostSlow) for each in note_slow_hosts("j", state.jobs["j"], state)) is named
 
 
 def test_a_job_that_is_slow_everywhere_blames_no_host() -> None:
