@@ -39,7 +39,9 @@ async def ask_size(bus: Bus, asked: PlanRequested) -> tuple[PlanProposed, int]:
     if isinstance(answer, PlanWithheld):
         raise Refused(f"{job!r}: {answer.reason}", answer.constant)
     if not isinstance(answer, PlanProposed):
-        raise BusTimeout(f"no Brain answered within {ANSWER_S:g} s: `rover doctor` says whether it is up")
+        raise BusTimeout(
+            f"no Brain answered within {ANSWER_S:g} s: the request stands until one is up (`rover doctor`)"
+        )
     return answer, sequence
 
 
