@@ -15,7 +15,7 @@ A map for the newcomer, in reading order:
     nats_bus.py, nats_*.py    its adapter on NATS: connection, storage, followers, services
     memory_bus.py, memory_*.py   its adapter in memory, with weather from a seed; virtual_time.py is its clock
     shell.py                  the one service shell: stand by, take over, decide, append, answer, publish
-    journal.py, leadership.py, outbox.py   the parts of the shell that know the log, the leader's key, and what leaves
+    journal.py, leadership.py, intake.py, outbox.py   parts of the shell: the log, the leader's key, what arrives, what leaves
     asking.py                 the other side: the leader, asked until it answers
     broker.py                 an embedded nats-server
 

@@ -4,7 +4,7 @@ Masters and the Brain are a pure decider behind this shell; they differ in what 
 always the same: decide -> append (group commit: all that was decided while the last append was under way) -> replies -> facts
 and buckets. Until an append is known to be stored, nothing leaves (protocol P16), and no append waits for what leaves. A standby
 follows the log from its newest snapshot on, as it grows, so a take-over replays nothing but the tail. The shell has the clock, the
-bus and the tasks; it decides nothing.
+bus and the tasks; it decides nothing. intake.py makes inputs of what arrives, outbox.py publishes what leaves.
 """
 
 from __future__ import annotations
@@ -16,22 +16,13 @@ from typing import Any
 
 from rover_bus.events import poison, positions
 from rover_bus.events.batch import Published
-from rover_bus.events.bus import Bus, ConnectionState, Message, Stored, Subscription
-from rover_bus.events.codec import check_input, decode_any, encode
-from rover_bus.events.consumed import LastObserved, consumed_of_what_is_there, newest_since, where_facts_begin
+from rover_bus.events.bus import Bus, ConnectionState, Stored, Subscription
+from rover_bus.events.codec import encode
 from rover_bus.events.deciding import Hold, LogDecider, ServiceProcess, Serving, Wiring
-from rover_bus.events.errors import BusError, RoverError, WrongSequence
+from rover_bus.events.errors import BusError, WrongSequence
 from rover_bus.events.fact import Caused, Fact, Record
-from rover_bus.events.inputs import (
-    BusLost,
-    BusRegained,
-    Input,
-    Observed,
-    Requested,
-    Sampled,
-    Ticked,
-    TookOver,
-)
+from rover_bus.events.inputs import BusLost, BusRegained, Input, Ticked, TookOver
+from rover_bus.events.intake import Intake, Respond, drop
 from rover_bus.events.journal import ChainBroken, Journal, LogDamaged, snapshot_chunks
 from rover_bus.events.leadership import Deposed, Leadership
 from rover_bus.events.log import SnapshotChunk
@@ -39,20 +30,13 @@ from rover_bus.events.logs import get_logger
 from rover_bus.events.moments import Moments
 from rover_bus.events.outbox import FactOut, Outbox, Outgoing, ReadyFacts
 from rover_bus.events.poison import Cause, Failure
-from rover_bus.events.profiles import AnyProfile
 from rover_bus.events.published import newest_published
-from rover_bus.events.reading import read_fact
 from rover_bus.events.retention import Retention
 from rover_bus.events.streams import FACTS, LOG, PROFILES
 
 log = get_logger("rover.shell")
 
-Respond = Callable[[bytes], None]
 TICK = Cause("rule", "tick")  # what no rule of a tick is to blame for
-POISONED = "poisoned_request"
-IDLE_REPORTS = (
-    40  # so often a leader says where it is before it logs what it consumed and nothing followed from
-)
 
 
 class Shell:
@@ -60,6 +44,7 @@ class Shell:
 
     journal_type = Journal
     leadership_type = Leadership
+    intake_type = Intake
 
     def __init__(
         self,
@@ -80,7 +65,6 @@ class Shell:
         )
         self.outbox = Outbox(bus, wiring.job, holder, Moments(bus, wiring, decider.anew).facts_after)
         self.leading = False
-        self.bad_messages = 0
         self._pending: list[Record] = []
         self._replies: list[tuple[Respond, Any]] = []
         self._held: dict[Hashable, Respond] = {}  # how to answer once the decider releases it
@@ -88,11 +72,8 @@ class Shell:
         self._wake = asyncio.Event()
         self._subscriptions: list[Subscription] = []
         self._ready = ReadyFacts()
-        self._consumed: dict[str, int] = {}
-        self._last_fact = LastObserved()  # the last fact of others that was observed
+        self._intake = self.intake_type(bus, wiring, self.journal, self.submit)
         self._shaken = False  # the connection was lost while we were no leader
-        self._begun_at = 1  # in FACTS: nothing before it can matter here
-        self._idle = self._seen = 0  # reports since the log grew, and to where it had
         self._bookmark = False  # what was consumed shall be logged, also if nothing follows from it
         self._first_chunk = 0
         self._snapshots = 0
@@ -101,6 +82,11 @@ class Shell:
         self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._charged: list[Failure] = []  # what is known of failures, with the one that broke the decider
         bus.on_connection(self._on_connection)
+
+    @property
+    def bad_messages(self) -> int:
+        """How many messages could not be read, or are left out."""
+        return self._intake.bad_messages
 
     # -- the run of a service -------------------------------------------------------------------------------------------
 
@@ -250,16 +236,11 @@ class Shell:
             raise Deposed(
                 "the broker was away during the take-over, and may have forgotten what was read: again"
             )
-        inputs, since_ms = self.journal.inputs, self.journal.inputs_ms
-        self._consumed = await self._insist(lambda: consumed_of_what_is_there(self.bus, inputs, since_ms))
-        consumed = self._consumed.get(FACTS, 0)
-        self._begun_at = consumed + 1
-        if not consumed and self.wiring.begins:
-            self._begun_at = await self._insist(lambda: where_facts_begin(self.bus, self.wiring.begins))
+        await self._insist(self._intake.begin)
         term = self.journal.term
         self.outbox.timeline = self.journal.timeline
         if self.serving is not None:
-            on_request = partial(self._on_request, self.serving)
+            on_request = partial(self._intake.on_request, self.serving)
             endpoints = dict.fromkeys(self.wiring.endpoints(term), on_request)
             metadata = {**self.wiring.metadata, "term": str(term), "holder": self.holder}
             self._subscriptions.append(
@@ -267,13 +248,17 @@ class Shell:
             )
         self._subscriptions.append(
             await self._insist(
-                lambda: self.bus.follow(FACTS, self.wiring.follows, self._on_fact, start=self._begun_at)
+                lambda: self.bus.follow(
+                    FACTS, self.wiring.follows, self._on_fact, start=self._intake.begun_at
+                )
             )
         )
         if self.wiring.samples:
             self._subscriptions.append(
                 await self._insist(
-                    lambda: self.bus.follow(PROFILES, self.wiring.samples, self._on_sample, start="new")
+                    lambda: self.bus.follow(
+                        PROFILES, self.wiring.samples, self._intake.on_sample, start="new"
+                    )
                 )
             )
         await self._insist(lambda: self.leadership.announce(term, self.journal.timeline))
@@ -284,7 +269,7 @@ class Shell:
                 tasks.create_task(self._append_for_ever())
                 tasks.create_task(self._tick_for_ever())
                 tasks.create_task(self._look_back_for_ever())
-                tasks.create_task(self._say_what_was_missed(consumed))
+                tasks.create_task(self._insist(self._intake.say_what_was_purged))
                 tasks.create_task(self._retention().run())
         except BaseExceptionGroup as group:
             damaged = group.subgroup(LogDamaged)
@@ -299,29 +284,14 @@ class Shell:
 
     def _read_to(self) -> positions.FollowerPosition:
         """Say how far we are: no service shall purge what we have not read, nor what the log does not say that we did (P17)."""
-        wiring, seen = self.wiring, self.journal.sequence
         if not self.leading:
-            return positions.FollowerPosition(stream=LOG, subjects=[wiring.log_subject], position=seen)
-        known = max(self.journal.inputs.get(FACTS, 0), self._begun_at - 1)
-        self._idle = self._idle + 1 if seen == self._seen else 0
-        self._seen = seen
-        if self._idle >= IDLE_REPORTS and self._consumed.get(FACTS, 0) > known:
-            self._bookmark, self._idle = True, 0
+            own = self.wiring.log_subject
+            return positions.FollowerPosition(stream=LOG, subjects=[own], position=self.journal.sequence)
+        position = self._intake.read_to()
+        if self._intake.is_bookmark_due():
+            self._bookmark = True
             self._wake.set()
-        return positions.FollowerPosition(stream=FACTS, subjects=wiring.follows, position=known)
-
-    async def _say_what_was_missed(self, consumed: int) -> None:
-        """Facts purged while no process of ours read are no loss: what they came to is kept, and in the log's snapshot."""
-        missed = consumed and await self._insist(
-            lambda: positions.purged_beyond(self.bus, self.wiring.follows, consumed)
-        )
-        if missed:
-            log.warning(
-                "facts were purged before they were read here: the state is the log's snapshot and the newest that are kept",
-                job=self.wiring.job,
-                read_to=consumed,
-                subjects=missed,
-            )
+        return position
 
     async def _insist(self, call: Callable[[], Any]) -> Any:
         """Repeat a call until the bus answers it."""
@@ -353,7 +323,7 @@ class Shell:
             self._pending += records
             self._wake.set()
         for key, answer in released:
-            self._answer(self._held.pop(key, _drop), answer)
+            self._answer(self._held.pop(key, drop), answer)
         if respond is None:
             return
         if isinstance(reply, Hold):
@@ -396,64 +366,9 @@ class Shell:
                     if isinstance(item, FactOut):
                         encode(item.fact)
 
-    def _is_left_out(self, cause: Cause) -> Failure | None:
-        known = poison.is_left_out(self.journal.failed, cause, self.wiring.release)
-        if known is not None:
-            log.error(
-                "passed over: it ended all that decided on it",
-                job=self.wiring.job,
-                what=str(cause),
-                incarnations=known.incarnations,
-                why=known.why,
-            )
-        return known
-
-    def _on_request(self, serving: Serving, message: Message) -> None:
-        respond = message.respond or _drop
-        try:
-            check_input(message.body, "a request", self.bus.max_payload_bytes)
-            request = serving.read(message)
-        except RoverError as error:
-            self.bad_messages += 1
-            respond(encode(serving.refuse(error.code, str(error))))
-            return
-        cause = Cause("request", serving.name_of(request))
-        if known := self._is_left_out(cause):
-            text = f"{cause.name} ended {known.incarnations} masters in a row ({known.why}): this release decides on it no more"
-            respond(encode(serving.refuse(POISONED, text)))
-            return
-        self.submit(Requested(request), respond, cause)
-
     def _on_fact(self, stored: Stored) -> None:
-        if self._broken.done() or stored.sequence <= self._consumed.get(FACTS, 0):
-            return
-        if not self._is_left_out(poison.of_fact(stored)):
-            self._take_in(stored)
-        self._consumed[FACTS] = stored.sequence
-        self._last_fact = LastObserved(stored.sequence, stored.subject, stored.time_ms)
-
-    def _take_in(self, stored: Stored) -> None:
-        try:
-            check_input(stored.body, "a fact", self.bus.max_payload_bytes)
-            fact = read_fact(stored)
-        except RoverError as error:
-            self.bad_messages += 1
-            log.warning("fact skipped", sequence=stored.sequence, why=str(error))
-            return
-        self.submit(Observed(fact, f"{FACTS}:{stored.sequence}"), cause=poison.of_fact(stored))
-
-    def _on_sample(self, stored: Stored) -> None:
-        cause = Cause("sample", stored.subject)
-        try:
-            sample = decode_any(stored.body)
-        except RoverError:
-            self.bad_messages += 1
-            return
-        left_out = poison.is_left_out(self.journal.failed, cause, self.wiring.release)
-        if left_out or not isinstance(sample, AnyProfile):
-            self.bad_messages += 1
-        else:
-            self.submit(Sampled(sample), cause=cause)
+        if not self._broken.done():  # what it came to would not be decided on, and must not count as consumed
+            self._intake.on_fact(stored)
 
     def _on_connection(self, state: ConnectionState) -> None:
         if not self.leading:
@@ -483,13 +398,10 @@ class Shell:
                 raise Deposed(
                     f"facts of {self.wiring.job} are lost (a power cut?): starting again as a standby"
                 )
-            if not await self._insist(self._still_stored):
+            if not await self._insist(self._intake.still_stored):
                 raise Deposed(
                     f"facts that {self.wiring.job} received are lost (a power cut?): others will bear their numbers"
                 )
-
-    async def _still_stored(self) -> bool:
-        return not self._last_fact.subject or (await newest_since(self.bus, self._last_fact))[0]
 
     async def _tick_for_ever(self) -> None:
         unanswered = False
@@ -541,7 +453,7 @@ class Shell:
 
     async def _append(self, records: list[Record], replies: list[tuple[Respond, Any]]) -> None:
         """Store everything, in pieces if need be; only the last piece says that its inputs are consumed (P17)."""
-        before, consumed = self.journal.inputs, dict(self._consumed)
+        before, consumed = self.journal.inputs, dict(self._intake.consumed)
         self.journal.timeline = self.outbox.timeline = self.decider.timeline
         self._appending = True
         try:
@@ -581,7 +493,3 @@ class Shell:
         for index, record in enumerate(records):
             items += self.decider.outgoing(record, (self.journal.sequence, index), self.journal.term)
         self.outbox.put(items)
-
-
-def _drop(body: bytes) -> None:
-    """The asker wanted no answer."""

@@ -126,7 +126,7 @@ def test_a_standby_answers_nothing(stage):
         it.master("m1")
         await asyncio.sleep(1.0)
         heard = []
-        it.shells["m1"]._on_request = heard.append
+        it.shells["m1"]._intake.on_request = lambda _, message: heard.append(message)
         for _ in range(20):
             await worker.beat()
         assert isinstance(await it.ask_once(worker.bus, 2, worker.next_lease()), BusError)

@@ -24,6 +24,7 @@ from rover_bus.events.facts import (
 from rover_bus.events.host_facts import HostExited, HostRegistered
 from rover_bus.events.identity import Exit, HostCapacity, Member
 from rover_bus.events.inputs import TookOver
+from rover_bus.events.intake import Intake
 from rover_bus.events.journal import Journal, LogDamaged, SnapshotReader, snapshot_chunks
 from rover_bus.events.leadership import Deposed, Leadership
 from rover_bus.events.log import Granted, LogBatch, Rewound, SnapshotChunk
@@ -577,9 +578,13 @@ def leader_that_heard_what_is_lost(stage, shell):
     return stage(scenario, leases={"heartbeat_s": 1000.0})
 
 
-class NeverListensBack(Shell):
-    async def _still_stored(self):
+class TrustsItsNumbers(Intake):
+    async def still_stored(self):
         return True
+
+
+class NeverListensBack(Shell):
+    intake_type = TrustsItsNumbers
 
 
 def test_a_leader_hears_what_bears_the_number_of_a_fact_that_it_had_heard(stage):
