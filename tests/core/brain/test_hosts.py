@@ -6,6 +6,7 @@ from math import log
 
 import pytest
 
+from rover_bus.brain.decider import BrainDecider
 from rover_bus.brain.evolution import evolve
 from rover_bus.brain.hosts import leave_slow_hosts, note_slow_hosts
 from rover_bus.brain.log import JobGone, MembersSeen, WindowClosed, WorkerWindow
@@ -292,3 +293,15 @@ def test_as_many_workers_leave_as_the_others_have_room_for() -> None:
     [plan] = list(leave_slow_hosts("j", state.jobs["j"], state))
     assert isinstance(plan, PlanProposed)
     assert len(plan.replaces) == 1
+
+
+def test_a_snapshot_keeps_what_is_known_of_hosts() -> None:
+    state = cluster(TOGETHER)
+    close(state, paces(100.0, 100.0), 6)
+    close(state, paces(50.0, 50.0), 3)
+    state.slow_hosts["a"] = 1.0
+    decider = BrainDecider(7)
+    decider.state = state
+    body = decider.dump()
+    decider.restore(body)
+    assert decider.state == state
