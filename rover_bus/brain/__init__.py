@@ -11,7 +11,7 @@ sizes           choosing.py: one round of all jobs; wishes.py: what one job asks
 plans           proposing.py: from a wish to a plan; judging.py: kept or taken back; unsettled.py: of which nothing can be told;
                 asked.py: what a person asks for
 remedies        remedies.py: slow workers, hot servers, targets; memory_relief.py; silence.py: lost hosts; hosts.py: slow ones;
-                rooms.py: what hosts have free
+                rooms.py: what hosts have free and where members go; loads.py: what they carry
 rules.py        prices, weights and restraint, once for all jobs
 
 decisions/      pure functions from figures to plans with reasons: reasons.py lists these; models/: how a job runs, learns, grows
