@@ -14,16 +14,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from rover_bus.events import causes, facts, host_facts
-from rover_bus.events.bus import Bus, ConnectionState, Message, Stored
-from rover_bus.events.codec import decode, encode
+from rover_bus.events.bus import Bus, ConnectionState, Stored
+from rover_bus.events.codec import encode
 from rover_bus.events.deciding import Decider, WakeAt
 from rover_bus.events.errors import BadMessage, RoverError
 from rover_bus.events.identity import Exit, Member, Process
 from rover_bus.events.logs import get_logger
-from rover_bus.events.programs import ProgramReply, ProgramRequest
+from rover_bus.events.programs import ProgramReply
 from rover_bus.events.reading import read_fact
 from rover_bus.events.settings import DEFAULTS, Settings, changed
-from rover_bus.events.subjects import daemon as daemon_subject
 from rover_bus.events.subjects import host_profile, job_facts
 from rover_bus.node.decider import (
     Adjust,
@@ -65,9 +64,10 @@ from rover_bus.node.port import (
 )
 from rover_bus.node.presence import Presence
 from rover_bus.node.programs import Trial
+from rover_bus.node.questions import answer_programs
 from rover_bus.node.storage.persister import Persister, Places
 from rover_bus.node.storage.state import Cut
-from rover_bus.node.turns import FailingJobs, Following, Turns, decide_turn, insist
+from rover_bus.node.turns import FailingJobs, Following, Turns, decide_turn
 
 FOLLOWED = (
     facts.JobSubmitted,
@@ -150,7 +150,7 @@ class Daemon:
         self._bus.on_connection(self._on_connection)
         self._register()
         works = [self._outbox.run(), self._presence.run(), self._follow(), self._follow_capacity()]
-        works += [self._serve_programs()]
+        works += [answer_programs(self._bus, self._host.name, self._platform)]
         works += [self._sample()] if self._host.settings.hosts.sample_every_s else []
         works += [self._persister.run()] if self._persister else []
         tasks = [self._loop.create_task(work) for work in works]
@@ -352,27 +352,6 @@ class Daemon:
             cause = causes.timer("program", causes.job(uid))
             fact = host_facts.HostProgramMended(host=host.name, job=job, uid=uid, cause=cause)
         self._post(fact, f"program.{host.daemon}.{job}.{self._trials_published}", job)
-
-    async def _serve_programs(self) -> None:
-        """Answer whether a program would start here, for ever: before a job is submitted."""
-        endpoints = {daemon_subject(self._host.name, "program"): self._on_asked}
-        metadata = {"host": self._host.name}
-        serving = await insist(lambda: self._bus.serve("rover-daemon-programs", endpoints, metadata=metadata))
-        try:
-            await asyncio.Event().wait()
-        finally:
-            await serving.stop()
-
-    def _on_asked(self, message: Message) -> None:
-        respond = message.respond
-        if respond is None:
-            return
-        try:
-            request = decode(message.body, ProgramRequest)
-        except BadMessage as error:
-            respond(encode(ProgramReply(state="unknown", problem=str(error))))
-            return
-        self._platform.try_program(request, lambda reply: respond(encode(reply)), True)
 
     # -- what happened -------------------------------------------------------------------------------------------------
 
