@@ -48,13 +48,11 @@ from rover_bus.brain.wishes import CapacityLeft, Wish
 from rover_bus.events import causes
 from rover_bus.events.deciding import Decision
 from rover_bus.events.facts import (
-    BrainFact,
     Fact,
     JobEnded,
     JobFact,
     JobForgotten,
     JobReported,
-    JobStopRequested,
     JobSubmitted,
     MembersDesired,
     MembersDisplaced,
@@ -64,9 +62,8 @@ from rover_bus.events.facts import (
     RuleSwitchedOff,
     RuleSwitchedOn,
     Size,
-    SlotsMoveRequested,
 )
-from rover_bus.events.host_facts import BrainHostFact, ClusterModeSet, HostLeft, HostRegistered, QuotaSet
+from rover_bus.events.host_facts import ClusterModeSet, HostLeft, HostRegistered, QuotaSet
 from rover_bus.events.inputs import (
     BusLost,
     BusRegained,
@@ -462,17 +459,7 @@ class BrainDecider:
         return publishing.outgoing(record, position, term)
 
     def position_of(self, fact: Fact) -> tuple[int, int] | None:
-        ours = isinstance(
-            fact,
-            PlanProposed
-            | BrainFact
-            | BrainHostFact
-            | JobStopRequested
-            | SlotsMoveRequested
-            | RuleSwitchedOff
-            | RuleSwitchedOn,
-        )
-        return fact.brain_position if ours else None  # type: ignore[attr-defined]
+        return publishing.position_of(fact)
 
     def standing(self) -> list[Outgoing]:
         return []

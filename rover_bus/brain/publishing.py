@@ -6,7 +6,7 @@ from typing import Any, get_args
 
 from rover_bus.brain.log import BrainDecided
 from rover_bus.events import subjects
-from rover_bus.events.fact import Record
+from rover_bus.events.fact import Fact, Record
 from rover_bus.events.facts import BrainFact, PlanProposed
 from rover_bus.events.host_facts import BrainHostFact, HostFact
 from rover_bus.events.outbox import FactOut, Outgoing
@@ -27,3 +27,8 @@ def outgoing(record: Record, position: tuple[int, int], term: int) -> list[Outgo
     if isinstance(record, PlanProposed | BrainFact | BrainHostFact):
         shared["brain_term"] = term
     return [FactOut(record.replace(**shared), position, term)]
+
+
+def position_of(fact: Fact) -> tuple[int, int] | None:
+    """Return the place of a fact in the Brain's log, None of one that came from elsewhere."""
+    return fact.brain_position if isinstance(fact, BrainDecided) else None
