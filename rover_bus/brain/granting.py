@@ -210,6 +210,13 @@ def _settled(
         for key, other in others.items()
         if (held := present(other)) is not None and grants[key].allocation.workers < held.workers
     }
+    # Those that have more make room; an equal is never paused for another.
+    paused = [
+        key for key, (left, _, _) in shrinks.items() if not left.workers and not _below(others[key], own)
+    ]
+    if paused:
+        said = f"{paused[0]} would be paused for it: all that runs beside it has its least"
+        return GrantedSize(size=None, left=CapacityLeft(Reason.NO_CAPACITY, said))
     return GrantedSize(size=size, shrinks=shrinks)
 
 
@@ -251,7 +258,7 @@ def _standing(name: str, job: KnownJob, claimant: KnownJob) -> Claim:
     assert size is not None
     held: Allocation = job.charge(size)
     newcomer = claimant.held is None or not claimant.held.workers
-    yields = (newcomer and not job.spec.workers.count) or _below(job, claimant)
+    yields = (newcomer and not job.spec.workers.count) or job.spec.priority < claimant.spec.priority
     return Claim(
         job=name,
         wanted=held,
@@ -264,8 +271,8 @@ def _standing(name: str, job: KnownJob, claimant: KnownJob) -> Claim:
     )
 
 
-def _below(job: KnownJob, claimant: KnownJob) -> bool:
-    return job.spec.priority < claimant.spec.priority
+def _below(job: KnownJob, claim: Claim) -> bool:
+    return job.spec.priority < claim.priority
 
 
 def _used(jobs: object) -> float:

@@ -20,7 +20,7 @@ from rover_bus.events.identity import DesiredMember, HostCapacity, Member, Resou
 from rover_bus.events.inputs import Input, Observed, Sampled, Ticked, TookOver
 from rover_bus.events.job import DataSpec, JobSpec, PlanSpec, RoleSpec
 from rover_bus.events.outbox import FactOut
-from rover_bus.events.profiles import AnyProfile, HostProfile, ProcessSample, WorkerProfile
+from rover_bus.events.profiles import AnyProfile, HostProfile, ProcessSample, ServerProfile, WorkerProfile
 
 _HOST = "cluster"
 
@@ -158,8 +158,20 @@ class LiveBrain:
         for record in records:
             self.position += 1
             for item in self.brain.outgoing(record, (self.position, 0), 1):
-                if isinstance(item, FactOut) and isinstance(item.fact, facts.PlanProposed):
-                    self._carry_out(item.fact)
+                if isinstance(item, FactOut):
+                    self._obey(item.fact)
+
+    def _obey(self, fact: facts.Fact) -> None:
+        """Do what the master of a job does with a fact of the Brain."""
+        match fact:
+            case facts.PlanProposed():
+                self._carry_out(fact)
+            case facts.StragglerFound(job=job, member=member):
+                self.remedies.append(Remedy("smaller_leases", job, member.index))
+            case facts.SlotsMoveRequested(job=job, source=source):
+                self.remedies.append(Remedy("move_slots", job, int(source.removeprefix("ps-"))))
+            case _:
+                pass  # told for others
 
 
 def _spec(case: Case, menu: Menu) -> JobSpec:
@@ -188,7 +200,7 @@ def _spec(case: Case, menu: Menu) -> JobSpec:
 
 
 def _profiles(window: Window) -> list[AnyProfile]:
-    """What workers and their hosts would have said of a window."""
+    """What workers, servers and their hosts would have said of a window."""
     workers = [Member("worker", i, 1) for i in range(len(window.worker_rates))]
     servers = [Member("ps", i, 1) for i in range(window.size.servers)]
     said: list[AnyProfile] = [
@@ -202,6 +214,13 @@ def _profiles(window: Window) -> list[AnyProfile]:
             compute_s=WINDOW_S * (1 - window.input_wait),
         )
         for member, rate in zip(workers, window.worker_rates.tolist(), strict=True)
+    ]
+    busy = (WINDOW_S * window.server_busy * window.size.server_cores).tolist()
+    said += [
+        ServerProfile(
+            window_s=WINDOW_S, job=window.job, member=member, pulls=0, pushes=0, ignored=0, busy_s=seconds
+        )
+        for member, seconds in zip(servers, busy, strict=False)
     ]
     used = [(m, window.worker_cores_used, window.worker_used_gib) for m in workers]
     used += [(m, window.server_cores_used, window.server_used_gib) for m in servers]

@@ -101,6 +101,21 @@ def test_after_a_loss_workers_fit_into_what_is_left_and_nobody_shrinks_who_did_n
     assert before > cores or after == before
 
 
+@pytest.mark.parametrize("held", [None, Size(workers=1, servers=1, worker_cores=0.1, server_cores=0.1)])
+@pytest.mark.parametrize(("priority", "paused"), [(0, 0), (1, 2)])
+def test_no_job_is_paused_for_an_equal(held: Size | None, priority: int, paused: int) -> None:
+    """More is held than there is (a change counts twice while it is on): what is small enough to fit is no reason to pause others."""
+    large = Size(workers=1, servers=2, worker_cores=2.0, server_cores=1.0)
+    small = Size(workers=1, servers=1, worker_cores=0.5, server_cores=0.5)
+    state = cluster({"a": job(large), "b": job(large), "comes": job(held, priority)}, cores=5.5)
+    granted = grant("comes", Wish(size=small, step="scale", constant="x"), state, {})
+    assert [size.workers for size, _, _ in granted.shrinks.values()] == [0] * paused
+    if not paused:
+        assert granted.left is not None
+        assert granted.left.constant == "no_capacity"
+        assert granted.left.detail == "a would be paused for it: all that runs beside it has its least"
+
+
 def test_members_without_a_limit_share_what_is_left_after_a_loss() -> None:
     busy = job(Size(workers=4, servers=1))
     busy.cores_used = {"worker": 0.6, "ps": 0.3}
