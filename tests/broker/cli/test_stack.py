@@ -135,7 +135,8 @@ def test_where_a_host_stands_and_where_it_stages_is_said_by_the_environment(
     monkeypatch.setenv("ROVER_SHM", str(tmp_path / "shm"))
     with RunningStack(tmp_path / "state") as stack:
         told = rover("events", "-k", "host.registered", "--json", home=stack.home.root)
-        assert json.loads(told.stdout)["body"]["domain"] == "rack-7"
+        first, *_ = told.stdout.splitlines()  # it registers again when more is known of the host
+        assert json.loads(first)["body"]["domain"] == "rack-7"
         daemon = psutil.Process(stack.pids()["daemon"]).environ()
         assert daemon["ROVER_SHM"] == str(tmp_path / "shm")
 

@@ -104,7 +104,7 @@ def test_after_a_loss_workers_fit_into_what_is_left_and_nobody_shrinks_who_did_n
 @pytest.mark.parametrize("held", [None, Size(workers=1, servers=1, worker_cores=0.1, server_cores=0.1)])
 @pytest.mark.parametrize(("priority", "paused"), [(0, 0), (1, 2)])
 def test_no_job_is_paused_for_an_equal(held: Size | None, priority: int, paused: int) -> None:
-    """More is held than there is (a change counts twice while it is on): what is small enough to fit is no reason to pause others."""
+    """More is held than there is (a change counts twice while it is on): what is small enough to fit pauses no equal."""
     large = Size(workers=1, servers=2, worker_cores=2.0, server_cores=1.0)
     small = Size(workers=1, servers=1, worker_cores=0.5, server_cores=0.5)
     state = cluster({"a": job(large), "b": job(large), "comes": job(held, priority)}, cores=5.5)

@@ -51,8 +51,10 @@ def verdicts(rules=None, plan=BUSY):
     return [live(replace(plan, seed=seed), rules=rules or Rules()) for seed in SEEDS]
 
 
-def wrongs(rules, plan=BUSY):
-    return " ".join(wrong for verdict in verdicts(rules, plan) for wrong in verdict.wrong)
+def breaks(what, rules=None, plan=BUSY):
+    """Whether a history of twenty goes wrong in this way: which ones do is a matter of milliseconds: one message moves them."""
+    runs = (live(replace(plan, seed=seed), rules=rules or Rules()) for seed in range(5, 25))
+    return any(what in wrong for verdict in runs for wrong in verdict.wrong)
 
 
 def test_s13_s15_servers_change_again_and_again_while_workers_die_and_every_sample_is_applied_once():
@@ -144,18 +146,18 @@ class Greedy(moving.Departure):
 
 
 def test_p3_slots_that_arrive_without_their_applied_sets_count_samples_twice():
-    assert "applied twice" in wrongs(Rules(core=Bare))
+    assert breaks("applied twice", Rules(core=Bare))
 
 
 def test_pushes_taken_during_a_hand_over_are_lost():
-    assert "lost" in wrongs(Rules(core=Warm))
+    assert breaks("lost", Rules(core=Warm))
 
 
 def test_without_a_change_log_what_was_pushed_during_the_copy_is_lost(monkeypatch):
     monkeypatch.setattr(server_core, "Departure", Deaf)
-    assert "lost" in wrongs(Rules())
+    assert breaks("lost")
 
 
 def test_a_repeated_answer_that_takes_in_new_changes_loses_them(monkeypatch):
     monkeypatch.setattr(server_core, "Departure", Greedy)
-    assert "lost" in wrongs(Rules(), replace(BUSY, double=0.5))
+    assert breaks("lost", plan=replace(BUSY, double=0.5))

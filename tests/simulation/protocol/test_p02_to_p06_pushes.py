@@ -49,8 +49,10 @@ def verdicts(rules=None, plan=ROUGH):
     return [live(replace(plan, seed=seed), rules=rules or Rules()) for seed in SEEDS]
 
 
-def wrongs(rules, plan=ROUGH):
-    return " ".join(wrong for verdict in verdicts(rules, plan) for wrong in verdict.wrong)
+def breaks(what, rules, plan=ROUGH):
+    """Whether a history of twenty goes wrong in this way: which ones do is a matter of milliseconds: one message moves them."""
+    runs = (live(replace(plan, seed=seed), rules=rules) for seed in range(5, 25))
+    return any(what in wrong for verdict in runs for wrong in verdict.wrong)
 
 
 def test_through_deaths_and_losses_every_sample_is_applied_once():
@@ -66,7 +68,7 @@ def test_through_deaths_and_losses_every_sample_is_applied_once():
 def test_deduped_by_lease_token_samples_count_twice():
     """The lease changes exactly when the dedupe is needed: when its holder died with pushes on their way."""
     by_token = Rules(push_identity=lambda a: BatchKey(a.epoch, a.token << 20 | a.number))
-    assert "applied twice" in wrongs(by_token)
+    assert breaks("applied twice", by_token)
 
 
 # -- P3 --------------------------------------------------------------------------------------------------------------------
@@ -82,7 +84,7 @@ class Watermark(ServerCore):
 
 
 def test_with_a_watermark_instead_of_a_set_samples_are_lost():
-    assert "lost" in wrongs(Rules(core=Watermark))
+    assert breaks("lost", Rules(core=Watermark))
 
 
 def copy_of(core, with_sets):
@@ -173,7 +175,7 @@ class Eager(SimulatedParameters):
 
 
 def test_reported_before_every_server_acked_samples_are_lost_with_their_worker():
-    assert "lost" in wrongs(Rules(parameters=Eager))
+    assert breaks("lost", Rules(parameters=Eager))
 
 
 # -- P5, P8, P24 -------------------------------------------------------------------------------------------------------------
