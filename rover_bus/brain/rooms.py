@@ -65,8 +65,10 @@ def place(job: KnownJob, size: Size, state: BrainState, replaced: int = 0) -> Me
     held = job.held or Size(workers=0, servers=0)
     workers, servers = max(size.workers - held.workers, 0) + replaced, max(size.servers - held.servers, 0)
     usual = usual_hosts(state)
-    if not workers + servers or not usual:
+    if not usual:
         return MemberHosts()
+    if not workers + servers:
+        return MemberHosts(slow=sorted(state.slow_hosts))  # for successors of members that are lost later
     wanted = job.charge(size).replace(workers=workers, servers=servers)
     if shares_hosts(size):
         fits = not state.slow_hosts or _holds(wanted, [free_of(host, state) for host in usual])

@@ -194,6 +194,7 @@ def test_plans_name_slow_hosts_last_and_take_them_only_where_the_others_are_full
     assert place(job, FOUR.replace(workers=9), state).slow == []
     state.slow_hosts["a"] = 0.0
     assert named_hosts(job, state) == ["b", "c", "a"]
+    assert place(job, FOUR.replace(workers=1), state).slow == ["a"]  # for the successors of lost members
     enough = place(job, FOUR.replace(workers=14), state)  # ten more: two and eight are free
     assert (enough.slow, sorted(enough.workers)) == (["a"], ["b"] * 2 + ["c"] * 8)
     full = place(job, FOUR.replace(workers=15), state)
