@@ -9,6 +9,7 @@ sealed themselves, and name the seal that they belong to.
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -30,6 +31,7 @@ CHUNK_BYTES = 1 << 20
 SPAN_CHUNKS = 8  # of a thread's task
 MOST_THREADS = 16  # more do not make memory faster
 MAGIC = b"ROVERDIG"
+WRITES = 5  # attempts, where what is written is removed before it has its name
 Digests = npt.NDArray[np.uint64]
 Stop = Callable[[], None]  # called between tasks; raises to call the work off
 T = TypeVar("T")
@@ -127,12 +129,19 @@ def name_of(seal: Seal) -> int:
 
 
 def write_digests(slot: Path, digests: SlotDigests) -> None:
-    """Put them beside their slot, for every later reader."""
+    """Put them beside their slot, for every later reader. Several may do so at once: the last one's stay."""
     body = msgspec.msgpack.encode(digests)
     path = digests_path(slot)
-    fresh = path.with_name(path.name + ".new")
-    fresh.write_bytes(MAGIC + xxhash.xxh3_64_intdigest(body).to_bytes(8, "little") + body)
-    fresh.rename(path)
+    for tries_left in reversed(range(WRITES)):
+        fresh = path.with_name(f"{path.name}.{secrets.token_hex(4)}.new")
+        fresh.write_bytes(MAGIC + xxhash.xxh3_64_intdigest(body).to_bytes(8, "little") + body)
+        try:
+            fresh.rename(path)
+        except FileNotFoundError:  # a server that takes the slots over removes what is not finished
+            if not tries_left:
+                raise
+        else:
+            return
 
 
 def read_digests(slot: Path, seal: Seal) -> SlotDigests | None:

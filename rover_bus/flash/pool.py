@@ -46,7 +46,7 @@ class SlotPool:
     def adopt(self) -> None:
         """Take over what a former process left: whole cuts stay, everything else goes. Raises NewerCheckpoint."""
         for path in self._directory.glob(f"{self._part}.*.new"):
-            path.unlink()
+            path.unlink(missing_ok=True)  # a daemon may finish its digests at this moment
         for number, path in places.numbered(self._directory, self._part, "slot"):
             try:
                 slot = Slot.adopt(path, number)
