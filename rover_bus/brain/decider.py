@@ -214,7 +214,6 @@ class BrainDecider:
                     yield JobSeen(job=job, uid=uid, spec=spec, cause=cause)
             case JobForgotten(job=job, uid=uid):
                 if job in state.jobs and state.jobs[job].uid == uid:  # its end was not heard
-                    self.models.forget(uid)
                     yield JobGone(job=job, cause=cause)
             case JobFact(job=job) if job in state.jobs:
                 yield from self._notice_job(fact, state.jobs[job], cause, now)
@@ -228,7 +227,6 @@ class BrainDecider:
                     yield HostGone(host=host, displaced=True, cause=cause)
             case JobEnded():
                 self.watch.forget(fact.job)
-                self.models.forget(known.uid)
                 yield JobGone(job=fact.job, past=_past(fact, known, self.state), cause=cause)
             case JobReported():
                 self.watch.report(fact, now)
@@ -254,12 +252,14 @@ class BrainDecider:
     def _look(self, now: float) -> Steps:
         """Whatever time brings, each rule apart, and each job from the others: one that fails takes nothing with it."""
         self.watch.look(now)
+        self.models.look(self.state)
         unheard = self.watch.unheard(now, self.state.sampled_s)
         yield from self._guard("unheard", note_unheard(self.state, unheard))
         order = sorted(self.state.jobs, key=lambda name: -self.state.jobs[name].spec.priority)
         turns: list[str] = []
         for name in order:
             yield from self._guard("window", self._close_window(name, turns, now), name)
+        self.models.look(self.state)
         yield from self._guard("sizes", self._choose_sizes(turns))
         yield from self._guard("what is left", fit_into_what_is_left(self.state, self.watch, now))
         yield from self._start_waiting_jobs()

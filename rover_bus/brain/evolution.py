@@ -13,6 +13,7 @@ from rover_bus.brain.decisions.hot_servers import WINDOWS as HOT_WINDOWS
 from rover_bus.brain.decisions.lifecycle import ChangeHistory, may_change
 from rover_bus.brain.decisions.reasons import Reason
 from rover_bus.brain.decisions.stragglers import REPLACE_WINDOWS, SLOW_WINDOWS, evolve_paces
+from rover_bus.brain.families import remember
 from rover_bus.brain.learning_hosts import forget_host, forget_job, note_hosts
 from rover_bus.brain.loads import recount, release, reserve, shares_hosts
 from rover_bus.brain.log import (
@@ -99,6 +100,8 @@ def evolve(state: BrainState, record: Record) -> None:
         case BrainRuleSwitched(rule=rule):
             state.rules_off[rule] = BrainRuleOff(record.release, record.why, record.job)
         case JobGone(job=job, past=past):
+            if job in state.jobs:
+                remember(state, state.jobs[job])
             _forget(state, job)
             state.rules_off = {rule: off for rule, off in state.rules_off.items() if off.job != job}
             state.past = [*state.past, past][-MOST_PAST:] if past is not None else state.past

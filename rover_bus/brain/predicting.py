@@ -1,11 +1,12 @@
-"""What a job would do at another size: min(compute, ingest) fitted to its own windows, overruled by what was measured.
+"""What a job would do at another size: min(compute, ingest) fitted to its family's windows, overruled by what was measured of it.
 
-Fed by the sizes that a job has tried, feeds wishes and `what-if`. A fit costs a few milliseconds and happens once a round of a job
-whose change may begin; nothing here is kept.
+Fed by the sizes that runs of a family have tried, feeds wishes and `what-if`. A fit costs some milliseconds; nothing here is kept
+(`standing_models` does).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,9 +16,10 @@ from rover_bus.brain.decisions.scaling import Predictor
 from rover_bus.brain.models.core_use import measure_core_use
 from rover_bus.brain.models.forms import ASYNCHRONOUS
 from rover_bus.brain.models.ingest import BoundedModel, fit_bounded
+from rover_bus.brain.models.paces import Paces, measure_paces
 from rover_bus.brain.models.samples import Configuration, Configurations, FloatArray, NotEnough, Observations
 from rover_bus.brain.models.throughput import Prediction
-from rover_bus.brain.state import KnownJob, TriedSize
+from rover_bus.brain.state import FamilySample, KnownJob, TriedSize
 from rover_bus.events.facts import Size
 
 _LEAST_SPREAD = 0.03
@@ -53,13 +55,9 @@ def rows_of(job: KnownJob) -> list[TriedSize]:
     return [row for row in job.tried if row.size.workers and row.mean > 0]
 
 
-def overrule(
-    fitted: BoundedModel | NotEnough, job: KnownJob, rows: list[TriedSize]
-) -> OverruledModel | NotEnough:
+def overrule(fitted: Predictor, job: KnownJob) -> OverruledModel:
     """Put what was measured, and where growth did not pay, over what was fitted."""
-    if isinstance(fitted, NotEnough):
-        return fitted
-    measured = [(place_of(job, row.size), row.mean, _spread(row)) for row in rows]
+    measured = [(place_of(job, row.size), row.mean, _spread(row)) for row in rows_of(job)]
     ceilings = [
         (place_of(job, size), speed)
         for size, speed, at_s in job.ceilings
@@ -68,15 +66,71 @@ def overrule(
     return OverruledModel(fitted, measured, ceilings)
 
 
-def fit_rows(job: KnownJob, rows: list[TriedSize]) -> BoundedModel | NotEnough:
-    """Fit both halves to rows of one job, bounded by the cores that its members were seen to use."""
-    seen = observations_of(job, rows)
-    # A member without a limit is held back by no container: its use says nothing of what a limit would do. Nor does that of one
-    # on a host that holds no member to a limit.
-    workers = [row.worker_cores if row.size.worker_cores and job.cores_bind else 0.0 for row in rows]
-    servers = [row.server_cores if row.size.server_cores and job.cores_bind else 0.0 for row in rows]
+def samples_of(job: KnownJob) -> list[FamilySample]:
+    """What was measured of a job, a sample a size.
+
+    A member without a limit is held back by no container: its use says nothing of what a limit would do. Nor does that of one on
+    a host that holds no member to a limit.
+    """
+    return [
+        FamilySample(
+            job.uid,
+            place_of(job, row.size),
+            row.mean,
+            row.input_share,
+            row.worker_cores if row.size.worker_cores and job.cores_bind else 0.0,
+            row.server_cores if row.size.server_cores and job.cores_bind else 0.0,
+        )
+        for row in rows_of(job)
+    ]
+
+
+@dataclass(frozen=True)
+class FamilyModel:
+    """What runs of one family have in common, and the pace of each."""
+
+    common: BoundedModel
+    paces: Paces
+
+    def of(self, run: str) -> Predictor:
+        """Return what one run would do; a run that showed nothing yet goes at the usual pace, less surely."""
+        pace, sd = self.paces.of(run)
+        return PacedModel(self.common, pace, sd) if pace or sd else self.common
+
+
+@dataclass(frozen=True)
+class PacedModel:
+    """A model at a pace of its own: log factor, and the standard deviation of that."""
+
+    common: Predictor
+    pace: float
+    sd: float
+
+    def predict(self, at: Configurations) -> Prediction:
+        """Predict samples a second with 90 % intervals."""
+        said, factor, wider = self.common.predict(at), np.exp(self.pace), np.exp(_Z_95 * self.sd)
+        low, high = said.low_90 * factor / wider, said.high_90 * factor * wider
+        return Prediction(said.throughput * factor, low, high, said.guess)
+
+
+def fit_family(samples: Sequence[FamilySample]) -> FamilyModel | NotEnough:
+    """Fit both halves to samples of one family, bounded by the cores that members were seen to use: first as they are, then with
+    the runs levelled by what they differ in.
+    """
+    runs, speeds = [each.run for each in samples], [each.throughput for each in samples]
+    at = Configurations.from_list([each.at for each in samples])
+    fitted = _fit(samples, Observations.of(at, speeds))
+    if isinstance(fitted, NotEnough) or len(set(runs)) == 1:
+        return fitted if isinstance(fitted, NotEnough) else FamilyModel(fitted, Paces())
+    paces = measure_paces(runs, np.log(np.array(speeds) / fitted.predict(at).throughput))
+    levelled = _fit(samples, Observations.of(at, paces.level(runs, speeds)))
+    return levelled if isinstance(levelled, NotEnough) else FamilyModel(levelled, paces)
+
+
+def _fit(samples: Sequence[FamilySample], seen: Observations) -> BoundedModel | NotEnough:
+    workers, servers = [each.worker_cores for each in samples], [each.server_cores for each in samples]
     uses = measure_core_use(seen, workers, servers)
-    return fit_bounded(seen, [row.input_share for row in rows], ASYNCHRONOUS, uses)
+    return fit_bounded(seen, [each.input_share for each in samples], ASYNCHRONOUS, uses)
 
 
 def observations_of(job: KnownJob, rows: list[TriedSize]) -> Observations:

@@ -1,66 +1,88 @@
-"""The models of running jobs as they stand: fitted when a job's windows have moved what it was fitted to, not at every window.
+"""The models of jobs as they stand: fitted when windows have moved what they were fitted to, not at every window.
 
-Fed by a job's tried sizes, feeds wishes and rounds. Beside the state and not in it: a Brain that begins again fits again. Apart,
-because a fit costs milliseconds and a job's windows mostly repeat what is known: a cluster of thousands has no time for that.
+Fed by what runs of each family have shown, feeds wishes and rounds. Beside the state and not in it: a Brain that begins again
+fits again. Apart, because a fit costs milliseconds and a job's windows mostly repeat what is known: a cluster of thousands has no
+time for that.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from rover_bus.brain.models.ingest import BoundedModel
+from rover_bus.brain.families import family_of, shared
 from rover_bus.brain.models.samples import FloatArray, NotEnough
-from rover_bus.brain.predicting import OverruledModel, fit_rows, overrule, rows_of
-from rover_bus.brain.state import KnownJob, TriedSize
-from rover_bus.events.facts import Size
+from rover_bus.brain.predicting import FamilyModel, OverruledModel, fit_family, overrule, samples_of
+from rover_bus.brain.state import BrainState, FamilySample, KnownJob
 
-# How far a row may move before its model is fitted again: well inside the interval of any prediction.
+# How far a sample may move before its model is fitted again: well inside the interval of any prediction.
 MOVED = np.array(
     [0.02, 0.05, 0.05, 0.05, 0.05, 0.05]
-)  # log throughput, share of input, log cores used and charged
+)  # log throughput, share of input, log cores used and given
 
 
 @dataclass(frozen=True)
 class _Fit:
-    """One fit and what it was fitted to: sizes, and a row of figures each (n, 6)."""
+    """One fit and what it was fitted to: run, workers and servers of each sample, and a row of figures each (6, n)."""
 
-    fitted: BoundedModel | NotEnough
-    sizes: list[Size]
+    fitted: FamilyModel | NotEnough
+    samples: list[tuple[str, int, int]]
     figures: FloatArray
 
 
 class StandingModels:
-    """One model a job, by its uid."""
+    """One fit a family, one model a job."""
 
-    def __init__(self) -> None:
+    def __init__(self, state: BrainState | None = None) -> None:
         self._fits: dict[str, _Fit] = {}
+        self._shown: dict[str, list[FamilySample]] = {}
+        self._samples: dict[
+            str, tuple[int, list[FamilySample]]
+        ] = {}  # by uid, with the windows that they are of
+        if state is not None:
+            self.look(state)
+
+    def look(self, state: BrainState) -> None:
+        """Take in what families have shown until now, and forget those that have no run any more."""
+        self._shown = shared(state, self._samples_of)
+        running = {job.uid for job in state.jobs.values()}
+        for uid in self._samples.keys() - running:
+            del self._samples[uid]
+        for family in self._fits.keys() - self._shown.keys():
+            del self._fits[family]
 
     def of(self, job: KnownJob) -> OverruledModel | NotEnough:
-        """Return the job's model: fitted anew where its rows have moved, always overruled by what was measured."""
-        rows = rows_of(job)
-        if not rows:
+        """Return a job's model: its family's, fitted anew where samples have moved, overruled by what the job itself showed."""
+        family = family_of(job.spec)
+        samples = self._shown.get(family) or samples_of(job)
+        if not samples:
             return NotEnough("no window was measured yet", 1)
-        known, sizes, figures = self._fits.get(job.uid), [row.size for row in rows], _figures(job, rows)
-        if known is None or known.sizes != sizes or _has_moved(known.figures, figures):
-            known = self._fits[job.uid] = _Fit(fit_rows(job, rows), sizes, figures)
-        return overrule(known.fitted, job, rows)
+        named = [(each.run, each.at.workers, each.at.ps) for each in samples]
+        known, figures = self._fits.get(family), _figures(samples)
+        if known is None or known.samples != named or _has_moved(known.figures, figures):
+            known = self._fits[family] = _Fit(fit_family(samples), named, figures)
+        if isinstance(known.fitted, NotEnough):
+            return known.fitted
+        return overrule(known.fitted.of(job.uid), job)
 
-    def forget(self, uid: str) -> None:
-        """The job is over."""
-        self._fits.pop(uid, None)
+    def _samples_of(self, job: KnownJob) -> list[FamilySample]:
+        windows, samples = self._samples.get(job.uid, (-1, []))
+        if windows != job.windows:
+            samples = samples_of(job)
+            self._samples[job.uid] = job.windows, samples
+        return samples
 
 
-def _figures(job: KnownJob, rows: list[TriedSize]) -> FloatArray:
-    charged = [job.charge(row.size) for row in rows]
+def _figures(samples: Sequence[FamilySample]) -> FloatArray:
     columns = [
-        [row.mean for row in rows],
-        [row.input_share for row in rows],
-        [row.worker_cores for row in rows],
-        [row.server_cores for row in rows],
-        [each.worker_cores for each in charged],
-        [each.server_cores for each in charged],
+        [each.throughput for each in samples],
+        [each.input_share for each in samples],
+        [each.worker_cores for each in samples],
+        [each.server_cores for each in samples],
+        [each.at.worker_cores for each in samples],
+        [each.at.ps_cores for each in samples],
     ]
     figures = np.array(columns)
     figures[[0, 2, 3, 4, 5]] = np.log(np.maximum(figures[[0, 2, 3, 4, 5]], 1e-9))

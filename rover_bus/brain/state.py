@@ -15,6 +15,7 @@ from rover_bus.brain.decisions.plans import Allocation
 from rover_bus.brain.decisions.stragglers import WorkerPace
 from rover_bus.brain.decisions.warm_start import PastJob
 from rover_bus.brain.models.hosts import SLOW_MEMORY_S, HostEvidence
+from rover_bus.brain.models.samples import Configuration
 from rover_bus.events import causes
 from rover_bus.events.facts import Size
 from rover_bus.events.identity import HostCapacity, MasterSeat, Member
@@ -36,6 +37,19 @@ class TriedSize(msgspec.Struct):
     scatter: float = 0.0  # weighted sum of squared deviations
     input_share: float = 0.0
     worker_cores: float = 0.0  # that one worker and one server used, 0 not measured
+    server_cores: float = 0.0
+
+
+class FamilySample(msgspec.Struct, frozen=True):
+    """One size as one run of a family measured it: samples a second, and the cores that a worker and a server used under a limit
+    that held (0: none did).
+    """
+
+    run: str
+    at: Configuration
+    throughput: float
+    input_share: float = 0.0
+    worker_cores: float = 0.0
     server_cores: float = 0.0
 
 
@@ -190,6 +204,7 @@ class BrainState(msgspec.Struct):
     shrinks: bool = False  # a host went and none came since: what is held may be more than there is
     jobs: dict[str, KnownJob] = {}
     past: list[PastJob] = []
+    families: dict[str, list[FamilySample]] = {}  # what ended runs have shown
     started_mode: PlanMode = "auto"  # what the service was started with
     started_quotas: dict[str, Budget] = {}
     said_mode: PlanMode | None = None  # what a person said since then

@@ -55,7 +55,10 @@ MASTER = tree(
     ["*evolution.py", "ledger.py", "charges.py", "cut.py", "phases.py", "stream.py", "intervals.py"],
 )
 BRAIN = tree(
-    "brain", "rover_bus.brain.state", [BrainState], ["evolution.py", "learning_hosts.py", "loads.py"]
+    "brain",
+    "rover_bus.brain.state",
+    [BrainState],
+    ["evolution.py", "learning_hosts.py", "loads.py", "families.py", "predicting.py"],
 )
 TREES = pytest.mark.parametrize("tree", [MASTER, BRAIN], ids=lambda tree: tree.room)
 

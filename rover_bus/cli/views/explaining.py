@@ -85,7 +85,7 @@ def slow_hosts_text(state: BrainState) -> list[str]:
 
 def inputs_of(known: KnownJob, state: BrainState) -> Row:
     """Return what was measured, the fit of it with its error, and the front that it leads to."""
-    model = StandingModels().of(known)
+    model = StandingModels(state).of(known)
     if isinstance(model, NotEnough):
         return {
             "tried": [_tried(row, None) for row in known.tried],
@@ -173,7 +173,7 @@ def suppose(known: KnownJob, state: BrainState, wanted: Size) -> Row:
     Raises Refused when nothing was measured yet: it does not guess.
     """
     held = known.held
-    model = StandingModels().of(known)
+    model = StandingModels(state).of(known)
     if held is None or isinstance(model, NotEnough):
         why = model.reason if isinstance(model, NotEnough) else "it holds nothing yet"
         raise Refused(f"not enough is measured for an answer: {why}", "not_enough_samples")
@@ -186,7 +186,7 @@ def suppose(known: KnownJob, state: BrainState, wanted: Size) -> Row:
     broken = check_plan(known.charge(wanted), pins) or refuse_size(known, wanted, state)
     name = next((name for name, job in state.jobs.items() if job.uid == known.uid), "")
     wish = (
-        choose_sizes([name], state, state.quotas, StandingModels())[name]
+        choose_sizes([name], state, state.quotas, StandingModels(state))[name]
         if name
         else CapacityLeft(Reason.JOB_IS_OVER)
     )

@@ -511,7 +511,7 @@ def starts_where_a_similar_job_ended() -> Any:
 def takes_back_a_probe_downwards_that_is_followed_by_unrest() -> Any:
     """Three workers on a full host are probed at two; then the machine becomes noisy, and no size can be told from another."""
     life, noise = Life(cores=2.0), [1.0]
-    life.submit("one", step, labels={"user": "ann"}, max_workers=3)
+    life.submit("one", step, labels={"user": "ann", "family": "former"}, max_workers=3)
     life.wait(60)
     life.end("one")
     plan = {"cooldown_s": 60.0}

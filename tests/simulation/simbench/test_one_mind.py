@@ -16,7 +16,7 @@ from bench.simulation.policies import staged
 from bench.simulation.port import Case, ClusterView, JobView, Menu, Setting, Size, Window
 from rover_bus.brain import rules
 from rover_bus.brain.choosing import choose_sizes
-from rover_bus.brain.predicting import fit_rows
+from rover_bus.brain.predicting import FamilyModel, fit_family, samples_of
 from rover_bus.brain.standing_models import StandingModels
 from rover_bus.brain.state import BrainState, KnownJob, TriedSize
 from rover_bus.brain.wishes import Wish
@@ -118,7 +118,7 @@ def known_job(index: int, truth: Truth) -> KnownJob:
     spec = JobSpec(
         name=f"j{index}",
         program=["train"],
-        data=DataSpec(train="t", batch_size=int(BATCH)),
+        data=DataSpec(train=f"t{index}", batch_size=int(BATCH)),
         workers=RoleSpec(max_count=16, cores=1.0, max_cores=4.0),
         servers=RoleSpec(max_count=4, cores=1.0, max_cores=4.0),
     )
@@ -143,7 +143,7 @@ def known_job(index: int, truth: Truth) -> KnownJob:
 def brain_says(truths: list[Truth], cores: float) -> dict[str, tuple[float, ...]]:
     state = BrainState(hosts={"h": HostCapacity(cores=cores, memory_bytes=1 << 50, cores_bind=True)})
     state.jobs = {f"j{index}": known_job(index, truth) for index, truth in enumerate(truths)}
-    answers = choose_sizes(list(state.jobs), state, {}, StandingModels())
+    answers = choose_sizes(list(state.jobs), state, {}, StandingModels(state))
     return {
         name: (a.size.workers, a.size.servers, a.size.worker_cores, a.size.server_cores)
         for name, a in answers.items()
@@ -169,11 +169,12 @@ def test_both_believe_the_same_of_every_size() -> None:
         memory.take_in(_window(0, truth, size, 30.0 * step))
     memory.refit()
     job = known_job(0, truth)
-    live = fit_rows(job, job.tried)
+    live = fit_family(samples_of(job))
+    assert isinstance(live, FamilyModel)
     space = staged.PlanSpace(*MENU).configurations(BATCH)
     assert memory.model is not None
     np.testing.assert_allclose(
-        live.predict(space).throughput,  # type: ignore[union-attr]
+        live.of(job.uid).predict(space).throughput,
         memory.model.predict(space).throughput,
         rtol=1e-9,
     )

@@ -1,0 +1,48 @@
+"""A family learns once: what runs of one family have shown, ended ones and those beside it, is known to each of its runs.
+
+Fed by jobs' tried sizes (`predicting`), kept by `evolution` when a run ends, feeds `standing_models`. Apart, because a family
+outlives its jobs. Runs differ in pace by some percent: hence samples name their run, and `predicting.fit_family` levels them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rover_bus.brain.history import traits_of
+from rover_bus.brain.predicting import samples_of
+from rover_bus.brain.state import BrainState, FamilySample, KnownJob
+from rover_bus.events.job import JobSpec
+
+MOST_SAMPLES = 24  # of a family, the newest
+MOST_FAMILIES = 200  # the latest that ended a run
+
+
+def family_of(spec: JobSpec) -> str:
+    """Return what runs of a job have in common: its family and its data set."""
+    traits = traits_of(spec)
+    return f"{traits.family} on {traits.dataset}"
+
+
+def remember(state: BrainState, job: KnownJob) -> None:
+    """Keep what a run that ends has shown."""
+    shown = samples_of(job)
+    if not shown:
+        return
+    family = family_of(job.spec)
+    kept = [*state.families.pop(family, []), *shown][-MOST_SAMPLES:]
+    state.families[family] = kept
+    for oldest in list(state.families)[:-MOST_FAMILIES]:
+        del state.families[oldest]
+
+
+def shared(
+    state: BrainState, shown: Callable[[KnownJob], list[FamilySample]] = samples_of
+) -> dict[str, list[FamilySample]]:
+    """Return what each family with a run has shown so far: of runs that ended, and of those that run (`shown`)."""
+    known: dict[str, list[FamilySample]] = {}
+    for job in state.jobs.values():
+        family = family_of(job.spec)
+        if family not in known:
+            known[family] = list(state.families.get(family, []))
+        known[family] += shown(job)
+    return known
