@@ -223,7 +223,9 @@ class BrainDecider:
             self.watch.see(fact.job, fact.position[0], now)
         match fact:
             case MembersDisplaced(host=host):
-                if host in self.state.hosts:
+                # Its samples may be missed first; only a job that lost members there makes others shrink.
+                known_lost = host in self.state.displaced and not self.state.shrinks
+                if host in self.state.hosts or known_lost:
                     yield HostGone(host=host, displaced=True, cause=cause)
             case JobEnded():
                 self.watch.forget(fact.job)
