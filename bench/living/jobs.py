@@ -55,8 +55,12 @@ def job_file(
     servers: str = "count = 1",
     plan: str = "",
     latency_ms: int = 120,
+    heartbeat_ms: int = 500,
 ) -> str:
-    """A job that waits for its storage, unless `latency_ms` is small: on two cores only such a job gains from more workers."""
+    """A job that waits for its storage, unless `latency_ms` is small: on two cores only such a job gains from more workers.
+
+    A member that is silent for three heartbeats counts as dead: one that a play stalls needs longer ones on a busy machine.
+    """
     return f"""
 name = "{JOB}"
 program = {program}
@@ -77,7 +81,7 @@ width = 8
 {servers}
 [leases]
 target = "2s"
-heartbeat = "500ms"
+heartbeat = "{heartbeat_ms}ms"
 [plan]
 window = "2s"
 cooldown = "10s"

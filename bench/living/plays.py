@@ -42,7 +42,7 @@ async def growth(seconds: float) -> dict[str, Any]:
 
 async def falls(seconds: float) -> dict[str, Any]:
     """S16: throughput falls after workers were added."""
-    async with running(job_file("max_count = 4")) as (_, heard):
+    async with running(job_file("max_count = 4", heartbeat_ms=1500)) as (_, heard):
         _, plan = await heard.wait(facts.PlanProposed, _scales_up)
         await heard.wait(facts.PlanApplied, lambda fact: fact.plan == plan.plan)
         async with slowed(pid_of(heard, "ps-0"), STALLED_TO, CYCLE_S):
