@@ -59,7 +59,7 @@ def waiting_alone(workers: int, requests: int = 20_000) -> float:
             records, _, _ = decider.decide(input, now)
             assert not records, records
             asked += 1
-        now += 0.25 / 1e6  # the clock stands nearly still: nobody is late or silent
+        now += 0.25 / 1e6  # the clock stands nearly still: no member is late or silent
         decider.decide(Ticked(), now)
     return round(1e6 * (time.process_time() - began) / asked, 1)
 

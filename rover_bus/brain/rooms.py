@@ -88,7 +88,7 @@ def place(job: KnownJob, size: Size, state: BrainState, replaced: int = 0) -> Me
                 workers=[share.node for share in placement.shares for _ in range(share.workers)],
                 servers=[share.node for share in placement.shares for _ in range(share.servers)],
             )
-    return MemberHosts()  # it is more than hosts have room for: whoever allowed that lets them share
+    return MemberHosts()  # it is more than hosts have room for: members then share them
 
 
 def _node(host: str, state: BrainState) -> Node:
