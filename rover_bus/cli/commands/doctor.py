@@ -284,10 +284,28 @@ def _span(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
-async def _look_at_logs(bus: NatsBus, present: Present) -> list[Finding]:
-    """Find logs that no master can lead from, and jobs that wait for what is not there."""
+async def _look_at_brain(bus: NatsBus) -> list[Finding]:
+    """Find what the Brain's log says: that it is damaged, rules that are switched off, hosts that are slow."""
     from rover_bus.cli.views.brain_state import read_brain
     from rover_bus.cli.views.explaining import slow_hosts_text
+    from rover_bus.events.journal import LogDamaged
+
+    try:
+        brain = await read_brain(bus)
+    except LogDamaged as error:
+        return [Finding("bad", str(error))]
+    rules = [
+        Finding(
+            "bad",
+            f"the Brain's rule {rule!r} is switched off under {off.release}: it failed three times: {off.why}",
+        )
+        for rule, off in brain.state.rules_off.items()
+    ]
+    return [*rules, *(Finding("note", said) for said in slow_hosts_text(brain.state))]
+
+
+async def _look_at_logs(bus: NatsBus, present: Present) -> list[Finding]:
+    """Find logs that no master can lead from, and jobs that wait for what is not there."""
     from rover_bus.cli.views.hindrances import hindrance, rules_off
     from rover_bus.cli.views.history import read_facts, read_jobs
     from rover_bus.cli.views.progress import JobProgress
@@ -295,20 +313,7 @@ async def _look_at_logs(bus: NatsBus, present: Present) -> list[Finding]:
     from rover_bus.events.journal import LogDamaged
     from rover_bus.events.subjects import host_facts
 
-    found = []
-    try:
-        brain = await read_brain(bus)
-        found += [
-            Finding(
-                "bad",
-                f"the Brain's rule {rule!r} is switched off under {off.release}: it failed three times: {off.why}",
-            )
-            for rule, off in brain.state.rules_off.items()
-        ]
-    except LogDamaged as error:
-        found.append(Finding("bad", str(error)))
-    else:
-        found += [Finding("note", said) for said in slow_hosts_text(brain.state)]
+    found = await _look_at_brain(bus)
     failed = [each.fact async for each in read_facts(bus, [host_facts(fact=HostTurnFailed.kind())])]
     foreign: list[Happened] = []
     views = await read_jobs(bus, passed_over=foreign.append)
