@@ -212,7 +212,10 @@ class Cluster:
     def _view(self, job: Job) -> JobView:
         held = self.machines.sizes.get(job.case.name)
         waited = self.now - job.case.arrive_s if held is None else 0.0
-        return JobView(job.case, job.state, held, job.live, job.done, bool(job.joins), waited)
+        workers, servers = self.machines.hosts_of(job.case.name, job.on)
+        return JobView(
+            job.case, job.state, held, job.live, job.done, bool(job.joins), waited, workers, servers
+        )
 
     def _cluster_view(self) -> ClusterView:
         machines = self.machines
@@ -223,6 +226,7 @@ class Cluster:
             float(machines.cores.sum()),
             float(machines.gib.sum()),
             machines.largest_gib,
+            machines.hosts,
         )
 
     # -- small things --------------------------------------------------------------------------------------------------

@@ -8,6 +8,9 @@ have not.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
+
 from bench.simulation.port import Hosts, Size
 from rover_bus.brain.decisions.placement import Node, place_jobs
 from rover_bus.brain.decisions.plans import GIB, Allocation
@@ -45,8 +48,18 @@ class Machines:
     def __init__(self, hosts: Hosts) -> None:
         self.cores, self.gib = hosts.cores.copy(), hosts.gib.copy()
         self.largest_gib = float(hosts.gib.max())
+        self.hosts = list(zip(hosts.cores.tolist(), hosts.gib.tolist(), strict=True))
         self.where: dict[str, dict[int, tuple[int, int]]] = {}
         self.sizes: dict[str, Size] = {}
+
+    def hosts_of(self, job: str, on: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The hosts of a job's workers, those that train (`on`) first, and of its servers."""
+        held = self.where.get(job, {})
+        workers = Counter({node: w for node, (w, _) in held.items()})
+        servers = tuple(node for node, (_, p) in held.items() for _ in range(p))
+        here = [node for node in on if node in held]
+        coming = (workers - Counter(here)).elements()
+        return tuple([*here, *coming][: workers.total()]), servers
 
     def start(self, job: str, size: Size) -> bool:
         """Place a job that holds nothing. False: no room."""

@@ -193,7 +193,7 @@ class Case:
 
 @dataclass(frozen=True)
 class JobView:
-    """What anybody may know of a job now. `effective` is what runs, `held` what is paid for."""
+    """What anybody may know of a job now. `effective` is what runs, `held` what is paid for, and on which hosts it is."""
 
     case: Case
     state: Literal["waiting", "starting", "running", "stopped"]
@@ -202,6 +202,8 @@ class JobView:
     done: float
     changing: bool
     waited_s: float
+    worker_hosts: tuple[int, ...] = ()
+    server_hosts: tuple[int, ...] = ()
 
     @property
     def remaining(self) -> float:
@@ -235,7 +237,7 @@ class Window:
 
 @dataclass(frozen=True)
 class ClusterView:
-    """Jobs that have not ended, in the order of arrival; capacity, and what is free of it."""
+    """Jobs that have not ended, in the order of arrival; capacity, of the whole and of each host (cores, GiB), and what is free."""
 
     jobs: Sequence[JobView]
     cores: float
@@ -243,6 +245,7 @@ class ClusterView:
     free_cores: float
     free_gib: float
     largest_gib: float
+    hosts: Sequence[tuple[float, float]] = ()
 
 
 @dataclass(frozen=True)

@@ -2,14 +2,16 @@
 
 In the order in which a newcomer reads it:
 
-state.py        what is known of hosts and jobs; log.py: what is decided; evolution.py: how records change what is known
+state.py        what is known of hosts and jobs; log.py: what is decided; evolution.py, evolution_of_hosts.py: how
+                records change what is known
 decider.py      inputs in, records out: `_look` at every tick, `_take_turn` of a job after each of its windows
 watch.py        samples on their way into a window; learning_hosts.py: what a window shows of hosts
 
-sizes           choosing.py: one round of all jobs; wishes.py: what one job asks for; sizing.py: its first size; spaces.py: which
-                sizes it may have; predicting.py: what another size would bring; granting.py: capacity, quotas, priorities
-plans           proposing.py: from a wish to a plan; judging.py: kept or taken back; unsettled.py: of which nothing can be told;
-                asked.py: what a person asks for
+sizes           choosing.py: one round of all jobs; starting.py: how a job begins; wishes.py: what one job asks for; sizing.py: its
+                first size alone; spaces.py: which sizes it may have; predicting.py: what another size would bring; granting.py:
+                capacity, quotas, priorities, room on hosts
+plans           settling.py, proposing.py: from a wish to a plan; judging.py: kept or taken back; unsettled.py: of which nothing
+                can be told; asked.py: what a person asks for
 remedies        remedies.py: slow workers, hot servers, targets; memory_relief.py; silence.py: lost hosts; hosts.py: slow ones;
                 rooms.py: what hosts have free and where members go; loads.py: what they carry
 rules.py        prices, weights and restraint, once for all jobs

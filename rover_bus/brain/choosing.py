@@ -1,30 +1,33 @@
 """One round of the live Brain: the jobs whose size is open compete for what the cluster has; each gets a wish, or why it is left.
 
-Fed by the decider after windows were closed, feeds `granting` with wishes, shrinks first. The choice is `decisions.rounds`, the
-same function that the simulator's policy {1+2+3} calls; here stands which jobs compete, for how much, and how the answer is said.
-One round a priority: what higher ones hold is not there for lower ones; what lower ones hold is taken by `granting`, by name (P22).
-Pure.
+Fed by the decider after windows were closed or something happened to the cluster, feeds `granting` with wishes, shrinks first. The
+choice is `decisions.rounds`; here stands which jobs compete, for how much, and how the answer is said. Jobs that wait for their
+first plan (`starting`) compete like those that run. One round a priority: what higher ones hold is not there for lower ones; what
+lower ones hold is taken by `granting`, by name (P22). Pure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from functools import partial
 
+import msgspec
 import numpy as np
 
 from rover_bus.brain.decisions.arbitration import Budget
 from rover_bus.brain.decisions.knapsack import choose_greedily
 from rover_bus.brain.decisions.plans import Loser, PlanDecision, PlanSpace
 from rover_bus.brain.decisions.reasons import Reason
-from rover_bus.brain.decisions.rounds import Contender, decide_round
-from rover_bus.brain.decisions.scaling import JobView, decide_scaling, plan_front
+from rover_bus.brain.decisions.rounds import NOTHING, Contender, decide_round
+from rover_bus.brain.decisions.scaling import PlanFront, decide_scaling, plan_front
 from rover_bus.brain.granting import cores_left, present, quota_left
 from rover_bus.brain.models.samples import Configurations, NotEnough
 from rover_bus.brain.predicting import OverruledModel, place_of
+from rover_bus.brain.rooms import fits_hosts
 from rover_bus.brain.rules import HEADROOM, RULES
-from rover_bus.brain.sizing import first_size
 from rover_bus.brain.spaces import space_of
 from rover_bus.brain.standing_models import StandingModels
+from rover_bus.brain.starting import StartOffer, start_with
 from rover_bus.brain.state import BrainState, KnownJob, capacity_of
 from rover_bus.brain.wishes import (
     CapacityLeft,
@@ -37,21 +40,28 @@ from rover_bus.brain.wishes import (
     size_after,
     view_of,
 )
-from rover_bus.events.facts import LosingPlan
+from rover_bus.events.facts import LosingPlan, Size
 
+NOTHING_FITS = PlanDecision(allocation=NOTHING, reason=Reason.NO_CAPACITY)
+MOST_OTHERS = 6
 Answers = dict[str, Wish | CapacityLeft]
 
 
 def choose_sizes(
-    turns: Iterable[str], state: BrainState, quotas: Mapping[str, Budget], standing: StandingModels
+    turns: Iterable[str],
+    state: BrainState,
+    quotas: Mapping[str, Budget],
+    standing: StandingModels,
+    starts: Mapping[str, StartOffer] | None = None,
 ) -> Answers:
-    """Say what each job whose turn it is wants to be, shrinks first."""
+    """Say what each job whose turn it is wants to be, and each that waits with which size it begins (`starts`); shrinks first."""
     answers: Answers = {}
     models: dict[str, OverruledModel] = {}
+    starts = starts or {}
     left_for = cores_left(state, quotas)
     for name in turns:
         job = state.jobs[name]
-        answer = before_choice(job, left_for(name), standing)
+        answer = before_choice(job, left_for(name), standing, partial(_has_room, job, state))
         if answer is None:
             model = standing.of(job)
             if isinstance(model, NotEnough):
@@ -62,82 +72,99 @@ def choose_sizes(
                 models[name] = model
         if answer is not None:
             answers[name] = answer
-    for priority in sorted({state.jobs[name].spec.priority for name in models}, reverse=True):
-        answers |= _choose(priority, models, state, quotas)
+    opened = {
+        name: _contender(name, state.jobs[name], model, state, quotas, standing)
+        for name, model in models.items()
+    }
+    opened |= {name: start.contender for name, start in starts.items()}
+    for priority in sorted({state.jobs[name].spec.priority for name in opened}, reverse=True):
+        own = {name: each for name, each in opened.items() if state.jobs[name].spec.priority == priority}
+        decisions = _choose(priority, own, state)
+        for name in own:
+            decision = decisions.get(name, NOTHING_FITS)
+            job = state.jobs[name]
+            if name in starts:
+                answers[name] = start_with(job, starts[name], decision)
+            else:
+                rivals = len(own) > 1
+                answers[name] = _answer(job, own[name], decision, models[name], rivals, standing)
 
-    def growth(name: str) -> float:
-        answer, held = answers[name], state.jobs[name].held
-        job = state.jobs[name]
-        return (
-            job.charge(answer.size).cores - (job.charge(held).cores if held else 0.0)
-            if isinstance(answer, Wish)
-            else 0.0
-        )
-
-    return {name: answers[name] for name in sorted(answers, key=growth)}
+    return dict(sorted(answers.items(), key=lambda each: _turn(each[0], each[1], state)))
 
 
-def contenders_of(
-    priority: int, models: Mapping[str, OverruledModel], state: BrainState, quotas: Mapping[str, Budget]
-) -> tuple[list[str], list[Contender], Budget]:
-    """The jobs that compete within a priority, and for how much. A job under change keeps its size, a waiting one its room."""
-    names, contenders = list[str](), list[Contender]()
-    higher = [job for job in state.jobs.values() if job.spec.priority > priority]
+def _has_room(job: KnownJob, state: BrainState, size: Size) -> bool:
+    return fits_hosts(job, size, state)
+
+
+def _turn(name: str, answer: Wish | CapacityLeft, state: BrainState) -> tuple[float, ...]:
+    """The order in which answers are carried out: what takes nothing, the largest shrink first; then by priority, starts before
+    growth: what made room for a start does not take it back.
+    """
+    job = state.jobs[name]
+    if isinstance(answer, CapacityLeft):
+        return (0, 0.0)
+    growth = job.charge(answer.size).cores - (job.charge(job.held).cores if job.held else 0.0)
+    return (1, -job.spec.priority, answer.step != "start", growth) if growth > 0 else (0, growth)
+
+
+def room_for_round(priority: int, competing: Collection[str], state: BrainState) -> Budget:
+    """What the jobs that compete within a priority may hold together: what betters and the equals that do not compete leave."""
+    cores = memory_bytes = 0.0
     for name, job in state.jobs.items():
-        if job.spec.priority == priority:
-            names.append(name)
-            contenders.append(_contender(name, job, models.get(name), state, quotas))
+        if job.spec.priority >= priority and name not in competing and (size := present(job)) is not None:
+            held = job.charge(size)
+            cores, memory_bytes = cores + held.cores, memory_bytes + held.memory_bytes
     capacity = capacity_of(state)
-    taken = [job.charge(size) for job in higher if (size := present(job)) is not None]
-    running = [contender.view.held for contender in contenders if not contender.waiting]
-    # Use that was measured may pass what there is: then no job grows, and none is made to shrink by a figure that jitters.
-    cores = max(capacity.cores * (1 - HEADROOM) - sum(a.cores for a in taken), sum(a.cores for a in running))
-    memory = max(
-        capacity.memory_bytes * (1 - HEADROOM) - sum(a.memory_bytes for a in taken),
-        sum(a.memory_bytes for a in running),
+    return Budget(
+        capacity.cores * (1 - HEADROOM) - cores, capacity.memory_bytes * (1 - HEADROOM) - memory_bytes
     )
-    return names, contenders, Budget(cores, memory)
 
 
 def _contender(
-    name: str, job: KnownJob, model: OverruledModel | None, state: BrainState, quotas: Mapping[str, Budget]
+    name: str,
+    job: KnownJob,
+    model: OverruledModel,
+    state: BrainState,
+    quotas: Mapping[str, Budget],
+    standing: StandingModels,
 ) -> Contender:
-    if job.held is None:
-        size, _, _ = first_size(job.spec, state)
-        left = float(max(job.total - job.committed, 0)) if job.total else 1e12
-        start = JobView(
-            held=job.charge(size), batch_size=float(job.spec.data.batch_size), remaining_samples=left
-        )
-        return Contender(view=start, waiting=True)
-    size = present(job) or job.held
     view = view_of(job)
-    if model is None:
-        return Contender(
-            view=JobView(held=job.charge(size), batch_size=view.batch_size, remaining_samples=1.0),
-            settled=False,
-        )
     limits = limits_of(
         job, quota_left(name, state, quotas)
     )  # the cluster's capacity is the round's own affair
-    front = plan_front(view, model, space_of(job), RULES, limits)
+    front = plan_front(view, model, space_of(job, standing.varied_servers(job)), RULES, limits)
     return Contender(view=view, model=model, limits=limits, front=front)
 
 
-def _choose(
-    priority: int, models: Mapping[str, OverruledModel], state: BrainState, quotas: Mapping[str, Budget]
-) -> Answers:
-    names, contenders, room = contenders_of(priority, models, state, quotas)
-    decisions = decide_round(contenders, room.cores, room.memory_bytes, PlanSpace(), RULES, choose_greedily)
-    rivals = sum(contender.settled and not contender.waiting for contender in contenders) > 1
-    return {
-        name: _answer(state.jobs[name], contender, decision, models[name], rivals)
-        for name, contender, decision in zip(names, contenders, decisions, strict=True)
-        if name in models
-    }
+def _choose(priority: int, own: Mapping[str, Contender], state: BrainState) -> dict[str, PlanDecision]:
+    room = room_for_round(priority, own, state)
+    held = [contender.view.held for contender in own.values() if not contender.waiting]
+    cores, memory_bytes = sum(each.cores for each in held), float(sum(each.memory_bytes for each in held))
+    if cores > room.cores or memory_bytes > room.memory_bytes:
+        # Use that was measured may pass what there is: then no job grows, and none is made to shrink by a figure that jitters.
+        own = {name: _no_larger(contender) for name, contender in own.items() if not contender.waiting}
+        room = Budget(max(room.cores, cores), max(room.memory_bytes, memory_bytes))
+    decisions = decide_round(
+        list(own.values()), room.cores, room.memory_bytes, PlanSpace(), RULES, choose_greedily
+    )
+    return dict(zip(own, decisions, strict=True))
+
+
+def _no_larger(contender: Contender) -> Contender:
+    front, held = contender.front, contender.view.held
+    assert front is not None
+    less = [row for row, each in enumerate(front.allocations) if each.cores <= held.cores]
+    smaller = PlanFront([front.allocations[row] for row in less], front.cost[less], front.speed[less])
+    return msgspec.structs.replace(contender, front=smaller)
 
 
 def _answer(
-    job: KnownJob, contender: Contender, decision: PlanDecision, model: OverruledModel, rivals: bool
+    job: KnownJob,
+    contender: Contender,
+    decision: PlanDecision,
+    model: OverruledModel,
+    rivals: bool,
+    standing: StandingModels,
 ) -> Wish | CapacityLeft:
     """A decision of the round in words: what it is for, what it promises, what lost."""
     held = job.held
@@ -145,11 +172,12 @@ def _answer(
     size = size_after(held, decision.allocation)
     if decision.reason is Reason.NO_CAPACITY:
         return CapacityLeft(Reason.NO_CAPACITY, "all sizes that are known to pay need more than there is")
-    if decision.reason is not Reason.BEST_VALUE_UNDER_CAPACITY or size == held:
+    if decision.reason is not Reason.BEST_VALUE_UNDER_CAPACITY or size.shape == held.shape:
         return _kept(contender)
     if declined(job, size):
         return CapacityLeft(Reason.DECLINED, "this plan was observed or rejected a while ago")
-    alone = decide_scaling(contender.view, model, space_of(job), RULES, contender.limits)
+    space = space_of(job, standing.varied_servers(job))
+    alone = decide_scaling(contender.view, model, space, RULES, contender.limits)
     said = predicted(job, model, size)
     return Wish(
         size=size,
@@ -162,7 +190,38 @@ def _answer(
         scores={name: round(value, 6) for name, value in decision.scores.items() if np.isfinite(value)},
         losers=losers_of(job, decision, alone, model),
         score=decision.scores["value"],
+        others=_next_best(job, contender, decision, model),
     )
+
+
+def _next_best(
+    job: KnownJob, contender: Contender, decision: PlanDecision, model: OverruledModel
+) -> list[Wish]:
+    """What a job that is to grow would take instead, where no host has room for what was chosen: the fastest first."""
+    front, held, view = contender.front, job.held, contender.view
+    assert front is not None
+    assert held is not None
+    least = view.measured_throughput * (1 + RULES.restraint.dead_band)
+    taken = decision.scores["throughput"]
+    rows = [int(row) for row in np.argsort(-front.speed) if least < front.speed[row] < taken]
+    wishes = []
+    for row in rows[:MOST_OTHERS]:
+        size = size_after(held, front.allocations[row])
+        if size.shape != held.shape and not declined(job, size):
+            middle, low, high = predicted(job, model, size)
+            wishes.append(
+                Wish(
+                    size=size,
+                    step="scale",
+                    constant=Reason.MORE_THROUGHPUT,
+                    detail="the best size that hosts have room for",
+                    measured=job.throughput,
+                    predicted=middle,
+                    low_90=low,
+                    high_90=high,
+                )
+            )
+    return wishes
 
 
 def _reason(contender: Contender, decision: PlanDecision, rivals: bool) -> Reason:

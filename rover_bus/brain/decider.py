@@ -8,7 +8,7 @@ its target, and at last a wish for another size, which must pass capacity, quota
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping
-from typing import Any, Self, assert_never, get_args
+from typing import Self, assert_never, get_args
 
 import msgspec
 
@@ -19,7 +19,7 @@ from rover_bus.brain.decisions.arbitration import Budget
 from rover_bus.brain.decisions.reasons import Reason
 from rover_bus.brain.decisions.warm_start import PastJob
 from rover_bus.brain.evolution import evolve
-from rover_bus.brain.granting import cores_left_for, grant
+from rover_bus.brain.granting import cores_left_for
 from rover_bus.brain.history import traits_of
 from rover_bus.brain.hosts import leave_slow_hosts, note_slow_hosts
 from rover_bus.brain.judging import judge
@@ -36,16 +36,15 @@ from rover_bus.brain.log import (
     ObservedFact,
 )
 from rover_bus.brain.models.hosts import SLOW_MEMORY_S
-from rover_bus.brain.proposing import propose, propose_first, shrink
-from rover_bus.brain.rules import RULES
+from rover_bus.brain.settling import make_room, propose_because, seat_masters, settle, withhold
 from rover_bus.brain.silence import fit_into_what_is_left, note_unheard
-from rover_bus.brain.sizing import BETWEEN_JOBS_S, first_size
+from rover_bus.brain.sizing import BETWEEN_JOBS_S
 from rover_bus.brain.standing_models import StandingModels
+from rover_bus.brain.starting import StartOffer, offer_start
 from rover_bus.brain.state import BrainState, KnownJob
 from rover_bus.brain.unsettled import take_back_unsettled
 from rover_bus.brain.watch import JobSamples
-from rover_bus.brain.wishes import CapacityLeft, Wish
-from rover_bus.events import causes
+from rover_bus.brain.wishes import Wish
 from rover_bus.events.deciding import Decision
 from rover_bus.events.facts import (
     Fact,
@@ -56,12 +55,9 @@ from rover_bus.events.facts import (
     JobSubmitted,
     MembersDesired,
     MembersDisplaced,
-    PlanProposed,
     PlanRequested,
-    PlanWithheld,
     RuleSwitchedOff,
     RuleSwitchedOn,
-    Size,
 )
 from rover_bus.events.host_facts import ClusterModeSet, HostLeft, HostRegistered, QuotaSet
 from rover_bus.events.inputs import (
@@ -81,20 +77,15 @@ from rover_bus.events.poison import apart
 from rover_bus.events.profiles import AnyProfile, HostProfile, ServerProfile, WorkerProfile
 
 Steps = Generator[Record, None, None]
+CHANGES_THE_CLUSTER = (
+    JobSeen,
+    JobGone,
+    HostSeen,
+    HostGone,
+    ClusterObserved,
+)  # all jobs are sized together after these
+ROUND_EVERY_S = 30.0  # all jobs are sized together at least so often
 NO_QUOTAS: Mapping[str, Budget] = {}
-
-
-# Reasons that pass by themselves: not worth a record a window.
-PASSING = frozenset(
-    {
-        Reason.CHANGE_IN_FLIGHT,
-        Reason.COOLDOWN,
-        Reason.NOT_ENOUGH_SAMPLES,
-        Reason.KEEP,
-        Reason.DECLINED,
-        Reason.PAUSED,
-    }
-)
 
 
 class BrainDecider:
@@ -114,6 +105,11 @@ class BrainDecider:
         self.watch = JobSamples()
         self.models = StandingModels()
         budgets = {tenant: Budget(float(b.cores), float(b.memory_bytes)) for tenant, b in quotas.items()}
+        self._round_due = (
+            True  # something happened to the cluster: all jobs are sized together at the next look
+        )
+        self._fitted = 0
+        self._round_at = float("-inf")
         self._started_with: tuple[PlanMode, dict[str, Budget], float] = mode, budgets, slow_memory_s
         self._new_timeline = timeline
 
@@ -145,6 +141,7 @@ class BrainDecider:
                 self.evolve(record)
             except Exception as error:  # noqa: BLE001 - raised again where the record was yielded: that rule is to blame
                 steps.throw(error)
+            self._round_due = self._round_due or isinstance(record, CHANGES_THE_CLUSTER)
         return Decision(records)
 
     def _steps(self, input: Input, now: float) -> Steps:
@@ -155,7 +152,8 @@ class BrainDecider:
                 yield from self._switch_rules(input)
             case Observed(fact, cause):
                 yield from self._notice(fact, cause, now)
-                yield from self._start_waiting_jobs()
+                if self._round_due:
+                    yield from self._start_in_free_room()
             case Sampled(sample):
                 yield from self._observe(sample, now)
             case Ticked():
@@ -262,9 +260,8 @@ class BrainDecider:
         for name in order:
             yield from self._guard("window", self._close_window(name, turns, now), name)
         self.models.look(self.state)
-        yield from self._guard("sizes", self._choose_sizes(turns))
+        yield from self._hold_round(turns, now)
         yield from self._guard("what is left", fit_into_what_is_left(self.state, self.watch, now))
-        yield from self._start_waiting_jobs()
 
     def _close_window(self, name: str, turns: list[str], now: float) -> Steps:
         known = self.state.jobs[name]
@@ -276,12 +273,50 @@ class BrainDecider:
         elif known.held is not None and known.held.workers == 0 and not known.paused:
             turns.append(name)
 
-    def _choose_sizes(self, turns: list[str]) -> Steps:
-        for name, answer in choose_sizes(turns, self.state, self.state.quotas, self.models).items():
-            if isinstance(answer, CapacityLeft):
-                yield from self._withhold(name, self.state.jobs[name], answer)
-            else:
-                yield from self._settle(name, self.state.jobs[name], answer)
+    def _hold_round(self, turns: list[str], now: float) -> Steps:
+        """Size the jobs whose window closed, or all of them, when something happened to the cluster or none was held for long."""
+        everybody = self._round_due or now - self._round_at >= ROUND_EVERY_S
+        if everybody:
+            self._round_due, self._round_at = False, now
+            turns = [name for name, known in self.state.jobs.items() if known.held is not None]
+        starts = dict[str, StartOffer]()
+        yield from self._offer_starts(starts)
+        yield from self._guard("sizes", self._choose_sizes(turns, starts))
+        for name in starts:  # those that the round could not begin, or all where it is switched off
+            yield from self._guard(
+                "start", make_room(name, self.state.jobs[name], self.state, self.models), name
+            )
+        if self.models.fitted != self._fitted:
+            self._round_due, self._fitted = True, self.models.fitted
+
+    def _start_in_free_room(self) -> Steps:
+        """Begin what waits as far as there is room now: nobody else is touched before the next look."""
+        starts = dict[str, StartOffer]()
+        yield from self._offer_starts(starts)
+        yield from self._guard("sizes", self._choose_sizes([], starts))
+
+    def _offer_starts(self, starts: dict[str, StartOffer]) -> Steps:
+        if not self.state.hosts or not self.state.timeline:
+            return
+        for name, known in list(self.state.jobs.items()):
+            if known.plan == 0:
+                yield from self._guard("start", self._offer_start(name, known, starts), name)
+
+    def _offer_start(self, name: str, known: KnownJob, starts: dict[str, StartOffer]) -> Steps:
+        if known.stopping:
+            yield seat_masters(name, known, self.state)
+        else:
+            starts[name] = offer_start(name, known, self.state, self.state.quotas, self.models)
+
+    def _choose_sizes(self, turns: list[str], starts: dict[str, StartOffer]) -> Steps:
+        """Carry out what a round chose; in `starts` stay the jobs that it gave nothing."""
+        answers = choose_sizes(turns, self.state, self.state.quotas, self.models, starts)
+        for name, answer in answers.items():
+            if isinstance(answer, Wish):
+                starts.pop(name, None)
+                yield from settle(name, self.state.jobs[name], self.state, self.models, answer)
+            elif name not in starts:
+                yield from withhold(name, self.state.jobs[name], answer)
 
     def _take_turn(self, name: str, known: KnownJob) -> Steps:
         """The rules of a job's turn by name, in order: those that always look, and those that begin a change of their own."""
@@ -298,6 +333,7 @@ class BrainDecider:
             "leave hosts": leave_slow_hosts(name, known, self.state),
             "replace": self._replace(name, known),
             "cool servers": self._cool(name, known),
+            "memory limits": self._trim(name, known),
         }
         for rule, steps in always.items():
             yield from self._guard(rule, steps, name)
@@ -309,7 +345,7 @@ class BrainDecider:
         left = lambda: cores_left_for(name, self.state, self.state.quotas)  # noqa: E731
         wish = remedies.cool_servers(known, left, self.models)
         if wish is not None:
-            yield from self._settle(name, known, wish)
+            yield from settle(name, known, self.state, self.models, wish)
 
     def _guard(self, rule: str, steps: Steps, job: str = "") -> Steps:
         """Run a rule apart from the others (of one job from those of others), unless it is switched off."""
@@ -360,7 +396,12 @@ class BrainDecider:
                 measured=known.throughput,
                 incident=first.incident,
             )
-            yield from self._settle(name, known, wish)
+            yield from settle(name, known, self.state, self.models, wish)
+
+    def _trim(self, name: str, known: KnownJob) -> Steps:
+        wish = memory_relief.spare_memory(known, self.state)
+        if wish is not None:
+            yield from settle(name, known, self.state, self.models, wish)
 
     def _replace(self, name: str, known: KnownJob) -> Steps:
         slow = remedies.workers_to_replace(known)
@@ -373,87 +414,7 @@ class BrainDecider:
             detail=f"{', '.join(map(str, slow))} stayed slow: smaller leases were not enough",
             measured=known.throughput,
         )
-        yield self._proposed(name, known, wish, replaces=slow)
-
-    def _settle(self, name: str, known: KnownJob, wish: Wish) -> Steps:
-        change = known.change
-        if change is not None and change.waits and not _is_news(known, wish):
-            return
-        granted = grant(name, wish, self.state, self.state.quotas)
-        if granted.size is None:
-            assert granted.left is not None
-            yield from self._withhold(name, known, granted.left, wish)
-            return
-        if granted.shrinks:
-            waits = sorted(granted.shrinks)
-            yield from self._withhold(
-                name,
-                known,
-                CapacityLeft(Reason.WAITS_FOR_ROOM, f"{', '.join(waits)} shrinks first"),
-                wish,
-                waits,
-            )
-            for other, (size, constant, detail) in granted.shrinks.items():
-                smaller = self.state.jobs[other]
-                if smaller.change is None and smaller.held is not None:
-                    plan = shrink(other, smaller, self.state, size, constant, detail)
-                    yield plan.replace(cause=f"job:{known.uid}")
-            return
-        wish = msgspec.structs.replace(wish, size=granted.size)
-        if known.held is None:
-            plan = propose_first(name, known, self.state, wish)
-            yield plan.replace(cause=f"job:{known.uid}")
-        else:
-            yield self._proposed(name, known, wish)
-
-    def _proposed(self, name: str, known: KnownJob, wish: Wish, **more: Any) -> PlanProposed:
-        plan = propose(name, known, self.state, wish, **more)
-        slow = plan.replaces
-        return plan.replace(cause=causes.straggler(slow[0]) if slow else known.after("cooldown"))
-
-    def _withhold(
-        self,
-        name: str,
-        known: KnownJob,
-        left: CapacityLeft,
-        wish: Wish | None = None,
-        waits: list[str] | None = None,
-    ) -> Steps:
-        """Say why nothing is done when it is something else than last time; passing reasons are not worth a record."""
-        wanted = f"{wish.size.workers}/{wish.size.servers}" if wish else ""
-        if left.constant in PASSING or known.said == (left.constant, wanted):
-            return
-        yield PlanWithheld(
-            job=name,
-            constant=left.constant,
-            reason=left.detail,
-            wanted=wish.size if wish else None,
-            waits_for=waits or [],
-            cause=known.after("window"),
-        )
-
-    def _start_waiting_jobs(self) -> Steps:
-        state = self.state
-        if not state.hosts or not state.timeline:
-            return
-        for name, known in list(state.jobs.items()):
-            if known.plan == 0:
-                yield from self._guard("start", self._start(name, known), name)
-
-    def _start(self, name: str, known: KnownJob) -> Steps:
-        if known.stopping:
-            yield self._seat_masters(name, known)
-            return
-        size, decision, _ = first_size(known.spec, self.state)
-        wish = Wish(size=size, step="start", constant=decision.reason, detail=decision.detail)
-        yield from self._settle(name, known, wish)
-
-    def _seat_masters(self, name: str, known: KnownJob) -> PlanProposed:
-        """A plan without members for a job that was asked to end before its first plan: only its own master can end it."""
-        wish = Wish(size=Size(workers=0, servers=0), step="start", constant=Reason.ASKED)
-        plan = propose_first(name, known, self.state, wish)
-        reason = "the job was asked to end before its first plan: its master starts, to end it"
-        return plan.replace(reason=reason, cause=f"job:{known.uid}")
+        yield propose_because(name, known, self.state, wish, replaces=slow)
 
     # -- what leaves ---------------------------------------------------------------------------------------------------
 
@@ -465,16 +426,6 @@ class BrainDecider:
 
     def standing(self) -> list[Outgoing]:
         return []
-
-
-def _is_news(known: KnownJob, wish: Wish) -> bool:
-    """Whether a wish says something that the plan which waits for a person does not: another size, or another snapshot."""
-    change = known.change
-    assert change is not None
-    promised = abs(wish.predicted - change.predicted) > RULES.restraint.dead_band * max(
-        change.predicted, 1e-9
-    )
-    return wish.size != change.after or change.members_plan != known.members_plan or promised
 
 
 def _past(fact: JobEnded, known: KnownJob, state: BrainState) -> PastJob | None:

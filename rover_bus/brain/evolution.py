@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from rover_bus.brain.decisions.arbitration import Budget
 from rover_bus.brain.decisions.hot_servers import WINDOWS as HOT_WINDOWS
 from rover_bus.brain.decisions.lifecycle import ChangeHistory, may_change
 from rover_bus.brain.decisions.reasons import Reason
 from rover_bus.brain.decisions.stragglers import REPLACE_WINDOWS, SLOW_WINDOWS, evolve_paces
-from rover_bus.brain.families import remember
-from rover_bus.brain.learning_hosts import forget_host, forget_job, note_hosts
+from rover_bus.brain.evolution_of_hosts import cores_bind_everywhere, lose_host, note_word, see_host
+from rover_bus.brain.families import remember, usual_use
+from rover_bus.brain.learning_hosts import forget_job, note_hosts
 from rover_bus.brain.loads import recount, release, reserve, shares_hosts
 from rover_bus.brain.log import (
     BrainRecord,
@@ -57,7 +57,7 @@ from rover_bus.events.facts import (
     StragglerFound,
     StragglerRecovered,
 )
-from rover_bus.events.host_facts import ClusterModeSet, HostRecovered, HostSlow, QuotaSet
+from rover_bus.events.host_facts import HostRecovered, HostSlow
 from rover_bus.events.identity import MasterSeat
 from rover_bus.events.log import Record, SnapshotChunk
 from rover_bus.events.plan_facts import TRIAL
@@ -83,18 +83,19 @@ def evolve(state: BrainState, record: Record) -> None:
             state.started_mode, state.started_quotas = record.mode, record.quotas
             state.slow_memory_s = record.slow_memory_s
         case ClusterObserved(fact=fact):
-            _note_word(state, fact)
+            note_word(state, fact)
         case HostSeen():
-            _see_host(state, record)
+            see_host(state, record)
         case HostGone():
-            _lose_host(state, record)
+            lose_host(state, record)
         case HostSlow(host=host):
             state.slow_hosts[host] = state.clock_s
         case HostRecovered(host=host):
             state.slow_hosts.pop(host, None)
         case JobSeen(job=job, uid=uid, spec=spec):
             _forget(state, job)  # a former run whose end was not heard
-            state.jobs[job] = KnownJob(uid, spec, cores_bind=_cores_bind(state))
+            used = usual_use(state, spec)
+            state.jobs[job] = KnownJob(uid, spec, cores_bind=cores_bind_everywhere(state), cores_used=used)
         case BrainRuleSwitched(rule=rule, off=False):
             state.rules_off.pop(rule, None)
         case BrainRuleSwitched(rule=rule):
@@ -118,57 +119,6 @@ def _forget(state: BrainState, name: str) -> None:
         forget_job(state, name)
         release(state, state.jobs[name])
         del state.jobs[name]
-
-
-def _note_word(state: BrainState, fact: ClusterModeSet | QuotaSet) -> None:
-    if isinstance(fact, QuotaSet):
-        state.said_quotas = {**state.said_quotas, fact.tenant: _budget(fact)}
-    else:
-        state.said_mode = fact.mode
-
-
-def _see_host(state: BrainState, record: HostSeen) -> None:
-    state.hosts[record.host] = record.capacity
-    state.sampled_s.pop(record.host, None)
-    if record.sample_s:
-        state.sampled_s[record.host] = record.sample_s
-    state.displaced.pop(record.host, None)
-    state.unheard = [other for other in state.unheard if other != record.host]
-    state.shrinks = state.shrinks and bool(state.displaced)
-    _note_whether_cores_bind(state)
-
-
-def _lose_host(state: BrainState, record: HostGone) -> None:
-    capacity = state.hosts.pop(record.host, None) or state.displaced.pop(record.host, None)
-    if record.displaced and capacity is not None:
-        state.displaced[record.host] = capacity
-    elif not record.displaced:
-        state.sampled_s.pop(record.host, None)
-        forget_host(state, record.host)
-    if record.unheard:
-        state.unheard = [*state.unheard, record.host]
-    else:
-        state.shrinks = True
-    _note_whether_cores_bind(state)
-
-
-def _note_whether_cores_bind(state: BrainState) -> None:
-    for job in state.jobs.values():
-        job.cores_bind = _cores_bind(state)
-
-
-def _cores_bind(state: BrainState) -> bool:
-    return all(host.cores_bind for host in state.hosts.values())
-
-
-def _budget(quota: QuotaSet) -> Budget | None:
-    if quota.cores < 0 and quota.memory_bytes < 0:
-        return None
-    unlimited = float("inf")
-    return Budget(
-        quota.cores if quota.cores >= 0 else unlimited,
-        float(quota.memory_bytes) if quota.memory_bytes >= 0 else unlimited,
-    )
 
 
 def _evolve_job(state: BrainState, record: OfOneJob) -> None:
@@ -277,9 +227,11 @@ def _observe(job: KnownJob, fact: ObservedFact) -> None:
             job.settled_s = job.clock_s
             _count_servers(job, plan)
             if job.change and job.change.plan == plan:
+                if job.change.before.servers != job.change.after.servers:
+                    job.memory = {}  # tables were spread anew: what a server held before tells nothing of its growth now
                 job.change.settled = True
                 job.change.windows = []
-                if job.change.step in ("start", "replace", "relief", "room"):
+                if job.change.step in ("start", "replace", "relief", "room", "trim"):
                     job.change = None  # nothing was promised: nothing is judged
         case PlanModeSet(mode=mode):
             job.mode = mode
@@ -343,7 +295,7 @@ def _apply(job: KnownJob, fact: PlanApplied, size: Size) -> None:
         )  # not from the question, from the answer
     job.change.applied, job.change.waits = True, False
     job.plan = max(job.plan, plan)
-    if job.held is None or job.held != size:
+    if job.held is None or job.held.shape != size.shape:
         job.recent = []
     job.held = size
 
@@ -422,7 +374,7 @@ def _is_slowed(job: KnownJob, throughput: float) -> bool:
 
 
 def _try(job: KnownJob, size: Size, throughput: float, window: WindowClosed) -> None:
-    row = next((tried for tried in job.tried if tried.size == size), None)
+    row = next((tried for tried in job.tried if tried.size.shape == size.shape), None)
     if row is None:
         row = TriedSize(size)
         job.tried = [*job.tried, row][-MOST_TRIED:]
@@ -448,7 +400,8 @@ def _drift(job: KnownJob, held: TriedSize, factor: float) -> None:
             row.mean *= factor
             row.scatter *= factor * factor
     job.ceilings = [
-        (size, speed if size == held.size else speed * factor, at_s) for size, speed, at_s in job.ceilings
+        (size, speed if size.shape == held.size.shape else speed * factor, at_s)
+        for size, speed, at_s in job.ceilings
     ]
 
 

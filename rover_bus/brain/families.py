@@ -18,9 +18,9 @@ MOST_FAMILIES = 200  # the latest that ended a run
 
 
 def family_of(spec: JobSpec) -> str:
-    """Return what runs of a job have in common: its family and its data set."""
+    """Return what runs of a job have in common: its family, its data set and how its workers train."""
     traits = traits_of(spec)
-    return f"{traits.family} on {traits.dataset}"
+    return f"{traits.family} on {traits.dataset}, {spec.workers.training}"
 
 
 def remember(state: BrainState, job: KnownJob) -> None:
@@ -33,6 +33,19 @@ def remember(state: BrainState, job: KnownJob) -> None:
     state.families[family] = kept
     for oldest in list(state.families)[:-MOST_FAMILIES]:
         del state.families[oldest]
+
+
+def usual_use(state: BrainState, spec: JobSpec) -> dict[str, float]:
+    """Return the cores that a member without a limit is counted with before it is measured, by role: what the last run used."""
+    traits = traits_of(spec)
+    for past in reversed(state.past):
+        if (past.traits.family, past.traits.dataset) == (traits.family, traits.dataset):
+            roles = (
+                ("worker", spec.workers, past.final.worker_cores),
+                ("ps", spec.servers, past.final.server_cores),
+            )
+            return {name: cores for name, role, cores in roles if not role.cores}
+    return {}
 
 
 def shared(

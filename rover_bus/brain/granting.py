@@ -14,10 +14,18 @@ import msgspec
 from rover_bus.brain.decisions.arbitration import Budget, Claim, Grant, arbitrate
 from rover_bus.brain.decisions.plans import GIB, Allocation
 from rover_bus.brain.decisions.reasons import Reason
+from rover_bus.brain.rooms import fits_hosts, free_of
 from rover_bus.brain.state import BrainState, KnownJob, capacity_of, counted
 from rover_bus.brain.wishes import CapacityLeft, Wish, size_after
 from rover_bus.events.facts import Size
 
+LEAST_SERVER_BYTES = 4 * GIB  # a server with less memory is not started with half of it
+CHOSEN = (
+    "start",
+    "probe",
+    "scale",
+    "room",
+)  # steps that may be another size; what is at risk does not wait for a host's room
 _STAYS = 1e12  # the score of what runs: growth of an equal never takes it away
 
 
@@ -27,6 +35,7 @@ class GrantedSize(msgspec.Struct, frozen=True, kw_only=True):
     size: Size | None
     left: CapacityLeft | None = None
     shrinks: dict[str, tuple[Size, Reason, str]] = {}
+    waits_for: list[str] = []  # jobs that are shrinking already: then there is room
 
 
 def cores_left_for(name: str, state: BrainState, quotas: Mapping[str, Budget]) -> float:
@@ -66,15 +75,78 @@ def left_of(budget: Budget, others: Iterable[KnownJob]) -> Budget:
     return Budget(budget.cores - sum(each.cores for each in held), memory)
 
 
+def grant_best(
+    name: str, wish: Wish, state: BrainState, quotas: Mapping[str, Budget]
+) -> tuple[GrantedSize, Wish]:
+    """Return what a job gets, and for which wish: the first of it and the next best that hosts have room for, else it cut down."""
+    for each in (wish, *wish.others):
+        granted = grant(name, each, state, quotas)
+        if granted.left is None or granted.left.constant != Reason.DOES_NOT_FIT_ANY_NODE:
+            return granted, each
+    return _cut_down(state.jobs[name], wish, state), wish
+
+
 def grant(name: str, wish: Wish, state: BrainState, quotas: Mapping[str, Budget]) -> GrantedSize:
-    """Settle one job's wish against all that runs."""
+    """Settle one job's wish against all that runs, and against what each host has room for."""
+    granted, job = _grant_by_sums(name, wish, state, quotas), state.jobs[name]
+    if granted.size is None or granted.shrinks or wish.step not in CHOSEN:
+        return granted
+    alone = all(present(other) is None for key, other in state.jobs.items() if key != name)
+    if alone or fits_hosts(job, granted.size, state):
+        return granted
+    return GrantedSize(size=None, left=_found_no_host(job, granted.size, state))
+
+
+def _cut_down(job: KnownJob, wish: Wish, state: BrainState) -> GrantedSize:
+    size: Size | None = wish.size
+    while size is not None and not fits_hosts(job, size, state):
+        size = _easier_to_place(job, size)
+    if size is None or (job.held is not None and size.shape == job.held.shape):
+        return GrantedSize(size=None, left=_found_no_host(job, wish.size, state))
+    return GrantedSize(size=size)
+
+
+def _easier_to_place(job: KnownJob, size: Size) -> Size | None:
+    """The next smaller size of the same kind: fewer workers; for a start at last twice the servers, each with half the memory."""
+    least = job.held.workers if job.held is not None else job.spec.workers.count or 1
+    if size.workers > max(least, 1):
+        return size.replace(workers=max(size.workers * 3 // 4, least, 1))
+    if job.held is not None or job.spec.servers.count or size.server_memory_bytes < 2 * LEAST_SERVER_BYTES:
+        return None
+    if 2 * size.servers > job.spec.servers.max_count:
+        return None
+    return size.replace(servers=2 * size.servers, server_memory_bytes=size.server_memory_bytes // 2)
+
+
+def _found_no_host(job: KnownJob, size: Size, state: BrainState) -> CapacityLeft:
+    each = job.charge(size)
+    roomiest = max(
+        (free_of(host, state) for host in state.hosts), key=lambda left: (left.cores, left.memory_bytes)
+    )
+    needs = [
+        f"{cores:.3g} cores{f' and {size_bytes / GIB:.3g} GiB' if size_bytes else ''} a {noun}"
+        for noun, cores, size_bytes in (
+            ("worker", each.worker_cores, each.worker_memory_bytes),
+            ("server", each.server_cores, each.server_memory_bytes),
+        )
+    ]
+    there = f"the roomiest host has {max(roomiest.cores, 0):.3g} and {max(roomiest.memory_bytes, 0) / GIB:.3g} GiB free"
+    return CapacityLeft(Reason.DOES_NOT_FIT_ANY_NODE, f"{' and '.join(needs)}: {there}")
+
+
+def _grant_by_sums(name: str, wish: Wish, state: BrainState, quotas: Mapping[str, Budget]) -> GrantedSize:
     job = state.jobs[name]
     others = {key: other for key, other in state.jobs.items() if key != name and present(other) is not None}
     quota = quotas.get(job.spec.plan.tenant)
-    if quota is None and (not others or _fits_beside(job.charge(wish.size), others, capacity_of(state))):
+    if quota is None and (
+        not others or _fits_beside(job.charge(wish.size), others.values(), capacity_of(state))
+    ):
         return GrantedSize(
             size=wish.size
         )  # no other job is concerned; alone on its machines it is its own affair
+    if coming := _room_to_come(job, job.charge(wish.size), others, state, quota):
+        left = CapacityLeft(Reason.WAITS_FOR_ROOM, f"{', '.join(coming)} shrinks first")
+        return GrantedSize(size=None, left=left, waits_for=coming)
     own = _claim(name, job, wish)
     claims = [own, *(_standing(key, other, job) for key, other in others.items())]
     grants = {each.job: each for each in arbitrate(claims, capacity_of(state), quotas)}
@@ -131,15 +203,45 @@ def _missing_memory(own: Claim, claims: list[Claim], budget: Budget, where: str)
     return f"{more:.2f} GiB more do not fit {where}: {used:.2f} of {all_of_it:.2f} are taken"
 
 
-def _fits_beside(wanted: Allocation, others: Mapping[str, KnownJob], capacity: Budget) -> bool:
-    """Whether there is room for a wish beside all that runs: then arbitration would take nothing from any job."""
+def _fits_beside(
+    wanted: Allocation,
+    others: Iterable[KnownJob],
+    budget: Budget,
+    held_by: Callable[[KnownJob], Size | None] | None = None,
+) -> bool:
+    """Whether there is room for a wish beside what others hold: then arbitration would take nothing from any job."""
     cores, memory_bytes = 0.0, 0
-    for job in others.values():
-        size = present(job)
+    for job in others:
+        size = (held_by or present)(job)
         assert size is not None
         cores += job.cores_of(size)
         memory_bytes += size.workers * size.worker_memory_bytes + size.servers * size.server_memory_bytes
-    return capacity.holds(cores + wanted.cores, memory_bytes + wanted.memory_bytes)
+    return budget.holds(cores + wanted.cores, memory_bytes + wanted.memory_bytes)
+
+
+def _room_to_come(
+    job: KnownJob, wanted: Allocation, others: Mapping[str, KnownJob], state: BrainState, quota: Budget | None
+) -> list[str]:
+    """The jobs that are shrinking, when there is no room for a wish now and will be once they have; none otherwise."""
+    shrinking = [name for name, other in others.items() if _to_come(other) != present(other)]
+    if not shrinking:
+        return []
+    beside = [(capacity_of(state), list(others.values()))]
+    if quota is not None:
+        beside.append(
+            (quota, [each for each in others.values() if each.spec.plan.tenant == job.spec.plan.tenant])
+        )
+    now = all(_fits_beside(wanted, each, budget) for budget, each in beside)
+    then = all(_fits_beside(wanted, each, budget, _to_come) for budget, each in beside)
+    return shrinking if then and not now else []
+
+
+def _to_come(job: KnownJob) -> Size | None:
+    """What a job holds once a shrink that no person has to approve is carried out."""
+    change = job.change
+    if change is None or change.settled or change.waits or not job.is_less(change):
+        return present(job)
+    return change.after
 
 
 def shrinks_after_loss(state: BrainState, cores: float) -> dict[str, Size]:

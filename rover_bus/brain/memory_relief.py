@@ -23,6 +23,7 @@ from rover_bus.brain.decisions.reasons import Reason
 from rover_bus.brain.models.memory import Growth, fit_growth
 from rover_bus.brain.models.samples import NotEnough
 from rover_bus.brain.state import BrainState, KnownJob
+from rover_bus.brain.wishes import Wish
 from rover_bus.events import causes
 from rover_bus.events.facts import IncidentClosed, IncidentOpened
 from rover_bus.events.identity import Member
@@ -31,6 +32,10 @@ HOST_SHARE = 0.9  # of a host's memory that members may be promised
 OUT_OF_DANGER = 1.15  # the limit is above all that is left to train by this: not an incident that comes back
 GROWS = 1.01  # from one sample to the next: a server that fills its limit and stays as it is needs no relief
 FITS_KEPT = 4096
+POINTS_TO_TRIM = 8  # of each server, before a limit follows the forecast down
+WORTH_TRIMMING = 0.85  # of the limit: what is needed must be below this share
+CROWDED = 0.7  # of the memory that may be promised: above this, what is not needed is taken back
+MIB = 1 << 20
 
 Points = tuple[tuple[float, int], ...]
 
@@ -94,6 +99,60 @@ def _unforeseen(job: KnownJob, means: Means, made: str) -> list[Need]:
         )
         needs.append(Need(member, relief, used))
     return needs
+
+
+def spare_memory(job: KnownJob, state: BrainState) -> Wish | None:
+    """Return the wish for lower limits of servers that need far less to the end, where memory is what jobs may come to lack.
+
+    Users ask for too much as often as for too little; but a limit that no job misses does no harm, and one that is too low kills.
+    """
+    held, limit = job.held, job.held.server_memory_bytes if job.held is not None else 0
+    if (
+        held is None
+        or not limit
+        or not job.spec.plan.relief
+        or job.paused
+        or job.incidents
+        or not _crowded(state)
+    ):
+        return None
+    needed = _needed_to_end(job, held.servers, limit)
+    if not needed or needed >= WORTH_TRIMMING * limit:
+        return None
+    used = max(points[-1][1] for _, points in _points(job))
+    said = f"servers use {used / MIB:,.0f} MiB and need {needed / MIB:,.0f} to the end, their limit is {limit / MIB:,.0f}"
+    size = held.replace(server_memory_bytes=needed)
+    return Wish(size=size, step="trim", constant=Reason.LESS_MEMORY, detail=said, measured=job.throughput)
+
+
+def _needed_to_end(job: KnownJob, servers: int, limit: int) -> int:
+    """The limit that the largest server needs to live to the end of the job; 0 while that cannot be told of each of them."""
+    points = [points for _, points in _points(job)]
+    speed = job.throughput
+    if (
+        not job.total
+        or speed <= 0
+        or len(points) < servers
+        or any(len(each) < POINTS_TO_TRIM for each in points)
+    ):
+        return 0
+    growths = [_fitted(each) for each in points]
+    needs = [
+        needed_limit(
+            MemoryState(
+                growth=growth, limit_bytes=limit, samples_per_s=speed, remaining_samples=_remaining(job)
+            ),
+            _remaining(job) / speed,
+        )
+        for growth in growths
+        if growth is not None
+    ]
+    return int(max(needs) * OUT_OF_DANGER) if len(needs) == len(points) else 0
+
+
+def _crowded(state: BrainState) -> bool:
+    there = HOST_SHARE * sum(host.memory_bytes for host in state.hosts.values())
+    return _free(state) < (1 - CROWDED) * there
 
 
 def note_ends(name: str, job: KnownJob) -> Iterator[IncidentClosed]:

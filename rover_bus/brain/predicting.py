@@ -14,13 +14,14 @@ import numpy as np
 from rover_bus.brain.decisions.plans import Allocation
 from rover_bus.brain.decisions.scaling import Predictor
 from rover_bus.brain.models.core_use import measure_core_use
-from rover_bus.brain.models.forms import ASYNCHRONOUS
+from rover_bus.brain.models.forms import ASYNCHRONOUS, SYNCHRONOUS, Form
 from rover_bus.brain.models.ingest import BoundedModel, fit_bounded
 from rover_bus.brain.models.paces import Paces, measure_paces
 from rover_bus.brain.models.samples import Configuration, Configurations, FloatArray, NotEnough, Observations
 from rover_bus.brain.models.throughput import Prediction
 from rover_bus.brain.state import FamilySample, KnownJob, TriedSize
 from rover_bus.events.facts import Size
+from rover_bus.events.job import JobSpec
 
 _LEAST_SPREAD = 0.03
 _Z_95 = 1.645
@@ -113,24 +114,29 @@ class PacedModel:
         return Prediction(said.throughput * factor, low, high, said.guess)
 
 
-def fit_family(samples: Sequence[FamilySample]) -> FamilyModel | NotEnough:
+def form_of(spec: JobSpec) -> Form:
+    """Return the form of a job's throughput: by how its workers train."""
+    return SYNCHRONOUS if spec.workers.training == "synchronous" else ASYNCHRONOUS
+
+
+def fit_family(samples: Sequence[FamilySample], form: Form = ASYNCHRONOUS) -> FamilyModel | NotEnough:
     """Fit both halves to samples of one family, bounded by the cores that members were seen to use: first as they are, then with
     the runs levelled by what they differ in.
     """
     runs, speeds = [each.run for each in samples], [each.throughput for each in samples]
     at = Configurations.from_list([each.at for each in samples])
-    fitted = _fit(samples, Observations.of(at, speeds))
+    fitted = _fit(samples, Observations.of(at, speeds), form)
     if isinstance(fitted, NotEnough) or len(set(runs)) == 1:
         return fitted if isinstance(fitted, NotEnough) else FamilyModel(fitted, Paces())
     paces = measure_paces(runs, np.log(np.array(speeds) / fitted.predict(at).throughput))
-    levelled = _fit(samples, Observations.of(at, paces.level(runs, speeds)))
+    levelled = _fit(samples, Observations.of(at, paces.level(runs, speeds)), form)
     return levelled if isinstance(levelled, NotEnough) else FamilyModel(levelled, paces)
 
 
-def _fit(samples: Sequence[FamilySample], seen: Observations) -> BoundedModel | NotEnough:
+def _fit(samples: Sequence[FamilySample], seen: Observations, form: Form) -> BoundedModel | NotEnough:
     workers, servers = [each.worker_cores for each in samples], [each.server_cores for each in samples]
     uses = measure_core_use(seen, workers, servers)
-    return fit_bounded(seen, [each.input_share for each in samples], ASYNCHRONOUS, uses)
+    return fit_bounded(seen, [each.input_share for each in samples], form, uses)
 
 
 def observations_of(job: KnownJob, rows: list[TriedSize]) -> Observations:

@@ -25,7 +25,7 @@ from rover_bus.brain.models.samples import NotEnough
 from rover_bus.brain.rules import RULES
 from rover_bus.brain.standing_models import StandingModels
 from rover_bus.brain.state import KnownJob
-from rover_bus.brain.wishes import Wish, declined, limits_of, predicted, size_after
+from rover_bus.brain.wishes import Wish, declined, limits_of, predicted, size_after, taken_back
 from rover_bus.events.facts import (
     JobForecast,
     JobStopRequested,
@@ -145,7 +145,7 @@ def cool_servers(job: KnownJob, cores_left: Callable[[], float], models: Standin
     if remedy is None or remedy.allocation is None or find_hot_server(windows) is not None:
         return None
     size = size_after(held, remedy.allocation)
-    if size == held or declined(job, size) or any(size == other for other, _, _ in job.ceilings):
+    if size == held or declined(job, size) or taken_back(job, size):
         return None
     busiest = max(load.busy for load in windows[-1])
     said = predicted(job, models.of(job), size)

@@ -5,6 +5,7 @@ Fed by the state: capacity of hosts, members and what each is counted with. Feed
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 
 import msgspec
@@ -16,6 +17,7 @@ from rover_bus.brain.loads import shares_hosts
 from rover_bus.brain.sizing import host_order
 from rover_bus.brain.state import BrainState, KnownJob
 from rover_bus.events.facts import Size
+from rover_bus.events.identity import Member
 
 MOST = 1 << 30  # members without any limit
 _EPSILON = 1e-9
@@ -48,6 +50,90 @@ def named_hosts(job: KnownJob, state: BrainState) -> list[str]:
     return sorted([*job.hosts, *came], key=lambda host: host in state.slow_hosts)
 
 
+def fits_hosts(job: KnownJob, size: Size, state: BrainState) -> bool:
+    """Return whether hosts have room for a size: for members that stay, each as large as it will be, and for new ones.
+
+    Members without limits share what there is: for them only sums count.
+    """
+    if shares_hosts(size) or not state.hosts:
+        return True
+    free, moving = _after(job, size, state)
+    most = max(job.held.workers // 2, 1) if job.held is not None else 0
+    if len(moving) > most or any(left.cores < -_EPSILON or left.memory_bytes < 0 for left in free.values()):
+        return False
+    staying = Counter(member.role for member in _staying(job, size))
+    added = job.charge(size).replace(
+        workers=max(size.workers - staying["worker"], 0) + len(moving),
+        servers=max(size.servers - staying["ps"], 0),
+    )
+    nodes = [_node(host, left) for host, left in free.items()]
+    return not added.members or not place_jobs([added], nodes)[0].missing
+
+
+def moving_workers(job: KnownJob, size: Size, state: BrainState) -> list[Member]:
+    """Return the workers that cannot have a size where they are: their successors start on hosts with room for it."""
+    return [] if shares_hosts(size) else _after(job, size, state)[1]
+
+
+def _after(job: KnownJob, size: Size, state: BrainState) -> tuple[dict[str, Budget], list[Member]]:
+    """What hosts have free once members that stay have their new size, and the workers that leave their hosts for that.
+
+    Servers stay where they are: a host on which they find no room has less than nothing free.
+    """
+    free = {host: free_of(host, state) for host in state.hosts}
+    held = job.held
+    if held is None:
+        return free, []
+    now, then = job.charge(held), job.charge(size)
+    moving = list[Member]()
+    for member in sorted(_staying(job, size), key=lambda each: (each.role == "worker", each.index)):
+        host, serves = job.where[member.name], member.role == "ps"
+        if host not in free:
+            continue
+        (cores, size_bytes), (had, had_bytes) = _of_one(then, serves), _of_one(now, serves)
+        left = Budget(free[host].cores - cores + had, free[host].memory_bytes - size_bytes + had_bytes)
+        larger = cores > had or size_bytes > had_bytes
+        if not serves and larger and (left.cores < -_EPSILON or left.memory_bytes < 0):
+            moving.append(member)
+        elif larger or cores < had or size_bytes < had_bytes:
+            free[host] = left
+    for member in job.members:
+        if (
+            member.index >= (size.servers if member.role == "ps" else size.workers)
+            and member.name in job.where
+        ):
+            host, (had, had_bytes) = job.where[member.name], _of_one(now, member.role == "ps")
+            if host in free:
+                free[host] = Budget(free[host].cores + had, free[host].memory_bytes + had_bytes)
+    return {
+        host: left if _is_touched(left, host, state) else _floor(left) for host, left in free.items()
+    }, moving
+
+
+def _is_touched(left: Budget, host: str, state: BrainState) -> bool:
+    """Whether a plan takes more of a host than is taken now."""
+    now = free_of(host, state)
+    return left.cores < now.cores - _EPSILON or left.memory_bytes < now.memory_bytes
+
+
+def _floor(left: Budget) -> Budget:
+    return Budget(max(left.cores, 0.0), max(left.memory_bytes, 0))
+
+
+def _staying(job: KnownJob, size: Size) -> list[Member]:
+    return [
+        member
+        for member in job.members
+        if member.name in job.where and member.index < (size.servers if member.role == "ps" else size.workers)
+    ]
+
+
+def _of_one(each: Allocation, serves: bool) -> tuple[float, int]:
+    if serves:
+        return each.server_cores, each.server_memory_bytes
+    return each.worker_cores, each.worker_memory_bytes
+
+
 class MemberHosts(msgspec.Struct, frozen=True, kw_only=True):
     """Where a plan's new and replaced members go: `slow` are avoided, as far as no host is named for a member."""
 
@@ -73,6 +159,7 @@ def place(job: KnownJob, size: Size, state: BrainState, replaced: int = 0) -> Me
     if shares_hosts(size):
         fits = not state.slow_hosts or _holds(wanted, [free_of(host, state) for host in usual])
         return MemberHosts(slow=sorted(state.slow_hosts) if fits else [])
+    free, _ = _after(job, size, state)
     own = sorted(
         {host for host in job.where.values() if host in state.hosts and host not in state.slow_hosts}
     )
@@ -81,7 +168,7 @@ def place(job: KnownJob, size: Size, state: BrainState, replaced: int = 0) -> Me
         (usual, sorted(state.slow_hosts)),
         (list(state.hosts), []),
     ):
-        placement = place_jobs([wanted], [_node(host, state) for host in hosts])[0]
+        placement = place_jobs([wanted], [_node(host, free[host]) for host in hosts])[0]
         if not placement.missing and placement.shares:
             return MemberHosts(
                 slow=slow,
@@ -91,8 +178,7 @@ def place(job: KnownJob, size: Size, state: BrainState, replaced: int = 0) -> Me
     return MemberHosts()  # it is more than hosts have room for: members then share them
 
 
-def _node(host: str, state: BrainState) -> Node:
-    free = free_of(host, state)
+def _node(host: str, free: Budget) -> Node:
     return Node(host, max(free.cores, 0.0), max(int(free.memory_bytes), 0))
 
 

@@ -13,7 +13,7 @@ import msgspec
 from rover_bus.brain.decisions.arbitration import Budget
 from rover_bus.brain.decisions.plans import Allocation, PlanDecision
 from rover_bus.brain.decisions.reasons import Reason
-from rover_bus.brain.decisions.warm_start import decide_start
+from rover_bus.brain.decisions.warm_start import MOST_SIMILAR, decide_start
 from rover_bus.brain.history import traits_of
 from rover_bus.brain.state import BrainState, capacity_of, charge_of
 from rover_bus.events.facts import Size
@@ -44,7 +44,7 @@ def first_size(spec: JobSpec, state: BrainState) -> tuple[Size, PlanDecision, li
         worker_cores=_cores(spec.workers, start.worker_cores if known else 0.0, state),
         server_cores=_cores(spec.servers, start.server_cores if known else 0.0, state),
         worker_memory_bytes=spec.workers.memory_bytes,
-        server_memory_bytes=spec.servers.memory_bytes,
+        server_memory_bytes=_server_memory(spec, state, servers),
     )
     cut = cut_to(size, spec, _budgets(spec, state))
     if cut != size:
@@ -58,7 +58,20 @@ def _cores(role: RoleSpec, known: float, state: BrainState) -> float:
     binds = all(host.cores_bind for host in state.hosts.values())
     if not role.max_cores > role.cores > 0 or not binds:
         return role.cores
-    return min(max(known, role.cores), role.max_cores)
+    return min(max(known or role.start_cores, role.cores), role.max_cores)
+
+
+def _server_memory(spec: JobSpec, state: BrainState, servers: int) -> int:
+    """The memory limit that a server begins with: its share of what runs of its family ended with, where there is a limit."""
+    own = traits_of(spec)
+    ended = [
+        past.final.servers * past.final.server_memory_bytes
+        for past in state.past
+        if past.completed and (past.traits.family, past.traits.dataset) == (own.family, own.dataset)
+    ]
+    if not spec.servers.memory_bytes or not max(ended, default=0):
+        return spec.servers.memory_bytes
+    return -(-max(ended[-MOST_SIMILAR:]) // servers)
 
 
 def _budgets(spec: JobSpec, state: BrainState) -> list[Budget]:

@@ -11,21 +11,25 @@ from rover_bus.brain.decisions.plans import PlanSpace
 from rover_bus.brain.models.core_use import HELD_BACK
 from rover_bus.brain.models.ingest import INPUT_BOUND_SHARE
 from rover_bus.brain.state import KnownJob
+from rover_bus.events.facts import Size
 from rover_bus.events.job import RoleSpec
 
 MOST_WORKERS, MOST_SERVERS = 256, 16
 SERVERS_BUSY = 0.5  # of a core, or of its cores: below this a server holds no worker back
 
 
-def space_of(job: KnownJob) -> PlanSpace:
-    """Every size that this job may have: what the user fixed has one value; servers vary once they hold workers back."""
-    assert job.held is not None
-    charged, workers, servers = job.charge(job.held), job.spec.workers, job.spec.servers
+def space_of(job: KnownJob, family_varied: bool = False, start: Size | None = None) -> PlanSpace:
+    """Every size that this job may have: what the user fixed has one value; servers vary once they hold workers back, or once any
+    run of the family has varied them. `start`: the size around which a job is that holds nothing yet.
+    """
+    held, workers, servers = start or job.held, job.spec.workers, job.spec.servers
+    assert held is not None
+    charged = job.charge(held)
     return PlanSpace(
         workers=(workers.count,)
         if workers.count
         else tuple(range(1, min(workers.max_count, MOST_WORKERS) + 1)),
-        servers=_counts_of_servers(job),
+        servers=_counts_of_servers(job, held, family_varied),
         worker_cores=steps_of(job, workers, charged.worker_cores),
         server_cores=steps_of(job, servers, charged.server_cores),
     )
@@ -36,24 +40,30 @@ def usable(axis: tuple[float, ...], now: float, used: float) -> tuple[float, ...
     return axis if used >= HELD_BACK * now else tuple(cores for cores in axis if cores <= now) or (now,)
 
 
-def _counts_of_servers(job: KnownJob) -> tuple[int, ...]:
+def _counts_of_servers(job: KnownJob, held: Size, family_varied: bool) -> tuple[int, ...]:
     """The counts of servers that a job may have: its own, unless another number could make it faster.
 
     It could when it is not fixed, does not wait for input, and a server is busy; a rollout moves every second slot: it is not begun
-    out of curiosity. Before any other number was measured one half more is as far as it goes.
+    out of curiosity. Before any other number was measured one half more is as far as it goes. What another run of the family
+    measured counts as much as what this one did.
     """
-    held, last = job.held, job.server_loads[-1] if job.server_loads else {}
-    assert held is not None
-    if job.spec.servers.count or not held.servers or not last or not job.tried:
-        return (held.servers,)
-    present = next((row for row in job.tried if row.size == held), job.tried[-1])
-    busiest = max(last.values()) / (held.server_cores or 1.0)  # a server's tables are one thread's
-    varied = len({row.size.servers for row in job.tried}) > 1
-    if present.input_share >= INPUT_BOUND_SHARE or not (varied or busiest >= SERVERS_BUSY):
+    if job.spec.servers.count or not held.servers:
         return (held.servers,)
     most = min(max(job.spec.servers.max_count, held.servers), MOST_SERVERS)
+    varied = family_varied or len({row.size.servers for row in job.tried}) > 1
+    last = job.server_loads[-1] if job.server_loads else {}
+    if job.held is None or not job.tried:
+        return tuple(range(1, most + 1)) if family_varied and job.held is None else (held.servers,)
+    present = next((row for row in job.tried if row.size.shape == held.shape), job.tried[-1])
+    if present.input_share >= INPUT_BOUND_SHARE:
+        return (held.servers,)
     if varied:
         return tuple(range(1, most + 1))
+    busiest = max(last.values(), default=0.0) / (
+        held.server_cores or 1.0
+    )  # a server's tables are one thread's
+    if busiest < SERVERS_BUSY:
+        return (held.servers,)
     return tuple(range(held.servers, min(held.servers + max(held.servers // 2, 1), most) + 1))
 
 

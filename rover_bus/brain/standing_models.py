@@ -14,7 +14,7 @@ import numpy as np
 
 from rover_bus.brain.families import family_of, shared
 from rover_bus.brain.models.samples import FloatArray, NotEnough
-from rover_bus.brain.predicting import FamilyModel, OverruledModel, fit_family, overrule, samples_of
+from rover_bus.brain.predicting import FamilyModel, OverruledModel, fit_family, form_of, overrule, samples_of
 from rover_bus.brain.state import BrainState, FamilySample, KnownJob
 
 # How far a sample may move before its model is fitted again: well inside the interval of any prediction.
@@ -36,6 +36,7 @@ class StandingModels:
     """One fit a family, one model a job."""
 
     def __init__(self, state: BrainState | None = None) -> None:
+        self.fitted = 0  # how often a family was fitted: a model has moved where it grows
         self._fits: dict[str, _Fit] = {}
         self._shown: dict[str, list[FamilySample]] = {}
         self._samples: dict[
@@ -53,16 +54,24 @@ class StandingModels:
         for family in self._fits.keys() - self._shown.keys():
             del self._fits[family]
 
+    def shown(self, job: KnownJob) -> list[FamilySample]:
+        """Return what runs of a job's family have shown."""
+        return self._shown.get(family_of(job.spec)) or samples_of(job)
+
+    def varied_servers(self, job: KnownJob) -> bool:
+        """Return whether runs of a job's family were measured with different numbers of servers."""
+        return len({each.at.ps for each in self.shown(job)}) > 1
+
     def of(self, job: KnownJob) -> OverruledModel | NotEnough:
         """Return a job's model: its family's, fitted anew where samples have moved, overruled by what the job itself showed."""
-        family = family_of(job.spec)
-        samples = self._shown.get(family) or samples_of(job)
+        family, samples = family_of(job.spec), self.shown(job)
         if not samples:
             return NotEnough("no window was measured yet", 1)
         named = [(each.run, each.at.workers, each.at.ps) for each in samples]
         known, figures = self._fits.get(family), _figures(samples)
         if known is None or known.samples != named or _has_moved(known.figures, figures):
-            known = self._fits[family] = _Fit(fit_family(samples), named, figures)
+            known = self._fits[family] = _Fit(fit_family(samples, form_of(job.spec)), named, figures)
+            self.fitted += 1
         if isinstance(known.fitted, NotEnough):
             return known.fitted
         return overrule(known.fitted.of(job.uid), job)

@@ -6,6 +6,8 @@ at a time, probes until the model can tell sizes apart, cooldown, unrest; then i
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 
 from rover_bus.brain.decisions.lifecycle import ChangeHistory, may_change
@@ -14,16 +16,16 @@ from rover_bus.brain.decisions.probes import ProbeView, decide_probe, relieved_a
 from rover_bus.brain.decisions.reasons import Reason
 from rover_bus.brain.decisions.scaling import JobView, Limits
 from rover_bus.brain.models.core_use import HELD_BACK
-from rover_bus.brain.models.forms import ASYNCHRONOUS
 from rover_bus.brain.models.samples import Configurations, NotEnough
 from rover_bus.brain.models.throughput import Prediction
-from rover_bus.brain.predicting import OverruledModel, observations_of, place_of
+from rover_bus.brain.predicting import OverruledModel, form_of, observations_of, place_of
 from rover_bus.brain.spaces import affordable, space_of, steps_of, usable
 from rover_bus.brain.standing_models import StandingModels
 from rover_bus.brain.state import UNREST, KnownJob, TriedSize
 from rover_bus.events.facts import LosingPlan, Size
 from rover_bus.events.plan_facts import PlanStep
 
+ANY_SIZE: Callable[[Size], bool] = lambda _: True  # noqa: E731
 PROBE_WINDOWS = 2  # a probe is measured so long
 PROBED_SIZES = 3  # different sizes tell the terms apart
 MOST_PROBES = 8
@@ -47,6 +49,7 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
     score: float = 0.0
     at_risk: bool = False
     incident: str = ""
+    others: list[Wish] = []  # the next best, for where hosts have no room for this one
 
 
 class CapacityLeft(msgspec.Struct, frozen=True):
@@ -56,8 +59,13 @@ class CapacityLeft(msgspec.Struct, frozen=True):
     detail: str = ""
 
 
-def before_choice(job: KnownJob, cores_left: float, models: StandingModels) -> Wish | CapacityLeft | None:
-    """Say what a job asks for by itself, or why it is left; None when its size is open. `cores_left`: its own and what is free."""
+def before_choice(
+    job: KnownJob, cores_left: float, models: StandingModels, fits: Callable[[Size], bool] = ANY_SIZE
+) -> Wish | CapacityLeft | None:
+    """Say what a job asks for by itself, or why it is left; None when its size is open.
+
+    `cores_left`: its own and what is free; `fits`: whether hosts have room for a size.
+    """
     held, spec = job.held, job.spec
     if held is None or job.paused or not spec:
         return CapacityLeft(Reason.PAUSED if job.paused else Reason.CHANGE_IN_FLIGHT)
@@ -65,7 +73,7 @@ def before_choice(job: KnownJob, cores_left: float, models: StandingModels) -> W
         return CapacityLeft(Reason.CHANGE_IN_FLIGHT)
     if (answer := _room_again(job, cores_left)) is not None:
         return answer
-    space = space_of(job)
+    space = space_of(job, models.varied_servers(job))
     if len(space) == 1 and spec.workers.count:
         return CapacityLeft(
             Reason.CONSTRAINED_BY_USER, f"workers are pinned to {spec.workers.count} by the user"
@@ -76,14 +84,14 @@ def before_choice(job: KnownJob, cores_left: float, models: StandingModels) -> W
         )
     if remaining_s(job) < WORTH_WINDOWS * spec.plan.window_s:
         return CapacityLeft(Reason.KEEP, "it ends before a change would pay")
-    probe = _probe(job, cores_left, space, models)
+    probe = _probe(job, cores_left, space, models, fits)
     if probe is not None:
         return probe
     history = ChangeHistory(settled_at_s=job.settled_s, rollbacks=job.rollbacks)
     if not _probing_ended_now(job) and (waits := may_change(history, job.clock_s, spec.plan.cooldown_s)):
         return CapacityLeft(waits)
-    if (less := _idle_cores(job)) is not None:
-        return less
+    if isinstance(models.of(job), NotEnough) and (less := _idle_cores(job)) is not None:
+        return less  # where a model knows what fewer cores would cost, the round weighs that
     if job.unrest > UNREST:
         return CapacityLeft(
             Reason.UNCERTAIN, f"its windows differ by {job.unrest:.0%}: something else is changing"
@@ -143,7 +151,9 @@ def remaining_s(job: KnownJob) -> float:
 # -- probes ------------------------------------------------------------------------------------------------------------
 
 
-def _probe(job: KnownJob, cores_left: float, space: PlanSpace, models: StandingModels) -> Wish | None:
+def _probe(
+    job: KnownJob, cores_left: float, space: PlanSpace, models: StandingModels, fits: Callable[[Size], bool]
+) -> Wish | None:
     """The next size to measure: more cores for members that use all of theirs; else, while too little is known, what teaches most.
 
     One step at most doubles what is held (S17).
@@ -157,7 +167,7 @@ def _probe(job: KnownJob, cores_left: float, space: PlanSpace, models: StandingM
     relief = relieved_anchor(view, space) != view.anchor
     if not relief and (len(known) >= PROBED_SIZES if job.cold else not isinstance(models.of(job), NotEnough)):
         return None
-    size = _most_telling(job, view, space, known)
+    size = _most_telling(job, view, space, known, fits)
     if size is None:
         return None
     said = predicted(job, models.of(job), size)
@@ -175,7 +185,9 @@ def _probe(job: KnownJob, cores_left: float, space: PlanSpace, models: StandingM
     )
 
 
-def _most_telling(job: KnownJob, view: ProbeView, space: PlanSpace, known: list[TriedSize]) -> Size | None:
+def _most_telling(
+    job: KnownJob, view: ProbeView, space: PlanSpace, known: list[TriedSize], fits: Callable[[Size], bool]
+) -> Size | None:
     """The size to measure next, of those that were not refused: with other servers, or where these will not come, without."""
     held, spec, spare = job.held, job.spec, view.free_cores
     assert held is not None
@@ -188,10 +200,15 @@ def _most_telling(job: KnownJob, view: ProbeView, space: PlanSpace, known: list[
             worker_cores,
             server_cores,
         )
-        decision = decide_probe(view, near, ASYNCHRONOUS, observations_of(job, known))
+        decision = decide_probe(
+            view,
+            near,
+            form_of(job.spec),
+            observations_of(job, known),
+            lambda allocation: fits(size_after(held, allocation)),
+        )
         size = held if decision is None else size_after(held, decision.allocation)
-        taken_back = any(size == other for other, _, _ in job.ceilings)
-        if size != held and not declined(job, size) and not taken_back:
+        if size.shape != held.shape and not declined(job, size) and not taken_back(job, size):
             return size
     return None
 
@@ -241,6 +258,12 @@ def predicted(job: KnownJob, model: OverruledModel | NotEnough, size: Size) -> t
     return _spoken(model.predict(Configurations.from_list([place_of(job, size)])))
 
 
+def promise(job: KnownJob, model: OverruledModel | NotEnough, wish: Wish, size: Size) -> Wish:
+    """The wish for another size than it was, with what that one is predicted to bring."""
+    middle, low, high = predicted(job, model, size)
+    return msgspec.structs.replace(wish, size=size, predicted=middle, low_90=low, high_90=high)
+
+
 def _spoken(said: Prediction) -> tuple[float, float, float]:
     columns = (said.throughput, said.low_90, said.high_90)
     middle, low, high = (round(float(column[0]), 3) for column in columns)
@@ -264,7 +287,7 @@ def _idle_cores(job: KnownJob) -> Wish | None:
         or declined(job, size)
     ):
         return None
-    if any(size == other for other, _, _ in job.ceilings):
+    if taken_back(job, size):
         return None
     return Wish(
         size=size,
@@ -311,13 +334,17 @@ def cramped(job: KnownJob, cores_left: float, quota: float) -> CapacityLeft | No
 def view_of(job: KnownJob) -> JobView:
     """The job as scaling sees it."""
     assert job.held is not None
-    left = max(job.total - job.committed, 0) if job.total else 1e12
     return JobView(
         held=job.charge(job.held),
         batch_size=float(job.spec.data.batch_size),
-        remaining_samples=float(left),
+        remaining_samples=samples_left(job),
         measured_throughput=job.throughput,
     )
+
+
+def samples_left(job: KnownJob) -> float:
+    """Samples that a job has to train yet; infinite while nobody knows, which weighs as usual (`scoring.job_weight`)."""
+    return float(max(job.total - job.committed, 0)) if job.total else float("inf")
 
 
 def limits_of(job: KnownJob, cores: float) -> Limits:
@@ -352,5 +379,11 @@ def size_after(held: Size, allocation: Allocation) -> Size:
 def declined(job: KnownJob, size: Size) -> bool:
     """Whether this size was observed, rejected or refused a while ago."""
     return any(
-        size == other and job.clock_s - at_s < job.spec.plan.declined_rest_s for other, at_s in job.declined
+        size.shape == other.shape and job.clock_s - at_s < job.spec.plan.declined_rest_s
+        for other, at_s in job.declined
     )
+
+
+def taken_back(job: KnownJob, size: Size) -> bool:
+    """Whether this size was tried and did not pay."""
+    return any(size.shape == other.shape for other, _, _ in job.ceilings)

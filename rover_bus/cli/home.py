@@ -24,9 +24,9 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from rover_bus.client.settings import choose, of_processes
 from rover_bus.events.errors import BusError, InputError, Refused, RoverError
 from rover_bus.events.settings import StackSettings
+from rover_bus.events.written_settings import choose, of_processes
 
 VARIABLE = "ROVER_HOME"
 DEFAULT = ".rover"

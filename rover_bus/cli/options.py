@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from rover_bus.client.units import parse_bytes
 from rover_bus.events.errors import InputError
+from rover_bus.events.units import parse_bytes
 
 if TYPE_CHECKING:
     from rover_bus.brain.decisions.arbitration import Budget

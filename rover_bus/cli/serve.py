@@ -30,7 +30,6 @@ from typing import Any
 
 from rover_bus.cli.open_files import check_open_files
 from rover_bus.cli.supervisor import StartRefusal, service_command
-from rover_bus.client.settings import Chosen, choose, dump, of_processes
 from rover_bus.events.broker import read_secret
 from rover_bus.events.deciding import ServiceProcess
 from rover_bus.events.errors import BusError, InputError, RoverError
@@ -40,6 +39,7 @@ from rover_bus.events.nats_bus import NatsBus
 from rover_bus.events.settings import Settings
 from rover_bus.events.shell import Shell
 from rover_bus.events.streams import BUCKETS, OF_THE_CLUSTER, SETTINGS, STREAMS
+from rover_bus.events.written_settings import Chosen, choose, dump, of_processes
 
 REACH_BROKER_S = 60.0
 SPOKEN = {"brain": "a Brain", "daemon": "a daemon", "master": "a master", "ps": "a parameter server"}

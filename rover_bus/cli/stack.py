@@ -30,10 +30,10 @@ from rover_bus.cli.open_files import check_open_files
 from rover_bus.cli.options import parse_quotas
 from rover_bus.cli.supervisor import ServiceOrder, SupervisedService, Supervisor, Tended, service_command
 from rover_bus.cli.tended_broker import MendedBroker, WatchedDisk
-from rover_bus.client.settings import PREFIX, choose
 from rover_bus.events.broker import EmbeddedBroker
 from rover_bus.events.errors import InputError, PermanentError, RoverError
 from rover_bus.events.subjects import name as check_name
+from rover_bus.events.written_settings import PREFIX, choose
 
 START_TIMEOUT_S = (
     90.0  # a daemon waits until the one before it has left; a service that fails says so at once

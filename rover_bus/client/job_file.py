@@ -20,8 +20,6 @@ from typing import Any
 import msgspec
 
 from rover_bus.client.programs import BUILT_IN, SCORER, SCORING, find_example
-from rover_bus.client.settings import NOTHING_CHOSEN, Chosen, choose, complete
-from rover_bus.client.units import parse_bytes, parse_seconds
 from rover_bus.events.errors import InputError
 from rover_bus.events.job import (
     CheckpointSpec,
@@ -32,14 +30,17 @@ from rover_bus.events.job import (
     PlanSpec,
     RoleSpec,
     StopSpec,
+    WorkersSpec,
 )
 from rover_bus.events.programs import OWN_PYTHON
 from rover_bus.events.subjects import name as check_name
+from rover_bus.events.units import parse_bytes, parse_seconds
+from rover_bus.events.written_settings import NOTHING_CHOSEN, Chosen, choose, complete
 from rover_bus.flash.location import is_address, parse_location
 
 TABLES: dict[str, type[msgspec.Struct]] = {
     "data": DataSpec,
-    "workers": RoleSpec,
+    "workers": WorkersSpec,
     "servers": RoleSpec,
     "leases": LeaseSpec,
     "plan": PlanSpec,

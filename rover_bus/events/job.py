@@ -75,10 +75,23 @@ class RoleSpec(Checked, frozen=True, kw_only=True):
     cores: Cores = 0.0
     memory_bytes: Bytes = 0
     max_cores: Cores = 0.0  # above `cores`: the Brain may give running members up to so many
+    start_cores: Cores = (
+        0.0  # between both: what members begin with where no similar job is known; 0: `cores`
+    )
     grace_s: Annotated[
         float,
         between(1, 3600, "a member that is asked to leave is killed after it: its last push must fit in"),
     ] = 10.0
+
+
+class WorkersSpec(RoleSpec, frozen=True, kw_only=True):
+    """What the user asks for workers.
+
+    `training`: synchronous, when the program lets all workers take each step together; it has a barrier of its own. Then
+    `batch_size` is the whole job's, and throughput is modelled by the step that all of them wait for.
+    """
+
+    training: Literal["asynchronous", "synchronous"] = "asynchronous"
 
 
 class LeaseSpec(Checked, frozen=True, kw_only=True):
@@ -125,7 +138,7 @@ class PlanSpec(Checked, frozen=True, kw_only=True):
 
     mode: PlanMode = "auto"  # observe: only said; approve: a person lets each pass; auto: carried out
     window_s: Annotated[
-        float, between(0.25, 5, "what one measurement covers: shorter ones are noisier, longer ones later")
+        float, between(0.25, 300, "what one measurement covers: shorter ones are noisier, longer ones later")
     ] = 4.0
     cooldown_s: Annotated[
         float, between(0, 86_400, "from when a change is live to the next one; each roll-back doubles it")
@@ -224,7 +237,7 @@ class JobSpec(Checked, frozen=True, kw_only=True):
     program: list[str]  # the worker's command line
     data: DataSpec
     model: dict[str, Any] = {}
-    workers: RoleSpec = RoleSpec()
+    workers: WorkersSpec = WorkersSpec()
     servers: RoleSpec = RoleSpec()
     leases: LeaseSpec = LeaseSpec()
     plan: PlanSpec = PlanSpec()

@@ -19,7 +19,7 @@ from rover_bus.events.invariants import Bytes, Checked, Cores, Count, Members
 from rover_bus.events.job import PlanMode
 
 # What a plan is for: the first size, a measurement, more or less of it, taking one back, memory, a slow worker, other jobs, people.
-PlanStep = Literal["start", "probe", "scale", "rollback", "relief", "replace", "room", "asked"]
+PlanStep = Literal["start", "probe", "scale", "rollback", "relief", "trim", "replace", "room", "asked"]
 
 TRIAL = "trial"  # the constant of a person's plan that the Brain shall judge like one of its own
 
@@ -33,6 +33,11 @@ class Size(Checked, frozen=True, kw_only=True):
     server_cores: Cores = 0.0
     worker_memory_bytes: Bytes = 0
     server_memory_bytes: Bytes = 0
+
+    @property
+    def shape(self) -> tuple[int, int, float, float]:
+        """Counts and cores: what throughput depends on, as memory limits are none of it."""
+        return self.workers, self.servers, self.worker_cores, self.server_cores
 
 
 class LosingPlan(Checked, frozen=True, kw_only=True):

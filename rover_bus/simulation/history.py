@@ -15,7 +15,7 @@ from rover_bus.events.bus import MESSAGE_ID, Bus, Stored
 from rover_bus.events.codec import encode
 from rover_bus.events.errors import BadMessage, BusError, RoverError
 from rover_bus.events.facts import JobEnded, JobSubmitted
-from rover_bus.events.job import CheckpointSpec, DataSpec, JobSpec, LeaseSpec, PlanSpec, RoleSpec
+from rover_bus.events.job import CheckpointSpec, DataSpec, JobSpec, LeaseSpec, PlanSpec, RoleSpec, WorkersSpec
 from rover_bus.events.reading import read_fact
 from rover_bus.events.standing import stand_by
 from rover_bus.events.streams import FACTS
@@ -111,7 +111,7 @@ def _submission(plan: Plan, rules: Rules) -> JobSubmitted:
         name=JOB,
         program=["train"],
         data=DataSpec(train="simulated", batch_size=plan.batch_size, epochs=plan.epochs, seed=plan.seed),
-        workers=RoleSpec(count=plan.workers, max_count=plan.most_workers),
+        workers=WorkersSpec(count=plan.workers, max_count=plan.most_workers),
         plan=PlanSpec(window_s=2 * plan.sample_s or 4.0, cooldown_s=5.0),
         servers=RoleSpec(count=plan.servers),
         leases=LeaseSpec(

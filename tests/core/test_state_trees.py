@@ -58,7 +58,14 @@ BRAIN = tree(
     "brain",
     "rover_bus.brain.state",
     [BrainState],
-    ["evolution.py", "learning_hosts.py", "loads.py", "families.py", "predicting.py"],
+    [
+        "evolution.py",
+        "evolution_of_hosts.py",
+        "learning_hosts.py",
+        "loads.py",
+        "families.py",
+        "predicting.py",
+    ],
 )
 TREES = pytest.mark.parametrize("tree", [MASTER, BRAIN], ids=lambda tree: tree.room)
 

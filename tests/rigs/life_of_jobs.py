@@ -17,7 +17,7 @@ from rover_bus.events.fact import Fact
 from rover_bus.events.host_facts import HostFact
 from rover_bus.events.identity import DesiredMember, HostCapacity, Member, Resources
 from rover_bus.events.inputs import Input, Observed, Sampled, Ticked, TookOver
-from rover_bus.events.job import DataSpec, JobSpec, PlanSpec, RoleSpec
+from rover_bus.events.job import DataSpec, JobSpec, PlanSpec, RoleSpec, WorkersSpec
 from rover_bus.events.log import Record
 from rover_bus.events.outbox import FactOut
 from rover_bus.events.profiles import HostProfile, ProcessSample, WorkerProfile
@@ -90,7 +90,7 @@ class Life:
             name=name,
             program=["train"],
             data=DataSpec(train="t", batch_size=100),
-            workers=RoleSpec(count=workers, **roles),
+            workers=WorkersSpec(count=workers, **roles),
             servers=RoleSpec(count=servers, memory_bytes=more.pop("server_memory_bytes", 0)),
             plan=PlanSpec(**plan),
             **{key: more.pop(key) for key in ("priority", "stop", "labels") if key in more},

@@ -8,7 +8,7 @@ there is no history, measures each change before the next one, and takes back wh
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from bench.simulation.port import Case, ClusterView, JobView, Mechanisms, Menu, Remedy, Setting, Size, Window
@@ -16,13 +16,11 @@ from bench.simulation.weather import WINDOW_S
 from rover_bus.brain.decider import BrainDecider
 from rover_bus.brain.decisions.plans import GIB
 from rover_bus.events import facts, host_facts
-from rover_bus.events.identity import DesiredMember, HostCapacity, Member, Resources
+from rover_bus.events.identity import DesiredMember, HostCapacity, Member, Resources, Role
 from rover_bus.events.inputs import Input, Observed, Sampled, Ticked, TookOver
-from rover_bus.events.job import DataSpec, JobSpec, PlanSpec, RoleSpec
+from rover_bus.events.job import DataSpec, JobSpec, PlanSpec, RoleSpec, WorkersSpec
 from rover_bus.events.outbox import FactOut
 from rover_bus.events.profiles import AnyProfile, HostProfile, ProcessSample, ServerProfile, WorkerProfile
-
-_HOST = "cluster"
 
 
 @dataclass
@@ -35,6 +33,10 @@ class _Known:
     members_plan: int = 0
     settled: bool = True
     sequence: int = 0
+    where: tuple[tuple[str, ...], tuple[str, ...]] = (
+        (),
+        (),
+    )  # hosts of workers and of servers, as they were told
 
 
 class LiveBrain:
@@ -50,34 +52,41 @@ class LiveBrain:
         self.remedies: list[Remedy] = []
         self.position = 0
         self.now = 0.0
-        self.capacity = (0.0, 0.0)
+        self.hosts: list[tuple[float, float]] = []
         self._decide(TookOver("simbench", 1))
 
     def plan(self, cluster: ClusterView, now_s: float, regular: bool) -> list[tuple[str, Size]]:
         """Tell what is new, and return the sizes that plans ask for and jobs do not hold."""
         self.now = now_s
-        if self.capacity != (cluster.cores, cluster.gib):
-            self.capacity = (cluster.cores, cluster.gib)
-            room = HostCapacity(cores=cluster.cores, memory_bytes=int(cluster.gib * GIB), cores_bind=True)
-            self._notice(host_facts.HostRegistered(host=_HOST, daemon="simbench", capacity=room))
+        if self.hosts != list(cluster.hosts):
+            self.hosts = list(cluster.hosts)
+            for number, (cores, gib) in enumerate(self.hosts):
+                room = HostCapacity(cores=cores, memory_bytes=int(gib * GIB), cores_bind=True)
+                self._notice(host_facts.HostRegistered(host=_host(number), daemon="simbench", capacity=room))
         for job in cluster.jobs:
             if job.case.name not in self.jobs:
                 self.jobs[job.case.name] = _Known(job.case)
                 uid = f"{len(self.jobs):012x}"
                 self._notice(facts.JobSubmitted(job=job.case.name, spec=_spec(job.case, self.menu), uid=uid))
             self._follow(job, self.jobs[job.case.name])
+        self._decide(Ticked())  # the service looks once a second
         held = {job.case.name: job.held for job in cluster.jobs}
         wishes = [(name, known.wanted) for name, known in self.jobs.items() if name in held]
         return [(name, size) for name, size in wishes if size is not None and size != held[name]]
 
     def observe(self, windows: Sequence[Window]) -> list[Remedy]:
         """Hand samples over, let the Brain's time pass, and return the workers that it replaces."""
+        processes: dict[str, list[ProcessSample]] = {_host(number): [] for number in range(len(self.hosts))}
         for window in windows:
             self.now = max(self.now, window.at_s + WINDOW_S)
             if window.job in self.jobs:
                 for profile in _profiles(window):
                     self._decide(Sampled(profile))
+                for host, process in _processes(window, self.jobs[window.job].where):
+                    processes[host].append(process)
                 self._report(window)
+        for host, used in processes.items():
+            self._decide(Sampled(_host_profile(host, used)))
         self._decide(Ticked())
         found, self.remedies = self.remedies, []
         return found
@@ -97,6 +106,9 @@ class LiveBrain:
     def _follow(self, job: JobView, known: _Known) -> None:
         """Say what became of the last plan."""
         name, held = job.case.name, job.held
+        workers, servers = tuple(map(_host, job.worker_hosts)), tuple(map(_host, job.server_hosts))
+        if held is not None and known.wanted is not None and (workers, servers) != known.where:
+            self._tell_members(known, workers, servers)
         if held is None or known.wanted is None or held[:2] != known.wanted[:2] or known.settled:
             return
         if job.state == "running" and not job.changing:
@@ -106,7 +118,9 @@ class LiveBrain:
     def _carry_out(self, plan: facts.PlanProposed) -> None:
         known = self.jobs[plan.job]
         asked = known.case.asked
-        for member in plan.replaces:
+        for member in (
+            plan.replaces if plan.step == "replace" else []
+        ):  # else the engine moves who has no room
             self.remedies.append(Remedy("replace_worker", plan.job, member.index))
         limit = plan.server_memory_bytes / GIB or asked.server_gib
         known.wanted = asked._replace(
@@ -126,10 +140,23 @@ class LiveBrain:
                 job=plan.job, plan=plan.plan, workers=plan.workers, servers=plan.servers, size=size
             ),
         )
-        members = [Member("ps", i, 1) for i in range(plan.servers)]
-        members += [Member("worker", i, 1) for i in range(plan.workers)]
-        desired = [DesiredMember(member=m, host=_HOST, command=["x"], resources=Resources()) for m in members]
-        self._say(known, facts.MembersDesired(job=plan.job, term=1, plan=known.members_plan, members=desired))
+        workers, servers = known.where
+        workers = (*workers, *plan.worker_hosts)[: plan.workers]
+        servers = (*servers, *plan.server_hosts)[: plan.servers]
+        rest = plan.hosts[0]  # until the engine says where it found room
+        workers += (rest,) * (plan.workers - len(workers))
+        self._tell_members(known, workers, servers + (rest,) * (plan.servers - len(servers)))
+
+    def _tell_members(self, known: _Known, workers: tuple[str, ...], servers: tuple[str, ...]) -> None:
+        """Say which members there are, and where."""
+        known.where = workers, servers
+        members = [(Member("ps", i, 1), host) for i, host in enumerate(servers)]
+        members += [(Member("worker", i, 1), host) for i, host in enumerate(workers)]
+        desired = [
+            DesiredMember(member=m, host=host, command=["x"], resources=Resources()) for m, host in members
+        ]
+        name = known.case.name
+        self._say(known, facts.MembersDesired(job=name, term=1, plan=known.members_plan, members=desired))
 
     def _report(self, window: Window) -> None:
         known = self.jobs[window.job]
@@ -181,21 +208,25 @@ def _spec(case: Case, menu: Menu) -> JobSpec:
         name=case.name,
         program=["train"],
         data=DataSpec(train=case.family, batch_size=int(case.batch_size)),
-        workers=RoleSpec(
+        workers=WorkersSpec(
+            training="synchronous" if case.mode == "sync" else "asynchronous",
             start=asked.workers,
             max_count=case.max_workers,
-            cores=asked.worker_cores,
+            cores=min(*menu.worker_cores, asked.worker_cores),
+            start_cores=asked.worker_cores,
             max_cores=max(*menu.worker_cores, asked.worker_cores),
             memory_bytes=int(asked.worker_gib * GIB),
         ),
         servers=RoleSpec(
             start=asked.servers,
             max_count=case.max_servers,
-            cores=asked.server_cores,
+            cores=min(*menu.server_cores, asked.server_cores),
+            start_cores=asked.server_cores,
             max_cores=max(*menu.server_cores, asked.server_cores),
             memory_bytes=int(asked.server_gib * GIB),
         ),
-        plan=PlanSpec(window_s=5.0),
+        plan=PlanSpec(window_s=WINDOW_S, memory_reaction_s=120.0),
+        labels={"family": case.family, "user": case.user},
     )
 
 
@@ -222,21 +253,38 @@ def _profiles(window: Window) -> list[AnyProfile]:
         )
         for member, seconds in zip(servers, busy, strict=False)
     ]
-    used = [(m, window.worker_cores_used, window.worker_used_gib) for m in workers]
-    used += [(m, window.server_cores_used, window.server_used_gib) for m in servers]
-    processes = [
-        ProcessSample(job=window.job, member=m, pid=1, cores_used=cores, memory_bytes=int(gib * GIB))
-        for m, cores, gib in used
-    ]
-    said.append(
-        HostProfile(
-            window_s=WINDOW_S,
-            host=_HOST,
-            cores=1.0,
-            cores_used=0.0,
-            memory_bytes=0,
-            memory_used_bytes=0,
-            processes=processes,
-        )
-    )
     return said
+
+
+def _processes(
+    window: Window, where: tuple[tuple[str, ...], tuple[str, ...]]
+) -> Iterator[tuple[str, ProcessSample]]:
+    """What the hosts of a window's members would have said of their processes."""
+    roles: tuple[tuple[Role, tuple[str, ...], float, float], ...] = (
+        ("worker", where[0][: len(window.worker_rates)], window.worker_cores_used, window.worker_used_gib),
+        ("ps", where[1][: window.size.servers], window.server_cores_used, window.server_used_gib),
+    )
+    for role, hosts, cores, gib in roles:
+        for index, host in enumerate(hosts):
+            member = Member(role, index, 1)
+            used = int(gib * GIB)
+            yield (
+                host,
+                ProcessSample(job=window.job, member=member, pid=1, cores_used=cores, memory_bytes=used),
+            )
+
+
+def _host_profile(host: str, processes: list[ProcessSample]) -> HostProfile:
+    return HostProfile(
+        window_s=WINDOW_S,
+        host=host,
+        cores=1.0,
+        cores_used=0.0,
+        memory_bytes=0,
+        memory_used_bytes=0,
+        processes=processes,
+    )
+
+
+def _host(number: int) -> str:
+    return f"n{number:05d}"

@@ -60,7 +60,14 @@ class OnTheBus:
         """Ask for a round."""
         body = [
             [_visible(job) for job in cluster.jobs],
-            [cluster.cores, cluster.gib, cluster.free_cores, cluster.free_gib, cluster.largest_gib],
+            [
+                cluster.cores,
+                cluster.gib,
+                cluster.free_cores,
+                cluster.free_gib,
+                cluster.largest_gib,
+                cluster.hosts,
+            ],
             now_s,
             regular,
         ]
@@ -153,15 +160,16 @@ class _Service:
 
 def _visible(job: JobView) -> list[Any]:
     case = {name: getattr(job.case, name) for name in _VISIBLE}
-    return [case, job.state, job.held, job.effective, job.done, job.changing, job.waited_s]
+    hosts = job.worker_hosts, job.server_hosts
+    return [case, job.state, job.held, job.effective, job.done, job.changing, job.waited_s, *hosts]
 
 
 def _seen(body: list[Any]) -> JobView:
-    case, state, held, effective, done, changing, waited_s = body
+    case, state, held, effective, done, changing, waited_s, *hosts = body
     hidden: dict[str, Any] = dict.fromkeys(_HIDDEN, _Hidden())
     known = Case(**{**case, "asked": Size(*case["asked"])}, **hidden)
     sizes = [None if size is None else Size(*size) for size in (held, effective)]
-    return JobView(known, state, sizes[0], sizes[1], done, changing, waited_s)
+    return JobView(known, state, sizes[0], sizes[1], done, changing, waited_s, *map(tuple, hosts))
 
 
 def _packed(window: Window) -> bytes:

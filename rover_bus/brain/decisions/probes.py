@@ -8,7 +8,7 @@ and all probes stay around one anchor, because probes that start from probes wal
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -39,16 +39,28 @@ class ProbeView(msgspec.Struct, frozen=True, kw_only=True):
     factors: tuple[float, ...] = (3 / 4, _GROWTH)
 
 
-def decide_probe(job: ProbeView, space: PlanSpace, form: Form, seen: Observations) -> PlanDecision | None:
+def decide_probe(
+    job: ProbeView,
+    space: PlanSpace,
+    form: Form,
+    seen: Observations,
+    allowed: Callable[[Allocation], bool] = lambda _: True,
+) -> PlanDecision | None:
     """Decide the next size to measure; None when nothing fits that was not measured yet.
 
     An asynchronous job is probed upwards where there is room, which slows no job and is given back at once. More cores than a
     synchronous job's members use teach nothing (`models.core_use`): it is probed both ways.
 
-    Memory limits stay as they are: a probe with another count of servers needs the tables moved.
+    Memory limits stay as they are: a probe with another count of servers needs the tables moved. `allowed` is asked last, of the
+    size that would teach most: whether hosts have room for it, say.
     """
     relief = _relief(job, space)
-    if relief is not None and not _measured([relief], job, seen)[0] and _fits(relief, job):
+    if (
+        relief is not None
+        and not _measured([relief], job, seen)[0]
+        and _fits(relief, job)
+        and allowed(relief)
+    ):
         return PlanDecision(allocation=relief, reason=Reason.PROBE, detail="members use all their cores")
     options = [option for option in _around(job, space) if _fits(option, job)]
     fresh = [o for o, known in zip(options, _measured(options, job, seen), strict=True) if not known]
@@ -56,10 +68,12 @@ def decide_probe(job: ProbeView, space: PlanSpace, form: Form, seen: Observation
         return None
     if form.mode == "async":
         fresh = [option for option in fresh if _takes_nothing(option, job.held)] or fresh
-    at = Configurations.from_list([option.configuration(job.batch_size) for option in fresh])
-    return PlanDecision(
-        allocation=fresh[next_probe(at, form, seen)], reason=Reason.PROBE, detail="teaches most"
-    )
+    while fresh:
+        at = Configurations.from_list([option.configuration(job.batch_size) for option in fresh])
+        best = fresh.pop(next_probe(at, form, seen))
+        if allowed(best):
+            return PlanDecision(allocation=best, reason=Reason.PROBE, detail="teaches most")
+    return None
 
 
 def relieved_anchor(job: ProbeView, space: PlanSpace) -> Allocation:

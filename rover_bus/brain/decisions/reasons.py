@@ -15,6 +15,7 @@ class Reason(StrEnum):
     # chosen
     MORE_THROUGHPUT = "more_throughput"
     LESS_COST = "less_cost"
+    LESS_MEMORY = "less_memory"  # than its limit, to the end, and others want it
     BEST_VALUE_UNDER_CAPACITY = "best_value_under_capacity"
     WARM_START = "warm_start"
     COLD_START = "cold_start"

@@ -39,6 +39,9 @@ _ASKED_SHARE, _NARROW = 0.6, 0.85
 _SMALL_BYTES = 4 * GIB
 
 
+_NO_ROOM = 1e-9  # cores, GiB: shares of what there is are taken of it
+
+
 class Contender(msgspec.Struct, frozen=True, kw_only=True):
     """One job in a round. `view.held` of a waiting job is the start that it asks for. `settled`: a change may begin.
 
@@ -89,7 +92,8 @@ def decide_round(
             (option.allocation.cores, option.allocation.memory_bytes / GIB) for option in offered
         ]
     try:
-        choice = select(Offers(value, usage, np.array([cores, memory_bytes / GIB])))
+        room = np.maximum([cores, memory_bytes / GIB], _NO_ROOM)
+        choice = select(Offers(value, usage, room))
     except DoesNotFit:
         return [_kept(contender) for contender in contenders]
     return [
@@ -151,7 +155,7 @@ def _from_front(contender: Contender, front: PlanFront, rules: ScalingRules) -> 
     options = [
         _Option(allocation, value, throughput)
         for allocation, value, throughput in zip(front.allocations, values, front.speed.tolist(), strict=True)
-        if allocation != view.held
+        if contender.waiting or allocation != view.held
     ]
     if contender.waiting:
         return options

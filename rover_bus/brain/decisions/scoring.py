@@ -47,10 +47,13 @@ def throughput_gain(
 
 
 def job_weight(remaining_s: ArrayLike, reference_s: float, short_jobs_first: float) -> FloatArray:
-    """WG = (T_ref / (T_rem + T_ref))^rho: in (0, 1], larger for jobs near their end when rho > 0."""
-    return np.asarray(
-        (reference_s / (np.asarray(remaining_s, dtype=np.float64) + reference_s)) ** short_jobs_first
-    )
+    """WG = (T_ref / (T_rem + T_ref))^rho: in (0, 1], larger for jobs near their end when rho > 0.
+
+    What is not known (inf) weighs as much as a job with T_ref to go: neither the last of all nor nearly finished.
+    """
+    left = np.asarray(remaining_s, dtype=np.float64)
+    left = np.where(np.isfinite(left), left, reference_s)
+    return np.asarray((reference_s / (left + reference_s)) ** short_jobs_first)
 
 
 def score(gain: ArrayLike, cost: ArrayLike, weight: ArrayLike = 1.0) -> FloatArray:

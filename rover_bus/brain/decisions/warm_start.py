@@ -58,6 +58,15 @@ def similarity(new: JobTraits, old: JobTraits) -> float:
     return agreed / total
 
 
+def is_related(new: JobTraits, old: JobTraits) -> bool:
+    """Whether two jobs share what decides how they run: program or data. One user's jobs, or equal batches, say nothing of it."""
+    return _same(new.family, old.family) or _same(new.dataset, old.dataset)
+
+
+def _same(new: str, old: str) -> bool:
+    return bool(new) and new == old
+
+
 def recency(age_s: float, half_life_s: float = 14 * _DAY_S) -> float:
     """Weight of an old job: halves every two weeks."""
     return math.pow(0.5, max(age_s, 0.0) / half_life_s)
@@ -71,7 +80,7 @@ def decide_start(
         (
             (similarity(traits, old.traits) * recency(now_s - old.ended_at_s), old)
             for old in history
-            if old.completed
+            if old.completed and is_related(traits, old.traits)
         ),
         key=lambda pair: (-pair[0], -pair[1].ended_at_s, pair[1].job),
     )

@@ -26,6 +26,8 @@ _CHANGE_SDS = 4.0
 # Measurements of resident memory jump by allocator arenas: never believe them closer than this.
 _NOISE_FLOOR = 0.002
 _HORIZON = 1e6
+# Points that lie closer together than this share of their count are one point.
+_STANDSTILL = 1e-6
 
 
 class MemoryForecast(msgspec.Struct, frozen=True):
@@ -97,10 +99,15 @@ class Growth:
 def fit_growth(samples: ArrayLike, used_bytes: ArrayLike) -> Growth | NotEnough:
     """Fit growth to memory (n,) in bytes at increasing counts of consumed samples (n,). Needs four points."""
     n, used = np.asarray(samples, dtype=np.float64), np.asarray(used_bytes, dtype=np.float64)
-    if len(n) < _LEAST_POINTS or np.ptp(n) <= 0:
+    if len(n) < _LEAST_POINTS or not _advances(n):
         return NotEnough(f"{len(n)} memory samples; four are the least", max(_LEAST_POINTS - len(n), 1))
     start = _last_change(n, used)
     return _fit(n[start:], used[start:], changed=start > 0)
+
+
+def _advances(n: FloatArray) -> bool:
+    """Whether samples were consumed between the points: memory over one and the same count has no slope."""
+    return bool(np.ptp(n) > _STANDSTILL * max(float(n[-1]), 1.0))
 
 
 def _last_change(n: FloatArray, used: FloatArray) -> int:
@@ -108,6 +115,8 @@ def _last_change(n: FloatArray, used: FloatArray) -> int:
     if len(n) < _RECENT + _LEAST_POINTS:
         return 0
     for start in range(len(n) - _RECENT, _LEAST_POINTS - 1, -_RECENT):
+        if not (_advances(n[:start]) and _advances(n[start:])):
+            continue  # the job stood still: that tells no slope
         older = _fit(n[:start], used[:start], changed=False)
         expected, upper = older._at(n[start : start + _RECENT])
         sd = np.maximum((upper - expected) / student_95(max(start - 3, 3)), _NOISE_FLOOR * used[start])

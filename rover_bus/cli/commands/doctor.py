@@ -85,7 +85,7 @@ def doctor(  # noqa: PLR0913 - a command's options are its parameters
 def print_settings(directory: str, url: str, secret_file: str, job: str, output: str) -> None:
     """Print every setting as it holds in the stack that runs; without one, as this environment sets it. Raises InputError."""
     from rover_bus.cli.views import settings as view
-    from rover_bus.client.settings import choose
+    from rover_bus.events.written_settings import choose
 
     async def read(bus: NatsBus) -> list[view.SettingRow]:
         spec = await view.read_spec(bus, job) if job else None

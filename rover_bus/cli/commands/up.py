@@ -19,8 +19,8 @@ from rover_bus.cli.entry import INTERRUPTED
 from rover_bus.cli.home import Home, NoStack, StackRecord
 from rover_bus.cli.stack import BrainPolicy, Here, OtherBroker, OwnBroker, RunningStack
 from rover_bus.cli.supervisor import ServiceFailed
-from rover_bus.client.units import parse_bytes
 from rover_bus.events.errors import InputError, Refused
+from rover_bus.events.units import parse_bytes
 
 if TYPE_CHECKING:
     from rover_bus.cli.staged_cuts import Runs

@@ -205,7 +205,7 @@ def suppose(known: KnownJob, state: BrainState, wanted: Size) -> Row:
 
 def _believed(known: KnownJob, model: OverruledModel, size: Size) -> Row:
     said = what_if(view_of(known), model, known.charge(size), RULES.prices)
-    measured = next((row.mean for row in known.tried if row.size == size), None)
+    measured = next((row.mean for row in known.tried if row.size.shape == size.shape), None)
     left = said["remaining_s"] if known.total else None
     return {
         "workers": size.workers,

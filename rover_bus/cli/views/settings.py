@@ -6,7 +6,14 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from rover_bus.cli.views.hindrances import read_present, read_registered
-from rover_bus.client.settings import (
+from rover_bus.events.bus import Bus
+from rover_bus.events.errors import InputError
+from rover_bus.events.facts import JobSubmitted
+from rover_bus.events.job import JobSpec
+from rover_bus.events.reading import read_fact
+from rover_bus.events.streams import FACTS, OF_THE_CLUSTER, SETTINGS
+from rover_bus.events.subjects import job_fact
+from rover_bus.events.written_settings import (
     NOTHING_CHOSEN,
     Chosen,
     Setting,
@@ -15,13 +22,6 @@ from rover_bus.client.settings import (
     load,
     value_in,
 )
-from rover_bus.events.bus import Bus
-from rover_bus.events.errors import InputError
-from rover_bus.events.facts import JobSubmitted
-from rover_bus.events.job import JobSpec
-from rover_bus.events.reading import read_fact
-from rover_bus.events.streams import FACTS, OF_THE_CLUSTER, SETTINGS
-from rover_bus.events.subjects import job_fact
 
 COLUMNS = ("name", "value", "from", "default", "range", "reason")
 Hosts = Mapping[str, Mapping[str, float]]

@@ -11,7 +11,7 @@ from rover_bus.brain.state import BrainState, KnownJob
 from rover_bus.events import facts
 from rover_bus.events.facts import Size
 from rover_bus.events.identity import HostCapacity
-from rover_bus.events.job import DataSpec, JobSpec, PlanSpec, RoleSpec
+from rover_bus.events.job import DataSpec, JobSpec, PlanSpec, WorkersSpec
 
 
 def step(workers: int) -> float:
@@ -121,7 +121,7 @@ def known(size: Size, tenant: str = "") -> KnownJob:
         name="j",
         program=["x"],
         data=DataSpec(train="t"),
-        workers=RoleSpec(max_count=64),
+        workers=WorkersSpec(max_count=64),
         plan=PlanSpec(tenant=tenant),
     )
     return KnownJob(f"{size}", spec, plan=1, held=size)

@@ -21,7 +21,7 @@ from rover_bus.brain.state import BrainState, KnownJob
 from rover_bus.brain.wishes import Wish, before_choice
 from rover_bus.events.facts import Size
 from rover_bus.events.identity import HostCapacity
-from rover_bus.events.job import DataSpec, JobSpec, PlanSpec, RoleSpec
+from rover_bus.events.job import DataSpec, JobSpec, PlanSpec, RoleSpec, WorkersSpec
 
 GIB = 1 << 30
 SIZES = st.builds(
@@ -41,7 +41,7 @@ def job(size: Size | None, priority: int = 0, fixed: bool = False) -> KnownJob:
         name="j",
         program=["train"],
         data=DataSpec(train="t", batch_size=100),
-        workers=RoleSpec(count=size.workers if fixed and size else 0),
+        workers=WorkersSpec(count=size.workers if fixed and size else 0),
         servers=RoleSpec(count=1),
         priority=priority,
     )
@@ -62,7 +62,7 @@ def test_a_wish_that_fits_is_granted_as_arbitration_would(
     # others even for a wish that needs less; the way at once is right there, and the only one that is taken.
     assume(
         granting._fits_beside(
-            jobs["j0"].charge(running[0][0]), {k: j for k, j in jobs.items() if k != "j0"}, HOST
+            jobs["j0"].charge(running[0][0]), [j for k, j in jobs.items() if k != "j0"], HOST
         )
     )
     at_once = grant("j0", wish, state, {})
@@ -169,8 +169,8 @@ def of_ann(**more: Any) -> JobSpec:
     return msgspec.structs.replace(job(None).spec, labels={"user": "ann"}, **more)
 
 
-def role(count: int = 0, cores: float = 0.0, memory_bytes: int = 0) -> RoleSpec:
-    return RoleSpec(count=count, cores=cores, memory_bytes=memory_bytes)
+def role(count: int = 0, cores: float = 0.0, memory_bytes: int = 0) -> WorkersSpec:
+    return WorkersSpec(count=count, cores=cores, memory_bytes=memory_bytes)
 
 
 @pytest.mark.parametrize(
@@ -186,7 +186,7 @@ def role(count: int = 0, cores: float = 0.0, memory_bytes: int = 0) -> RoleSpec:
     ],
 )
 def test_a_warm_start_is_cut_to_what_the_cluster_has_at_all(
-    workers: RoleSpec, servers: RoleSpec, ended: tuple[int, int], start: tuple[int, int]
+    workers: WorkersSpec, servers: RoleSpec, ended: tuple[int, int], start: tuple[int, int]
 ) -> None:
     state = cluster({}, 2.0, 8 * GIB)
     state.past = [past(*ended)]
@@ -204,7 +204,7 @@ def test_a_job_without_servers_is_given_none() -> None:
 
 
 def test_a_job_of_an_unknown_kind_begins_with_what_its_user_says() -> None:
-    asked = RoleSpec(start=5, max_count=4), RoleSpec(start=2)
+    asked = WorkersSpec(start=5, max_count=4), RoleSpec(start=2)
     state = cluster({}, 32.0)
     size, decision, _ = first_size(of_ann(workers=asked[0], servers=asked[1]), state)
     assert (size.workers, size.servers, decision.reason) == (4, 2, "cold_start")
@@ -212,7 +212,7 @@ def test_a_job_of_an_unknown_kind_begins_with_what_its_user_says() -> None:
     size, decision, _ = first_size(of_ann(workers=asked[0], servers=asked[1]), state)
     assert (size.workers, size.servers, decision.reason) == (4, 1, "warm_start")
     state.past = []
-    size, _, _ = first_size(of_ann(workers=RoleSpec(start=5, count=2), servers=asked[1]), state)
+    size, _, _ = first_size(of_ann(workers=WorkersSpec(start=5, count=2), servers=asked[1]), state)
     assert size.workers == 2
 
 
@@ -235,14 +235,14 @@ def test_a_warm_start_has_the_cores_that_similar_jobs_ended_with(
     }
     former = past(2, 1)
     state.past = [msgspec.structs.replace(former, final=former.final.replace(worker_cores=ended))]
-    spec = of_ann(workers=RoleSpec(cores=1.0, max_cores=max_cores), servers=RoleSpec(cores=1.0))
+    spec = of_ann(workers=WorkersSpec(cores=1.0, max_cores=max_cores), servers=RoleSpec(cores=1.0))
     assert first_size(spec, state)[0].worker_cores == start
 
 
 def test_a_cold_start_has_the_cores_that_its_user_asked_for() -> None:
     state = cluster({}, 32.0)
     state.hosts = {name: msgspec.structs.replace(host, cores_bind=True) for name, host in state.hosts.items()}
-    size, _, _ = first_size(of_ann(workers=RoleSpec(cores=0.25, max_cores=8.0)), state)
+    size, _, _ = first_size(of_ann(workers=WorkersSpec(cores=0.25, max_cores=8.0)), state)
     assert size.worker_cores == 0.25
 
 

@@ -39,6 +39,11 @@ def step(workers: int) -> float:
     return 128 * {1: 25.0, 2: 49.0, 3: 75.0, 4: 98.0, 5: 120.0, 6: 137.0}.get(workers, 140.0)
 
 
+def saturating(workers: int) -> float:
+    """A job whose one server is what more workers wait for: 1 / throughput = a / workers + b."""
+    return 1.0 / (1 / (3600.0 * workers) + 1 / 36000.0)
+
+
 def grows_from_one_worker() -> Any:
     life = Life()
     life.submit("j", step)
@@ -365,6 +370,18 @@ def lets_the_risk_win() -> Any:
     return life
 
 
+def shares_a_full_cluster_with_the_next_run_of_its_family() -> Any:
+    """The second run competes for what the first one holds: with the family's model, in the round that its arrival begins."""
+    life = Life(cores=4.0)
+    life.submit("one", saturating, cores=0.5, max_workers=16, total=40_000_000, input_share=0.0)
+    life.wait(150)
+    life.submit("two", saturating, cores=0.5, max_workers=16, total=40_000_000, input_share=0.0)
+    life.wait(60)
+    life.end("one")
+    life.wait(90)
+    return life
+
+
 def sees_only_the_kill_without_relief() -> Any:
     """The same job with relief off."""
     life = Life()
@@ -616,6 +633,7 @@ STORIES: tuple[Story, ...] = (
     finds_a_straggler_among_two,
     relieves_memory_before_the_kill,
     lets_the_risk_win,
+    shares_a_full_cluster_with_the_next_run_of_its_family,
     sees_only_the_kill_without_relief,
     is_away_for_a_minute,
     gives_running_workers_the_cores_that_they_use_up,

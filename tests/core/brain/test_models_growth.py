@@ -65,6 +65,19 @@ def heaps(n: np.ndarray, h: float) -> np.ndarray:
     return GIB * (1 + 9 * (n / 1e6) ** h)
 
 
+@pytest.mark.parametrize("still", range(1, 12))
+def test_memory_that_grew_while_no_sample_was_consumed_tells_no_slope(still: int) -> None:
+    trained = np.arange(1, 16) * 1e4
+    n = np.r_[trained, np.full(still, trained[-1])]
+    used = np.r_[heaps(trained, 0.7), heaps(trained[-1:], 0.7) * (1.5 + 0.1 * np.arange(still))]
+    growth = fit_growth(n, used)
+    assert isinstance(growth, Growth)
+    forecast = growth.forecast(1e6)
+    assert np.isfinite(forecast.upper_bytes)
+    assert forecast.upper_bytes >= used[-1]
+    assert isinstance(fit_growth(n[-still:], used[-still:]), NotEnough)
+
+
 @pytest.mark.parametrize("h", [0.5, 0.75, 0.9, 1.0])
 def test_growth_by_heaps_law_is_forecast_below_its_upper_bound(h: float) -> None:
     rng = np.random.default_rng(5)

@@ -12,6 +12,7 @@ from rover_bus.brain import standing_models
 from rover_bus.brain.evolution import evolve
 from rover_bus.brain.families import MOST_FAMILIES, MOST_SAMPLES, family_of, remember
 from rover_bus.brain.log import JobGone
+from rover_bus.brain.models.forms import Form
 from rover_bus.brain.models.paces import measure_paces
 from rover_bus.brain.models.samples import Configuration, Configurations, NotEnough
 from rover_bus.brain.predicting import OverruledModel, fit_family
@@ -42,9 +43,9 @@ def fits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The number of samples of each fit."""
     seen = list[int]()
 
-    def counted(samples: Sequence[FamilySample]) -> object:
+    def counted(samples: Sequence[FamilySample], form: Form) -> object:
         seen.append(len(samples))
-        return fit_family(samples)
+        return fit_family(samples, form)
 
     monkeypatch.setattr(standing_models, "fit_family", counted)
     return seen

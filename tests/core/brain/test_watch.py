@@ -14,7 +14,7 @@ from rover_bus.brain.watch import JobSamples
 from rover_bus.brain.wishes import Wish
 from rover_bus.events.facts import Size
 from rover_bus.events.identity import HostCapacity, Member
-from rover_bus.events.job import DataSpec, JobSpec, PlanSpec, RoleSpec
+from rover_bus.events.job import DataSpec, JobSpec, PlanSpec, WorkersSpec
 from rover_bus.events.profiles import HostProfile, ProcessSample, ServerProfile, WorkerProfile
 
 SPEC = JobSpec(name="j", program=["t"], data=DataSpec(train="t"), plan=PlanSpec(window_s=4.0))
@@ -133,7 +133,7 @@ def test_what_is_granted_never_exceeds_the_cluster_once_the_named_shrinks_are_do
 ) -> None:
     state = BrainState(hosts={"h": HostCapacity(cores=cores, memory_bytes=1 << 30)})
     for number, (workers, level) in enumerate(sizes):
-        spec = SPEC.replace(name=f"j{number}", priority=level, workers=RoleSpec(cores=1.0))
+        spec = SPEC.replace(name=f"j{number}", priority=level, workers=WorkersSpec(cores=1.0))
         held = Size(workers=workers, servers=1, worker_cores=1.0)
         state.jobs[f"j{number}"] = KnownJob("u", spec, plan=1, held=held)
     state.jobs["new"] = KnownJob("u", SPEC.replace(name="new", priority=priority))

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from rover_bus.client.job_file import check_data, program_here, read_job
-from rover_bus.client.units import parse_bytes, parse_seconds
 from rover_bus.events.errors import InputError, NameRefused
+from rover_bus.events.units import parse_bytes, parse_seconds
 
 JOB = """
 name = "clicks"

@@ -7,10 +7,10 @@ import pytest
 
 import rover_bus
 from rover_bus.client.job_file import read_job
-from rover_bus.client.settings import SetValue, choose, dump, every_setting, load, of_processes
-from rover_bus.client.settings import value_in as value_of
 from rover_bus.events.errors import InputError
 from rover_bus.events.settings import DEFAULTS, changed
+from rover_bus.events.written_settings import SetValue, choose, dump, every_setting, load, of_processes
+from rover_bus.events.written_settings import value_in as value_of
 
 ROOT = Path(rover_bus.__file__).parent
 JOB = 'name = "ads"\nprogram = ["python", "t.py"]\n[data]\ntrain = "t.csv"\n'

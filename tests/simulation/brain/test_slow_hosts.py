@@ -13,13 +13,13 @@ from rover_bus.events.deciding import ServiceProcess
 from rover_bus.events.facts import MembersDesired, PlanProposed, PlanSettled
 from rover_bus.events.host_facts import HostRegistered, HostSlow
 from rover_bus.events.identity import HostCapacity
-from rover_bus.events.job import PlanSpec, RoleSpec
+from rover_bus.events.job import PlanSpec, RoleSpec, WorkersSpec
 from rover_bus.events.profiles import WorkerProfile
 from rover_bus.events.reading import read_fact
 from rover_bus.events.streams import FACTS
 
 SPEC = {
-    "workers": RoleSpec(count=4),
+    "workers": WorkersSpec(count=4),
     "servers": RoleSpec(count=1),
     "plan": PlanSpec(window_s=2.0, cooldown_s=5.0),
 }

@@ -20,7 +20,7 @@ from rover_bus.events.deciding import ServiceProcess
 from rover_bus.events.errors import BusError, RoverError
 from rover_bus.events.facts import Fact, JobEnded, JobSubmitted, PlanProposed
 from rover_bus.events.identity import Member
-from rover_bus.events.job import Dataset, DataSpec, JobSpec, LeaseSpec, RoleSpec
+from rover_bus.events.job import Dataset, DataSpec, JobSpec, LeaseSpec, WorkersSpec
 from rover_bus.events.memory_broker import CALM, Faults, MemoryBroker
 from rover_bus.events.requests import (
     FinishedRequest,
@@ -64,7 +64,7 @@ class World:
             name=JOB,
             program=["train"],
             data=DataSpec(train="x", batch_size=10, epochs=epochs),
-            workers=RoleSpec(count=2),
+            workers=WorkersSpec(count=2),
             **{**defaults, **spec},
         )
 

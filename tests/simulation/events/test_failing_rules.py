@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from rover_bus.brain import decider as brain_decider
+from rover_bus.brain import starting
 from rover_bus.brain.service import build_brain
 from rover_bus.cli.views.history import JobRow
 from rover_bus.events import poison, subjects
@@ -243,14 +243,14 @@ def test_what_a_new_leader_does_first_may_fail_too(stage, monkeypatch):
 
 
 def test_a_brain_leaves_the_rule_of_one_job_out_and_goes_on_with_the_others(stage, monkeypatch):
-    whole = brain_decider.first_size
+    whole = starting.first_size
 
     def first_size(spec, state):
         if spec.name == "j":
             raise KeyError("never seen before")
         return whole(spec, state)
 
-    monkeypatch.setattr(brain_decider, "first_size", first_size)
+    monkeypatch.setattr(starting, "first_size", first_size)
 
     async def scenario(it):
         host = HostRegistered(host="h", capacity=HostCapacity(cores=4, memory_bytes=1 << 30), daemon="d")

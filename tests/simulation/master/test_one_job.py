@@ -15,7 +15,7 @@ from rover_bus.events.errors import BusError
 from rover_bus.events.facts import JobEnded, JobSubmitted
 from rover_bus.events.host_facts import HostRegistered
 from rover_bus.events.identity import HostCapacity, Member
-from rover_bus.events.job import Dataset, DataSpec, JobSpec, LeaseSpec, RoleSpec
+from rover_bus.events.job import Dataset, DataSpec, JobSpec, LeaseSpec, WorkersSpec
 from rover_bus.events.leadership import read_leader
 from rover_bus.events.memory_broker import MemoryBroker
 from rover_bus.events.requests import (
@@ -107,7 +107,7 @@ async def submit(bus: Bus, job: str, workers: int) -> None:
         name=job,
         program=["true"],
         data=DataSpec(train="x", batch_size=10, epochs=2),
-        workers=RoleSpec(count=workers),
+        workers=WorkersSpec(count=workers),
         leases=LeaseSpec(heartbeat_s=3.0),
     )
     host = HostRegistered(host="h", capacity=HostCapacity(cores=2, memory_bytes=1 << 30), daemon="d1")

@@ -22,7 +22,7 @@ from rover_bus.brain.state import BrainState, KnownJob, TriedSize
 from rover_bus.brain.wishes import Wish
 from rover_bus.events import facts
 from rover_bus.events.identity import HostCapacity
-from rover_bus.events.job import DataSpec, JobSpec, RoleSpec
+from rover_bus.events.job import DataSpec, JobSpec, RoleSpec, WorkersSpec
 
 MENU = Menu(tuple(range(1, 17)), (1, 2, 3, 4), (1.0, 1.5, 2.0, 3.0, 4.0), (1.0, 1.5, 2.0, 3.0, 4.0))
 MEASURED = [(2, 1, 1.0, 1.0), (4, 1, 1.0, 1.0), (4, 2, 1.0, 1.0), (4, 2, 2.0, 1.0), (4, 2, 2.0, 2.0)]
@@ -119,7 +119,7 @@ def known_job(index: int, truth: Truth) -> KnownJob:
         name=f"j{index}",
         program=["train"],
         data=DataSpec(train=f"t{index}", batch_size=int(BATCH)),
-        workers=RoleSpec(max_count=16, cores=1.0, max_cores=4.0),
+        workers=WorkersSpec(max_count=16, cores=1.0, max_cores=4.0),
         servers=RoleSpec(max_count=4, cores=1.0, max_cores=4.0),
     )
     last = MEASURED[-1]

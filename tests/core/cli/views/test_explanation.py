@@ -16,14 +16,14 @@ from rover_bus.events import facts
 from rover_bus.events.errors import Refused
 from rover_bus.events.facts import LosingPlan, Size
 from rover_bus.events.identity import HostCapacity
-from rover_bus.events.job import DataSpec, JobSpec, RoleSpec
+from rover_bus.events.job import DataSpec, JobSpec, RoleSpec, WorkersSpec
 
 THREE, FOUR = Size(workers=3, servers=1), Size(workers=4, servers=1)
 SPEC = JobSpec(
     name="a",
     program=["python"],
     data=DataSpec(train="t.csv", batch_size=32),
-    workers=RoleSpec(max_count=6),
+    workers=WorkersSpec(max_count=6),
     servers=RoleSpec(count=1),
 )
 PROPOSED = facts.PlanProposed(

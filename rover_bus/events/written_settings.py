@@ -15,15 +15,15 @@ from typing import Any, Literal, NamedTuple, cast
 
 import msgspec
 
-from rover_bus.client.units import parse_bytes, parse_seconds
 from rover_bus.events.errors import InputError
-from rover_bus.events.job import CheckpointSpec, JobSpec, LeaseSpec, MoveSpec, PlanSpec, RoleSpec
+from rover_bus.events.job import CheckpointSpec, JobSpec, LeaseSpec, MoveSpec, PlanSpec, RoleSpec, WorkersSpec
 from rover_bus.events.settings import DEFAULTS, Settings, key_of
+from rover_bus.events.units import parse_bytes, parse_seconds
 
 PREFIX = "ROVER_SET_"
 Source = Literal["default", "rover up", "environment", "job file"]
 OF_A_JOB: dict[str, type[msgspec.Struct]] = {
-    "workers": RoleSpec,
+    "workers": WorkersSpec,
     "servers": RoleSpec,
     "leases": LeaseSpec,
     "plan": PlanSpec,

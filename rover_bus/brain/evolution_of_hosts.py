@@ -1,0 +1,60 @@
+"""How records of hosts, and what people say of the cluster, change what is known: the part of `evolution` that is of no job."""
+
+from __future__ import annotations
+
+from rover_bus.brain.decisions.arbitration import Budget
+from rover_bus.brain.learning_hosts import forget_host
+from rover_bus.brain.log import HostGone, HostSeen
+from rover_bus.brain.state import BrainState
+from rover_bus.events.host_facts import ClusterModeSet, QuotaSet
+
+
+def note_word(state: BrainState, fact: ClusterModeSet | QuotaSet) -> None:
+    if isinstance(fact, QuotaSet):
+        state.said_quotas = {**state.said_quotas, fact.tenant: _budget(fact)}
+    else:
+        state.said_mode = fact.mode
+
+
+def see_host(state: BrainState, record: HostSeen) -> None:
+    state.hosts[record.host] = record.capacity
+    state.sampled_s.pop(record.host, None)
+    if record.sample_s:
+        state.sampled_s[record.host] = record.sample_s
+    state.displaced.pop(record.host, None)
+    state.unheard = [other for other in state.unheard if other != record.host]
+    state.shrinks = state.shrinks and bool(state.displaced)
+    _note_whethercores_bind_everywhere(state)
+
+
+def lose_host(state: BrainState, record: HostGone) -> None:
+    capacity = state.hosts.pop(record.host, None) or state.displaced.pop(record.host, None)
+    if record.displaced and capacity is not None:
+        state.displaced[record.host] = capacity
+    elif not record.displaced:
+        state.sampled_s.pop(record.host, None)
+        forget_host(state, record.host)
+    if record.unheard:
+        state.unheard = [*state.unheard, record.host]
+    else:
+        state.shrinks = True
+    _note_whethercores_bind_everywhere(state)
+
+
+def _note_whethercores_bind_everywhere(state: BrainState) -> None:
+    for job in state.jobs.values():
+        job.cores_bind = cores_bind_everywhere(state)
+
+
+def cores_bind_everywhere(state: BrainState) -> bool:
+    return all(host.cores_bind for host in state.hosts.values())
+
+
+def _budget(quota: QuotaSet) -> Budget | None:
+    if quota.cores < 0 and quota.memory_bytes < 0:
+        return None
+    unlimited = float("inf")
+    return Budget(
+        quota.cores if quota.cores >= 0 else unlimited,
+        float(quota.memory_bytes) if quota.memory_bytes >= 0 else unlimited,
+    )

@@ -1,0 +1,136 @@
+"""How a job begins: with the size that its family's model finds best for what there is, or, where nothing is known, a small one.
+
+Fed by a waiting job, feeds the round (`choosing`), in which it competes with those that run; and says the round's answer as a wish.
+Apart from `sizing`, which knows the first size of a job alone: here is how much of it is offered. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+import numpy as np
+
+from rover_bus.brain.decisions.arbitration import Budget
+from rover_bus.brain.decisions.plans import Allocation, PlanDecision
+from rover_bus.brain.decisions.reasons import Reason
+from rover_bus.brain.decisions.rounds import Contender
+from rover_bus.brain.decisions.scaling import JobView, Limits, PlanFront, plan_front
+from rover_bus.brain.granting import quota_left
+from rover_bus.brain.models.samples import NotEnough
+from rover_bus.brain.predicting import OverruledModel
+from rover_bus.brain.rules import RULES
+from rover_bus.brain.sizing import first_size
+from rover_bus.brain.spaces import space_of
+from rover_bus.brain.standing_models import StandingModels
+from rover_bus.brain.state import BrainState, FamilySample, KnownJob, counted
+from rover_bus.brain.wishes import CapacityLeft, Wish, predicted, samples_left, size_after
+from rover_bus.events.facts import Size
+from rover_bus.events.job import RoleSpec
+
+# What a part of the workers brings where nothing is known: all jobs that were measured gain less than in proportion.
+CONCAVITY = 0.7
+PARTS = (4, 2, 1)
+MOST_OTHERS = 6  # that are tried where hosts have no room for the best
+
+
+class StartOffer(msgspec.Struct, frozen=True, kw_only=True):
+    """What a waiting job asks for. `first`: its size alone; `why`: where that comes from; `model`: None where none is known."""
+
+    first: Size
+    why: PlanDecision
+    contender: Contender
+    model: OverruledModel | None = None
+    samples: int = 0  # that the model rests on
+
+
+def offer_start(
+    name: str, job: KnownJob, state: BrainState, quotas: Mapping[str, Budget], standing: StandingModels
+) -> StartOffer:
+    """Return what a job that waits for its first plan competes with."""
+    first, why, _ = first_size(job.spec, state)
+    model = standing.of(job)
+    if not isinstance(model, NotEnough) and not job.spec.servers.count:
+        first = _with_known_servers(first, job.spec.servers, standing.shown(job))
+    held, spec = job.charge(first), job.spec
+    limits = Limits(
+        workers=spec.workers.count,
+        servers=spec.servers.count,
+        max_workers=max(spec.workers.max_count, first.workers),
+        max_servers=max(spec.servers.max_count, first.servers),
+        cores=quota_left(name, state, quotas),
+    )
+    view = JobView(held=held, batch_size=float(spec.data.batch_size), remaining_samples=samples_left(job))
+    front = None
+    if not isinstance(model, NotEnough):
+        front = plan_front(view, model, space_of(job, standing.varied_servers(job), first), RULES, limits)
+    known = front is not None and len(front.allocations) > 0
+    contender = Contender(
+        view=view,
+        model=None if isinstance(model, NotEnough) else model,
+        limits=limits,
+        waiting=True,
+        front=front if known else _small_front(held, limits),
+    )
+    return StartOffer(
+        first=first,
+        why=why,
+        contender=contender,
+        model=model if known and not isinstance(model, NotEnough) else None,
+        samples=len(standing.shown(job)),
+    )
+
+
+def _with_known_servers(first: Size, role: RoleSpec, shown: Sequence[FamilySample]) -> Size:
+    """The first size with as many servers as its family was measured with, where no run has had as many as that."""
+    counts = [each.at.ps for each in shown if 0 < each.at.ps <= role.max_count]
+    if first.servers in counts or not counts:
+        return first
+    tables = first.server_memory_bytes * first.servers
+    return first.replace(servers=counts[-1], server_memory_bytes=-(-tables // counts[-1]))
+
+
+def _small_front(first: Allocation, limits: Limits) -> PlanFront:
+    """The first size, or with a part of its workers."""
+    counts = [first.workers] if limits.workers else sorted({max(first.workers // part, 1) for part in PARTS})
+    offered = [plan for count in counts if (plan := first.replace(workers=count)).cores <= limits.cores]
+    # Shares of what nobody knows.
+    speed = [(plan.workers / max(first.workers, 1)) ** CONCAVITY for plan in offered]
+    return PlanFront(offered, np.array([RULES.prices.cost(plan) for plan in offered]), np.array(speed))
+
+
+def start_with(job: KnownJob, start: StartOffer, decision: PlanDecision) -> Wish | CapacityLeft:
+    """The round's answer to a job that waits."""
+    if not decision.allocation.workers:
+        return CapacityLeft(Reason.NO_CAPACITY, "what runs brings more with the room that a start would take")
+    size = size_after(start.first, decision.allocation)
+    fewer = size.workers < start.first.workers
+    if start.model is None:
+        detail = start.why.detail
+        if fewer:
+            detail += f"; {size.workers} of {counted(start.first.workers, 'worker')}: the cluster is crowded"
+        return Wish(size=size, step="start", constant=start.why.reason, detail=detail)
+    front = start.contender.front
+    assert front is not None
+    rows = [int(row) for row in np.argsort(-front.speed) if front.speed[row] < decision.scores["throughput"]]
+    others = [size_after(start.first, front.allocations[row]) for row in rows[:MOST_OTHERS]]
+    best, *rest = (_begin(job, start, start.model, each, decision) for each in (size, *others))
+    return msgspec.structs.replace(best, others=rest)
+
+
+def _begin(
+    job: KnownJob, start: StartOffer, model: OverruledModel, size: Size, decision: PlanDecision
+) -> Wish:
+    middle, low, high = predicted(job, model, size)
+    pinned = start.why.reason is Reason.CONSTRAINED_BY_USER
+    shown = f"best for all by {counted(start.samples, 'size')} that its family has shown"
+    return Wish(
+        size=size,
+        step="start",
+        constant=start.why.reason if pinned else Reason.WARM_START,
+        detail=start.why.detail if pinned else shown,
+        predicted=middle,
+        low_90=low,
+        high_90=high,
+        score=decision.scores.get("value", 0.0),
+    )

@@ -1,0 +1,283 @@
+"""Rounds of all jobs: who begins with what, in which order answers are carried out, and what hosts have room for."""
+
+from __future__ import annotations
+
+import pytest
+
+from rover_bus.brain.choosing import choose_sizes, room_for_round
+from rover_bus.brain.decider import BrainDecider
+from rover_bus.brain.decisions.plans import Allocation
+from rover_bus.brain.decisions.warm_start import PastJob
+from rover_bus.brain.evolution import evolve
+from rover_bus.brain.families import usual_use
+from rover_bus.brain.granting import grant, grant_best
+from rover_bus.brain.history import traits_of
+from rover_bus.brain.log import JobGone, JobSeen
+from rover_bus.brain.rooms import fits_hosts, moving_workers
+from rover_bus.brain.settling import settle
+from rover_bus.brain.sizing import first_size
+from rover_bus.brain.spaces import space_of
+from rover_bus.brain.standing_models import StandingModels
+from rover_bus.brain.starting import offer_start
+from rover_bus.brain.state import BrainRuleOff, BrainState, Change, KnownJob, TriedSize
+from rover_bus.brain.wishes import Wish
+from rover_bus.events.facts import JobSubmitted, PlanProposed, Size
+from rover_bus.events.host_facts import HostRegistered
+from rover_bus.events.identity import HostCapacity, Member
+from rover_bus.events.inputs import Observed, Ticked, TookOver
+from rover_bus.events.job import DataSpec, JobSpec, RoleSpec, WorkersSpec
+
+GIB = 1 << 30
+
+
+def spec_of(name: str, priority: int = 0, memory_bytes: int = 0, train: str = "t") -> JobSpec:
+    return JobSpec(
+        name=name,
+        program=["train"],
+        data=DataSpec(train=train, batch_size=100),
+        workers=WorkersSpec(max_count=16, cores=0.5),
+        servers=RoleSpec(max_count=4, cores=0.5, memory_bytes=memory_bytes),
+        priority=priority,
+    )
+
+
+def size(workers: int, servers: int = 1, cores: float = 0.5, server_bytes: int = 0) -> Size:
+    return Size(
+        workers=workers,
+        servers=servers,
+        worker_cores=cores,
+        server_cores=0.5,
+        server_memory_bytes=server_bytes,
+    )
+
+
+def waits(name: str, priority: int = 0) -> KnownJob:
+    return KnownJob(name, spec_of(name, priority))
+
+
+def runs(name: str, held: Size, host: str = "h", priority: int = 0) -> KnownJob:
+    """A job that is open: settled long ago, measured at three sizes of 1 / (1 / (3600 w) + 1 / 36000)."""
+    job = KnownJob(name, spec_of(name, priority), plan=3, held=held, clock_s=1000.0, settled_s=0.0)
+    job.tried = [TriedSize(size=size(w), weight=3.0, mean=speed(w)) for w in (1, 2, 4, held.workers)]
+    job.recent = [speed(held.workers)] * 3
+    job.total, job.committed = 1_000_000_000, 1_000_000
+    members = [Member("worker", i, 1) for i in range(held.workers)]
+    job.members = [*members, *(Member("ps", i, 1) for i in range(held.servers))]
+    job.where = {member.name: host for member in job.members}
+    return job
+
+
+def speed(workers: int) -> float:
+    return 1.0 / (1 / (3600.0 * workers) + 1 / 36000.0)
+
+
+def cluster(
+    *jobs: KnownJob, cores: float = 8.0, hosts: str = "h", memory_bytes: int = 64 * GIB
+) -> BrainState:
+    each = HostCapacity(cores=cores, memory_bytes=memory_bytes)
+    state = BrainState(timeline=1, hosts=dict.fromkeys(hosts, each), jobs={job.uid: job for job in jobs})
+    for job in jobs:
+        if job.held is not None:
+            charged = job.charge(job.held)
+            for host in set(job.where.values()):
+                job.load = {host: (charged.cores, float(charged.memory_bytes))}
+                former = state.host_load.get(host, (0.0, 0.0))
+                state.host_load[host] = former[0] + charged.cores, former[1] + charged.memory_bytes
+    return state
+
+
+def round_of(state: BrainState) -> dict[str, object]:
+    standing = StandingModels(state)
+    starts = {
+        name: offer_start(name, job, state, {}, standing) for name, job in state.jobs.items() if not job.plan
+    }
+    turns = [name for name, job in state.jobs.items() if job.plan]
+    return dict(choose_sizes(turns, state, {}, standing, starts))
+
+
+# -- starts ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_newcomer_begins_with_what_its_familys_model_finds_best_for_what_is_free() -> None:
+    state = cluster(runs("one", size(4)), waits("two"), cores=16.0)
+    first = state.jobs["two"].spec.workers.start
+    answer = round_of(state)["two"]
+    assert isinstance(answer, Wish)
+    assert answer.step == "start"
+    assert answer.size.workers > max(first, 1), "nothing was known of its family"
+    assert answer.predicted == pytest.approx(speed(answer.size.workers), rel=0.2)
+    assert "its family has shown" in answer.detail
+
+
+def test_a_newcomer_of_an_unknown_family_begins_small() -> None:
+    state = cluster(waits("one"), cores=16.0)
+    answer = round_of(state)["one"]
+    assert isinstance(answer, Wish)
+    assert (answer.size.workers, answer.predicted, answer.constant) == (1, 0.0, "cold_start")
+
+
+def test_a_newcomer_and_those_that_run_share_a_full_cluster_by_value() -> None:
+    state = cluster(runs("one", size(14)), waits("two"), cores=8.0)
+    answers = round_of(state)
+    one, two = answers["one"], answers["two"]
+    assert isinstance(one, Wish)
+    assert isinstance(two, Wish)
+    assert one.size.workers < 14
+    assert one.size.workers + two.size.workers + 2 <= 16
+    assert list(answers) == ["one", "two"], "what shrinks comes first"
+
+
+def test_the_start_waits_for_the_shrink_of_its_round_and_takes_nothing_else() -> None:
+    one, other = runs("one", size(10)), runs("other", size(4))
+    state = cluster(one, other, waits("two"), cores=8.0)
+    one.change = Change(plan=4, step="scale", before=size(10), after=size(6), predicted=0.0, since_s=1000.0)
+    granted = grant("two", Wish(size=size(3), step="start", constant="warm_start"), state, {})
+    assert (granted.size, granted.waits_for, granted.shrinks) == (None, ["one"], {})
+    state = cluster(runs("one", size(6)), other, waits("two"), cores=8.0)
+    assert grant("two", Wish(size=size(3), step="start", constant="warm_start"), state, {}).size == size(3)
+
+
+def test_a_start_comes_before_growth_and_a_better_priority_before_both() -> None:
+    low, equal = runs("low", size(2)), runs("equal", size(2), priority=1)
+    state = cluster(low, equal, waits("new", 1), cores=64.0)
+    order = [name for name, answer in round_of(state).items() if isinstance(answer, Wish)]
+    assert order == ["new", "equal", "low"]
+
+
+def test_a_job_that_does_not_compete_keeps_its_room() -> None:
+    state = cluster(runs("one", size(4)), runs("two", size(6)), runs("better", size(2), priority=3))
+    alone = room_for_round(0, ["one"], state)
+    assert alone.cores == pytest.approx(8.0 * 0.99 - 3.5 - 1.5)
+    assert room_for_round(3, ["better"], state).cores == pytest.approx(8.0 * 0.99)
+
+
+def test_a_cluster_that_is_fuller_than_it_is_large_lets_no_job_grow() -> None:
+    one, two = runs("one", size(10)), runs("two", size(5))
+    state = cluster(one, two, cores=6.0)
+    answers = round_of(state)
+    sizes = [answer.size for answer in answers.values() if isinstance(answer, Wish)]
+    assert all(
+        job.charge(job.held).cores >= job.charge(at).cores
+        for job, at in zip((one, two), sizes, strict=False)
+        if job.held
+    )
+
+
+# -- what is known of a family -----------------------------------------------------------------------------------------
+
+
+def past(train: str = "t", cores: float = 0.7, server_bytes: int = 0) -> PastJob:
+    final = Allocation(
+        workers=4, servers=2, worker_cores=cores, server_cores=0.2, server_memory_bytes=server_bytes
+    )
+    return PastJob(job="old", traits=traits_of(spec_of("old", train=train)), final=final, ended_at_s=0.0)
+
+
+def test_jobs_of_one_user_with_equal_batches_are_not_similar_for_that() -> None:
+    state = cluster(cores=32.0)
+    stranger = spec_of("new", train="elsewhere").replace(program=["other"], labels={"user": "ann"})
+    known = traits_of(spec_of("old").replace(labels={"user": "ann"}))
+    state.past = [PastJob(job="old", traits=known, final=Allocation(workers=9, servers=1), ended_at_s=0.0)]
+    assert first_size(stranger, state)[1].reason == "cold_start"
+    assert first_size(spec_of("new"), state)[1].reason == "warm_start"
+
+
+def test_a_member_without_a_limit_counts_as_what_the_familys_last_run_used() -> None:
+    state = cluster(cores=32.0)
+    state.past = [past(cores=0.7), past(train="elsewhere", cores=3.0)]
+    free = spec_of("new").replace(workers=WorkersSpec(), servers=RoleSpec(cores=0.5))
+    assert usual_use(state, free) == {"worker": 0.7}
+    evolve(state, JobSeen(job="new", uid="u", spec=free, cause="x"))
+    assert state.jobs["new"].cores_used == {"worker": 0.7}
+    evolve(state, JobGone(job="new", cause="x"))
+
+
+@pytest.mark.parametrize(("train", "limit"), [("t", 6 * GIB), ("elsewhere", 8 * GIB)])
+def test_a_server_begins_with_the_memory_that_runs_of_its_family_ended_with(train: str, limit: int) -> None:
+    state = cluster(cores=32.0)
+    state.past = [past(server_bytes=3 * GIB), past("other data", server_bytes=50 * GIB)]
+    spec = spec_of("new", memory_bytes=8 * GIB, train=train).replace(
+        servers=RoleSpec(count=1, cores=0.5, memory_bytes=8 * GIB)
+    )
+    assert first_size(spec, state)[0].server_memory_bytes == limit
+
+
+def test_servers_vary_once_any_run_of_the_family_has_varied_them() -> None:
+    one, two = runs("one", size(4)), runs("two", size(4))
+    assert space_of(two, StandingModels(cluster(one, two)).varied_servers(two)).servers == (1,)
+    one.tried.append(TriedSize(size=size(4, 2), weight=3.0, mean=speed(4) * 1.1))
+    assert space_of(two, StandingModels(cluster(one, two)).varied_servers(two)).servers == (1, 2, 3, 4)
+
+
+# -- hosts -------------------------------------------------------------------------------------------------------------
+
+
+def test_members_grow_only_as_far_as_their_own_host_has_room() -> None:
+    job, full = runs("job", size(2)), runs("full", size(12))
+    state = cluster(job, full, hosts="hi")  # 8 cores each; on h 1.5 and 6.5 are taken
+    assert not fits_hosts(job, size(2, cores=1.0), state)
+    assert fits_hosts(job, size(6), state), "new members go to the other host"
+    assert fits_hosts(job, size(1), state)
+    assert not fits_hosts(job, size(20), state)
+    free = size(2).replace(worker_cores=0.0)
+    assert fits_hosts(job, free.replace(workers=100), state), "members without a limit share what there is"
+
+
+def test_workers_that_have_no_room_to_grow_on_their_host_are_followed_elsewhere() -> None:
+    job, full = runs("job", size(4)), runs("full", size(9))
+    state = cluster(job, full, hosts="hi")  # on h 2.5 and 5 of 8 cores are taken
+    larger = size(4, cores=0.75)
+    assert fits_hosts(job, larger, state)
+    assert [str(member) for member in moving_workers(job, larger, state)] == ["worker-2.1", "worker-3.1"]
+    [plan] = settle("job", job, state, StandingModels(state), Wish(size=larger, step="scale", constant="x"))
+    assert isinstance(plan, PlanProposed)
+    assert [str(member) for member in plan.replaces] == ["worker-2.1", "worker-3.1"]
+    assert plan.worker_hosts == ["i", "i"]
+    assert not fits_hosts(job, size(4, cores=1.0), state), "more than half of the workers would start anew"
+    assert moving_workers(job, size(5), state) == [], "who stays as large stays where it is"
+
+
+def test_the_next_best_is_taken_where_hosts_have_no_room_for_the_best() -> None:
+    job, full = runs("job", size(2)), runs("full", size(12))
+    state = cluster(job, full, hosts="hi")
+    instead = Wish(size=size(6), step="scale", constant="more_throughput", predicted=2.0)
+    best = Wish(size=size(4, cores=2.0), step="scale", constant="x", predicted=3.0, others=[instead])
+    granted, wish = grant_best("job", best, state, {})
+    assert (granted.size, wish.predicted) == (size(6), 2.0)
+    granted, _ = grant_best("job", Wish(size=size(4, cores=2.0), step="scale", constant="x"), state, {})
+    assert granted.left is not None
+    assert granted.left.constant == "does_not_fit_any_node"
+    assert "a worker" in granted.left.detail
+    assert "free" in granted.left.detail
+
+
+def test_a_start_is_cut_down_to_what_hosts_have_room_for() -> None:
+    state = cluster(runs("a", size(10), "h"), runs("b", size(12), "i"), waits("new"), hosts="hi")
+    big = Wish(size=size(4, cores=2.0), step="start", constant="x")  # 2.5 and 1.5 cores are free
+    granted, _ = grant_best("new", big, state, {})
+    assert granted.size == size(1, cores=2.0)
+
+
+def test_servers_that_no_host_has_memory_for_begin_as_twice_as_many_with_half_of_it() -> None:
+    state = cluster(runs("other", size(1)), waits("new"), hosts="hi", memory_bytes=10 * GIB)
+    granted, _ = grant_best(
+        "new", Wish(size=size(1, 1, 0.5, 16 * GIB), step="start", constant="x"), state, {}
+    )
+    assert granted.size == size(1, 2, 0.5, 8 * GIB)
+
+
+def test_a_job_that_is_alone_may_ask_more_of_its_hosts_than_they_have() -> None:
+    state = cluster(waits("new"), cores=1.0)
+    asked = Wish(size=size(4), step="start", constant="constrained_by_user")
+    assert grant("new", asked, state, {}).size == size(4)
+
+
+def test_a_job_begins_though_rounds_are_switched_off() -> None:
+    brain = BrainDecider(1)
+    brain.decide(TookOver("b", 1), 0.0)
+    brain.state.rules_off["sizes"] = BrainRuleOff(release="")
+    host = HostRegistered(host="h", daemon="d", capacity=HostCapacity(cores=4.0, memory_bytes=GIB))
+    brain.decide(Observed(host, "F:1"), 0.0)
+    brain.decide(Observed(JobSubmitted(job="j", spec=spec_of("j"), uid="0" * 12), "F:2"), 0.0)
+    plans = [record for record in brain.decide(Ticked(), 1.0).effects if isinstance(record, PlanProposed)]
+    assert [plan.step for plan in plans] == ["start"]
