@@ -175,8 +175,7 @@ class MemoryBus:
                 first = max(start, 1)
             return self._broker.follow(MemoryFollower(self._link, stream, subjects, handler, first), backlog)
 
-        number = await self._call(attach, f"follow {', '.join(subjects)}")
-        return _Stop(lambda: self._forget(self._link.followers, number))
+        return await self._attach(attach, f"follow {', '.join(subjects)}", self._link.followers)
 
     async def purge(self, stream: str, subject: str, *, before: int | None = None) -> None:
         await self._call(lambda: self._stream(stream).purge(subject, before), f"purge {subject}")
@@ -214,8 +213,7 @@ class MemoryBus:
             self._bucket(bucket)
             return self._broker.watch(MemoryWatch(self._link, bucket, key, handler))
 
-        number = await self._call(attach, f"watch {bucket} {key}")
-        return _Stop(lambda: self._forget(self._link.watches, number))
+        return await self._attach(attach, f"watch {bucket} {key}", self._link.watches)
 
     async def close(self) -> None:
         if self._link.state in ("closed", "dead"):
@@ -224,6 +222,26 @@ class MemoryBus:
         self._link.notify("closed")
 
     # Waiting
+
+    async def _attach(self, attach: Callable[[], int], what: str, known: dict[int, Any]) -> Subscription:
+        """Let the broker begin to deliver. What it began ends where its answer did not come: its caller repeats it."""
+        begun: list[int] = []
+        waiting = True
+
+        def begin() -> int:
+            if not waiting:
+                raise BusError(f"{what}: given up meanwhile")
+            begun.append(attach())
+            return begun[-1]
+
+        try:
+            number = await self._call(begin, what)
+        except BaseException:
+            waiting = False
+            for each in begun:
+                self._forget(known, each)
+            raise
+        return _Stop(lambda: self._forget(known, number))
 
     async def _call(
         self, work: Callable[[], T], what: str, *, timeout_s: float = CALL_TIMEOUT_S, write: bool = False

@@ -252,20 +252,27 @@ class NatsBus(NatsStorage):
     async def _keep(self, interests: list[Interest]) -> Subscription:
         client = self._require()
         kept = _Kept(self, interests)
-        for interest in interests:
-            await interest.attach(client)
-            self._interests.append(interest)
         try:
+            for interest in interests:
+                await interest.attach(client)
+                self._interests.append(interest)
             await self._settle(client)  # from here on the broker routes to us, or has said that we may not
             for interest in interests:
                 self._refuse_denied(interest.subject)
-        except RoverError:
-            await kept.stop()
+        except BaseException:
+            with contextlib.suppress(RoverError, nats.errors.Error):
+                await kept.stop()
             raise
         return kept
 
     async def keep_reader(self, reader: NatsFollower) -> Subscription:
-        await reader.attach()
+        try:
+            await reader.attach()
+        except BaseException:
+            # The server may have made its consumer all the same, and no caller would ever stop what that delivers.
+            with contextlib.suppress(RoverError, nats.errors.Error):
+                await reader.stop()
+            raise
         self._readers.append(reader)
         return _KeptReader(self, reader)
 

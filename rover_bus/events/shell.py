@@ -74,6 +74,9 @@ class Shell:
         self._ready = ReadyFacts()
         self._intake = self.intake_type(bus, wiring, self.journal, self.submit)
         self._shaken = False  # the connection was lost while we were no leader
+        self._following = (
+            False  # the log, as a standby: a leader that took its own records in would count them twice
+        )
         self._bookmark = False  # what was consumed shall be logged, also if nothing follows from it
         self._first_chunk = 0
         self._snapshots = 0
@@ -112,6 +115,7 @@ class Shell:
                 await self.leadership.resign()
 
     async def _stand_by(self) -> None:
+        self._following = True
         beginning = await self._insist(self.journal.beginning)
         follower = await self._insist(
             lambda: self.bus.follow(LOG, [self.wiring.log_subject], self._observe, start=beginning)
@@ -119,6 +123,7 @@ class Shell:
         try:
             await self._acquire()
         finally:
+            self._following = False  # first: what is still delivered is void, whoever delivers it
             await follower.stop()
         keeper = asyncio.create_task(self.leadership.keep())
         try:
@@ -141,7 +146,7 @@ class Shell:
 
     def _observe(self, stored: Stored) -> None:
         """Follow the log as a standby. An error is not this callback's to raise: it ends the standing by."""
-        if self._damage.done():
+        if self._damage.done() or not self._following:
             return
         try:
             self._replay(stored)

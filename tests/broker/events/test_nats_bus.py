@@ -26,6 +26,7 @@ from patience import PATIENCE_S
 
 from rover_bus.events import nats_client
 from rover_bus.events.broker import EmbeddedBroker
+from rover_bus.events.bus import Message
 from rover_bus.events.errors import AccessDenied, BrokerUnreachable, BusError, NotConnected
 from rover_bus.events.nats_bus import NatsBus
 from rover_bus.events.streams import LEADERS, LOG
@@ -290,6 +291,28 @@ def test_a_cancelled_call_leaves_the_connection_whole(broker: EmbeddedBroker) ->
                 await asyncio.gather(task, return_exceptions=True)
         await serves_again(bus, heard, facts)
         assert states == []
+        await bus.close()
+
+    asyncio.run(program())
+
+
+def test_a_subscription_whose_caller_gave_up_delivers_nothing(broker: EmbeddedBroker) -> None:
+    async def program() -> None:
+        bus = await connect(broker)
+        got: list[Message] = []
+        settle = bus._settle
+
+        async def given_up(_client: object) -> None:
+            raise asyncio.CancelledError
+
+        bus._settle = given_up  # type: ignore[method-assign, assignment]
+        with pytest.raises(asyncio.CancelledError):
+            await bus.subscribe("rover.test.one", got.append)
+        bus._settle = settle  # type: ignore[method-assign]
+        await bus.publish("rover.test.one", b"1")
+        await bus.subscribe("rover.test.two", got.append)  # the broker has seen what was sent before
+        await asyncio.sleep(0.2)
+        assert got == []
         await bus.close()
 
     asyncio.run(program())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from typing import Any
 
 import pytest
 from live_bus import come_true, connect, through_proxy
@@ -11,6 +12,8 @@ from live_bus import come_true, connect, through_proxy
 from rover_bus.events import nats_follow
 from rover_bus.events.broker import EmbeddedBroker
 from rover_bus.events.bus import Entry, Stored
+from rover_bus.events.errors import BusTimeout
+from rover_bus.events.nats_jetstream import ApiAnswer
 from rover_bus.events.streams import FACTS, LEADERS
 
 pytestmark = pytest.mark.broker
@@ -33,6 +36,31 @@ def test_a_follower_whose_consumer_is_deleted_goes_on(
         await bus.append(FACTS, "rover.job.demo.plan.applied", b"2")
         await come_true(lambda: len(facts) == 2)
         assert [stored.body for stored in facts] == [b"1", b"2"]
+        await bus.close()
+
+    asyncio.run(program())
+
+
+def test_a_follower_that_was_begun_without_an_answer_delivers_nothing(broker: EmbeddedBroker) -> None:
+    """The server made its consumer, and the caller repeats the call: it would stop the second follower only."""
+
+    async def program() -> None:
+        bus = await connect(broker)
+        api, told = bus.api, list[Stored]()
+
+        async def lost(call: str, body: Any, what: str) -> ApiAnswer:
+            await api(call, body, what)
+            raise BusTimeout(f"no answer to {what}: whether it happened is unknown, repeat it")
+
+        bus.api = lost  # type: ignore[method-assign]
+        with pytest.raises(BusTimeout):
+            await bus.follow(FACTS, ["rover.job.*.*.*"], told.append, start="first")
+        bus.api = api  # type: ignore[method-assign]
+        await bus.follow(FACTS, ["rover.job.*.*.*"], told.append, start="first")
+        await bus.append(FACTS, "rover.job.demo.plan.applied", b"1")
+        await come_true(lambda: len(told) > 0)
+        await asyncio.sleep(0.2)
+        assert len(told) == 1
         await bus.close()
 
     asyncio.run(program())

@@ -302,3 +302,37 @@ def test_a_broken_handler_ends_the_simulation() -> None:
 
     with pytest.raises(IndexError):
         run(program())
+
+
+@pytest.mark.parametrize("kind", ["follow", "watch"])
+def test_what_was_begun_without_an_answer_delivers_nothing(kind: str) -> None:
+    """Its caller repeats it, and would stop the second only."""
+
+    async def program() -> list[object]:
+        broker = MemoryBroker(1, CALM)
+        reader, writer = broker.connect("reader"), broker.connect("writer")
+        told: list[object] = []
+
+        async def begin() -> None:
+            if kind == "follow":
+                await reader.follow(LOG, [JOB_LOG], told.append, start="first")
+            else:
+                await reader.watch(LEADERS, "*", told.append)
+
+        answered = reader._wait
+
+        async def lost(*asked: object) -> object:
+            await answered(*asked)  # type: ignore[arg-type]
+            raise BusTimeout("no answer: whether it happened is unknown, repeat it")
+
+        reader._wait = lost  # type: ignore[method-assign, assignment]
+        with pytest.raises(BusTimeout):
+            await begin()
+        reader._wait = answered  # type: ignore[method-assign]
+        await begin()
+        await writer.append(LOG, JOB_LOG, b"1")
+        await writer.put(LEADERS, "demo", b"x")
+        await asyncio.sleep(1.0)
+        return told
+
+    assert len(run(program())) == 1

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from rover_bus.brain.service import build_brain
 from rover_bus.events.codec import decode
 from rover_bus.events.deciding import ServiceProcess
@@ -13,10 +15,13 @@ from rover_bus.events.host_facts import HostRegistered
 from rover_bus.events.identity import HostCapacity
 from rover_bus.events.log import Granted
 from rover_bus.events.memory_broker import MemoryBroker
+from rover_bus.events.memory_bus import MemoryBus
 from rover_bus.events.memory_links import CALM, Faults
 from rover_bus.events.requests import LeaseReply
 from rover_bus.events.shell import Shell
-from rover_bus.events.streams import FACTS
+from rover_bus.events.streams import FACTS, LOG
+from rover_bus.master.decider import MasterDecider
+from rover_bus.simulation.history import live
 
 
 def test_an_append_whose_ack_is_lost_is_found_in_the_log_and_answered_once(stage):
@@ -233,3 +238,36 @@ def test_every_new_leader_says_so_once(stage):
         return [(fact.term, fact.holder) for fact in it.facts(MasterElected)]
 
     assert stage(scenario) == [(1, "m0"), (2, "m1"), (3, "m2"), (4, "m3")]
+
+
+def test_a_leader_takes_its_own_records_in_once_whatever_still_delivers_them(stage, monkeypatch):
+    """A follower of the log that was never stopped (its beginning had no answer) counted every record of a leader twice."""
+    follow, evolved = MemoryBus.follow, []
+
+    async def leaking(self, stream, subjects, handler, **more):
+        if stream == LOG:
+            await follow(self, stream, subjects, handler, **more)
+        return await follow(self, stream, subjects, handler, **more)
+
+    class Counting(MasterDecider):
+        def evolve(self, record):
+            evolved.append(type(record).__name__)
+            super().evolve(record)
+
+    monkeypatch.setattr(MemoryBus, "follow", leaking)
+
+    async def scenario(it):
+        await it.begin()
+        leader = it.master("m0", decider=Counting)
+        await it.until(lambda: leader.leading)
+        await it.until(lambda: "JobOpened" in evolved)
+        await asyncio.sleep(5.0)
+
+    stage(scenario)
+    assert evolved.count("MasterElected") == 1
+    assert evolved.count("JobOpened") == 1
+
+
+@pytest.mark.parametrize("seed", [1756])
+def test_histories_in_which_a_follower_was_begun_twice_are_exact(seed):
+    assert live(seed).wrong == ()
