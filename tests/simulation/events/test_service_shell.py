@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 
-import pytest
-
 from rover_bus.brain.service import build_brain
 from rover_bus.events.codec import decode
 from rover_bus.events.deciding import ServiceProcess
@@ -21,7 +19,6 @@ from rover_bus.events.requests import LeaseReply
 from rover_bus.events.shell import Shell
 from rover_bus.events.streams import FACTS, LOG
 from rover_bus.master.decider import MasterDecider
-from rover_bus.simulation.history import live
 
 
 def test_an_append_whose_ack_is_lost_is_found_in_the_log_and_answered_once(stage):
@@ -266,8 +263,3 @@ def test_a_leader_takes_its_own_records_in_once_whatever_still_delivers_them(sta
     stage(scenario)
     assert evolved.count("MasterElected") == 1
     assert evolved.count("JobOpened") == 1
-
-
-@pytest.mark.parametrize("seed", [1756])
-def test_histories_in_which_a_follower_was_begun_twice_are_exact(seed):
-    assert live(seed).wrong == ()
