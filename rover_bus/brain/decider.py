@@ -290,7 +290,7 @@ class BrainDecider:
             self._round_due, self._fitted = True, self.models.fitted
 
     def _start_in_free_room(self) -> Steps:
-        """Begin what waits as far as there is room now: nobody else is touched before the next look."""
+        """Begin what waits as far as there is room now: no running job is touched before the next look."""
         starts = dict[str, StartOffer]()
         yield from self._offer_starts(starts)
         yield from self._guard("sizes", self._choose_sizes([], starts))

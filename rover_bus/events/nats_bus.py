@@ -268,8 +268,7 @@ class NatsBus(NatsStorage):
     async def keep_reader(self, reader: NatsFollower) -> Subscription:
         try:
             await reader.attach()
-        except BaseException:
-            # The server may have made its consumer all the same, and no caller would ever stop what that delivers.
+        except BaseException:  # the server may have made its consumer all the same: no caller stops it
             with contextlib.suppress(RoverError, nats.errors.Error):
                 await reader.stop()
             raise
@@ -287,8 +286,7 @@ class NatsBus(NatsStorage):
         """End a follower or a watch."""
         if reader in self._readers:
             self._readers.remove(reader)
-        mending = self._mending.pop(reader, None)
-        if mending is not None:
+        if (mending := self._mending.pop(reader, None)) is not None:
             await _cancel([mending])
         await reader.stop()
 
