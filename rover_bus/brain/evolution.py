@@ -228,7 +228,7 @@ def _observe(job: KnownJob, fact: ObservedFact) -> None:
             _count_servers(job, plan)
             if job.change and job.change.plan == plan:
                 if job.change.before.servers != job.change.after.servers:
-                    job.memory = {}  # tables were spread anew: what a server held before tells nothing of its growth now
+                    job.memory = {}  # the tables were spread over other servers: earlier points tell nothing of growth
                 job.change.settled = True
                 job.change.windows = []
                 if job.change.step in ("start", "replace", "relief", "room", "trim"):
