@@ -146,7 +146,12 @@ class RowIndex:
         if self._room < len(keys):
             self.make_room(len(keys))
         self._room -= len(keys)
-        written = self._add(keys, ((tags + 1) << TAG_SHIFT) + rows)
+        for start in range(0, len(keys), BUILD_ROWS):  # what is worked with stays in the processor's caches
+            some = slice(start, start + BUILD_ROWS)
+            self._insert(keys[some], ((tags[some] + 1) << TAG_SHIFT) + rows[some])
+
+    def _insert(self, keys: Rows, places: Rows) -> None:
+        written = self._add(keys, places)
         if self._larger is not None:
             for lanes, some, where in written:
                 passed = np.flatnonzero(lanes < self._built * LANES)
