@@ -61,11 +61,22 @@ def damage(job: SmallJob, cut: int) -> None:
         path.write_bytes(raw)
 
 
+def stopped_between_checkpoints(daemon: int, job: SmallJob) -> bool:
+    """Stop the daemon, unless it is storing a checkpoint: that one would be finished after the harm, and push out a whole one."""
+    os.kill(daemon, signal.SIGSTOP)
+    stored = {cut_of(path) for path in manifests(job)}
+    begun = {cut_of(path) for path in job.folder.glob("store/*/parts/*/*")}
+    if begun and max(begun) <= max(stored, default=0):
+        return True
+    os.kill(daemon, signal.SIGCONT)
+    return False
+
+
 def lose_the_model(stack: RunningStack, job: SmallJob, harm: Callable[[list[Path]], None]) -> list[int]:
     """Stop the daemon, do `harm` to the storage, take the servers and their memory; return the cuts on storage, newest first."""
     daemon = stack.pids()["daemon"]
-    os.kill(daemon, signal.SIGSTOP)
     try:
+        job.until(lambda: stopped_between_checkpoints(daemon, job), "a moment at which none is being stored")
         found = manifests(job)
         harm(found)
         servers = living(stack.home.root, NAME, "ps")
