@@ -15,16 +15,17 @@ import msgspec
 import numpy as np
 
 from rover_bus.brain.decisions.arbitration import Budget
-from rover_bus.brain.decisions.knapsack import choose_greedily
+from rover_bus.brain.decisions.knapsack import choose, choose_greedily
 from rover_bus.brain.decisions.plans import Loser, PlanDecision, PlanSpace
 from rover_bus.brain.decisions.reasons import Reason
 from rover_bus.brain.decisions.rounds import NOTHING, Contender, decide_round
 from rover_bus.brain.decisions.scaling import PlanFront, decide_scaling, plan_front
 from rover_bus.brain.granting import cores_left, present, quota_left
+from rover_bus.brain.marginal import choose_by_gain, goes_by_gain
 from rover_bus.brain.models.samples import Configurations, NotEnough
 from rover_bus.brain.predicting import OverruledModel, place_of
 from rover_bus.brain.rooms import fits_hosts
-from rover_bus.brain.rules import HEADROOM, RULES
+from rover_bus.brain.rules import HEADROOM, RULES, rules_of
 from rover_bus.brain.spaces import space_of
 from rover_bus.brain.standing_models import StandingModels
 from rover_bus.brain.starting import StartOffer, start_with
@@ -79,6 +80,12 @@ def choose_sizes(
     opened |= {name: start.contender for name, start in starts.items()}
     for priority in sorted({state.jobs[name].spec.priority for name in opened}, reverse=True):
         own = {name: each for name, each in opened.items() if state.jobs[name].spec.priority == priority}
+        by_gain = {name: each for name, each in own.items() if goes_by_gain(state.jobs[name])}
+        if by_gain:
+            room = room_for_round(priority, by_gain, state)
+            sized = choose_by_gain(by_gain, state, standing, starts, room)
+            answers |= sized
+            own = {name: each for name, each in own.items() if name not in sized}
         decisions = _choose(priority, own, state)
         for name in own:
             decision = decisions.get(name, NOTHING_FITS)
@@ -132,7 +139,8 @@ def _contender(
     limits = limits_of(
         job, quota_left(name, state, quotas)
     )  # the cluster's capacity is the round's own affair
-    front = plan_front(view, model, space_of(job, standing.varied_servers(job)), RULES, limits)
+    space = space_of(job, standing.varied_servers(job))
+    front = plan_front(view, model, space, rules_of(job.spec.plan), limits)
     return Contender(view=view, model=model, limits=limits, front=front)
 
 
@@ -144,9 +152,8 @@ def _choose(priority: int, own: Mapping[str, Contender], state: BrainState) -> d
         # Use that was measured may pass what there is: then no job grows, and none is made to shrink by a figure that jitters.
         own = {name: _no_larger(contender) for name, contender in own.items() if not contender.waiting}
         room = Budget(max(room.cores, cores), max(room.memory_bytes, memory_bytes))
-    decisions = decide_round(
-        list(own.values()), room.cores, room.memory_bytes, PlanSpace(), RULES, choose_greedily
-    )
+    select = choose if len(own) > 1 else choose_greedily  # exactly, among few
+    decisions = decide_round(list(own.values()), room.cores, room.memory_bytes, PlanSpace(), RULES, select)
     return dict(zip(own, decisions, strict=True))
 
 
@@ -154,7 +161,8 @@ def _no_larger(contender: Contender) -> Contender:
     front, held = contender.front, contender.view.held
     assert front is not None
     less = [row for row, each in enumerate(front.allocations) if each.cores <= held.cores]
-    smaller = PlanFront([front.allocations[row] for row in less], front.cost[less], front.speed[less])
+    offered = [front.allocations[row] for row in less]
+    smaller = PlanFront(offered, front.cost[less], front.speed[less], front.searched)
     return msgspec.structs.replace(contender, front=smaller)
 
 
@@ -177,12 +185,15 @@ def _answer(
     if declined(job, size):
         return CapacityLeft(Reason.DECLINED, "this plan was observed or rejected a while ago")
     space = space_of(job, standing.varied_servers(job))
-    alone = decide_scaling(contender.view, model, space, RULES, contender.limits)
-    said = predicted(job, model, size)
+    alone = decide_scaling(contender.view, model, space, rules_of(job.spec.plan), contender.limits)
+    said, constant = predicted(job, model, size), _reason(contender, decision, rivals)
+    searched = contender.front.searched if contender.front is not None else 0
+    found = f"{constant.replace('_', ' ')}, found by NSGA-II among {searched:,} sizes"
     return Wish(
         size=size,
         step="scale",
-        constant=_reason(contender, decision, rivals),
+        constant=constant,
+        detail=found if searched else "",
         measured=job.throughput,
         predicted=said[0],
         low_90=said[1],

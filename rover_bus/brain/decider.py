@@ -35,6 +35,7 @@ from rover_bus.brain.log import (
     MembersSeen,
     ObservedFact,
 )
+from rover_bus.brain.marginal import goes_by_gain, stragglers_by_half
 from rover_bus.brain.models.hosts import SLOW_MEMORY_S
 from rover_bus.brain.settling import make_room, propose_because, seat_masters, settle, withhold
 from rover_bus.brain.silence import fit_into_what_is_left, note_unheard
@@ -404,14 +405,16 @@ class BrainDecider:
             yield from settle(name, known, self.state, self.models, wish)
 
     def _replace(self, name: str, known: KnownJob) -> Steps:
-        slow = remedies.workers_to_replace(known)
+        by_half = goes_by_gain(known)
+        slow = stragglers_by_half(known) if by_half else remedies.workers_to_replace(known)
         if not slow or known.held is None or known.paused:
             return
         wish = Wish(
             size=known.held,
             step="replace",
             constant=Reason.STRAGGLER_REPLACE,
-            detail=f"{', '.join(map(str, slow))} stayed slow: smaller leases were not enough",
+            detail=f"{', '.join(map(str, slow))} "
+            + ("below half of the median" if by_half else "stayed slow: smaller leases were not enough"),
             measured=known.throughput,
         )
         yield propose_because(name, known, self.state, wish, replaces=slow)

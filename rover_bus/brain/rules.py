@@ -10,6 +10,7 @@ import msgspec
 
 from rover_bus.brain.decisions.scaling import Restraint, ScalingRules
 from rover_bus.brain.decisions.scoring import Hazard, ScalePolicy
+from rover_bus.events.job import PlanSpec
 
 CLUSTER = ScalingRules(
     policy=ScalePolicy(
@@ -22,4 +23,10 @@ CLUSTER = ScalingRules(
 )
 SCALE_S = 3.0  # what a change of workers costs a local job
 RULES = msgspec.structs.replace(CLUSTER, policy=msgspec.structs.replace(CLUSTER.policy, scale_s=SCALE_S))
+_SEARCHED = msgspec.structs.replace(RULES, search="nsga2")
 HEADROOM = 0.01  # of the cluster that a round leaves free
+
+
+def rules_of(spec: PlanSpec) -> ScalingRules:
+    """Return the rules for one job: the cluster's, with the search that the job chose."""
+    return RULES if spec.search == "exact" else _SEARCHED

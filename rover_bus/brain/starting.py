@@ -19,7 +19,7 @@ from rover_bus.brain.decisions.scaling import JobView, Limits, PlanFront, plan_f
 from rover_bus.brain.granting import quota_left
 from rover_bus.brain.models.samples import NotEnough
 from rover_bus.brain.predicting import OverruledModel
-from rover_bus.brain.rules import RULES
+from rover_bus.brain.rules import RULES, rules_of
 from rover_bus.brain.sizing import first_size
 from rover_bus.brain.spaces import space_of
 from rover_bus.brain.standing_models import StandingModels
@@ -63,7 +63,8 @@ def offer_start(
     view = JobView(held=held, batch_size=float(spec.data.batch_size), remaining_samples=samples_left(job))
     front = None
     if not isinstance(model, NotEnough):
-        front = plan_front(view, model, space_of(job, standing.varied_servers(job), first), RULES, limits)
+        space = space_of(job, standing.varied_servers(job), first)
+        front = plan_front(view, model, space, rules_of(job.spec.plan), limits)
     known = front is not None and len(front.allocations) > 0
     contender = Contender(
         view=view,

@@ -53,6 +53,11 @@ def between(low: float, high: float, reason: str) -> Any:
     return msgspec.Meta(ge=low, le=high, description=reason, extra={"setting": True})
 
 
+def among(reason: str) -> Any:
+    """Annotate a choice of words (a Literal) that an operator may set, and why its default is what it is."""
+    return msgspec.Meta(description=reason, extra={"setting": True})
+
+
 class Checked(msgspec.Struct, frozen=True, kw_only=True):
     """Base of Structs whose numeric bounds hold from construction on. Raises ValueError naming the field."""
 

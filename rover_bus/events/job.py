@@ -9,10 +9,12 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from rover_bus.events.invariants import Bytes, Checked, Cores, Count, Members, Seconds, between
+from rover_bus.events.invariants import Bytes, Checked, Cores, Count, Members, Seconds, among, between
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 PlanMode = Literal["observe", "approve", "auto"]
+PlanPolicy = Literal["staged", "optimus"]
+PlanSearch = Literal["exact", "nsga2"]
 NoUsable = Literal["ask", "fail", "restart"]
 
 
@@ -163,6 +165,14 @@ class PlanSpec(Checked, frozen=True, kw_only=True):
     ] = 10.0
     relief: bool = True  # limits follow the forecast of memory; False: only the kill is seen
     tenant: str = ""  # whose quota the job counts against
+    policy: Annotated[
+        Literal["staged", "optimus"],
+        among("how sizes are chosen: weighed by value, or by marginal gain of a member"),
+    ] = "staged"
+    search: Annotated[
+        Literal["exact", "nsga2"],
+        among("nsga2 is the paper's; it is used by itself among more than a million sizes"),
+    ] = "exact"
 
 
 class StopSpec(Checked, frozen=True, kw_only=True):

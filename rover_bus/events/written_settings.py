@@ -21,6 +21,7 @@ from rover_bus.events.settings import DEFAULTS, Settings, key_of
 from rover_bus.events.units import parse_bytes, parse_seconds
 
 PREFIX = "ROVER_SET_"
+Value = float | str  # of a choice: its word
 Source = Literal["default", "rover up", "environment", "job file"]
 OF_A_JOB: dict[str, type[msgspec.Struct]] = {
     "workers": WorkersSpec,
@@ -34,16 +35,17 @@ OF_A_JOB: dict[str, type[msgspec.Struct]] = {
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One thing that may be set. `low`, `high`: the range; `whole`: it counts something."""
+    """One thing that may be set. `low`, `high`: the range; `whole`: it counts something; `choices`: it is one of these words."""
 
     table: str
     field: str
     of_job: bool
-    default: float
-    low: float
-    high: float
-    whole: bool
+    default: Value
     reason: str
+    low: float = 0.0
+    high: float = 0.0
+    whole: bool = False
+    choices: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -58,13 +60,20 @@ class Setting:
         """What it is called in the environment."""
         return PREFIX + self.name.upper().replace(".", "_")
 
-    def read(self, value: object, what: str) -> float:
-        """Return a value as it was written, in seconds, bytes or as a number. Raises InputError: `what` names it there."""
+    @property
+    def range(self) -> str:
+        """What it may be, for people."""
+        return ", ".join(self.choices) or f"{self.spell(self.low)} to {self.spell(self.high)}"
+
+    def read(self, value: object, what: str) -> Value:
+        """Return a value as it was written: a word, seconds, bytes or a number. Raises InputError: `what` names it there."""
+        if self.choices:
+            if not isinstance(value, str) or value not in self.choices:
+                raise InputError(f"{what}: {value!r} is none of {self.range} ({self.reason})")
+            return value
         number = self._number(value, what)
         if not self.low <= number <= self.high:
-            raise InputError(
-                f"{what}: {self.spell(number)} is outside {self.spell(self.low)} to {self.spell(self.high)} ({self.reason})"
-            )
+            raise InputError(f"{what}: {self.spell(number)} is outside {self.range} ({self.reason})")
         return number
 
     def _number(self, value: object, what: str) -> float:
@@ -83,8 +92,10 @@ class Setting:
             raise InputError(f"{what} must be a {'whole ' if self.whole else ''}number, not {value!r}")
         return value
 
-    def spell(self, value: float) -> str:
+    def spell(self, value: Value) -> str:
         """Return a value as `read` reads it and people do."""
+        if isinstance(value, str):
+            return value
         if self.field.endswith("_bytes"):
             return _scaled(
                 value, (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)), "B"
@@ -104,7 +115,7 @@ def _scaled(value: float, units: Sequence[tuple[str, int]], least: str) -> str:
 class SetValue(NamedTuple):
     """What was set, and where."""
 
-    value: float
+    value: Value
     source: Source
 
 
@@ -127,18 +138,22 @@ def _collect(found: dict[str, Setting], table: str, cls: type[msgspec.Struct], *
     for field in msgspec.inspect.type_info(cls).fields:  # type: ignore[attr-defined]
         kind = field.type
         if isinstance(kind, msgspec.inspect.Metadata) and (kind.extra or {}).get("setting"):
-            number = cast(msgspec.inspect.IntType | msgspec.inspect.FloatType, kind.type)
             setting = Setting(
                 table=table,
                 field=field.name,
                 of_job=of_job,
                 default=field.default,
-                low=cast(float, number.ge),
-                high=cast(float, number.le),
-                whole=isinstance(number, msgspec.inspect.IntType),
                 reason=(kind.extra_json_schema or {})["description"],
+                **_bounds_of(kind.type),
             )
             found[setting.name] = setting
+
+
+def _bounds_of(kind: msgspec.inspect.Type) -> dict[str, Any]:
+    if isinstance(kind, msgspec.inspect.LiteralType):
+        return {"choices": kind.values}
+    number = cast(msgspec.inspect.IntType | msgspec.inspect.FloatType, kind)
+    return {"low": number.ge, "high": number.le, "whole": isinstance(number, msgspec.inspect.IntType)}
 
 
 def choose(words: Iterable[str], environment: Mapping[str, str]) -> Chosen:
@@ -173,7 +188,7 @@ def _nearest(word: str, known: Iterable[str]) -> str:
 
 def of_processes(chosen: Chosen) -> Settings:
     """Return the settings that a service runs with."""
-    tables: dict[str, dict[str, float]] = {}
+    tables: dict[str, dict[str, Value]] = {}
     for name, choice in chosen.items():
         setting = every_setting()[name]
         if not setting.of_job:
@@ -189,7 +204,7 @@ def complete(fields: dict[str, Any], chosen: Chosen) -> None:
             fields.setdefault(setting.table, {}).setdefault(setting.field, choice.value)
 
 
-def value_in(spec: JobSpec, setting: Setting) -> float:
+def value_in(spec: JobSpec, setting: Setting) -> Value:
     """Return what a job has of a setting; its default where the job has no such table."""
     table = getattr(spec, setting.table)
     return setting.default if table is None else getattr(table, setting.field)
@@ -203,7 +218,7 @@ def dump(chosen: Chosen) -> bytes:
 def load(stored: bytes) -> Chosen:
     """Read it back. Raises InputError for what no service wrote: nothing is believed unread."""
     try:
-        found = msgspec.json.decode(stored, type=dict[str, tuple[float, Source]])
+        found = msgspec.json.decode(stored, type=dict[str, tuple[Value, Source]])
     except msgspec.DecodeError as error:
         raise InputError(f"the bucket ROVER_SETTINGS holds no settings ({error})") from None
     chosen: dict[str, SetValue] = {}
@@ -211,6 +226,6 @@ def load(stored: bytes) -> Chosen:
         setting = every_setting().get(name)
         if setting is None:
             raise InputError(f"the bucket ROVER_SETTINGS names {name!r}, which is no setting of this release")
-        whole = int(value) if setting.whole else value
+        whole = int(value) if setting.whole and not isinstance(value, str) else value
         chosen[name] = SetValue(setting.read(whole, f"{name} in ROVER_SETTINGS"), source)
     return chosen

@@ -17,15 +17,19 @@ from bench.simulation.nodes import allocation_of, size_of
 from bench.simulation.policies.static import NoIntervention, Patience
 from bench.simulation.port import Case, ClusterView, JobView, Mechanisms, Remedy, Setting, Size, Window
 from rover_bus.brain.decisions.hot_servers import HOT
-from rover_bus.brain.decisions.optimus import Capacity, OptimusJob, Speed, allocate, is_straggler
+from rover_bus.brain.decisions.optimus import (
+    Capacity,
+    OptimusJob,
+    Speed,
+    allocate,
+    fit_curve,
+    is_straggler,
+    is_worth,
+)
 from rover_bus.brain.decisions.plans import GIB
-from rover_bus.brain.models.forms import OPTIMUS_ASYNC, OPTIMUS_SYNC
-from rover_bus.brain.models.samples import Configurations
-from rover_bus.brain.models.statistics import Line, Statistics, fit_line
 
 _PRE_RUNS = ((1.0, 1.0), (0.5, 1.0), (1.0, 0.5), (0.5, 0.5), (0.25, 0.5))
 _PRE_RUN_S = 60.0
-_LEAST_ROWS = 3  # of a fit; a job with fewer counts to choose from repeats them
 _WINDOWS = 10  # of each counts, the last ones
 _YOUNG_S = 600.0
 _HEADROOM = 0.05
@@ -117,9 +121,7 @@ class Optimus(NoIntervention):
         if job.held is None:
             return True
         speed = self.curves[job.case.name]
-        before = speed(job.held.workers, job.held.servers)
-        saved = job.remaining / before - job.remaining / speed(size.workers, size.servers)
-        return saved > self._change_s() or size.cores < job.held.cores / 1.5
+        return is_worth(speed, job.remaining, allocation_of(job.held), allocation_of(size), self._change_s())
 
     def _container(self, case: Case) -> Size:
         if case.name not in self.containers:
@@ -170,20 +172,5 @@ def _pre_run(case: Case, container: Size, seed: int, measured: Measured) -> None
 
 def _curve(case: Case, measured: Measured) -> Speed:
     """Fit Optimus' form to what was measured: the median of each counts."""
-    times = -(-_LEAST_ROWS // len(measured))
-    counts = np.array(list(measured) * times, dtype=np.float64)
-    speeds = np.array([np.median(kept) for kept in measured.values()] * times)
-    form = OPTIMUS_SYNC if case.mode == "sync" else OPTIMUS_ASYNC
-    at = Configurations.of(counts[:, 0], counts[:, 1], batch_size=case.batch_size)
-    line = fit_line(Statistics.of(form.design(at), form.seconds(at, speeds)))
-    assert isinstance(line, Line)
-
-    def speed(workers: int, servers: int) -> float:
-        key = (workers, servers)
-        if key not in known:
-            point = Configurations.of(workers, servers, batch_size=case.batch_size)
-            known[key] = float(form.throughput(point, line.seconds(form.design(point)))[0])
-        return known[key]
-
-    known: dict[tuple[int, int], float] = {}
-    return speed
+    medians = {counts: float(np.median(kept)) for counts, kept in measured.items()}
+    return fit_curve(medians, case.batch_size, case.mode == "sync")

@@ -1,23 +1,30 @@
 """Optimus as a whole policy: allocation by marginal gain, for users who want it and as the baseline.
 
-Fed by both of its curves (speed and steps left), feeds plans; placement is `placement`, parameter balance is `balance`.
-    allocate: every job 1 PS + 1 worker, then greedily the best gain until capacity is used or gains end; every 10 min
+Fed by its curve (`fit_curve`) and what is left to do, feeds plans (`brain/marginal.py`); placement is `placement`.
+    allocate: every job 1 PS + 1 worker, then greedily the best gain until capacity is used or gains end
     gain = max{ (Q/f(p,w) - Q/f(p,w+1))/O_worker , (Q/f(p,w) - Q/f(p+1,w))/O_ps }   Q steps left, O dominant resource
-(`algorithms.md §2` [paper]). Containers have the size that the user gave.
+(`algorithms.md §2` [paper]). Containers have the size that the user gave. The paper allocates anew every ten minutes and starts a
+job again for it; here a change must save more than it costs (`is_worth`).
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
+import numpy as np
 
 from rover_bus.brain.decisions.plans import Allocation, PlanDecision
 from rover_bus.brain.decisions.reasons import Reason
+from rover_bus.brain.models.forms import OPTIMUS_ASYNC, OPTIMUS_SYNC
+from rover_bus.brain.models.samples import Configurations
+from rover_bus.brain.models.statistics import Line, Statistics, fit_line
 
 # Optimus de-prioritises young jobs, whose curves are uncertain, by this factor.
 YOUNG_JOB_FACTOR = 0.95
+LEAST_ROWS = 3  # of a fit of its form
+LEAST_SHRINK = 1.5  # what gives back less is left
 # Steps (or samples) a second with (workers, servers).
 Speed = Callable[[int, int], float]
 
@@ -38,6 +45,38 @@ class OptimusJob(msgspec.Struct, frozen=True, kw_only=True):
     young: bool = False
     max_workers: int = 64
     max_servers: int = 16
+
+
+def fit_curve(
+    measured: Mapping[tuple[int, int], float], batch_size: float, synchronous: bool = False
+) -> Speed:
+    """Fit Optimus' form to samples a second by (workers, servers), at least one of them."""
+    times = -(-LEAST_ROWS // len(measured))  # a job with fewer counts to choose from repeats them
+    counts = np.array(list(measured) * times, dtype=np.float64)
+    speeds = np.array(list(measured.values()) * times, dtype=np.float64)
+    form = OPTIMUS_SYNC if synchronous else OPTIMUS_ASYNC
+    at = Configurations.of(counts[:, 0], counts[:, 1], batch_size=batch_size)
+    line = fit_line(Statistics.of(form.design(at), form.seconds(at, speeds)))
+    assert isinstance(line, Line)
+    known: dict[tuple[int, int], float] = {}
+
+    def speed(workers: int, servers: int) -> float:
+        key = (workers, servers)
+        if key not in known:
+            point = Configurations.of(workers, servers, batch_size=batch_size)
+            known[key] = float(form.throughput(point, line.seconds(form.design(point)))[0])
+        return known[key]
+
+    return speed
+
+
+def is_worth(speed: Speed, remaining: float, held: Allocation, wanted: Allocation, change_s: float) -> bool:
+    """Whether growth saves more seconds than the change costs, or a shrink gives back a third: the paper changes every round."""
+    before, after = speed(held.workers, held.servers), speed(wanted.workers, wanted.servers)
+    if wanted.cores < held.cores / LEAST_SHRINK:
+        return True
+    saved = remaining / before - remaining / after if before < after else 0.0
+    return saved > change_s
 
 
 def allocate(jobs: Sequence[OptimusJob], capacity: Capacity) -> list[PlanDecision]:

@@ -27,6 +27,7 @@ from rover_bus.brain.decisions.scoring import (
 from rover_bus.brain.models.samples import Configuration, Configurations, FloatArray, IntArray
 from rover_bus.brain.models.throughput import Prediction
 
+MOST_ENUMERATED = 1 << 20  # plans; beyond it the search is faster than looking at each
 _MOST_LOSERS = 8
 
 
@@ -76,7 +77,9 @@ class ScalingRules(msgspec.Struct, frozen=True, kw_only=True):
     prices: Prices = Prices()
     policy: ScalePolicy = ScalePolicy()
     restraint: Restraint = Restraint()
-    search: Literal["exact", "nsga2"] = "exact"  # nsga2: the paper's search, for spaces above a million plans
+    search: Literal["exact", "nsga2"] = (
+        "exact"  # nsga2: the paper's search, used by itself above a million plans
+    )
     seed: int = 0  # of that search
 
 
@@ -140,11 +143,15 @@ def decide_scaling(
 
 
 class PlanFront(msgspec.Struct, frozen=True):
-    """One job's offers by rising cost: allocations, price, and throughput under the hazard in samples a second."""
+    """One job's offers by rising cost: allocations, price, and throughput under the hazard in samples a second.
+
+    `searched`: in how many plans NSGA-II found them; 0 where each was looked at.
+    """
 
     allocations: list[Allocation]
     cost: FloatArray
     speed: FloatArray
+    searched: int = 0
 
 
 def plan_front(
@@ -157,13 +164,16 @@ def plan_front(
     """The Pareto front that a choice across jobs may pick from: as far as one change goes, no guesses, and no plan beyond the
     one that this job would choose alone (its last step would not pay). Empty when nothing is trusted.
     """
-    plans = _plans(job, model, _bounded(space, job.held, limits, rules.restraint), rules)
+    near = _bounded(space, job.held, limits, rules.restraint)
+    plans = _plans(job, model, near, rules)
     if rules.restraint.tries:
         plans = msgspec.structs.replace(plans, guess=np.zeros_like(plans.guess))
     front = _front(plans, job, limits)
     if len(front):
         front = front[: int(np.argmax(_utility(plans.speed[front], plans.cost[front], rules.restraint))) + 1]
-    return PlanFront([_allocation(plans, int(i), job) for i in front], plans.cost[front], plans.speed[front])
+    offered = [_allocation(plans, int(i), job) for i in front]
+    searched = 0 if _enumerates(near, rules) else len(near)
+    return PlanFront(offered, plans.cost[front], plans.speed[front], searched)
 
 
 def member_loss_plans(
@@ -234,7 +244,7 @@ def _bounded(space: PlanSpace, held: Allocation, limits: Limits, restraint: Rest
 
 def _plans(job: JobView, model: Predictor, space: PlanSpace, rules: ScalingRules) -> _Space:
     """Every plan of the space, or the front that the search found."""
-    if rules.search == "exact":
+    if _enumerates(space, rules):
         return _evaluate(job, model, space.configurations(job.batch_size), rules)
 
     def objective(at: Configurations) -> tuple[FloatArray, FloatArray]:
@@ -244,6 +254,10 @@ def _plans(job: JobView, model: Predictor, space: PlanSpace, rules: ScalingRules
     return _evaluate(
         job, model, _with_batch(search_front(space, objective, rules.seed), job.batch_size), rules
     )
+
+
+def _enumerates(space: PlanSpace, rules: ScalingRules) -> bool:
+    return rules.search == "exact" and len(space) <= MOST_ENUMERATED
 
 
 def _with_batch(at: Configurations, batch_size: float) -> Configurations:

@@ -58,6 +58,11 @@ LEAST_STORE_BYTES = 4 << 20
     default="auto",
     help="What becomes of the Brain's plans for all jobs; the strictest of it and a job's own holds.",
 )
+@click.option(
+    "--policy",
+    type=click.Choice(["staged", "optimus"]),
+    help="How jobs are sized that name no policy: the same as --set plan.policy=P [staged].",
+)
 @click.option("--quota", "quotas", multiple=True, metavar="TENANT=CORES[:MEMORY]", help="May be repeated.")
 @click.option(
     "--set",
@@ -79,6 +84,7 @@ def up(  # noqa: PLR0913 - a command's options are its parameters
     host: str,
     bind: str,
     plan_mode: str,
+    policy: str | None,
     quotas: tuple[str, ...],
     settings: tuple[str, ...],
     detach: bool,
@@ -98,7 +104,7 @@ def up(  # noqa: PLR0913 - a command's options are its parameters
         broker=OtherBroker(url, secret_file) if url else OwnBroker(sync, limit),
         brain=BrainPolicy(plan_mode, quotas),
         here=Here(host, bind),
-        settings=settings,
+        settings=(*settings, f"plan.policy={policy}") if policy else settings,
     )
     if detach:
         _detach(home)

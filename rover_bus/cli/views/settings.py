@@ -18,13 +18,14 @@ from rover_bus.events.written_settings import (
     Chosen,
     Setting,
     SetValue,
+    Value,
     every_setting,
     load,
     value_in,
 )
 
 COLUMNS = ("name", "value", "from", "default", "range", "reason")
-Hosts = Mapping[str, Mapping[str, float]]
+Hosts = Mapping[str, Mapping[str, Value]]
 
 
 class SettingRow(NamedTuple):
@@ -32,7 +33,7 @@ class SettingRow(NamedTuple):
 
     setting: Setting
     choice: SetValue
-    hosts: Mapping[str, float]
+    hosts: Mapping[str, Value]
 
     def as_table(self) -> dict[str, Any]:
         """Return it for people."""
@@ -43,12 +44,12 @@ class SettingRow(NamedTuple):
             "value": "; ".join([setting.spell(self.choice.value), *apart]),
             "from": self.choice.source,
             "default": setting.spell(setting.default),
-            "range": f"{setting.spell(setting.low)} to {setting.spell(setting.high)}",
+            "range": setting.range,
             "reason": setting.reason,
         }
 
     def as_json(self) -> dict[str, Any]:
-        """Return it for programs: seconds, bytes or plain numbers."""
+        """Return it for programs: seconds, bytes, plain numbers, or one of `choices`."""
         setting = self.setting
         return {
             "name": setting.name,
@@ -59,6 +60,7 @@ class SettingRow(NamedTuple):
             "default": setting.default,
             "least": setting.low,
             "most": setting.high,
+            "choices": list(setting.choices),
             "reason": setting.reason,
             "variable": setting.variable,
             "of": "job" if setting.of_job else "processes",
@@ -93,7 +95,7 @@ def rows_of(chosen: Chosen, hosts: Hosts, job: JobSpec | None = None) -> list[Se
         choice = chosen.get(name, SetValue(setting.default, "default"))
         if job is not None and setting.of_job and (value := value_in(job, setting)) != choice.value:
             choice = SetValue(value, "job file")
-        apart: dict[str, float] = {}
+        apart: dict[str, Value] = {}
         if not setting.of_job:
             mine = {host: given.get(name, setting.default) for host, given in hosts.items()}
             apart = {host: value for host, value in mine.items() if value != choice.value}

@@ -39,12 +39,13 @@ def test_a_processes_settings_come_from_the_environment_then_from_up_then_from_t
 
 
 def test_a_jobs_settings_come_from_its_file_then_from_the_environment_then_from_up(tmp_path, monkeypatch):
-    up = ["leases.heartbeat=2s", "plan.cooldown=1m", "moves.rate=1MiB"]
+    up = ["leases.heartbeat=2s", "plan.cooldown=1m", "moves.rate=1MiB", "plan.policy=optimus"]
     monkeypatch.setenv("ROVER_SET_LEASES_HEARTBEAT", "3s")
     monkeypatch.setenv("ROVER_SET_PLAN_COOLDOWN", "2m")
     spec = job(tmp_path, '[leases]\nheartbeat = "4s"\n', up)
     assert of(spec, "leases.heartbeat") == 4.0
     assert of(spec, "plan.cooldown") == 120.0
+    assert of(spec, "plan.policy") == "optimus"
     assert of(spec, "moves.rate") == 1 << 20
     assert of(spec, "leases.relaunches") == 100
 
@@ -73,6 +74,7 @@ def test_what_is_set_for_checkpoints_makes_no_job_take_some(tmp_path):
         ("leases.relaunches=1.5", "must be a whole number"),
         ("plan.least_gain=half", "must be a number"),
         ("plan.least_gain=2", "2 is outside 0 to 1"),
+        ("plan.policy=optimum", "'optimum' is none of optimus, staged (how sizes are chosen"),
     ],
 )
 def test_a_mistake_on_the_command_line_is_named_with_the_way_out(word, said):
@@ -111,7 +113,10 @@ def test_a_bucket_that_no_service_wrote_is_not_believed(stored):
 
 
 def test_what_a_service_writes_there_is_read_as_it_was():
-    chosen = choose(["leases.relaunches=7", "hosts.presence=20s"], {"ROVER_SET_RETENTION_LOG_SIZE": "1GiB"})
+    chosen = choose(
+        ["leases.relaunches=7", "plan.search=nsga2", "hosts.presence=20s"],
+        {"ROVER_SET_RETENTION_LOG_SIZE": "1GiB"},
+    )
     assert load(dump(chosen)) == chosen
     assert chosen["retention.log_size"] == SetValue(1 << 30, "environment")
 
@@ -123,7 +128,7 @@ def test_what_a_service_writes_there_is_read_as_it_was():
 def test_each_has_a_reason_a_default_within_its_range_and_a_spelling_that_is_read_back(name):
     setting = every_setting()[name]
     assert len(setting.reason) > 10
-    for value in (setting.low, setting.default, setting.high):
+    for value in setting.choices or (setting.low, setting.default, setting.high):
         assert setting.read(setting.spell(value), name) == value
 
 
