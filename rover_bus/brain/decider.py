@@ -35,6 +35,7 @@ from rover_bus.brain.log import (
     MembersSeen,
     ObservedFact,
 )
+from rover_bus.brain.losses import give_up_places, lost_workers
 from rover_bus.brain.marginal import goes_by_gain, stragglers_by_half
 from rover_bus.brain.models.hosts import SLOW_MEMORY_S
 from rover_bus.brain.settling import make_room, propose_because, seat_masters, settle, withhold
@@ -235,6 +236,7 @@ class BrainDecider:
                 yield from answer_request(fact.job, known, self.state, fact, cause)
             case MembersDesired():
                 self.watch.restart(fact.job, now)
+                self.watch.lose(fact.job, lost_workers(known, fact))
                 yield MembersSeen(
                     job=fact.job,
                     members_plan=fact.plan,
@@ -257,6 +259,8 @@ class BrainDecider:
         unheard = self.watch.unheard(now, self.state.sampled_s)
         yield from self._guard("unheard", note_unheard(self.state, unheard))
         order = sorted(self.state.jobs, key=lambda name: -self.state.jobs[name].spec.priority)
+        for name, lost in self.watch.take_lost().items():
+            yield from self._guard("loss", self._answer_loss(name, lost), name)
         turns: list[str] = []
         for name in order:
             yield from self._guard("window", self._close_window(name, turns, now), name)
@@ -341,6 +345,12 @@ class BrainDecider:
         for rule, steps in unless_one_is_under_way.items():
             if known.change is None:
                 yield from self._guard(rule, steps, name)
+
+    def _answer_loss(self, name: str, lost: set[str]) -> Steps:
+        known = self.state.jobs[name]
+        wish = give_up_places(known, lost, self.models)
+        if wish is not None:
+            yield from settle(name, known, self.state, self.models, wish)
 
     def _cool(self, name: str, known: KnownJob) -> Steps:
         left = lambda: cores_left_for(name, self.state, self.state.quotas)  # noqa: E731

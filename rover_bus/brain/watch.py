@@ -7,7 +7,7 @@ nothing about the time after it, and an incarnation's first sample is its warm-u
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from rover_bus.brain.log import WindowClosed, WorkerWindow
@@ -67,11 +67,23 @@ class JobSamples:
         ] = {}  # when a host was last heard, and how often it speaks
         self._asked: dict[str, float] = {}  # when it was first asked whether a host is silent
         self._expected: dict[str, float] = {}  # since when a host that was not heard yet is expected
+        self._lost: dict[str, set[str]] = {}  # workers that were followed since the last look, by job
         self._looked: float | None = None
         self._deaf = False
 
     def forget(self, job: str) -> None:
         self._open.pop(job, None)
+        self._lost.pop(job, None)
+
+    def lose(self, job: str, workers: Iterable[str]) -> None:
+        """These workers were lost, and are followed by others."""
+        if names := set(workers):
+            self._lost.setdefault(job, set()).update(names)
+
+    def take_lost(self) -> dict[str, set[str]]:
+        """Return what was lost since the last call, by job: all of it is one decision."""
+        lost, self._lost = self._lost, {}
+        return lost
 
     def restart(self, job: str, now: float) -> None:
         """Something changed: what was heard until now belongs to another size."""

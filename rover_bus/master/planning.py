@@ -29,7 +29,8 @@ def plan_members(state: State, proposal: PlanProposed, cause: str) -> MembersDes
     chosen = _chosen_hosts(state, proposal, named)
     members: list[DesiredMember] = []
     seats: list[tuple[Role, int]] = [("ps", index) for index in server_indexes(state, proposal.servers)]
-    for role, index in [*seats, *(("worker", index) for index in range(proposal.workers))]:
+    seats += [("worker", index) for index in worker_indexes(state, proposal.workers)]
+    for role, index in seats:
         resources = _resources(proposal, role)
         kept = state.seats.wanted.get(f"{role}-{index}")
         if kept is not None:
@@ -85,6 +86,15 @@ def server_indexes(state: State, count: int) -> list[int]:
     if state.slots.routing is None:
         present = present[:count]
     free = (index for index in range(len(present) + count) if index not in present)
+    return [*present, *(next(free) for _ in range(count - len(present)))]
+
+
+def worker_indexes(state: State, count: int) -> list[int]:
+    """Return the workers to run for a plan of `count`: of those there are, the ones that train before the ones still to come."""
+    wanted = [d.member for d in state.seats.wanted.values() if d.member.role == "worker"]
+    first = sorted(wanted, key=lambda member: (not state.seats.has(member), member.index))
+    present = sorted(member.index for member in first[:count])
+    free = (index for index in range(count) if index not in present)
     return [*present, *(next(free) for _ in range(count - len(present)))]
 
 

@@ -14,9 +14,9 @@ import numpy as np
 
 from bench.simulation.nodes import allocation_of, size_of
 from bench.simulation.policies.learning import LossCount, Memory, Sample, server_loads, slot_owners
+from bench.simulation.policies.losses import Losses, decide_failures, member_loss_plans
 from bench.simulation.port import ClusterView, JobView, Mechanisms, Remedy, Setting, Size, Window
 from rover_bus.brain import rules
-from rover_bus.brain.decisions.failures import Losses, decide_failures
 from rover_bus.brain.decisions.hot_servers import HOT, decide_hot_servers
 from rover_bus.brain.decisions.knapsack import choose_greedily
 from rover_bus.brain.decisions.lifecycle import ChangeHistory, judge_change, may_change
@@ -34,7 +34,7 @@ from rover_bus.brain.decisions.probes import ProbeView, decide_probe, relieved_a
 from rover_bus.brain.decisions.reasons import Reason
 from rover_bus.brain.decisions.rounds import Contender, decide_round, narrowed
 from rover_bus.brain.decisions.scaling import JobView as ScalingView
-from rover_bus.brain.decisions.scaling import Limits, ScalingRules, member_loss_plans, plan_front
+from rover_bus.brain.decisions.scaling import Limits, ScalingRules, plan_front
 from rover_bus.brain.decisions.stragglers import SLOW_SHARE, decide_stragglers, evolve_paces
 from rover_bus.brain.decisions.warm_start import JobTraits, PastJob, decide_start
 from rover_bus.brain.models.core_use import HELD_BACK

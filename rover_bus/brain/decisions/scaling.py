@@ -176,36 +176,28 @@ def plan_front(
     return PlanFront(offered, plans.cost[front], plans.speed[front], searched)
 
 
-def member_loss_plans(
-    job: JobView, model: Predictor, prices: Prices = DEFAULT_RULES.prices
-) -> dict[str, PlanDecision]:
-    """Plans for one worker less and one server less, made before they are needed: a failure then needs no solve.
+def decide_loss(
+    job: JobView, lost: int, model: Predictor, rules: ScalingRules = DEFAULT_RULES
+) -> PlanDecision:
+    """Decide whether the places of lost workers are filled: `job.held` is what there was before, all lost ones counted at once.
 
-    The place of a lost member is filled when it pays (`replace_lost`); a job whose throughput would fall by less than its
-    share of the cost goes on smaller (`shrink_after_loss`) [ours; `algorithms.md §5`]. Never below one of each.
+    The same ranking as `decide_scaling`, without its dead-band: that keeps what runs from being changed for little, and these
+    places are empty. What the model only guesses at, or the user fixed, is filled. Never below one worker.
     """
-    plans: dict[str, PlanDecision] = {}
     held = job.held
-    for role, smaller in (
-        ("worker", held.replace(workers=max(held.workers - 1, 1))),
-        (
-            "ps",
-            held.replace(
-                servers=max(held.servers - 1, 1), server_memory_bytes=_server_bytes(job, held.servers - 1)
-            ),
-        ),
-    ):
-        both = [held.configuration(job.batch_size), smaller.configuration(job.batch_size)]
-        speed = model.predict(Configurations.from_list(both)).throughput
-        saved = 1 - prices.cost(smaller) / max(prices.cost(held), 1e-12)
-        lost = 1 - float(speed[1] / speed[0])
-        shrink = smaller != held and lost < saved / 2
-        plans[role] = PlanDecision(
-            allocation=smaller if shrink else held,
-            reason=Reason.SHRINK_AFTER_LOSS if shrink else Reason.REPLACE_LOST,
-            scores={"throughput_lost": lost, "cost_saved": saved},
-        )
-    return plans
+    counts = range(max(held.workers - lost, 1), held.workers + 1)
+    at = [held.replace(workers=workers).configuration(job.batch_size) for workers in counts]
+    plans = _evaluate(job, model, Configurations.from_list(at), rules)
+    value = np.where(plans.guess == 0, _utility(plans.speed, plans.cost, rules.restraint), -np.inf)
+    best = int(np.argmax(value)) if np.isfinite(value[-1]) else len(value) - 1
+    return PlanDecision(
+        allocation=held.replace(workers=counts[best]),
+        reason=Reason.REPLACE_LOST if counts[best] == held.workers else Reason.SHRINK_AFTER_LOSS,
+        scores={
+            "throughput_lost": 1 - float(plans.speed[best] / plans.speed[-1]),
+            "cost_saved": 1 - float(plans.cost[best] / max(plans.cost[-1], 1e-12)),
+        },
+    )
 
 
 def what_if(

@@ -14,7 +14,6 @@ import pytest
 
 from rover_bus.brain.decisions.arbitration import Budget, Claim, arbitrate
 from rover_bus.brain.decisions.balance import assign_parameters
-from rover_bus.brain.decisions.failures import Losses, decide_failures
 from rover_bus.brain.decisions.fleet import Fleet, plan_round
 from rover_bus.brain.decisions.hot_servers import ServerLoad, decide_hot_servers
 from rover_bus.brain.decisions.lifecycle import ChangeHistory, check_plan, judge_change, may_change
@@ -22,7 +21,7 @@ from rover_bus.brain.decisions.memory_limits import Means, MemoryState, decide_r
 from rover_bus.brain.decisions.optimus import Capacity, OptimusJob, allocate
 from rover_bus.brain.decisions.placement import Node, place_jobs
 from rover_bus.brain.decisions.plans import GIB, Allocation, PlanDecision, PlanSpace, Prices
-from rover_bus.brain.decisions.scaling import JobView, Limits, decide_scaling, member_loss_plans
+from rover_bus.brain.decisions.scaling import JobView, Limits, decide_loss, decide_scaling
 from rover_bus.brain.decisions.scoring import ScalePolicy
 from rover_bus.brain.decisions.stopping import StopRule, decide_stop
 from rover_bus.brain.decisions.stragglers import WorkerPace, decide_stragglers, evolve_paces
@@ -90,10 +89,10 @@ def scaling() -> Iterator[str]:
     wasteful = GROWABLE.replace(workers=16, worker_cores=8.0, servers=1, server_cores=1.0)
     waste = decide_scaling(JobView(held=wasteful, batch_size=64, remaining_samples=1e7), predictor, space)
     yield f"too much of it: {say(waste)}"
-    for role, plan in member_loss_plans(
-        JobView(held=wasteful, batch_size=64, remaining_samples=1e7), predictor
-    ).items():
-        yield f"if a {role} is lost: {say(plan)}"
+    for kind, what in (("wasteful", wasteful), ("growable", GROWABLE)):
+        for lost in (1, 4):
+            plan = decide_loss(JobView(held=what, batch_size=64, remaining_samples=1e7), lost, predictor)
+            yield f"{lost} workers of the {kind} one are lost: {say(plan)}"
 
 
 def fleet() -> Iterator[str]:
@@ -228,15 +227,6 @@ def memory_limits() -> Iterator[str]:
         yield f"limit {limit} GiB: {'; '.join(said) or 'nothing'}"
 
 
-def failures() -> Iterator[str]:
-    held = Allocation(workers=40, servers=4)
-    prepared = {"worker": PlanDecision(allocation=held, reason="replace_lost")}  # type: ignore[arg-type]
-    for losses in (Losses(), Losses(1, 0), Losses(30, 0), Losses(30, 1, 10), Losses(40, 4, 0)):
-        decision = decide_failures(held, losses, prepared)
-        lost = f"{losses.workers} workers, {losses.servers} servers, room for {losses.room_for}"
-        yield f"{lost}: {say(decision) if decision else 'nothing'}"
-
-
 def lifecycle() -> Iterator[str]:
     for history, now in (
         (ChangeHistory(), 0.0),
@@ -319,7 +309,6 @@ SCRIPTS: tuple[Script, ...] = (
     stragglers,
     hot_servers,
     memory_limits,
-    failures,
     lifecycle,
     stopping,
     arbitration,
