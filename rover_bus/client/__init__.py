@@ -6,6 +6,7 @@ worker.py         the protocol as a state machine without I/O; lease.py, spans.p
 connected.py      a session in a background thread; standalone.py the same calls without a bus
 reader.py         batches parsed ahead in one thread
 parameters.py     the parameter store plus what the protocol needs of every push; witness.py the judge of exactness
+group.py          the workers that take each step together, of a synchronous job
 figures.py        where the time goes; failure.py what an exception is called; environment.py which member this process is
 job_file.py       JOB.toml to a JobSpec; scoring.py an exported model outside its job
 data/             readers of click logs, of files and of partitions that grow
@@ -15,6 +16,7 @@ Importing this imports neither nats nor scipy, psutil, rich, click.
 
 from rover_bus.client.connected import JobOver
 from rover_bus.client.data import Batch, ClickLog, PartitionLog, Schema, open_log
+from rover_bus.client.group import TrainingGroup
 from rover_bus.client.job import Job, NoJobFile, join
 from rover_bus.client.parameters import TrainingParameters
 from rover_bus.client.reader import Source, Stream
@@ -61,6 +63,7 @@ __all__ = [
     "Sgd",
     "Source",
     "Stream",
+    "TrainingGroup",
     "TrainingParameters",
     "Uniform",
     "Worker",

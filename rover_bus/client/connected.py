@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from rover_bus.client.environment import Environment
+from rover_bus.client.group import TrainingGroup, group_of
 from rover_bus.client.lease import Assigned, Work
 from rover_bus.client.reader import Stream
 from rover_bus.client.session import LEAVE_PATIENCE_S, Session, reason_to_stop
@@ -253,6 +254,9 @@ class Connected:
 
     def holds(self, assigned: Assigned) -> bool:
         return self.worker.holds(assigned)
+
+    def group_of(self, assigned: Assigned) -> TrainingGroup:
+        return group_of(assigned.group, self.worker.member)
 
     def finish(self, assigned: Assigned, work: Work, servers: tuple[int, ...] | None) -> None:
         with self._condition:

@@ -22,6 +22,7 @@ class Figures:
     read_s: float = 0.0  # a lease was there, its batch was not yet parsed
     pull_s: float = 0.0
     push_s: float = 0.0
+    barrier_s: float = 0.0  # the program waited for other workers of its group
     staleness_sum: int = 0
     acks: int = 0
     loss_sum: float = 0.0
@@ -52,7 +53,7 @@ class Figures:
 
     def profile(self, job: str, member: Member, window_s: float) -> WorkerProfile:
         """Return a window's figures (`since`) as a sample. What is neither waiting nor a server call is the program's own."""
-        spent = self.blocked_s + self.pull_s + self.push_s
+        spent = self.blocked_s + self.pull_s + self.push_s + self.barrier_s
         return WorkerProfile(
             window_s=window_s,
             job=job,
@@ -63,6 +64,7 @@ class Figures:
             pull_s=max(self.pull_s, 0.0),
             push_s=max(self.push_s, 0.0),
             wait_s=max(self.wait_s, 0.0),
+            barrier_s=max(self.barrier_s, 0.0),
             compute_s=max(window_s - spent, 0.0),
             staleness_batches=self.staleness_batches,
             loss=self.loss_sum / self.losses if self.losses else 0.0,

@@ -24,7 +24,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
@@ -33,13 +33,14 @@ from rover_bus.client.connected import Connected, JobOver
 from rover_bus.client.environment import Environment
 from rover_bus.client.failure import describe_failure
 from rover_bus.client.figures import Figures
+from rover_bus.client.group import ALONE, TrainingGroup
 from rover_bus.client.lease import Assigned, Work
 from rover_bus.client.parameters import HandedOut, TrainingParameters
 from rover_bus.client.reader import Read, Reader, Source, Stream
 from rover_bus.client.standalone import Standalone, read_spec
 from rover_bus.client.storage import pause_of
 from rover_bus.events.errors import InputError, RoverError, TemporaryError
-from rover_bus.events.job import Dataset, DataSpec, JobSpec
+from rover_bus.events.job import Dataset, DataSpec, JobSpec, is_synchronous
 
 SAMPLE_EVERY_S = 2.0
 
@@ -90,6 +91,7 @@ class Job:
         self._reader: Reader | None = None
         self._hand: HandedOut | None = None
         self._draining = False
+        self._group = ALONE
         self._sampled = self.figures.copy()
         self._sampled_at = time.monotonic()
         # Two samples a window of the Brain, so that one which began before a change can be left out.
@@ -122,6 +124,27 @@ class Job:
     def drained(self) -> bool:
         """True once this worker was asked to leave: batches end early, elections are lost."""
         return self._draining or self._place.draining
+
+    @property
+    def group(self) -> TrainingGroup:
+        """The workers that take the step of the batch in hand together, of a synchronous job: build your barrier between these.
+
+        It changes from one batch to the next when workers come or go, by its `number`; then build another barrier. A process that
+        runs alone is a group of one.
+        """
+        return self._group
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Measure that this worker waits for the others of its group: `with job.waiting(): barrier.wait()`.
+
+        By what is left, its own part of a step, the Brain finds the one worker that all wait for.
+        """
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self.figures.barrier_s += time.monotonic() - began
 
     @property
     def blocked_s(self) -> float:
@@ -215,7 +238,10 @@ class Job:
         return read
 
     def _hand_out(self, assigned: Assigned, read: Read) -> HandedOut | None:
-        """Return a batch for the program; None for one without a usable row, which is done by being named."""
+        """Return a batch for the program; None for one without a usable row, which is done by being named.
+
+        Of a synchronous job each one is a step that others wait for.
+        """
         if read.error is not None:
             self._hand = HandedOut(assigned, None, Work(), 0)
             raise read.error
@@ -227,10 +253,11 @@ class Job:
             file=str(getattr(batch, "file", "")) if skipped else "",
         )
         samples = len(batch)
-        if not samples and work.skipped:
+        if not samples and work.skipped and assigned.group is None:
             self._place.finish(assigned, work, None)
             return None
         handed = HandedOut(assigned, batch, work, samples)
+        self._group = self._place.group_of(assigned)
         if self._parameters is not None:
             self._parameters.hand_out(handed)
         return handed
@@ -291,8 +318,8 @@ class Job:
     # -- ends -----------------------------------------------------------------------------------------------------------------
 
     def drain(self) -> None:
-        """Finish the batch in hand, then leave: what SIGTERM asks for."""
-        self._draining = True
+        """Finish the batch in hand, of a synchronous job the steps that were granted, then leave: what SIGTERM asks for."""
+        self._draining = self._config is None or not is_synchronous(self._config)  # else `_place` says when
         self._place.drain()
 
     def __enter__(self) -> Job:

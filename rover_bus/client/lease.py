@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from rover_bus.client.spans import Records, Span
 from rover_bus.events.data_facts import SkippedRow
+from rover_bus.events.requests import StepGroup
 
 REPORTED_ROWS = (
     2000  # skipped rows a report names at most, unless a single batch has more: a message has a bounded size
@@ -18,13 +19,16 @@ REPORTED_ROWS = (
 
 
 class Assigned(NamedTuple):
-    """One batch to train: number `number` of `epoch`, held under `token` in `generation`. `records`: what it is, of a stream."""
+    """One batch to train: number `number` of `epoch`, held under `token` in `generation`. `records`: what it is, of a stream;
+    `group`: the workers that take this step together, of a synchronous job.
+    """
 
     generation: int
     token: int
     epoch: int
     number: int
     records: Records | None = None
+    group: StepGroup | None = None
 
 
 class Work(NamedTuple):
@@ -51,6 +55,7 @@ class HeldLease:
     first: int
     end: int
     spans: tuple[Span, ...] = ()
+    group: StepGroup | None = None
     next: int = -1  # the first batch not handed out
     upto: int = -1  # every batch before it is done
     reported: int = -1  # every batch before it stands in a report

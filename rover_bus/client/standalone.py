@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from rover_bus.client.group import ALONE, TrainingGroup
 from rover_bus.client.lease import Assigned, Work
 from rover_bus.client.reader import Stream
 from rover_bus.client.spans import flow
@@ -76,6 +77,9 @@ class Standalone:
 
     def holds(self, _assigned: Assigned) -> bool:
         return True
+
+    def group_of(self, _assigned: Assigned) -> TrainingGroup:
+        return ALONE
 
     def finish(self, assigned: Assigned, work: Work, _servers: tuple[int, ...] | None) -> None:
         assert self._dataset is not None

@@ -44,6 +44,7 @@ from rover_bus.events.requests import (
     Reply,
     Request,
     RoutingTable,
+    StepGroup,
 )
 from rover_bus.ps.routing import is_newer
 
@@ -111,6 +112,8 @@ class Worker:
         self.registered = False
         self.closed = False  # no epoch is left
         self.draining = False  # finish the batch in hand, leave
+        self.retiring = False  # take the steps that others of the group wait for, then drain
+        self.group: StepGroup | None = None  # the last one that we were granted something in
         self.over = False  # nothing more will be said
         self.end: Refused | None = None  # why, when it was not our own wish
         self.incarnations = 1
@@ -125,6 +128,7 @@ class Worker:
         self._farewell: list[Request] = []
         self._turn = _Turn()
         self._asking = False  # a lease request is on its way
+        self._retired = False  # nothing more is granted to us
         self._granted = True  # the last request number brought leases: the next request bears a new one
 
     # -- the training side -------------------------------------------------------------------------------------------------
@@ -144,12 +148,12 @@ class Worker:
     @property
     def resting(self) -> bool:
         """No batch will come any more: training is over, or this worker leaves."""
-        return self.closed or self.draining or self.over
+        return self.closed or self.draining or self.over or (self._retired and not self._waiting)
 
     @property
     def hungry(self) -> bool:
         """Less than one lease of work lies ahead: a lease request is due."""
-        if self._asking or self.resting or not self.registered:
+        if self._asking or self.resting or self._retired or not self.registered:
             return False
         waiting = self._waiting
         return not waiting or (len(waiting) == 1 and not waiting[0].untouched)
@@ -161,13 +165,14 @@ class Worker:
     def take(self) -> Assigned | None:
         """Hand out the next batch; None when there is none now (ask again after an answer) or at all (`resting`)."""
         if self.resting or not self._waiting:
+            self.draining |= self._retired and not self._waiting
             return None
         lease = self._waiting[0]
         number = lease.take()
         if lease.next == lease.end:
             self._waiting.popleft()
         records = cut(lease.spans, number, self.dataset.batch_size) if self.dataset else None
-        return Assigned(self.generation, lease.token, lease.epoch, number, records)
+        return Assigned(self.generation, lease.token, lease.epoch, number, records, lease.group)
 
     def finish(
         self, assigned: Assigned, now: float, work: Work = NO_REMARK, servers: tuple[int, ...] | None = None
@@ -190,20 +195,30 @@ class Worker:
         return self._asking or self.hungry
 
     def drain(self) -> None:
-        """Take no more work: what is done is committed at leaving, the rest returns."""
+        """Take no more work: what is done is committed at leaving, the rest returns.
+
+        A worker of a group takes the steps first that others of it were granted too: they would wait for it at their barrier.
+        """
+        if self.group is None or self.closed or self.over:
+            self._stop()
+        elif not self.retiring:
+            self.retiring = True
+            self._turn.news |= self._asking
+
+    def _stop(self) -> None:
         self.draining = True
         self._waiting.clear()
 
     def leave(self, reason: str) -> None:
         """Say goodbye as the next and last request."""
-        self.drain()
+        self._stop()
         if not self.joined:
             self.over = True
         self._farewell.append(LeaveRequest(**self.who(), reason=reason))
 
     def fail(self, failure: FailureRequest) -> None:
         """Report that user code raised, as the next request; nothing else follows, except that an external worker leaves."""
-        self.drain()
+        self._stop()
         if not self.joined:
             self.over = True
         self._farewell.append(failure)
@@ -280,6 +295,7 @@ class Worker:
             high_water=self._seen.rows,
             # All at once: a master that knew of some seals only could take the epoch for whole before it heard of other partitions.
             sealed=self._seen.sealed if self._seen.final else [],
+            retiring=self.retiring,
         )
 
     def _heartbeat(self, now: float) -> HeartbeatRequest:
@@ -364,13 +380,15 @@ class Worker:
             self.closed = True
         elif reply.outcome == "drain":
             self.drain()
+            self._retired = True
+        self.group = reply.group or self.group
         busy = any(lease.upto < lease.end for lease in self._leases.values())
         if not busy:
             self._pace.resume(now)
         self._granted = bool(reply.tokens)
         for token, first, count in zip(reply.tokens, reply.firsts, reply.counts, strict=True):
             spans = tuple(span for span in reply.spans if span[1] < first + count and first < span[2])
-            lease = HeldLease(token, reply.epoch, first, first + count, spans)
+            lease = HeldLease(token, reply.epoch, first, first + count, spans, self.group)
             self._leases[token] = lease
             if not self.draining:
                 self._waiting.append(lease)
@@ -429,7 +447,7 @@ class Worker:
             self._finish_for_good(code, reply.message)
 
     def _finish_for_good(self, code: str, message: str) -> None:
-        self.drain()
+        self._stop()
         self.over = True
         self.end = Refused(message, code)
 
@@ -438,6 +456,8 @@ class Worker:
         self._leases.clear()
         self._waiting.clear()
         self.joined = self.registered = self.closed = False
-        self.routing = None
+        self.routing = self.group = None
+        if self.retiring:
+            self._stop()
         self._told.unsettled, self._told.retrained = None, 0
         self._asking, self._granted = False, True

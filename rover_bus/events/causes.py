@@ -6,7 +6,7 @@ Used by deciders, which write causes, and by `cli/views/stories.py`, which follo
     job:<uid>                       the submission of the job
     <member>[/<request>]            a process of the job: what it asked or reported (worker-3.1/join, worker-3.1#17)
     host:<host>                     a host's daemon
-    term:<n>  plan:<n>  cut:<n>  rollout:<n>  lost:<member>  straggler:<member>
+    term:<n>  plan:<n>  cut:<n>  rollout:<n>  group:<n>  lost:<member>  straggler:<member>
                                     the fact of the same job that says so (master.elected, plan.proposed, ...)
     timer:<name> of <cause>         time passed since: what was waited for, and what it was that began the wait
 
@@ -55,6 +55,10 @@ def cut(number: int) -> str:
 
 def rollout(number: int) -> str:
     return f"rollout:{number}"
+
+
+def group(number: int) -> str:
+    return f"group:{number}"
 
 
 def lost(member: Member) -> str:

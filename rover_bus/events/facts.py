@@ -278,7 +278,8 @@ class RolloutClosed(MasterFact, frozen=True, kw_only=True, tag="rollout.closed.v
 class WorkerFailed(MasterFact, frozen=True, kw_only=True, tag="worker.failed.v1"):
     """User code raised. `charged_batch` is the first uncommitted batch of its lease, -1 when it held none.
 
-    `fingerprint`: two failures of one fingerprint are the same.
+    `fingerprint`: two failures of one fingerprint are the same. `group`: of a synchronous job, whose step this failure broke or
+    followed from: what it is charged to is said by `group.broken`.
     """
 
     member: Member
@@ -288,6 +289,28 @@ class WorkerFailed(MasterFact, frozen=True, kw_only=True, tag="worker.failed.v1"
     fingerprint: str = ""
     charged_epoch: int = -1
     charged_batch: int = -1
+    group: Count = 0
+
+
+class GroupFormed(MasterFact, frozen=True, kw_only=True, tag="group.formed.v1"):
+    """These workers of a synchronous job take each step together from here on; the program has its barrier between them."""
+
+    number: Count
+    members: list[Member]
+
+
+class GroupBroken(MasterFact, frozen=True, kw_only=True, tag="group.broken.v1"):
+    """A step of a synchronous job failed, as `reason` says, and with it the group: the next one is formed of those that are left.
+
+    `outside`: a member was lost through no fault of the program. `failed`: members whose program failed with it; `charged`: those
+    of them whose failure counts. The failures of the others follow from it, and count against nothing.
+    """
+
+    number: Count
+    reason: str
+    outside: bool = False
+    failed: list[Member] = []
+    charged: list[Member] = []
 
 
 class ResultReported(MasterFact, frozen=True, kw_only=True, tag="result.reported.v1"):
@@ -329,6 +352,8 @@ AboutMembers = (
     | MembersUnheard
     | MemberLeft
     | WorkerFailed
+    | GroupFormed
+    | GroupBroken
     | AboutHosts
 )
 AboutSlots = (

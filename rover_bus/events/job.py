@@ -266,3 +266,8 @@ class JobSpec(Checked, frozen=True, kw_only=True):
     priority: int = 0
     labels: dict[str, str] = {}
     scoring: str = ""  # what turns the model into predictions: a built-in program's name, or module:function
+
+
+def is_synchronous(spec: JobSpec) -> bool:
+    """Whether all workers of a job take each step together."""
+    return spec.workers.training == "synchronous"

@@ -114,10 +114,14 @@ class MoveBegun(Caused, frozen=True, kw_only=True, tag="move.begun"):
 # -- the ledger --------------------------------------------------------------------------------------------------------
 
 
+REPEATED = -1  # in place of a peer's token
+
+
 class Granted(Unpublished, frozen=True, kw_only=True, tag="leases.granted"):
     """Tokens first_token, first_token + 1, ... cover [firsts[i], firsts[i] + counts[i]) of the open epoch.
 
-    `peer`: the token whose interval is leased a second time (speculation), 0 otherwise; `peer_worker` holds it. `spans` fixes the
+    `peer`: the token whose interval is leased a second time (speculation), 0 otherwise; `peer_worker` holds it; REPEATED: a batch
+    of another worker, for a step of a synchronous job that has more workers than the epoch has batches left. `spans` fixes the
     batch ends of a stream: (partition, first batch, end batch, first offset, end offset), never extended (P1).
     """
 

@@ -26,6 +26,7 @@ class WorkerProfile(Profile, frozen=True, kw_only=True, tag="profile.worker.v1")
     compute_s: Seconds = 0.0
     push_s: Seconds = 0.0
     wait_s: Seconds = 0.0  # for leases
+    barrier_s: Seconds = 0.0  # for the other workers of its group (`job.waiting`)
     staleness_batches: float = 0.0
     loss: float = 0.0
     metrics: dict[str, float] = {}  # the program's own, the latest value of each (`job.report`)

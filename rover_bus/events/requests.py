@@ -147,9 +147,23 @@ class LeaseRequest(Request, frozen=True, kw_only=True, tag="lease.v1"):
     held: list[int] = []
     high_water: dict[str, int] = {}
     sealed: list[str] = []
+    retiring: bool = (
+        False  # of a synchronous job: wants what the others of its group have been granted, then to leave
+    )
 
 
 LeaseOutcome = Literal["granted", "wait", "idle", "closed", "drain"]
+
+
+class StepGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """The workers of a synchronous job that take each step together: the program has its barrier between these.
+
+    Each of them is given as many batches as the others. `hosts`: where each of `members` runs.
+    """
+
+    number: int
+    members: list[Member]
+    hosts: list[str] = []
 
 
 class LeaseReply(Reply, frozen=True, kw_only=True, tag="leased.v1"):
@@ -171,6 +185,7 @@ class LeaseReply(Reply, frozen=True, kw_only=True, tag="leased.v1"):
     answers: list[int] = []
     cancelled: list[int] = []
     spans: list[tuple[str, int, int, int, int]] = []
+    group: StepGroup | None = None  # of a synchronous job, with what a worker is granted first in it
 
 
 class HeartbeatRequest(Request, frozen=True, kw_only=True, tag="heartbeat.v1"):

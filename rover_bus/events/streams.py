@@ -137,6 +137,8 @@ FACTS_KEPT: dict[str, Kept] = {
             "member.lost",
             "member.left",
             "worker.failed",
+            "group.formed",
+            "group.broken",
             "commit.refused",
             "lease.speculated",
             "result.reported",

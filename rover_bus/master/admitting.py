@@ -10,7 +10,7 @@ from rover_bus.events import causes
 from rover_bus.events.data_facts import DatasetRefused, DatasetRegistered, EpochOpened
 from rover_bus.events.facts import MemberAdmitted
 from rover_bus.events.identity import Member
-from rover_bus.events.job import Dataset
+from rover_bus.events.job import Dataset, is_synchronous
 from rover_bus.events.log import Record
 from rover_bus.events.requests import JoinReply, JoinRequest, RegisterReply, RegisterRequest, Reply
 from rover_bus.master import lifecycle, recovery
@@ -100,6 +100,10 @@ def register(state: State, request: RegisterRequest) -> Steps:
             return refusal(state, "bad_dataset", "the data set has no records")
         if request.dataset.streaming and request.dataset.epochs != 1:
             return refusal(state, "bad_dataset", "a stream is read once: set epochs = 1")
+        if request.dataset.streaming and is_synchronous(state.job.spec):
+            return refusal(
+                state, "bad_dataset", "workers of a stream take no steps together: train asynchronously"
+            )
         yield DatasetRegistered(dataset=request.dataset, member=request.member, cause=cause)
         yield EpochOpened(epoch=0, generation=state.generation, cause=cause)
     elif (difference := differ(known, request.dataset)) != "":

@@ -22,11 +22,15 @@ class Charges(msgspec.Struct, omit_defaults=True):
     preemptions: int = 0
 
     def add(self, record: WorkerFailed) -> None:
-        self.charged.append(record.member)
-        del self.charged[:-1000]
+        self.note(record.member)
         if record.charged_batch >= 0:
             self.by_batch.setdefault((record.charged_epoch, record.charged_batch), []).append(record.member)
         self.since_commit.append((record.fingerprint, record.charged_batch, record.member))
+
+    def note(self, member: Member) -> None:
+        """What this member met is dealt with."""
+        self.charged.append(member)
+        del self.charged[:-1000]
 
     def commit(self) -> None:
         """Something was committed: failures before it were not deterministic."""

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from rover_bus.master.cut import SLOTS
 from rover_bus.master.ledger import Ledger
+from rover_bus.master.lockstep import Lockstep
 from rover_bus.master.phases import Closed, Ended, Finishing, Starting, Training, Waiting, name_of
 from rover_bus.master.state import AnyState, Plans, Seats, Slots, State, Unopened
 
@@ -25,6 +26,8 @@ def _of_job(state: State) -> Iterator[str]:
     yield from _of_slots(state.slots)
     if state.ledger is not None:
         yield from _of_ledger(state.ledger)
+        if state.ledger.lockstep is not None:
+            yield from _of_lockstep(state.ledger.lockstep)
         yield from _of_holders(state.ledger, state.seats)
     routed = state.slots.routing is not None
     if routed and isinstance(state.phase, Waiting | Starting):  # while it searches, the old routing stands
@@ -81,12 +84,26 @@ def _of_ledger(ledger: Ledger) -> Iterator[str]:
     held = [(token, lease) for holder in ledger.holders.values() for token, lease in holder.leases.items()]
     if len(held) != ledger.outstanding:
         yield f"{len(held)} leases are held, {ledger.outstanding} counted"
-    once = [lease for token, lease in held if token not in ledger.twins or token < ledger.twins[token][0]]
+    repeats = ledger.lockstep.repeats if ledger.lockstep is not None else []
+    once = [
+        lease
+        for token, lease in held
+        if token not in repeats and (token not in ledger.twins or token < ledger.twins[token][0])
+    ]
     placed = ledger.done.total + ledger.returned.total + sum(lease.end - lease.first for lease in once)
     if placed != ledger.frontier:
         yield f"{placed} batches are done, free again or leased; {ledger.frontier} were ever leased"
     if ledger.frontier > ledger.batches:
         yield f"{ledger.frontier} batches were leased of {ledger.batches}"
+
+
+def _of_lockstep(lockstep: Lockstep) -> Iterator[str]:
+    if sorted(lockstep.steps) != [member.index for member in lockstep.members]:
+        yield "steps are counted of others than the members of the group"
+    if max(lockstep.steps.values(), default=0) != lockstep.total:
+        yield f"no member was granted the {lockstep.total} batches of its group"
+    if lockstep.failures and not lockstep.broken:
+        yield "a member failed, and its group takes further steps"
 
 
 def _of_holders(ledger: Ledger, seats: Seats) -> Iterator[str]:

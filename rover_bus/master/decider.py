@@ -63,6 +63,7 @@ from rover_bus.master import (
     publishing,
     recovery,
     rollout,
+    stepping,
 )
 from rover_bus.master.evolution import evolve
 from rover_bus.master.fences import fence
@@ -74,6 +75,7 @@ from rover_bus.master.guarding import (
     ROLLOUT,
     SEARCH,
     SILENCE,
+    STEPS,
     TAKE_OVER,
     UNFIT,
     guard,
@@ -173,6 +175,8 @@ class MasterDecider:
         before = state.slots.rollout
         reply = yield from self._decide_on(state, input, now)
         yield from guard(state, ROLLOUT, self._advance(state, before))
+        if state.ledger is not None and state.ledger.lockstep is not None:
+            yield from guard(state, STEPS, stepping.follow(state, state.ledger, self.unlogged.steps, now))
         if self.unlogged.held.some:
             yield from guard(state, HELD, self._release(state, isinstance(input, Ticked), now))
         return reply

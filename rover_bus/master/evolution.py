@@ -12,9 +12,11 @@ from typing import Any
 import msgspec
 
 from rover_bus.events import data_facts, facts, log
+from rover_bus.events.job import is_synchronous
 from rover_bus.events.log import Record
 from rover_bus.master import cut_evolution, member_evolution, slot_evolution
 from rover_bus.master.ledger import Ledger, first_token
+from rover_bus.master.lockstep import Lockstep
 from rover_bus.master.phases import (
     Closed,
     Ended,
@@ -155,7 +157,7 @@ def _ledger(state: State) -> Ledger:
 
 
 def _fix_dataset(state: State, record: data_facts.DatasetRegistered) -> None:
-    state.ledger = Ledger.new(record.dataset, state.generation)
+    state.ledger = Ledger.new(record.dataset, state.generation, synchronous=is_synchronous(state.job.spec))
     _admit_workers(state, state.ledger)
 
 
@@ -196,7 +198,11 @@ def _refuse_commit(state: State, _record: data_facts.CommitRefused) -> None:
 
 
 def _charge(state: State, record: facts.WorkerFailed) -> None:
-    state.charges.add(record)
+    lockstep = state.ledger.lockstep if state.ledger is not None else None
+    if record.group and lockstep is not None:
+        lockstep.fail(record)
+    else:
+        state.charges.add(record)
 
 
 def _rewind(state: State, record: log.Rewound) -> None:
@@ -206,6 +212,7 @@ def _rewind(state: State, record: log.Rewound) -> None:
     if ledger is not None:
         ledger.generation, ledger.next_token = record.generation, first_token(record.generation)
         ledger.forget_holders()
+        _keep_lockstep(state, ledger)
         _admit_workers(state, ledger)
     state.ledger = ledger
     slot_evolution.rewind(state)
@@ -213,6 +220,13 @@ def _rewind(state: State, record: log.Rewound) -> None:
     cut_evolution.keep_spans(state)
     enter(state, Starting())
     state.counts.rewinds += 1
+
+
+def _keep_lockstep(state: State, ledger: Ledger) -> None:
+    """Groups are counted on over a rewind: programs tell them apart by their number."""
+    if is_synchronous(state.job.spec):
+        ledger.lockstep = (state.ledger and state.ledger.lockstep) or Lockstep()
+        ledger.lockstep.rewind()
 
 
 # -- the end -----------------------------------------------------------------------------------------------------------

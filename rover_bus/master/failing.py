@@ -12,7 +12,7 @@ from rover_bus.events.log import Record
 from rover_bus.events.requests import FailureReply, FailureRequest, Reply
 from rover_bus.master import lifecycle
 from rover_bus.master.ledger import Ledger
-from rover_bus.master.phases import Ended, Finishing
+from rover_bus.master.phases import Ended, Finishing, Training
 from rover_bus.master.progress import report_progress
 from rover_bus.master.state import State
 
@@ -22,7 +22,7 @@ Steps = Generator[Record, None, Reply | None]
 def failure(state: State, request: FailureRequest) -> Steps:
     """User code raised: keep the progress, charge the first uncommitted batch of the lease it happened on."""
     yield from report_progress(state, request, 0, request.progress)
-    charged = request.member not in state.charges.charged
+    charged = not is_known(state, request.member)
     if charged:
         yield from charge(state, request.member, causes.request(request.member, "failure"), request)
     return FailureReply(term=state.term, generation=state.generation, charged=charged)
@@ -36,27 +36,45 @@ def charge(
     It reported what it met (`report`), or its process ended (`exit`), perhaps before it could join.
     """
     ended = f"{exit.reason}:{exit.status}:{exit.signal}" if exit else ""
-    batch = first_uncommitted(state, member, report.token if report else 0)
-    epoch = state.ledger.epoch if state.ledger is not None else -1
-    yield WorkerFailed(
+    failure = WorkerFailed(
         member=member,
-        charged_epoch=epoch,
-        charged_batch=batch,
+        charged_epoch=state.ledger.epoch if state.ledger is not None else -1,
+        charged_batch=first_uncommitted(state, member, report.token if report else 0),
         exception=report.exception if report else "",
         message=report.message if report else exit.describe() if exit else "",
         traceback=report.traceback if report else exit.stderr if exit else "",
         fingerprint=report.fingerprint if report else ended,
+        group=_group_of(state, member),
         cause=cause,
     )
-    spec = state.job.spec
+    yield failure
+    if not failure.group:  # else the whole group's failures are judged together (stepping)
+        yield from weigh(state, failure, cause)
+
+
+def weigh(state: State, failure: WorkerFailed, cause: str) -> Generator[Record, None, None]:
+    """Decide what follows from a failure that was charged: a dead letter, or the end of the job."""
     if isinstance(state.phase, Finishing | Ended):
         return
-    if same := state.charges.deterministic(spec.leases.deterministic_failures):
-        detail = f"{report.exception}: {report.message}" if report else (exit and exit.describe()) or same
-        yield from lifecycle.end(state, "failed", "deterministic_failure", detail, cause)
+    if same := state.charges.deterministic(state.job.spec.leases.deterministic_failures):
+        said = f"{failure.exception}: {failure.message}" if failure.exception else failure.message
+        yield from lifecycle.end(state, "failed", "deterministic_failure", said or same, cause)
         return
-    if batch >= 0 and state.ledger is not None:
-        yield from _dead_letter(state, state.ledger, batch, cause)
+    if failure.charged_batch >= 0 and state.ledger is not None:
+        yield from _dead_letter(state, state.ledger, failure.charged_batch, cause)
+
+
+def is_known(state: State, member: Member) -> bool:
+    """Whether this failure of a member was noted before: an exit after a report is the same failure."""
+    lockstep = state.ledger.lockstep if state.ledger is not None else None
+    return member in state.charges.charged or (lockstep is not None and lockstep.failed(member))
+
+
+def _group_of(state: State, member: Member) -> int:
+    """Return the group whose step a member takes; 0: none."""
+    lockstep = state.ledger.lockstep if state.ledger is not None else None
+    takes_part = isinstance(state.phase, Training) and lockstep is not None and lockstep.has(member)
+    return lockstep.number if lockstep is not None and takes_part else 0
 
 
 def first_uncommitted(state: State, member: Member, token: int) -> int:

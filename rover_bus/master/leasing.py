@@ -29,7 +29,7 @@ from rover_bus.events.requests import (
     Reply,
     Request,
 )
-from rover_bus.master import cutting, lifecycle, rollout
+from rover_bus.master import cutting, lifecycle, rollout, stepping
 from rover_bus.master.fences import fence, refusal
 from rover_bus.master.ledger import Holder, Ledger
 from rover_bus.master.phases import Closed, Finishing, Training, name_of
@@ -82,8 +82,12 @@ def lease(state: State, request: LeaseRequest, watch: Liveness, now: float) -> S
     tokens: list[int] = []
     if retry:
         tokens = [token for token, lease in holder.leases.items() if lease.request == number]
-    if not tokens and request.wanted > 0 and may_grant(state):
-        tokens = yield from _grant(state.job.spec, ledger, request, holder, watch)
+    if (
+        not tokens
+        and request.wanted > 0
+        and (may_grant(state) or stepping.owes(state, ledger, request.member))
+    ):
+        tokens = yield from _grant(state, ledger, request, holder, watch)
     if tokens or answers:
         watch.move(request.member.index, request.rate, now)
     reply = leased(state, ledger, request, answers, tokens)
@@ -139,8 +143,13 @@ def speculate(
 
 
 def _grant(
-    spec: JobSpec, ledger: Ledger, request: LeaseRequest, holder: Holder, watch: Liveness
+    state: State, ledger: Ledger, request: LeaseRequest, holder: Holder, watch: Liveness
 ) -> Generator[Record, None, list[int]]:
+    spec = state.job.spec
+    if ledger.lockstep is not None:
+        yield from stepping.form(state, ledger, causes.request(request.member, request.request))
+        opens = may_grant(state)
+        return (yield from stepping.grant(state, ledger, ledger.lockstep, request, opens=opens))
     free = ledger.unassigned
     if not free and ledger.streams is None:
         return []
@@ -228,6 +237,7 @@ def leased(
         answers=answers,
         cancelled=[token for token in request.held if token not in leases] if request.held else [],
         spans=spans,
+        group=None if ledger.lockstep is None else stepping.group_of(state, ledger, request, tokens),
     )
 
 
@@ -252,6 +262,8 @@ def _outcome(state: State, ledger: Ledger, request: LeaseRequest) -> str:
     if state.ending.stop == "finish":
         return "wait" if ledger.outstanding else "closed"
     if state.ending.stop or (request.member.name not in state.seats.wanted and _was_planned(state, request)):
+        return "drain"
+    if request.retiring:
         return "drain"
     if isinstance(state.phase, Closed | Finishing):
         return "closed"

@@ -19,6 +19,7 @@ from rover_bus.events.job import Dataset
 from rover_bus.events.log import Committed, Granted, Returned
 from rover_bus.events.requests import ALREADY, OK, STALE
 from rover_bus.master.intervals import IntervalSet
+from rover_bus.master.lockstep import Lockstep
 from rover_bus.master.stream import StreamPartition, Streams
 
 TOKEN_BITS = (
@@ -76,13 +77,15 @@ class Ledger(msgspec.Struct, omit_defaults=True):
     dead_samples_here: int = 0
     values_missing: int = 0
     samples_retrained: int = 0
+    lockstep: Lockstep | None = None  # of a synchronous job
 
     @classmethod
-    def new(cls, dataset: Dataset, generation: int = 0) -> Ledger:
+    def new(cls, dataset: Dataset, generation: int = 0, *, synchronous: bool = False) -> Ledger:
         """Return the ledger of a data set that nothing was leased of."""
         partitions = {name: StreamPartition() for name in dataset.partitions}
         streams = Streams(dataset.batch_size, partitions) if dataset.streaming else None
-        return cls(dataset, generation, first_token(generation), streams)
+        lockstep = Lockstep() if synchronous else None
+        return cls(dataset, generation, first_token(generation), streams, lockstep=lockstep)
 
     # -- figures -------------------------------------------------------------------------------------------------------
 
@@ -101,7 +104,9 @@ class Ledger(msgspec.Struct, omit_defaults=True):
         """Every batch of the open epoch is committed or dead (a stream: and every partition is sealed)."""
         if self.streams is not None and not self.streams.finished:
             return False
-        return self.epoch >= 0 and self.done.total == self.batches
+        if self.epoch < 0 or self.done.total != self.batches:
+            return False
+        return self.lockstep is None or not self.lockstep.repeats  # a step ends for all who take it
 
     @property
     def samples_total(self) -> int:
@@ -160,6 +165,18 @@ class Ledger(msgspec.Struct, omit_defaults=True):
             firsts.append(first)
             counts.append(count)
             first += count
+        return firsts, counts
+
+    def propose_batches(self, batches: int) -> tuple[list[int], list[int]]:
+        """Return firsts and counts of leases of `batches` in all, fewer where less is free: returned intervals first."""
+        firsts: list[int] = []
+        counts: list[int] = []
+        for first, end in (*self.returned, (self.frontier, self.batches)):
+            count = min(batches, end - first)
+            if count > 0:
+                firsts.append(first)
+                counts.append(count)
+                batches -= count
         return firsts, counts
 
     def held_alone(self) -> Iterator[tuple[int, int, Lease]]:
@@ -240,6 +257,8 @@ class Ledger(msgspec.Struct, omit_defaults=True):
             else:
                 self._take(first, end)
             token += 1
+        if self.lockstep is not None:
+            self.lockstep.grant(record, token)
         self.outstanding += token - self.next_token
         self.next_token = token
         self.frontier = frontier
@@ -250,10 +269,12 @@ class Ledger(msgspec.Struct, omit_defaults=True):
     def commit(self, record: Committed) -> None:
         holder = self.holders[record.worker]
         leases, add, twins, completed = holder.leases, self.done.add, self.twins, []
+        repeats = self.lockstep.repeats if self.lockstep is not None else None
         request = record.request
         for token, upto in zip(record.tokens, record.uptos, strict=True):
             lease = leases[token]
-            add(lease.first, upto)
+            if repeats is None or token not in repeats:
+                add(lease.first, upto)
             if upto == lease.end:
                 del leases[token]
                 completed.append(token)
@@ -264,6 +285,8 @@ class Ledger(msgspec.Struct, omit_defaults=True):
         if request > holder.request:
             holder.request = request
         if completed:
+            if self.lockstep is not None:
+                self.lockstep.forget(completed)
             self.outstanding -= len(completed)
             former = holder.recent
             if request == former[0]:
@@ -279,6 +302,9 @@ class Ledger(msgspec.Struct, omit_defaults=True):
     def give_back(self, record: Returned) -> None:
         holder = self.holders[record.worker]
         for token in record.tokens:
+            if self.lockstep is not None:
+                lease = holder.leases[token]
+                self.lockstep.take_back(record.worker, lease.end - lease.first)
             self._give_back(holder, token)
 
     def dead_letter(self, record: BatchDeadLettered) -> None:
@@ -306,6 +332,9 @@ class Ledger(msgspec.Struct, omit_defaults=True):
     def _give_back(self, holder: Holder, token: int) -> None:
         lease = holder.leases.pop(token)
         self.outstanding -= 1
+        if self.lockstep is not None and token in self.lockstep.repeats:
+            self.lockstep.forget([token])
+            return  # the worker that has the batch, or had it, gives it back
         twin = self.twins.pop(token, None)
         if twin is not None:
             self.twins.pop(twin[0], None)
@@ -330,6 +359,8 @@ class Ledger(msgspec.Struct, omit_defaults=True):
         del self.holders[worker].leases[token]
         self.outstanding -= 1
         self.twins.pop(token, None)
+        if self.lockstep is not None:
+            self.lockstep.forget([token])
         self.cancelled.append(worker)
 
     def _advance_twin(self, token: int, upto: int) -> None:

@@ -15,6 +15,7 @@ from rover_bus.events.checkpoints import RestoreReport
 from rover_bus.events.data_facts import EpochClosed, EpochOpened
 from rover_bus.events.facts import JobEnd, JobEnded, MemberLeft, MemberLost, PlanSettled, RoutingChanged
 from rover_bus.events.identity import Member
+from rover_bus.events.job import is_synchronous
 from rover_bus.events.log import FinishBegun, Record, Rewound
 from rover_bus.events.requests import HeartbeatRequest, ServerAddress
 from rover_bus.master import cutting, recovery, rollout, searching
@@ -300,7 +301,7 @@ def _empty_ledger(state: State) -> Ledger | None:
     """Return the ledger of position 0; None before the data set is known: then only the servers begin anew."""
     if state.ledger is None:
         return None
-    empty = Ledger.new(state.ledger.dataset, state.generation + 1)
+    empty = Ledger.new(state.ledger.dataset, state.generation + 1, synchronous=is_synchronous(state.job.spec))
     empty.begin_epoch(EpochOpened(epoch=0))
     return empty
 

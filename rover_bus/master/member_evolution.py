@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from rover_bus.events import facts, log
-from rover_bus.events.identity import Member
+from rover_bus.events.identity import FAULTS_OF_THE_PROGRAM, IN_ORDER, Member
 from rover_bus.events.log import Record
+from rover_bus.master.lockstep import STEP_BROKEN, Lockstep
 from rover_bus.master.phases import Training
 from rover_bus.master.state import Admitted, Seats, State, Unfit
 
@@ -76,13 +77,32 @@ def _leave(state: State, record: facts.MemberLeft) -> None:
         known is not None and known.host in seats.hosts.leaving
     )  # it left because its host does (S29)
     training = isinstance(state.phase, Training) and not state.ending.stop
-    if member.role == "worker" and training and wanted and not host_leaves:
+    follows = _leave_step(state, member, outside=None, how="left")
+    if member.role == "worker" and training and wanted and not host_leaves and not follows:
         state.charges.relaunches += 1
     _remove(state, member)
 
 
+def _leave_step(state: State, member: Member, *, outside: bool | None, how: str) -> bool:
+    """A worker is gone from the group that it took steps with. Return whether that follows from a step that was broken before.
+
+    `outside`: whether the loss is no fault of the program; None: unless the step was broken before.
+    """
+    ledger = state.ledger
+    lockstep = ledger.lockstep if ledger is not None and member.role == "worker" else None
+    if ledger is None or lockstep is None or not lockstep.has(member):
+        return False
+    broken, follows = bool(lockstep.broken), bool(lockstep.broken) and (lockstep.outside or not outside)
+    holder = ledger.holders.get(member.index)
+    is_holding = holder is not None and holder.incarnation == member.incarnation and bool(holder.leases)
+    lockstep.lose(member, holds=is_holding, outside=not broken if outside is None else outside, how=how)
+    return follows
+
+
 def _lose(state: State, record: facts.MemberLost) -> None:
     seats, member = state.seats, record.member
+    outside = record.reason not in (*FAULTS_OF_THE_PROGRAM, *IN_ORDER, STEP_BROKEN)
+    follows = _leave_step(state, member, outside=outside, how=f"was lost: {record.reason}")
     _remove(state, member)
     if record.last:
         seats.incarnations[member.name] = max(seats.incarnations.get(member.name, 0), record.last)
@@ -90,12 +110,36 @@ def _lose(state: State, record: facts.MemberLost) -> None:
         if seats.wants(member):
             seats.gaps.append(member.name)
         state.counts.workers_lost += 1
-        if record.reason in ("failed", "crashed"):
+        if follows:
+            pass  # counted where the group is judged
+        elif record.reason in FAULTS_OF_THE_PROGRAM:
             state.charges.relaunches += 1
         else:
             state.charges.preemptions += 1
     elif member.role == "ps":
         state.counts.servers_lost += 1
+
+
+def _form_group(state: State, record: facts.GroupFormed) -> None:
+    _lockstep(state).form(record.number, record.members)
+
+
+def _break_group(state: State, record: facts.GroupBroken) -> None:
+    """Failures that follow from another's are excused: no budget, no batch and no fingerprint counts them."""
+    lockstep = _lockstep(state)
+    for failure in lockstep.failures:
+        if failure.member in record.charged:
+            state.charges.add(failure)
+            state.charges.relaunches += 1
+        else:
+            state.charges.note(failure.member)
+    lockstep.end()
+
+
+def _lockstep(state: State) -> Lockstep:
+    if state.ledger is None or state.ledger.lockstep is None:
+        raise ValueError("a group of a job that is not synchronous: this log does not belong to it")
+    return state.ledger.lockstep
 
 
 def _notice_host(state: State, record: log.HostNoticed) -> None:
@@ -130,6 +174,8 @@ EVOLUTIONS: dict[type[Record], Callable[[State, Any], None]] = {
     facts.MemberAdmitted: _admit,
     facts.MemberLost: _lose,
     facts.MemberLeft: _leave,
+    facts.GroupFormed: _form_group,
+    facts.GroupBroken: _break_group,
     log.HostNoticed: _notice_host,
     facts.MembersDisplaced: _lose_host,
     log.HostReturned: _regain_host,

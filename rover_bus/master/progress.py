@@ -37,6 +37,11 @@ def report_progress(
     if tokens:
         size = ledger.dataset.batch_size
         committing = [(holder.leases[token].first, upto) for token, upto in zip(tokens, uptos, strict=True)]
+        if ledger.lockstep is not None:  # what another worker has, it reports
+            repeats = ledger.lockstep.repeats
+            committing = [
+                each for each, token in zip(committing, tokens, strict=True) if token not in repeats
+            ]
         yield Committed(
             worker=member.index,
             incarnation=member.incarnation,

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from rover_bus.master.cutting import CutPace
 from rover_bus.master.rollout import StepPatience, Telemetry
 from rover_bus.master.searching import SearchClock
+from rover_bus.master.stepping import StepClock
 from rover_bus.master.waiting import HeldRequests
 from rover_bus.master.watch import Liveness
 
@@ -24,3 +25,4 @@ class Unlogged:
     pace: CutPace = field(default_factory=CutPace)
     held: HeldRequests = field(default_factory=HeldRequests)
     search_clock: SearchClock = field(default_factory=SearchClock)
+    steps: StepClock = field(default_factory=StepClock)

@@ -68,8 +68,8 @@ class HeldRequests:
             yield from self._all()
             return
         yield from self._of(gone)
-        if ledger is None or not may_grant(state):
-            return
+        if ledger is None or not may_grant(state) or ledger.lockstep is not None:
+            return  # a synchronous job's: what it waits for is part of the mark
         yield from self._of(self._cancelled(state.seats, ledger))
         for line in (self._idle, self._busy if ticked else {}):
             if ledger.unassigned:
@@ -105,6 +105,8 @@ class HeldRequests:
         ledger = state.ledger
         if not self._idle or ledger is None or ledger.unassigned or not may_grant(state):
             return
+        if ledger.lockstep is not None:
+            return  # all wait for the slowest anyway
         idle = sorted((request for request, _ in self._idle.values()), key=lambda r: -r.rate)
         found = [
             (
@@ -144,4 +146,5 @@ def _mark(state: State) -> object:
         ledger.epoch,
         ledger.complete,
         over,
+        ledger.lockstep and ledger.lockstep.mark,
     )

@@ -52,7 +52,16 @@ MASTER = tree(
     "master",
     "rover_bus.master.",
     [State, Unopened],
-    ["*evolution.py", "ledger.py", "charges.py", "cut.py", "phases.py", "stream.py", "intervals.py"],
+    [
+        "*evolution.py",
+        "ledger.py",
+        "lockstep.py",
+        "charges.py",
+        "cut.py",
+        "phases.py",
+        "stream.py",
+        "intervals.py",
+    ],
 )
 BRAIN = tree(
     "brain",

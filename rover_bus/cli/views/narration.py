@@ -79,6 +79,17 @@ def _narrate_members(fact: facts.AboutMembers) -> str:
             return f"{member} left{_because(reason)}"
         case facts.WorkerFailed(member=member, exception=exception, message=message):
             return f"{member} raised {exception}: {message}" if exception else f"{member} failed: {message}"
+        case facts.GroupFormed(number=number, members=members):
+            return f"group {number} takes its steps together: {_names(members)}"
+        case facts.GroupBroken(number=number, reason=reason, outside=outside, charged=charged):
+            what = (
+                "a loss from outside"
+                if outside
+                else f"charged to {_names(charged)}"
+                if charged
+                else "charged to none"
+            )
+            return f"a step of group {number} failed, {reason}: {what}"
         case host_facts.HostRegistered(host=host, capacity=capacity):
             return f"host {host}: {capacity.cores:g} cores, {capacity.memory_bytes / 2**30:.1f} GiB"
         case host_facts.HostStarted(process=process, adopted=adopted):
@@ -242,6 +253,7 @@ def mood(fact: Fact) -> str:
             | facts.MembersDisplaced()
             | facts.MembersUnheard()
             | facts.WorkerFailed()
+            | facts.GroupBroken()
             | data_facts.BatchDeadLettered()
             | facts.PlanRefused()
             | host_facts.HostProgramRefused()

@@ -18,6 +18,7 @@ from rover_bus.events.bus import Bus
 from rover_bus.events.checkpoint_facts import CheckpointOpened, HostPartFact
 from rover_bus.events.errors import InputError
 from rover_bus.events.facts import (
+    GroupFormed,
     JobFact,
     JobSubmitted,
     MasterElected,
@@ -211,6 +212,8 @@ def _symbols(happened: Happened) -> list[str]:
             return [causes.rollout(rollout)]
         case MemberLost(member=member):
             return [causes.lost(member)]
+        case GroupFormed(number=number):
+            return [causes.group(number)]
         case StragglerFound(member=member):
             return [causes.straggler(member)]
         case HostStarted(process=process):
