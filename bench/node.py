@@ -34,7 +34,7 @@ from rover_bus.events.streams import BUCKETS, FACTS, STREAMS
 from rover_bus.events.subjects import host_fact, job_fact
 from rover_bus.node.local import locks
 from rover_bus.node.local.layout import StartRecord, StateDirectory, list_members
-from rover_bus.node.local.processes import BOOT
+from rover_bus.node.local.spawning import BOOT
 
 HOST = "bench"
 UID = "0000000000be"

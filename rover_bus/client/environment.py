@@ -19,7 +19,8 @@ from rover_bus.events.identity import Member
 @dataclass(frozen=True)
 class Environment:
     """What the platform says. `spec_file` and `summary_file` are for runs of a job file in one process (`rover run --plain`);
-    `job_file` is the one that a person names for a program that runs alone.
+    `job_file` is the one that a person names for a program that runs alone. `loaded_file`: where the platform wants to read what
+    was loaded when this worker joined, for spares of the job.
 
     `grace_s`: how long a drain tries to reach servers and master that do not answer; to be kept below the platform's own grace.
     """
@@ -33,6 +34,7 @@ class Environment:
     spec_file: str = ""
     job_file: str = ""
     summary_file: str = ""
+    loaded_file: str = ""
     grace_s: float = 5.0
 
     @property
@@ -73,4 +75,14 @@ def _seconds(variables: Mapping[str, str], name: str, default: float) -> float:
     return seconds
 
 
-_TEXTS = ("job", "host", "url", "secret_file", "state_dir", "spec_file", "job_file", "summary_file")
+_TEXTS = (
+    "job",
+    "host",
+    "url",
+    "secret_file",
+    "state_dir",
+    "spec_file",
+    "job_file",
+    "summary_file",
+    "loaded_file",
+)

@@ -35,6 +35,7 @@ from rover_bus.client.failure import describe_failure
 from rover_bus.client.figures import Figures
 from rover_bus.client.group import ALONE, TrainingGroup
 from rover_bus.client.lease import Assigned, Work
+from rover_bus.client.loaded import tell_loaded
 from rover_bus.client.parameters import HandedOut, TrainingParameters
 from rover_bus.client.reader import Read, Reader, Source, Stream
 from rover_bus.client.standalone import Standalone, read_spec
@@ -65,6 +66,8 @@ def join(job: str | Path = "", **variables: str) -> Job:
     except BaseException:
         connected.close()
         raise
+    if environment.loaded_file:
+        tell_loaded(Path(environment.loaded_file))
     return Job(connected)
 
 

@@ -43,11 +43,12 @@ class HostRegistered(HostFact, frozen=True, kw_only=True, tag="host.registered.v
 
 
 class HostStarted(HostFact, frozen=True, kw_only=True, tag="host.started.v1"):
-    """A member's process runs."""
+    """A member's process runs. `warm`: it is what a spare became, with its imports behind it."""
 
     job: str
     process: Process
     adopted: bool = False
+    warm: bool = False
 
 
 class HostExited(HostFact, frozen=True, kw_only=True, tag="host.exited.v1"):

@@ -91,9 +91,14 @@ class WorkersSpec(RoleSpec, frozen=True, kw_only=True):
 
     `training`: synchronous, when the program lets all workers take each step together; it has a barrier of its own. Then
     `batch_size` is the whole job's, and throughput is modelled by the step that all of them wait for.
+    `spares`: on each host that runs workers of the job, at most.
     """
 
     training: Literal["asynchronous", "synchronous"] = "asynchronous"
+    spares: Annotated[
+        int,
+        between(0, 16, "warm workers held on a host where a start takes a second or more, in spare room"),
+    ] = 2
 
 
 class LeaseSpec(Checked, frozen=True, kw_only=True):

@@ -10,16 +10,17 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from dataclasses import dataclass
 
-from rover_bus.events import causes, facts, host_facts
+from rover_bus.events import facts, host_facts
 from rover_bus.events.bus import Bus, ConnectionState, Stored
 from rover_bus.events.codec import encode
 from rover_bus.events.deciding import Decider, WakeAt
 from rover_bus.events.errors import BadMessage, RoverError
 from rover_bus.events.identity import Exit, Member, Process
 from rover_bus.events.logs import get_logger
+from rover_bus.events.profiles import HostProfile
 from rover_bus.events.programs import ProgramReply
 from rover_bus.events.reading import read_fact
 from rover_bus.events.settings import DEFAULTS, Settings, changed
@@ -51,20 +52,19 @@ from rover_bus.node.members import (
 )
 from rover_bus.node.outbox import HostOutbox, Letter
 from rover_bus.node.port import (
-    Adjusted,
     Exited,
     Key,
-    Leaving,
     Observation,
     Observe,
     Platform,
     Running,
-    Spawned,
+    SpareGone,
     StartOrder,
 )
 from rover_bus.node.presence import Presence
-from rover_bus.node.programs import Trial
+from rover_bus.node.programs import Trial, program_fact
 from rover_bus.node.questions import answer_programs
+from rover_bus.node.spares import Drop, MemoryPressed, Prepare, is_pressed
 from rover_bus.node.storage.persister import Persister, Places
 from rover_bus.node.storage.state import Cut
 from rover_bus.node.turns import FailingJobs, Following, Turns, decide_turn
@@ -114,7 +114,9 @@ class Daemon:
         self._loop = asyncio.get_running_loop()
         self._platform = platform(self._observe)
         cpus, roles = self._platform.cpus, self._platform.roles
-        here = HostMembers(host.name, cpus, roles, restarts=host.settings.members)
+        here = HostMembers(
+            host.name, cpus, roles, restarts=host.settings.members, capacity=self._platform.capacity
+        )
         self._decider: Decider[HostMembers, Input, Effect] = MembersDecider(here)
         self._persister = (
             Persister(bus, host.name, host.daemon, places, self._post_of_cut, self._register)
@@ -200,7 +202,10 @@ class Daemon:
                 host=self._host.name, within_s=self._host.settings.hosts.notice_s, reason="stopped"
             )
             self._post(leaving, f"leaving.{self._host.daemon}")
+        for held in list(self.state.spares.held.values()):
+            self._platform.drop(held.spare)
         await self._drain("worker")
+        await self._outlive(lambda: self.state.spares.held, STUCK_S)
         if self._persister and waiting:
             await self._wait_for_cuts(self._persister, waiting)
         await self._drain("ps", "master")
@@ -214,7 +219,8 @@ class Daemon:
             if not each.stopping:
                 self._platform.stop(each.incarnation)
         if draining:
-            await self._outlive(roles, max(each.desired.grace_s for each in draining) + 2 * STUCK_S)
+            patience_s = max(each.desired.grace_s for each in draining) + 2 * STUCK_S
+            await self._outlive(lambda: self._members(*roles), patience_s)
 
     async def _wait_for_cuts(self, persister: Persister, waiting: dict[str, Cut]) -> None:
         """Until a newer cut of each job is ready or redundant, its servers here are gone, or the time has passed."""
@@ -226,9 +232,9 @@ class Daemon:
             await asyncio.sleep(DRAIN_LOOK_S)
         log.warning("leaves before the last cut is safe", jobs=sorted(waiting))
 
-    async def _outlive(self, roles: tuple[str, ...], patience_s: float) -> None:
+    async def _outlive(self, left: Callable[[], Sized], patience_s: float) -> None:
         end_s = self._loop.time() + patience_s
-        while self._members(*roles):
+        while left():
             if self._loop.time() > end_s:
                 log.error("members could not be ended", members=sorted(self.state.observed))
                 return
@@ -295,10 +301,14 @@ class Daemon:
         self._decider.decide(happening, self._loop.time())
         self._turns.soon()
 
-    def _act(self, effect: Start | Stop | Adjust | Forget | TryProgram | Erase) -> None:
+    def _act(self, effect: Start | Stop | Adjust | Forget | TryProgram | Erase | Prepare | Drop) -> None:
         match effect:
-            case Start(incarnation):
-                self._platform.start(StartOrder(incarnation))
+            case Start(incarnation, spare):
+                self._platform.start(StartOrder(incarnation, spare=spare))
+            case Prepare(made):
+                self._platform.prepare(made)
+            case Drop(held):
+                self._platform.drop(held)
             case Stop(incarnation, hurried):
                 self._platform.stop(incarnation, hurried)
             case Adjust(incarnation, resources, cpus):
@@ -335,42 +345,35 @@ class Daemon:
         if known is None or known.trial.published == before.published or self._closing:
             return
         self._trials_published += 1
-        trial, host = known.trial, self._host
-        fact: host_facts.HostFact
-        if trial.published:
-            log.warning("a program does not start here", job=job, path=trial.path, why=trial.problem)
-            fact = host_facts.HostProgramRefused(
-                host=host.name,
-                job=job,
-                uid=uid,
-                daemon=host.daemon,
-                path=trial.path,
-                problem=trial.problem,
-                cause=causes.job(uid),
+        if known.trial.published:
+            log.warning(
+                "a program does not start here", job=job, path=known.trial.path, why=known.trial.problem
             )
-        else:
-            cause = causes.timer("program", causes.job(uid))
-            fact = host_facts.HostProgramMended(host=host.name, job=job, uid=uid, cause=cause)
-        self._post(fact, f"program.{host.daemon}.{job}.{self._trials_published}", job)
+        fact = program_fact(known.trial, self._host.name, self._host.daemon, job, uid)
+        self._post(fact, f"program.{self._host.daemon}.{job}.{self._trials_published}", job)
 
     # -- what happened -------------------------------------------------------------------------------------------------
 
     def _observe(self, observation: Observation) -> None:
         self._take(observation)
         match observation:
-            case Running(key, pid, adopted) if key in self.state.observed:
-                self._report_start(self.state.observed[key], pid, adopted)
+            case Running(key) if key in self.state.observed:
+                self._report_start(self.state.observed[key], observation)
             case Exited():
                 self._ends[observation.job, observation.member.name] = observation
                 if not observation.reported:
                     self._report_end(observation)
-            case Running() | Spawned() | Leaving() | Adjusted():
+            case SpareGone(key, "ended"):
+                log.warning("a spare ended by itself", job=key[0], spare=key[1])
+            case _:
                 pass  # no other component needs to know
 
-    def _report_start(self, known: ObservedMember, pid: int, adopted: bool) -> None:
+    def _report_start(self, known: ObservedMember, seen: Running) -> None:
         job, member = known.job, known.desired.member
-        process = Process(member=member, pid=pid, host=self._host.name)
-        fact = host_facts.HostStarted(host=self._host.name, job=job, process=process, adopted=adopted)
+        process = Process(member=member, pid=seen.pid, host=self._host.name)
+        fact = host_facts.HostStarted(
+            host=self._host.name, job=job, process=process, adopted=seen.adopted, warm=seen.warm
+        )
         self._post(fact, f"started.{self._host.daemon}.{job}.{known.incarnation.uid}.{member}", job)
 
     def _repeat_ends(self, fact: facts.MembersDesired) -> None:
@@ -476,6 +479,12 @@ class Daemon:
             )
             try:
                 if sample is not None:
+                    self._look_at_memory(sample)
                     await self._bus.publish(host_profile(self._host.name), encode(sample))
             except RoverError as error:
                 log.debug("a sample is lost", why=str(error))
+
+    def _look_at_memory(self, sample: HostProfile) -> None:
+        before = self.state.spares.pressed
+        if is_pressed(before, sample.memory_used_bytes, sample.memory_bytes) != before:
+            self._take(MemoryPressed(not before))

@@ -6,12 +6,14 @@ Fed by the daemon, which carries its effects to the platform. The rules of this 
 - `restart=True` (masters): the platform counts incarnations itself, and starts the next one after a short backoff.
 - A worker is started only after its program was tried on this host, and starts (programs.py). What is refused is tried again.
 - A member that may be pinned gets its cores from what others left (affinity.py).
+- A worker is what a spare that fits becomes, where one is ready; spares have only the room that members leave (spares.py).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rover_bus.events.deciding import Turn, TurnDecider, WakeAt
 from rover_bus.events.identity import DesiredMember, Member, Resources
@@ -27,7 +29,8 @@ from rover_bus.node.members import (
     same_run,
     without,
 )
-from rover_bus.node.port import Incarnation, Key
+from rover_bus.node.port import Incarnation, Key, SpareKey
+from rover_bus.node.spares import Drop, Prepare, RoomLeft, SpareWish, decide_spares
 
 MASTER_GRACE_S = 5.0
 
@@ -37,7 +40,10 @@ MASTER_GRACE_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Start:
+    """`spare`: the number of the one that becomes it; 0: none."""
+
     incarnation: Incarnation
+    spare: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +89,7 @@ class TryProgram:
 
 
 Input = Happening | Turn
-Effect = Start | Stop | Adjust | Forget | Erase | TryProgram | WakeAt
+Effect = Start | Stop | Adjust | Forget | Erase | TryProgram | Prepare | Drop | WakeAt
 
 
 class MembersDecider(TurnDecider[HostMembers, Happening, Effect]):
@@ -111,12 +117,15 @@ def decide(state: HostMembers, now_s: float, leave_out: Collection[str] = ()) ->
         if not _is_desired(known, wanted, uid) and (not known.stopping or hurried > known.hurried):
             effects.append(Stop(known.incarnation, hurried))
     held: set[str] = set()  # jobs with a worker that waits for a trial of its program
+    used: set[SpareKey] = set()  # spares that become members now
     for key, member in desired.items():
         if key not in state.observed and is_worker(member) and not _lets_start(state.jobs[key[0]], now_s):
             held.add(key[0])
         else:
-            effects += _realise(state, key, member, loads, now_s)
+            for effect in _realise(state, key, member, loads, now_s):
+                effects.append(_warmed(state, effect, used) if isinstance(effect, Start) else effect)
     effects += _trials(state, held, now_s)
+    effects += decide_spares(state.spares, _wishes(state, desired), _room(state, desired), used, now_s)
     for job, about in state.jobs.items():
         if about.ended and any(key[0] == job for key in state.past) and not _lives(state, job):
             effects.append(Forget(job, about.uid))
@@ -207,6 +216,41 @@ def _realise(
     cpus = assign_cpus(state.cpus, loads, desired.resources.cores)
     _take(loads, cpus, {})
     return [Start(Incarnation(key[0], uid, desired, cpus))]
+
+
+def _warmed(state: HostMembers, start: Start, used: set[SpareKey]) -> Start:
+    """The start of a worker by a spare that is ready and fits, where there is one that no other start takes."""
+    run = start.incarnation
+    number = state.spares.fitting(run.job, run.uid, run.desired, used) if is_worker(run.desired) else 0
+    if number:
+        used.add((run.job, number))
+    return replace(start, spare=number)
+
+
+def _wishes(state: HostMembers, desired: Mapping[Key, DesiredMember]) -> list[SpareWish]:
+    """The jobs that may have spares here: those with a worker here, like the newest of which they are made.
+
+    One that was just lost counts: its master is about to want its next incarnation.
+    """
+    newest: dict[str, DesiredMember] = {}
+    for key, member in desired.items():
+        if is_worker(member):
+            newest[key[0]] = max(member, newest.get(key[0], member), key=lambda each: each.member.index)
+    return [
+        SpareWish(job, about.uid, newest[job], about.spares)
+        for job, about in state.jobs.items()
+        if job in newest and about.spares and about.program is not None
+    ]
+
+
+def _room(state: HostMembers, desired: Mapping[Key, DesiredMember]) -> RoomLeft:
+    """What this host has beyond all that members were promised."""
+    if state.capacity is None:
+        return RoomLeft(math.inf, math.inf)
+    promised = {key: each.desired.resources for key, each in state.observed.items()}
+    promised |= {key: each.resources for key, each in desired.items()}
+    cores = state.capacity.cores - sum(each.cores for each in promised.values())
+    return RoomLeft(cores, state.capacity.memory_bytes - sum(each.memory_bytes for each in promised.values()))
 
 
 def _change(

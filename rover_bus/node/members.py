@@ -25,7 +25,7 @@ from rover_bus.events.facts import (
     MembersUnheard,
     PlanProposed,
 )
-from rover_bus.events.identity import FAULTS_OF_THE_PROGRAM, DesiredMember, MasterSeat, Role
+from rover_bus.events.identity import FAULTS_OF_THE_PROGRAM, DesiredMember, HostCapacity, MasterSeat, Role
 from rover_bus.events.programs import ProgramReply, ProgramRequest
 from rover_bus.events.settings import DEFAULTS, RestartSettings
 from rover_bus.node.port import (
@@ -37,9 +37,14 @@ from rover_bus.node.port import (
     Leaving,
     Observation,
     Running,
+    SpareGone,
+    SpareReady,
+    SpareSpawned,
     Spawned,
+    WorkerLoaded,
 )
 from rover_bus.node.programs import UNTRIED, Trial
+from rover_bus.node.spares import NO_SPARES, MemoryPressed, Spares, evolve_spares
 
 MOST_DOUBLINGS = 16  # of the pause between restarts: far above its maximum
 
@@ -65,6 +70,7 @@ class DesiredJob:
     forgotten: bool = False  # ended, and nothing of it is to be kept
     program: ProgramRequest | None = None  # of its workers, as submitted; None: nothing is known of it
     trial: Trial = UNTRIED
+    spares: int = 0  # of its workers, as submitted: at most so many here
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +104,10 @@ class Past:
 
 @dataclass(frozen=True, slots=True)
 class HostMembers:
-    """The whole state. `cpus`: those that members may be pinned to. `roles`: those run here. `stale`: refused desired states."""
+    """The whole state. `cpus`: those that members may be pinned to. `roles`: those run here. `stale`: refused desired states.
+
+    `capacity`: what all members together may be given; None: it bounds no spares.
+    """
 
     host: str
     cpus: tuple[int, ...] = ()
@@ -108,6 +117,8 @@ class HostMembers:
     past: Mapping[Key, Past] = field(default_factory=dict)
     stale: int = 0
     restarts: RestartSettings = DEFAULTS.members
+    capacity: HostCapacity | None = None
+    spares: Spares = NO_SPARES
 
 
 # -- what is taken in ---------------------------------------------------------------------------------------------------------
@@ -150,7 +161,7 @@ class RunErased:
 
 FollowedFact = JobSubmitted | PlanProposed | MembersDesired | MembersUnheard | JobEnded | JobForgotten
 Loss = HistoryLost | PublishedLost
-Happening = FollowedFact | Observation | ProgramTried | Loss | RecordsForgotten | RunErased
+Happening = FollowedFact | Observation | ProgramTried | Loss | RecordsForgotten | RunErased | MemoryPressed
 
 
 # -- evolve ------------------------------------------------------------------------------------------------------------
@@ -171,6 +182,8 @@ def evolve(state: HostMembers, input: Happening) -> HostMembers:
             return _evolve_observed(state, input)
         case Exited():
             return _evolve_ended(state, input)
+        case WorkerLoaded() | SpareSpawned() | SpareReady() | SpareGone() | MemoryPressed():
+            return replace(state, spares=evolve_spares(state.spares, input))
         case ProgramTried(job, uid, reply, at_s, for_start):
             return _evolve_trial(
                 state, job, uid, lambda trial: trial.answer(reply, at_s) if reply else trial.begin(for_start)
@@ -185,6 +198,7 @@ def evolve(state: HostMembers, input: Happening) -> HostMembers:
             tried = {job: replace(it, trial=it.trial.forget_published()) for job, it in state.jobs.items()}
             return replace(state, jobs=MappingProxyType(tried))
         case RecordsForgotten(job):
+            state = replace(state, spares=state.spares.without(job))
             return replace(state, past=_without(state.past, lambda key: key[0] == job))
         case RunErased(job):
             state = replace(state, past=_without(state.past, lambda key: key[0] == job))
@@ -261,7 +275,7 @@ def _submit(known: DesiredJob, fact: JobSubmitted) -> DesiredJob:
     if fact.uid == known.uid and (known.program is not None or known.ended):
         return known
     fresh = DesiredJob(uid=fact.uid) if known.uid not in ("", fact.uid) else replace(known, uid=fact.uid)
-    return replace(fresh, program=_program(fact), trial=UNTRIED)
+    return replace(fresh, program=_program(fact), trial=UNTRIED, spares=fact.spec.workers.spares)
 
 
 def _plan(known: DesiredJob, fact: PlanProposed, host: str) -> DesiredJob:

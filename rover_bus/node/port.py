@@ -4,20 +4,21 @@ Implemented by `local` (processes of this machine) and `simulated` (coroutines o
 this page only. Every adapter passes one contract test (tests/broker/node/test_platform_contract.py).
 
 Nothing here presumes a process id, a control group or a file of this host. A `StartOrder` says what shall run, never that the job's
-log admits it: a member that is readied before its admission (`prepare`, for warm spares) is ordered by the same type.
+log admits it: a spare is readied before any admission (`prepare`), and an order may name the one that is to become its member.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Literal, Protocol
 
 from rover_bus.events.identity import DesiredMember, Exit, HostCapacity, Member, Resources, Role
 from rover_bus.events.profiles import HostProfile
 from rover_bus.events.programs import ProgramReply, ProgramRequest
 
 Key = tuple[str, str]  # job, member name
+SpareKey = tuple[str, int]  # job, number
 MasterCommand = Callable[[str, int], list[str]]  # job, index -> command line
 EVERY_ROLE: frozenset[Role] = frozenset({"master", "worker", "ps"})
 
@@ -42,10 +43,31 @@ class Incarnation:
 
 @dataclass(frozen=True, slots=True)
 class StartOrder:
-    """What `start` gets. `credential`: this member's own secret, handed to it as ROVER_CREDENTIAL and kept nowhere else."""
+    """What `start` gets. `credential`: this member's own secret, handed to it as ROVER_CREDENTIAL and kept nowhere else.
+
+    `spare`: the number of the spare that becomes this member, 0: none. One that is gone by then makes it a cold start.
+    """
 
     incarnation: Incarnation
     credential: str = field(default="", repr=False)
+    spare: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Spare:
+    """A process made ready for a worker that the log may name later: no member, and never observed as one.
+
+    `desired`: like the workers that it can become; name and host in it mean nothing. `number`: of this daemon, from 1 on.
+    """
+
+    job: str
+    uid: str
+    number: int
+    desired: DesiredMember
+
+    @property
+    def key(self) -> SpareKey:
+        return self.job, self.number
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +108,12 @@ class Spawned:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """The member itself runs. `pid`: of its process, where the platform has one to show; else 0."""
+    """The member itself runs. `pid`: of its process, where the platform has one to show; else 0. `warm`: a spare became it."""
 
     key: Key
     pid: int = 0
     adopted: bool = False
+    warm: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +148,41 @@ class Exited:
     peak_memory_bytes: int = 0
 
 
-Observation = Spawned | Running | Leaving | Adjusted | Exited
+@dataclass(frozen=True, slots=True)
+class WorkerLoaded:
+    """A worker said what it had loaded when it joined, `start_s` after its process began: spares of its job can be prepared."""
+
+    key: Key
+    uid: str
+    start_s: float
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class SpareSpawned:
+    """A spare is being prepared."""
+
+    spare: Spare
+
+
+@dataclass(frozen=True, slots=True)
+class SpareReady:
+    """A spare has loaded what it is to load, and waits."""
+
+    key: SpareKey
+
+
+@dataclass(frozen=True, slots=True)
+class SpareGone:
+    """A spare is none any more: it is a member now, is dead because it was dropped, or ended by itself. `at_s`: monotonic."""
+
+    key: SpareKey
+    how: Literal["used", "dropped", "ended"]
+    at_s: float
+
+
+SpareObservation = WorkerLoaded | SpareSpawned | SpareReady | SpareGone
+Observation = Spawned | Running | Leaving | Adjusted | Exited | SpareObservation
 Observe = Callable[[Observation], None]
 Answer = Callable[[ProgramReply], None]
 
@@ -155,7 +212,17 @@ class Platform(Protocol):
         """Start an incarnation; observed as Spawned, then Running, or Exited with `never_started`.
 
         An order for a member that runs changes nothing: it is never started while a former incarnation may live.
+        Where it names a spare that is ready, that one is SpareGone first, and the member is Running at once.
         """
+
+    def prepare(self, spare: Spare) -> None:
+        """Make a process ready for a worker like this one: observed as SpareSpawned, then SpareReady, or SpareGone.
+
+        It stops before the first line of the program and lives no longer than this daemon: no successor adopts it.
+        """
+
+    def drop(self, spare: Spare) -> None:
+        """End a spare; observed as SpareGone once it is dead. One that is gone already stays unobserved."""
 
     def stop(self, incarnation: Incarnation, hurried: bool = False) -> None:
         """Ask an incarnation to leave, and end it after its grace, `hurried`: after `exits.HURRY_S`.

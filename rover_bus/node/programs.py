@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from rover_bus.events import causes
+from rover_bus.events.host_facts import HostProgramMended, HostProgramRefused
 from rover_bus.events.programs import ProgramReply
 
 AGAIN_FIRST_S, AGAIN_MAX_S = 1.0, 60.0
@@ -81,3 +83,20 @@ class Trial:
 
 
 UNTRIED = Trial()
+
+
+def program_fact(
+    trial: Trial, host: str, daemon: str, job: str, uid: str
+) -> HostProgramRefused | HostProgramMended:
+    """Return the fact that a program does not start on this host, and why; or that it would start again."""
+    if not trial.published:
+        return HostProgramMended(host=host, job=job, uid=uid, cause=causes.timer("program", causes.job(uid)))
+    return HostProgramRefused(
+        host=host,
+        job=job,
+        uid=uid,
+        daemon=daemon,
+        path=trial.path,
+        problem=trial.problem,
+        cause=causes.job(uid),
+    )

@@ -27,7 +27,7 @@ from rover_bus.node.local import layout, locks
 from rover_bus.node.local.capacity import read_machine
 from rover_bus.node.local.cgroup import out_of_memory_counter
 from rover_bus.node.local.platform import LocalPlatform
-from rover_bus.node.local.processes import MemberSettings
+from rover_bus.node.local.spawning import MemberSettings
 from rover_bus.node.port import NO_MASTERS, RoleCommands
 from rover_bus.node.presence import Presence
 from rover_bus.node.storage.persister import Places

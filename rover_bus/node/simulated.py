@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -29,8 +29,14 @@ from rover_bus.node.port import (
     Observation,
     Observe,
     Running,
+    Spare,
+    SpareGone,
+    SpareKey,
+    SpareReady,
+    SpareSpawned,
     Spawned,
     StartOrder,
+    WorkerLoaded,
 )
 
 TRIAL_S = 0.03  # what a trial of a program takes
@@ -46,6 +52,8 @@ class _Running:
     pid: int = 0
     task: asyncio.Task[None] | None = None
     killed: str = ""
+    warm: bool = False
+    start_s: float = 0.0  # as it said when it joined
 
 
 class SimulatedHost:
@@ -58,18 +66,25 @@ class SimulatedHost:
         self._start_s = start_s
         self._attached: SimulatedPlatform | None = None
         self._processes: dict[Key, _Running] = {}
+        self._spares: dict[SpareKey, asyncio.TimerHandle | None] = {}  # None: it is ready
+        self._loaded: set[tuple[str, str]] = set()  # runs of jobs of which a worker said what it had loaded
         self._ends: list[Exited] = []  # kept until the job is forgotten
         self.erased: list[tuple[str, str]] = []  # runs of jobs of which nothing is kept
         self._pids = 1000
 
     def attach(self, observe: Observe) -> SimulatedPlatform:
-        """Return the platform of a new daemon; what a former daemon still does has no effect from here on."""
+        """Return the platform of a new daemon; what a former daemon still does has no effect from here on.
+
+        A daemon's spares die with it.
+        """
+        self._end_spares()
         self._attached = SimulatedPlatform(self, observe)
         return self._attached
 
     def detach(self) -> None:
         """The daemon is killed: it observes nothing and can do nothing any more."""
         self._attached = None
+        self._end_spares()
 
     @property
     def members(self) -> dict[Key, Incarnation]:
@@ -95,9 +110,34 @@ class SimulatedHost:
         key = order.incarnation.key
         if key in self._processes:
             return
-        process = self._processes[key] = _Running(order, order.incarnation)
+        warm = self._take_spare((key[0], order.spare))
+        process = self._processes[key] = _Running(order, order.incarnation, warm=warm)
         self._observe(Spawned(order.incarnation))
         process.task = asyncio.get_running_loop().create_task(self._run(process))
+
+    def prepare(self, spare: Spare) -> None:
+        if spare.key in self._spares:
+            return
+        loop = asyncio.get_running_loop()
+        self._spares[spare.key] = loop.call_later(self._start_s, self._ready, spare.key)
+        self._observe(SpareSpawned(spare))
+        if (spare.job, spare.uid) not in self._loaded:
+            self._end_spare(spare.key, "ended")
+
+    def drop(self, key: SpareKey) -> None:
+        """End a spare at once."""
+        self._end_spare(key, "dropped")
+
+    def kill_spare(self, key: SpareKey) -> None:
+        """SIGKILL a spare."""
+        self._end_spare(key, "ended")
+
+    def tell_loaded(self, key: Key, start_s: float) -> None:
+        """A worker says what it had loaded when it joined."""
+        process = self._processes[key]
+        process.start_s = start_s
+        self._loaded.add((key[0], process.incarnation.uid))
+        self._observe(_loaded(process))
 
     def try_program(self, request: ProgramRequest, answer: Answer) -> None:
         refused = ProgramReply(state="refused", path=request.program[-1], problem=self.refuses)
@@ -141,6 +181,7 @@ class SimulatedHost:
             found.append(Spawned(process.incarnation))
             if process.pid:
                 found.append(Running(process.incarnation.key, process.pid, adopted=True))
+            found += [_loaded(process)] if process.start_s else []
         return found
 
     def mark_reported(self, ended: Exited) -> None:
@@ -161,6 +202,31 @@ class SimulatedHost:
         if self._attached:
             self._attached.observe(observation)
 
+    def _ready(self, key: SpareKey) -> None:
+        self._spares[key] = None
+        self._observe(SpareReady(key))
+
+    def _take_spare(self, key: SpareKey) -> bool:
+        """Whether a spare that was ready becomes a member; it is none any more."""
+        if self._spares.get(key, self) is not None:
+            return False
+        self._end_spare(key, "used")
+        return True
+
+    def _end_spare(self, key: SpareKey, how: Literal["used", "dropped", "ended"]) -> None:
+        if key not in self._spares:
+            return
+        timer = self._spares.pop(key)
+        if timer is not None:
+            timer.cancel()
+        self._observe(SpareGone(key, how, asyncio.get_running_loop().time()))
+
+    def _end_spares(self) -> None:
+        for timer in self._spares.values():
+            if timer is not None:
+                timer.cancel()
+        self._spares.clear()
+
     def _end(self, process: _Running, why: str) -> None:
         if process.task and not process.task.done():
             process.killed = why
@@ -170,10 +236,10 @@ class SimulatedHost:
         incarnation, loop = process.incarnation, asyncio.get_running_loop()
         born_s = loop.time()
         try:
-            await asyncio.sleep(self._start_s)
+            await asyncio.sleep(0.0 if process.warm else self._start_s)
             self._pids += 1
             process.pid = self._pids
-            self._observe(Running(incarnation.key, process.pid))
+            self._observe(Running(incarnation.key, process.pid, warm=process.warm))
             code = await self._program(process.order, process.leave)
         except asyncio.CancelledError:
             code = -9
@@ -184,6 +250,11 @@ class SimulatedHost:
         self._observe(
             Exited(incarnation.job, incarnation.uid, incarnation.member, end, now_s - born_s, now_s)
         )
+
+
+def _loaded(process: _Running) -> WorkerLoaded:
+    run, now_s = process.incarnation, asyncio.get_running_loop().time()
+    return WorkerLoaded(run.key, run.uid, process.start_s, now_s)
 
 
 def _exit(code: int, asked: str, killed: str) -> Exit:
@@ -217,6 +288,14 @@ class SimulatedPlatform:
     def start(self, order: StartOrder) -> None:
         if self._host.is_attached(self):
             self._host.start(order)
+
+    def prepare(self, spare: Spare) -> None:
+        if self._host.is_attached(self):
+            self._host.prepare(spare)
+
+    def drop(self, spare: Spare) -> None:
+        if self._host.is_attached(self):
+            self._host.drop(spare.key)
 
     def try_program(self, request: ProgramRequest, answer: Answer, _anew: bool = False) -> None:
         def answer_attached(reply: ProgramReply) -> None:

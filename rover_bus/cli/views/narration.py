@@ -92,8 +92,9 @@ def _narrate_members(fact: facts.AboutMembers) -> str:
             return f"a step of group {number} failed, {reason}: {what}"
         case host_facts.HostRegistered(host=host, capacity=capacity):
             return f"host {host}: {capacity.cores:g} cores, {capacity.memory_bytes / 2**30:.1f} GiB"
-        case host_facts.HostStarted(process=process, adopted=adopted):
-            return f"{process.member} {'adopted' if adopted else 'started'}, pid {process.pid}"
+        case host_facts.HostStarted(process=process, adopted=adopted, warm=warm):
+            how = "adopted" if adopted else "started from a spare" if warm else "started"
+            return f"{process.member} {how}, pid {process.pid}"
         case host_facts.HostExited(member=member, exit=exit, ran_s=ran_s):
             told = f": {exit.describe()}" if exit.describe() else ""
             return f"process of {member} ended after {ran_s:.1f} s: {_spoken(exit.reason)}{told}"

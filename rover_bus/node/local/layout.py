@@ -9,6 +9,8 @@
         exit        how it ended, written by the shim after the last process of the group is gone
         reported    the fact about the exit is stored on the bus
     logs/<job>.<uid>/<member>.<incarnation>.log      standard output and error
+        loaded      what a worker had loaded when it joined, written by it (client/loaded.py)
+    spares/<name>/                          a spare, until it is a member; then a link to that member's directory
     parts/<job>/                            parts of its model, written by its servers at the end
 
 Fed by processes.py and the shim; read by the daemon after a restart, by `rover members` and by `rover logs`.
@@ -36,13 +38,17 @@ T = TypeVar("T")
 
 
 class OrderRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What a daemon asked a shim to run. `boot` is the boot id of the machine, so that pids of a former boot mean nothing."""
+    """What a daemon asked a shim to run. `boot` is the boot id of the machine, so that pids of a former boot mean nothing.
+
+    `spare`: the name of the spare that became this member; "": it was started as one.
+    """
 
     job: str
     uid: str
     desired: DesiredMember
     cpus: dict[int, float] = {}
     boot: str = ""
+    spare: str = ""
 
 
 class StartRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -139,6 +145,9 @@ class StateDirectory:
 
     def incarnation(self, job: str, uid: str, member: Member) -> IncarnationDirectory:
         return IncarnationDirectory(self.root / "members" / _run(job, uid) / str(member))
+
+    def spare(self, name: str) -> Path:
+        return self.root / "spares" / name
 
     def log(self, job: str, uid: str, member: Member) -> Path:
         return self.root / "logs" / _run(job, uid) / f"{member}.log"

@@ -18,9 +18,10 @@ from rover_bus.node.local import sampling
 from rover_bus.node.local.capacity import Machine
 from rover_bus.node.local.cores import CoreGroups
 from rover_bus.node.local.layout import StateDirectory
-from rover_bus.node.local.processes import MemberSettings, Processes
+from rover_bus.node.local.processes import Processes
+from rover_bus.node.local.spawning import MemberSettings
 from rover_bus.node.local.trials import Trials
-from rover_bus.node.port import Answer, Exited, Incarnation, Observe, StartOrder
+from rover_bus.node.port import Answer, Exited, Incarnation, Observe, Spare, StartOrder
 
 
 class LocalPlatform:
@@ -65,6 +66,12 @@ class LocalPlatform:
 
     def adjust(self, incarnation: Incarnation, resources: Resources, cpus: Mapping[int, float]) -> None:
         self._processes.adjust(incarnation, resources, cpus)
+
+    def prepare(self, spare: Spare) -> None:
+        self._processes.prepare(spare)
+
+    def drop(self, spare: Spare) -> None:
+        self._processes.drop(spare)
 
     def try_program(self, request: ProgramRequest, answer: Answer, anew: bool = False) -> None:
         self._trials.ask(request, answer, anew)

@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import os
 import signal
-import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -20,44 +19,38 @@ from pathlib import Path
 from rover_bus.events.identity import IN_ORDER, Exit, Member, Resources
 from rover_bus.events.last_words import read_tail
 from rover_bus.events.logs import get_logger
-from rover_bus.events.programs import OWN_PYTHON, ProgramRequest
-from rover_bus.node.affinity import threads
+from rover_bus.events.programs import ProgramRequest
 from rover_bus.node.exits import HURRY_S, STUCK_S
-from rover_bus.node.local import layout, locks, proctree
+from rover_bus.node.local import layout, proctree
 from rover_bus.node.local.cores import CoreGroups
 from rover_bus.node.local.layout import OrderRecord, StartRecord, StateDirectory
+from rover_bus.node.local.spawning import (
+    MemberSettings,
+    ShimOrder,
+    environment_of,
+    limits_of,
+    own_python,
+    spawn_shim,
+    write_order,
+)
+from rover_bus.node.local.warm import LOADED, Taken, WarmSpares
 from rover_bus.node.port import (
-    NO_MASTERS,
     Adjusted,
     Exited,
     Incarnation,
     Key,
     Leaving,
     Observe,
-    RoleCommands,
     Running,
+    Spare,
     Spawned,
     StartOrder,
 )
 
-ROOT = str(Path(__file__).resolve().parents[3])
-BOOT = f"import sys; sys.path.append({ROOT!r}); from rover_bus.node.local.shim import main; main()"
-SHIM_SIGNALS = [signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1]
 SWEEP_AGAIN_S = 0.02
+LOADED_FIRST_S, LOADED_MOST_S = 0.5, 10.0  # between looks at what a worker says that it had loaded
 ADOPT_AGAIN_S = 0.05
 log = get_logger("rover.node")
-
-
-@dataclass(frozen=True, slots=True)
-class MemberSettings:
-    """What all members of a daemon share. `environment` is the base of theirs."""
-
-    environment: Mapping[str, str]
-    allowed: tuple[int, ...]
-    orphan_s: float = 30.0  # P23: without a daemon for this long a group is drained; 0: never
-    oom_path: str = "/proc/vmstat"
-    python: str = sys.executable  # of shims, and what `python` means as the first word of a program
-    commands: RoleCommands = NO_MASTERS
 
 
 @dataclass(slots=True)
@@ -72,11 +65,12 @@ class _Held:
     report: int = -1
     timers: list[asyncio.TimerHandle] = field(default_factory=list)
     asked: bool = False  # to leave
+    spare: str = ""  # the name of the spare that became it
 
     @property
     def group(self) -> str:
         """Name of its control group."""
-        return f"{self.incarnation.job}.{self.incarnation.uid}.{self.incarnation.member}"
+        return self.spare or f"{self.incarnation.job}.{self.incarnation.uid}.{self.incarnation.member}"
 
 
 class Processes:
@@ -91,6 +85,7 @@ class Processes:
         self._loop = asyncio.get_running_loop()
         self._boot = layout.boot_id()
         self._held: dict[Key, _Held] = {}
+        self._warm = WarmSpares(place, settings, groups, observe)
 
     def running(self) -> list[tuple[str, Member, int]]:
         """Return the members that run: job, member, pid."""
@@ -102,6 +97,9 @@ class Processes:
     def start(self, order: StartOrder) -> None:
         incarnation = order.incarnation
         if incarnation.key in self._held:
+            return
+        if order.spare and (taken := self._warm.take(order)):
+            self._continue(order, taken)
             return
         held = _Held(incarnation, self._directory(incarnation))
         self._held[incarnation.key] = held
@@ -121,81 +119,53 @@ class Processes:
         self._loop.add_reader(held.report, self._on_report, held)
         self._loop.add_reader(held.pidfd, self._on_shim_gone, held)
 
+    def _continue(self, order: StartOrder, taken: Taken) -> None:
+        """A spare is this member from here on: its directory, its log and its words are the member's."""
+        run = order.incarnation
+        held = _Held(run, taken.directory, taken.shim, taken.pid, taken.pidfd, spare=taken.name)
+        self._held[run.key] = held
+        self._observe(Spawned(run))
+        with contextlib.suppress(OSError):  # a full disk: it keeps the log and the limits that it has
+            taken.log.rename(self._open_log(run))
+        self._write_order(held)
+        self._signal(held, signal.SIGHUP)
+        taken.admit(self.environment(run, order.credential))
+        self._loop.add_reader(held.pidfd, self._on_shim_gone, held)
+        self._observe(Running(run.key, held.member_pid, warm=True))
+
     def _spawn(self, held: _Held, credential: str) -> tuple[int, int]:
-        """Write the order, then start the shim with the lock that proves its life. Returns its pid and the report pipe."""
+        """Write the order, then start the shim. Returns its pid and the pipe on which it reports."""
         incarnation, directory = held.incarnation, held.directory
-        log = self._layout.log(incarnation.job, incarnation.uid, incarnation.desired.member)
         directory.remove()
         directory.path.mkdir(parents=True)
-        log.parent.mkdir(parents=True, exist_ok=True)
-        self._layout.prune_logs(incarnation.job, incarnation.uid, incarnation.desired.member.name)
+        order = ShimOrder(
+            directory=directory.path,
+            log=self._open_log(incarnation),
+            desired=incarnation.desired,
+            command=self._command(incarnation),
+            entrance=self._groups.entrance(held.group, incarnation.desired.resources.cores),
+            environment=self.environment(incarnation, credential)
+            | (
+                {"ROVER_LOADED_FILE": str(directory.path / LOADED)}
+                if self._warm.could_be(incarnation)
+                else {}
+            ),
+        )
         self._write_order(held)
-        lock = locks.hold(str(directory.path / "alive"))
-        report, reported = os.pipe()
-        try:
-            if lock is None:
-                raise OSError(0, "its former incarnation is not proven dead", str(directory.path))
-            for fd in (lock, reported):
-                os.set_inheritable(fd, True)
-            return self._posix_spawn(
-                held, self.environment(held.incarnation, credential), log, lock, reported
-            ), report
-        except OSError:
-            os.close(report)
-            raise
-        finally:
-            os.close(reported)
-            if lock is not None:
-                os.close(lock)
+        return spawn_shim(order, self._settings, self._layout.daemon_lock)
+
+    def _open_log(self, incarnation: Incarnation) -> Path:
+        log = self._layout.log(incarnation.job, incarnation.uid, incarnation.member)
+        log.parent.mkdir(parents=True, exist_ok=True)
+        self._layout.prune_logs(incarnation.job, incarnation.uid, incarnation.member.name)
+        return log
 
     def _write_order(self, held: _Held) -> None:
-        incarnation = held.incarnation
-        held.directory.write("limits", self._limits(incarnation.desired.resources, incarnation.cpus))
-        order = OrderRecord(
-            job=incarnation.job,
-            uid=incarnation.uid,
-            desired=incarnation.desired,
-            cpus=dict(incarnation.cpus),
-            boot=self._boot,
-        )
-        held.directory.write("order", order)
-
-    def _posix_spawn(
-        self, held: _Held, environment: Mapping[str, str], log: Path, lock: int, reported: int
-    ) -> int:
-        desired = held.incarnation.desired
-        command = [self._settings.python, "-I", "-S", "-c", BOOT]
-        command += [f"dir={held.directory.path}", f"alive={lock}", f"report={reported}"]
-        command += [
-            f"lock={self._layout.daemon_lock}",
-            f"group={self._groups.entrance(held.group, desired.resources.cores)}",
-            f"cwd={desired.directory}",
-            f"grace={desired.grace_s}",
-        ]
-        command += [
-            f"orphan={self._settings.orphan_s}",
-            f"oom={self._settings.oom_path}",
-            "--",
-            *self._command(held.incarnation),
-        ]
-        return os.posix_spawn(
-            command[0],
-            command,
-            environment,
-            file_actions=[
-                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-                (os.POSIX_SPAWN_OPEN, 1, str(log), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600),
-                (os.POSIX_SPAWN_DUP2, 1, 2),
-            ],
-            setsid=True,
-            setsigmask=SHIM_SIGNALS,  # a word that comes before the shim can listen waits
-            setsigdef=[*SHIM_SIGNALS, signal.SIGPIPE],
-        )
+        limits = limits_of(self._settings, held.incarnation)
+        write_order(held.directory, held.incarnation, limits, held.spare)
 
     def _command(self, incarnation: Incarnation) -> list[str]:
-        """Return what runs a member here. Which interpreter has our code is this host's to know, not the log's of another host."""
-        first, *rest = self._settings.commands.of(incarnation.job, incarnation.desired)
-        return [self._settings.python if first == OWN_PYTHON else first, *rest]
+        return own_python(self._settings, self._settings.commands.of(incarnation.job, incarnation.desired))
 
     def environment_of_program(self, request: ProgramRequest) -> dict[str, str]:
         """Return what a worker with this program finds around it. The marker ends a trial with its host."""
@@ -203,28 +173,10 @@ class Processes:
         return {**self._settings.environment, **request.environment, **marker}
 
     def environment(self, incarnation: Incarnation, credential: str = "") -> dict[str, str]:
-        """Return a member's environment: ours, the threads for its cores, what desired state says, its identity, its secret."""
-        member = incarnation.member
-        own = {"ROVER_CREDENTIAL": credential} if credential else {}
-        return {
-            **self._settings.environment,
-            **threads(incarnation.desired.resources.cores, member.role),
-            **incarnation.desired.environment,
-            "ROVER_JOB": incarnation.job,
-            "ROVER_ROLE": member.role,
-            "ROVER_INDEX": str(member.index),
-            "ROVER_INCARNATION": str(member.incarnation),
-            proctree.MARK: str(self._directory(incarnation).path),
-            "ROVER_GRACE_S": f"{incarnation.desired.grace_s / 2:g}",  # the other half is for its last words and its end
-            **own,
-        }
+        return environment_of(self._settings, incarnation, self._directory(incarnation).path, credential)
 
     def _directory(self, incarnation: Incarnation) -> layout.IncarnationDirectory:
         return self._layout.incarnation(incarnation.job, incarnation.uid, incarnation.member)
-
-    def _limits(self, resources: Resources, cpus: Mapping[int, float]) -> str:
-        chosen = sorted(cpus) or self._settings.allowed
-        return " ".join(str(number) for number in (resources.memory_bytes, *chosen))
 
     def _on_report(self, held: _Held) -> None:
         report = os.read(held.report, 1)
@@ -233,14 +185,22 @@ class Processes:
         if report == b"s" and started:
             held.member_pid = started.pid
             self._observe(Running(held.incarnation.key, started.pid))
+            self._await_loaded(held)
+
+    def _await_loaded(self, held: _Held, wait_s: float = LOADED_FIRST_S) -> None:
+        """Look for what a worker had loaded when it joined, until it is there."""
+        if self._warm.could_be(held.incarnation) and not self._warm.read(held.incarnation):
+            next_s = min(1.5 * wait_s, LOADED_MOST_S)
+            held.timers.append(self._loop.call_later(wait_s, self._await_loaded, held, next_s))
 
     # -- adopt ---------------------------------------------------------------------------------------------------------
 
     def adopt(self) -> None:
+        self._warm.clear_former()
         for directory, order in self._layout.incarnations():
             ended = directory.ended()
             incarnation = Incarnation(order.job, order.uid, order.desired, order.cpus)
-            held = _Held(incarnation, directory)
+            held = _Held(incarnation, directory, spare=order.spare)
             if ended:
                 self._end(held, ended)
                 continue
@@ -265,8 +225,18 @@ class Processes:
         self._loop.add_reader(held.pidfd, self._on_shim_gone, held)
         held.member_pid = started.pid
         self._observe(Running(held.incarnation.key, started.pid, adopted=True))
+        self._await_loaded(held)
         if held.asked:
             self.stop(held.incarnation)
+
+    # -- spares --------------------------------------------------------------------------------------------------------
+
+    def prepare(self, spare: Spare) -> None:
+        command = own_python(self._settings, spare.desired.command)
+        self._warm.prepare(spare, command)
+
+    def drop(self, spare: Spare) -> None:
+        self._warm.drop(spare.key)
 
     # -- change and stop -----------------------------------------------------------------------------------------------
 
@@ -334,6 +304,8 @@ class Processes:
     def _sweep(self, held: _Held, started: StartRecord | None) -> bool:
         """Kill what is left of a group whose shim is gone; False when nothing is."""
         left = set(proctree.bearing(str(held.directory.path), only=True))
+        if held.spare:
+            left |= set(proctree.bearing(str(self._layout.spare(held.spare)), only=True))
         if started and proctree.start_ticks(started.pid) in (0, started.pid_started):
             processes = proctree.snapshot()
             left |= {pid for pid, each in processes.items() if started.pid in (pid, each[1], each[2])}
@@ -348,6 +320,8 @@ class Processes:
         incarnation = held.incarnation
         self._unwatch(held)
         self._groups.remove(held.group)
+        if held.spare:
+            self._layout.spare(held.spare).unlink(missing_ok=True)
         if self._held.get(incarnation.key) is held:
             del self._held[incarnation.key]
         with contextlib.suppress(OSError):  # a full disk: the fact is sent all the same, from memory
@@ -380,6 +354,7 @@ class Processes:
     # -- letting go ----------------------------------------------------------------------------------------------------
 
     def release(self) -> None:
+        self._warm.release()
         for held in self._held.values():
             self._unwatch(held)
         self._held.clear()

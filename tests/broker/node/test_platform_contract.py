@@ -24,7 +24,7 @@ from rover_bus.node.local import locks, proctree
 from rover_bus.node.local.capacity import read_machine
 from rover_bus.node.local.layout import create
 from rover_bus.node.local.platform import LocalPlatform
-from rover_bus.node.local.processes import MemberSettings
+from rover_bus.node.local.spawning import MemberSettings
 from rover_bus.node.port import (
     Adjusted,
     Exited,
@@ -33,14 +33,31 @@ from rover_bus.node.port import (
     Observation,
     Platform,
     Running,
+    Spare,
+    SpareGone,
+    SpareReady,
+    SpareSpawned,
     Spawned,
     StartOrder,
+    WorkerLoaded,
 )
 from rover_bus.node.simulated import SimulatedHost
 
 HOST, JOB, UID = "h1", "demo", "u1"
 SECRET = "only for worker-0"
 O = TypeVar("O")  # noqa: E741
+
+
+WARM = """
+import os, pathlib, time
+from rover_bus.client.loaded import tell_loaded
+if file := os.environ.get("ROVER_LOADED_FILE"):
+    tell_loaded(pathlib.Path(file))
+trust = "trusted" if os.environ.get("ROVER_CREDENTIAL") == SECRET else ""
+print(f"I am worker {os.environ['ROVER_INDEX']}.{os.environ['ROVER_INCARNATION']}, {trust}", flush=True)
+while True:
+    time.sleep(600)
+"""
 
 
 class Adapter(Protocol):
@@ -55,12 +72,17 @@ class Adapter(Protocol):
     def run(self, main: Awaitable[None]) -> None: ...
 
     def command(self, program: str) -> list[str]:
-        """What runs as `polite`, `deaf` (to leave), `failing` (status 3), or `trusted` (0 if it has SECRET)."""
+        """What runs as `polite`, `deaf` (to leave), `failing` (status 3), `trusted` (0 if it has SECRET) or `warm`."""
 
     def question(self, starts: bool) -> ProgramRequest: ...
 
     async def until_deaf(self, run: Incarnation) -> None:
         """Wait until a `deaf` member that runs would not leave."""
+
+    async def knows(self, run: Incarnation) -> str:
+        """Wait until a `warm` member, which says what it loaded, knows which one it is; return it, and whether it has SECRET."""
+
+    def kill_spare(self, spare: Spare) -> None: ...
 
     def close(self) -> None:
         """End what the scene left."""
@@ -69,10 +91,19 @@ class Adapter(Protocol):
 class Simulated:
     def __init__(self, directory: Path) -> None:
         self.machine = SimulatedHost(self._member)
+        self.known: dict[str, str] = {}
 
     async def _member(self, order: StartOrder, leave: asyncio.Event) -> int:
         match order.incarnation.desired.command:
             case ["polite"]:
+                await leave.wait()
+                return 0
+            case ["warm"]:
+                run = order.incarnation
+                trust = "trusted" if order.credential == SECRET else ""
+                self.known[str(run.member)] = f"worker {run.member.index}.{run.member.incarnation}, {trust}"
+                if not order.spare:
+                    self.machine.tell_loaded(run.key, 2.0)
                 await leave.wait()
                 return 0
             case ["deaf"]:
@@ -89,6 +120,13 @@ class Simulated:
 
     async def until_deaf(self, run: Incarnation) -> None:
         return
+
+    async def knows(self, run: Incarnation) -> str:
+        await asyncio.sleep(0.01)
+        return self.known[str(run.member)]
+
+    def kill_spare(self, spare: Spare) -> None:
+        self.machine.kill_spare(spare.key)
 
     def close(self) -> None:
         return
@@ -114,6 +152,8 @@ class Local:
         self.home = create(directory / "state")
         self.lock = locks.hold(str(self.home.daemon_lock))
         self.machine = read_machine()
+        self.warm = directory / "warm.py"
+        self.warm.write_text(WARM.replace("SECRET", repr(SECRET)))
 
     def attach(self, observe: Callable[[Observation], None]) -> Platform:
         environment = {key: value for key, value in os.environ.items() if not key.startswith("ROVER_")}
@@ -129,6 +169,19 @@ class Local:
             while "deaf" not in log.read_text():  # noqa: ASYNC110 - it is a file that is waited for
                 await asyncio.sleep(0.01)
 
+    async def knows(self, run: Incarnation) -> str:
+        log = self.home.log(run.job, run.uid, run.member)
+        async with asyncio.timeout(PATIENCE_S):
+            while not (log.is_file() and "I am " in log.read_text()):  # noqa: ASYNC110 - it is a file that is waited for
+                await asyncio.sleep(0.01)
+        return log.read_text().partition("I am ")[2].strip()
+
+    def kill_spare(self, spare: Spare) -> None:
+        (path,) = self.home.spare("").glob(f"*-{spare.number}")
+        for pid in proctree.bearing(str(path), only=True):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
     def close(self) -> None:
         if self.lock is not None:
             os.close(self.lock)
@@ -143,6 +196,8 @@ class Local:
         asyncio.run(scene())
 
     def command(self, program: str) -> list[str]:
+        if program == "warm":
+            return ["python", str(self.warm)]
         script = {
             "polite": "trap 'exit 0' TERM; while :; do sleep 0.05; done",
             "deaf": "trap '' TERM; echo deaf; while :; do sleep 600; done",
@@ -175,15 +230,37 @@ class Seat:
         self.platform = adapter.attach(self.seen.append)
 
     def start(
-        self, program: str = "polite", *, number: int = 1, credential: str = "", grace_s: float = 600.0
+        self,
+        program: str = "polite",
+        *,
+        index: int = 0,
+        number: int = 1,
+        credential: str = "",
+        grace_s: float = 600.0,
+        spare: int = 0,
     ) -> Incarnation:
         command = self.adapter.command(program)
         desired = DesiredMember(
-            member=Member("worker", 0, number), host=HOST, command=command, grace_s=grace_s
+            member=Member("worker", index, number), host=HOST, command=command, grace_s=grace_s
         )
         run = Incarnation(JOB, UID, desired)
-        self.platform.start(StartOrder(run, credential))
+        self.platform.start(StartOrder(run, credential, spare))
         return run
+
+    async def loaded(self) -> Incarnation:
+        """Start a worker of which spares can be made."""
+        run = self.start("warm")
+        loaded = await self.until(WorkerLoaded)
+        assert (loaded.key, loaded.uid) == (run.key, UID)
+        assert loaded.start_s > 0
+        return run
+
+    async def spare(self, template: Incarnation) -> Spare:
+        """Make a spare ready for workers like this one."""
+        spare = Spare(JOB, UID, 1, template.desired)
+        self.platform.prepare(spare)
+        await self.until(SpareReady)
+        return spare
 
     def of(self, kind: type[O]) -> list[O]:
         return [each for each in self.seen if isinstance(each, kind)]
@@ -504,5 +581,85 @@ def test_after_its_release_a_platform_observes_nothing_and_its_members_run_on(
         await heir.until(Running)
         await heir.end(run)
         assert seat.seen == before
+
+    play(scene)
+
+
+# -- spares: what is ready before the log names it -----------------------------------------------------------------------
+
+
+def test_a_spare_is_ready_before_any_admission_and_is_no_member(play: Callable[[Scene], None]) -> None:
+    async def scene(seat: Seat) -> None:
+        template = await seat.loaded()
+        spare = await seat.spare(template)
+        assert seat.of(SpareSpawned) == [SpareSpawned(spare)]
+        assert seat.of(SpareReady) == [SpareReady(spare.key)]
+        await seat.platform.measure(HOST)
+        profile = await seat.platform.measure(HOST)
+        assert profile is not None
+        assert [each.member for each in profile.processes] == [template.member]
+        assert [type(each) for each in seat.successor().seen] == [Spawned, Running, WorkerLoaded]
+
+    play(scene)
+
+
+def test_a_spare_becomes_the_member_of_an_order_with_its_credential(play: Callable[[Scene], None]) -> None:
+    async def scene(seat: Seat) -> None:
+        template = await seat.loaded()
+        spare = await seat.spare(template)
+        seat.seen.clear()
+        run = seat.start("warm", index=1, number=7, credential=SECRET, spare=spare.number)
+        running = await seat.until(Running)
+        gone, spawned, _ = seat.seen
+        assert isinstance(gone, SpareGone)
+        assert (gone.key, gone.how) == (spare.key, "used")
+        assert spawned == Spawned(run)
+        assert (running.key, running.warm, running.adopted) == (run.key, True, False)
+        assert await seat.adapter.knows(run) == "worker 1.7, trusted"
+        assert SECRET not in repr(seat.seen)
+        heir = seat.successor()
+        assert Spawned(run) in heir.of(Spawned)
+        heir.platform.stop(run)
+        assert (await heir.until(Exited)).member == run.member
+
+    play(scene)
+
+
+@pytest.mark.parametrize("how", ["dropped", "killed", "of another daemon"])
+def test_an_order_that_names_a_spare_that_is_gone_is_a_cold_start(
+    play: Callable[[Scene], None], how: str
+) -> None:
+    async def scene(seat: Seat) -> None:
+        template = await seat.loaded()
+        spare = await seat.spare(template)
+        if how == "of another daemon":
+            seat = seat.successor()
+            await seat.until(Running)
+        else:
+            if how == "dropped":
+                seat.platform.drop(spare)
+            else:
+                seat.adapter.kill_spare(spare)
+            gone = await seat.until(SpareGone)
+            assert (gone.key, gone.how) == (spare.key, "dropped" if how == "dropped" else "ended")
+            seat.platform.drop(spare)
+        seat.seen.clear()
+        run = seat.start("polite", index=1, spare=spare.number)
+        running = await seat.until(Running)
+        assert (running.key, running.warm) == (run.key, False)
+        assert seat.of(SpareGone) == []
+
+    play(scene)
+
+
+def test_a_spare_of_a_program_of_which_no_worker_said_what_it_loaded_is_gone_at_once(
+    play: Callable[[Scene], None],
+) -> None:
+    async def scene(seat: Seat) -> None:
+        run = seat.start()
+        await seat.until(Running)
+        seat.platform.prepare(Spare(JOB, UID, 1, run.desired))
+        assert (await seat.until(SpareGone)).how == "ended"
+        assert seat.of(SpareReady) == []
 
     play(scene)

@@ -19,7 +19,7 @@ from rover_bus.node.local import layout, locks, proctree
 from rover_bus.node.local.capacity import read_machine
 from rover_bus.node.local.layout import StartRecord, StateDirectory
 from rover_bus.node.local.platform import LocalPlatform
-from rover_bus.node.local.processes import MemberSettings
+from rover_bus.node.local.spawning import MemberSettings
 from rover_bus.node.port import (
     NO_MASTERS,
     Exited,

@@ -1,0 +1,138 @@
+"""What a spare runs in place of its program: it imports what the program will import, waits, and becomes the program.
+
+    python [options] -c "exec(...)" DIRECTORY KIND FIRST [arguments of the program]
+
+Started by spares.py under a shim, in the interpreter of the job, which may be another than ours: standard library only, nothing of
+this package. Standard input is a socket of the daemon. `r` goes out when all is loaded; one line of JSON comes in and says as which
+member the process goes on. Its end without a line is the daemon's: the process kills itself, so that no end of it counts against
+the program. KIND is `script` or `module`; FIRST the file, or the module's name.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+Stamp = tuple[int, int, int]  # size, time of change, inode of a file
+
+ASKED = ("ROVER_INDEX", "ROVER_INCARNATION", "ROVER_CREDENTIAL")  # what no spare can know
+NO_SPARE = 77  # status of one that cannot be: a module asks for what only a member has
+
+
+class Watched(os._Environ):  # type: ignore[type-arg]
+    """The environment while modules are loaded: it notes whether one asks what only a member knows."""
+
+    asked = False
+
+    def __getitem__(self, name: str) -> str:
+        if name in ASKED:
+            Watched.asked = True
+        return str(super().__getitem__(name))
+
+
+def load(modules: list[list[str]]) -> dict[str, Stamp]:
+    """Import these where the same files are found; return the files with size and time of change, by path."""
+    import importlib.util
+
+    files, left_out = dict[str, Stamp](), set[str]()
+    for name, origin in modules:
+        if name.partition(".")[0] in ("__main__", "__mp_main__") or name.rpartition(".")[0] in left_out:
+            left_out.add(name)
+            continue
+        try:
+            stamp = stamp_of(origin)
+            if name not in sys.modules:
+                spec = importlib.util.find_spec(name)
+                if spec is None or spec.origin != origin:
+                    left_out.add(name)
+                    continue
+                importlib.import_module(name)
+            files[origin] = stamp
+        except Exception:  # noqa: BLE001 - the program meets it itself, where it can speak of it
+            left_out.add(name)
+    return files
+
+
+def stamp_of(path: str) -> Stamp:
+    found = os.stat(path)
+    return found.st_size, found.st_mtime_ns, found.st_ino
+
+
+def is_changed(files: dict[str, Stamp]) -> bool:
+    """Whether a file of what was loaded is another now."""
+    try:
+        return any(stamp_of(path) != stamp for path, stamp in files.items())
+    except OSError:
+        return True
+
+
+def await_admission() -> dict[str, str]:
+    """Say that all is loaded; return what the daemon says. Without a daemon this process ends."""
+    import json
+    import socket
+
+    with socket.socket(fileno=os.dup(0)) as daemon:
+        daemon.sendall(b"r")
+        line = b""
+        while not line.endswith(b"\n"):
+            more = daemon.recv(1 << 16)
+            if not more:
+                os.kill(os.getpid(), 9)
+            line += more
+    said: dict[str, str] = json.loads(line)
+    return said
+
+
+def become(kind: str, first: str) -> None:
+    """Run the program as `python FIRST` or `python -m FIRST` would; `first` of a script is its full path."""
+    if kind == "module":
+        import runpy
+
+        runpy._run_module_as_main(first)  # type: ignore[attr-defined]
+        return
+    from importlib.machinery import SourceFileLoader
+
+    main = sys.modules["__main__"].__dict__
+    kept = {"__builtins__": main["__builtins__"], "__name__": "__main__", "__doc__": None}
+    main.clear()
+    main.update(kept, __package__=None, __spec__=None, __file__=first, __cached__=None)
+    main["__loader__"] = SourceFileLoader("__main__", first)
+    with open(first, "rb") as source:
+        code = compile(source.read(), first, "exec", dont_inherit=True)
+    exec(code, main)  # noqa: S102 - it is the program that this process was started for
+
+
+def launch() -> None:
+    """Load, wait, become the program."""
+    directory, kind, first, *arguments = sys.argv[1:]
+    options = sys.orig_argv[1 : sys.orig_argv.index("-c")]
+    words = [first, *arguments] if kind == "script" else ["-m", first, *arguments]
+    if kind == "script":
+        if not (getattr(sys.flags, "safe_path", False) or sys.flags.isolated):
+            sys.path[0] = os.path.dirname(os.path.realpath(first))
+        sys.argv[:] = [first, *arguments]
+        first = os.path.abspath(first)
+    else:
+        sys.path[:1] = [os.getcwd()] if sys.path[:1] == [""] else sys.path[:1]
+        sys.argv[:] = ["-m", *arguments]
+    import json  # found as the program would find it
+
+    with open(os.path.join(directory, "loaded"), encoding="utf-8") as file:
+        modules = json.load(file)["modules"]
+    plain = type(os.environ)
+    os.environ.__class__ = Watched
+    files = load(modules)
+    os.environ.__class__ = plain
+    if Watched.asked:
+        os._exit(NO_SPARE)
+    os.environ.update(await_admission())
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
+    if is_changed(files):
+        os.execv(sys.executable, [sys.orig_argv[0], *options, *words])
+    become(kind, first)
+
+
+if __name__ == "launcher":
+    launch()
