@@ -72,7 +72,7 @@ from rover_bus.events.inputs import (
     Ticked,
     TookOver,
 )
-from rover_bus.events.job import PlanMode
+from rover_bus.events.job import PlanMode, is_synchronous
 from rover_bus.events.log import Record
 from rover_bus.events.outbox import Outgoing
 from rover_bus.events.poison import apart
@@ -416,6 +416,7 @@ class BrainDecider:
 
     def _replace(self, name: str, known: KnownJob) -> Steps:
         by_half = goes_by_gain(known)
+        stayed = "all wait for it" if is_synchronous(known.spec) else "smaller leases were not enough"
         slow = stragglers_by_half(known) if by_half else remedies.workers_to_replace(known)
         if not slow or known.held is None or known.paused:
             return
@@ -424,7 +425,7 @@ class BrainDecider:
             step="replace",
             constant=Reason.STRAGGLER_REPLACE,
             detail=f"{', '.join(map(str, slow))} "
-            + ("below half of the median" if by_half else "stayed slow: smaller leases were not enough"),
+            + ("below half of the median" if by_half else f"stayed slow: {stayed}"),
             measured=known.throughput,
         )
         yield propose_because(name, known, self.state, wish, replaces=slow)

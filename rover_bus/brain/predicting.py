@@ -21,7 +21,7 @@ from rover_bus.brain.models.samples import Configuration, Configurations, FloatA
 from rover_bus.brain.models.throughput import Prediction
 from rover_bus.brain.state import FamilySample, KnownJob, TriedSize
 from rover_bus.events.facts import Size
-from rover_bus.events.job import JobSpec
+from rover_bus.events.job import JobSpec, is_synchronous
 
 _LEAST_SPREAD = 0.03
 _Z_95 = 1.645
@@ -116,7 +116,7 @@ class PacedModel:
 
 def form_of(spec: JobSpec) -> Form:
     """Return the form of a job's throughput: by how its workers train."""
-    return SYNCHRONOUS if spec.workers.training == "synchronous" else ASYNCHRONOUS
+    return SYNCHRONOUS if is_synchronous(spec) else ASYNCHRONOUS
 
 
 def fit_family(samples: Sequence[FamilySample], form: Form = ASYNCHRONOUS) -> FamilyModel | NotEnough:

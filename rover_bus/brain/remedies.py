@@ -34,6 +34,7 @@ from rover_bus.events.facts import (
     StragglerRecovered,
 )
 from rover_bus.events.identity import Member
+from rover_bus.events.job import is_synchronous
 from rover_bus.events.log import Record
 
 FORECAST_EVERY = 5  # windows
@@ -45,7 +46,8 @@ FORECAST_EVERY = 5  # windows
 def note_stragglers(name: str, job: KnownJob) -> Generator[Record, None, None]:
     """Yield the workers that became slow, those whose remedy changed, and those that are well again."""
     workers = {member.index: member for member in job.members if member.role == "worker"}
-    remedies = {r.worker: r for r in decide_stragglers(job.paces) if r.worker in workers}
+    found = decide_stragglers(job.paces, together=is_synchronous(job.spec))
+    remedies = {remedy.worker: remedy for remedy in found if remedy.worker in workers}
     for index, remedy in remedies.items():
         if job.stragglers.get(index) != remedy.reason:
             pace = job.paces[index]

@@ -20,7 +20,10 @@ SLACK_S = 0.3  # a sample may have begun this much before its window
 COVERED = 0.45  # share of a window that a worker's samples must cover
 OVERDUE = 2.0  # windows after which one is closed without the silent members
 LEAST_OWN = 0.1  # share of a window spent reading and computing from which the pace of that can be told
-LEAST_WORKING = 0.25  # share of a window spent working from which its pace can be told
+LEAST_WORKING = (
+    0.25  # share of a window spent working from which its pace can be told; waiting for other workers apart
+)
+LEAST_BETWEEN = 0.02  # and of the whole window, for one that waits for others most of the time
 HOST_SAMPLE_S = 5.0  # how often a host is sampled, until two samples of it tell
 SILENT_SAMPLES = 2.0  # of a host, missed in a row: it is silent,
 LOST_SAMPLES = 3.0  # and gone, whatever else is known of it
@@ -34,6 +37,7 @@ class _Sum:
     seconds: float = 0.0
     samples: float = 0.0
     waited_s: float = 0.0
+    barrier_s: float = 0.0  # that it waited for other workers of its group
     reading_s: float = 0.0
     own_s: float = 0.0  # that it read and computed: what servers and leases took is left out
     loss: float = 0.0
@@ -112,6 +116,7 @@ class JobSamples:
         total.seconds += profile.window_s
         total.samples += profile.samples
         total.waited_s += profile.wait_s
+        total.barrier_s += profile.barrier_s
         total.reading_s += profile.read_s
         total.own_s += profile.read_s + profile.compute_s
         total.loss += profile.loss * profile.samples
@@ -229,8 +234,10 @@ class JobSamples:
 
 
 def _worker(member: Member, total: _Sum) -> WorkerWindow:
-    working_s = total.seconds - total.waited_s
-    pace = total.samples / working_s if working_s >= LEAST_WORKING * total.seconds else -1.0
+    present_s = total.seconds - total.barrier_s
+    working_s = present_s - total.waited_s
+    is_told = working_s >= max(LEAST_WORKING * present_s, LEAST_BETWEEN * total.seconds)
+    pace = total.samples / working_s if is_told else -1.0
     own = total.samples / total.own_s if total.own_s >= LEAST_OWN * total.seconds else -1.0
     return WorkerWindow(
         member.index,

@@ -221,7 +221,9 @@ class PlanRolledBack(JudgedPlan, frozen=True, kw_only=True, tag="plan.rolled_bac
 
 
 class StragglerFound(BrainFact, frozen=True, kw_only=True, tag="straggler.found.v1"):
-    """A worker is slow against its peers or its own past. Its leases are `lease_share` of the usual size while it is (S18)."""
+    """A worker is slow against its peers or its own past. Its leases are `lease_share` of the usual size while it is (S18); of a
+    synchronous job 1.0, and all others wait for it.
+    """
 
     member: Member
     share: float  # its rate over what is expected of it

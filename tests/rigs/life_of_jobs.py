@@ -17,7 +17,7 @@ from rover_bus.events.fact import Fact
 from rover_bus.events.host_facts import HostFact
 from rover_bus.events.identity import DesiredMember, HostCapacity, Member, Resources
 from rover_bus.events.inputs import Input, Observed, Sampled, Ticked, TookOver
-from rover_bus.events.job import DataSpec, JobSpec, PlanSpec, RoleSpec, WorkersSpec
+from rover_bus.events.job import DataSpec, JobSpec, PlanSpec, RoleSpec, WorkersSpec, is_synchronous
 from rover_bus.events.log import Record
 from rover_bus.events.outbox import FactOut
 from rover_bus.events.profiles import HostProfile, ProcessSample, WorkerProfile
@@ -90,7 +90,7 @@ class Life:
             name=name,
             program=["train"],
             data=DataSpec(train="t", batch_size=100),
-            workers=WorkersSpec(count=workers, **roles),
+            workers=WorkersSpec(count=workers, training=more.pop("training", "asynchronous"), **roles),
             servers=RoleSpec(count=servers, memory_bytes=more.pop("server_memory_bytes", 0)),
             plan=PlanSpec(**plan),
             **{key: more.pop(key) for key in ("priority", "stop", "labels") if key in more},
@@ -141,13 +141,16 @@ class Life:
             member: each * job.slow.get(member.index, 1.0) * self.slow_hosts.get(job.where[member.name], 1.0)
             for member in workers
         }
+        own = dict(rates)
+        if is_synchronous(job.spec):  # all have the pace of the slowest
+            rates = dict.fromkeys(rates, min(rates.values()))
         job.done += 0.5 * sum(rates.values())
         job.server_bytes += 0.5 * sum(rates.values()) * job.grows_by
         if job.size.server_memory_bytes and job.server_bytes > job.size.server_memory_bytes:
             job.killed = True
         if self.now % 2.0 == 0.0 and not self.brain_away:
             for member, rate in rates.items():
-                self._decide(Sampled(_profile(name, member, rate, job)))
+                self._decide(Sampled(_profile(name, member, rate, job, rate / own[member])))
             self._decide(Sampled(_host(name, job)))
         if self.now % 5.0 == 0.0:
             self.notice(
@@ -274,7 +277,8 @@ def _desired(name: str, job: Job) -> facts.MembersDesired:
     return facts.MembersDesired(job=name, term=1, plan=job.members_plan, members=desired)
 
 
-def _profile(name: str, member: Member, rate: float, job: Job) -> WorkerProfile:
+def _profile(name: str, member: Member, rate: float, job: Job, busy: float) -> WorkerProfile:
+    """`busy`: the share of its time in which it does not wait for other workers."""
     samples = round(2 * rate)
     return WorkerProfile(
         window_s=2.0,
@@ -282,8 +286,9 @@ def _profile(name: str, member: Member, rate: float, job: Job) -> WorkerProfile:
         member=member,
         samples=samples,
         batches=samples // 100,
-        read_s=2.0 * job.input_share,
-        compute_s=2.0 * (1 - job.input_share),
+        read_s=2.0 * job.input_share * busy,
+        compute_s=2.0 * (1 - job.input_share) * busy,
+        barrier_s=2.0 * (1 - busy),
         loss=job.loss,
     )
 

@@ -54,6 +54,7 @@ class Reason(StrEnum):
     NEVER_LIVE = "never_live"  # its members did not come
     # remedies
     STRAGGLER_SMALLER_LEASES = "straggler_smaller_leases"
+    STRAGGLER_HOLDS_UP_ALL = "straggler_holds_up_all"  # of a synchronous job: a smaller share would help none
     HOST_SLOW = "host_slow"
     STRAGGLER_REPLACE = "straggler_replace"
     HOT_SERVER_MOVE_SLOTS = "hot_server_move_slots"

@@ -19,6 +19,9 @@ RECOVERED_SHARE = 0.8  # above it a window is good again
 SLOW_WINDOWS = 2  # so many slow windows in a row make a straggler: 10 s with windows of 5 s
 GOOD_WINDOWS = 3  # so many good ones end it
 REPLACE_WINDOWS = 12  # a straggler for so long is replaced: half of all straggling runs end before
+REPLACE_TOGETHER_WINDOWS = (
+    4  # of a synchronous job: all others wait for it, and none can take a part of its work
+)
 _MADS = 4.0
 _MEMORY = 0.1  # how fast the own past follows, a window
 
@@ -46,15 +49,20 @@ def evolve_paces(paces: Mapping[int, WorkerPace], rates: Mapping[int, float]) ->
     return {worker: _evolve(paces.get(worker, WorkerPace()), worker, rates) for worker in rates}
 
 
-def decide_stragglers(paces: Mapping[int, WorkerPace]) -> list[StragglerRemedy]:
-    """Remedies for the stragglers: their share of the work first, replacement when that lasts. By worker index."""
+def decide_stragglers(paces: Mapping[int, WorkerPace], *, together: bool = False) -> list[StragglerRemedy]:
+    """Remedies for the stragglers: their share of the work first, replacement when that lasts. By worker index.
+
+    `together`: workers take each step together (a synchronous job), and have equal shares whatever their pace.
+    """
     remedies = []
+    first = Reason.STRAGGLER_HOLDS_UP_ALL if together else Reason.STRAGGLER_SMALLER_LEASES
+    most = REPLACE_TOGETHER_WINDOWS if together else REPLACE_WINDOWS
     for worker, pace in sorted(paces.items()):
         if not pace.straggling:
             continue
-        lasting = pace.straggling >= REPLACE_WINDOWS
-        reason = Reason.STRAGGLER_REPLACE if lasting else Reason.STRAGGLER_SMALLER_LEASES
-        remedies.append(StragglerRemedy(worker, reason, min(max(pace.share, 0.05), 1.0)))
+        reason = Reason.STRAGGLER_REPLACE if pace.straggling >= most else first
+        share = 1.0 if together else min(max(pace.share, 0.05), 1.0)
+        remedies.append(StragglerRemedy(worker, reason, share))
     return remedies
 
 

@@ -76,7 +76,8 @@ def _narrate_findings(fact: AboutFindings) -> str:
     """What the Brain found in the samples."""
     match fact:
         case facts.StragglerFound(member=member, share=share, lease_share=lease):
-            return f"{member} is slow: {share:.0%} of what is expected; its leases shrink to {lease:.0%}"
+            then = f"its leases shrink to {lease:.0%}" if lease < 1.0 else "all others wait for it"
+            return f"{member} is slow: {share:.0%} of what is expected; {then}"
         case facts.StragglerRecovered(member=member, share=share):
             return f"{member} keeps up again: {share:.0%} of what is expected"
         case facts.IncidentOpened() | facts.IncidentClosed():
