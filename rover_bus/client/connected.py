@@ -168,6 +168,10 @@ class Connected:
         return self.worker.draining
 
     @property
+    def retiring(self) -> bool:
+        return self.worker.retiring
+
+    @property
     def resting(self) -> bool:
         return self.worker.resting
 

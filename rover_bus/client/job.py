@@ -217,6 +217,7 @@ class Job:
         while not self.drained:
             read = reader.poll() or self._wait_for(reader)
             if read is None:
+                self._draining |= self._place.retiring  # its last step is done
                 break
             if read.assigned is None:
                 assert read.error is not None

@@ -49,6 +49,10 @@ class Standalone:
         self._parameters: LocalParameters | None = None
 
     @property
+    def retiring(self) -> bool:
+        return False  # no other process waits for a step of this one
+
+    @property
     def resting(self) -> bool:
         return self.draining
 

@@ -165,7 +165,6 @@ class Worker:
     def take(self) -> Assigned | None:
         """Hand out the next batch; None when there is none now (ask again after an answer) or at all (`resting`)."""
         if self.resting or not self._waiting:
-            self.draining |= self._retired and not self._waiting
             return None
         lease = self._waiting[0]
         number = lease.take()

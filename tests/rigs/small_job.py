@@ -35,6 +35,7 @@ schema = {{ label = "label", categorical = ["user", "item"] }}
 [workers]
 count = {workers}
 cores = {cores}
+training = "{training}"
 [servers]
 count = {servers}
 cores = {cores}
@@ -52,6 +53,7 @@ class SmallJob:
 
     It lasts until `finish` (gated.py), whatever its rows and epochs are. pace_s: what a batch takes meanwhile.
     top, leases, checkpoint: further lines of the job file, above and in these tables. cores: of each member, 0 no limit.
+    inner: the program, the example's unless told otherwise.
     """
 
     folder: Path
@@ -67,6 +69,8 @@ class SmallJob:
     name: str = NAME
     priority: int = 0
     cores: float = 0.0
+    training: str = "asynchronous"
+    inner: Path | None = None
 
     @property
     def gate(self) -> Gate:
@@ -80,7 +84,9 @@ class SmallJob:
         """Write clicks and job file."""
         clicks = "".join(f"{n % 2},u{n % 97},i{n % 1013}\n" for n in range(self.rows))
         (self.folder / "t.csv").write_text("label,user,item\n" + clicks)
-        (self.folder / "job.toml").write_text(FILE.format(program=self.gate.program(), **vars(self)))
+        (self.folder / "job.toml").write_text(
+            FILE.format(program=self.gate.program(self.inner or ""), **vars(self))
+        )
 
     def submit(self) -> None:
         """Write clicks and job file, and submit it."""

@@ -1,4 +1,4 @@
-"""A synchronous job all of whose workers have the pace of the slowest: the one that they wait for is found by its own part of a step."""
+"""A synchronous job, all of whose workers have the pace of the slowest: it is found by its own part of a step."""
 
 from __future__ import annotations
 

@@ -1,0 +1,129 @@
+"""Workers with a barrier of their own: the one that all wait for is found, a killed one is one loss from outside, all is exact.
+
+The job files allow no failure of the program at all (`relaunches = 0`): one that was charged would end the job. Nothing is asserted
+about time.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import pytest
+from outside import living
+from small_job import SmallJob
+
+from rover_bus.cli.stack import RunningStack
+
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(900)]
+PROGRAM = Path(__file__).parents[2] / "rigs" / "in_step.py"
+CYCLE_S, SHARE = 0.5, 0.25
+PLAN = '[plan]\nwindow = "1s"\ncooldown = "3s"'
+
+
+class Stopped(threading.Thread):
+    """Lets one process run only a share of the time, until it is gone or the `with` ends."""
+
+    def __init__(self, pid: int) -> None:
+        super().__init__(daemon=True)
+        self.pid, self.over = pid, threading.Event()
+
+    def run(self) -> None:
+        with suppress(ProcessLookupError):
+            while not self.over.is_set():
+                os.kill(self.pid, signal.SIGSTOP)
+                self.over.wait((1 - SHARE) * CYCLE_S)
+                os.kill(self.pid, signal.SIGCONT)
+                self.over.wait(SHARE * CYCLE_S)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.over.set()
+        self.join()
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGCONT)
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningStack]:
+    with RunningStack(tmp_path_factory.mktemp("stack") / "state") as running:
+        yield running
+
+
+def job(stack: RunningStack, folder: Path, name: str, workers: int) -> SmallJob:
+    return SmallJob(
+        folder=folder,
+        home=stack.home.root,
+        name=name,
+        rows=6_000,
+        epochs=15,
+        workers=workers,
+        servers=1,
+        pace_s=0.05,
+        training="synchronous",
+        inner=PROGRAM,
+        leases="relaunches = 0\ndeterministic_failures = 2",
+        checkpoint=f'every = "1h"\npath = "store"\n{PLAN}',
+    )
+
+
+def pid_of(at: SmallJob, index: int) -> int:
+    return next(row["pid"] for row in living(at.home, at.name, "worker") if row["index"] == index)
+
+
+def groups(at: SmallJob) -> list[dict[str, Any]]:
+    return at.facts("group.formed")
+
+
+def names(members: list[dict[str, Any]]) -> list[str]:
+    return [f"{each['role']}-{each['index']}.{each['incarnation']}" for each in members]
+
+
+def test_a_killed_worker_is_one_loss_from_outside_and_a_slow_one_is_named_and_replaced(
+    stack: RunningStack, tmp_path: Path
+) -> None:
+    it = job(stack, tmp_path, "steps", 3)
+    it.submit()
+    it.until(lambda: groups(it), "a group")
+    it.until(lambda: it.facts("job.reported"), "steps")
+
+    os.kill(pid_of(it, 2), signal.SIGKILL)
+    it.until(lambda: it.facts("group.broken"), "the step fails with it")
+    (broken,) = it.facts("group.broken")
+    assert broken["outside"] is True, broken
+    assert broken.get("charged", []) == []
+    it.until(lambda: len(groups(it)) > 1, "the next group")
+    assert names(groups(it)[1]["members"])[2] == "worker-2.2"
+
+    with Stopped(pid_of(it, 1)):
+        it.until(lambda: it.facts("straggler.found"), "the slow worker is named")
+        slow = names([fact["member"] for fact in it.facts("straggler.found")])
+        assert set(slow) == {names(groups(it)[1]["members"])[1]}
+        it.until(
+            lambda: any(names(plan["replaces"]) == slow[:1] for plan in it.facts("plan.proposed")),
+            "a plan replaces it",
+        )
+        it.until(lambda: slow[0] not in names(groups(it)[-1]["members"]), "a group without it")
+    it.complete()
+    assert len(it.facts("group.broken")) == 1  # the others went on with its successor at the same step
+
+
+def test_a_synchronous_job_is_sized_and_its_new_workers_join_at_the_same_step(
+    stack: RunningStack, tmp_path: Path
+) -> None:
+    it = job(stack, tmp_path, "sized", 0)
+    it.submit()
+    it.until(lambda: any(len(group["members"]) > 1 for group in groups(it)), "more workers than one")
+    it.complete()
+    assert it.facts("group.broken") == []
