@@ -25,7 +25,7 @@ from rover_bus.brain.marginal import choose_by_gain, goes_by_gain
 from rover_bus.brain.models.samples import Configurations, NotEnough
 from rover_bus.brain.predicting import OverruledModel, place_of
 from rover_bus.brain.rooms import fits_hosts
-from rover_bus.brain.rules import HEADROOM, RULES, rules_of
+from rover_bus.brain.rules import HEADROOM, RULES, rules_for, rules_of
 from rover_bus.brain.spaces import space_of
 from rover_bus.brain.standing_models import StandingModels
 from rover_bus.brain.starting import StartOffer, start_with
@@ -141,7 +141,16 @@ def _contender(
     )  # the cluster's capacity is the round's own affair
     space = space_of(job, standing.varied_servers(job))
     front = plan_front(view, model, space, rules_of(job.spec.plan), limits)
-    return Contender(view=view, model=model, limits=limits, front=front)
+    return Contender(
+        view=view,
+        model=model,
+        limits=limits,
+        front=front,
+        age_s=job.clock_s,
+        taken_s=job.taken_s,
+        stops_s=0.0 if job.spec.has_servers else job.change_s,
+        change_s=job.change_s,
+    )
 
 
 def _choose(priority: int, own: Mapping[str, Contender], state: BrainState) -> dict[str, PlanDecision]:
@@ -153,7 +162,8 @@ def _choose(priority: int, own: Mapping[str, Contender], state: BrainState) -> d
         own = {name: _no_larger(contender) for name, contender in own.items() if not contender.waiting}
         room = Budget(max(room.cores, cores), max(room.memory_bytes, memory_bytes))
     select = choose if len(own) > 1 else choose_greedily  # exactly, among few
-    decisions = decide_round(list(own.values()), room.cores, room.memory_bytes, PlanSpace(), RULES, select)
+    rules = rules_for(state.fair_share)
+    decisions = decide_round(list(own.values()), room.cores, room.memory_bytes, PlanSpace(), rules, select)
     return dict(zip(own, decisions, strict=True))
 
 

@@ -102,6 +102,7 @@ class BrainDecider:
         mode: PlanMode = "auto",
         quotas: Mapping[str, Budget] = NO_QUOTAS,
         slow_memory_s: float = SLOW_MEMORY_S,
+        fair_share: float = 0.0,
     ) -> None:
         self.state = BrainState()
         self.watch = JobSamples()
@@ -112,7 +113,12 @@ class BrainDecider:
         )
         self._fitted = 0
         self._round_at = float("-inf")
-        self._started_with: tuple[PlanMode, dict[str, Budget], float] = mode, budgets, slow_memory_s
+        self._started_with: tuple[PlanMode, dict[str, Budget], float, float] = (
+            mode,
+            budgets,
+            slow_memory_s,
+            fair_share,
+        )
         self._new_timeline = timeline
 
     @property
@@ -171,7 +177,7 @@ class BrainDecider:
 
     def _begin_term(self, input: TookOver) -> BrainTermBegun:
         timeline = self.state.timeline if self.state.timeline and not input.log_lost else self._new_timeline
-        mode, quotas, slow_memory_s = self._started_with
+        mode, quotas, slow_memory_s, fair_share = self._started_with
         return BrainTermBegun(
             term=input.term,
             holder=input.holder,
@@ -180,6 +186,7 @@ class BrainDecider:
             mode=mode,
             quotas=quotas,
             slow_memory_s=slow_memory_s,
+            fair_share=fair_share,
         )
 
     # -- what is heard -------------------------------------------------------------------------------------------------

@@ -81,7 +81,7 @@ def evolve(state: BrainState, record: Record) -> None:
         case BrainTermBegun(term=term, timeline=timeline, resumed_from=sequence):
             state.term, state.timeline, state.resumed_from = term, timeline, sequence
             state.started_mode, state.started_quotas = record.mode, record.quotas
-            state.slow_memory_s = record.slow_memory_s
+            state.slow_memory_s, state.fair_share = record.slow_memory_s, record.fair_share
         case ClusterObserved(fact=fact):
             note_word(state, fact)
         case HostSeen():
@@ -296,6 +296,7 @@ def _apply(job: KnownJob, fact: PlanApplied, size: Size) -> None:
     job.change.applied, job.change.waits = True, False
     job.plan = max(job.plan, plan)
     if job.held is None or job.held.shape != size.shape:
+        job.moves += bool(job.held and job.held.workers)
         job.recent = []
     job.held = size
 
@@ -341,6 +342,9 @@ def _measure(job: KnownJob, window: WindowClosed) -> None:
     _learn(job, window)
     waits = job.change is not None and job.change.waits  # for a person: the job goes on as it was
     settled = job.change is None or job.change.settled or waits
+    if job.change is not None and job.change.applied and not settled and job.change.base:
+        usual = sorted(job.change.base)[len(job.change.base) // 2]
+        job.lost_s = round(job.lost_s + window.seconds * max(1 - throughput / usual, 0.0), 3)
     if window.clean and settled and throughput > 0:
         if _is_slowed(job, throughput):
             return

@@ -20,7 +20,8 @@ MOST_FAMILIES = 200  # the latest that ended a run
 def family_of(spec: JobSpec) -> str:
     """Return what runs of a job have in common: its family, its data set and how its workers train."""
     traits = traits_of(spec)
-    return f"{traits.family} on {traits.dataset}, {spec.workers.training}"
+    training = spec.workers.training if spec.has_servers else "all-reduce"
+    return f"{traits.family} on {traits.dataset}, {training}"
 
 
 def remember(state: BrainState, job: KnownJob) -> None:

@@ -14,6 +14,7 @@ import msgspec
 from rover_bus.brain.decisions.arbitration import Budget, Claim, Grant, arbitrate
 from rover_bus.brain.decisions.plans import GIB, Allocation
 from rover_bus.brain.decisions.reasons import Reason
+from rover_bus.brain.loads import shares_hosts
 from rover_bus.brain.rooms import fits_hosts, free_of
 from rover_bus.brain.state import BrainState, KnownJob, capacity_of, counted
 from rover_bus.brain.wishes import CapacityLeft, Wish, size_after
@@ -95,6 +96,15 @@ def grant(name: str, wish: Wish, state: BrainState, quotas: Mapping[str, Budget]
     if alone or fits_hosts(job, granted.size, state):
         return granted
     return GrantedSize(size=None, left=_found_no_host(job, granted.size, state))
+
+
+def has_room_to_return(name: str, size: Size, state: BrainState) -> bool:
+    """Whether a job may go back to a size that it had: what it gave up may be another's. Members without limits share hosts."""
+    job = state.jobs[name]
+    if job.held is None or shares_hosts(size) or job.cores_of(size) <= job.cores_of(job.held):
+        return True
+    granted = grant(name, Wish(size=size, step="scale", constant=Reason.ROOM_AGAIN), state, state.quotas)
+    return granted.size == size and not granted.shrinks
 
 
 def _cut_down(job: KnownJob, wish: Wish, state: BrainState) -> GrantedSize:
@@ -302,7 +312,7 @@ def _settled(
     name: str, wish: Wish, own: Claim, grants: dict[str, Grant], others: dict[str, KnownJob]
 ) -> GrantedSize:
     mine = grants[name]
-    if mine.allocation.workers < 1 or mine.allocation.servers < 1:
+    if mine.allocation.workers < 1 or mine.allocation.servers < min(wish.size.servers, 1):
         return GrantedSize(size=None, left=CapacityLeft(_no_room(mine.reason), mine.detail))
     size = size_after(wish.size, mine.allocation)
     if own.held is not None and mine.allocation.workers <= own.held.workers < wish.size.workers:

@@ -11,6 +11,7 @@ from typing import Any
 
 from rover_bus.brain.decisions.lifecycle import judge_change
 from rover_bus.brain.decisions.reasons import Reason
+from rover_bus.brain.granting import has_room_to_return
 from rover_bus.brain.proposing import roll_back
 from rover_bus.brain.rules import RULES
 from rover_bus.brain.state import BrainState, Change, KnownJob
@@ -61,6 +62,9 @@ def judge(name: str, known: KnownJob, state: BrainState) -> Steps:
 def _take_back(name: str, known: KnownJob, state: BrainState, constant: Reason, after: float) -> Steps:
     change = known.change
     assert change is not None
+    if not has_room_to_return(name, change.before, state):
+        yield from _keep(name, known, Reason.NO_CAPACITY, after)
+        return
     cause = known.after("window")
     figures = _figures(name, known, after)
     yield PlanMeasured(**figures, windows=len(change.windows))

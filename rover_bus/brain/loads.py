@@ -23,8 +23,13 @@ def recount(state: BrainState, job: KnownJob) -> None:
 def reserve(state: BrainState, job: KnownJob, plan: PlanProposed) -> None:
     """Count the members that a plan places beside those that run."""
     places = [(host, False) for host in plan.worker_hosts] + [(host, True) for host in plan.server_hosts]
-    if places:
+    if places and job.spec.has_servers:
         _replace(state, job, _add(dict(job.load), job, plan.size, places))
+    elif places:  # a ring is started anew: no host carries both
+        new = _add({}, job, plan.size, places)
+        _replace(
+            state, job, {host: _larger(job.load.get(host), new.get(host)) for host in {**job.load, **new}}
+        )
 
 
 def release(state: BrainState, job: KnownJob) -> None:
@@ -34,7 +39,7 @@ def release(state: BrainState, job: KnownJob) -> None:
 
 def shares_hosts(size: Size | None) -> bool:
     """Whether members without a limit are among a size's: what these are counted with changes with their use."""
-    return size is not None and not (size.worker_cores and size.server_cores)
+    return size is not None and not (size.worker_cores and (size.server_cores or not size.servers))
 
 
 def _add(load: Load, job: KnownJob, size: Size | None, places: Iterable[tuple[str, bool]]) -> Load:
@@ -54,6 +59,11 @@ def _replace(state: BrainState, job: KnownJob, load: Load) -> None:
     for host, taken in load.items():
         state.host_load[host] = _sum(state.host_load.get(host, (0.0, 0.0)), taken)
     job.load = load
+
+
+def _larger(a: tuple[float, float] | None, b: tuple[float, float] | None) -> tuple[float, float]:
+    (cores, size_bytes), (others, other_bytes) = a or (0.0, 0.0), b or (0.0, 0.0)
+    return max(cores, others), max(size_bytes, other_bytes)
 
 
 def _sum(a: tuple[float, float], b: tuple[float, float]) -> tuple[float, float]:

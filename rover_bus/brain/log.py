@@ -62,6 +62,7 @@ class BrainTermBegun(Caused, frozen=True, kw_only=True, tag="brain.term.begun"):
     resumed_from: int = 0
     mode: PlanMode = "auto"  # what it was started with; what a person said since then comes first
     quotas: dict[str, Budget] = {}
+    fair_share: float = 0.0
     slow_memory_s: float = SLOW_MEMORY_S  # what a host showed halves in so long
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from rover_bus.brain.decisions.plans import Allocation
 from rover_bus.brain.decisions.scaling import Predictor
 from rover_bus.brain.models.core_use import measure_core_use
-from rover_bus.brain.models.forms import ASYNCHRONOUS, SYNCHRONOUS, Form
+from rover_bus.brain.models.forms import ALL_REDUCE, ASYNCHRONOUS, SYNCHRONOUS, Form
 from rover_bus.brain.models.ingest import BoundedModel, fit_bounded
 from rover_bus.brain.models.paces import Paces, measure_paces
 from rover_bus.brain.models.samples import Configuration, Configurations, FloatArray, NotEnough, Observations
@@ -116,6 +116,8 @@ class PacedModel:
 
 def form_of(spec: JobSpec) -> Form:
     """Return the form of a job's throughput: by how its workers train."""
+    if not spec.has_servers:
+        return ALL_REDUCE
     return SYNCHRONOUS if is_synchronous(spec) else ASYNCHRONOUS
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from rover_bus.brain.decisions.reasons import Reason
-from rover_bus.brain.rooms import named_hosts, place
+from rover_bus.brain.rooms import moving_workers, named_hosts, place
 from rover_bus.brain.sizing import pins
 from rover_bus.brain.state import BrainState, Change, KnownJob, counted
 from rover_bus.brain.wishes import Wish
@@ -39,6 +39,8 @@ def propose(
     rolls_back: int = 0,
 ) -> PlanProposed:
     """Any plan. Of the cluster's mode and the job's the stricter one holds."""
+    if replaces is None and not job.spec.has_servers:
+        replaces = moving_workers(job, wish.size, state)  # a ring starts anew
     places = place(job, wish.size, state, len(replaces or ()))
     own: PlanMode = job.mode or job.spec.plan.mode  # type: ignore[assignment]
     return PlanProposed(

@@ -57,6 +57,8 @@ def fits_hosts(job: KnownJob, size: Size, state: BrainState) -> bool:
     """
     if shares_hosts(size) or not state.hosts:
         return True
+    if not job.spec.has_servers:
+        return not size.workers or bool(_ring(job, size, state))
     free, moving = _after(job, size, state)
     most = max(job.held.workers // 2, 1) if job.held is not None else 0
     if len(moving) > most or any(left.cores < -_EPSILON or left.memory_bytes < 0 for left in free.values()):
@@ -71,7 +73,13 @@ def fits_hosts(job: KnownJob, size: Size, state: BrainState) -> bool:
 
 
 def moving_workers(job: KnownJob, size: Size, state: BrainState) -> list[Member]:
-    """Return the workers that cannot have a size where they are: their successors start on hosts with room for it."""
+    """Return the workers that cannot have a size where they are: their successors start on hosts with room for it.
+
+    A ring starts anew whenever it changes, so all of its workers may move.
+    """
+    if not job.spec.has_servers:
+        changes = job.held is not None and job.held.shape != size.shape
+        return [m for m in job.members if changes and m.index < size.workers]
     return [] if shares_hosts(size) else _after(job, size, state)[1]
 
 
@@ -159,6 +167,10 @@ def place(job: KnownJob, size: Size, state: BrainState, replaced: int = 0) -> Me
     if shares_hosts(size):
         fits = not state.slow_hosts or _holds(wanted, [free_of(host, state) for host in usual])
         return MemberHosts(slow=sorted(state.slow_hosts) if fits else [])
+    if not job.spec.has_servers:
+        ring = _ring(job, size, state)
+        slow = [] if state.slow_hosts.keys() & set(ring) else sorted(state.slow_hosts)
+        return MemberHosts(slow=slow, workers=ring)
     free, _ = _after(job, size, state)
     own = sorted(
         {host for host in job.where.values() if host in state.hosts and host not in state.slow_hosts}
@@ -176,6 +188,34 @@ def place(job: KnownJob, size: Size, state: BrainState, replaced: int = 0) -> Me
                 servers=[share.node for share in placement.shares for _ in range(share.servers)],
             )
     return MemberHosts()  # it is more than hosts have room for: members then share them
+
+
+def _ring(job: KnownJob, size: Size, state: BrainState) -> list[str]:
+    """The host of each worker of a ring: the fewest that have room once its present workers are gone, slow ones only where it must.
+
+    Of hosts that would do the fullest is taken: whole hosts stay free for larger rings. Empty where there is no room.
+    """
+    each = job.charge(size)
+    rooms = dict[str, int]()
+    for host in state.hosts:
+        left, (cores, size_bytes) = free_of(host, state), job.load.get(host, (0.0, 0.0))
+        left = Budget(left.cores + cores, left.memory_bytes + size_bytes)
+        rooms[host] = room_for(each.worker_cores, each.worker_memory_bytes, [left])
+    usual = {host: room for host, room in rooms.items() if host not in state.slow_hosts}
+    for candidates in (usual, rooms):
+        if sum(candidates.values()) >= size.workers:
+            return _pack(size.workers, candidates)
+    return []
+
+
+def _pack(workers: int, rooms: dict[str, int]) -> list[str]:
+    left, placed = dict(rooms), list[str]()
+    while workers > len(placed):
+        missing = workers - len(placed)
+        enough = [host for host, room in left.items() if room >= missing]
+        host = min(enough, key=lambda each: left[each]) if enough else max(left, key=lambda each: left[each])
+        placed += [host] * min(left.pop(host), missing)
+    return placed
 
 
 def _node(host: str, free: Budget) -> Node:

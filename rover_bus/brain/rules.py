@@ -30,3 +30,10 @@ HEADROOM = 0.01  # of the cluster that a round leaves free
 def rules_of(spec: PlanSpec) -> ScalingRules:
     """Return the rules for one job: the cluster's, with the search that the job chose."""
     return RULES if spec.search == "exact" else _SEARCHED
+
+
+def rules_for(fair_share: float) -> ScalingRules:
+    """Return the rules under an objective: 0 throughput and short jobs first, below 0 the power of the fair-share mean."""
+    if not fair_share:
+        return RULES
+    return msgspec.structs.replace(RULES, policy=msgspec.structs.replace(RULES.policy, fair_share=fair_share))

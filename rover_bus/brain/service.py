@@ -49,7 +49,8 @@ def build_brain(
 
     `mode`: what becomes of plans cluster-wide, the strictest of it and a job's holds. `quotas` are by tenant.
     """
-    decider = BrainDecider(timeline, mode, quotas, settings.hosts.slow_memory_s)
+    hosts, sizing = settings.hosts, settings.sizing
+    decider = BrainDecider(timeline, mode, quotas, hosts.slow_memory_s, sizing.fair_share)
     wiring = Wiring(
         log_subject=subjects.BRAIN_LOG,
         leader_key=LEADER_KEY,

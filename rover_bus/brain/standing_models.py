@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from rover_bus.brain.families import family_of, shared
+from rover_bus.brain.models.rings import RingModel, on_hosts
 from rover_bus.brain.models.samples import FloatArray, NotEnough
 from rover_bus.brain.predicting import FamilyModel, OverruledModel, fit_family, form_of, overrule, samples_of
 from rover_bus.brain.state import BrainState, FamilySample, KnownJob
@@ -37,6 +39,7 @@ class StandingModels:
 
     def __init__(self, state: BrainState | None = None) -> None:
         self.fitted = 0  # how often a family was fitted: a model has moved where it grows
+        self._host_cores = 1.0  # of the roomiest host
         self._fits: dict[str, _Fit] = {}
         self._shown: dict[str, list[FamilySample]] = {}
         self._samples: dict[
@@ -48,6 +51,7 @@ class StandingModels:
     def look(self, state: BrainState) -> None:
         """Take in what families have shown until now, and forget those that have no run any more."""
         self._shown = shared(state, self._samples_of)
+        self._host_cores = max((host.cores for host in state.hosts.values()), default=1.0)
         running = {job.uid for job in state.jobs.values()}
         for uid in self._samples.keys() - running:
             del self._samples[uid]
@@ -67,6 +71,8 @@ class StandingModels:
         family, samples = family_of(job.spec), self.shown(job)
         if not samples:
             return NotEnough("no window was measured yet", 1)
+        if not job.spec.has_servers:
+            samples = [msgspec.structs.replace(s, at=on_hosts(s.at, self._host_cores)) for s in samples]
         named = [(each.run, each.at.workers, each.at.ps) for each in samples]
         known, figures = self._fits.get(family), _figures(samples)
         if known is None or known.samples != named or _has_moved(known.figures, figures):
@@ -74,7 +80,8 @@ class StandingModels:
             self.fitted += 1
         if isinstance(known.fitted, NotEnough):
             return known.fitted
-        return overrule(known.fitted.of(job.uid), job)
+        fitted = known.fitted.of(job.uid)
+        return overrule(fitted if job.spec.has_servers else RingModel(fitted, self._host_cores), job)
 
     def _samples_of(self, job: KnownJob) -> list[FamilySample]:
         windows, samples = self._samples.get(job.uid, (-1, []))

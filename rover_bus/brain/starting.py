@@ -60,7 +60,9 @@ def offer_start(
         max_servers=max(spec.servers.max_count, first.servers),
         cores=quota_left(name, state, quotas),
     )
-    view = JobView(held=held, batch_size=float(spec.data.batch_size), remaining_samples=samples_left(job))
+    # Without a model speeds are shares of the first size's: how many seconds are left is not known.
+    left = float("inf") if isinstance(model, NotEnough) else samples_left(job)
+    view = JobView(held=held, batch_size=float(spec.data.batch_size), remaining_samples=left)
     front = None
     if not isinstance(model, NotEnough):
         space = space_of(job, standing.varied_servers(job), first)

@@ -99,6 +99,8 @@ class KnownJob(msgspec.Struct):
     settled_s: float = float("-inf")
     slowest_start_s: float = 0.0  # from a plan with new members being carried out until all of them took part
     rollbacks: int = 0
+    moves: int = 0  # how often its running members were given another size
+    lost_s: float = 0.0  # of its clock, while such changes were carried out
     probes: int = 0  # sizes that were tried to learn from
     recent: list[float] = []  # clean windows at the present size, newest last
     slowed: list[float] = []  # those in which a worker was known to be slow: they say nothing of the size
@@ -143,6 +145,16 @@ class KnownJob(msgspec.Struct):
         ordered = sorted(self.recent)
         n = len(ordered)
         return (ordered[n // 2] + ordered[(n - 1) // 2]) / 2 if n else 0.0
+
+    @property
+    def change_s(self) -> float:
+        """Seconds for which a change stops a job: what its former ones took, never less than what is set."""
+        return max(self.spec.plan.change_s, self.lost_s / max(self.moves, 1))
+
+    @property
+    def taken_s(self) -> float:
+        """Seconds that its changes took from it: of a ring, which each stops, all of them; else what its windows missed."""
+        return self.lost_s if self.spec.has_servers else self.moves * self.change_s
 
     @property
     def unrest(self) -> float:
@@ -200,6 +212,9 @@ class BrainState(msgspec.Struct):
     host_evidence: dict[str, HostEvidence] = {}  # what members showed of their hosts
     slow_hosts: dict[str, float] = {}  # since when, by the cluster's clock
     slow_memory_s: float = SLOW_MEMORY_S
+    fair_share: float = (
+        0.0  # power of the mean of speed-ups over the fair share; 0: throughput, short jobs first
+    )
     unheard: list[str] = []  # hosts whose samples are missing
     shrinks: bool = False  # a host went and none came since: what is held may be more than there is
     jobs: dict[str, KnownJob] = {}

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Generator
 
 from rover_bus.brain.decisions.reasons import Reason
+from rover_bus.brain.granting import has_room_to_return
 from rover_bus.brain.proposing import change_words, roll_back
 from rover_bus.brain.state import UNREST, WINDOWS_KEPT, BrainState, Change, KnownJob
 from rover_bus.events.facts import PlanRolledBack
@@ -22,7 +23,7 @@ Steps = Generator[Record, None, None]
 def take_back_unsettled(name: str, job: KnownJob, state: BrainState) -> Steps:
     """Yield the way back from a probe downwards that was kept and is followed by unrest only, or from one without a verdict."""
     change = _never_told(job) if job.change is not None else _unrest_since(job)
-    if change is None:
+    if change is None or not has_room_to_return(name, change.before, state):
         return
     base, cause = sorted(change.base), job.after("window")
     yield PlanRolledBack(

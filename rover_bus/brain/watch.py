@@ -102,7 +102,8 @@ class JobSamples:
 
     def report(self, fact: JobReported, now: float) -> None:
         opened = self._at(fact.job, now)
-        opened.committed, opened.total = fact.committed + fact.dead_lettered, fact.total
+        opened.committed = fact.committed + fact.dead_lettered
+        opened.total = 0 if fact.total_grows else fact.total  # a stream that keeps up is not nearly finished
 
     def observe(self, profile: WorkerProfile, now: float) -> None:
         """Take in a worker's sample."""

@@ -214,20 +214,19 @@ def _most_telling(
 
 
 def probe_view(job: KnownJob, cores_left: float) -> ProbeView:
-    """The job as probes see it: around its first size. A single worker has no fewer: its double and its treble are tried."""
+    """The job as probes see it: around its first size."""
     held, first = job.held, job.tried[0].size
     assert held is not None
     charged = job.charge(held)
     used = job.cores_used
     return ProbeView(
         held=charged,
-        anchor=charged.replace(workers=max(first.workers, 1), servers=max(first.servers, 1)),
+        anchor=charged.replace(workers=max(first.workers, 1), servers=first.servers),
         batch_size=float(job.spec.data.batch_size),
         free_cores=cores_left - charged.cores,
         workers_held_back=0 < held.worker_cores * HELD_BACK <= used.get("worker", 0.0),
         servers_held_back=0 < held.server_cores * HELD_BACK <= used.get("ps", 0.0),
         limits=limits_of(job, cores_left),
-        factors=(2.0, 3.0) if first.workers == 1 else (3 / 4, 2.0),
     )
 
 

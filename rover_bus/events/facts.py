@@ -329,6 +329,7 @@ class JobReported(MasterFact, frozen=True, kw_only=True, tag="job.reported.v1"):
     dead_lettered: Count
     total: Count
     samples_per_second: float = 0.0
+    total_grows: bool = False  # of a stream: what was assigned so far, so that nothing follows for the end
 
 
 # All facts of this file by what they are about: what narrates them (cli/views/narration.py) must know each.

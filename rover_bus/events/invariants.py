@@ -63,13 +63,22 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         for name, low, high, above in _bounds(type(self)):
-            value = getattr(self, name)
+            value = self._plain(name)
             if not isinstance(value, int | float) or value != value:
                 raise ValueError(f"{type(self).__name__}.{name} must be a number, not {value!r}")
             if (low is not None and value < low) or (high is not None and value > high):
                 raise ValueError(f"{type(self).__name__}.{name} is {value}, outside {low}..{high}")
             if above is not None and value <= above:
                 raise ValueError(f"{type(self).__name__}.{name} is {value}, not above {above}")
+
+    def _plain(self, name: str) -> Any:
+        """A field's value; a number of another library (numpy's) becomes Python's own, which alone can be encoded."""
+        value = getattr(self, name)
+        if isinstance(value, int | float) or not hasattr(value, "__float__"):
+            return value
+        plain = int(value) if hasattr(value, "__index__") else float(value)
+        msgspec.structs.force_setattr(self, name, plain)
+        return plain
 
     def replace(self, **changes: Any) -> Self:
         """Return a copy with some fields changed, checked again."""

@@ -150,6 +150,10 @@ class PlanSpec(Checked, frozen=True, kw_only=True):
     cooldown_s: Annotated[
         float, between(0, 86_400, "from when a change is live to the next one; each roll-back doubles it")
     ] = 30.0
+    change_s: Annotated[
+        float,
+        between(0, 3600, "a change stops the job for so long, until its own have shown more: a local start"),
+    ] = 3.0
     least_gain: Annotated[float, between(0, 1, "a scale-up is kept for this share of what was predicted")] = (
         0.5
     )
@@ -271,6 +275,11 @@ class JobSpec(Checked, frozen=True, kw_only=True):
     priority: int = 0
     labels: dict[str, str] = {}
     scoring: str = ""  # what turns the model into predictions: a built-in program's name, or module:function
+
+    @property
+    def has_servers(self) -> bool:
+        """Whether servers hold the model; without any, workers are a ring of all-reduce, started anew by whatever changes it."""
+        return bool(self.servers.count or self.servers.max_count)
 
 
 def is_synchronous(spec: JobSpec) -> bool:

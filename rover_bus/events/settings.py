@@ -93,6 +93,17 @@ class RetentionSettings(Checked, frozen=True, kw_only=True):
     ] = 0
 
 
+class SizingSettings(Checked, frozen=True, kw_only=True):
+    """What the Brain sizes jobs for."""
+
+    fair_share: Annotated[
+        float,
+        between(
+            -10, 0, "0: throughput, short jobs first; below: this power mean of gains over the fair share"
+        ),
+    ] = 0.0
+
+
 class StackSettings(Checked, frozen=True, kw_only=True):
     """How `rover down` and Ctrl-C end a stack."""
 
@@ -113,6 +124,7 @@ class Settings(Checked, frozen=True, kw_only=True):
     storage: StorageSettings = StorageSettings()
     retention: RetentionSettings = RetentionSettings()
     stack: StackSettings = StackSettings()
+    sizing: SizingSettings = SizingSettings()
 
 
 DEFAULTS = Settings()

@@ -319,6 +319,7 @@ class MasterDecider:
                 dead_lettered=dead,
                 total=ledger.samples_total,
                 samples_per_second=round(rate, 1),
+                total_grows=ledger.streams is not None and not ledger.streams.finished,
                 cause=causes.timer("report", causes.job(state.job.uid)),
             )
 

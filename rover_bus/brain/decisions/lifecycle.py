@@ -58,7 +58,7 @@ def check_plan(wanted: Allocation, limits: Limits) -> tuple[Reason, str] | None:
     for most, value, name in maxima:
         if value > most:
             return Reason.LIMIT_EXCEEDED, f"{value} {name} exceed the limit of {most}"
-    if wanted.workers < 1 or wanted.servers < 1:
+    if wanted.workers < 1 or wanted.servers < min(limits.max_servers, 1):
         return Reason.LIMIT_EXCEEDED, "a running job needs one worker and one server at least"
     if wanted.cores > limits.cores:
         return Reason.QUOTA_EXCEEDED, f"{wanted.cores:g} cores exceed the quota of {limits.cores:g}"

@@ -19,14 +19,13 @@ from rover_bus.brain.models.forms import Form
 from rover_bus.brain.models.probing import next_probe
 from rover_bus.brain.models.samples import Configuration, Configurations, Observations
 
-_GROWTH = 2.0
+_GROWTH, _TREBLE, _FEWER = 2.0, 3.0, 3 / 4
 
 
 class ProbeView(msgspec.Struct, frozen=True, kw_only=True):
     """A job that may be probed. `anchor`: the size around which it is; `free_cores`: what a probe may hold more than it holds now.
 
-    `workers_held_back`, `servers_held_back`: whether these members use all the cores that they have. `factors`: which counts of
-    workers are tried beside the anchor's.
+    `workers_held_back`, `servers_held_back`: whether these members use all the cores that they have.
     """
 
     held: Allocation
@@ -36,7 +35,6 @@ class ProbeView(msgspec.Struct, frozen=True, kw_only=True):
     workers_held_back: bool = False
     servers_held_back: bool = False
     limits: Limits = NO_LIMITS
-    factors: tuple[float, ...] = (3 / 4, _GROWTH)
 
 
 def decide_probe(
@@ -102,9 +100,14 @@ def _relief(job: ProbeView, space: PlanSpace) -> Allocation | None:
 
 
 def _around(job: ProbeView, space: PlanSpace) -> list[Allocation]:
-    """Sizes around the anchor: counts up to doubled or three quarters, cores one step up or down."""
+    """Sizes around the anchor: counts doubled or three quarters, cores one step up or down. A single worker has no fewer: its
+    double and its treble are tried.
+    """
     anchor, limits = job.anchor, job.limits
-    workers = {anchor.workers} | {_times(space.workers, anchor.workers, factor) for factor in job.factors}
+    other = _FEWER if anchor.workers > min(space.workers) else _TREBLE
+    workers = {anchor.workers} | {
+        _times(space.workers, anchor.workers, factor) for factor in (other, _GROWTH)
+    }
     servers = {anchor.servers, _up(space.servers, anchor.servers)}
     return [
         job.held.replace(workers=int(w), servers=int(p), worker_cores=lw, server_cores=lp)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 import numpy as np
+from numpy.typing import ArrayLike
 
 from rover_bus.brain.decisions.knapsack import Choice, DoesNotFit, Offers, choose
 from rover_bus.brain.decisions.plans import GIB, Allocation, PlanDecision, PlanSpace
@@ -27,8 +28,14 @@ from rover_bus.brain.decisions.scaling import (
     ScalingRules,
     plan_front,
 )
-from rover_bus.brain.decisions.scoring import expected_throughput, job_weight, throughput_gain
-from rover_bus.brain.models.samples import Configurations
+from rover_bus.brain.decisions.scoring import (
+    expected_throughput,
+    fair_value,
+    job_weight,
+    moved_share,
+    throughput_gain,
+)
+from rover_bus.brain.models.samples import Configurations, FloatArray
 
 NOTHING = Allocation(workers=0, servers=0)
 # A job of which nothing is known: what a part of its first plan is worth (concave, as all measured jobs are).
@@ -45,6 +52,7 @@ _NO_ROOM = 1e-9  # cores, GiB: shares of what there is are taken of it
 class Contender(msgspec.Struct, frozen=True, kw_only=True):
     """One job in a round. `view.held` of a waiting job is the start that it asks for. `settled`: a change may begin.
 
+    `taken_s`: what its former changes took of its `age_s`; `stops_s`: for so long the next one stops it (`scoring.moved_share`).
     `front` may bring a front that is still valid; `usual_throughput` is what a job without a model is expected to reach
     (samples a second, from
     history; 0: unknown).
@@ -58,6 +66,10 @@ class Contender(msgspec.Struct, frozen=True, kw_only=True):
     weight: float = 1.0
     front: PlanFront | None = None
     usual_throughput: float = 0.0
+    age_s: float = 0.0
+    taken_s: float = 0.0
+    stops_s: float = 0.0
+    change_s: float | None = None  # None: that of the rules
 
 
 class _Option(msgspec.Struct, frozen=True):
@@ -82,7 +94,8 @@ def decide_round(
     """
     if not contenders:
         return []
-    options = [_options(contender, space, rules) for contender in contenders]
+    share = cores / len(contenders)
+    options = [_options(contender, space, rules, share) for contender in contenders]
     width = max(map(len, options))
     value = np.full((len(options), width), -np.inf)
     usage = np.zeros((len(options), width, 2))
@@ -126,14 +139,14 @@ def _half(axis: Sequence[float], value: float) -> float:
     return max([v for v in axis if v <= value / 2] or [min(axis)])
 
 
-def _options(contender: Contender, space: PlanSpace, rules: ScalingRules) -> list[_Option]:
-    """What a job may get, the least first."""
+def _options(contender: Contender, space: PlanSpace, rules: ScalingRules, share: float) -> list[_Option]:
+    """What a job may get, the least first. `share`: the cores that each job has where all have as many."""
     held = contender.view.held
     front = contender.front
     if front is None and contender.model is not None and contender.settled:
         front = plan_front(contender.view, contender.model, space, rules, contender.limits)
     if front is not None and len(front.allocations):
-        offered = _from_front(contender, front, rules)
+        offered = _from_front(contender, front, rules, share)
     else:
         offered = _by_parts(contender, space, rules) if contender.waiting else [_Option(held, 0.0, 0.0)]
     if contender.waiting:
@@ -141,17 +154,20 @@ def _options(contender: Contender, space: PlanSpace, rules: ScalingRules) -> lis
     return offered
 
 
-def _from_front(contender: Contender, front: PlanFront, rules: ScalingRules) -> list[_Option]:
+def _from_front(contender: Contender, front: PlanFront, rules: ScalingRules, share: float) -> list[_Option]:
     """The front's plans, downtime charged, and what is held with the dead-band in its favour."""
     view, policy = contender.view, rules.policy
     held_speed = view.measured_throughput or _predicted(contender, view.held, rules)
     best = max(float(front.speed.max()), held_speed, 1e-12)
-    weight = contender.weight * _weight(view.remaining_samples / best, rules)
     speed = front.speed
     if not contender.waiting:
         remaining_s = view.remaining_samples / max(held_speed, 1e-12)
-        speed = held_speed + throughput_gain(front.speed, held_speed, remaining_s, policy.scale_s)
-    values = (weight * speed / best).tolist()
+        change_s = policy.scale_s if contender.change_s is None else contender.change_s
+        speed = held_speed + throughput_gain(front.speed, held_speed, remaining_s, change_s)
+        if contender.taken_s:
+            speed = speed * moved_share(contender.age_s, contender.taken_s, contender.stops_s)
+    fair = _fair_speed(contender, share, rules) if policy.fair_share else 0.0
+    values = _worth(contender, speed, best, fair, rules).tolist()
     options = [
         _Option(allocation, value, throughput)
         for allocation, value, throughput in zip(front.allocations, values, front.speed.tolist(), strict=True)
@@ -159,10 +175,36 @@ def _from_front(contender: Contender, front: PlanFront, rules: ScalingRules) -> 
     ]
     if contender.waiting:
         return options
-    kept = _Option(view.held, weight * (held_speed / best + rules.restraint.dead_band), held_speed)
-    options.append(kept)
+    stays = _worth(contender, held_speed + rules.restraint.dead_band * best, best, fair, rules)
+    options.append(_Option(view.held, float(stays), held_speed))
     # The knapsack falls back on offer 0 of all: it must be the one that needs least.
     return sorted(options, key=lambda o: (o.allocation.cores, o.allocation.memory_bytes))
+
+
+def _worth(
+    contender: Contender, speed: ArrayLike, best: float, fair: float, rules: ScalingRules
+) -> FloatArray:
+    """What speeds are worth under the objective: as shares of the best, or as speed-ups over the fair share (`fair` above 0)."""
+    if fair:
+        return contender.weight * fair_value(np.asarray(speed) / fair, rules.policy.fair_share)
+    weight = contender.weight * _weight(contender.view.remaining_samples / best, rules)
+    return np.asarray(weight * np.asarray(speed) / best)
+
+
+def _fair_speed(contender: Contender, share: float, rules: ScalingRules) -> float:
+    """Samples a second that a job would reach on its share of the cluster, its members as large as they are. Where nothing is known
+    its first size counts as 1, and others by their cores.
+    """
+    held, limits = contender.view.held, contender.limits
+    if contender.model is None:
+        return float((share / max(held.cores, 1e-9)) ** _CONCAVITY)
+    servers = held.servers * held.server_cores
+    a_worker = max(held.worker_cores + servers / max(held.workers, 1), 1e-9)
+    most = limits.workers or limits.max_workers
+    workers = min(max(share / a_worker, 1.0), most)
+    low, part = int(workers), workers - int(workers)
+    ends = [_predicted(contender, held.replace(workers=count), rules) for count in (low, min(low + 1, most))]
+    return ends[0] * (1 - part) + ends[1] * part
 
 
 def _by_parts(contender: Contender, space: PlanSpace, rules: ScalingRules) -> list[_Option]:

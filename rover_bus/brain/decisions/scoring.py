@@ -12,6 +12,8 @@ from numpy.typing import ArrayLike
 
 from rover_bus.brain.models.samples import FloatArray
 
+LEAST_SPEEDUP = 0.1
+
 
 class Hazard(msgspec.Struct, frozen=True, kw_only=True):
     """How often one member fails (a second) and how long the job then stands still."""
@@ -26,6 +28,9 @@ class ScalePolicy(msgspec.Struct, frozen=True, kw_only=True):
     scale_s: float = 30.0  # a change stops the job for this long
     reference_s: float = 3600.0  # T_ref
     short_jobs_first: float = 0.0
+    fair_share: float = (
+        0.0  # below 0: the power of the mean of speed-ups over the fair share, instead of all that
+    )
     hazard: Hazard = Hazard()
 
 
@@ -54,6 +59,22 @@ def job_weight(remaining_s: ArrayLike, reference_s: float, short_jobs_first: flo
     left = np.asarray(remaining_s, dtype=np.float64)
     left = np.where(np.isfinite(left), left, reference_s)
     return np.asarray((reference_s / (left + reference_s)) ** short_jobs_first)
+
+
+def moved_share(age_s: float, taken_s: float, next_s: float) -> float:
+    """What changes leave of a job's time, in [0, 1]: (A - R*S) / (A + S), Pollux' factor of a job of age A that changes took R*S
+    seconds from (`taken_s`) and the next one stops for S [paper, OSDI 2021 §4.2]. One moved often is moved for much only.
+    """
+    return max(age_s - taken_s, 0.0) / max(age_s + next_s, 1e-12)
+
+
+def fair_value(speedup: ArrayLike, power: float) -> FloatArray:
+    """What a speed-up over the fair share adds to the power mean of all, 0 for none: its sum is largest where the mean is.
+
+    Speed-ups below `LEAST_SPEEDUP` count as that: a job that waits is worth a finite amount [ours]. `power` below 0.
+    """
+    speedup = np.maximum(np.asarray(speedup, dtype=np.float64), LEAST_SPEEDUP)
+    return np.asarray(LEAST_SPEEDUP**power - speedup**power)
 
 
 def score(gain: ArrayLike, cost: ArrayLike, weight: ArrayLike = 1.0) -> FloatArray:

@@ -7,6 +7,7 @@ With w workers, p servers, lw and lp cores each, m the batch size (`algorithms.m
 
     asynchronous   T = a1*m/lw + a2*w/(p*lp) + a3*w/p + a4*m/p + b         throughput = w*m/T      [recalled; shape: data]
     synchronous    T = c0*M/(w*lw) + c1 + c2*w/p + c3*w + c4*p + c5/(p*lp) throughput = M/T        [paper + 1/p: ours]
+    all-reduce     T = c0*M/(w*lw) + c1 + c2*[w > 1] + c3*(w-1) + c4*[h > 1]       throughput = M/T    [ours; h hosts, no servers]
     optimus async  f = w*(t0 + t1*w/p + t2*w + t3*p)^-1                                            [paper]
     retrograde     T = c0*m/lw + c1*w/(p*lp) + c2 + c3*w + c4*w^2         throughput = w*m/T      [Gunther's USL, with cores: ours]
     optimus sync   f = (t0*M/w + t1 + t2*w/p + t3*w + t4*p)^-1                                     [paper]
@@ -62,6 +63,18 @@ def _synchronous(at: Configurations) -> list[FloatArray]:
     return [at.batch_size / (w * at.worker_cores), np.ones_like(w), w / p, w, p, 1 / (p * at.ps_cores)]
 
 
+def _all_reduce(at: Configurations) -> list[FloatArray]:
+    """Jobs without servers: the column `ps` holds the hosts that the ring spans (`models.rings`)."""
+    w, crosses = at.workers, (at.ps > 1).astype(np.float64)
+    return [
+        at.batch_size / (w * at.worker_cores),
+        np.ones_like(w),
+        (w > 1).astype(np.float64),
+        w - 1,
+        crosses,
+    ]
+
+
 def _retrograde(at: Configurations) -> list[FloatArray]:
     """Workers that disturb one another: throughput falls beyond its peak, which no other asynchronous form can say."""
     w = at.workers
@@ -90,6 +103,13 @@ SYNCHRONOUS = Form(
     ("M/(w*worker_cores)", "1", "w/p", "w", "p", "1/(p*ps_cores)"),
     "algorithms.md §1 [Optimus' five: paper; 1/p: ours]",
     _synchronous,
+)
+ALL_REDUCE = Form(
+    "allreduce-5",
+    "sync",
+    ("M/(w*worker_cores)", "1", "w>1", "w-1", "hosts>1"),
+    "a ring: a part for there being one, one for each further worker, one where it crosses hosts [ours]",
+    _all_reduce,
 )
 OPTIMUS_ASYNC = Form(
     "optimus-async", "async", ("1", "w/p", "w", "p"), "algorithms.md §2 [paper]", _optimus_async

@@ -64,7 +64,7 @@ def _covariance(
 
 def _shares(design: FloatArray, form: Form, measured: Observations | None) -> FloatArray:
     """Each term's share of an iteration at every row: d log T / d log c, from the fit or, before one, all equal."""
-    coefficients = 1.0 / design.mean(axis=0)
+    coefficients = 1.0 / np.maximum(design.mean(axis=0), 1e-300)  # a term that no candidate has is 0
     if measured is not None and measured.configurations.distinct() >= LEAST_CONFIGURATIONS:
         at = measured.configurations
         rows, seconds = form.design(at), form.seconds(at, measured.throughput)

@@ -63,8 +63,11 @@ class Configurations:
 
     @classmethod
     def from_list(cls, configurations: list[Configuration]) -> Configurations:
-        """Columns of a list of configurations."""
+        """Columns of a list of configurations. Those of jobs without servers have 0 of them: only `models.rings` can read these."""
         rows = np.array([msgspec.structs.astuple(c) for c in configurations], dtype=np.float64).reshape(-1, 5)
+        if len(rows) and not rows[:, 1].any():
+            whole = cls.of(rows[:, 0], 1.0, *rows[:, 2:].T)
+            return cls(whole.workers, rows[:, 1].copy(), whole.worker_cores, whole.ps_cores, whole.batch_size)
         return cls.of(*rows.T)
 
     def columns(self) -> tuple[FloatArray, ...]:
@@ -77,8 +80,9 @@ class Configurations:
         return Configurations(*(column[chosen] for column in self.columns()))
 
     def logs(self) -> FloatArray:
-        """Return log coordinates, shape (n, 5): distances there are ratios of resources."""
-        return np.log(np.stack(self.columns(), axis=1))
+        """Return log coordinates, shape (n, 5): distances there are ratios of resources. No servers lie where one does."""
+        columns = np.stack(self.columns(), axis=1)
+        return np.log(np.where(columns > 0, columns, 1.0))
 
     def distinct(self) -> int:
         """Count the different configurations."""

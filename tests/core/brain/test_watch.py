@@ -12,7 +12,7 @@ from rover_bus.brain.log import WindowClosed
 from rover_bus.brain.state import BrainState, KnownJob
 from rover_bus.brain.watch import JobSamples
 from rover_bus.brain.wishes import Wish
-from rover_bus.events.facts import Size
+from rover_bus.events.facts import JobReported, Size
 from rover_bus.events.identity import HostCapacity, Member
 from rover_bus.events.job import DataSpec, JobSpec, PlanSpec, WorkersSpec
 from rover_bus.events.profiles import HostProfile, ProcessSample, ServerProfile, WorkerProfile
@@ -49,6 +49,20 @@ def test_a_window_holds_the_rates_of_every_worker_that_was_wanted() -> None:
     assert window is not None
     assert window.clean
     assert [(worker.index, worker.rate) for worker in window.workers] == [(0, 100.0), (1, 100.0)]
+
+
+@pytest.mark.parametrize(("grows", "total"), [(False, 1000), (True, 0)])
+def test_what_a_stream_has_assigned_so_far_is_no_total(grows: bool, total: int) -> None:
+    watch = JobSamples()
+    watch.restart("j", 0.0)
+    heard(watch, WORKERS[0], 0.5, 2.5, 4.0)
+    report = JobReported(
+        job="j", epoch=0, committed=999, dead_lettered=0, total=1000, total_grows=grows, position=(7, 0)
+    )
+    watch.report(report, 4.0)
+    window = closed(watch, WORKERS[:1], 4.0)
+    assert window is not None
+    assert (window.committed, window.total) == (999, total)
 
 
 def test_the_first_sample_of_a_life_is_its_warm_up_and_does_not_count() -> None:
