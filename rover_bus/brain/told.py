@@ -135,7 +135,7 @@ class MemberRemedy(Checked, frozen=True, kw_only=True):
 
 
 def profiles_of(
-    sample: Measurement, rates: Sequence[float], placed: JobPlacement, fresh: Sequence[Member]
+    sample: Measurement, rates: Sequence[float], servers: int, fresh: Sequence[Member]
 ) -> Iterator[AnyProfile]:
     """Say what workers, servers and their processes would have said. `fresh`: workers of which this is the first sample, which
     would be taken for a warm-up; a measurement is none.
@@ -153,8 +153,7 @@ def profiles_of(
             read_s=sample.seconds * sample.input_share,
             compute_s=own_s * (1 - sample.input_share),
         )
-    servers = range(len(placed.server_hosts))
-    for index, busy in zip(servers, sample.server_cores_busy, strict=False):
+    for index, busy in zip(range(servers), sample.server_cores_busy, strict=False):
         yield ServerProfile(
             window_s=sample.seconds,
             job=sample.job,
@@ -164,7 +163,7 @@ def profiles_of(
             ignored=0,
             busy_s=sample.seconds * float(busy),
         )
-    processes = [*_processes(sample, "worker", len(rates)), *_processes(sample, "ps", len(servers))]
+    processes = [*_processes(sample, "worker", len(rates)), *_processes(sample, "ps", servers)]
     if processes:
         yield HostProfile(
             window_s=sample.seconds,

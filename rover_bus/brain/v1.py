@@ -49,10 +49,12 @@ class BrainMemory(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass
 class _Run:
-    """What was told of a job. `placed`: its last placement, `members_plan` counts them."""
+    """What was told of a job: its last placement, and where its members are (`members_plan` counts that)."""
 
     spec: JobSpec
     placed: JobPlacement
+    workers: list[str] = field(default_factory=list)
+    servers: list[str] = field(default_factory=list)
     plan: int = 0
     members_plan: int = 0
     settled: bool = True
@@ -121,13 +123,13 @@ class Brain:
     def observe(self, sample: Measurement, now_s: float) -> None:
         """Hand a measurement over. With `at_once` the first of a new size says that all its members are there."""
         now_s, run = self._time(now_s), self._run(sample.job)
-        workers = len(run.placed.worker_hosts)
+        workers = len(run.workers)
         rates = [float(rate) for rate in sample.worker_samples_per_s]
         rates = rates or [sample.samples_per_s / workers] * workers if workers else rates
         if self._at_once and not run.settled and sample.samples_per_s > 0:
             self._settle(run, now_s - sample.seconds)
-        fresh, run.fresh = run.fresh, []
-        for profile in profiles_of(sample, rates, run.placed, fresh):
+        fresh, run.fresh = run.fresh if self._at_once else [], []
+        for profile in profiles_of(sample, rates, len(run.servers), fresh):
             self._decide(Sampled(profile), now_s)
         left, done = sample.samples_left, int(sample.samples_done)
         total = 0 if left is None else done + int(left)
@@ -140,8 +142,8 @@ class Brain:
     def placed(self, job: str, worker_hosts: list[str], server_hosts: list[str], now_s: float) -> None:
         """Say where a job's members are, where that is not what was decided."""
         run, now_s = self._run(job), self._time(now_s)
-        if (worker_hosts, server_hosts) != (run.placed.worker_hosts, run.placed.server_hosts):
-            run.placed = run.placed.replace(worker_hosts=worker_hosts, server_hosts=server_hosts)
+        if (worker_hosts, server_hosts) != (run.workers, run.servers):
+            run.workers, run.servers = list(worker_hosts), list(server_hosts)
             self._tell_members(run, now_s)
 
     def settled(self, job: str, now_s: float) -> None:
@@ -194,16 +196,18 @@ class Brain:
 
     def _carry_out(self, plan: facts.PlanProposed, now_s: float) -> None:
         run = self._runs[plan.job]
-        before, size = run.placed, plan.size
+        workers, size = len(run.workers), plan.size
         moved = {member.index for member in plan.replaces if member.role == "worker"}
         if plan.step == "replace":
             self._remedies += [
                 MemberRemedy(kind="replace_worker", job=plan.job, index=index) for index in sorted(moved)
             ]
+        run.workers = _seated(run.workers, plan.workers, moved, plan.worker_hosts, plan.hosts)
+        run.servers = _seated(run.servers, plan.servers, set(), plan.server_hosts, plan.hosts)
         run.placed = JobPlacement(
             job=plan.job,
-            worker_hosts=_seated(before.worker_hosts, plan.workers, moved, plan.worker_hosts, plan.hosts),
-            server_hosts=_seated(before.server_hosts, plan.servers, set(), plan.server_hosts, plan.hosts),
+            worker_hosts=run.workers,
+            server_hosts=run.servers,
             worker_cores=plan.worker_cores,
             server_cores=plan.server_cores,
             worker_memory_bytes=plan.worker_memory_bytes,
@@ -221,23 +225,20 @@ class Brain:
         )
         self._say(run, applied, now_s)
         self._tell_members(run, now_s)
-        if self._at_once and not len(run.placed.worker_hosts) > len(before.worker_hosts):
+        if self._at_once and len(run.workers) <= workers:
             self._settle(run, now_s)  # what is given back is free at once
 
     def _drop_lost(self, run: _Run, now_s: float) -> None:
         """What is left of a job whose hosts went; a ring of which a part is gone stands still. The next decision sizes it anew."""
-        was = run.placed
-        workers, servers = (
-            [h for h in all if h in self._hosts] for all in (was.worker_hosts, was.server_hosts)
-        )
-        if (workers, servers) == (was.worker_hosts, was.server_hosts):
-            return
-        if len(servers) < len(was.server_hosts) or not run.spec.has_servers:
+        was, present = run.placed, self._hosts
+        workers, servers = [h for h in run.workers if h in present], [h for h in run.servers if h in present]
+        if (workers, servers) == (run.workers, run.servers) or not self._at_once:
+            return  # else whoever carries plans out says `placed()`
+        if servers != run.servers or not run.spec.has_servers:
             workers = []  # without its tables, or its ring, no worker goes on
-        rest = servers or list(self._hosts)
-        servers = [
-            h if h in self._hosts else rest[i % len(rest)] for i, h in enumerate(was.server_hosts) if rest
-        ]
+        rest = servers or list(present)
+        run.servers = [h if h in present else rest[i % len(rest)] for i, h in enumerate(run.servers) if rest]
+        run.workers, servers = workers, run.servers
         run.placed = self._changed[run.spec.name] = was.replace(worker_hosts=workers, server_hosts=servers)
         size = facts.Size(
             workers=len(workers),
@@ -260,8 +261,8 @@ class Brain:
 
     def _tell_members(self, run: _Run, now_s: float) -> None:
         run.members_plan += 1
-        seats = [(Member("ps", i, 1), host) for i, host in enumerate(run.placed.server_hosts)]
-        seats += [(Member("worker", i, 1), host) for i, host in enumerate(run.placed.worker_hosts)]
+        seats = [(Member("ps", i, 1), host) for i, host in enumerate(run.servers)]
+        seats += [(Member("worker", i, 1), host) for i, host in enumerate(run.workers)]
         members = [
             DesiredMember(member=member, host=host, command=["library"], resources=Resources())
             for member, host in seats
