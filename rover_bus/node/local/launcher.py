@@ -85,18 +85,23 @@ def await_admission() -> dict[str, str]:
 
 def become(kind: str, first: str) -> None:
     """Run the program as `python FIRST` or `python -m FIRST` would; `first` of a script is its full path."""
+    from importlib.machinery import BuiltinImporter, SourceFileLoader
+
+    main = sys.modules["__main__"].__dict__
+    kept = {
+        "__builtins__": main["__builtins__"],
+        "__name__": "__main__",
+        "__doc__": None,
+        "__annotations__": {},
+    }
+    main.clear()
+    main.update(kept, __package__=None, __spec__=None, __loader__=BuiltinImporter)
     if kind == "module":
         import runpy
 
         runpy._run_module_as_main(first)  # type: ignore[attr-defined]
         return
-    from importlib.machinery import SourceFileLoader
-
-    main = sys.modules["__main__"].__dict__
-    kept = {"__builtins__": main["__builtins__"], "__name__": "__main__", "__doc__": None}
-    main.clear()
-    main.update(kept, __package__=None, __spec__=None, __file__=first, __cached__=None)
-    main["__loader__"] = SourceFileLoader("__main__", first)
+    main.update(__file__=first, __cached__=None, __loader__=SourceFileLoader("__main__", first))
     with open(first, "rb") as source:
         code = compile(source.read(), first, "exec", dont_inherit=True)
     exec(code, main)  # noqa: S102 - it is the program that this process was started for
