@@ -59,6 +59,15 @@ class Heard:
             await asyncio.sleep(0.1)
         raise TimeoutError(f"never came: {kind.tag()}")
 
+    async def first_commit(self, worker: int) -> float:
+        """Wait for the first commit of a worker; return when it came. Raises TimeoutError."""
+        async with asyncio.timeout(PATIENCE_S):
+            while True:
+                for at, batch in self.batches:
+                    if any(isinstance(each, Committed) and each.worker == worker for each in batch.records):
+                        return at
+                await asyncio.sleep(0.05)
+
     def granted(self, worker: int, since: float, until: float) -> float:
         """Share of the batches leased in a span of time that went to one worker."""
         counts: dict[int, int] = {}

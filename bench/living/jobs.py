@@ -6,6 +6,7 @@ import sys
 
 JOB = "living"
 PROGRAM = "grows.py"
+LIBRARY = "library.py"
 OWN_PROGRAM = f'["{sys.executable}", "{PROGRAM}"]'
 GROWING = """
 import numpy as np
@@ -25,6 +26,15 @@ with rover.join() as job:
         key = BatchKey(batch.epoch, batch.number)
         parameters.push(key, {{"grows": np.ones((IDS, 32), np.float32)}}, pulled=parameters.pull({{"grows": ids}}))
 """
+
+SLOW_TO_LOAD = """
+try:
+    import torch
+except ImportError:
+    import time
+    time.sleep(2)
+"""
+LOADS_SLOWLY = f"import {LIBRARY.removesuffix('.py')}" + GROWING
 
 BUSY_SERVER = """
 import os

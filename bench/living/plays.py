@@ -15,8 +15,8 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from bench import rig
-from bench.living.heard import Heard, pid_of, plans_of
-from bench.living.jobs import BUSY_SERVER, GROWING, JOB, OWN_PROGRAM, job_file
+from bench.living.heard import PATIENCE_S, Heard, pid_of, plans_of
+from bench.living.jobs import BUSY_SERVER, GROWING, JOB, LOADS_SLOWLY, OWN_PROGRAM, SLOW_TO_LOAD, job_file
 from bench.living.stage import run_rover, running
 from rover_bus.cli.demo.slowing import slowed
 from rover_bus.cli.stack import RunningStack
@@ -104,6 +104,37 @@ async def cores(seconds: float) -> dict[str, Any]:
             "same_processes": pids == [pid_of(heard, "worker-0"), pid_of(heard, "worker-1")],
             "plans": plans_of(heard),
         }
+
+
+async def spares(seconds: float) -> dict[str, Any]:
+    """A worker is added to a job whose program imports torch (or sleeps 2 s), without spares and with them."""
+    found: dict[str, Any] = {}
+    for most in (0, 2):
+        plan = 'mode = "observe"'
+        job = job_file(
+            f"start = 1\nmax_count = 4\nspares = {most}", program=OWN_PROGRAM, plan=plan, latency_ms=40
+        )
+        async with running(job, LOADS_SLOWLY.format(ids=256), SLOW_TO_LOAD) as (stack, heard):
+            await heard.wait(facts.MemberAdmitted, lambda fact: fact.member.name == "worker-0")
+            ready = asyncio.create_task(_spares_ready(stack, most))
+            await asyncio.wait_for(ready, PATIENCE_S)
+            began = time.monotonic()
+            await asyncio.to_thread(run_rover, stack, "scale", JOB, "--workers", "2")
+            desired, _ = await heard.wait(facts.MembersDesired, lambda fact: fact.count("worker") == 2)
+            joined, _ = await heard.wait(facts.MemberAdmitted, lambda fact: fact.member.name == "worker-1")
+            committed = await heard.first_commit(1)
+            found[f"spares_{most}"] = {
+                "command_s": round(desired - began, 2),
+                "joined_s": round(joined - desired, 2),
+                "first_commit_s": round(committed - desired, 2),
+            }
+    cold, warm = (found[f"spares_{most}"]["first_commit_s"] for most in (0, 2))
+    return {**found, "share_of_cold": round(warm / cold, 3)}
+
+
+async def _spares_ready(stack: RunningStack, many: int) -> None:
+    while len(list(stack.home.node.glob("spares/*/ready"))) < many:  # noqa: ASYNC110 - files are waited for
+        await asyncio.sleep(0.1)
 
 
 async def servers(seconds: float) -> dict[str, Any]:
@@ -251,6 +282,7 @@ PLAYS: dict[str, tuple[Play, float]] = {
     "falls": (falls, 0.0),
     "straggler": (straggler, 0.0),
     "cores": (cores, 0.0),
+    "spares": (spares, 0.0),
     "servers": (servers, 60.0),
     "memory": (memory, 75.0),
     "no-relief": (lambda seconds: memory(seconds, relief=False), 75.0),

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from bench import rig
 from bench.living.heard import Heard
-from bench.living.jobs import JOB, PROGRAM
+from bench.living.jobs import JOB, LIBRARY, PROGRAM
 from rover_bus.cli.stack import RunningStack
 from rover_bus.events import facts, subjects
 from rover_bus.events.nats_bus import NatsBus
@@ -25,13 +25,16 @@ ROWS, EVAL_ROWS = 48_000, 500
 
 
 @asynccontextmanager
-async def running(job: str, program: str = "") -> AsyncIterator[tuple[RunningStack, Heard]]:
-    """A stack with one submitted job, and an ear on it."""
+async def running(
+    job: str, program: str = "", library: str = ""
+) -> AsyncIterator[tuple[RunningStack, Heard]]:
+    """A stack with one submitted job, and an ear on it. `library`: a module that the program can import."""
     with tempfile.TemporaryDirectory(prefix="rover-living-") as name:
         folder = Path(name)
         rig.make_clicks(folder, ROWS, EVAL_ROWS)
         (folder / "job.toml").write_text(job)
         (folder / PROGRAM).write_text(program)
+        (folder / LIBRARY).write_text(library)
         with RunningStack(folder / "state", disposable=True) as stack:
             bus = await rig.connect(stack.url, stack.secret_file.read_text().strip(), "bench-living")
             heard = Heard()

@@ -14,12 +14,13 @@ from pathlib import Path
 
 
 def tell_loaded(path: Path) -> None:
-    """Write the names and files of all modules in the order of their loading, and how old this process is in seconds.
+    """Write names and files of all modules in the order of their loading, `sys.path`, and how old this process is in seconds.
 
     A disk that is full costs the job its spares, nothing else.
     """
     named = [(name, _origin(module)) for name, module in list(sys.modules.items())]
-    found = {"start_s": _age_s(), "modules": [[name, origin] for name, origin in named if origin]}
+    modules = [[name, origin] for name, origin in named if origin]
+    found = {"start_s": _age_s(), "path": [str(each) for each in sys.path], "modules": modules}
     fresh = path.with_name(f"{path.name}.new")
     with suppress(OSError):
         fresh.write_text(json.dumps(found))

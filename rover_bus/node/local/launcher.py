@@ -30,10 +30,11 @@ class Watched(os._Environ):  # type: ignore[type-arg]
         return str(super().__getitem__(name))
 
 
-def load(modules: list[list[str]]) -> dict[str, Stamp]:
-    """Import these where the same files are found; return the files with size and time of change, by path."""
-    import importlib.util
+def load(modules: list[list[str]], path: list[str]) -> dict[str, Stamp]:
+    """Import these where the same files are found; return the files with size and time of change, by path.
 
+    `path`: `sys.path` of the worker whose modules these are; its program may have changed it before it imported them.
+    """
     files, left_out = dict[str, Stamp](), set[str]()
     for name, origin in modules:
         if name.partition(".")[0] in ("__main__", "__mp_main__") or name.rpartition(".")[0] in left_out:
@@ -41,16 +42,34 @@ def load(modules: list[list[str]]) -> dict[str, Stamp]:
             continue
         try:
             stamp = stamp_of(origin)
-            if name not in sys.modules:
-                spec = importlib.util.find_spec(name)
-                if spec is None or spec.origin != origin:
-                    left_out.add(name)
-                    continue
-                importlib.import_module(name)
-            files[origin] = stamp
+            if name in sys.modules or import_from(name, origin) or import_along(name, origin, path):
+                files[origin] = stamp
+                continue
         except Exception:  # noqa: BLE001 - the program meets it itself, where it can speak of it
-            left_out.add(name)
+            pass
+        left_out.add(name)
     return files
+
+
+def import_from(name: str, origin: str) -> bool:
+    """Import a module where it is found in this file; say whether it is."""
+    import importlib.util
+
+    spec = importlib.util.find_spec(name)
+    if spec is None or spec.origin != origin:
+        return False
+    importlib.import_module(name)
+    return True
+
+
+def import_along(name: str, origin: str, path: list[str]) -> bool:
+    """The same along another path, of which nothing stays but what the import itself adds."""
+    own = list(sys.path)
+    sys.path[:] = path
+    try:
+        return import_from(name, origin)
+    finally:
+        sys.path[:] = own + [each for each in sys.path if each not in path]
 
 
 def stamp_of(path: str) -> Stamp:
@@ -123,10 +142,10 @@ def launch() -> None:
     import json  # found as the program would find it
 
     with open(os.path.join(directory, "loaded"), encoding="utf-8") as file:
-        modules = json.load(file)["modules"]
+        found = json.load(file)
     plain = type(os.environ)
     os.environ.__class__ = Watched
-    files = load(modules)
+    files = load(found["modules"], found["path"])
     os.environ.__class__ = plain
     if Watched.asked:
         os._exit(NO_SPARE)

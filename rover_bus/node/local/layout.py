@@ -8,9 +8,9 @@
         started     pids and start times, written by the shim before the member's exec
         exit        how it ended, written by the shim after the last process of the group is gone
         reported    the fact about the exit is stored on the bus
-    logs/<job>.<uid>/<member>.<incarnation>.log      standard output and error
         loaded      what a worker had loaded when it joined, written by it (client/loaded.py)
-    spares/<name>/                          a spare, until it is a member; then a link to that member's directory
+    logs/<job>.<uid>/<member>.<incarnation>.log      standard output and error
+    spares/<name>/                          a spare, `ready` once it is; a link to its member's directory once it is one
     parts/<job>/                            parts of its model, written by its servers at the end
 
 Fed by processes.py and the shim; read by the daemon after a restart, by `rover members` and by `rover logs`.

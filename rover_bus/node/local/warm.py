@@ -51,7 +51,7 @@ from rover_bus.node.port import (
 
 LAUNCHER = str(Path(__file__).with_name("launcher.py"))
 BECOME = f"exec(compile(open({LAUNCHER!r}).read(), {LAUNCHER!r}, 'exec'), {{'__name__': 'launcher'}})"
-LOADED = "loaded"
+LOADED, READY = "loaded", "ready"
 LATER = ("ROVER_INDEX", "ROVER_INCARNATION", "ROVER_CREDENTIAL")  # what only admission gives
 CLEAR_AGAIN_S = 1.0
 How = Literal["used", "dropped", "ended"]
@@ -202,6 +202,7 @@ class WarmSpares:
         with suppress(OSError):
             if warm.said.recv(1) == b"r" and warm.how == "ended":
                 warm.ready = True
+                (warm.directory.path / READY).touch()
                 self._observe(SpareReady(warm.spare.key))
 
     # -- taking and ending ---------------------------------------------------------------------------------------------

@@ -31,7 +31,9 @@ PROGRAM = '''
 """A program's own words."""
 from __future__ import annotations
 import json, os, pathlib, pickle, sys, time
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "libraries"))
 import heavy
+import library
 from rover_bus.client.loaded import tell_loaded
 
 class Own:
@@ -45,6 +47,7 @@ def seen():
         "pickled": type(pickle.loads(pickle.dumps(Own()))).__module__, "stdin": os.readlink("/proc/self/fd/0"),
         "cwd": os.getcwd(), "heavy": heavy.VALUE, "index": os.environ["ROVER_INDEX"],
         "threads": os.environ.get("OMP_NUM_THREADS"), "mark": os.environ["ROVER_MEMBER_DIR"].rsplit("/", 1)[1],
+        "early": library.EARLY,
         "argument": sys.argv[1], "flags": sys.flags.optimize, "loaded_at": heavy.PID == os.getpid(),
     }
 
@@ -57,6 +60,7 @@ while True:
 HEAVY = """
 import os
 VALUE, PID = 1, os.getpid()
+EARLY = "ROVER_INDEX" not in list(os.environ)
 print("heavy is loaded", flush=True)
 """
 
@@ -72,6 +76,8 @@ class Workshop:
         self.rig, self.directory = rig, directory
         (directory / "program.py").write_text(PROGRAM)
         (directory / "heavy.py").write_text(heavy)
+        (directory / "libraries").mkdir()
+        (directory / "libraries" / "library.py").write_text(HEAVY)
         self.command = [sys.executable, *options, "program.py", "an argument"]
         if "-m" in options:
             self.command[-2] = "program"
@@ -123,6 +129,7 @@ def test_a_program_sees_of_itself_what_it_sees_after_a_cold_start(
         cold, seen = await shop.said(first), await shop.said(warm)
         assert (cold.pop("index"), seen.pop("index")) == ("0", "1")
         assert (cold.pop("mark"), seen.pop("mark")) == ("worker-0.1", "worker-1.4")
+        assert (cold.pop("early"), seen.pop("early")) == (False, True), "it was loaded by the spare"
         assert seen == cold
         assert rig.log(warm).splitlines()[0] == "heavy is loaded", "what imports print stands in its log"
         assert [each.warm for each in shop.of(Running)] == [False, True]
