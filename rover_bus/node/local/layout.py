@@ -37,10 +37,17 @@ LOGS_A_MEMBER = 20
 T = TypeVar("T")
 
 
+class SpareRecord(msgspec.Struct, frozen=True):
+    """The spare that a member was: `name` of its directory and control group, and its age when it became one."""
+
+    name: str
+    age_s: float
+
+
 class OrderRecord(msgspec.Struct, frozen=True, kw_only=True):
     """What a daemon asked a shim to run. `boot` is the boot id of the machine, so that pids of a former boot mean nothing.
 
-    `spare`: the name of the spare that became this member; "": it was started as one.
+    `spare`: the one that became this member; None: it was started as one.
     """
 
     job: str
@@ -48,7 +55,7 @@ class OrderRecord(msgspec.Struct, frozen=True, kw_only=True):
     desired: DesiredMember
     cpus: dict[int, float] = {}
     boot: str = ""
-    spare: str = ""
+    spare: SpareRecord | None = None
 
 
 class StartRecord(msgspec.Struct, frozen=True, kw_only=True):

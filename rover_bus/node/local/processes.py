@@ -23,7 +23,7 @@ from rover_bus.events.programs import ProgramRequest
 from rover_bus.node.exits import HURRY_S, STUCK_S
 from rover_bus.node.local import layout, proctree
 from rover_bus.node.local.cores import CoreGroups
-from rover_bus.node.local.layout import OrderRecord, StartRecord, StateDirectory
+from rover_bus.node.local.layout import OrderRecord, SpareRecord, StartRecord, StateDirectory
 from rover_bus.node.local.spawning import (
     MemberSettings,
     ShimOrder,
@@ -65,12 +65,16 @@ class _Held:
     report: int = -1
     timers: list[asyncio.TimerHandle] = field(default_factory=list)
     asked: bool = False  # to leave
-    spare: str = ""  # the name of the spare that became it
+    spare: SpareRecord | None = None  # the one that became it
 
     @property
     def group(self) -> str:
         """Name of its control group."""
-        return self.spare or f"{self.incarnation.job}.{self.incarnation.uid}.{self.incarnation.member}"
+        return (
+            self.spare.name
+            if self.spare
+            else f"{self.incarnation.job}.{self.incarnation.uid}.{self.incarnation.member}"
+        )
 
 
 class Processes:
@@ -122,12 +126,11 @@ class Processes:
     def _continue(self, order: StartOrder, taken: Taken) -> None:
         """A spare is this member from here on: its directory, its log and its words are the member's."""
         run = order.incarnation
-        held = _Held(run, taken.directory, taken.shim, taken.pid, taken.pidfd, spare=taken.name)
+        held = _Held(run, taken.directory, taken.shim, taken.pid, taken.pidfd, spare=taken.was)
         self._held[run.key] = held
         self._observe(Spawned(run))
-        with contextlib.suppress(OSError):  # a full disk: it keeps the log and the limits that it has
-            taken.log.rename(self._open_log(run))
-        self._write_order(held)
+        with contextlib.suppress(OSError):  # a full disk: its log stays where it is
+            (taken.directory.path / "log").rename(self._open_log(run))
         self._signal(held, signal.SIGHUP)
         taken.admit(self.environment(run, order.credential))
         self._loop.add_reader(held.pidfd, self._on_shim_gone, held)
@@ -305,7 +308,7 @@ class Processes:
         """Kill what is left of a group whose shim is gone; False when nothing is."""
         left = set(proctree.bearing(str(held.directory.path), only=True))
         if held.spare:
-            left |= set(proctree.bearing(str(self._layout.spare(held.spare)), only=True))
+            left |= set(proctree.bearing(str(self._layout.spare(held.spare.name)), only=True))
         if started and proctree.start_ticks(started.pid) in (0, started.pid_started):
             processes = proctree.snapshot()
             left |= {pid for pid, each in processes.items() if started.pid in (pid, each[1], each[2])}
@@ -321,7 +324,7 @@ class Processes:
         self._unwatch(held)
         self._groups.remove(held.group)
         if held.spare:
-            self._layout.spare(held.spare).unlink(missing_ok=True)
+            self._layout.spare(held.spare.name).unlink(missing_ok=True)
         if self._held.get(incarnation.key) is held:
             del self._held[incarnation.key]
         with contextlib.suppress(OSError):  # a full disk: the fact is sent all the same, from memory
@@ -333,7 +336,7 @@ class Processes:
                 uid=incarnation.uid,
                 member=incarnation.desired.member,
                 exit=self._exit(held, ended),
-                ran_s=ended.ran_s,
+                ran_s=max(ended.ran_s - (held.spare.age_s if held.spare else 0.0), 0.0),
                 at_s=self._loop.time(),
                 reported=held.directory.is_reported(),
                 cpu_s=max(ended.cpu_s, 0.0),

@@ -124,9 +124,12 @@ def limits_of(settings: MemberSettings, incarnation: Incarnation) -> str:
 
 
 def write_order(
-    directory: layout.IncarnationDirectory, incarnation: Incarnation, limits: str, spare: str
+    directory: layout.IncarnationDirectory,
+    incarnation: Incarnation,
+    limits: str,
+    spare: layout.SpareRecord | None = None,
 ) -> None:
-    """Write limits and order of an incarnation. Raises OSError. `spare`: the name of the one that became it."""
+    """Write limits and order of an incarnation, and which spare it was. Raises OSError."""
     directory.write("limits", limits)
     order = layout.OrderRecord(
         job=incarnation.job,

@@ -27,7 +27,7 @@ from rover_bus.events.last_words import last_line, read_tail
 from rover_bus.events.logs import get_logger
 from rover_bus.node.local import layout, proctree
 from rover_bus.node.local.cores import CoreGroups
-from rover_bus.node.local.layout import IncarnationDirectory, StartRecord, StateDirectory
+from rover_bus.node.local.layout import IncarnationDirectory, SpareRecord, StartRecord, StateDirectory
 from rover_bus.node.local.spawning import (
     MemberSettings,
     ShimOrder,
@@ -35,6 +35,7 @@ from rover_bus.node.local.spawning import (
     limits_of,
     own_python,
     spawn_shim,
+    write_order,
 )
 from rover_bus.node.local.trials import PYTHON, read_invocation
 from rover_bus.node.port import (
@@ -85,11 +86,10 @@ def launch_command(command: list[str], directory: Path) -> list[str]:
 
 @dataclass(slots=True)
 class Taken:
-    """What a spare leaves to the member that it becomes. `name`: of its directory and its control group."""
+    """What a spare leaves to the member that it becomes."""
 
-    name: str
     directory: IncarnationDirectory
-    log: Path
+    was: SpareRecord
     shim: int
     pid: int
     pidfd: int
@@ -110,6 +110,7 @@ class _Warm:
     name: str
     directory: IncarnationDirectory
     said: socket.socket
+    born_s: float
     environment: dict[str, str] = field(default_factory=dict, repr=False)
     shim: int = 0
     pidfd: int = -1
@@ -160,7 +161,7 @@ class WarmSpares:
         directory = IncarnationDirectory(self._layout.spare(name))
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
-        warm = self._warm[spare.key] = _Warm(spare, name, directory, ours)
+        warm = self._warm[spare.key] = _Warm(spare, name, directory, ours, self._loop.time())
         self._observe(SpareSpawned(spare))
         try:
             self._spawn(warm, launch_command(command, directory.path), theirs)
@@ -218,18 +219,32 @@ class WarmSpares:
         if started is None or member.is_alive():
             return None
         member.remove()
+        age_s = self._loop.time() - warm.born_s
         try:
-            member.path.parent.mkdir(parents=True, exist_ok=True)
-            warm.directory.path.rename(member.path)
-            warm.directory.path.symlink_to(member.path)
+            write_order(warm.directory, run, limits_of(self._settings, run), SpareRecord(warm.name, age_s))
+            self._move(warm.directory.path, member.path)
         except OSError as error:
             log.warning("a spare is not used", job=run.job, why=str(error))
             return None
         self._forget(warm, "used", keep=True)
-        log_file = member.path / "log"
         return Taken(
-            warm.name, member, log_file, warm.shim, started.pid, warm.pidfd, warm.said, warm.environment
+            directory=member,
+            was=SpareRecord(warm.name, age_s),
+            shim=warm.shim,
+            pid=started.pid,
+            pidfd=warm.pidfd,
+            said=warm.said,
+            environment=warm.environment,
         )
+
+    def _move(self, spare: Path, member: Path) -> None:
+        """Move a spare's directory to its member's place; a link stays. What can fail comes before the move."""
+        link = spare.with_name(f"{spare.name}.link")
+        member.parent.mkdir(parents=True, exist_ok=True)
+        link.unlink(missing_ok=True)
+        link.symlink_to(member)
+        spare.rename(member)
+        link.rename(spare)
 
     def drop(self, key: SpareKey) -> None:
         """End a spare; it is observed once it is dead."""

@@ -121,7 +121,7 @@ def test_a_program_sees_of_itself_what_it_sees_after_a_cold_start(
     play: Play, tmp_path: Path, options: tuple[str, ...]
 ) -> None:
     async def scene(rig: Any) -> None:
-        shop = Workshop(rig, tmp_path, HEAVY, *options)
+        shop, ran_s = Workshop(rig, tmp_path, HEAVY, *options), dict[Member, float]()
         first = await shop.worker()
         spare = await shop.spare(first)
         assert [each.key for each in shop.of(SpareReady)] == [spare.key]
@@ -133,9 +133,12 @@ def test_a_program_sees_of_itself_what_it_sees_after_a_cold_start(
         assert seen == cold
         assert rig.log(warm).splitlines()[0] == "heavy is loaded", "what imports print stands in its log"
         assert [each.warm for each in shop.of(Running)] == [False, True]
-        for each in (first, warm):
+        for each in (warm, first):
             rig.platform.stop(each, hurried=True)
-            assert (await rig.ended(each)).exit.reason == "drained"
+            end = await rig.ended(each)
+            assert end.exit.reason == "drained"
+            ran_s[each.member] = end.ran_s
+        assert ran_s[warm.member] < ran_s[first.member], "it ran from its admission on, not from its birth"
 
     play(scene)
 
