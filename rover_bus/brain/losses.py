@@ -19,6 +19,8 @@ from rover_bus.brain.wishes import Wish, declined, predicted, size_after, view_o
 from rover_bus.events.facts import MembersDesired
 from rover_bus.events.identity import Member
 
+LEAST_SAID = 0.0005  # of throughput
+
 
 def lost_workers(known: KnownJob, fact: MembersDesired) -> list[str]:
     """Return the workers that a repair follows by other incarnations: no plan asked for it, so they were lost."""
@@ -45,11 +47,12 @@ def give_up_places(known: KnownJob, lost: Iterable[str], models: StandingModels)
         return None
     middle, low, high = predicted(known, model, size)
     cost, speed = decision.scores["cost_saved"], decision.scores["throughput_lost"]
+    less = f"{speed:.1%} less throughput" if speed >= LEAST_SAID else "no less throughput"
     return Wish(
         size=size,
         step="scale",
         constant=Reason.SHRINK_AFTER_LOSS,
-        detail=f"{counted(len(names), 'worker')} lost: {cost:.0%} less cost without, {speed:.1%} less throughput",
+        detail=f"{counted(len(names), 'worker')} lost: {cost:.0%} less cost without, {less}",
         measured=known.throughput,
         predicted=middle,
         low_90=low,

@@ -7,7 +7,7 @@ predictions that are guesses are left alone until they are measured.
 
 from __future__ import annotations
 
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 import msgspec
 import numpy as np
@@ -27,6 +27,7 @@ from rover_bus.brain.decisions.scoring import (
 from rover_bus.brain.models.samples import Configuration, Configurations, FloatArray, IntArray
 from rover_bus.brain.models.throughput import Prediction
 
+MOST_EXAMINED, PRICE_RANGES = 192, 24  # plans that are predicted in full: of more, a sketch says which
 MOST_ENUMERATED = 1 << 20  # plans; beyond it the search is faster than looking at each
 _MOST_LOSERS = 8
 
@@ -37,6 +38,20 @@ class Predictor(Protocol):
     def predict(self, at: Configurations) -> Prediction:
         """Predict samples a second with 90 % intervals."""
         ...
+
+
+@runtime_checkable
+class Sketching(Protocol):
+    """A model that can say more cheaply, and less exactly, what it would predict."""
+
+    def sketch(self, at: Configurations) -> FloatArray:
+        """Samples a second, about."""
+        ...
+
+
+def sketch_of(model: Predictor, at: Configurations) -> FloatArray:
+    """Return about what a model would predict, as cheaply as it can."""
+    return model.sketch(at) if isinstance(model, Sketching) else model.predict(at).throughput
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -182,14 +197,15 @@ def decide_loss(
     """Decide whether the places of lost workers are filled: `job.held` is what there was before, all lost ones counted at once.
 
     The same ranking as `decide_scaling`, without its dead-band: that keeps what runs from being changed for little, and these
-    places are empty. What the model only guesses at, or the user fixed, is filled. Never below one worker.
+    places are empty. Never below one worker.
     """
     held = job.held
     counts = range(max(held.workers - lost, 1), held.workers + 1)
     at = [held.replace(workers=workers).configuration(job.batch_size) for workers in counts]
     plans = _evaluate(job, model, Configurations.from_list(at), rules)
-    value = np.where(plans.guess == 0, _utility(plans.speed, plans.cost, rules.restraint), -np.inf)
-    best = int(np.argmax(value)) if np.isfinite(value[-1]) else len(value) - 1
+    believed = (plans.guess == 0) | rules.restraint.tries
+    value = np.where(believed, _utility(plans.speed, plans.cost, rules.restraint), -np.inf)
+    best = int(np.argmax(value)) if believed[-1] else len(value) - 1
     return PlanDecision(
         allocation=held.replace(workers=counts[best]),
         reason=Reason.REPLACE_LOST if counts[best] == held.workers else Reason.SHRINK_AFTER_LOSS,
@@ -237,7 +253,10 @@ def _bounded(space: PlanSpace, held: Allocation, limits: Limits, restraint: Rest
 def _plans(job: JobView, model: Predictor, space: PlanSpace, rules: ScalingRules) -> _Space:
     """Every plan of the space, or the front that the search found."""
     if _enumerates(space, rules):
-        return _evaluate(job, model, space.configurations(job.batch_size), rules)
+        at = space.configurations(job.batch_size)
+        if len(at) > MOST_EXAMINED and isinstance(model, Sketching):
+            at = at.take(_promising(_cost(job, at, rules.prices), model.sketch(at)))
+        return _evaluate(job, model, at, rules)
 
     def objective(at: Configurations) -> tuple[FloatArray, FloatArray]:
         plans = _evaluate(job, model, _with_batch(at, job.batch_size), rules)
@@ -246,6 +265,20 @@ def _plans(job: JobView, model: Predictor, space: PlanSpace, rules: ScalingRules
     return _evaluate(
         job, model, _with_batch(search_front(space, objective, rules.seed), job.batch_size), rules
     )
+
+
+def _promising(cost: FloatArray, speed: FloatArray) -> IntArray:
+    """Return the plans that may be on the front: the front of the sketch, and in each price range what comes nearest to it."""
+    order = np.argsort(cost, kind="stable")
+    fastest = np.maximum.accumulate(speed[order])
+    behind = 1 - speed[order] / np.maximum(fastest, 1e-12)
+    front = np.flatnonzero(np.diff(fastest, prepend=0.0) > 0)
+    thinned = front[np.unique(np.linspace(0, len(front) - 1, MOST_EXAMINED // 2).astype(np.int64))]
+    behind[front] = np.inf  # the others of it are not nearer than what was taken
+    each = -(-MOST_EXAMINED // (2 * PRICE_RANGES))
+    ranges = np.array_split(np.arange(len(order)), PRICE_RANGES)
+    near = [part[np.argsort(behind[part], kind="stable")[:each]] for part in ranges]
+    return np.unique(order[np.concatenate([thinned, *near])])
 
 
 def _enumerates(space: PlanSpace, rules: ScalingRules) -> bool:
@@ -257,18 +290,22 @@ def _with_batch(at: Configurations, batch_size: float) -> Configurations:
 
 
 def _evaluate(job: JobView, model: Predictor, at: Configurations, rules: ScalingRules) -> _Space:
-    prices, policy = rules.prices, rules.policy
+    policy = rules.policy
     said = model.predict(at)
     members = at.workers + at.ps
-    memory = at.workers * job.held.worker_memory_bytes + at.ps * _own_bytes(job) + job.table_bytes
-    cores = at.workers * at.worker_cores + at.ps * at.ps_cores
     return _Space(
         at,
-        prices.core * cores + prices.memory_gib * memory / GIB,
+        _cost(job, at, rules.prices),
         expected_throughput(said.throughput, members, policy.hazard),
         expected_throughput(said.low_90, members, policy.hazard),
         said.guess.astype(np.float64),
     )
+
+
+def _cost(job: JobView, at: Configurations, prices: Prices) -> FloatArray:
+    memory = at.workers * job.held.worker_memory_bytes + at.ps * _own_bytes(job) + job.table_bytes
+    cores = at.workers * at.worker_cores + at.ps * at.ps_cores
+    return np.asarray(prices.core * cores + prices.memory_gib * memory / GIB)
 
 
 def _own_bytes(job: JobView) -> int:

@@ -51,6 +51,13 @@ class BoundedModel:
         middle, low, high = (np.minimum(x, most) for x in (said.throughput, said.low_90, said.high_90))
         return Prediction(middle, low, high, said.guess)
 
+    def sketch(self, at: Configurations) -> FloatArray:
+        """About what `predict` says, more cheaply."""
+        most = self.uses.limit(at)
+        if self.compute is not None:
+            most = np.minimum(most, self.compute.sketch(at))
+        return most if self.ingest is None else np.minimum(most, self.ingest.throughput(at))
+
     def _halves(self, at: Configurations) -> Prediction:
         if self.compute is None:
             return self._read(at)

@@ -155,7 +155,11 @@ def test_damage_of_own_memory_is_made_up_for_by_another_host_s_copy(tmp_path: Pa
         with no_server_starts(owner):
             kill_server(owner, job)
             damage(owner, "ps-0", newest_only=False)
-        assert restored(job)["source"] == "peer"
+        told = restored(job)
+        # A host whose daemon stands still for too long is left: what is a peer's copy for the first host is memory on the other.
+        where = [fact["host"] for fact in job.facts("member.admitted") if fact["member"] == told["member"]]
+        stayed = hosts[where[0]] is owner
+        assert told["source"] == ("peer" if stayed else "memory"), told
         job.complete()
 
 

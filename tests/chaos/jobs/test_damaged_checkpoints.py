@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -62,11 +63,13 @@ def damage(job: SmallJob, cut: int) -> None:
 
 
 def stopped_between_checkpoints(daemon: int, job: SmallJob) -> bool:
-    """Stop the daemon, unless it is storing a checkpoint: that one would be finished after the harm, and push out a whole one."""
+    """Stop the daemon, unless it is storing a checkpoint or pruning: that would go on after the harm, and push out a whole one."""
     os.kill(daemon, signal.SIGSTOP)
     stored = {cut_of(path) for path in manifests(job)}
     begun = {cut_of(path) for path in job.folder.glob("store/*/parts/*/*")}
-    if begun and max(begun) <= max(stored, default=0):
+    kept = re.findall(r"^keep = (\d+)$", job.checkpoint, re.MULTILINE)
+    is_pruned = "keep_every" in job.checkpoint or len(stored) <= int(kept[0])
+    if begun and max(begun) <= max(stored, default=0) and is_pruned:
         return True
     os.kill(daemon, signal.SIGCONT)
     return False
