@@ -102,6 +102,8 @@ def _of_lockstep(lockstep: Lockstep) -> Iterator[str]:
         yield "steps are counted of others than the members of the group"
     if max(lockstep.steps.values(), default=0) != lockstep.total:
         yield f"no member was granted the {lockstep.total} batches of its group"
+    if sum(lockstep.steps.values()) != lockstep.granted:
+        yield f"members were granted {sum(lockstep.steps.values())} batches, {lockstep.granted} counted"
     if lockstep.failures and not lockstep.broken:
         yield "a member failed, and its group takes further steps"
 

@@ -31,6 +31,7 @@ class Lockstep(msgspec.Struct, omit_defaults=True):
     members: list[Member] = []  # by index
     steps: dict[int, int] = {}  # batches granted in this group, by worker index
     total: int = 0  # batches that each member was granted, or is still to be
+    granted: int = 0  # by all together
     last: int = -1  # the batch that was granted last: what a step without one of its own repeats
     repeats: list[int] = []  # tokens of leases that repeat a batch of another worker
     broken: str = ""
@@ -41,12 +42,12 @@ class Lockstep(msgspec.Struct, omit_defaults=True):
     @property
     def mark(self) -> object:
         """What a worker waits for that is granted nothing: it changes when there may be something."""
-        return self.number, self.total, self.broken
+        return self.number, self.total, self.owed == 0, self.broken
 
     @property
     def owed(self) -> int:
         """Batches that members are still to be granted in steps that others were granted already."""
-        return self.total * len(self.steps) - sum(self.steps.values())
+        return self.total * len(self.steps) - self.granted
 
     def owes(self, worker: int) -> int:
         """Return the batches that one worker is still to be granted; 0 when it is none of the group."""
@@ -65,18 +66,19 @@ class Lockstep(msgspec.Struct, omit_defaults=True):
     def form(self, number: int, members: list[Member]) -> None:
         """Begin a group: its first step is still to be granted."""
         self.number, self.members = number, members
-        self.steps, self.total = {member.index: 0 for member in members}, 0
+        self.steps = {member.index: 0 for member in members}
         self._forgive()
 
     def end(self) -> None:
         """What broke the group was judged: there is none until the next is formed."""
-        self.members, self.steps, self.total = [], {}, 0
+        self.members, self.steps = [], {}
         self._forgive()
 
     def grant(self, record: Granted, next_token: int) -> None:
         """Note what a worker was granted."""
-        steps = self.steps[record.worker] = self.steps.get(record.worker, 0) + sum(record.counts)
-        self.total = max(self.total, steps)
+        batches = sum(record.counts)
+        self.steps[record.worker] = steps = self.steps.get(record.worker, 0) + batches
+        self.total, self.granted = max(self.total, steps), self.granted + batches
         if record.peer == REPEATED:
             self.repeats += range(record.first_token, next_token)
         else:
@@ -86,6 +88,7 @@ class Lockstep(msgspec.Struct, omit_defaults=True):
         """A worker never got these batches (P7): they are owed to it again."""
         if worker in self.steps:
             self.steps[worker] -= batches
+            self.granted -= batches
 
     def forget(self, tokens: Iterable[int]) -> None:
         """These leases are over."""
@@ -114,4 +117,5 @@ class Lockstep(msgspec.Struct, omit_defaults=True):
             self.outside = self.rewound = True
 
     def _forgive(self) -> None:
+        self.total = self.granted = 0
         self.broken, self.outside, self.rewound, self.failures = "", False, False, []

@@ -113,9 +113,12 @@ def _granted(
 
 
 def _round(ledger: Ledger, lockstep: Lockstep, spec: LeaseSpec, rate: float) -> int:
-    """Return the batches that each member gets in the next round; 0 when all is granted. What the present one owes is not free."""
-    free = ledger.unassigned - lockstep.owed
-    if free <= 0:
+    """Return the batches that each member gets in the next round; 0 when all is granted, or others wait for theirs of this one.
+
+    So what is free suffices for all, or is the last, of one step: a worker never has one batch twice.
+    """
+    free = ledger.unassigned
+    if not free or lockstep.owed:
         return 0
     by_rate = round(rate * min(spec.target_s, ROUND_S)) if is_known(rate) else FIRST_STEPS
     return max(1, min(by_rate, free // len(lockstep.members), spec.max_batches))

@@ -111,7 +111,11 @@ def _submission(plan: Plan, rules: Rules) -> JobSubmitted:
         name=JOB,
         program=["train"],
         data=DataSpec(train="simulated", batch_size=plan.batch_size, epochs=plan.epochs, seed=plan.seed),
-        workers=WorkersSpec(count=plan.workers, max_count=plan.most_workers),
+        workers=WorkersSpec(
+            count=plan.workers,
+            max_count=plan.most_workers,
+            training="synchronous" if plan.synchronous else "asynchronous",
+        ),
         plan=PlanSpec(window_s=2 * plan.sample_s or 4.0, cooldown_s=5.0),
         servers=RoleSpec(count=plan.servers),
         leases=LeaseSpec(

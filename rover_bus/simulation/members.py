@@ -34,6 +34,7 @@ from rover_bus.ps.simulated_memory import SharedMemory
 from rover_bus.ps.spec import Add, Growing
 from rover_bus.ps.staging import Stager
 from rover_bus.ps.store import BatchKey, GenerationChanged, ServersUnreachable
+from rover_bus.simulation.barrier import Barriers, BrokenStep
 from rover_bus.simulation.plan import Plan
 from rover_bus.simulation.rules import PRODUCT, Rules
 from rover_bus.simulation.storage import SimulatedStorage
@@ -57,6 +58,7 @@ class Shared:
     broken: dict[str, str] = field(
         default_factory=dict
     )  # invariants of masters' states -> the record behind it
+    barriers: Barriers = field(default_factory=Barriers)  # of synchronous jobs
     storage: SimulatedStorage = field(default_factory=lambda: SimulatedStorage(keep=3))
 
     def __post_init__(self) -> None:
@@ -122,6 +124,7 @@ async def run_worker(bus: Bus, member: Member, shared: Shared, leave: asyncio.Ev
     try:
         return await _train(session, shared)
     finally:
+        shared.barriers.leave(worker.member)
         for task in (talking, obeying, sampling):
             task.cancel()
         await asyncio.gather(talking, obeying, sampling, return_exceptions=True)
@@ -172,16 +175,17 @@ async def _train(session: Session, shared: Shared) -> int:
             if session.worker.resting:
                 break
         await session.leave("drained" if session.worker.draining else "done")
-    except Poisoned as error:
-        await session.fail(
-            FailureRequest(
-                member=session.worker.member,
-                token=error.args[1],
-                exception="Poisoned",
-                message=error.args[0],
-                fingerprint="Poisoned@train",
-            )
+    except (Poisoned, BrokenStep) as error:
+        kind = type(error).__name__
+        message, token = error.args or ("a worker is gone", 0)
+        failure = FailureRequest(
+            member=session.worker.member,
+            token=token,
+            exception=kind,
+            message=message,
+            fingerprint=f"{kind}@train",
         )
+        await session.fail(failure)
         return 1
     except (Refused, ServersUnreachable):
         return 1
@@ -243,6 +247,8 @@ class _Training:
             await self.flush()
             raise Poisoned(f"batch {assigned.number}", assigned.token)
         await asyncio.sleep(plan.batch_s * self.shared.chance.uniform(0.5, 2.0))
+        if assigned.group is not None:
+            await self.shared.barriers.wait(assigned.group, self.session.worker.member)
         key = self.shared.rules.push_identity(assigned)
         positions = good_positions(plan, assigned.epoch, assigned.number)
         self.waiting[key] = assigned

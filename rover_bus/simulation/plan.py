@@ -67,6 +67,7 @@ class Plan:
     stored: bool = False  # cuts go to storage
     sample_s: float = 0.0  # above 0 workers publish samples, and the Brain has windows of twice that
     most_workers: int = 64
+    synchronous: bool = False  # not drawn: workers have a barrier between them in each step
 
 
 def draw(seed: int) -> Plan:

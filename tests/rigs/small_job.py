@@ -36,6 +36,7 @@ schema = {{ label = "label", categorical = ["user", "item"] }}
 count = {workers}
 cores = {cores}
 training = "{training}"
+max_count = {most}
 [servers]
 count = {servers}
 cores = {cores}
@@ -53,7 +54,7 @@ class SmallJob:
 
     It lasts until `finish` (gated.py), whatever its rows and epochs are. pace_s: what a batch takes meanwhile.
     top, leases, checkpoint: further lines of the job file, above and in these tables. cores: of each member, 0 no limit.
-    inner: the program, the example's unless told otherwise.
+    most: so many workers the Brain may choose. inner: the program, the example's unless told otherwise.
     """
 
     folder: Path
@@ -70,6 +71,7 @@ class SmallJob:
     priority: int = 0
     cores: float = 0.0
     training: str = "asynchronous"
+    most: int = 64
     inner: Path | None = None
 
     @property

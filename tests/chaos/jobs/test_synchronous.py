@@ -70,6 +70,7 @@ def job(stack: RunningStack, folder: Path, name: str, workers: int) -> SmallJob:
         epochs=15,
         workers=workers,
         servers=1,
+        most=3,
         pace_s=0.05,
         training="synchronous",
         inner=PROGRAM,
