@@ -1,6 +1,6 @@
 """The barrier that programs of a simulated synchronous job bring: all of a group pass it together, or its break ends them.
 
-Used by members.py. What is simulated is what sockets between processes do: a process that ends breaks the steps that it was to take.
+Used by members.py. What is simulated is what sockets between processes do: one that ends breaks the steps that it was to take.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rover_bus.client.group import TrainingGroup, group_of
 from rover_bus.client.lease import REPORTED_ROWS, Assigned, HeldLease, Work
 from rover_bus.client.pace import Pace
 from rover_bus.client.worker import ANY_PLACE, Worker
@@ -32,6 +33,7 @@ from rover_bus.events.requests import (
     RegisterRequest,
     RoutingTable,
     ServerAddress,
+    StepGroup,
 )
 
 R = TypeVar("R")
@@ -368,3 +370,43 @@ def test_pace_measures_working_time_only_and_follows_a_slowdown() -> None:
     for n in range(1, 16):
         pace.finish(1000.1 + 2.0 * n)
     assert pace.rate < 1.5
+
+
+def in_group() -> Worker:
+    """A worker of a synchronous job that holds two batches, the first of them in hand."""
+    worker = joined()
+    group = StepGroup(number=4, members=[Member("worker", 0, 1), Member("worker", 1, 1)], hosts=["h", "i"])
+    grant(worker, 1, 10, 2, group=group)
+    return worker
+
+
+def test_a_worker_of_a_group_takes_the_steps_that_others_wait_for_before_it_leaves() -> None:
+    worker = in_group()
+    first = worker.take()
+    assert first is not None
+    assert first.group is not None
+    assert group_of(first.group, worker.member) == TrainingGroup(4, 1, ("h", "i"))
+    worker.drain()
+    assert not worker.draining
+    second = worker.take()
+    assert second is not None
+    for assigned in (first, second):
+        worker.finish(assigned, 0.0)
+    request = grant(worker, 2, 30, 1)  # the others have been granted one more
+    assert request.retiring
+    third = worker.take()
+    assert third is not None
+    assert third.group == first.group
+    worker.finish(third, 0.0)
+    request = expect(worker, LeaseRequest)
+    worker.receive(request, LeaseReply(term=1, request=request.request, outcome="drain", answers=[OK]), 0.0)
+    assert worker.take() is None
+    assert worker.resting
+
+
+def test_a_worker_without_a_group_leaves_after_the_batch_in_hand() -> None:
+    worker = joined()
+    grant(worker, 1, 10, 2)
+    worker.drain()
+    assert worker.take() is None
+    assert worker.draining
