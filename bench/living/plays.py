@@ -18,14 +18,17 @@ from bench import rig
 from bench.living.heard import PATIENCE_S, Heard, pid_of, plans_of
 from bench.living.jobs import BUSY_SERVER, GROWING, JOB, LOADS_SLOWLY, OWN_PROGRAM, SLOW_TO_LOAD, job_file
 from bench.living.stage import run_rover, running
+from bench.processes import pss_bytes
 from rover_bus.cli.demo.slowing import slowed
 from rover_bus.cli.stack import RunningStack
 from rover_bus.events import facts, subjects
 from rover_bus.events.streams import FACTS
 from rover_bus.node.local import cgroup
 from rover_bus.node.local.capacity import read_capacity
+from rover_bus.node.local.layout import IncarnationDirectory, StartRecord
 
 CYCLE_S = 0.5
+MEBIBYTE = 1 << 20
 SLOW_TO = 0.2
 STALLED_TO = 0.1  # readers run ahead: a fifth of the time is enough for all that storage gives
 SHARE_OVER_S = 20.0  # two epochs: large leases at the begin of one, of single batches at its end
@@ -116,8 +119,10 @@ async def spares(seconds: float) -> dict[str, Any]:
         )
         async with running(job, LOADS_SLOWLY.format(ids=256), SLOW_TO_LOAD) as (stack, heard):
             await heard.wait(facts.MemberAdmitted, lambda fact: fact.member.name == "worker-0")
-            ready = asyncio.create_task(_spares_ready(stack, most))
-            await asyncio.wait_for(ready, PATIENCE_S)
+            async with asyncio.timeout(PATIENCE_S):
+                while len(_spares(stack)) < most:  # noqa: ASYNC110 - files are waited for
+                    await asyncio.sleep(0.1)
+            pss = [round(pss_bytes(pid) / MEBIBYTE) for pid in _spares(stack)]
             began = time.monotonic()
             await asyncio.to_thread(run_rover, stack, "scale", JOB, "--workers", "2")
             desired, _ = await heard.wait(facts.MembersDesired, lambda fact: fact.count("worker") == 2)
@@ -127,14 +132,17 @@ async def spares(seconds: float) -> dict[str, Any]:
                 "command_s": round(desired - began, 2),
                 "joined_s": round(joined - desired, 2),
                 "first_commit_s": round(committed - desired, 2),
+                "spares_pss_mb": pss,
             }
     cold, warm = (found[f"spares_{most}"]["first_commit_s"] for most in (0, 2))
     return {**found, "share_of_cold": round(warm / cold, 3)}
 
 
-async def _spares_ready(stack: RunningStack, many: int) -> None:
-    while len(list(stack.home.node.glob("spares/*/ready"))) < many:  # noqa: ASYNC110 - files are waited for
-        await asyncio.sleep(0.1)
+def _spares(stack: RunningStack) -> list[int]:
+    """Return the processes of the spares that are ready."""
+    found = [IncarnationDirectory(path.parent) for path in stack.home.node.glob("spares/*/ready")]
+    started = [each.read("started", StartRecord) for each in found if not each.path.is_symlink()]
+    return [each.pid for each in started if each]
 
 
 async def servers(seconds: float) -> dict[str, Any]:

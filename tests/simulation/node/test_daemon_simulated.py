@@ -641,3 +641,51 @@ def test_a_refusal_that_a_power_cut_may_have_taken_is_asked_and_said_anew(mended
         await cluster.end()
 
     play(scene)
+
+
+def test_an_added_worker_is_what_a_spare_becomes_and_a_successor_of_the_daemon_makes_its_own() -> None:
+    async def scene(cluster: Cluster) -> None:
+        def warm() -> dict[str, bool]:
+            started = [each for each in cluster.said if isinstance(each, about_hosts.HostStarted)]
+            return {str(each.process.member): each.warm for each in started if not each.adopted}
+
+        second, third = Member("worker", 1, 1), Member("worker", 2, 1)
+        await cluster.submit()
+        await cluster.desire(WORKER)
+        await asyncio.sleep(1.0)
+        cluster.machine.tell_loaded(("demo", "worker-0"), 5.0)
+        await asyncio.sleep(10.0)
+        assert cluster.starts() == [("worker-0.1", False)], "spares are no members"
+        await cluster.desire(WORKER, second, plan=2)
+        await asyncio.sleep(1.0)
+        assert warm() == {"worker-0.1": False, "worker-1.1": True}
+        await cluster.kill_daemon()
+        await cluster.start_daemon()
+        await asyncio.sleep(10.0)
+        await cluster.desire(WORKER, second, third, plan=3)
+        await asyncio.sleep(1.0)
+        assert warm()["worker-2.1"]
+        assert cluster.running() == ["worker-0.1", "worker-1.1", "worker-2.1"]
+        await cluster.end()
+        assert cluster.running() == []
+
+    play(scene)
+
+
+def test_after_a_daemon_died_its_successor_takes_no_spare_that_died_with_it() -> None:
+    async def scene(cluster: Cluster) -> None:
+        await cluster.submit()
+        await cluster.desire(WORKER)
+        await asyncio.sleep(1.0)
+        cluster.machine.tell_loaded(("demo", "worker-0"), 5.0)
+        await asyncio.sleep(10.0)
+        await cluster.kill_daemon()
+        await cluster.desire(WORKER, Member("worker", 1, 1), plan=2)
+        await cluster.start_daemon()
+        await asyncio.sleep(5.0)
+        started = [each for each in cluster.said if isinstance(each, about_hosts.HostStarted)]
+        assert not any(each.warm for each in started)
+        assert cluster.running() == ["worker-0.1", "worker-1.1"]
+        await cluster.end()
+
+    play(scene)
