@@ -160,9 +160,10 @@ class WorkerLoaded:
 
 @dataclass(frozen=True, slots=True)
 class SpareSpawned:
-    """A spare is being prepared."""
+    """A spare is being prepared. `at_s`: monotonic."""
 
     spare: Spare
+    at_s: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -120,7 +120,7 @@ class SimulatedHost:
             return
         loop = asyncio.get_running_loop()
         self._spares[spare.key] = loop.call_later(self._start_s, self._ready, spare.key)
-        self._observe(SpareSpawned(spare))
+        self._observe(SpareSpawned(spare, loop.time()))
         if (spare.job, spare.uid) not in self._loaded:
             self._end_spare(spare.key, "ended")
 

@@ -28,6 +28,7 @@ from rover_bus.node.port import (
 
 WORTH_S = 1.0  # of a start: a shorter one gains less than a spare costs
 CALM_S = 3.0  # after a worker joined or a spare was taken: imports compete with no start
+MOST_LOADING_S = 120.0  # a spare that is not ready by then keeps others from being made
 PAUSE_S = 30.0  # after a spare that ended by itself, doubled for each one in a row
 MOST_DOUBLINGS = 7
 PRESSED_FROM, PRESSED_TO = (
@@ -64,6 +65,7 @@ class Warmth:
 @dataclass(frozen=True, slots=True)
 class HeldSpare:
     spare: Spare
+    since_s: float
     ready: bool = False
 
 
@@ -99,13 +101,19 @@ def evolve_spares(state: Spares, seen: SpareObservation | MemoryPressed) -> Spar
             known = state.warm.get(job, Warmth())
             failures = known.failures if known.uid == uid else 0
             return _warm(state, job, Warmth(uid, start_s, max(known.not_before_s, at_s + CALM_S), failures))
-        case SpareSpawned(spare):
-            held = {**state.held, spare.key: HeldSpare(spare)}
+        case SpareSpawned(spare, at_s):
+            held = {**state.held, spare.key: HeldSpare(spare, at_s)}
             return replace(state, held=MappingProxyType(held), begun=max(state.begun, spare.number))
         case SpareReady(key) if key in state.held:
             held = {**state.held, key: replace(state.held[key], ready=True)}
             return replace(state, held=MappingProxyType(held))
         case SpareGone(key, how, at_s) if key in state.held:
+            if (
+                how == "dropped"
+                and at_s >= state.held[key].since_s + MOST_LOADING_S
+                and not state.held[key].ready
+            ):
+                how = "ended"  # it is followed no sooner than one that failed
             held = {other: each for other, each in state.held.items() if other != key}
             state = replace(state, held=MappingProxyType(held))
             known = state.warm.get(key[0], Warmth())
@@ -190,12 +198,16 @@ def decide_spares(
         many = sum(each.spare.job == key[0] for each in kept)
         if key in used:
             continue
-        if wish is None or many >= wish.most or not _is_kept(state, held.spare, wish, room):
+        late = not held.ready and now_s >= held.since_s + MOST_LOADING_S
+        if wish is None or many >= wish.most or late or not _is_kept(state, held.spare, wish, room):
             effects.append(Drop(held.spare))
         else:
             kept.append(held)
             room = room.less(held.spare.desired.resources)
-    if not effects and not used and all(each.ready for each in kept):
+    loading = [each.since_s for each in kept if not each.ready]
+    if loading:
+        effects.append(WakeAt(min(loading) + MOST_LOADING_S))
+    elif not effects and not used:
         effects += _next_one(state, wishes, [each.spare for each in kept], room, now_s)
     return effects
 

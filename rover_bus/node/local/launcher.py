@@ -16,7 +16,7 @@ import sys
 Stamp = tuple[int, int, int]  # size, time of change, inode of a file
 
 ASKED = ("ROVER_INDEX", "ROVER_INCARNATION", "ROVER_CREDENTIAL")  # what no spare can know
-NO_SPARE = 77  # status of one that cannot be: a module asks for what only a member has
+NO_SPARE = 77  # status of one that cannot be: a module asks what only a member knows, or has the name of one that we need here
 
 
 class Watched(os._Environ):  # type: ignore[type-arg]
@@ -40,6 +40,8 @@ def load(modules: list[list[str]], path: list[str]) -> dict[str, Stamp]:
         if name.partition(".")[0] in ("__main__", "__mp_main__") or name.rpartition(".")[0] in left_out:
             left_out.add(name)
             continue
+        if name in sys.modules and getattr(sys.modules[name].__spec__, "origin", None) != origin:
+            os._exit(NO_SPARE)
         try:
             stamp = stamp_of(origin)
             if name in sys.modules or import_from(name, origin) or import_along(name, origin, path):

@@ -51,7 +51,7 @@ from rover_bus.node.port import (
 )
 
 LAUNCHER = str(Path(__file__).with_name("launcher.py"))
-BECOME = f"exec(compile(open({LAUNCHER!r}).read(), {LAUNCHER!r}, 'exec'), {{'__name__': 'launcher'}})"
+BECOME = f"with open({LAUNCHER!r}) as f: exec(compile(f.read(), f.name, 'exec'), {{'__name__': 'launcher'}})"
 LOADED, READY = "loaded", "ready"
 LATER = ("ROVER_INDEX", "ROVER_INCARNATION", "ROVER_CREDENTIAL")  # what only admission gives
 CLEAR_AGAIN_S = 1.0
@@ -162,7 +162,7 @@ class WarmSpares:
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         warm = self._warm[spare.key] = _Warm(spare, name, directory, ours, self._loop.time())
-        self._observe(SpareSpawned(spare))
+        self._observe(SpareSpawned(spare, self._loop.time()))
         try:
             self._spawn(warm, launch_command(command, directory.path), theirs)
         except OSError as error:

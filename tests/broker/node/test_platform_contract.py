@@ -592,7 +592,7 @@ def test_a_spare_is_ready_before_any_admission_and_is_no_member(play: Callable[[
     async def scene(seat: Seat) -> None:
         template = await seat.loaded()
         spare = await seat.spare(template)
-        assert seat.of(SpareSpawned) == [SpareSpawned(spare)]
+        assert [each.spare for each in seat.of(SpareSpawned)] == [spare]
         assert seat.of(SpareReady) == [SpareReady(spare.key)]
         await seat.platform.measure(HOST)
         profile = await seat.platform.measure(HOST)

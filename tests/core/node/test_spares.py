@@ -24,7 +24,7 @@ from rover_bus.node.port import (
     Spawned,
     WorkerLoaded,
 )
-from rover_bus.node.spares import CALM_S, PAUSE_S, Drop, MemoryPressed, Prepare, is_pressed
+from rover_bus.node.spares import CALM_S, MOST_LOADING_S, PAUSE_S, Drop, MemoryPressed, Prepare, is_pressed
 
 HERE, GIB = "host-a", 1 << 30
 PROGRAM = ["python", "train.py"]
@@ -85,7 +85,7 @@ class HostOfSpares:
                 end = Exited(run.job, run.uid, run.member, Exit(reason="drained"), 9.0, self.now_s)
                 self.take(end)
             case Prepare(spare):
-                self.take(SpareSpawned(spare))
+                self.take(SpareSpawned(spare, self.now_s))
             case Drop(spare):
                 self.take(SpareGone(spare.key, "dropped", self.now_s))
             case Forget(job):
@@ -301,6 +301,17 @@ def test_a_spare_that_ends_by_itself_is_followed_after_a_pause_that_doubles() ->
         assert made(host.turn()) == []
         host.now_s += 0.2
         assert made(host.turn()) == [number + 1]
+
+
+def test_a_spare_that_never_gets_ready_goes_and_is_followed_after_a_pause() -> None:
+    host = running_host()
+    host.now_s += CALM_S
+    host.turn()
+    host.now_s += MOST_LOADING_S
+    effects = host.turn()
+    assert (made(effects), dropped(effects)) == ([], [1])
+    host.now_s += PAUSE_S
+    assert made(host.turn()) == [2]
 
 
 def test_a_host_that_does_not_know_its_capacity_bounds_no_spares() -> None:
