@@ -42,6 +42,7 @@ class StandingModels:
         self._host_cores = 1.0  # of the roomiest host
         self._fits: dict[str, _Fit] = {}
         self._shown: dict[str, list[FamilySample]] = {}
+        self._compared: dict[str, list[FamilySample]] = {}  # what each fit was last compared with
         self._samples: dict[
             str, tuple[int, list[FamilySample]]
         ] = {}  # by uid, with the windows that they are of
@@ -57,6 +58,7 @@ class StandingModels:
             del self._samples[uid]
         for family in self._fits.keys() - self._shown.keys():
             del self._fits[family]
+        self._compared = {}
 
     def shown(self, job: KnownJob) -> list[FamilySample]:
         """Return what runs of a job's family have shown."""
@@ -71,17 +73,24 @@ class StandingModels:
         family, samples = family_of(job.spec), self.shown(job)
         if not samples:
             return NotEnough("no window was measured yet", 1)
-        if not job.spec.has_servers:
-            samples = [msgspec.structs.replace(s, at=on_hosts(s.at, self._host_cores)) for s in samples]
-        named = [(each.run, each.at.workers, each.at.ps) for each in samples]
-        known, figures = self._fits.get(family), _figures(samples)
-        if known is None or known.samples != named or _has_moved(known.figures, figures):
-            known = self._fits[family] = _Fit(fit_family(samples, form_of(job.spec)), named, figures)
-            self.fitted += 1
+        known = self._fits.get(family)
+        if known is None or self._compared.get(family) is not samples:
+            self._compared[family] = samples
+            known = self._fits[family] = self._compare(job, known, samples)
         if isinstance(known.fitted, NotEnough):
             return known.fitted
         fitted = known.fitted.of(job.uid)
         return overrule(fitted if job.spec.has_servers else RingModel(fitted, self._host_cores), job)
+
+    def _compare(self, job: KnownJob, known: _Fit | None, samples: list[FamilySample]) -> _Fit:
+        """The fit as it stands, or a new one where samples came, went or moved."""
+        if not job.spec.has_servers:
+            samples = [msgspec.structs.replace(s, at=on_hosts(s.at, self._host_cores)) for s in samples]
+        named, figures = [(each.run, each.at.workers, each.at.ps) for each in samples], _figures(samples)
+        if known is not None and known.samples == named and not _has_moved(known.figures, figures):
+            return known
+        self.fitted += 1
+        return _Fit(fit_family(samples, form_of(job.spec)), named, figures)
 
     def _samples_of(self, job: KnownJob) -> list[FamilySample]:
         windows, samples = self._samples.get(job.uid, (-1, []))
