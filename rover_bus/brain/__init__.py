@@ -18,6 +18,7 @@ rules.py        prices, weights and restraint, once for all jobs
 
 decisions/      pure functions from figures to plans with reasons: reasons.py lists these; models/: how a job runs, learns, grows
 publishing.py   records to facts (P18)
+v1.py           the decider as a library, without a bus; told.py: the values that a scheduler and it exchange
 service.py      the decider behind the shell; keeping.py and ended_jobs.py: which ended jobs are forgotten
 
 history.py, history_files.py   past jobs as one line each; fitting.py, tables.py, doubts.py: `rover fit`

@@ -63,7 +63,9 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         for name, low, high, above in _bounds(type(self)):
-            value = self._plain(name)
+            value = getattr(self, name)
+            if not isinstance(value, int | float):
+                value = self._plain(name)
             if not isinstance(value, int | float) or value != value:
                 raise ValueError(f"{type(self).__name__}.{name} must be a number, not {value!r}")
             if (low is not None and value < low) or (high is not None and value > high):
@@ -74,7 +76,7 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
     def _plain(self, name: str) -> Any:
         """A field's value; a number of another library (numpy's) becomes Python's own, which alone can be encoded."""
         value = getattr(self, name)
-        if isinstance(value, int | float) or not hasattr(value, "__float__"):
+        if not hasattr(value, "__float__"):
             return value
         plain = int(value) if hasattr(value, "__index__") else float(value)
         msgspec.structs.force_setattr(self, name, plain)

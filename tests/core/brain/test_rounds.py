@@ -13,6 +13,7 @@ from rover_bus.brain.evolution import evolve
 from rover_bus.brain.families import usual_use
 from rover_bus.brain.granting import grant, grant_best
 from rover_bus.brain.history import traits_of
+from rover_bus.brain.judging import judge
 from rover_bus.brain.log import JobGone, JobSeen
 from rover_bus.brain.rooms import fits_hosts, moving_workers
 from rover_bus.brain.settling import settle
@@ -21,7 +22,7 @@ from rover_bus.brain.spaces import space_of
 from rover_bus.brain.standing_models import StandingModels
 from rover_bus.brain.state import BrainRuleOff, Change, TriedSize
 from rover_bus.brain.wishes import Wish
-from rover_bus.events.facts import JobSubmitted, PlanProposed
+from rover_bus.events.facts import JobSubmitted, PlanKept, PlanProposed, PlanRolledBack
 from rover_bus.events.host_facts import HostRegistered
 from rover_bus.events.identity import HostCapacity
 from rover_bus.events.inputs import Observed, Ticked, TookOver
@@ -213,3 +214,13 @@ def test_a_job_begins_though_rounds_are_switched_off() -> None:
     brain.decide(Observed(JobSubmitted(job="j", spec=spec_of("j"), uid="0" * 12), "F:2"), 0.0)
     plans = [record for record in brain.decide(Ticked(), 1.0).effects if isinstance(record, PlanProposed)]
     assert [plan.step for plan in plans] == ["start"]
+
+
+@pytest.mark.parametrize(("cores", "verdict"), [(16.0, PlanRolledBack), (5.0, PlanKept)])
+def test_what_a_job_gave_up_is_taken_back_only_while_there_is_room(cores: float, verdict: type) -> None:
+    job, other = runs("one", size(4)), runs("two", size(4))
+    job.change = Change(4, "scale", size(6), size(4), speed(4), 0.0, base=[speed(6)] * 3, settled=True)
+    job.change.windows = [speed(1)] * 3
+    records = list(judge("one", job, cluster(job, other, cores=cores)))
+    assert isinstance(records[1], verdict)
+    assert (records[1].constant == "no_capacity") == (verdict is PlanKept)
