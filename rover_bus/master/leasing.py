@@ -225,7 +225,7 @@ def leased(
         for first, count in zip(firsts, counts, strict=True):
             spans += ledger.streams.slices(first, first + count)
     outcome = "granted" if tokens else _outcome(state, ledger, request)
-    return LeaseReply(
+    reply = LeaseReply(
         term=state.term,
         generation=state.generation,
         request=request.request,
@@ -237,8 +237,11 @@ def leased(
         answers=answers,
         cancelled=[token for token in request.held if token not in leases] if request.held else [],
         spans=spans,
-        group=None if ledger.lockstep is None else stepping.group_of(state, ledger, request, tokens),
     )
+    if ledger.lockstep is None:
+        return reply
+    group = stepping.group_of(state, ledger, request, tokens)
+    return reply if group is None else msgspec.structs.replace(reply, group=group)
 
 
 def _closed_before(state: State) -> int:

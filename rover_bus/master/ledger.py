@@ -269,11 +269,11 @@ class Ledger(msgspec.Struct, omit_defaults=True):
     def commit(self, record: Committed) -> None:
         holder = self.holders[record.worker]
         leases, add, twins, completed = holder.leases, self.done.add, self.twins, []
-        repeats = self.lockstep.repeats if self.lockstep is not None else None
+        repeats = self.lockstep and self.lockstep.repeats
         request = record.request
         for token, upto in zip(record.tokens, record.uptos, strict=True):
             lease = leases[token]
-            if repeats is None or token not in repeats:
+            if not repeats or token not in repeats:
                 add(lease.first, upto)
             if upto == lease.end:
                 del leases[token]
