@@ -189,6 +189,7 @@ class SimulatedHost:
 
     def forget(self, job: str) -> None:
         self._ends = [each for each in self._ends if each.job != job]
+        self._loaded = {run for run in self._loaded if run[0] != job}
 
     def erase(self, job: str, uid: str) -> None:
         self._ends = [each for each in self._ends if (each.job, each.uid) != (job, uid)]

@@ -133,6 +133,7 @@ def launch() -> None:
     directory, kind, first, *arguments = sys.argv[1:]
     options = sys.orig_argv[1 : sys.orig_argv.index("-c")]
     words = [first, *arguments] if kind == "script" else ["-m", first, *arguments]
+    sys.orig_argv[1:] = [*options, *words]
     if kind == "script":
         if not (getattr(sys.flags, "safe_path", False) or sys.flags.isolated):
             sys.path[0] = os.path.dirname(os.path.realpath(first))
@@ -156,7 +157,7 @@ def launch() -> None:
     os.dup2(null, 0)
     os.close(null)
     if is_changed(files):
-        os.execv(sys.executable, [sys.orig_argv[0], *options, *words])
+        os.execv(sys.executable, sys.orig_argv)
     become(kind, first)
 
 

@@ -92,6 +92,7 @@ class LocalPlatform:
 
     def forget(self, job: str) -> None:
         self._directory.forget(job)
+        self._processes.forget(job)
 
     def erase(self, job: str, uid: str) -> None:
         self._directory.erase(job, uid)

@@ -241,6 +241,9 @@ class Processes:
     def drop(self, spare: Spare) -> None:
         self._warm.drop(spare.key)
 
+    def forget(self, job: str) -> None:
+        self._warm.forget(job)
+
     # -- change and stop -----------------------------------------------------------------------------------------------
 
     def adjust(self, incarnation: Incarnation, resources: Resources, cpus: Mapping[int, float]) -> None:

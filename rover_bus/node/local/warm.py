@@ -151,6 +151,10 @@ class WarmSpares:
         self._observe(WorkerLoaded(incarnation.key, incarnation.uid, record.start_s, self._loop.time()))
         return True
 
+    def forget(self, job: str) -> None:
+        """Drop what workers of a job said, which has ended."""
+        self._loaded = {run: body for run, body in self._loaded.items() if run[0] != job}
+
     # -- making --------------------------------------------------------------------------------------------------------
 
     def prepare(self, spare: Spare, command: list[str]) -> None:

@@ -663,3 +663,15 @@ def test_a_spare_of_a_program_of_which_no_worker_said_what_it_loaded_is_gone_at_
         assert seat.of(SpareReady) == []
 
     play(scene)
+
+
+def test_no_spare_is_made_of_a_job_that_was_forgotten(play: Callable[[Scene], None]) -> None:
+    async def scene(seat: Seat) -> None:
+        template = await seat.loaded()
+        await seat.end(template)
+        seat.platform.forget(JOB)
+        seat.platform.prepare(Spare(JOB, UID, 1, template.desired))
+        assert (await seat.until(SpareGone)).how == "ended"
+        assert seat.of(SpareReady) == []
+
+    play(scene)

@@ -41,7 +41,7 @@ class Own:
 
 def seen():
     return {
-        "argv": sys.argv, "path": sys.path, "file": __file__, "name": __name__, "doc": __doc__,
+        "argv": sys.argv, "orig_argv": sys.orig_argv, "path": sys.path, "file": __file__, "name": __name__, "doc": __doc__,
         "spec": __spec__ and __spec__.origin,
         "package": __package__, "loader": type(__loader__).__name__, "names": sorted(vars(sys.modules["__main__"])),
         "pickled": type(pickle.loads(pickle.dumps(Own()))).__module__, "stdin": os.readlink("/proc/self/fd/0"),
