@@ -121,10 +121,9 @@ def room_for_round(priority: int, competing: Collection[str], state: BrainState)
         if job.spec.priority >= priority and name not in competing and (size := present(job)) is not None:
             held = job.charge(size)
             cores, memory_bytes = cores + held.cores, memory_bytes + held.memory_bytes
-    capacity = capacity_of(state)
-    return Budget(
-        capacity.cores * (1 - HEADROOM) - cores, capacity.memory_bytes * (1 - HEADROOM) - memory_bytes
-    )
+    capacity, rings = capacity_of(state), not any(job.spec.has_servers for job in state.jobs.values())
+    share = 1.0 if rings else 1 - HEADROOM  # of whole devices none is left for use that jitters
+    return Budget(capacity.cores * share - cores, capacity.memory_bytes * share - memory_bytes)
 
 
 def _contender(

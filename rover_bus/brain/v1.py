@@ -128,6 +128,15 @@ class Brain:
         rates = rates or [sample.samples_per_s / workers] * workers if workers else rates
         if self._at_once and not run.settled and sample.samples_per_s > 0:
             self._settle(run, now_s - sample.seconds)
+        if (
+            rates
+            and sample.samples_per_s > 0
+            and not any(round(run.spec.plan.window_s * rate) for rate in rates)
+        ):
+            least = len(rates) / run.spec.plan.window_s
+            raise InputError(
+                f"samples_per_s is {sample.samples_per_s:g}: count smaller units, {least:g} a second at least"
+            )
         fresh, run.fresh = run.fresh if self._at_once else [], []
         for profile in profiles_of(sample, rates, len(run.servers), fresh):
             self._decide(Sampled(profile), now_s)
@@ -151,10 +160,6 @@ class Brain:
         run = self._run(job)
         if not run.settled:
             self._settle(run, self._time(now_s))
-
-    def is_settled(self, job: str) -> bool:
-        """Whether the last placement of a job is known to be carried out."""
-        return self._run(job).settled
 
     def end(self, job: str, now_s: float, *, completed: bool = True) -> None:
         """Say that a job ended. What it showed is remembered for its family."""

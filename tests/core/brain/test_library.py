@@ -107,6 +107,18 @@ def test_the_next_run_of_a_family_begins_where_the_former_one_arrived_also_in_an
     assert later.placements["two"].reason == "warm_start"
 
 
+def test_samples_that_are_counted_too_coarsely_are_refused() -> None:
+    brain = started(ring("one"))
+    with pytest.raises(InputError, match="count smaller units"):
+        brain.observe(Measurement(job="one", seconds=30.0, samples_per_s=0.001), 60.0)
+
+
+def test_rings_leave_no_device_of_a_cluster_idle() -> None:
+    brain = started(ring("one"), hosts=1)
+    run(brain, 30)
+    assert len(brain.placements["one"].worker_hosts) == 4
+
+
 def test_an_equal_is_never_paused_for_another() -> None:
     brain, now_s = started(*(ring(f"j{i}") for i in range(10)), hosts=2), 0.0
     for _ in range(20):
