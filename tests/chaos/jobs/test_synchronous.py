@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import pytest
-from outside import living
+from outside import Hand, living, name_of, seeds
 from small_job import SmallJob
 
 from rover_bus.cli.stack import RunningStack
@@ -128,3 +128,33 @@ def test_a_synchronous_job_is_sized_and_its_new_workers_join_at_the_same_step(
     it.until(lambda: any(len(group["members"]) > 1 for group in groups(it)), "more workers than one")
     it.complete()
     assert it.facts("group.broken") == []
+
+
+class Killer(Hand):
+    """Kills workers and masters of the job, and stops workers for longer than a step."""
+
+    pauses_s = (2.0, 7.0)
+
+    def strike(self) -> None:
+        rows = self.living("worker", "master")
+        if not rows:
+            return
+        row = self.chance.choice(rows)
+        if row["role"] == "master" or self.chance.random() < 0.7:
+            self.send(row["pid"], f"kill {name_of(row)}")
+        elif self.send(row["pid"], f"pause {name_of(row)}", signal.SIGSTOP):
+            self.over.wait(self.chance.uniform(0.5, 5.0))
+            self.send(row["pid"], f"on {name_of(row)}", signal.SIGCONT)
+
+
+@pytest.mark.parametrize("seed", seeds(1, 3, soon=1))
+def test_whatever_is_killed_no_failure_is_charged_and_every_sample_is_applied_once(
+    seed: int, stack: RunningStack, tmp_path: Path
+) -> None:
+    it = job(stack, tmp_path, f"killed-{seed}", 3)
+    it.submit()
+    it.until(lambda: groups(it), "a group")
+    with Killer(it.home, it.name, seed) as hand:
+        it.until(lambda: len(hand.done) >= 8, "enough was killed")
+    it.complete()
+    assert all(broken["outside"] for broken in it.facts("group.broken")), hand.done
