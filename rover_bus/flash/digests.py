@@ -116,6 +116,9 @@ class SlotDigests(msgspec.Struct, frozen=True, kw_only=True):
         return np.frombuffer(self.arrays.get(name, b""), "<u8")
 
 
+DIGESTS = msgspec.msgpack.Decoder(SlotDigests)  # made once, at import: see journal.py
+
+
 def bind(seal: Seal, arrays: Mapping[str, Digests]) -> SlotDigests:
     """Say of which seal these are the digests."""
     return SlotDigests(
@@ -155,7 +158,7 @@ def read_digests(slot: Path, seal: Seal) -> SlotDigests | None:
     if raw[:8] != MAGIC or xxhash.xxh3_64_intdigest(body) != int.from_bytes(raw[8:16], "little"):
         raise BrokenCheckpoint(f"{path} is damaged: nothing shows whether {slot.name} is, use another copy")
     try:
-        digests = msgspec.msgpack.decode(body, type=SlotDigests)
+        digests = DIGESTS.decode(body)
     except msgspec.MsgspecError as error:
         raise BrokenCheckpoint(f"{path} cannot be read ({error}): use another copy") from None
     return digests if digests.of == name_of(seal) else None

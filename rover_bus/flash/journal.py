@@ -40,6 +40,11 @@ class Touched(msgspec.Struct, frozen=True, kw_only=True):
         return {name: lists[number] for name, number in self.rows.items()}
 
 
+# Made at import, as all decoders of what threads read: msgspec learns a type at its first use, and two threads that use it first at
+# once crash the process (`decode(body, type=...)`, seen with msgspec 0.22).
+JOURNALS = msgspec.msgpack.Decoder(Touched)
+
+
 def write_touched(
     directory: Path, part: str, save_number: int, previous_save: int, touched: Mapping[str, Ids]
 ) -> None:
@@ -98,6 +103,6 @@ def _read(path: Path) -> Touched | None:
     try:
         raw = path.read_bytes()
         body = raw[DIGEST_BYTES:]
-        return msgspec.msgpack.decode(body, type=Touched) if raw[:DIGEST_BYTES] == _digest(body) else None
+        return JOURNALS.decode(body) if raw[:DIGEST_BYTES] == _digest(body) else None
     except (FileNotFoundError, msgspec.MsgspecError):
         return None

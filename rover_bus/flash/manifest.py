@@ -79,6 +79,9 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         return {file.path for part in self.parts for file in part.files}
 
 
+MANIFESTS = msgspec.msgpack.Decoder(Manifest)  # made once, at import: see journal.py
+
+
 def encode_manifest(manifest: Manifest) -> bytes:
     body = msgspec.msgpack.encode(manifest)
     return MAGIC + VERSION.to_bytes(4, "little") + xxhash.xxh3_128_digest(body) + body
@@ -99,7 +102,7 @@ def decode_manifest(raw: bytes, path: str) -> Manifest:
     if xxhash.xxh3_128_digest(body) != raw[12:HEADER_BYTES]:
         raise BrokenCheckpoint(f"{path} is not what was written: use an older checkpoint")
     try:
-        manifest = msgspec.msgpack.decode(body, type=Manifest)
+        manifest = MANIFESTS.decode(body)
     except msgspec.MsgspecError as error:
         raise BrokenCheckpoint(f"{path} cannot be read ({error}): use an older checkpoint") from None
     if any(not part.files or part.files[0].is_delta for part in manifest.parts):

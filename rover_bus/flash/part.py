@@ -89,6 +89,9 @@ class Footer(msgspec.Struct, frozen=True, kw_only=True):
     extra: bytes
 
 
+FOOTERS = msgspec.msgpack.Decoder(Footer)  # made once, at import: see journal.py
+
+
 class PartFile(msgspec.Struct, frozen=True, kw_only=True):
     """A part file as manifests name it (P14). `digest` covers the footer, and through it every byte."""
 
@@ -249,7 +252,7 @@ def read_footer(files: Files, path: str) -> tuple[Footer, str]:
     if xxhash.xxh3_64_intdigest(raw) != digest:
         raise BrokenCheckpoint(f"{path}: its footer is not what was written, use an older checkpoint")
     try:
-        return msgspec.msgpack.decode(raw, type=Footer), xxhash.xxh3_128_hexdigest(raw)
+        return FOOTERS.decode(raw), xxhash.xxh3_128_hexdigest(raw)
     except msgspec.MsgspecError as error:
         raise BrokenCheckpoint(
             f"{path}: its footer cannot be read ({error}), use an older checkpoint"

@@ -67,6 +67,9 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
         return 2 if self.patches else 1
 
 
+HEADS = msgspec.msgpack.Decoder(Head)  # made once, at import: see journal.py
+
+
 def read_seal(raw: bytes) -> Seal | None:
     """The seal in the first bytes of a slot, or None: no cut is staged here.
 
@@ -117,7 +120,7 @@ def read_head(raw: bytes, seal: Seal) -> Head:
             f"the head of cut {seal.cut} does not match its seal: use another copy of this cut"
         )
     try:
-        return msgspec.msgpack.decode(raw, type=Head)
+        return HEADS.decode(raw)
     except msgspec.MsgspecError as error:
         raise BrokenCheckpoint(
             f"the head of cut {seal.cut} cannot be read ({error}): use another copy"

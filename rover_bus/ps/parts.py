@@ -39,6 +39,9 @@ class PartHeader(msgspec.Struct, frozen=True, kw_only=True):
     statistics: dict[str, float]
 
 
+HEADERS = msgspec.msgpack.Decoder(PartHeader)  # made once, at import: see journal.py
+
+
 def assemble(table: Table, pages: Sequence[Page]) -> Exported:
     """Put the parts of one table together. Raises InputError when a row is missing or twice."""
     ids = np.concatenate([page for page, _ in pages]) if pages else np.empty(0, np.int64)
@@ -105,7 +108,7 @@ def read_header(path: Path) -> PartHeader:
 def _read(path: Path, use: Any) -> Any:
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-            header = msgspec.msgpack.decode(arrays["header"].tobytes(), type=PartHeader)
+            header = HEADERS.decode(arrays["header"].tobytes())
             return use(header, arrays)
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, msgspec.DecodeError) as error:
         raise InputError(f"{path} is not a whole part of a model: {error}") from None

@@ -57,6 +57,9 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
     identity: int = 0  # of the cut
 
 
+DESCRIPTIONS = msgspec.msgpack.Decoder(Description)  # made once, at import: see journal.py
+
+
 class Snapshot(NamedTuple):
     """The arrays are views of the live tables: copy them before the next push. `whole`: arrays whose touched rows are unknown."""
 
@@ -142,7 +145,7 @@ def ranges_of(slots: Int) -> Ranges:
 def describe(extra: bytes) -> Description:
     """Read what a part says of itself. Raises InputError."""
     try:
-        described = msgspec.msgpack.decode(extra, type=Description)
+        described = DESCRIPTIONS.decode(extra)
     except (msgspec.DecodeError, RecursionError) as error:
         raise InputError(
             f"a part of a checkpoint that says nothing of itself ({error}): use another cut"

@@ -38,6 +38,8 @@ from rover_bus.flash.storage import Run, hold_for_work, survey, unfinished
 from rover_bus.node.storage.state import PartOfCut
 from rover_bus.ps.snapshots import may_be_rounded
 
+RANGES = msgspec.msgpack.Decoder(list[SlotRange])  # as in flash/journal.py
+
 Wait = Callable[[int], None]
 Written = TypeVar("Written")
 Shapes = Mapping[str, tuple[str, tuple[int, ...]]]
@@ -326,7 +328,7 @@ def _describe(run: Run, manifest: Manifest) -> StoredCheckpoint:
 def _slots_of(owner: bytes) -> list[SlotRange]:
     """The slots of a part, as `publish_manifest` put them down; none for a part of another program."""
     try:
-        return msgspec.msgpack.decode(owner, type=list[SlotRange])
+        return RANGES.decode(owner)
     except msgspec.MsgspecError:
         return []
 

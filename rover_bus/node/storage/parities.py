@@ -45,6 +45,9 @@ class BlockDescription(msgspec.Struct, frozen=True, kw_only=True):
     offers: dict[str, Offer]
 
 
+BLOCKS = msgspec.msgpack.Decoder(BlockDescription)  # made once, at import: see journal.py
+
+
 class HeldBlock:
     """One block, and the offers of the parts that its valid version stands for; `coming`: of the version that is being built."""
 
@@ -73,7 +76,7 @@ class HeldBlock:
             return None
         valid, raw = adopted
         try:
-            known = msgspec.msgpack.decode(raw, type=BlockDescription)
+            known = BLOCKS.decode(raw)
             held.parts, held.parity, held.generation = tuple(known.parts), known.parity, known.generation
             held.offers = known.offers
             cut = next(iter(known.offers.values())).cut

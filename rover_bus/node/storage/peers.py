@@ -62,6 +62,9 @@ class Offered(msgspec.Struct, frozen=True, kw_only=True):
     problem: str = ""
 
 
+WANTED, OFFERED = msgspec.msgpack.Decoder(Wanted), msgspec.msgpack.Decoder(Offered)  # as in flash/journal.py
+
+
 class PartServer:
     """Serves what is staged below `root`, and the copies held there, to daemons that know the secret. At `address`, `host:port`."""
 
@@ -109,7 +112,7 @@ class PartServer:
         try:
             connection.settimeout(SILENCE_S)
             self._prove(connection)
-            self._answer(connection, _read_struct(connection, MOST_WANTED_BYTES, Wanted))
+            self._answer(connection, _read_struct(connection, MOST_WANTED_BYTES, WANTED))
         except (OSError, RoverError) as error:
             log.debug("a peer was not served", why=str(error))
         finally:
@@ -199,7 +202,7 @@ class PeerSource:
 
     def ask(self, since: Since) -> Offer:
         _send_struct(self._socket, msgspec.structs.replace(self._wanted, since=since))
-        offered = _read_struct(self._socket, MOST_OFFERED_BYTES, Offered)
+        offered = _read_struct(self._socket, MOST_OFFERED_BYTES, OFFERED)
         if offered.offer is None:
             raise NoCheckpoint(offered.problem or "the daemon has no such part")
         return offered.offer
@@ -207,7 +210,7 @@ class PeerSource:
     def read_parity(self) -> tuple[ServedParity, Array]:
         """The parity block that stands for the part. Raises NoCheckpoint if this daemon has none."""
         _send_struct(self._socket, msgspec.structs.replace(self._wanted, parity=True))
-        offered = _read_struct(self._socket, MOST_OFFERED_BYTES, Offered)
+        offered = _read_struct(self._socket, MOST_OFFERED_BYTES, OFFERED)
         if offered.parity is None:
             raise NoCheckpoint(offered.problem or "the daemon has no such parity")
         block = np.empty(offered.parity.size_bytes, np.uint8)
@@ -250,13 +253,13 @@ def _send_struct(connection: socket.socket, value: msgspec.Struct) -> None:
         raise StorageFailed(f"a daemon was lost: {error}", delay_s=1.0) from None
 
 
-def _read_struct(connection: socket.socket, most_bytes: int, kind: type[T]) -> T:
+def _read_struct(connection: socket.socket, most_bytes: int, kind: msgspec.msgpack.Decoder[T]) -> T:
     (length,) = LENGTH.unpack(_exactly(connection, LENGTH.size))
     if length > most_bytes:
         raise BadMessage(
             f"a message of {length} bytes where {most_bytes} are the most: the other side is no daemon of this release"
         )
     try:
-        return msgspec.msgpack.decode(_exactly(connection, length), type=kind)
+        return kind.decode(_exactly(connection, length))
     except msgspec.MsgspecError as error:
         raise BadMessage(f"a message that no daemon of this release sends: {error}") from None
