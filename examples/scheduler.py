@@ -41,24 +41,10 @@ class BrainScheduler:
         brain.set_hosts({node: ClusterHost(cores=devices) for node, devices in nodes.items()}, now_s)
         for job in jobs:
             if job.name not in brain.placements:
-                brain.submit(
-                    TrainingJob(
-                        name=job.name,
-                        family=job.family,
-                        batch_size=job.batch_size,
-                        max_workers=job.most_replicas,
-                        change_s=self.restart_s,
-                    ),
-                    now_s,
-                )
+                wanted = TrainingJob(name=job.name, family=job.family, batch_size=job.batch_size)
+                brain.submit(wanted.replace(max_workers=job.most_replicas, change_s=self.restart_s), now_s)
             elif job.samples_per_s > 0:
-                measured = Measurement(
-                    job=job.name,
-                    seconds=job.seconds,
-                    samples_per_s=job.samples_per_s,
-                    samples_done=job.done,
-                    samples_left=job.left,
-                )
-                brain.observe(measured, now_s)
+                ran = Measurement(job=job.name, seconds=job.seconds, samples_per_s=job.samples_per_s)
+                brain.observe(ran.replace(samples_done=job.done, samples_left=job.left), now_s)
         brain.decide(now_s)
         return {name: placed.workers_by_host for name, placed in brain.placements.items()}

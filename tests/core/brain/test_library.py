@@ -176,6 +176,14 @@ def test_a_stream_that_keeps_up_weighs_as_what_is_not_known() -> None:
     assert len(does_not.placements["one"].worker_hosts) > len(knows.placements["one"].worker_hosts)
 
 
+def test_under_the_fair_share_two_equal_rings_end_with_about_equal_parts() -> None:
+    brain = started(ring("one"), ring("two"), hosts=2, fair_share=-1.0)
+    run(brain, 40)
+    parts = [len(placed.worker_hosts) for placed in brain.placements.values()]
+    assert sum(parts) == 8
+    assert min(parts) >= 3, "what a move would gain beyond that is less than it costs"
+
+
 # -- the parts ---------------------------------------------------------------------------------------------------------
 
 
