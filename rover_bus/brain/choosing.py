@@ -19,13 +19,13 @@ from rover_bus.brain.decisions.knapsack import choose, choose_greedily
 from rover_bus.brain.decisions.plans import Loser, PlanDecision, PlanSpace
 from rover_bus.brain.decisions.reasons import Reason
 from rover_bus.brain.decisions.rounds import NOTHING, Contender, decide_round
-from rover_bus.brain.decisions.scaling import PlanFront, decide_scaling, plan_front
+from rover_bus.brain.decisions.scaling import PlanFront, choose_alone
 from rover_bus.brain.granting import cores_left, present, quota_left
 from rover_bus.brain.marginal import choose_by_gain, goes_by_gain
 from rover_bus.brain.models.samples import Configurations, NotEnough
 from rover_bus.brain.predicting import OverruledModel, place_of
 from rover_bus.brain.rooms import fits_hosts
-from rover_bus.brain.rules import HEADROOM, RULES, rules_for, rules_of
+from rover_bus.brain.rules import HEADROOM, RULES, rules_for
 from rover_bus.brain.spaces import space_of
 from rover_bus.brain.standing_models import StandingModels
 from rover_bus.brain.starting import StartOffer, start_with
@@ -94,7 +94,7 @@ def choose_sizes(
                 answers[name] = start_with(job, starts[name], decision)
             else:
                 rivals = len(own) > 1
-                answers[name] = _answer(job, own[name], decision, models[name], rivals, standing)
+                answers[name] = _answer(job, own[name], decision, models[name], rivals)
 
     return dict(sorted(answers.items(), key=lambda each: _turn(each[0], each[1], state)))
 
@@ -139,7 +139,7 @@ def _contender(
         job, quota_left(name, state, quotas)
     )  # the cluster's capacity is the round's own affair
     space = space_of(job, standing.varied_servers(job))
-    front = plan_front(view, model, space, rules_of(job.spec.plan), limits)
+    front = standing.front_of(job, model, view, space, limits)
     return Contender(
         view=view,
         model=model,
@@ -181,7 +181,6 @@ def _answer(
     decision: PlanDecision,
     model: OverruledModel,
     rivals: bool,
-    standing: StandingModels,
 ) -> Wish | CapacityLeft:
     """A decision of the round in words: what it is for, what it promises, what lost."""
     held = job.held
@@ -193,10 +192,10 @@ def _answer(
         return _kept(contender)
     if declined(job, size):
         return CapacityLeft(Reason.DECLINED, "this plan was observed or rejected a while ago")
-    space = space_of(job, standing.varied_servers(job))
-    alone = decide_scaling(contender.view, model, space, rules_of(job.spec.plan), contender.limits)
+    assert contender.front is not None
+    alone = choose_alone(contender.view, contender.front, RULES)
     said, constant = predicted(job, model, size), _reason(contender, decision, rivals)
-    searched = contender.front.searched if contender.front is not None else 0
+    searched = contender.front.searched
     found = f"{constant.replace('_', ' ')}, found by NSGA-II among {searched:,} sizes"
     return Wish(
         size=size,

@@ -80,11 +80,20 @@ def grant_best(
     name: str, wish: Wish, state: BrainState, quotas: Mapping[str, Budget]
 ) -> tuple[GrantedSize, Wish]:
     """Return what a job gets, and for which wish: the first of it and the next best that hosts have room for, else it cut down."""
-    for each in (wish, *wish.others):
-        granted = grant(name, each, state, quotas)
-        if granted.left is None or granted.left.constant != Reason.DOES_NOT_FIT_ANY_NODE:
+    job = state.jobs[name]
+    granted = grant(name, wish, state, quotas)
+    if granted.left is None or granted.left.constant != Reason.DOES_NOT_FIT_ANY_NODE:
+        return granted, wish
+    most = job.charge(wish.size)
+    for each in wish.others:
+        charged = job.charge(each.size)
+        if charged.cores <= most.cores and charged.memory_bytes <= most.memory_bytes:  # sums have room for it
+            granted = GrantedSize(size=each.size if fits_hosts(job, each.size, state) else None)
+        else:
+            granted = grant(name, each, state, quotas)
+        if granted.size is not None:
             return granted, each
-    return _cut_down(state.jobs[name], wish, state), wish
+    return _cut_down(job, wish, state), wish
 
 
 def grant(name: str, wish: Wish, state: BrainState, quotas: Mapping[str, Budget]) -> GrantedSize:
@@ -95,7 +104,7 @@ def grant(name: str, wish: Wish, state: BrainState, quotas: Mapping[str, Budget]
     alone = all(present(other) is None for key, other in state.jobs.items() if key != name)
     if alone or fits_hosts(job, granted.size, state):
         return granted
-    return GrantedSize(size=None, left=_found_no_host(job, granted.size, state))
+    return GrantedSize(size=None, left=CapacityLeft(Reason.DOES_NOT_FIT_ANY_NODE))  # `_cut_down` says why
 
 
 def has_room_to_return(name: str, size: Size, state: BrainState) -> bool:

@@ -59,17 +59,21 @@ def fits_hosts(job: KnownJob, size: Size, state: BrainState) -> bool:
         return True
     if not job.spec.has_servers:
         return not size.workers or bool(_ring(job, size, state))
-    free, moving = _after(job, size, state)
+    touched, moving = _after(job, size, state)
     most = max(job.held.workers // 2, 1) if job.held is not None else 0
-    if len(moving) > most or any(left.cores < -_EPSILON or left.memory_bytes < 0 for left in free.values()):
+    if len(moving) > most or any(
+        left.cores < -_EPSILON or left.memory_bytes < 0 for left in touched.values()
+    ):
         return False
     staying = Counter(member.role for member in _staying(job, size))
     added = job.charge(size).replace(
         workers=max(size.workers - staying["worker"], 0) + len(moving),
         servers=max(size.servers - staying["ps"], 0),
     )
-    nodes = [_node(host, left) for host, left in free.items()]
-    return not added.members or not place_jobs([added], nodes)[0].missing
+    if not added.members:
+        return True
+    nodes = [_node(host, touched.get(host) or free_of(host, state)) for host in state.hosts]
+    return not place_jobs([added], nodes)[0].missing
 
 
 def moving_workers(job: KnownJob, size: Size, state: BrainState) -> list[Member]:
@@ -84,14 +88,14 @@ def moving_workers(job: KnownJob, size: Size, state: BrainState) -> list[Member]
 
 
 def _after(job: KnownJob, size: Size, state: BrainState) -> tuple[dict[str, Budget], list[Member]]:
-    """What hosts have free once members that stay have their new size, and the workers that leave their hosts for that.
+    """What the hosts of a job have free once members that stay have their new size, and the workers that leave for that.
 
-    Servers stay where they are: a host on which they find no room has less than nothing free.
+    Servers stay where they are: a host on which they find no room has less than nothing free. Other hosts are as they were.
     """
-    free = {host: free_of(host, state) for host in state.hosts}
     held = job.held
     if held is None:
-        return free, []
+        return {}, []
+    free = {host: free_of(host, state) for host in {*job.where.values()} if host in state.hosts}
     now, then = job.charge(held), job.charge(size)
     moving = list[Member]()
     for member in sorted(_staying(job, size), key=lambda each: (each.role == "worker", each.index)):
@@ -171,7 +175,7 @@ def place(job: KnownJob, size: Size, state: BrainState, replaced: int = 0) -> Me
         ring = _ring(job, size, state)
         slow = [] if state.slow_hosts.keys() & set(ring) else sorted(state.slow_hosts)
         return MemberHosts(slow=slow, workers=ring)
-    free, _ = _after(job, size, state)
+    touched, _ = _after(job, size, state)
     own = sorted(
         {host for host in job.where.values() if host in state.hosts and host not in state.slow_hosts}
     )
@@ -180,7 +184,9 @@ def place(job: KnownJob, size: Size, state: BrainState, replaced: int = 0) -> Me
         (usual, sorted(state.slow_hosts)),
         (list(state.hosts), []),
     ):
-        placement = place_jobs([wanted], [_node(host, free[host]) for host in hosts])[0]
+        placement = place_jobs(
+            [wanted], [_node(host, touched.get(host) or free_of(host, state)) for host in hosts]
+        )[0]
         if not placement.missing and placement.shares:
             return MemberHosts(
                 slow=slow,

@@ -13,10 +13,13 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
+from rover_bus.brain.decisions.plans import PlanSpace
+from rover_bus.brain.decisions.scaling import JobView, Limits, PlanFront, plan_front
 from rover_bus.brain.families import family_of, shared
 from rover_bus.brain.models.rings import RingModel, on_hosts
 from rover_bus.brain.models.samples import FloatArray, NotEnough
 from rover_bus.brain.predicting import FamilyModel, OverruledModel, fit_family, form_of, overrule, samples_of
+from rover_bus.brain.rules import rules_of
 from rover_bus.brain.state import BrainState, FamilySample, KnownJob
 
 # How far a sample may move before its model is fitted again: well inside the interval of any prediction.
@@ -34,13 +37,24 @@ class _Fit:
     figures: FloatArray
 
 
+@dataclass(frozen=True)
+class _Front:
+    """A job's front, what it was made for, and what had been measured of the job then."""
+
+    made_for: tuple[object, ...]
+    fit: _Fit
+    speeds: FloatArray
+    front: PlanFront
+
+
 class StandingModels:
-    """One fit a family, one model a job."""
+    """One fit a family, one model and one front a job."""
 
     def __init__(self, state: BrainState | None = None) -> None:
         self.fitted = 0  # how often a family was fitted: a model has moved where it grows
         self._host_cores = 1.0  # of the roomiest host
         self._fits: dict[str, _Fit] = {}
+        self._fronts: dict[str, _Front] = {}  # by uid
         self._shown: dict[str, list[FamilySample]] = {}
         self._compared: dict[str, list[FamilySample]] = {}  # what each fit was last compared with
         self._samples: dict[
@@ -56,6 +70,8 @@ class StandingModels:
         running = {job.uid for job in state.jobs.values()}
         for uid in self._samples.keys() - running:
             del self._samples[uid]
+        for uid in self._fronts.keys() - running:
+            del self._fronts[uid]
         for family in self._fits.keys() - self._shown.keys():
             del self._fits[family]
         self._compared = {}
@@ -92,6 +108,25 @@ class StandingModels:
         self.fitted += 1
         return _Fit(fit_family(samples, form_of(job.spec)), named, figures)
 
+    def front_of(
+        self, job: KnownJob, model: OverruledModel, view: JobView, space: PlanSpace, limits: Limits
+    ) -> PlanFront:
+        """Return a job's front: the one that stands until what it was made for differs, or its model or a measurement moves."""
+        fit, speeds = self._fits[family_of(job.spec)], np.log([speed for _, speed, _ in model.measured])
+        places = tuple(place for place, _, _ in model.measured)
+        of_job = (view.held, view.batch_size, view.table_bytes, limits, space, job.spec.plan.search)
+        made_for = (*of_job, places, tuple(model.ceilings), self._host_cores)
+        known = self._fronts.get(job.uid)
+        if (
+            known is None
+            or known.fit is not fit
+            or known.made_for != made_for
+            or _differ(known.speeds, speeds)
+        ):
+            front = plan_front(view, model, space, rules_of(job.spec.plan), limits)
+            known = self._fronts[job.uid] = _Front(made_for, fit, speeds, front)
+        return known.front
+
     def _samples_of(self, job: KnownJob) -> list[FamilySample]:
         windows, samples = self._samples.get(job.uid, (-1, []))
         if windows != job.windows:
@@ -112,6 +147,10 @@ def _figures(samples: Sequence[FamilySample]) -> FloatArray:
     figures = np.array(columns)
     figures[[0, 2, 3, 4, 5]] = np.log(np.maximum(figures[[0, 2, 3, 4, 5]], 1e-9))
     return figures
+
+
+def _differ(before: FloatArray, now: FloatArray) -> bool:
+    return bool(np.any(np.abs(now - before) > MOVED[0]))
 
 
 def _has_moved(before: FloatArray, now: FloatArray) -> bool:

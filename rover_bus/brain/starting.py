@@ -15,11 +15,11 @@ from rover_bus.brain.decisions.arbitration import Budget
 from rover_bus.brain.decisions.plans import Allocation, PlanDecision
 from rover_bus.brain.decisions.reasons import Reason
 from rover_bus.brain.decisions.rounds import Contender
-from rover_bus.brain.decisions.scaling import JobView, Limits, PlanFront, plan_front
+from rover_bus.brain.decisions.scaling import JobView, Limits, PlanFront
 from rover_bus.brain.granting import quota_left
 from rover_bus.brain.models.samples import NotEnough
 from rover_bus.brain.predicting import OverruledModel
-from rover_bus.brain.rules import RULES, rules_of
+from rover_bus.brain.rules import RULES
 from rover_bus.brain.sizing import first_size
 from rover_bus.brain.spaces import space_of
 from rover_bus.brain.standing_models import StandingModels
@@ -66,7 +66,7 @@ def offer_start(
     front = None
     if not isinstance(model, NotEnough):
         space = space_of(job, standing.varied_servers(job), first)
-        front = plan_front(view, model, space, rules_of(job.spec.plan), limits)
+        front = standing.front_of(job, model, view, space, limits)
     known = front is not None and len(front.allocations) > 0
     contender = Contender(
         view=view,

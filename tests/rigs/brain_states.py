@@ -2,7 +2,21 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from rover_bus.brain.choosing import choose_sizes
+from rover_bus.brain.decisions.plans import PlanDecision, PlanSpace
+from rover_bus.brain.decisions.scaling import (
+    DEFAULT_RULES,
+    NO_LIMITS,
+    JobView,
+    Limits,
+    Predictor,
+    ScalingRules,
+    choose_alone,
+    plan_front,
+)
+from rover_bus.brain.models.samples import Configurations
 from rover_bus.brain.standing_models import StandingModels
 from rover_bus.brain.starting import offer_start
 from rover_bus.brain.state import BrainState, KnownJob, TriedSize
@@ -76,3 +90,17 @@ def round_of(state: BrainState) -> dict[str, object]:
     }
     turns = [name for name, job in state.jobs.items() if job.plan]
     return dict(choose_sizes(turns, state, {}, standing, starts))
+
+
+def choose_size(
+    job: JobView,
+    model: Predictor,
+    space: PlanSpace,
+    rules: ScalingRules = DEFAULT_RULES,
+    limits: Limits = NO_LIMITS,
+) -> PlanDecision:
+    """What a job takes alone: its front, and the choice on it; the model stands in where nothing was measured."""
+    if not job.measured_throughput:
+        said = model.predict(Configurations.from_list([job.held.configuration(job.batch_size)]))
+        job = msgspec.structs.replace(job, measured_throughput=float(said.throughput[0]))
+    return choose_alone(job, plan_front(job, model, space, rules, limits), rules)

@@ -19,9 +19,6 @@ from rover_bus.brain.decisions.reasons import Reason
 from rover_bus.brain.decisions.scoring import (
     ScalePolicy,
     expected_throughput,
-    job_weight,
-    resource_cost,
-    score,
     throughput_gain,
 )
 from rover_bus.brain.models.samples import Configuration, Configurations, FloatArray, IntArray
@@ -81,7 +78,6 @@ class Restraint(msgspec.Struct, frozen=True, kw_only=True):
     growth: float = 2.0  # at most this factor a round, either way
     dead_band: float = 0.05  # smaller relative gains of throughput or cost are left alone
     keep_throughput: float = 0.97  # savings may cost at most 1 - this of it
-    trusted_low: float = 0.7  # the interval of a plan must lie above this share of what is held
     least_return: float = 0.5  # the last 1 % of cost must bring this many % of throughput
     tries: bool = False  # a round across jobs may pick a plan that is a guess: growth is bounded, measured and taken back
 
@@ -110,63 +106,18 @@ class _Space(msgspec.Struct, frozen=True):
     guess: FloatArray
 
 
-def decide_scaling(
-    job: JobView,
-    model: Predictor,
-    space: PlanSpace,
-    rules: ScalingRules = DEFAULT_RULES,
-    limits: Limits = NO_LIMITS,
-) -> PlanDecision:
-    """Decide what one job shall hold. Keeps what it holds when no plan is clearly better; every loser is named.
-
-    Plans are ranked by  ln(throughput after downtime) - least_return * ln(cost): the last 1 % of cost must bring that many % of
-    throughput. One fixed ranking for growing and shrinking: no plan is undone by the next, and prices have no unit [ours].
-    """
-    prices, policy, restraint = rules.prices, rules.policy, rules.restraint
-    plans = _plans(job, model, _bounded(space, job.held, limits, restraint), rules)
-    held_cost, held_speed = prices.cost(job.held), _held_speed(job, model, policy)
-    remaining_s = job.remaining_samples / max(held_speed, 1e-12)
-    gain = throughput_gain(plans.speed, held_speed, remaining_s, policy.scale_s)
-    better = _utility(gain + held_speed, plans.cost, restraint) - _utility(held_speed, held_cost, restraint)
-    front = _front(plans, job, limits)
-    able = front[
-        (plans.speed[front] >= restraint.keep_throughput * held_speed)
-        & (plans.low[front] > restraint.trusted_low * held_speed)
-    ]
-    best = int(able[np.argmax(better[able])]) if len(able) else None
-    chosen = best if best is not None and better[best] > restraint.dead_band else None
-    figures = {"held_throughput": held_speed, "held_cost": held_cost, "front": float(len(front))}
-    losers = _losers(job, plans, front, better, chosen)
-    if chosen is None:
-        return PlanDecision(
-            allocation=job.held, reason=_why_not(job.held, front, limits), scores=figures, losers=losers
-        )
-    cost = resource_cost(plans.cost[chosen], held_cost)
-    weight = job_weight(remaining_s, policy.reference_s, policy.short_jobs_first)
-    figures |= {
-        "throughput": float(plans.speed[chosen]),
-        "low_90": float(plans.low[chosen]),
-        "cost": float(plans.cost[chosen]),
-        "gain": float(gain[chosen]),
-        "score": float(score(gain[chosen], cost, weight)) if cost > 0 else 0.0,
-        "value": float(better[chosen]),
-    }
-    reason = Reason.MORE_THROUGHPUT if cost > 0 else Reason.LESS_COST
-    return PlanDecision(
-        allocation=_allocation(plans, chosen, job), reason=reason, scores=figures, losers=losers
-    )
-
-
 class PlanFront(msgspec.Struct, frozen=True):
     """One job's offers by rising cost: allocations, price, and throughput under the hazard in samples a second.
 
-    `searched`: in how many plans NSGA-II found them; 0 where each was looked at.
+    `searched`: in how many plans NSGA-II found them; 0 where each was looked at. `dearer`: the next ones, whose last step would
+    not pay: no offers, but what was passed over.
     """
 
     allocations: list[Allocation]
     cost: FloatArray
     speed: FloatArray
     searched: int = 0
+    dearer: PlanFront | None = None
 
 
 def plan_front(
@@ -184,11 +135,52 @@ def plan_front(
     if rules.restraint.tries:
         plans = msgspec.structs.replace(plans, guess=np.zeros_like(plans.guess))
     front = _front(plans, job, limits)
-    if len(front):
-        front = front[: int(np.argmax(_utility(plans.speed[front], plans.cost[front], rules.restraint))) + 1]
-    offered = [_allocation(plans, int(i), job) for i in front]
+    end = len(front)
+    if end:
+        end = int(np.argmax(_utility(plans.speed[front], plans.cost[front], rules.restraint))) + 1
+    offered, dearer = (_rows(plans, rows, job) for rows in (front[:end], front[end : end + _MOST_LOSERS]))
     searched = 0 if _enumerates(near, rules) else len(near)
-    return PlanFront(offered, plans.cost[front], plans.speed[front], searched)
+    return msgspec.structs.replace(offered, searched=searched, dearer=dearer)
+
+
+def _rows(plans: _Space, rows: IntArray, job: JobView) -> PlanFront:
+    return PlanFront([_allocation(plans, int(i), job) for i in rows], plans.cost[rows], plans.speed[rows])
+
+
+def choose_alone(job: JobView, front: PlanFront, rules: ScalingRules = DEFAULT_RULES) -> PlanDecision:
+    """Say what a job that was measured would take of its front if it were alone, and name what it would pass over.
+
+    Plans are ranked by  ln(throughput after downtime) - least_return * ln(cost): the last 1 % of cost must bring that many % of
+    throughput. One fixed ranking for growing and shrinking: no plan is undone by the next, and prices have no unit [ours].
+    """
+    dearer = front.dearer or PlanFront([], front.cost[:0], front.speed[:0])
+    cost, speed = np.concatenate([front.cost, dearer.cost]), np.concatenate([front.speed, dearer.speed])
+    allocations = [*front.allocations, *dearer.allocations]
+    held_cost = rules.prices.cost(job.held)
+    held = float(expected_throughput(job.measured_throughput, job.held.members, rules.policy.hazard))
+    gain = throughput_gain(speed, held, job.remaining_samples / max(held, 1e-12), rules.policy.scale_s)
+    better = _utility(gain + held, cost, rules.restraint) - _utility(held, held_cost, rules.restraint)
+    best = len(front.allocations) - 1
+    chosen = best if best >= 0 and better[best] > rules.restraint.dead_band else None
+    ranked = [int(row) for row in np.argsort(-better, kind="stable") if row != chosen][:_MOST_LOSERS]
+    reasons = [Reason.LESS_GAIN if chosen is not None and row < chosen else Reason.TOO_DEAR for row in ranked]
+    losers = tuple(
+        Loser(allocations[row], reason, float(better[row]))
+        for row, reason in zip(ranked, reasons, strict=True)
+    )
+    if chosen is None:
+        reason = Reason.DEAD_BAND if allocations else Reason.UNCERTAIN
+        return PlanDecision(allocation=job.held, reason=reason, losers=losers)
+    return PlanDecision(
+        allocation=allocations[chosen],
+        reason=Reason.MORE_THROUGHPUT if cost[chosen] > held_cost else Reason.LESS_COST,
+        scores={
+            "throughput": float(speed[chosen]),
+            "cost": float(cost[chosen]),
+            "value": float(better[chosen]),
+        },
+        losers=losers,
+    )
 
 
 def decide_loss(
@@ -196,7 +188,7 @@ def decide_loss(
 ) -> PlanDecision:
     """Decide whether the places of lost workers are filled: `job.held` is what there was before, all lost ones counted at once.
 
-    The same ranking as `decide_scaling`, without its dead-band: that keeps what runs from being changed for little, and these
+    The same ranking as `choose_alone`, without its dead-band: that keeps what runs from being changed for little, and these
     places are empty. Never below one worker.
     """
     held = job.held
@@ -317,12 +309,6 @@ def _server_bytes(job: JobView, servers: int) -> int:
     return _own_bytes(job) + -(-job.table_bytes // max(servers, 1)) if job.held.server_memory_bytes else 0
 
 
-def _held_speed(job: JobView, model: Predictor, policy: ScalePolicy) -> float:
-    said = model.predict(Configurations.from_list([job.held.configuration(job.batch_size)]))
-    speed = job.measured_throughput or float(said.throughput[0])
-    return float(expected_throughput(speed, job.held.members, policy.hazard))
-
-
 def _allowed(plans: _Space, job: JobView, limits: Limits) -> IntArray:
     at = plans.at
     cores = at.workers * at.worker_cores + at.ps * at.ps_cores
@@ -342,30 +328,6 @@ def _utility(speed: FloatArray | float, cost: FloatArray | float, restraint: Res
     """How good a plan is: throughput in log, less the cost at the return that is asked of it."""
     return np.asarray(
         np.log(np.maximum(speed, 1e-12)) - restraint.least_return * np.log(np.maximum(cost, 1e-12))
-    )
-
-
-def _why_not(held: Allocation, front: IntArray, limits: Limits) -> Reason:
-    if limits.workers and limits.workers == held.workers:
-        return Reason.CONSTRAINED_BY_USER
-    return Reason.DEAD_BAND if len(front) else Reason.UNCERTAIN
-
-
-def _losers(
-    job: JobView, plans: _Space, front: IntArray, better: FloatArray, chosen: int | None
-) -> tuple[Loser, ...]:
-    """The front's best other plans, each with its value over what is held and the reason why not."""
-    others = front[front != (-1 if chosen is None else chosen)]
-    best = others[np.argsort(-better[others], kind="stable")][:_MOST_LOSERS]
-    return tuple(
-        Loser(
-            _allocation(plans, int(i), job),
-            Reason.LESS_GAIN
-            if chosen is not None and plans.cost[i] < plans.cost[chosen]
-            else Reason.TOO_DEAR,
-            float(better[i]),
-        )
-        for i in best
     )
 
 

@@ -34,11 +34,6 @@ class ScalePolicy(msgspec.Struct, frozen=True, kw_only=True):
     hazard: Hazard = Hazard()
 
 
-def resource_cost(price_after: ArrayLike, price_before: ArrayLike) -> FloatArray:
-    """RC(A'|A) = sum over resources of price * (alloc(A') - alloc(A)), both sums given as prices of allocations."""
-    return np.asarray(price_after, dtype=np.float64) - np.asarray(price_before, dtype=np.float64)
-
-
 def throughput_gain(
     after: ArrayLike, before: ArrayLike, remaining_s: ArrayLike, scale_s: ArrayLike
 ) -> FloatArray:
@@ -75,14 +70,6 @@ def fair_value(speedup: ArrayLike, power: float) -> FloatArray:
     """
     speedup = np.maximum(np.asarray(speedup, dtype=np.float64), LEAST_SPEEDUP)
     return np.asarray(LEAST_SPEEDUP**power - speedup**power)
-
-
-def score(gain: ArrayLike, cost: ArrayLike, weight: ArrayLike = 1.0) -> FloatArray:
-    """WG * TG / RC for growth. Where nothing more is paid (RC <= 0) any gain is worth infinitely much, a loss nothing."""
-    gain, cost = np.asarray(gain, dtype=np.float64), np.asarray(cost, dtype=np.float64)
-    paid = np.where(cost > 0, cost, 1.0)
-    free = np.where(gain >= 0, np.inf, -np.inf)
-    return np.asarray(np.where(cost > 0, np.asarray(weight) * gain / paid, free))
 
 
 def expected_throughput(throughput: ArrayLike, members: ArrayLike, hazard: Hazard) -> FloatArray:

@@ -20,7 +20,11 @@ from rover_bus.flash.places import host_root, parts_in
 from rover_bus.flash.staged import Found, find_staged, open_staged
 from rover_bus.node.local.layout import list_members
 
-pytestmark = [pytest.mark.chaos, pytest.mark.broker, pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.chaos,
+    pytest.mark.broker,
+    pytest.mark.timeout(900),
+]  # each waits for several rounds of checkpoints
 FLIPS = 20  # in each slot
 ONLY_MEMORY = 'every = "1s"\npersist = false'
 

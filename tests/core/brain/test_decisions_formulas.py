@@ -21,13 +21,11 @@ from rover_bus.brain.decisions.nsga2 import search_front
 from rover_bus.brain.decisions.optimus import Capacity, OptimusJob, allocate, is_straggler, marginal_gain
 from rover_bus.brain.decisions.pareto import hypervolume, pareto_front
 from rover_bus.brain.decisions.placement import Node, place_jobs, split_evenly
-from rover_bus.brain.decisions.plans import GIB, Allocation, PlanSpace, Prices
+from rover_bus.brain.decisions.plans import GIB, Allocation, PlanSpace
 from rover_bus.brain.decisions.scoring import (
     Hazard,
     expected_throughput,
     job_weight,
-    resource_cost,
-    score,
     throughput_gain,
 )
 from rover_bus.brain.decisions.warm_start import JobTraits, PastJob, decide_start, smooth
@@ -37,13 +35,6 @@ from rover_bus.brain.models.samples import Configurations
 
 def held(workers: int, servers: int, cores: float = 1.0) -> Allocation:
     return Allocation(workers=workers, servers=servers, worker_cores=cores, server_cores=cores)
-
-
-def test_resource_cost_is_the_priced_difference() -> None:
-    # algorithms.md §5 [ours]: "RC(A'|A) = Σ_r price_r · (alloc_r(A') − alloc_r(A))"
-    prices = Prices(core=2.0, memory_gib=0.5)
-    before, after = held(2, 1), held(4, 1).replace(worker_memory_bytes=2 * GIB)
-    assert resource_cost(prices.cost(after), prices.cost(before)) == pytest.approx(2.0 * 2 + 0.5 * 8)
 
 
 def test_gain_amortises_the_downtime() -> None:
@@ -57,13 +48,6 @@ def test_weight_prefers_short_jobs_only_when_asked() -> None:
     # algorithms.md §5 [ours]: "WG = (T_ref/(T_rem + T_ref))^ρ    ρ = 0 efficiency, ρ = 1 short jobs first"
     assert job_weight(100.0, 50.0, 1.0) == pytest.approx(50 / 150)
     assert job_weight(100.0, 50.0, 0.0) == 1.0
-
-
-def test_score_is_weighted_gain_over_cost_and_free_gains_go_first() -> None:
-    # algorithms.md §5 [ours]: "score = WG · TG/RC" and "free shrinks (RC ≤ 0, TG ≥ −ε) first"
-    assert score(10.0, 4.0, 0.5) == pytest.approx(0.5 * 10 / 4)
-    assert score(0.0, -1.0) == math.inf
-    assert score(-1.0, -1.0) == -math.inf
 
 
 def test_expected_throughput_loses_members_times_hazard_times_recovery() -> None:

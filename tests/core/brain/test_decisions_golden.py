@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from brain_states import choose_size
 
 from rover_bus.brain.decisions.arbitration import Budget, Claim, arbitrate
 from rover_bus.brain.decisions.balance import assign_parameters
@@ -21,7 +22,7 @@ from rover_bus.brain.decisions.memory_limits import Means, MemoryState, decide_r
 from rover_bus.brain.decisions.optimus import Capacity, OptimusJob, allocate
 from rover_bus.brain.decisions.placement import Node, place_jobs
 from rover_bus.brain.decisions.plans import GIB, Allocation, PlanDecision, PlanSpace, Prices
-from rover_bus.brain.decisions.scaling import JobView, Limits, decide_loss, decide_scaling
+from rover_bus.brain.decisions.scaling import JobView, Limits, decide_loss
 from rover_bus.brain.decisions.scoring import ScalePolicy
 from rover_bus.brain.decisions.stopping import StopRule, decide_stop
 from rover_bus.brain.decisions.stragglers import WorkerPace, decide_stragglers, evolve_paces
@@ -66,7 +67,7 @@ def scaling() -> Iterator[str]:
     space, predictor = PlanSpace(), model()
     job = JobView(held=GROWABLE, batch_size=64, remaining_samples=1e7, table_bytes=2 * GIB)
     for _ in range(6):
-        decision = decide_scaling(job, predictor, space)
+        decision = choose_size(job, predictor, space)
         yield say(decision)
         yield from (
             f"    not {shape(rival.allocation)}: {rival.reason} {rival.score:.3g}"
@@ -75,19 +76,17 @@ def scaling() -> Iterator[str]:
         if decision.allocation == job.held:
             break
         job = JobView(held=decision.allocation, batch_size=64, remaining_samples=1e7, table_bytes=2 * GIB)
-    pinned = decide_scaling(
+    pinned = choose_size(
         JobView(held=GROWABLE, batch_size=64, remaining_samples=1e7),
         predictor,
         space,
         limits=Limits(workers=2),
     )
     yield f"pinned to 2 workers: {say(pinned)}"
-    nearly_done = decide_scaling(
-        JobView(held=GROWABLE, batch_size=64, remaining_samples=500), predictor, space
-    )
+    nearly_done = choose_size(JobView(held=GROWABLE, batch_size=64, remaining_samples=500), predictor, space)
     yield f"nearly done: {say(nearly_done)}"
     wasteful = GROWABLE.replace(workers=16, worker_cores=8.0, servers=1, server_cores=1.0)
-    waste = decide_scaling(JobView(held=wasteful, batch_size=64, remaining_samples=1e7), predictor, space)
+    waste = choose_size(JobView(held=wasteful, batch_size=64, remaining_samples=1e7), predictor, space)
     yield f"too much of it: {say(waste)}"
     for kind, what in (("wasteful", wasteful), ("growable", GROWABLE)):
         for lost in (1, 4):

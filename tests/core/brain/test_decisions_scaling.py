@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from brain_states import choose_size
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,7 +15,7 @@ from rover_bus.brain.decisions.pareto import pareto_front
 from rover_bus.brain.decisions.placement import Node
 from rover_bus.brain.decisions.plans import GIB, Allocation, PlanSpace, Prices
 from rover_bus.brain.decisions.reasons import Reason
-from rover_bus.brain.decisions.scaling import JobView, Limits, ScalingRules, decide_scaling
+from rover_bus.brain.decisions.scaling import JobView, Limits, ScalingRules
 from rover_bus.brain.decisions.scoring import ScalePolicy
 from rover_bus.brain.decisions.stragglers import decide_stragglers, evolve_paces, tells_of_size
 from rover_bus.brain.models.forms import ASYNCHRONOUS
@@ -63,7 +64,7 @@ def test_a_change_stays_within_twice_and_never_below_one(
 ) -> None:
     # algorithms.md §5 [ours]: "Bound growth (≤ 2x a round), dead-band, cooldown"
     before = job(workers, servers, cores)
-    after = decide_scaling(before, Truth(*c), SPACE).allocation
+    after = choose_size(before, Truth(*c), SPACE).allocation
     assert 1 <= after.workers <= 2 * workers
     assert 1 <= after.servers <= 2 * servers
     assert after.worker_cores <= 2 * cores
@@ -75,11 +76,11 @@ def test_a_change_stays_within_twice_and_never_below_one(
 def test_a_plan_never_passes_a_quota_or_a_pin(c: list[float], cores: float, workers: int) -> None:
     limits = Limits(cores=cores, workers=workers, max_workers=12)
     before = job(workers or 1, 1, 1.0)
-    assert check_plan(decide_scaling(before, Truth(*c), SPACE, limits=limits).allocation, limits) is None
+    assert check_plan(choose_size(before, Truth(*c), SPACE, limits=limits).allocation, limits) is None
 
 
 def test_three_workers_with_an_idle_server_do_not_become_54_in_one_step() -> None:
-    decision = decide_scaling(job(3, 1, 1.0), Truth(0.005, 0.001, 0.001, 0.0001, 0.01), SPACE)
+    decision = choose_size(job(3, 1, 1.0), Truth(0.005, 0.001, 0.001, 0.0001, 0.01), SPACE)
     assert decision.reason is Reason.MORE_THROUGHPUT
     assert 3 < decision.allocation.workers <= 6
     assert decision.losers
@@ -88,7 +89,7 @@ def test_three_workers_with_an_idle_server_do_not_become_54_in_one_step() -> Non
 def test_scaling_settles_and_then_keeps_still() -> None:
     view, truth = job(1, 1, 1.0), Truth(0.005, 0.1, 0.02, 0.003, 0.1)
     for _ in range(20):
-        decision = decide_scaling(view, truth, SPACE)
+        decision = choose_size(view, truth, SPACE)
         if decision.allocation == view.held:
             break
         view = JobView(held=decision.allocation, batch_size=64, remaining_samples=1e7, table_bytes=2 * GIB)
@@ -99,13 +100,13 @@ def test_scaling_settles_and_then_keeps_still() -> None:
 def test_more_servers_than_can_help_are_given_back() -> None:
     wasteful = job(4, 8, 2.0)
     limits = Limits(workers=4, cores=24.0)
-    decision = decide_scaling(wasteful, Truth(0.0002, 0.0001, 0.0001, 0.00001, 0.2), SPACE, limits=limits)
+    decision = choose_size(wasteful, Truth(0.0002, 0.0001, 0.0001, 0.00001, 0.2), SPACE, limits=limits)
     assert decision.reason is Reason.LESS_COST
     assert decision.allocation.servers < 8
 
 
 def test_a_job_that_is_nearly_done_is_left_alone() -> None:
-    decision = decide_scaling(job(remaining=100), Truth(0.005, 0.001, 0.001, 0.0001, 0.01), SPACE)
+    decision = choose_size(job(remaining=100), Truth(0.005, 0.001, 0.001, 0.0001, 0.01), SPACE)
     assert decision.allocation == job().held
     assert decision.reason is Reason.DEAD_BAND
 
@@ -116,7 +117,7 @@ def test_a_guess_is_never_acted_upon() -> None:
             said = super().predict(at)
             return Prediction(said.throughput, said.low_90, said.high_90, np.ones(len(at), dtype=np.bool_))
 
-    decision = decide_scaling(job(), Guess(0.005, 0.001, 0.001, 0.0001, 0.01), SPACE)
+    decision = choose_size(job(), Guess(0.005, 0.001, 0.001, 0.0001, 0.01), SPACE)
     assert decision.allocation == job().held
 
 
@@ -125,17 +126,17 @@ def test_a_guess_is_never_acted_upon() -> None:
 def test_decisions_do_not_depend_on_the_currency_or_the_unit_of_throughput(
     c: list[float], scale: float
 ) -> None:
-    plain = decide_scaling(job(), Truth(*c), SPACE)
+    plain = choose_size(job(), Truth(*c), SPACE)
     prices = Prices(core=scale, memory_gib=0.1 * scale)
-    assert decide_scaling(job(), Truth(*c), SPACE, ScalingRules(prices=prices)).allocation == plain.allocation
+    assert choose_size(job(), Truth(*c), SPACE, ScalingRules(prices=prices)).allocation == plain.allocation
 
 
 def test_the_search_of_the_paper_can_be_selected_and_repeats_with_its_seed() -> None:
     truth = Truth(0.005, 0.1, 0.02, 0.003, 0.1)
-    exact = decide_scaling(job(4, 2), truth, SPACE)
-    searched = decide_scaling(job(4, 2), truth, SPACE, ScalingRules(search="nsga2", seed=3))
+    exact = choose_size(job(4, 2), truth, SPACE)
+    searched = choose_size(job(4, 2), truth, SPACE, ScalingRules(search="nsga2", seed=3))
     assert searched.scores["value"] >= 0.95 * exact.scores["value"]
-    assert decide_scaling(job(4, 2), truth, SPACE, ScalingRules(search="nsga2", seed=3)) == searched
+    assert choose_size(job(4, 2), truth, SPACE, ScalingRules(search="nsga2", seed=3)) == searched
 
 
 def fleet(jobs: int, seed: int = 0) -> Fleet:
