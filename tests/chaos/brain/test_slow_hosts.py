@@ -6,57 +6,33 @@ Two daemons of this machine are two hosts. Nothing is asserted about time.
 from __future__ import annotations
 
 import json
-import os
-import signal
-import threading
-from contextlib import suppress
+from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import pytest
 from outside import rover
+from slowed import Slowed
 from small_job import SmallJob, hosts_up
 
 from rover_bus.cli.stack import RunningStack
 from rover_bus.node.local.layout import list_members
 
 pytestmark = [pytest.mark.chaos, pytest.mark.broker, pytest.mark.long, pytest.mark.timeout(1500)]
-CYCLE_S, SHARE = 0.5, 0.3
+SHARE = 0.3
 MEMORY = "hosts.slow_memory=1m"  # what was seen of a host that was left fades within half a minute
 
 
-class Slowed(threading.Thread):
-    """Lets the workers and servers of a host run only a share of the time, until the `with` ends; those that come meanwhile too."""
+def slowed(stack: RunningStack, *jobs: str) -> Slowed:
+    """Lets the workers and servers of a host run only a share of the time."""
 
-    def __init__(self, stack: RunningStack, *jobs: str) -> None:
-        super().__init__(daemon=True)
-        self.stack, self.jobs, self.over = stack, jobs, threading.Event()
-
-    def run(self) -> None:
-        while not self.over.is_set():
-            self._send(signal.SIGSTOP)
-            self.over.wait((1 - SHARE) * CYCLE_S)
-            self._send(signal.SIGCONT)
-            self.over.wait(SHARE * CYCLE_S)
-
-    def _send(self, number: signal.Signals) -> None:
-        for job in self.jobs:
-            for status in list_members(self.stack.home.node, job):
+    def pids() -> Iterator[int]:
+        for job in jobs:
+            for status in list_members(stack.home.node, job):
                 if status.pid and status.member.role != "master":
-                    with suppress(ProcessLookupError):
-                        os.kill(status.pid, number)
+                    yield status.pid
 
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.over.set()
-        self.join()
-        self._send(signal.SIGCONT)
+    return Slowed(pids, SHARE)
 
 
 def job(directory: Path, home: Path, name: str, workers: int) -> SmallJob:
@@ -99,7 +75,7 @@ def test_a_slow_host_is_left_and_avoided_and_used_again_when_another_one_slows(t
         one.until(lambda: one.facts("plan.settled"), "all are there")
         assert hosts_of(hosts, "one") == {"h1", "h2"}
 
-        with Slowed(hosts["h2"], "one"):
+        with slowed(hosts["h2"], "one"):
             one.until(lambda: any(each["host"] == "h2" for each in said(home, "host.slow")), "h2 is slow")
             assert "host h2 is slow" in rover("doctor", home=home).stdout
             # By a plan of its own, or by one that replaces a worker that stayed slow: both name the host.
@@ -115,7 +91,7 @@ def test_a_slow_host_is_left_and_avoided_and_used_again_when_another_one_slows(t
         one.until(
             lambda: any(each["host"] == "h2" for each in said(home, "host.recovered")), "h2 is used again"
         )
-        with Slowed(hosts["h1"], "one", "two"):
+        with slowed(hosts["h1"], "one", "two"):
             one.until(lambda: any(each["host"] == "h1" for each in said(home, "host.slow")), "h1 is slow")
             one.until(
                 lambda: "h2" in hosts_of(hosts, "one", "worker") | hosts_of(hosts, "two", "worker"),

@@ -8,51 +8,21 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import pytest
 from outside import Hand, living, name_of, seeds
+from slowed import Slowed
 from small_job import SmallJob
 
 from rover_bus.cli.stack import RunningStack
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(900)]
 PROGRAM = Path(__file__).parents[2] / "rigs" / "in_step.py"
-CYCLE_S, SHARE = 0.5, 0.25
+SHARE = 0.25
 PLAN = '[plan]\nwindow = "1s"\ncooldown = "3s"'
-
-
-class Stopped(threading.Thread):
-    """Lets one process run only a share of the time, until it is gone or the `with` ends."""
-
-    def __init__(self, pid: int) -> None:
-        super().__init__(daemon=True)
-        self.pid, self.over = pid, threading.Event()
-
-    def run(self) -> None:
-        with suppress(ProcessLookupError):
-            while not self.over.is_set():
-                os.kill(self.pid, signal.SIGSTOP)
-                self.over.wait((1 - SHARE) * CYCLE_S)
-                os.kill(self.pid, signal.SIGCONT)
-                self.over.wait(SHARE * CYCLE_S)
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.over.set()
-        self.join()
-        with suppress(ProcessLookupError):
-            os.kill(self.pid, signal.SIGCONT)
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +77,8 @@ def test_a_killed_worker_is_one_loss_from_outside_and_a_slow_one_is_named_and_re
     it.until(lambda: len(groups(it)) > 1, "the next group")
     assert names(groups(it)[1]["members"])[2] == "worker-2.2"
 
-    with Stopped(pid_of(it, 1)):
+    slow = pid_of(it, 1)
+    with Slowed(lambda: [slow], SHARE):
         it.until(lambda: it.facts("straggler.found"), "the slow worker is named")
         slow = names([fact["member"] for fact in it.facts("straggler.found")])
         assert set(slow) == {names(groups(it)[1]["members"])[1]}
