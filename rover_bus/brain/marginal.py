@@ -103,7 +103,7 @@ def _as_optimus(job: KnownJob, contender: Contender, curve: Speed) -> OptimusJob
 
 
 def _remaining(contender: Contender, curve: Speed) -> float:
-    """Samples left; what nobody knows counts as the reference time at the present size."""
+    """Samples left; an unknown number counts as the reference time at the present size."""
     left, held = contender.view.remaining_samples, contender.view.held
     return left if left != float("inf") else RULES.policy.reference_s * curve(held.workers, held.servers)
 

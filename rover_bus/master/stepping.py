@@ -1,4 +1,4 @@
-"""Decisions on the steps of a synchronous job: who takes them, how many batches each is granted, what a failed one is charged to.
+"""Decisions on the steps of a synchronous job: how many batches each worker is granted, what a failed step is charged to.
 
 Asked by `leasing` for grants and by the decider after each input; the state is `lockstep`. Design: docs/design/0043.
 
