@@ -16,6 +16,7 @@ from bench.simulation.policies import staged
 from bench.simulation.port import Case, ClusterView, JobView, Menu, Setting, Size, Window
 from rover_bus.brain import rules
 from rover_bus.brain.choosing import choose_sizes
+from rover_bus.brain.decisions.knapsack import choose
 from rover_bus.brain.predicting import FamilyModel, fit_family, samples_of
 from rover_bus.brain.standing_models import StandingModels
 from rover_bus.brain.state import BrainState, KnownJob, TriedSize
@@ -46,6 +47,7 @@ class Truth:
 
 def policy_says(truths: list[Truth], cores: float) -> dict[str, tuple[float, ...]]:
     policy = staged.Staged(Setting(MENU), frozenset({1, 2, 3}))
+    policy.select = choose  # three jobs are chosen for exactly, as the live Brain does
     views = []
     for index in range(len(truths)):
         held = Size(*MEASURED[-1], 0.0, 0.0)  # type: ignore[arg-type]
