@@ -25,6 +25,7 @@ from rover_bus.events.job import JobSpec, is_synchronous
 
 _LEAST_SPREAD = 0.03
 _Z_95 = 1.645
+_SAME = 1e-5  # shares of cores that differ by less are equal
 
 
 @dataclass(frozen=True)
@@ -175,5 +176,5 @@ def _equal(at: Configurations, place: Configuration) -> FloatArray:
     columns = (place.workers, place.ps, place.worker_cores, place.ps_cores)
     same = np.ones(len(at), dtype=np.bool_)
     for column, value in zip(at.columns(), columns, strict=False):
-        same &= np.isclose(column, value)
+        same &= np.abs(column - value) <= _SAME * abs(value)
     return same  # type: ignore[return-value]

@@ -18,6 +18,7 @@ from rover_bus.events.errors import TemporaryError
 
 # Up to so many jobs the exact solver answers within a round (`algorithms.md §5`).
 EXACT_JOBS = 30
+EXACT_GAP = 1e-3  # of the bound: nearer than this is near enough
 _SUBGRADIENT_STEPS = 60
 # With so many jobs one price is as good as another next to it: rounding errors of single jobs vanish.
 _MANY_JOBS = 500
@@ -71,8 +72,9 @@ class DoesNotFit(TemporaryError):
 
 
 def choose(offers: Offers) -> Choice:
-    """Choose one offer a job: exactly up to 30 jobs, by priced greedy above. Raises DoesNotFit."""
-    return choose_exactly(offers) if len(offers.value) <= EXACT_JOBS else choose_greedily(offers)
+    """Choose one offer a job: by priced greedy, and exactly where up to 30 jobs leave a gap worth closing. Raises DoesNotFit."""
+    greedy = choose_greedily(offers)
+    return greedy if len(offers.value) > EXACT_JOBS or greedy.gap <= EXACT_GAP else choose_exactly(offers)
 
 
 def dual_prices(offers: Offers, steps: int = _SUBGRADIENT_STEPS) -> tuple[FloatArray, float]:
@@ -182,7 +184,7 @@ def _best_upgrade(
     return rate[np.arange(len(option)), option], option
 
 
-def choose_exactly(offers: Offers, gap: float = 1e-3, node_limit: int = 2000) -> Choice:
+def choose_exactly(offers: Offers, gap: float = EXACT_GAP, node_limit: int = 2000) -> Choice:
     """Solve the knapsack within `gap` of the optimum: scipy.optimize.milp (HiGHS). Raises DoesNotFit.
 
     Bounded by nodes, never by time: a replay must find the same plan. The greedy choice stands where it is better.

@@ -7,9 +7,9 @@ all sees nothing (S18); the order of remedies is `algorithms.md §6` [ours]; Opt
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from statistics import median
 
 import msgspec
-import numpy as np
 
 from rover_bus.brain.decisions.reasons import Reason
 
@@ -82,17 +82,17 @@ def _evolve(pace: WorkerPace, worker: int, rates: Mapping[int, float]) -> Worker
 
 def _share(pace: WorkerPace, worker: int, rates: Mapping[int, float]) -> float:
     """Rate over what is expected: the peers' median (beyond their scatter), and its own past when peers kept theirs."""
-    peers = np.array([rate for other, rate in rates.items() if other != worker])
+    peers = [rate for other, rate in rates.items() if other != worker]
     rate = rates[worker]
-    shares = [1.0]
-    if len(peers):
-        middle = float(np.median(peers))
-        scatter = 1.4826 * float(np.median(np.abs(peers - middle)))
+    shares, middle = [1.0], 0.0
+    if peers:
+        middle = median(peers)
+        scatter = 1.4826 * median([abs(each - middle) for each in peers])
         if middle > 0 and rate < middle - _MADS * scatter:
             shares.append(rate / middle)
     elif pace.past > 0:
         shares.append(rate / pace.past)
-    if pace.past > 0 and len(peers) and float(np.median(peers)) >= RECOVERED_SHARE * pace.past:
+    if pace.past > 0 and peers and middle >= RECOVERED_SHARE * pace.past:
         shares.append(rate / pace.past)
     return min(shares)
 
