@@ -34,8 +34,8 @@ SAME_CORES = 0.05  # by how much a size may differ that counts as the same conta
 
 
 def goes_by_gain(job: KnownJob) -> bool:
-    """Return whether a job is sized by Optimus."""
-    return job.spec.plan.policy == "optimus"
+    """Return whether a job is sized by Optimus: its curve is of workers and servers, and says nothing of a job without servers."""
+    return job.spec.plan.policy == "optimus" and job.spec.has_servers
 
 
 def choose_by_gain(

@@ -131,3 +131,13 @@ def test_a_job_that_holds_what_its_curve_wants_is_left_as_it_is() -> None:
     answer = round_of(state)["one"]
     assert isinstance(answer, CapacityLeft)
     assert answer.constant == "keep"
+
+
+def test_a_job_without_servers_is_sized_by_the_three_stages() -> None:
+    job = optimus(runs("one", size(4, servers=0)))
+    job.spec = msgspec.structs.replace(
+        job.spec, servers=msgspec.structs.replace(job.spec.servers, max_count=0)
+    )
+    answer = round_of(cluster(job, cores=16.0))["one"]
+    assert isinstance(answer, Wish)
+    assert answer.constant != "optimus_marginal_gain"
