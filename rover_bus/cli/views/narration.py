@@ -82,14 +82,7 @@ def _narrate_members(fact: facts.AboutMembers) -> str:
         case facts.GroupFormed(number=number, members=members):
             return f"group {number} takes its steps together: {_names(members)}"
         case facts.GroupBroken(number=number, reason=reason, outside=outside, charged=charged):
-            what = (
-                "a loss from outside"
-                if outside
-                else f"charged to {_names(charged)}"
-                if charged
-                else "charged to none"
-            )
-            return f"a step of group {number} failed, {reason}: {what}"
+            return f"a step of group {number} failed, {reason}: {_charged_to(outside, charged)}"
         case host_facts.HostRegistered(host=host, capacity=capacity):
             return f"host {host}: {capacity.cores:g} cores, {capacity.memory_bytes / 2**30:.1f} GiB"
         case host_facts.HostStarted(process=process, adopted=adopted, warm=warm):
@@ -118,6 +111,12 @@ def _narrate_members(fact: facts.AboutMembers) -> str:
             return f"host {host} is used again: {share:.0%} of what is usual"
         case host_facts.HostLeft(host=host, reason=reason):
             return f"host {host} leaves{_because(reason)}"
+
+
+def _charged_to(outside: bool, charged: list[Member]) -> str:
+    if outside:
+        return "a loss from outside"
+    return f"charged to {_names(charged)}" if charged else "charged to none"
 
 
 def _narrate_slots(fact: facts.AboutSlots) -> str:
