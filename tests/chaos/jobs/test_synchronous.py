@@ -80,13 +80,13 @@ def test_a_killed_worker_is_one_loss_from_outside_and_a_slow_one_is_named_and_re
     slow = pid_of(it, 1)
     with Slowed(lambda: [slow], SHARE):
         it.until(lambda: it.facts("straggler.found"), "the slow worker is named")
-        slow = names([fact["member"] for fact in it.facts("straggler.found")])
-        assert set(slow) == {names(groups(it)[1]["members"])[1]}
+        found = names([fact["member"] for fact in it.facts("straggler.found")])
+        assert set(found) == {names(groups(it)[1]["members"])[1]}
         it.until(
-            lambda: any(names(plan["replaces"]) == slow[:1] for plan in it.facts("plan.proposed")),
+            lambda: any(names(plan["replaces"]) == found[:1] for plan in it.facts("plan.proposed")),
             "a plan replaces it",
         )
-        it.until(lambda: slow[0] not in names(groups(it)[-1]["members"]), "a group without it")
+        it.until(lambda: found[0] not in names(groups(it)[-1]["members"]), "a group without it")
     it.complete()
     assert len(it.facts("group.broken")) == 1  # the others went on with its successor at the same step
 
