@@ -100,6 +100,30 @@ class HostProgramMended(HostFact, frozen=True, kw_only=True, tag="host.program_m
     uid: str
 
 
+class HostSpareFailed(HostFact, frozen=True, kw_only=True, tag="host.spare_failed.v1"):
+    """A spare of a job ended by itself, or was not ready in time: workers start cold there. Another is made after `again_s`.
+
+    `number`: the spare's, of its daemon. `failures`: so many in a row, since a worker was last what a spare became. `why`: how it
+    ended, with the last line that it wrote.
+    """
+
+    job: str
+    uid: str
+    daemon: str
+    number: Count
+    failures: Count
+    why: str
+    again_s: Seconds = 0.0
+
+
+class HostSpareMended(HostFact, frozen=True, kw_only=True, tag="host.spare_mended.v1"):
+    """A spare of a job is ready again where some had failed."""
+
+    job: str
+    uid: str
+    number: Count
+
+
 class HostServiceEnded(HostFact, frozen=True, kw_only=True, tag="host.service_ended.v1"):
     """The Brain, the daemon or the broker of a host's stack ended without being asked to. Its stack starts it again, and says this
     once the bus is there. `exit` has the signal or the status, and the last lines that it wrote; `ran_s`: how long it had run.
@@ -173,6 +197,8 @@ AboutHosts = (
     | HostTurnFailed
     | HostProgramRefused
     | HostProgramMended
+    | HostSpareFailed
+    | HostSpareMended
     | HostSlow
     | HostRecovered
     | HostLeft

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from rover_bus.events.identity import Member
@@ -59,6 +61,17 @@ class ProcessSample(msgspec.Struct, frozen=True, kw_only=True):
     threads: int = 0
 
 
+class SpareSample(msgspec.Struct, frozen=True, kw_only=True):
+    """A process of a host that waits to be a job's next worker (docs/design/0042). `number`: of its daemon, from 1 on."""
+
+    job: str
+    number: int
+    pid: int
+    state: Literal["loading", "ready"]
+    age_s: float
+    memory_bytes: int
+
+
 class HostProfile(Profile, frozen=True, kw_only=True, tag="profile.host.v1"):
     """A host's window. Pressure is the share of time some task waited (PSI `some`), -1 where the kernel has none."""
 
@@ -72,6 +85,7 @@ class HostProfile(Profile, frozen=True, kw_only=True, tag="profile.host.v1"):
     io_pressure: float = -1.0
     throttled: Fraction = 0.0
     processes: list[ProcessSample] = []
+    spares: list[SpareSample] = []
 
 
 AnyProfile = WorkerProfile | ServerProfile | HostProfile

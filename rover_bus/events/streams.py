@@ -205,6 +205,8 @@ FACTS_KEPT: dict[str, Kept] = {
             "host.turn_failed",
             "host.program_refused",
             "host.program_mended",
+            "host.spare_failed",
+            "host.spare_mended",
         ),
         A_MONTH,
     ),

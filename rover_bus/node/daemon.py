@@ -58,13 +58,12 @@ from rover_bus.node.port import (
     Observe,
     Platform,
     Running,
-    SpareGone,
     StartOrder,
 )
 from rover_bus.node.presence import Presence
 from rover_bus.node.programs import Trial, program_fact
 from rover_bus.node.questions import answer_programs
-from rover_bus.node.spares import Drop, MemoryPressed, Prepare, is_pressed
+from rover_bus.node.spares import Drop, MemoryPressed, Prepare, Spares, is_pressed, spare_fact
 from rover_bus.node.storage.persister import Persister, Places
 from rover_bus.node.storage.state import Cut
 from rover_bus.node.turns import FailingJobs, Following, Turns, decide_turn
@@ -355,7 +354,9 @@ class Daemon:
     # -- what happened -------------------------------------------------------------------------------------------------
 
     def _observe(self, observation: Observation) -> None:
+        spares = self.state.spares
         self._take(observation)
+        self._report_spare(spares, observation)
         match observation:
             case Running(key) if key in self.state.observed:
                 self._report_start(self.state.observed[key], observation)
@@ -363,8 +364,6 @@ class Daemon:
                 self._ends[observation.job, observation.member.name] = observation
                 if not observation.reported:
                     self._report_end(observation)
-            case SpareGone(key, "ended"):
-                log.warning("a spare ended by itself", job=key[0], spare=key[1])
             case _:
                 pass  # no other component needs to know
 
@@ -404,6 +403,11 @@ class Daemon:
             elif due_s < math.inf:
                 again_s = min(due_s, again_s or due_s)
         return again_s
+
+    def _report_spare(self, before: Spares, seen: Observation) -> None:
+        fact = spare_fact(before, self.state.spares, seen, self._host.name, self._host.daemon)
+        if fact is not None and not self._closing:
+            self._post(fact, f"{fact.kind()}.{self._host.daemon}.{fact.job}.{fact.number}", fact.job)
 
     def _report_ended_before(self, job: str, uid: str, member: Member, last: int) -> None:
         exit = Exit(reason="unknown", detail=f"{member.name}.{last} has ended already")

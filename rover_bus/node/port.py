@@ -175,11 +175,15 @@ class SpareReady:
 
 @dataclass(frozen=True, slots=True)
 class SpareGone:
-    """A spare is none any more: it is a member now, is dead because it was dropped, or ended by itself. `at_s`: monotonic."""
+    """A spare is none any more: it is a member now, is dead because it was dropped, or ended by itself. `at_s`: monotonic.
+
+    `why`: how one that was no member ended, and the last line that it wrote, where the platform knows.
+    """
 
     key: SpareKey
     how: Literal["used", "dropped", "ended"]
     at_s: float
+    why: str = ""
 
 
 SpareObservation = WorkerLoaded | SpareSpawned | SpareReady | SpareGone

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import msgspec
 
 from rover_bus.events.identity import Exit, HostCapacity, Resources, Role
-from rover_bus.events.profiles import HostProfile, ProcessSample
+from rover_bus.events.profiles import HostProfile, ProcessSample, SpareSample
 from rover_bus.events.programs import STARTS, ProgramReply, ProgramRequest
 from rover_bus.node.exits import HURRY_S, classify
 from rover_bus.node.port import (
@@ -174,6 +174,20 @@ class SimulatedHost:
             if each.pid
         ]
 
+    def spares(self) -> list[SpareSample]:
+        """Each spare that waits, or loads."""
+        return [
+            SpareSample(
+                job=job,
+                number=number,
+                pid=0,
+                state="loading" if timer is not None else "ready",
+                age_s=0.0,
+                memory_bytes=0,
+            )
+            for (job, number), timer in self._spares.items()
+        ]
+
     def observations(self) -> list[Observation]:
         """Return what a new daemon finds: what has ended, then what runs."""
         found: list[Observation] = list(self._ends)
@@ -328,6 +342,7 @@ class SimulatedPlatform:
             memory_bytes=self.capacity.memory_bytes,
             memory_used_bytes=sum(each.memory_bytes for each in samples),
             processes=samples,
+            spares=self._host.spares(),
         )
 
     def adopt(self) -> None:

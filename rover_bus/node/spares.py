@@ -14,9 +14,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
+from rover_bus.events import causes
 from rover_bus.events.deciding import WakeAt
+from rover_bus.events.host_facts import HostSpareFailed, HostSpareMended
 from rover_bus.events.identity import DesiredMember, Resources
 from rover_bus.node.port import (
+    Observation,
     Spare,
     SpareGone,
     SpareKey,
@@ -125,6 +128,34 @@ def evolve_spares(state: Spares, seen: SpareObservation | MemoryPressed) -> Spar
             return replace(state, pressed=pressed)
         case SpareReady() | SpareGone():
             return state
+
+
+def spare_fact(
+    before: Spares, after: Spares, seen: Observation, host: str, daemon: str
+) -> HostSpareFailed | HostSpareMended | None:
+    """Return what an observation says to people: a spare failed, or one is ready where some had failed; None for anything else."""
+    if not isinstance(seen, SpareGone | SpareReady) or seen.key not in before.held:
+        return None
+    (job, number), uid = seen.key, before.held[seen.key].spare.uid
+    known, failures = after.warm.get(job, Warmth()), before.warm.get(job, Warmth()).failures
+    cause = causes.timer("spare", causes.job(uid))
+    if isinstance(seen, SpareReady):
+        mended = HostSpareMended(host=host, job=job, uid=uid, number=number, cause=cause)
+        return mended if failures else None
+    if known.failures <= failures:
+        return None
+    late = f"not ready after {MOST_LOADING_S:g} s" if seen.how == "dropped" else "it ended by itself"
+    return HostSpareFailed(
+        host=host,
+        job=job,
+        uid=uid,
+        daemon=daemon,
+        number=number,
+        failures=known.failures,
+        why=f"{late}: {seen.why}" if seen.why else late,
+        again_s=round(known.not_before_s - seen.at_s, 1),
+        cause=cause,
+    )
 
 
 def _warm(state: Spares, job: str, known: Warmth) -> Spares:

@@ -317,6 +317,7 @@ async def _look_at_logs(bus: NatsBus, present: Present) -> list[Finding]:
     failed = [each.fact async for each in read_facts(bus, [host_facts(fact=HostTurnFailed.kind())])]
     foreign: list[Happened] = []
     views = await read_jobs(bus, passed_over=foreign.append)
+    spares = await _read_spares(bus, present)
     if foreign:
         found.append(Finding("note", _passed_over(foreign)))
     for view in views.values():
@@ -331,6 +332,7 @@ async def _look_at_logs(bus: NatsBus, present: Present) -> list[Finding]:
             Finding("bad", f"job {view.job}: host {host} could not decide on it: {why} (services/daemon.log)")
             for host, why in whys.items()
         ]
+        found += [Finding("note", f"job {view.job}: {each}") for each in spares.get((view.job, view.uid), [])]
         progress = JobProgress(bus, view.job)
         try:
             await progress.read()
@@ -343,6 +345,17 @@ async def _look_at_logs(bus: NatsBus, present: Present) -> list[Finding]:
             spec = progress.state.job.spec if progress.state is not None else None
             found += _look_at_own_storage(spec)
     return found
+
+
+async def _read_spares(bus: NatsBus, present: Present) -> dict[tuple[str, str], list[str]]:
+    """Return what is wrong with the spares of jobs, by job and uid."""
+    from rover_bus.cli.views import spares
+    from rover_bus.cli.views.hindrances import read_registered
+    from rover_bus.cli.views.history import read_facts
+
+    facts = [each.fact async for each in read_facts(bus, spares.filters()) if each.fact is not None]
+    hosts = {name: fact.daemon for name, fact in (await read_registered(bus, present.hosts)).items()}
+    return spares.failing(facts, hosts)
 
 
 def _passed_over(foreign: list[Happened]) -> str:

@@ -13,6 +13,7 @@ from rover_bus.cli.views.tables import output_option, show
 if TYPE_CHECKING:
     from rover_bus.events.facts import Fact
     from rover_bus.events.nats_bus import NatsBus
+    from rover_bus.events.profiles import HostProfile
     from rover_bus.node.local.layout import MemberStatus
 
 COLUMNS = ("role", "index", "incarnation", "host", "pid", "state", "leads", "exit")
@@ -26,15 +27,17 @@ COLUMNS = ("role", "index", "incarnation", "host", "pid", "state", "leads", "exi
 def members(stack: Address, job: str, everyone: bool, output: str) -> None:
     """List the processes of a job: role, index, incarnation, host, pid, state; masters too, and which of them leads.
 
-    Those of this host, and those that run on others.
+    Those of this host, and those that run on others. Warm spares follow: host, pid, state, age, memory.
     """
+    from rover_bus.cli.views import spares
     from rover_bus.cli.views.elsewhere import find_elsewhere
     from rover_bus.events.errors import BusError
 
     leader, done = "", frozenset[str]()
     facts: list[Fact] = []
+    samples: dict[str, HostProfile] = {}
     try:
-        leader, done, facts = visit(stack, lambda bus: _ask_the_bus(bus, job))
+        leader, done, facts, samples = visit(stack, lambda bus: _ask_the_bus(bus, job))
     except BusError as error:  # processes of this host are known without a broker
         click.echo(
             f"rover: the leading master and the members on other hosts are not known now: {error}", err=True
@@ -44,13 +47,38 @@ def members(stack: Address, job: str, everyone: bool, output: str) -> None:
     rows = [row for row in rows if everyone or row["state"] != "ended"]
     rows += find_elsewhere(job, facts, here, leader)
     rows.sort(key=lambda row: (row["role"], row["index"], row["incarnation"]))
+    held = list_spares(stack, job, samples)
+    if output == "json":
+        show([*rows, *held], COLUMNS, output)
+        return
     show(rows, COLUMNS, output, empty=f"no process of {job} runs (--all lists those that ended here)")
+    if held:
+        click.echo()
+        show([spares.as_table(each) for each in held], spares.COLUMNS, output)
 
 
-async def _ask_the_bus(bus: NatsBus, job: str) -> tuple[str, frozenset[str], list[Fact]]:
-    """Return the leading master ("": none), the members that left because their work was done, and what `find_elsewhere` reads."""
+def list_spares(stack: Address, job: str, samples: dict[str, HostProfile]) -> list[dict[str, Any]]:
+    """Return a row for each spare: those of this host from its records, those of others from their last samples."""
+    from rover_bus.cli.views import spares
+    from rover_bus.node.local import layout
+
+    here = [status.host for status in layout.list_members(stack.home.node)]
+    held = {host: sample.spares for host, sample in samples.items() if host not in here}
+    if here:
+        held[here[-1]] = layout.list_spares(stack.home.node, job)
+    return spares.list_spares(job, held)
+
+
+async def _ask_the_bus(
+    bus: NatsBus, job: str
+) -> tuple[str, frozenset[str], list[Fact], dict[str, HostProfile]]:
+    """Return the leading master ("": none), the members that left because their work was done, what `find_elsewhere` reads, and the
+    last samples of the hosts that are there.
+    """
     from rover_bus.cli.views.elsewhere import filters
+    from rover_bus.cli.views.hindrances import read_present
     from rover_bus.cli.views.history import read_facts, read_job
+    from rover_bus.cli.views.spares import read_samples
     from rover_bus.events import subjects
     from rover_bus.events.facts import JobSubmitted, MemberLeft
     from rover_bus.events.leadership import read_leader
@@ -67,7 +95,8 @@ async def _ask_the_bus(bus: NatsBus, job: str) -> tuple[str, frozenset[str], lis
     ]
     left = [fact for fact in facts if isinstance(fact, MemberLeft) and fact.reason == "done"]
     done = frozenset(str(fact.member) for fact in left)
-    return leader.holder if leader and leader.term else "", done, facts
+    samples = await read_samples(bus, (await read_present(bus)).hosts)
+    return leader.holder if leader and leader.term else "", done, facts, samples
 
 
 def list_members(

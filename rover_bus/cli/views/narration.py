@@ -104,6 +104,10 @@ def _narrate_members(fact: facts.AboutMembers) -> str:
             return f"the program does not start on host {host}, no worker is placed there: {path}: {problem}"
         case host_facts.HostProgramMended(host=host):
             return f"the program starts on host {host} now"
+        case host_facts.HostSpareFailed(host=host, job=job, failures=failures, why=why):
+            return f"a spare of {job} failed on host {host}, {_count(failures, 'failure')} in a row: {why}"
+        case host_facts.HostSpareMended(host=host, job=job):
+            return f"spares of {job} are ready on host {host} again"
         case host_facts.HostSlow(host=host, share=share, members=members):
             shown = f", as {', '.join(members[:3])} show" if members else ""
             return f"host {host} is slow: {share:.0%} of what is usual{shown}; plans avoid it"
@@ -270,13 +274,13 @@ def mood(fact: Fact) -> str:
             return GOOD if outcome == "done" else BAD
         case facts.MoveFailed() | facts.MoveRefused():
             return BAD
-        case host_facts.HostProgramMended() | host_facts.HostRecovered():
+        case host_facts.HostProgramMended() | host_facts.HostRecovered() | host_facts.HostSpareMended():
             return GOOD
         case facts.SlotsMoved():
             return DIM
         case host_facts.HostExited(exit=exit) if exit.reason not in ("completed", "drained"):
             return BAD
-        case host_facts.HostServiceEnded() | host_facts.HostSlow():
+        case host_facts.HostServiceEnded() | host_facts.HostSlow() | host_facts.HostSpareFailed():
             return BAD
         case cuts.CheckpointReady() | cuts.ServerRestored():
             return GOOD

@@ -13,6 +13,10 @@ from __future__ import annotations
 import os
 import sys
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
+
 Stamp = tuple[int, int, int]  # size, time of change, inode of a file
 
 ASKED = ("ROVER_INDEX", "ROVER_INCARNATION", "ROVER_CREDENTIAL")  # what no spare can know
@@ -22,12 +26,18 @@ NO_SPARE = 77  # status of one that cannot be: a module asks what only a member 
 class Watched(os._Environ):  # type: ignore[type-arg]
     """The environment while modules are loaded: it notes whether one asks what only a member knows."""
 
-    asked = False
+    asked = ""
 
     def __getitem__(self, name: str) -> str:
         if name in ASKED:
-            Watched.asked = True
+            Watched.asked = name
         return str(super().__getitem__(name))
+
+
+def be_none(why: str) -> NoReturn:
+    """End: a spare of this program would not be what its worker is."""
+    os.write(2, f"{why}\n".encode())
+    os._exit(NO_SPARE)
 
 
 def load(modules: list[list[str]], path: list[str]) -> dict[str, Stamp]:
@@ -41,7 +51,9 @@ def load(modules: list[list[str]], path: list[str]) -> dict[str, Stamp]:
             left_out.add(name)
             continue
         if name in sys.modules and getattr(sys.modules[name].__spec__, "origin", None) != origin:
-            os._exit(NO_SPARE)
+            be_none(
+                f"the program has a module of its own by the name {name!r}, of which a spare needs another"
+            )
         try:
             stamp = stamp_of(origin)
             if name in sys.modules or import_from(name, origin) or import_along(name, origin, path):
@@ -151,7 +163,7 @@ def launch() -> None:
     files = load(found["modules"], found["path"])
     os.environ.__class__ = plain
     if Watched.asked:
-        os._exit(NO_SPARE)
+        be_none(f"a module reads {Watched.asked} while it is imported, which only a worker has")
     os.environ.update(await_admission())
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)

@@ -20,7 +20,9 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeVar
@@ -28,6 +30,7 @@ from typing import Literal, TypeVar
 import msgspec
 
 from rover_bus.events.identity import DesiredMember, Exit, Member
+from rover_bus.events.profiles import SpareSample
 from rover_bus.events.subjects import name
 from rover_bus.node.local import locks, proctree
 
@@ -230,6 +233,28 @@ def read_logs(state_dir: str | os.PathLike[str], job: str, member: str = "") -> 
     return sorted(
         newest.glob(f"{member or '*'}.*.log"), key=lambda log: (log.name.split(".")[0], _incarnation(log))
     )
+
+
+def list_spares(state_dir: str | os.PathLike[str], job: str = "") -> list[SpareSample]:
+    """Return the spares that wait, or load, below a state directory; needs neither daemon nor bus."""
+    found = []
+    for path in sorted((Path(state_dir) / "spares").glob(f"{job or '*'}.*.spare-*")):
+        directory, number = IncarnationDirectory(path), path.name.rpartition("-")[2]
+        if path.is_symlink() or not number.isdecimal() or not directory.is_alive():
+            continue
+        started = directory.read("started", StartRecord)
+        with suppress(OSError):  # it is gone meanwhile
+            found.append(
+                SpareSample(
+                    job=path.name.split(".")[0],
+                    number=int(number),
+                    pid=started.pid if started is not None else 0,
+                    state="ready" if (path / "ready").exists() else "loading",
+                    age_s=round(max(time.time() - (path / "loaded").stat().st_mtime, 0.0), 1),
+                    memory_bytes=proctree.memory_bytes([started.pid]) if started is not None else 0,
+                )
+            )
+    return found
 
 
 def list_members(state_dir: str | os.PathLike[str], job: str = "") -> list[MemberStatus]:

@@ -17,7 +17,7 @@ from rover_bus.events.programs import ProgramRequest
 from rover_bus.node.local import sampling
 from rover_bus.node.local.capacity import Machine
 from rover_bus.node.local.cores import CoreGroups
-from rover_bus.node.local.layout import StateDirectory
+from rover_bus.node.local.layout import StateDirectory, list_spares
 from rover_bus.node.local.processes import Processes
 from rover_bus.node.local.spawning import MemberSettings
 from rover_bus.node.local.trials import Trials
@@ -81,7 +81,8 @@ class LocalPlatform:
         self._reading = sampling.read(self._processes.running(), machine.cgroup, time.monotonic())
         if before is None:
             return None
-        return sampling.profile(host, self._capacity, machine.limits, before, self._reading)
+        sample = sampling.profile(host, self._capacity, machine.limits, before, self._reading)
+        return sample.replace(spares=list_spares(self._directory.root))
 
     def adopt(self) -> None:
         self._processes.adopt()

@@ -23,7 +23,7 @@ from typing import Literal
 import msgspec
 
 from rover_bus.events.identity import Member
-from rover_bus.events.last_words import last_line, read_tail
+from rover_bus.events.last_words import describe_ending, last_line, read_tail
 from rover_bus.events.logs import get_logger
 from rover_bus.node.local import layout, proctree
 from rover_bus.node.local.cores import CoreGroups
@@ -118,6 +118,13 @@ class _Warm:
     how: How = "ended"
 
 
+def _ending_of(directory: IncarnationDirectory) -> str:
+    """How a spare ended, and the last line that it wrote."""
+    ended, said = directory.ended(), read_tail(directory.path / "log")
+    how = describe_ending(ended.status, ended.signal, said) if ended is not None else last_line(said)
+    return f"{how} ({ended.detail})" if ended is not None and ended.detail else how
+
+
 class WarmSpares:
     """All spares of a daemon, and what workers said that they had loaded."""
 
@@ -170,8 +177,7 @@ class WarmSpares:
         try:
             self._spawn(warm, launch_command(command, directory.path), theirs)
         except OSError as error:
-            log.warning("a spare cannot be made ready", job=spare.job, why=str(error))
-            self._end(warm)
+            self._end(warm, f"it cannot be started: {error.strerror or error}")
             return
         finally:
             theirs.close()
@@ -261,21 +267,20 @@ class WarmSpares:
     def _on_shim_gone(self, warm: _Warm) -> None:
         with suppress(ChildProcessError):
             os.waitpid(warm.shim, os.WNOHANG)
-        if warm.how == "ended":
-            words = last_line(read_tail(warm.directory.path / "log"))
-            log.warning("a spare ended by itself", job=warm.spare.job, last=words)
-        self._end(warm)
+        self._end(warm, _ending_of(warm.directory))
 
-    def _end(self, warm: _Warm) -> None:
-        """Observe that a spare is dead. What its shim may have left, killed itself, is ended first."""
+    def _end(self, warm: _Warm, why: str) -> None:
+        """Observe that a spare is dead, and why. What its shim may have left, killed itself, is ended first."""
         for pid in proctree.bearing(str(warm.directory.path), only=True):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self._groups.remove(warm.name)
-        self._forget(warm, warm.how)
+        if warm.how == "ended":
+            log.warning("a spare ended by itself", job=warm.spare.job, why=why)
+        self._forget(warm, warm.how, why=why)
         warm.directory.remove()
 
-    def _forget(self, warm: _Warm, how: How, keep: bool = False) -> None:
+    def _forget(self, warm: _Warm, how: How, keep: bool = False, why: str = "") -> None:
         """Watch a spare no more. `keep`: its descriptors are another's from here on."""
         self._loop.remove_reader(warm.said)
         if warm.pidfd >= 0:
@@ -285,7 +290,7 @@ class WarmSpares:
             if warm.pidfd >= 0:
                 os.close(warm.pidfd)
         self._warm.pop(warm.spare.key, None)
-        self._observe(SpareGone(warm.spare.key, how, self._loop.time()))
+        self._observe(SpareGone(warm.spare.key, how, self._loop.time(), why))
 
     def clear_former(self) -> None:
         """Remove what spares of former daemons left; what lives of them is asked to end, and looked at again."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from pathlib import Path
@@ -69,6 +70,10 @@ def test_lost_and_added_workers_are_what_spares_become(tmp_path: Path) -> None:
         job.submit()
         job.until(lambda: len(job.spares()) == 2, "two spares")
         assert job.warm() == {"0.1": False}
+        listed = json.loads(job.rover("members", job.name, "-o", "json").stdout)
+        seen = {each["pid"]: each["state"] for each in listed if each["role"] == "spare"}
+        assert set(seen.values()) == {"ready"}
+        assert len(seen) == 2
         (worker,) = living(job.home, job.name, "worker")
         os.kill(worker["pid"], signal.SIGKILL)
         job.until(lambda: "0.2" in job.warm(), "its next incarnation")

@@ -166,7 +166,11 @@ def test_a_program_whose_modules_ask_which_member_they_are_has_no_spares(play: P
         shop = Workshop(rig, tmp_path, asking)
         first = await shop.worker()
         await shop.spare(first)
-        assert [each.how for each in shop.of(SpareGone)] == ["ended"]
+        (gone,) = shop.of(SpareGone)
+        assert gone.how == "ended"
+        assert (
+            gone.why == "status 77: a module reads ROVER_INDEX while it is imported, which only a worker has"
+        )
         rig.platform.stop(first, hurried=True)
         await rig.ended(first)
 

@@ -8,6 +8,7 @@ import pytest
 
 from rover_bus.events.deciding import WakeAt
 from rover_bus.events.facts import JobEnded, JobForgotten, JobSubmitted, MembersDesired
+from rover_bus.events.host_facts import HostSpareFailed, HostSpareMended
 from rover_bus.events.identity import DesiredMember, Exit, HostCapacity, Member, Resources
 from rover_bus.events.job import DataSpec, JobSpec, WorkersSpec
 from rover_bus.events.programs import STARTS
@@ -24,7 +25,16 @@ from rover_bus.node.port import (
     Spawned,
     WorkerLoaded,
 )
-from rover_bus.node.spares import CALM_S, MOST_LOADING_S, PAUSE_S, Drop, MemoryPressed, Prepare, is_pressed
+from rover_bus.node.spares import (
+    CALM_S,
+    MOST_LOADING_S,
+    PAUSE_S,
+    Drop,
+    MemoryPressed,
+    Prepare,
+    is_pressed,
+    spare_fact,
+)
 
 HERE, GIB = "host-a", 1 << 30
 PROGRAM = ["python", "train.py"]
@@ -312,6 +322,41 @@ def test_a_spare_that_never_gets_ready_goes_and_is_followed_after_a_pause() -> N
     assert (made(effects), dropped(effects)) == ([], [1])
     host.now_s += PAUSE_S
     assert made(host.turn()) == [2]
+
+
+def test_failures_of_spares_are_said_with_their_cause_and_a_spare_that_is_ready_again() -> None:
+    host = running_host()
+    host.now_s += CALM_S
+    host.turn()
+    said = list[str]()
+
+    def see(seen: SpareReady | SpareGone) -> None:
+        before = host.state.spares
+        host.take(seen)
+        match spare_fact(before, host.state.spares, seen, HERE, "d1"):
+            case HostSpareFailed(failures=failures, why=why, again_s=again_s):
+                said.append(f"{failures}: {why}, again after {again_s:g} s")
+            case HostSpareMended(number=number):
+                said.append(f"{number} is ready")
+
+    see(SpareGone(("demo", 1), "ended", host.now_s, "SIGKILL"))
+    host.now_s += PAUSE_S
+    host.turn()
+    host.now_s += MOST_LOADING_S
+    see(SpareGone(("demo", 2), "dropped", host.now_s, "reading a large file"))
+    host.now_s += 2 * PAUSE_S
+    host.turn()
+    see(SpareReady(("demo", 3)))
+    see(SpareGone(("demo", 3), "used", host.now_s))
+    host.now_s += CALM_S
+    host.turn()
+    see(SpareReady(("demo", 4)))
+    see(SpareGone(("demo", 4), "dropped", host.now_s))
+    assert said == [
+        "1: it ended by itself: SIGKILL, again after 30 s",
+        "2: not ready after 120 s: reading a large file, again after 60 s",
+        "3 is ready",
+    ]
 
 
 def test_a_host_that_does_not_know_its_capacity_bounds_no_spares() -> None:
