@@ -7,7 +7,7 @@ its target, and at last a wish for another size, which must pass capacity, quota
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from typing import Self, assert_never, get_args
 
 import msgspec
@@ -93,7 +93,8 @@ NO_QUOTAS: Mapping[str, Budget] = {}
 class BrainDecider:
     """One cluster's deciding, and the state it decides on. `timeline` is drawn once by the shell's owner.
 
-    `mode` is the cluster's, the strictest holds; `quotas` are by tenant: both until a person says otherwise.
+    `mode` is the cluster's, the strictest holds; `quotas` are by tenant: both until a person says otherwise. `models` makes what
+    predicts: fits to what jobs have shown, unless they are told more than that (the oracles of `bench/simulation`).
     """
 
     def __init__(
@@ -103,10 +104,11 @@ class BrainDecider:
         quotas: Mapping[str, Budget] = NO_QUOTAS,
         slow_memory_s: float = SLOW_MEMORY_S,
         fair_share: float = 0.0,
+        models: Callable[[], StandingModels] = StandingModels,
     ) -> None:
         self.state = BrainState()
         self.watch = JobSamples()
-        self.models = StandingModels()
+        self.models, self._models_anew = models(), models
         budgets = {tenant: Budget(float(b.cores), float(b.memory_bytes)) for tenant, b in quotas.items()}
         self._round_due = (
             True  # something happened to the cluster: all jobs are sized together at the next look
@@ -127,7 +129,7 @@ class BrainDecider:
 
     def anew(self) -> Self:
         """Return a decider that was started alike and knows nothing."""
-        return type(self)(self._new_timeline, *self._started_with)
+        return type(self)(self._new_timeline, *self._started_with, self._models_anew)
 
     def dump(self) -> bytes:
         return msgspec.msgpack.encode(self.state)

@@ -18,7 +18,15 @@ from rover_bus.brain.decisions.scaling import JobView, Limits, PlanFront, plan_f
 from rover_bus.brain.families import family_of, shared
 from rover_bus.brain.models.rings import RingModel, on_hosts
 from rover_bus.brain.models.samples import FloatArray, NotEnough
-from rover_bus.brain.predicting import FamilyModel, OverruledModel, fit_family, form_of, overrule, samples_of
+from rover_bus.brain.predicting import (
+    FamilyModel,
+    OverruledModel,
+    fit_family,
+    form_of,
+    overrule,
+    rows_of,
+    samples_of,
+)
 from rover_bus.brain.rules import rules_of
 from rover_bus.brain.state import BrainState, FamilySample, KnownJob
 
@@ -26,6 +34,9 @@ from rover_bus.brain.state import BrainState, FamilySample, KnownJob
 MOVED = np.array(
     [0.02, 0.05, 0.05, 0.05, 0.05, 0.05]
 )  # log throughput, share of input, log cores used and given
+
+
+PROBED_SIZES = 3  # different sizes tell the terms apart
 
 
 @dataclass(frozen=True)
@@ -83,6 +94,15 @@ class StandingModels:
     def varied_servers(self, job: KnownJob) -> bool:
         """Return whether runs of a job's family were measured with different numbers of servers."""
         return len({each.at.ps for each in self.shown(job)}) > 1
+
+    def wants_samples(self, job: KnownJob, held_back: bool) -> bool:
+        """Return whether another size of a job is worth trying to learn from.
+
+        `held_back`: its members use all their cores, and no fit says what more of them would bring.
+        """
+        if held_back or not job.cold:
+            return held_back or isinstance(self.of(job), NotEnough)
+        return len(rows_of(job)) < PROBED_SIZES
 
     def of(self, job: KnownJob) -> OverruledModel | NotEnough:
         """Return a job's model: its family's, fitted anew where samples have moved, overruled by what the job itself showed."""

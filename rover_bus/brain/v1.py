@@ -10,7 +10,7 @@ examples/scheduler.py is a whole scheduler. Units: seconds, samples, cores (or w
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -19,6 +19,7 @@ import msgspec
 from rover_bus.brain.decider import NO_QUOTAS, BrainDecider
 from rover_bus.brain.decisions.arbitration import Budget
 from rover_bus.brain.decisions.warm_start import PastJob
+from rover_bus.brain.standing_models import StandingModels
 from rover_bus.brain.state import FamilySample
 from rover_bus.brain.told import (
     ClusterHost,
@@ -36,6 +37,7 @@ from rover_bus.events.job import JobSpec
 from rover_bus.events.outbox import FactOut
 
 __all__ = ["Brain", "ClusterHost", "JobPlacement", "Measurement", "MemberRemedy", "TrainingJob"]
+SWITCHED_OFF = "the scheduler does without it"
 MOST_LOOKS = 4  # in one decision: what one makes room for, the next one begins
 
 
@@ -68,6 +70,8 @@ class Brain:
 
     `at_once`: what `decide()` returns is carried out before the next call, as by a scheduler that is called at each tick; otherwise
     say `placed()` and `settled()` as members come and go.
+
+    `without`: rules to do without, by the names that `rover explain` gives them. `models` makes what predicts, of `StandingModels`.
     """
 
     def __init__(
@@ -77,11 +81,13 @@ class Brain:
         memory: bytes = b"",
         quotas: Mapping[str, tuple[float, float]] | None = None,
         at_once: bool = True,
+        without: Iterable[str] = (),
+        models: Callable[[], StandingModels] = StandingModels,
     ) -> None:
         if not -10 <= fair_share <= 0:
             raise InputError(f"fair_share is {fair_share}, outside -10..0")
         budgets = {tenant: Budget(*limits) for tenant, limits in quotas.items()} if quotas else NO_QUOTAS
-        self._decider = BrainDecider(1, quotas=budgets, fair_share=float(fair_share))
+        self._decider = BrainDecider(1, quotas=budgets, fair_share=float(fair_share), models=models)
         if memory:
             known = _remembered(memory)
             self._decider.state.past, self._decider.state.families = known.past, known.families
@@ -91,7 +97,7 @@ class Brain:
         self._remedies: list[MemberRemedy] = []
         self._changed: dict[str, JobPlacement] = {}
         self._hosts: dict[str, ClusterHost] = {}
-        self._decide(TookOver("library", 1), 0.0)
+        self._decide(TookOver("library", 1, failing=dict.fromkeys(without, SWITCHED_OFF)), 0.0)
 
     # -- what is told --------------------------------------------------------------------------------------------------
 

@@ -20,14 +20,13 @@ from rover_bus.brain.models.samples import Configurations, NotEnough
 from rover_bus.brain.models.throughput import Prediction
 from rover_bus.brain.predicting import OverruledModel, form_of, observations_of, place_of
 from rover_bus.brain.spaces import affordable, space_of, steps_of, usable
-from rover_bus.brain.standing_models import StandingModels
+from rover_bus.brain.standing_models import PROBED_SIZES, StandingModels
 from rover_bus.brain.state import UNREST, KnownJob, TriedSize
 from rover_bus.events.facts import LosingPlan, Size
 from rover_bus.events.plan_facts import PlanStep
 
 ANY_SIZE: Callable[[Size], bool] = lambda _: True  # noqa: E731
 PROBE_WINDOWS = 2  # a probe is measured so long
-PROBED_SIZES = 3  # different sizes tell the terms apart
 MOST_PROBES = 8
 WORTH_WINDOWS = 15  # a job that ends sooner is not changed any more
 CORES_IDLE = 0.4  # share of a worker's cores below which it gives half of them back
@@ -165,7 +164,7 @@ def _probe(
         return None
     view = probe_view(job, cores_left)
     relief = relieved_anchor(view, space) != view.anchor
-    if not relief and (len(known) >= PROBED_SIZES if job.cold else not isinstance(models.of(job), NotEnough)):
+    if not models.wants_samples(job, relief):
         return None
     size = _most_telling(job, view, space, known, fits)
     if size is None:

@@ -25,9 +25,12 @@ class LiveBrain:
 
     def __init__(self, setting: Setting) -> None:
         self.mechanisms, self.menu = Mechanisms(elastic=True), setting.menu
-        self.brain = Brain(at_once=False)
+        self.brain = self._brain()
         self.cases: dict[str, Case] = {}
         self.now = 0.0
+
+    def _brain(self) -> Brain:
+        return Brain(at_once=False)
 
     def plan(self, cluster: ClusterView, now_s: float, regular: bool) -> list[tuple[str, Size]]:
         """Tell what is new, and return the sizes that plans ask for and jobs do not hold."""
@@ -40,7 +43,7 @@ class LiveBrain:
         for job in cluster.jobs:
             if job.case.name not in self.cases:
                 self.cases[job.case.name] = job.case
-                self.brain.submit(_spec(job.case, self.menu), self.now)
+                self.brain.submit(self.spec(job.case), self.now)
             self._follow(job)
         self.brain.decide(self.now)  # the service looks once a second
         held = {job.case.name: job.held for job in cluster.jobs}
@@ -56,7 +59,7 @@ class LiveBrain:
         for window in windows:
             self.now = max(self.now, window.at_s + WINDOW_S)
             if window.job in self.cases:
-                self.brain.observe(_measured(window, self.cases[window.job]), self.now)
+                self.brain.observe(self.measured(window, self.cases[window.job]), self.now)
         self.brain.decide(self.now)
         return [Remedy(each.kind, each.job, each.index) for each in self.brain.take_remedies()]
 
@@ -70,6 +73,14 @@ class LiveBrain:
         if self.cases.pop(job.case.name, None) is not None:
             self.brain.end(job.case.name, self.now, completed=completed)
 
+    def spec(self, case: Case) -> JobSpec:
+        """The job file that its user would have written."""
+        return spec_of(case, self.menu, case.asked, case.family)
+
+    def measured(self, window: Window, case: Case) -> Measurement:
+        """What the Brain is told of a window."""
+        return measurement_of(window, case, window.worker_rates.tolist())
+
     def _follow(self, job: JobView) -> None:
         """Say where the engine found room, and what became of the last plan."""
         name, held, placed = job.case.name, job.held, self.brain.placements[job.case.name]
@@ -82,13 +93,12 @@ class LiveBrain:
             self.brain.settled(name, self.now)
 
 
-def _spec(case: Case, menu: Menu) -> JobSpec:
+def spec_of(case: Case, menu: Menu, asked: Size, family: str) -> JobSpec:
     """A job file: counts are the Brain's to choose; members start as large as the user asked and may get what the menu has."""
-    asked = case.asked
     return JobSpec(
         name=case.name,
         program=["train"],
-        data=DataSpec(train=case.family, batch_size=int(case.batch_size)),
+        data=DataSpec(train=family, batch_size=int(case.batch_size)),
         workers=WorkersSpec(
             training="synchronous" if case.mode == "sync" else "asynchronous",
             start=asked.workers,
@@ -107,7 +117,7 @@ def _spec(case: Case, menu: Menu) -> JobSpec:
             memory_bytes=int(asked.server_gib * GIB),
         ),
         plan=PlanSpec(window_s=WINDOW_S, memory_reaction_s=120.0),
-        labels={"family": case.family, "user": case.user},
+        labels={"family": family, "user": case.user},
     )
 
 
@@ -123,9 +133,8 @@ def _size(case: Case, placed: JobPlacement) -> Size:
     )
 
 
-def _measured(window: Window, case: Case) -> Measurement:
-    """What workers, servers and their hosts say of a window."""
-    rates = window.worker_rates.tolist()
+def measurement_of(window: Window, case: Case, rates: list[float]) -> Measurement:
+    """What workers, servers and their hosts say of a window. `rates`: samples a second of each worker."""
     return Measurement(
         job=window.job,
         seconds=WINDOW_S,

@@ -1,9 +1,9 @@
 """Policies that know the truth, to split what ours loses: the oracle, the oracle with our mechanisms, perfect samples; and a
 bound for all.
 
-Fed by the hidden fields of `Case`, feed the report's rows that nobody can deploy. The choice is the production round over an
-exact knapsack;
-what differs from ours is only what is known, and what a change costs.
+Fed by the hidden fields of `Case`, feed the report's rows that nobody can deploy. What decides is the live Brain (`live`): its
+models answer from the truth, its users ask for what their jobs need, its windows say the true speed. Nothing else differs, but
+that nothing has to be learned.
 """
 
 from __future__ import annotations
@@ -14,17 +14,20 @@ import msgspec
 import numpy as np
 
 from bench.simulation.generator import Workload, reference_plan
-from bench.simulation.nodes import allocation_of
-from bench.simulation.policies.learning import Memory
-from bench.simulation.policies.staged import RULES, Staged
-from bench.simulation.port import Case, ClusterView, JobView, Mechanisms, Menu, Setting, Size
-from rover_bus.brain.decisions.knapsack import Choice, Offers, choose_exactly, choose_greedily
-from rover_bus.brain.decisions.plans import Allocation
-from rover_bus.brain.decisions.rounds import Contender
+from bench.simulation.policies.live import LiveBrain, measurement_of, spec_of
+from bench.simulation.port import Case, Mechanisms, Menu, Setting, Window
+from rover_bus.brain.decisions.plans import PlanSpace
+from rover_bus.brain.decisions.scaling import JobView, Limits, PlanFront, Predictor, ScalingRules, plan_front
 from rover_bus.brain.models.core_use import CoreBoundModel, fit_core_bound, measure_core_use
 from rover_bus.brain.models.forms import ASYNCHRONOUS, SYNCHRONOUS
-from rover_bus.brain.models.samples import Configurations, FloatArray, Observations
+from rover_bus.brain.models.samples import Configurations, FloatArray, NotEnough, Observations
 from rover_bus.brain.models.throughput import Prediction
+from rover_bus.brain.predicting import OverruledModel
+from rover_bus.brain.rules import CLUSTER
+from rover_bus.brain.standing_models import StandingModels
+from rover_bus.brain.state import FamilySample, KnownJob
+from rover_bus.brain.v1 import Brain, Measurement
+from rover_bus.events.job import JobSpec
 
 _PERFECT_SAMPLES = 60
 
@@ -62,67 +65,71 @@ def perfect_fit(case: Case, menu: Menu) -> CoreBoundModel:
     return fitted
 
 
-class Knowing(Staged):
-    """Our rounds with everything known from the start. `free`: changes cost nothing and failures do not happen."""
+class ToldModels(StandingModels):
+    """What is known of each job from its first second, in the place of fits: nothing is left to try."""
 
-    def __init__(self, setting: Setting, free: bool = True, fitted: bool = False) -> None:
-        rules = RULES
-        if free:
-            restraint = msgspec.structs.replace(RULES.restraint, growth=64.0, dead_band=0.0)
-            policy = msgspec.structs.replace(RULES.policy, scale_s=0.0)
-            rules = msgspec.structs.replace(RULES, restraint=restraint, policy=policy)
-        super().__init__(setting, frozenset({1, 2, 3}), rules)
-        self.fitted, self.free = fitted, free
-        self.name = "oracle" if free else "oracle, our mechanisms" if not fitted else "perfect samples"
-        self.mechanisms = Mechanisms(elastic=True, free=free)
-        self.select = _nearly_exactly if free else self.select
-        self.models: dict[str, TruthModel | CoreBoundModel] = {}
+    def __init__(self, rules: ScalingRules) -> None:
+        super().__init__()
+        self.rules = rules
+        self.told: dict[str, Predictor] = {}  # by job
+        self.fronts: dict[object, PlanFront] = {}
 
-    def know(self, job: JobView, memory: Memory) -> None:
-        """Put the truth where the model belongs."""
-        name = job.case.name
-        if name not in self.models:
-            model = perfect_fit(job.case, self.setting.menu) if self.fitted else TruthModel(job.case)
-            self.models[name] = model
-        memory.model = self.models[name]
+    def of(self, job: KnownJob) -> OverruledModel | NotEnough:
+        """What was told: no measurement overrules it."""
+        return OverruledModel(self.told[job.spec.name], [], [])
 
-    def _contender(self, job: JobView, memory: Memory, probing: bool) -> Contender:
-        """Who was narrowed asks for no more than that, until it runs."""
-        contender = super()._contender(job, memory, probing)
-        narrowed = job.held is None and job.case.name in self.starts
-        return msgspec.structs.replace(contender, model=None, front=None) if narrowed else contender
+    def shown(self, job: KnownJob) -> list[FamilySample]:
+        """Nothing had to be shown."""
+        return []
 
-    def speed_here(self, job: JobView, memory: Memory) -> float:
-        """The truth without noise, which must not move anybody."""
-        return 0.0
+    def varied_servers(self, job: KnownJob) -> bool:
+        """What another number of servers would do is known."""
+        return True
 
-    def _wants_samples(self, job: JobView, memory: Memory) -> bool:
-        """Who knows need not try."""
+    def wants_samples(self, job: KnownJob, held_back: bool) -> bool:
+        """Nothing is tried to learn from."""
         return False
 
-    def first(self, job: JobView) -> Allocation:
-        """The reference plan: rounds go on from there. What no node had room for is narrowed, as for everybody."""
-        if job.case.name in self.starts:
-            return self.starts[job.case.name]
-        size, _ = reference_plan(job.case, self.setting.menu)
-        return allocation_of(size)
-
-    def settle(self, job: JobView, memory: Memory) -> bool:
-        """Free changes need no rest."""
-        return self.free or super().settle(job, memory)
-
-    def with_memory(self, cluster: ClusterView, wishes: list[tuple[str, Size]]) -> list[tuple[str, Size]]:
-        """Limits are known as well: every server's peak and a tenth."""
-        cases = {job.case.name: job.case for job in cluster.jobs}
-        wanted = {job.case.name: job.held for job in cluster.jobs if job.held is not None} | dict(wishes)
-        return [
-            (name, size._replace(server_gib=cases[name].server_need_gib(size.servers) * 1.1))
-            for name, size in wanted.items()
-        ]
+    def front_of(
+        self, job: KnownJob, model: OverruledModel, view: JobView, space: PlanSpace, limits: Limits
+    ) -> PlanFront:
+        """The front by what was told, which never moves."""
+        key = (job.uid, view.held, space, limits)
+        if key not in self.fronts:
+            self.fronts[key] = plan_front(view, model, space, self.rules, limits)
+        return self.fronts[key]
 
 
-def _nearly_exactly(offers: Offers) -> Choice:
-    return choose_exactly(offers, node_limit=20) if len(offers.value) <= 6 else choose_greedily(offers)
+class Knowing(LiveBrain):
+    """The live Brain with everything known from the start. `free`: changes cost nothing and failures do not happen."""
+
+    def __init__(self, setting: Setting, free: bool = True, fitted: bool = False) -> None:
+        rules = CLUSTER
+        if free:
+            restraint = msgspec.structs.replace(CLUSTER.restraint, growth=64.0)
+            rules = msgspec.structs.replace(CLUSTER, restraint=restraint)
+        self.free, self.fitted, self.models = free, fitted, ToldModels(rules)
+        super().__init__(setting)
+        self.name = "oracle" if free else "oracle, our mechanisms" if not fitted else "perfect samples"
+        self.mechanisms = Mechanisms(elastic=True, free=free)
+
+    def _brain(self) -> Brain:
+        # Servers that are all busy are no surprise: what more of them would bring is known.
+        return Brain(at_once=False, without=["cool servers"], models=lambda: self.models)
+
+    def spec(self, case: Case) -> JobSpec:
+        """A user who asks for what the job needs, and whose job has no relatives: each is known for itself."""
+        self.models.told[case.name] = perfect_fit(case, self.menu) if self.fitted else TruthModel(case)
+        spec = spec_of(case, self.menu, reference_plan(case, self.menu)[0], case.name)
+        rests = {"cooldown_s": 0.0, "change_s": 0.0} if self.free else {}
+        return spec.replace(plan=spec.plan.replace(relief=False, **rests))
+
+    def measured(self, window: Window, case: Case) -> Measurement:
+        """The true speed, shared out as workers are fast, so that slow ones are found; how memory grows need not be told."""
+        true = float(case.throughput(np.array([window.size[:4]], dtype=np.float64))[0])
+        rates = window.worker_rates * true / window.worker_rates.sum()
+        said = measurement_of(window, case, rates.tolist())
+        return said.replace(worker_memory_bytes=0, server_memory_bytes=0)
 
 
 def clairvoyant_bound(workload: Workload, menu: Menu) -> float:

@@ -18,6 +18,8 @@ from rover_bus.brain.models.forms import ALL_REDUCE, ASYNCHRONOUS
 from rover_bus.brain.models.rings import on_hosts, spanned
 from rover_bus.brain.models.samples import Configuration, Configurations, Observations
 from rover_bus.brain.rules import RULES, rules_for
+from rover_bus.brain.standing_models import StandingModels
+from rover_bus.brain.state import KnownJob
 from rover_bus.brain.v1 import Brain, ClusterHost, JobPlacement, Measurement, TrainingJob
 from rover_bus.events.errors import InputError
 
@@ -68,6 +70,25 @@ def test_a_job_without_servers_begins_is_measured_at_three_sizes_and_grows() -> 
     run(brain, 12)
     assert len(brain.placements["one"].worker_hosts) > 3
     assert brain.placements["one"].samples_per_s == pytest.approx(speed(brain.placements["one"]), rel=0.3)
+
+
+def test_a_scheduler_may_do_without_a_rule() -> None:
+    brain = started(ring("one"), without=["sizes"])
+    run(brain, 12)
+    assert len(brain.placements["one"].worker_hosts) == 1, "no size is chosen, and none is tried"
+
+
+def test_models_that_know_are_not_taught_by_trying_sizes() -> None:
+    class Told(StandingModels):
+        def wants_samples(self, job: KnownJob, held_back: bool) -> bool:
+            return False
+
+    brain = started(ring("one"), models=Told)
+    run(brain, 4)
+    assert "probe" not in {placed.reason for placed in brain.placements.values()}
+    assert len(brain.placements["one"].worker_hosts) == 1
+    run(taught := started(ring("one")), 4)
+    assert len(taught.placements["one"].worker_hosts) > 1
 
 
 def test_no_host_ever_holds_more_than_it_has() -> None:
