@@ -15,7 +15,8 @@ from rover_bus.brain.decisions.arbitration import Budget, Claim, Grant, arbitrat
 from rover_bus.brain.decisions.plans import GIB, Allocation
 from rover_bus.brain.decisions.reasons import Reason
 from rover_bus.brain.loads import shares_hosts
-from rover_bus.brain.rooms import fits_hosts, free_of
+from rover_bus.brain.rooms import fits_hosts, free_of, room_for
+from rover_bus.brain.sizing import narrowed
 from rover_bus.brain.state import BrainState, KnownJob, capacity_of, counted
 from rover_bus.brain.wishes import CapacityLeft, Wish, size_after
 from rover_bus.events.facts import Size
@@ -119,15 +120,21 @@ def has_room_to_return(name: str, size: Size, state: BrainState) -> bool:
 def _cut_down(job: KnownJob, wish: Wish, state: BrainState) -> GrantedSize:
     size: Size | None = wish.size
     while size is not None and not fits_hosts(job, size, state):
-        size = _easier_to_place(job, size)
+        size = _easier_to_place(job, size, state)
     if size is None or (job.held is not None and size.shape == job.held.shape):
         return GrantedSize(size=None, left=_found_no_host(job, wish.size, state))
     return GrantedSize(size=size)
 
 
-def _easier_to_place(job: KnownJob, size: Size) -> Size | None:
-    """The next smaller size of the same kind: fewer workers; for a start at last twice the servers, each with half the memory."""
+def _easier_to_place(job: KnownJob, size: Size, state: BrainState) -> Size | None:
+    """The next smaller size of the same kind: fewer workers; of a start, servers that no host has room for are made narrower first,
+    and at last there are twice as many, each with half the memory.
+    """
     least = job.held.workers if job.held is not None else job.spec.workers.count or 1
+    if job.held is None and not _servers_fit(job, size, state):
+        narrow = narrowed(size, job)
+        if narrow.server_cores < size.server_cores:
+            return size.replace(server_cores=narrow.server_cores)
     if size.workers > max(least, 1):
         return size.replace(workers=max(size.workers * 3 // 4, least, 1))
     if job.held is not None or job.spec.servers.count or size.server_memory_bytes < 2 * LEAST_SERVER_BYTES:
@@ -135,6 +142,11 @@ def _easier_to_place(job: KnownJob, size: Size) -> Size | None:
     if 2 * size.servers > job.spec.servers.max_count:
         return None
     return size.replace(servers=2 * size.servers, server_memory_bytes=size.server_memory_bytes // 2)
+
+
+def _servers_fit(job: KnownJob, size: Size, state: BrainState) -> bool:
+    each, free = job.charge(size), [free_of(host, state) for host in state.hosts]
+    return room_for(each.server_cores, each.server_memory_bytes, free) >= size.servers
 
 
 def _found_no_host(job: KnownJob, size: Size, state: BrainState) -> CapacityLeft:

@@ -15,7 +15,7 @@ from rover_bus.brain.granting import grant_best
 from rover_bus.brain.proposing import propose, propose_first, shrink
 from rover_bus.brain.rooms import moving_workers
 from rover_bus.brain.rules import RULES
-from rover_bus.brain.sizing import first_size
+from rover_bus.brain.sizing import first_size, narrowed
 from rover_bus.brain.standing_models import StandingModels
 from rover_bus.brain.state import BrainState, KnownJob
 from rover_bus.brain.wishes import CapacityLeft, Wish, promise
@@ -104,7 +104,7 @@ def withhold(
 def make_room(name: str, known: KnownJob, state: BrainState, models: StandingModels) -> Steps:
     """Begin a job that the round found no room for with its least: equals that have more than theirs shrink for it."""
     size, decision, _ = first_size(known.spec, state)
-    wish = Wish(size=size, step="start", constant=decision.reason, detail=decision.detail)
+    wish = Wish(size=narrowed(size, known), step="start", constant=decision.reason, detail=decision.detail)
     yield from settle(name, known, state, models, wish)
 
 

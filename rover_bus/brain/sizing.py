@@ -15,7 +15,7 @@ from rover_bus.brain.decisions.plans import Allocation, PlanDecision
 from rover_bus.brain.decisions.reasons import Reason
 from rover_bus.brain.decisions.warm_start import MOST_SIMILAR, decide_start
 from rover_bus.brain.history import traits_of
-from rover_bus.brain.state import BrainState, capacity_of, charge_of
+from rover_bus.brain.state import BrainState, KnownJob, capacity_of, charge_of
 from rover_bus.events.facts import Size
 from rover_bus.events.identity import HostCapacity
 from rover_bus.events.job import JobSpec, RoleSpec
@@ -99,6 +99,21 @@ def cut_to(size: Size, spec: JobSpec, budgets: Sequence[Budget]) -> Size:
         if fits(cut.replace(servers=servers)):
             return cut.replace(servers=servers)
     return cut if spec.servers.count else cut.replace(servers=min(cut.servers, 1))
+
+
+def narrowed(size: Size, job: KnownJob) -> Size:
+    """A start with half the cores a member, which more hosts have room for; as far as the user left cores open, and hosts hold
+    members to them.
+    """
+    spec = job.spec
+    return size.replace(
+        worker_cores=_half(spec.workers, size.worker_cores) if job.cores_bind else size.worker_cores,
+        server_cores=_half(spec.servers, size.server_cores) if job.cores_bind else size.server_cores,
+    )
+
+
+def _half(role: RoleSpec, cores: float) -> float:
+    return max(cores / 2, role.cores) if role.max_cores > role.cores > 0 else cores
 
 
 def pins(spec: JobSpec) -> list[str]:

@@ -20,7 +20,7 @@ from rover_bus.brain.granting import quota_left
 from rover_bus.brain.models.samples import NotEnough
 from rover_bus.brain.predicting import OverruledModel
 from rover_bus.brain.rules import RULES
-from rover_bus.brain.sizing import first_size
+from rover_bus.brain.sizing import first_size, narrowed
 from rover_bus.brain.spaces import space_of
 from rover_bus.brain.standing_models import StandingModels
 from rover_bus.brain.state import BrainState, FamilySample, KnownJob, counted
@@ -30,6 +30,7 @@ from rover_bus.events.job import RoleSpec
 
 # What a part of the workers brings where nothing is known: all jobs that were measured gain less than in proportion.
 CONCAVITY = 0.7
+NARROW = 0.85  # what a start with half the cores a member is worth: most users ask for too many cores and too few members
 PARTS = (4, 2, 1)
 MOST_OTHERS = 6  # that are tried where hosts have no room for the best
 
@@ -68,12 +69,13 @@ def offer_start(
         space = space_of(job, standing.varied_servers(job), first)
         front = standing.front_of(job, model, view, space, limits)
     known = front is not None and len(front.allocations) > 0
+    narrow = job.charge(narrowed(first, job))
     contender = Contender(
         view=view,
         model=None if isinstance(model, NotEnough) else model,
         limits=limits,
         waiting=True,
-        front=front if known else _small_front(held, limits),
+        front=front if known else _small_front(held, narrow, limits),
     )
     return StartOffer(
         first=first,
@@ -93,13 +95,19 @@ def _with_known_servers(first: Size, role: RoleSpec, shown: Sequence[FamilySampl
     return first.replace(servers=counts[-1], server_memory_bytes=-(-tables // counts[-1]))
 
 
-def _small_front(first: Allocation, limits: Limits) -> PlanFront:
-    """The first size, or with a part of its workers."""
+def _small_front(first: Allocation, narrow: Allocation, limits: Limits) -> PlanFront:
+    """The first size, or with a part of its workers, each as it is or with narrower members."""
     counts = [first.workers] if limits.workers else sorted({max(first.workers // part, 1) for part in PARTS})
-    offered = [plan for count in counts if (plan := first.replace(workers=count)).cores <= limits.cores]
+    kinds = ((narrow, NARROW), (first, 1.0)) if narrow != first else ((first, 1.0),)
     # Shares of what nobody knows.
-    speed = [(plan.workers / max(first.workers, 1)) ** CONCAVITY for plan in offered]
-    return PlanFront(offered, np.array([RULES.prices.cost(plan) for plan in offered]), np.array(speed))
+    worth = {
+        kind.replace(workers=count): share * (count / max(first.workers, 1)) ** CONCAVITY
+        for count in counts
+        for kind, share in kinds
+    }
+    offered = sorted((plan for plan in worth if plan.cores <= limits.cores), key=RULES.prices.cost)
+    cost, speed = [RULES.prices.cost(plan) for plan in offered], [worth[plan] for plan in offered]
+    return PlanFront(offered, np.array(cost), np.array(speed))
 
 
 def start_with(job: KnownJob, start: StartOffer, decision: PlanDecision) -> Wish | CapacityLeft:
@@ -107,18 +115,26 @@ def start_with(job: KnownJob, start: StartOffer, decision: PlanDecision) -> Wish
     if not decision.allocation.workers:
         return CapacityLeft(Reason.NO_CAPACITY, "what runs brings more with the room that a start would take")
     size = size_after(start.first, decision.allocation)
-    fewer = size.workers < start.first.workers
-    if start.model is None:
-        detail = start.why.detail
-        if fewer:
-            detail += f"; {size.workers} of {counted(start.first.workers, 'worker')}: the cluster is crowded"
-        return Wish(size=size, step="start", constant=start.why.reason, detail=detail)
-    front = start.contender.front
+    front, model = start.contender.front, start.model
     assert front is not None
-    rows = [int(row) for row in np.argsort(-front.speed) if front.speed[row] < decision.scores["throughput"]]
-    others = [size_after(start.first, front.allocations[row]) for row in rows[:MOST_OTHERS]]
-    best, *rest = (_begin(job, start, start.model, each, decision) for each in (size, *others))
+    less = [int(row) for row in np.argsort(-front.speed) if front.speed[row] < decision.scores["throughput"]]
+    rows = less[:: max(-(-len(less) // MOST_OTHERS), 1)]  # the next best, down to the least
+    sizes = [size, *(size_after(start.first, front.allocations[row]) for row in rows)]
+    if model is None:
+        best, *rest = (_begin_unknown(start, each) for each in sizes)
+    else:
+        best, *rest = (_begin(job, start, model, each, decision) for each in sizes)
     return msgspec.structs.replace(best, others=rest)
+
+
+def _begin_unknown(start: StartOffer, size: Size) -> Wish:
+    """A start of which nothing is known, with what was left out of it."""
+    detail = start.why.detail
+    if size.workers < start.first.workers:
+        detail += f"; {size.workers} of {counted(start.first.workers, 'worker')}: the cluster is crowded"
+    if size.worker_cores < start.first.worker_cores or size.server_cores < start.first.server_cores:
+        detail += "; with fewer cores a member, for which there is room"
+    return Wish(size=size, step="start", constant=start.why.reason, detail=detail)
 
 
 def _begin(

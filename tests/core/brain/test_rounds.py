@@ -17,7 +17,7 @@ from rover_bus.brain.judging import judge
 from rover_bus.brain.log import JobGone, JobSeen
 from rover_bus.brain.rooms import fits_hosts, moving_workers
 from rover_bus.brain.settling import settle
-from rover_bus.brain.sizing import first_size
+from rover_bus.brain.sizing import first_size, narrowed
 from rover_bus.brain.spaces import space_of
 from rover_bus.brain.standing_models import StandingModels
 from rover_bus.brain.state import BrainRuleOff, Change, TriedSize
@@ -197,6 +197,34 @@ def test_servers_that_no_host_has_memory_for_begin_as_twice_as_many_with_half_of
         "new", Wish(size=size(1, 1, 0.5, 16 * GIB), step="start", constant="x"), state, {}
     )
     assert granted.size == size(1, 2, 0.5, 8 * GIB)
+
+
+def test_a_start_has_narrower_members_where_no_host_has_room_for_those_that_were_asked_for() -> None:
+    one, two, new = runs("one", size(11), "h"), runs("two", size(11), "i"), waits("new")
+    new.cores_bind = True
+    new.spec = new.spec.replace(
+        workers=WorkersSpec(max_count=8, start=2, cores=0.5, start_cores=4.0, max_cores=4.0),
+        servers=RoleSpec(max_count=2, start=1, cores=0.5, start_cores=4.0, max_cores=4.0),
+    )
+    state = cluster(one, two, new, hosts="hi")  # about 2 of 8 cores are free on each
+    state.hosts = {name: host.replace(cores_bind=True) for name, host in state.hosts.items()}
+    answer = round_of(state)["new"]
+    assert isinstance(answer, Wish)
+    [plan] = settle("new", new, state, StandingModels(state), answer)
+    assert isinstance(plan, PlanProposed), "it waited for a host with 4 free cores"
+    assert plan.workers >= 1
+    assert 0.5 <= plan.server_cores < 4.0
+
+
+def test_cores_that_the_user_fixed_are_not_halved() -> None:
+    fixed, open_ = waits("fixed"), waits("open")
+    fixed.cores_bind = open_.cores_bind = True
+    open_.spec = open_.spec.replace(workers=WorkersSpec(max_count=8, cores=0.5, max_cores=4.0))
+    assert narrowed(size(4, cores=2.0), fixed) == size(4, cores=2.0)
+    assert narrowed(size(4, cores=2.0), open_) == size(4, cores=1.0)
+    assert narrowed(size(4, cores=0.75), open_) == size(4, cores=0.5), "never below what the user asked for"
+    open_.cores_bind = False
+    assert narrowed(size(4, cores=2.0), open_) == size(4, cores=2.0), "no host holds to them"
 
 
 def test_a_job_that_is_alone_may_ask_more_of_its_hosts_than_they_have() -> None:
