@@ -16,7 +16,7 @@ import numpy as np
 
 from rover_bus.brain.decisions.arbitration import Budget
 from rover_bus.brain.decisions.knapsack import choose, choose_greedily
-from rover_bus.brain.decisions.plans import Loser, PlanDecision, PlanSpace
+from rover_bus.brain.decisions.plans import Allocation, Loser, PlanDecision, PlanSpace
 from rover_bus.brain.decisions.reasons import Reason
 from rover_bus.brain.decisions.rounds import NOTHING, Contender, decide_round
 from rover_bus.brain.decisions.scaling import PlanFront, choose_alone
@@ -223,24 +223,36 @@ def _next_best(
     least = view.measured_throughput * (1 + RULES.restraint.dead_band)
     taken = decision.scores["throughput"]
     rows = [int(row) for row in np.argsort(-front.speed) if least < front.speed[row] < taken]
-    wishes = []
-    for row in rows[:MOST_OTHERS]:
-        size = size_after(held, front.allocations[row])
-        if size.shape != held.shape and not declined(job, size):
-            middle, low, high = predicted(job, model, size)
-            wishes.append(
-                Wish(
-                    size=size,
-                    step="scale",
-                    constant=Reason.MORE_THROUGHPUT,
-                    detail="the best size that hosts have room for",
-                    measured=job.throughput,
-                    predicted=middle,
-                    low_90=low,
-                    high_90=high,
-                )
-            )
-    return wishes
+    sizes = [size_after(held, front.allocations[row]) for row in _some_of(rows, front, view.held)]
+    return [
+        Wish(
+            size=size,
+            step="scale",
+            constant=Reason.MORE_THROUGHPUT,
+            detail="the best size that hosts have room for",
+            measured=job.throughput,
+            predicted=middle,
+            low_90=low,
+            high_90=high,
+        )
+        for size in sizes
+        if size.shape != held.shape and not declined(job, size)
+        for middle, low, high in [predicted(job, model, size)]
+    ]
+
+
+def _some_of(rows: list[int], front: PlanFront, held: Allocation) -> list[int]:
+    """A few of the rows (fastest first): from the fastest down to the least, and those that leave servers as they are, which may
+    have no room to grow where they stand.
+    """
+    spread = rows[:: max(-(-len(rows) // MOST_OTHERS), 1)]
+    as_served = [row for row in rows if _servers_of(front.allocations[row]) == _servers_of(held)]
+    kept = {*spread, *as_served[: MOST_OTHERS // 2]}
+    return [row for row in rows if row in kept]
+
+
+def _servers_of(each: Allocation) -> tuple[int, float]:
+    return each.servers, each.server_cores
 
 
 def _reason(contender: Contender, decision: PlanDecision, rivals: bool) -> Reason:

@@ -16,11 +16,12 @@ from rover_bus.brain.decisions.plans import GIB, Allocation
 from rover_bus.brain.decisions.reasons import Reason
 from rover_bus.brain.loads import shares_hosts
 from rover_bus.brain.rooms import fits_hosts, free_of, room_for
-from rover_bus.brain.sizing import narrowed
+from rover_bus.brain.sizing import CONCAVITY, NARROW, narrowed
 from rover_bus.brain.state import BrainState, KnownJob, capacity_of, counted
 from rover_bus.brain.wishes import CapacityLeft, Wish, size_after
 from rover_bus.events.facts import Size
 
+MOST_HALVED = 3  # times that a start's members may be made half as large to find room
 LEAST_SERVER_BYTES = 4 * GIB  # a server with less memory is not started with half of it
 CHOSEN = (
     "start",
@@ -118,23 +119,36 @@ def has_room_to_return(name: str, size: Size, state: BrainState) -> bool:
 
 
 def _cut_down(job: KnownJob, wish: Wish, state: BrainState) -> GrantedSize:
-    size: Size | None = wish.size
+    size: Size | None = _best_start(job, wish.size, state) if job.held is None else wish.size
     while size is not None and not fits_hosts(job, size, state):
-        size = _easier_to_place(job, size, state)
+        size = _easier_to_place(job, size)
     if size is None or (job.held is not None and size.shape == job.held.shape):
         return GrantedSize(size=None, left=_found_no_host(job, wish.size, state))
     return GrantedSize(size=size)
 
 
-def _easier_to_place(job: KnownJob, size: Size, state: BrainState) -> Size | None:
-    """The next smaller size of the same kind: fewer workers; of a start, servers that no host has room for are made narrower first,
-    and at last there are twice as many, each with half the memory.
-    """
+def _best_start(job: KnownJob, size: Size, state: BrainState) -> Size:
+    """The best start of a kind that hosts have room for: fewer workers, or narrower members; the size itself where none fits."""
+    least, narrow = max(job.spec.workers.count, 1), size
+    found = list[tuple[float, Size]]()
+    for halved in range(MOST_HALVED + 1):
+        free = [free_of(host, state) for host in state.hosts]
+        room = room_for(narrow.worker_cores, narrow.worker_memory_bytes, free)
+        count: int | None = min(size.workers, max(room, least))
+        while count is not None and not fits_hosts(job, narrow.replace(workers=count), state):
+            count = max(count * 3 // 4, least) if count > least else None
+        if count is not None:
+            worth = NARROW**halved * (count / max(size.workers, 1)) ** CONCAVITY
+            found.append((worth, narrow.replace(workers=count)))
+        former, narrow = narrow, narrowed(narrow, job)
+        if narrow == former:
+            break
+    return max(found, key=lambda each: each[0])[1] if found else size
+
+
+def _easier_to_place(job: KnownJob, size: Size) -> Size | None:
+    """The next smaller size of the same kind: fewer workers; for a start at last twice the servers, each with half the memory."""
     least = job.held.workers if job.held is not None else job.spec.workers.count or 1
-    if job.held is None and not _servers_fit(job, size, state):
-        narrow = narrowed(size, job)
-        if narrow.server_cores < size.server_cores:
-            return size.replace(server_cores=narrow.server_cores)
     if size.workers > max(least, 1):
         return size.replace(workers=max(size.workers * 3 // 4, least, 1))
     if job.held is not None or job.spec.servers.count or size.server_memory_bytes < 2 * LEAST_SERVER_BYTES:
@@ -142,11 +156,6 @@ def _easier_to_place(job: KnownJob, size: Size, state: BrainState) -> Size | Non
     if 2 * size.servers > job.spec.servers.max_count:
         return None
     return size.replace(servers=2 * size.servers, server_memory_bytes=size.server_memory_bytes // 2)
-
-
-def _servers_fit(job: KnownJob, size: Size, state: BrainState) -> bool:
-    each, free = job.charge(size), [free_of(host, state) for host in state.hosts]
-    return room_for(each.server_cores, each.server_memory_bytes, free) >= size.servers
 
 
 def _found_no_host(job: KnownJob, size: Size, state: BrainState) -> CapacityLeft:

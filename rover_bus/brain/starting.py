@@ -20,7 +20,7 @@ from rover_bus.brain.granting import quota_left
 from rover_bus.brain.models.samples import NotEnough
 from rover_bus.brain.predicting import OverruledModel
 from rover_bus.brain.rules import RULES
-from rover_bus.brain.sizing import first_size, narrowed
+from rover_bus.brain.sizing import CONCAVITY, NARROW, first_size, narrowed
 from rover_bus.brain.spaces import space_of
 from rover_bus.brain.standing_models import StandingModels
 from rover_bus.brain.state import BrainState, FamilySample, KnownJob, counted
@@ -28,9 +28,6 @@ from rover_bus.brain.wishes import CapacityLeft, Wish, predicted, samples_left, 
 from rover_bus.events.facts import Size
 from rover_bus.events.job import RoleSpec
 
-# What a part of the workers brings where nothing is known: all jobs that were measured gain less than in proportion.
-CONCAVITY = 0.7
-NARROW = 0.85  # what a start with half the cores a member is worth: most users ask for too many cores and too few members
 PARTS = (4, 2, 1)
 MOST_OTHERS = 6  # that are tried where hosts have no room for the best
 

@@ -27,6 +27,7 @@ class LiveBrain:
         self.mechanisms, self.menu = Mechanisms(elastic=True), setting.menu
         self.brain = self._brain()
         self.cases: dict[str, Case] = {}
+        self.settled: dict[str, tuple[JobPlacement, float]] = {}  # what was last carried out, and when
         self.now = 0.0
 
     def _brain(self) -> Brain:
@@ -58,7 +59,7 @@ class LiveBrain:
         """Hand samples over, let the Brain's time pass, and return the workers that it replaces."""
         for window in windows:
             self.now = max(self.now, window.at_s + WINDOW_S)
-            if window.job in self.cases:
+            if window.job in self.cases and not self._is_stale(window):
                 self.brain.observe(self.measured(window, self.cases[window.job]), self.now)
         self.brain.decide(self.now)
         return [Remedy(each.kind, each.job, each.index) for each in self.brain.take_remedies()]
@@ -70,6 +71,7 @@ class LiveBrain:
     def ended(self, job: JobView, now_s: float, completed: bool) -> None:
         """Tell that a job ended."""
         self.now = max(self.now, now_s)
+        self.settled.pop(job.case.name, None)
         if self.cases.pop(job.case.name, None) is not None:
             self.brain.end(job.case.name, self.now, completed=completed)
 
@@ -81,15 +83,22 @@ class LiveBrain:
         """What the Brain is told of a window."""
         return measurement_of(window, case, window.worker_rates.tolist())
 
+    def _is_stale(self, window: Window) -> bool:
+        """Whether a window that comes late began before the last change was carried out: a member's own word is never so old."""
+        _, since_s = self.settled.get(window.job, (None, 0.0))
+        return window.at_s - WINDOW_S < since_s - 1e-6
+
     def _follow(self, job: JobView) -> None:
         """Say where the engine found room, and what became of the last plan."""
         name, held, placed = job.case.name, job.held, self.brain.placements[job.case.name]
         if held is None or not placed.reason:
             return
         workers, servers = list(map(_host, job.worker_hosts)), list(map(_host, job.server_hosts))
-        carried_out = held[:2] == (len(placed.worker_hosts), len(placed.server_hosts))
+        carried_out = held[:4] == _size(job.case, placed)[:4]
         self.brain.placed(name, workers, servers, self.now)
         if carried_out and job.state == "running" and not job.changing:
+            if placed != self.settled.get(name, ({}, 0.0))[0]:
+                self.settled[name] = placed, self.now
             self.brain.settled(name, self.now)
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from brain_states import GIB, cluster, round_of, runs, size, spec_of, speed, waits
 
-from rover_bus.brain.choosing import room_for_round
+from rover_bus.brain.choosing import _some_of, room_for_round
 from rover_bus.brain.decider import BrainDecider
 from rover_bus.brain.decisions.plans import Allocation
+from rover_bus.brain.decisions.scaling import PlanFront
 from rover_bus.brain.decisions.warm_start import PastJob
 from rover_bus.brain.evolution import evolve
 from rover_bus.brain.families import usual_use
@@ -214,6 +216,31 @@ def test_a_start_has_narrower_members_where_no_host_has_room_for_those_that_were
     assert isinstance(plan, PlanProposed), "it waited for a host with 4 free cores"
     assert plan.workers >= 1
     assert 0.5 <= plan.server_cores < 4.0
+
+
+def test_a_start_has_narrower_members_rather_than_few() -> None:
+    state = cluster(runs("a", size(9), "h"), runs("b", size(9), "i"), new := waits("new"), hosts="hi")
+    new.cores_bind = True
+    new.spec = new.spec.replace(
+        workers=WorkersSpec(max_count=8, cores=0.25, max_cores=4.0),
+        servers=RoleSpec(max_count=2, cores=0.25, max_cores=4.0),
+    )
+    big = Wish(size=size(3, cores=1.7), step="start", constant="x")  # 3 of 8 cores are free on each host
+    granted, _ = grant_best("new", big, state, {})
+    assert granted.size is not None
+    assert (granted.size.workers, granted.size.worker_cores) == (3, 0.85)
+
+
+def test_where_servers_have_no_room_to_grow_a_size_with_the_same_servers_is_among_the_next_best() -> None:
+    held = Allocation(workers=2, servers=1, worker_cores=1.0, server_cores=1.0)
+    larger = [held.replace(workers=w, server_cores=2.0) for w in range(3, 23)]
+    offers = [*larger, more := held.replace(workers=4)]
+    front = PlanFront(offers, np.arange(21.0), speeds := np.array([*np.arange(21.0, 41.0), 20.5]))
+    rows = [int(row) for row in np.argsort(-speeds)]
+    some = [offers[row] for row in _some_of(rows, front, held)]
+    assert some[0] == larger[-1]
+    assert more in some
+    assert len(some) <= 10
 
 
 def test_cores_that_the_user_fixed_are_not_halved() -> None:

@@ -1,0 +1,49 @@
+"""The live Brain as a policy is told what a cluster would tell it, when it would."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from bench.simulation import worlds
+from bench.simulation.cluster import Cluster
+from bench.simulation.generator import generate
+from bench.simulation.policies.live import LiveBrain
+from bench.simulation.port import Setting
+from bench.simulation.weather import Weather
+
+SEED = 3
+QUIET = Weather(straggler=0.0, hot_server=0.0, worker_spread=0.0, noise=0.0, failure=0.0)
+
+
+@pytest.fixture(scope="module")
+def run() -> tuple[Cluster, list[tuple[float, float]]]:
+    """A job alone in quiet weather; what its windows were believed to show of a size, and the truth of it."""
+    whole = generate(worlds.W1(), SEED, jobs=10)
+    case = max((c for c in whole.cases if c.mode == "async"), key=lambda c: c.samples)
+    policy = LiveBrain(Setting(worlds.W1.menu, SEED))
+    cluster = Cluster(replace(whole, cases=(case,)), policy, QUIET, drift=False)
+    seen = list[tuple[float, float]]()
+    plan = policy.plan
+
+    def watched(*asked: object) -> object:
+        known = policy.brain._decider.state.jobs.get(case.name)
+        for row in known.tried if known is not None else ():
+            at = (row.size.workers, row.size.servers, row.size.worker_cores, row.size.server_cores)
+            seen.append((row.mean, float(case.throughput(np.array([at]))[0])))
+        return plan(*asked)  # type: ignore[arg-type]
+
+    policy.plan = watched  # type: ignore[assignment]
+    cluster.run()
+    return cluster, seen
+
+
+def test_no_window_from_before_a_change_is_believed_to_show_the_size_after_it(
+    run: tuple[Cluster, list[tuple[float, float]]],
+) -> None:
+    cluster, seen = run
+    assert sum(job.rescales for job in cluster.result.jobs.values()) > 2, "one size shows nothing"
+    measured, true = np.array(seen).T
+    np.testing.assert_allclose(measured, true, rtol=0.1)
