@@ -18,9 +18,10 @@ import numpy as np
 
 from rover_bus.brain.decider import BrainDecider
 from rover_bus.brain.state import BrainState, KnownJob, TriedSize
+from rover_bus.brain.totals import keep_totals
 from rover_bus.events.facts import Size
 from rover_bus.events.identity import HostCapacity, Member
-from rover_bus.events.inputs import Ticked
+from rover_bus.events.inputs import Continued, Input, Ticked
 from rover_bus.events.job import DataSpec, JobSpec, RoleSpec, WorkersSpec
 
 GIB = 1 << 30
@@ -102,11 +103,16 @@ def cluster(jobs: int) -> BrainState:
     return state
 
 
-def look(decider: BrainDecider, at_s: float) -> float:
-    """Processor time of one look."""
-    began = time.process_time()
-    decider.decide(Ticked(), at_s)
-    return time.process_time() - began
+def look(decider: BrainDecider, at_s: float) -> list[float]:
+    """Processor time of each input of one look, to its end."""
+    taken = list[float]()
+    unfinished: Input | None = Ticked()
+    while unfinished is not None:
+        began = time.process_time()
+        decision = decider.decide(unfinished, at_s)
+        taken.append(time.process_time() - began)
+        unfinished = Continued() if decision.unfinished else None
+    return taken
 
 
 @click.command(help=__doc__)
@@ -115,17 +121,22 @@ def look(decider: BrainDecider, at_s: float) -> float:
 def main(jobs: int, as_json: bool) -> None:
     decider = BrainDecider(1)
     decider.state = cluster(jobs)
-    looks = [look(decider, 2000.0 + at) for at in range(4)]
+    keep_totals(decider.state)
+    looks = [look(decider, 2000.0 + at) for at in (0, 40, 80, 81, 82)]
     found = {
         "jobs": jobs,
         "members": sum(len(job.members) for job in decider.state.jobs.values()),
         "hosts": len(decider.state.hosts),
-        "first_look_s": round(looks[0], 3),
-        "round_s": round(looks[1], 3),
-        "idle_look_ms": round(1e3 * looks[3], 2),
+        "first_look_s": round(sum(looks[0]), 3),
+        "first_look_inputs": len(looks[0]),
+        "longest_of_them_ms": round(1e3 * max(looks[0]), 1),
+        "round_s": round(sum(looks[2]), 3),
+        "round_inputs": len(looks[2]),
+        "longest_of_its_ms": round(1e3 * max(looks[2]), 1),
+        "idle_look_ms": round(1e3 * sum(looks[4]), 2),
     }
     for name, value in found.items():
-        print(f"{name:<16} {value}")
+        print(f"{name:<18} {value}")
     if as_json:
         print(json.dumps(found))
 

@@ -55,7 +55,7 @@ class Past:
         self._snapshots = 0
 
     def ask(self, input: Any) -> Any:
-        records, reply, _ = self.decider.decide(input, self.now)
+        records, reply, *_ = self.decider.decide(input, self.now)
         self._pending += records
         return reply
 

@@ -13,9 +13,9 @@ from rover_bus.brain.decisions.lifecycle import check_plan
 from rover_bus.brain.decisions.plans import GIB, Allocation
 from rover_bus.brain.decisions.reasons import Reason
 from rover_bus.brain.decisions.scaling import Limits
-from rover_bus.brain.granting import left_of
 from rover_bus.brain.proposing import propose
-from rover_bus.brain.state import UNKNOWN_CORES, BrainState, KnownJob, capacity_of, counted
+from rover_bus.brain.state import UNKNOWN_CORES, BrainState, KnownJob, counted
+from rover_bus.brain.totals import Total, Totals, totals_of
 from rover_bus.brain.wishes import Wish
 from rover_bus.events.facts import PlanRequested, PlanWithheld, Size
 from rover_bus.events.log import Record
@@ -82,20 +82,21 @@ def refuse_size(
 
     What is held already is never in the way: where more is taken than there is, a job may still shrink.
     """
-    broken = _broken(job, wanted, state, beyond_limits)
+    totals = totals_of(state)
+    broken = _broken(job, wanted, state, totals, beyond_limits)
     if broken is None:
         return None
     constant, reason, way_out = broken
     fewer = range(min(wanted.workers - 1, 1000), 0, -1)
     fits = next(
-        (n for n in fewer if _broken(job, wanted.replace(workers=n), state, beyond_limits) is None), 0
+        (n for n in fewer if _broken(job, wanted.replace(workers=n), state, totals, beyond_limits) is None), 0
     )
     less = f"ask for {counted(fits, 'worker')} at the most, or " if fits and job.held != wanted else ""
     return constant, f"{reason}: {less}{way_out}"
 
 
 def _broken(
-    job: KnownJob, wanted: Size, state: BrainState, beyond_limits: bool
+    job: KnownJob, wanted: Size, state: BrainState, totals: Totals, beyond_limits: bool
 ) -> tuple[Reason, str, str] | None:
     spec, held = job.spec, job.held
     charged, own = charge_by_hand(job, wanted), charge_by_hand(job, held)
@@ -103,22 +104,25 @@ def _broken(
         max_workers=ANY if beyond_limits else max(spec.workers.max_count, own.workers),
         max_servers=ANY if beyond_limits else max(spec.servers.max_count, own.servers),
     )
-    quota, capacity, tenant = state.quotas.get(spec.plan.tenant), capacity_of(state), spec.plan.tenant
+    quota, capacity, tenant = state.quotas.get(spec.plan.tenant), totals.capacity, spec.plan.tenant
     if broken := check_plan(charged, most):
         role = "workers" if charged.workers > most.max_workers else "servers"
         return (*broken, f"submit it with a larger max_count in [{role}]")
     size = f"{counted(wanted.workers, 'worker')} and {counted(wanted.servers, 'server')}"
-    others = [other for other in state.jobs.values() if other.uid != job.uid]
     if quota is not None:
-        left = left_of(quota, (other for other in others if other.spec.plan.tenant == tenant))
+        left = _left_of(quota, totals.beside(spec.name, tenant))
         if broken := check_plan(charged, _limits(left, own)):
             told = _too_much(size, charged, left, quota, f"the quota of {tenant!r}")
             return Reason.QUOTA_EXCEEDED, told, f"raise it by `rover quota set {tenant}=CORES[:MEMORY]`"
-    left, charged = left_of(capacity, others), _shared(job, wanted, charged)
+    left, charged = _left_of(capacity, totals.beside(spec.name)), _shared(job, wanted, charged)
     if check_plan(charged, _limits(left, own)):
         told = _too_much(size, charged, left, capacity, "the cluster")
         return Reason.NO_CAPACITY, told, "add a host, or make another job smaller"
     return None
+
+
+def _left_of(budget: Budget, held: Total) -> Budget:
+    return Budget(budget.cores - held.cores, budget.memory_bytes - held.memory_bytes)
 
 
 def _limits(left: Budget, own: Allocation) -> Limits:

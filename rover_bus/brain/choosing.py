@@ -20,16 +20,17 @@ from rover_bus.brain.decisions.plans import Allocation, Loser, PlanDecision, Pla
 from rover_bus.brain.decisions.reasons import Reason
 from rover_bus.brain.decisions.rounds import NOTHING, Contender, decide_round
 from rover_bus.brain.decisions.scaling import PlanFront, choose_alone
-from rover_bus.brain.granting import cores_left, present, quota_left
+from rover_bus.brain.granting import cores_left_for, quota_left
 from rover_bus.brain.marginal import choose_by_gain, goes_by_gain
-from rover_bus.brain.models.samples import Configurations, NotEnough
-from rover_bus.brain.predicting import OverruledModel, place_of
+from rover_bus.brain.models.samples import NotEnough
+from rover_bus.brain.predicting import OverruledModel
 from rover_bus.brain.rooms import fits_hosts
 from rover_bus.brain.rules import HEADROOM, RULES, rules_for
 from rover_bus.brain.spaces import space_of
 from rover_bus.brain.standing_models import StandingModels
 from rover_bus.brain.starting import StartOffer, start_with
-from rover_bus.brain.state import BrainState, KnownJob, capacity_of
+from rover_bus.brain.state import BrainState, KnownJob
+from rover_bus.brain.totals import totals_of
 from rover_bus.brain.wishes import (
     CapacityLeft,
     Wish,
@@ -37,7 +38,7 @@ from rover_bus.brain.wishes import (
     cramped,
     declined,
     limits_of,
-    predicted,
+    predicted_all,
     size_after,
     view_of,
 )
@@ -45,7 +46,24 @@ from rover_bus.events.facts import LosingPlan, Size
 
 NOTHING_FITS = PlanDecision(allocation=NOTHING, reason=Reason.NO_CAPACITY)
 MOST_OTHERS = 6
-Answers = dict[str, Wish | CapacityLeft]
+
+
+class OpenSize(msgspec.Struct, frozen=True):
+    """A job whose size is open: what it competes with, and its model."""
+
+    contender: Contender
+    model: OverruledModel
+
+
+class Chosen(msgspec.Struct, frozen=True):
+    """What a round decided for a job, not in words yet: what it promises and what lost is worked out when its turn comes."""
+
+    decision: PlanDecision
+    of: OpenSize | StartOffer
+    rivals: bool = False
+
+
+Answers = dict[str, Chosen | Wish | CapacityLeft]
 
 
 def choose_sizes(
@@ -54,32 +72,45 @@ def choose_sizes(
     quotas: Mapping[str, Budget],
     standing: StandingModels,
     starts: Mapping[str, StartOffer] | None = None,
+) -> dict[str, Wish | CapacityLeft]:
+    """Say what each job whose turn it is wants to be, and each that waits with which size it begins (`starts`); shrinks first.
+
+    A round of the service in one piece: it takes the same steps in several (`turns`).
+    """
+    considered = {name: consider(name, state, quotas, standing) for name in turns}
+    opened = {name: each for name, each in considered.items() if isinstance(each, OpenSize)}
+    answers: Answers = {n: each for n, each in considered.items() if not isinstance(each, OpenSize)}
+    answers |= choose_among(opened, starts or {}, state, standing)
+    return {name: in_words(state.jobs[name], answer) for name, answer in in_order(answers, state)}
+
+
+def consider(
+    name: str, state: BrainState, quotas: Mapping[str, Budget], standing: StandingModels
+) -> Wish | CapacityLeft | OpenSize:
+    """Say what a running job asks for by itself, or why it is left as it is, or that its size is open and with what it competes."""
+    job, cores = state.jobs[name], cores_left_for(name, state, quotas)
+    answer = before_choice(job, cores, standing, partial(_has_room, job, state))
+    if answer is not None:
+        return answer
+    model = standing.of(job)
+    if isinstance(model, NotEnough):
+        missing = cramped(job, cores, quota_left(name, state, quotas))
+        return missing or CapacityLeft(Reason.NOT_ENOUGH_SAMPLES, model.reason)
+    return OpenSize(_contender(name, job, model, state, quotas, standing), model)
+
+
+def choose_among(
+    opened: Mapping[str, OpenSize],
+    starts: Mapping[str, StartOffer],
+    state: BrainState,
+    standing: StandingModels,
 ) -> Answers:
-    """Say what each job whose turn it is wants to be, and each that waits with which size it begins (`starts`); shrinks first."""
+    """Choose for all that compete together, one priority after another, the highest first."""
     answers: Answers = {}
-    models: dict[str, OverruledModel] = {}
-    starts = starts or {}
-    left_for = cores_left(state, quotas)
-    for name in turns:
-        job = state.jobs[name]
-        answer = before_choice(job, left_for(name), standing, partial(_has_room, job, state))
-        if answer is None:
-            model = standing.of(job)
-            if isinstance(model, NotEnough):
-                answer = cramped(job, left_for(name), quota_left(name, state, quotas)) or CapacityLeft(
-                    Reason.NOT_ENOUGH_SAMPLES, model.reason
-                )
-            else:
-                models[name] = model
-        if answer is not None:
-            answers[name] = answer
-    opened = {
-        name: _contender(name, state.jobs[name], model, state, quotas, standing)
-        for name, model in models.items()
-    }
-    opened |= {name: start.contender for name, start in starts.items()}
-    for priority in sorted({state.jobs[name].spec.priority for name in opened}, reverse=True):
-        own = {name: each for name, each in opened.items() if state.jobs[name].spec.priority == priority}
+    competing = {name: each.contender for name, each in opened.items()}
+    competing |= {name: start.contender for name, start in starts.items()}
+    for priority in sorted({state.jobs[name].spec.priority for name in competing}, reverse=True):
+        own = {n: each for n, each in competing.items() if state.jobs[n].spec.priority == priority}
         by_gain = {name: each for name, each in own.items() if goes_by_gain(state.jobs[name])}
         if by_gain:
             room = room_for_round(priority, by_gain, state)
@@ -88,42 +119,55 @@ def choose_sizes(
             own = {name: each for name, each in own.items() if name not in sized}
         decisions = _choose(priority, own, state)
         for name in own:
-            decision = decisions.get(name, NOTHING_FITS)
-            job = state.jobs[name]
-            if name in starts:
-                answers[name] = start_with(job, starts[name], decision)
-            else:
-                rivals = len(own) > 1
-                answers[name] = _answer(job, own[name], decision, models[name], rivals)
+            asked = starts[name] if name in starts else opened[name]
+            answers[name] = Chosen(decisions.get(name, NOTHING_FITS), asked, len(own) > 1)
+    return answers
 
-    return dict(sorted(answers.items(), key=lambda each: _turn(each[0], each[1], state)))
+
+def in_words(job: KnownJob, answer: Chosen | Wish | CapacityLeft) -> Wish | CapacityLeft:
+    """Return what was chosen as a wish, with what it promises and what lost, or as the reason why there is none."""
+    if not isinstance(answer, Chosen):
+        return answer
+    if isinstance(answer.of, StartOffer):
+        return start_with(job, answer.of, answer.decision)
+    return _answer(job, answer.of.contender, answer.decision, answer.of.model, answer.rivals)
+
+
+def in_order(answers: Answers, state: BrainState) -> list[tuple[str, Chosen | Wish | CapacityLeft]]:
+    """Return the answers in the order in which they are carried out."""
+    return sorted(answers.items(), key=lambda each: _turn(each[0], each[1], state))
 
 
 def _has_room(job: KnownJob, state: BrainState, size: Size) -> bool:
     return fits_hosts(job, size, state)
 
 
-def _turn(name: str, answer: Wish | CapacityLeft, state: BrainState) -> tuple[float, ...]:
+def _turn(name: str, answer: Chosen | Wish | CapacityLeft, state: BrainState) -> tuple[float, ...]:
     """The order in which answers are carried out: what takes nothing, the largest shrink first; then by priority, starts before
     growth: what made room for a start does not take it back.
     """
     job = state.jobs[name]
     if isinstance(answer, CapacityLeft):
         return (0, 0.0)
-    growth = job.charge(answer.size).cores - (job.charge(job.held).cores if job.held else 0.0)
-    return (1, -job.spec.priority, answer.step != "start", growth) if growth > 0 else (0, growth)
+    if isinstance(answer, Wish):
+        cores = job.cores_of(answer.size)
+    elif answer.decision.reason is Reason.BEST_VALUE_UNDER_CAPACITY:
+        cores = answer.decision.allocation.cores
+    else:
+        return (0, 0.0)
+    growth = cores - (job.cores_of(job.held) if job.held is not None else 0.0)
+    return (1, -job.spec.priority, job.held is not None, growth) if growth > 0 else (0, growth)
 
 
 def room_for_round(priority: int, competing: Collection[str], state: BrainState) -> Budget:
     """What the jobs that compete within a priority may hold together: what betters and the equals that do not compete leave."""
-    cores = memory_bytes = 0.0
-    for name, job in state.jobs.items():
-        if job.spec.priority >= priority and name not in competing and (size := present(job)) is not None:
-            held = job.charge(size)
-            cores, memory_bytes = cores + held.cores, memory_bytes + held.memory_bytes
-    capacity, rings = capacity_of(state), not any(job.spec.has_servers for job in state.jobs.values())
+    totals = totals_of(state)
+    held = totals.held_from(priority)
+    for name in competing:
+        held.add(totals.held_by(name), -1)
+    capacity, rings = totals.capacity, not totals.with_servers
     share = 1.0 if rings else 1 - HEADROOM  # of whole devices none is left for use that jitters
-    return Budget(capacity.cores * share - cores, capacity.memory_bytes * share - memory_bytes)
+    return Budget(capacity.cores * share - held.cores, capacity.memory_bytes * share - held.memory_bytes)
 
 
 def _contender(
@@ -192,30 +236,32 @@ def _answer(
         return _kept(contender)
     if declined(job, size):
         return CapacityLeft(Reason.DECLINED, "this plan was observed or rejected a while ago")
-    assert contender.front is not None
-    alone = choose_alone(contender.view, contender.front, RULES)
-    said, constant = predicted(job, model, size), _reason(contender, decision, rivals)
-    searched = contender.front.searched
-    found = f"{constant.replace('_', ' ')}, found by NSGA-II among {searched:,} sizes"
+    front = contender.front
+    assert front is not None
+    losers = losers_of(job, decision, choose_alone(contender.view, front, RULES))
+    said, *of_losers = predicted_all(job, model, [size, *(lost for lost, _ in losers)])
+    constant = _reason(contender, decision, rivals)
+    found = f"{constant.replace('_', ' ')}, found by NSGA-II among {front.searched:,} sizes"
     return Wish(
         size=size,
         step="scale",
         constant=constant,
-        detail=found if searched else "",
+        detail=found if front.searched else "",
         measured=job.throughput,
         predicted=said[0],
         low_90=said[1],
         high_90=said[2],
         scores={name: round(value, 6) for name, value in decision.scores.items() if np.isfinite(value)},
-        losers=losers_of(job, decision, alone, model),
+        losers=[
+            LosingPlan(size=lost, reason=loser.reason, score=round(loser.score, 6), throughput=throughput)
+            for (lost, loser), (throughput, _, _) in zip(losers, of_losers, strict=True)
+        ],
         score=decision.scores["value"],
-        others=_next_best(job, contender, decision, model),
+        others=_next_best(job, contender, decision),
     )
 
 
-def _next_best(
-    job: KnownJob, contender: Contender, decision: PlanDecision, model: OverruledModel
-) -> list[Wish]:
+def _next_best(job: KnownJob, contender: Contender, decision: PlanDecision) -> list[Size]:
     """What a job that is to grow would take instead, where no host has room for what was chosen: the fastest first."""
     front, held, view = contender.front, job.held, contender.view
     assert front is not None
@@ -224,21 +270,7 @@ def _next_best(
     taken = decision.scores["throughput"]
     rows = [int(row) for row in np.argsort(-front.speed) if least < front.speed[row] < taken]
     sizes = [size_after(held, front.allocations[row]) for row in _some_of(rows, front, view.held)]
-    return [
-        Wish(
-            size=size,
-            step="scale",
-            constant=Reason.MORE_THROUGHPUT,
-            detail="the best size that hosts have room for",
-            measured=job.throughput,
-            predicted=middle,
-            low_90=low,
-            high_90=high,
-        )
-        for size in sizes
-        if size.shape != held.shape and not declined(job, size)
-        for middle, low, high in [predicted(job, model, size)]
-    ]
+    return [size for size in sizes if size.shape != held.shape and not declined(job, size)]
 
 
 def _some_of(rows: list[int], front: PlanFront, held: Allocation) -> list[int]:
@@ -305,31 +337,19 @@ def _why_not(loser: Loser, decision: PlanDecision, taken: float) -> Reason:
     return Reason.NO_CAPACITY if loser.score > taken else Reason.TOO_DEAR
 
 
-def losers_of(
-    job: KnownJob, decision: PlanDecision, alone: PlanDecision, model: OverruledModel
-) -> list[LosingPlan]:
-    """The alternatives as a plan carries them, each with what it was believed to reach."""
+def losers_of(job: KnownJob, decision: PlanDecision, alone: PlanDecision) -> list[tuple[Size, Loser]]:
+    """The alternatives to what the round chose, with why each lost."""
     held = job.held
     assert held is not None
     losers: list[Loser] = [loser for loser in alone.losers if np.isfinite(loser.score)]
     if alone.allocation not in (decision.allocation, job.charge(held)):
         losers.insert(0, Loser(alone.allocation, Reason.NO_CAPACITY, alone.scores.get("value", 0.0)))
     taken = next((loser.score for loser in losers if loser.allocation == decision.allocation), float("inf"))
-    losers = [
-        Loser(loser.allocation, _why_not(loser, decision, taken), loser.score)
+    return [
+        (
+            size_after(held, loser.allocation),
+            Loser(loser.allocation, _why_not(loser, decision, taken), loser.score),
+        )
         for loser in losers
         if loser.allocation != decision.allocation
-    ]
-    if not losers:
-        return []
-    sizes = [size_after(held, loser.allocation) for loser in losers]
-    said = model.predict(Configurations.from_list([place_of(job, size) for size in sizes]))
-    return [
-        LosingPlan(
-            size=size,
-            reason=loser.reason,
-            score=round(loser.score, 6),
-            throughput=round(float(said.throughput[row]), 3),
-        )
-        for row, (size, loser) in enumerate(zip(sizes, losers, strict=True))
     ]

@@ -14,7 +14,6 @@ import msgspec
 
 from rover_bus.brain import memory_relief, publishing, remedies
 from rover_bus.brain.asked import answer_request
-from rover_bus.brain.choosing import choose_sizes
 from rover_bus.brain.decisions.arbitration import Budget
 from rover_bus.brain.decisions.reasons import Reason
 from rover_bus.brain.decisions.warm_start import PastJob
@@ -38,12 +37,13 @@ from rover_bus.brain.log import (
 from rover_bus.brain.losses import give_up_places, lost_workers
 from rover_bus.brain.marginal import goes_by_gain, stragglers_by_half
 from rover_bus.brain.models.hosts import SLOW_MEMORY_S
-from rover_bus.brain.settling import make_room, propose_because, seat_masters, settle, withhold
+from rover_bus.brain.settling import propose_because, settle
 from rover_bus.brain.silence import fit_into_what_is_left, note_unheard
 from rover_bus.brain.sizing import BETWEEN_JOBS_S
 from rover_bus.brain.standing_models import StandingModels
-from rover_bus.brain.starting import StartOffer, offer_start
 from rover_bus.brain.state import BrainState, KnownJob
+from rover_bus.brain.totals import keep_totals
+from rover_bus.brain.turns import Rounds
 from rover_bus.brain.unsettled import take_back_unsettled
 from rover_bus.brain.watch import JobSamples
 from rover_bus.brain.wishes import Wish
@@ -65,6 +65,7 @@ from rover_bus.events.host_facts import ClusterModeSet, HostLeft, HostRegistered
 from rover_bus.events.inputs import (
     BusLost,
     BusRegained,
+    Continued,
     Input,
     Observed,
     Requested,
@@ -86,7 +87,6 @@ CHANGES_THE_CLUSTER = (
     HostGone,
     ClusterObserved,
 )  # all jobs are sized together after these
-ROUND_EVERY_S = 30.0  # all jobs are sized together at least so often
 NO_QUOTAS: Mapping[str, Budget] = {}
 
 
@@ -107,14 +107,12 @@ class BrainDecider:
         models: Callable[[], StandingModels] = StandingModels,
     ) -> None:
         self.state = BrainState()
+        keep_totals(self.state)
         self.watch = JobSamples()
         self.models, self._models_anew = models(), models
         budgets = {tenant: Budget(float(b.cores), float(b.memory_bytes)) for tenant, b in quotas.items()}
-        self._round_due = (
-            True  # something happened to the cluster: all jobs are sized together at the next look
-        )
-        self._fitted = 0
-        self._round_at = float("-inf")
+        self._rounds = Rounds()
+        self._changed_cluster = False  # by the input that is being decided
         self._started_with: tuple[PlanMode, dict[str, Budget], float, float] = (
             mode,
             budgets,
@@ -136,6 +134,7 @@ class BrainDecider:
 
     def restore(self, body: bytes) -> None:
         self.state = msgspec.msgpack.decode(body, type=BrainState)
+        keep_totals(self.state)
 
     def evolve(self, record: Record) -> None:
         """Apply one record of the Brain's log."""
@@ -144,6 +143,7 @@ class BrainDecider:
     def decide(self, input: Input, now: float) -> Decision[Record]:
         """Decide one input; the records are already evolved."""
         records: list[Record] = []
+        self._changed_cluster = False
         steps = self._steps(input, now)
         for record in steps:
             records.append(record)
@@ -151,8 +151,9 @@ class BrainDecider:
                 self.evolve(record)
             except Exception as error:  # noqa: BLE001 - raised again where the record was yielded: that rule is to blame
                 steps.throw(error)
-            self._round_due = self._round_due or isinstance(record, CHANGES_THE_CLUSTER)
-        return Decision(records)
+            self._changed_cluster = self._changed_cluster or isinstance(record, CHANGES_THE_CLUSTER)
+        self._rounds.due = self._rounds.due or self._changed_cluster
+        return Decision(records, unfinished=self._rounds.unfinished)
 
     def _steps(self, input: Input, now: float) -> Steps:
         match input:
@@ -162,12 +163,14 @@ class BrainDecider:
                 yield from self._switch_rules(input)
             case Observed(fact, cause):
                 yield from self._notice(fact, cause, now)
-                if self._round_due:
-                    yield from self._start_in_free_room()
+                if self._changed_cluster:
+                    yield from self._rounds.start_in_free_room(self.state, self.models, self._guard)
             case Sampled(sample):
                 yield from self._observe(sample, now)
             case Ticked():
                 yield from self._look(now)
+            case Continued():
+                yield from self._rounds.go_on(self.state, self.models, self._guard)
             case BusLost():
                 self.watch.lose_bus()
             case BusRegained():
@@ -274,7 +277,7 @@ class BrainDecider:
         for name in order:
             yield from self._guard("window", self._close_window(name, turns, now), name)
         self.models.look(self.state)
-        yield from self._hold_round(turns, now)
+        yield from self._rounds.look(turns, self.state, self.models, self._guard, now)
         yield from self._guard("what is left", fit_into_what_is_left(self.state, self.watch, now))
 
     def _close_window(self, name: str, turns: list[str], now: float) -> Steps:
@@ -286,51 +289,6 @@ class BrainDecider:
             turns.append(name)
         elif known.held is not None and known.held.workers == 0 and not known.paused:
             turns.append(name)
-
-    def _hold_round(self, turns: list[str], now: float) -> Steps:
-        """Size the jobs whose window closed, or all of them, when something happened to the cluster or none was held for long."""
-        everybody = self._round_due or now - self._round_at >= ROUND_EVERY_S
-        if everybody:
-            self._round_due, self._round_at = False, now
-            turns = [name for name, known in self.state.jobs.items() if known.held is not None]
-        starts = dict[str, StartOffer]()
-        yield from self._offer_starts(starts)
-        yield from self._guard("sizes", self._choose_sizes(turns, starts))
-        for name in starts:  # those that the round could not begin, or all where it is switched off
-            yield from self._guard(
-                "start", make_room(name, self.state.jobs[name], self.state, self.models), name
-            )
-        if self.models.fitted != self._fitted:
-            self._round_due, self._fitted = True, self.models.fitted
-
-    def _start_in_free_room(self) -> Steps:
-        """Begin what waits as far as there is room now: no running job is touched before the next look."""
-        starts = dict[str, StartOffer]()
-        yield from self._offer_starts(starts)
-        yield from self._guard("sizes", self._choose_sizes([], starts))
-
-    def _offer_starts(self, starts: dict[str, StartOffer]) -> Steps:
-        if not self.state.hosts or not self.state.timeline:
-            return
-        for name, known in list(self.state.jobs.items()):
-            if known.plan == 0:
-                yield from self._guard("start", self._offer_start(name, known, starts), name)
-
-    def _offer_start(self, name: str, known: KnownJob, starts: dict[str, StartOffer]) -> Steps:
-        if known.stopping:
-            yield seat_masters(name, known, self.state)
-        else:
-            starts[name] = offer_start(name, known, self.state, self.state.quotas, self.models)
-
-    def _choose_sizes(self, turns: list[str], starts: dict[str, StartOffer]) -> Steps:
-        """Carry out what a round chose; in `starts` stay the jobs that it gave nothing."""
-        answers = choose_sizes(turns, self.state, self.state.quotas, self.models, starts)
-        for name, answer in answers.items():
-            if isinstance(answer, Wish):
-                starts.pop(name, None)
-                yield from settle(name, self.state.jobs[name], self.state, self.models, answer)
-            elif name not in starts:
-                yield from withhold(name, self.state.jobs[name], answer)
 
     def _take_turn(self, name: str, known: KnownJob) -> Steps:
         """The rules of a job's turn by name, in order: those that always look, and those that begin a change of their own."""

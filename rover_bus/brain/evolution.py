@@ -12,7 +12,7 @@ from rover_bus.brain.decisions.hot_servers import WINDOWS as HOT_WINDOWS
 from rover_bus.brain.decisions.lifecycle import ChangeHistory, may_change
 from rover_bus.brain.decisions.reasons import Reason
 from rover_bus.brain.decisions.stragglers import REPLACE_WINDOWS, SLOW_WINDOWS, evolve_paces
-from rover_bus.brain.evolution_of_hosts import cores_bind_everywhere, lose_host, note_word, see_host
+from rover_bus.brain.evolution_of_hosts import lose_host, note_word, see_host
 from rover_bus.brain.families import remember, usual_use
 from rover_bus.brain.learning_hosts import forget_job, note_hosts
 from rover_bus.brain.loads import recount, release, reserve, shares_hosts
@@ -29,9 +29,12 @@ from rover_bus.brain.log import (
     MembersSeen,
     ObservedFact,
     OfOneJob,
+    RoundAdvanced,
+    RoundBegun,
     WindowClosed,
 )
 from rover_bus.brain.state import UNREST, WINDOWS_KEPT, BrainRuleOff, BrainState, Change, KnownJob, TriedSize
+from rover_bus.brain.totals import follow
 from rover_bus.events.facts import (
     IncidentClosed,
     IncidentOpened,
@@ -73,6 +76,11 @@ MOST_TRIED = 64
 
 def evolve(state: BrainState, record: Record) -> None:
     """Apply one record. Raises ValueError for one that this log does not hold."""
+    _take_in(state, record)
+    follow(state, record)
+
+
+def _take_in(state: BrainState, record: Record) -> None:
     if not isinstance(record, BrainRecord):
         raise ValueError(
             f"{type(record).__name__} is no record of the Brain's log (brain/log.py, BrainDecided)"
@@ -95,7 +103,11 @@ def evolve(state: BrainState, record: Record) -> None:
         case JobSeen(job=job, uid=uid, spec=spec):
             _forget(state, job)  # a former run whose end was not heard
             used = usual_use(state, spec)
-            state.jobs[job] = KnownJob(uid, spec, cores_bind=cores_bind_everywhere(state), cores_used=used)
+            state.jobs[job] = KnownJob(uid, spec, cores_bind=state.cores_bind, cores_used=used)
+        case RoundBegun(jobs=jobs):
+            state.round_left = jobs
+        case RoundAdvanced(done=done):
+            state.round_left = state.round_left[done:]
         case BrainRuleSwitched(rule=rule, off=False):
             state.rules_off.pop(rule, None)
         case BrainRuleSwitched(rule=rule):

@@ -7,6 +7,7 @@ from rover_bus.brain.learning_hosts import forget_host
 from rover_bus.brain.log import HostGone, HostSeen
 from rover_bus.brain.state import BrainState
 from rover_bus.events.host_facts import ClusterModeSet, QuotaSet
+from rover_bus.events.identity import HostCapacity
 
 
 def note_word(state: BrainState, fact: ClusterModeSet | QuotaSet) -> None:
@@ -24,7 +25,7 @@ def see_host(state: BrainState, record: HostSeen) -> None:
     state.displaced.pop(record.host, None)
     state.unheard = [other for other in state.unheard if other != record.host]
     state.shrinks = state.shrinks and bool(state.displaced)
-    _note_whethercores_bind_everywhere(state)
+    _note_cores_bind(state, record.capacity)
 
 
 def lose_host(state: BrainState, record: HostGone) -> None:
@@ -38,16 +39,18 @@ def lose_host(state: BrainState, record: HostGone) -> None:
         state.unheard = [*state.unheard, record.host]
     else:
         state.shrinks = True
-    _note_whethercores_bind_everywhere(state)
+    _note_cores_bind(state, None)
 
 
-def _note_whethercores_bind_everywhere(state: BrainState) -> None:
-    for job in state.jobs.values():
-        job.cores_bind = cores_bind_everywhere(state)
-
-
-def cores_bind_everywhere(state: BrainState) -> bool:
-    return all(host.cores_bind for host in state.hosts.values())
+def _note_cores_bind(state: BrainState, host: HostCapacity | None) -> None:
+    """Note whether every host holds members to their cores, after `host` came, went or changed: most often nothing has changed."""
+    if host is not None and host.cores_bind == state.cores_bind:
+        return
+    binds = all(host.cores_bind for host in state.hosts.values())
+    if binds != state.cores_bind:
+        state.cores_bind = binds
+        for job in state.jobs.values():
+            job.cores_bind = binds
 
 
 def _budget(quota: QuotaSet) -> Budget | None:

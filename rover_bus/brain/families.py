@@ -6,11 +6,9 @@ outlives its jobs. Runs differ in pace by some percent: hence samples name their
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from rover_bus.brain.history import traits_of
 from rover_bus.brain.predicting import samples_of
-from rover_bus.brain.state import BrainState, FamilySample, KnownJob
+from rover_bus.brain.state import BrainState, KnownJob
 from rover_bus.events.job import JobSpec
 
 MOST_SAMPLES = 24  # of a family, the newest
@@ -47,16 +45,3 @@ def usual_use(state: BrainState, spec: JobSpec) -> dict[str, float]:
             )
             return {name: cores for name, role, cores in roles if not role.cores}
     return {}
-
-
-def shared(
-    state: BrainState, shown: Callable[[KnownJob], list[FamilySample]] = samples_of
-) -> dict[str, list[FamilySample]]:
-    """Return what each family with a run has shown so far: of runs that ended, and of those that run (`shown`)."""
-    known: dict[str, list[FamilySample]] = {}
-    for job in state.jobs.values():
-        family = family_of(job.spec)
-        if family not in known:
-            known[family] = list(state.families.get(family, []))
-        known[family] += shown(job)
-    return known

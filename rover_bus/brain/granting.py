@@ -7,21 +7,25 @@ Growth that needs a shrink elsewhere waits until that shrink is settled (P22). P
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
+from itertools import islice
 
 import msgspec
 
 from rover_bus.brain.decisions.arbitration import Budget, Claim, Grant, arbitrate
+from rover_bus.brain.decisions.placement import MOST_NODES
 from rover_bus.brain.decisions.plans import GIB, Allocation
 from rover_bus.brain.decisions.reasons import Reason
 from rover_bus.brain.loads import shares_hosts
 from rover_bus.brain.rooms import fits_hosts, free_of, room_for
 from rover_bus.brain.sizing import CONCAVITY, NARROW, narrowed
-from rover_bus.brain.state import BrainState, KnownJob, capacity_of, counted
+from rover_bus.brain.state import BrainState, KnownJob, counted
+from rover_bus.brain.totals import Total, Totals, present, totals_of
 from rover_bus.brain.wishes import CapacityLeft, Wish, size_after
 from rover_bus.events.facts import Size
 
 MOST_HALVED = 3  # times that a start's members may be made half as large to find room
+LOOKED_AT = 16  # of the roomiest hosts, to say how much the roomiest has
 LEAST_SERVER_BYTES = 4 * GIB  # a server with less memory is not started with half of it
 CHOSEN = (
     "start",
@@ -43,23 +47,9 @@ class GrantedSize(msgspec.Struct, frozen=True, kw_only=True):
 
 def cores_left_for(name: str, state: BrainState, quotas: Mapping[str, Budget]) -> float:
     """Cores that a job may use: what equals and betters leave of the cluster, and its tenant's quota leaves of itself."""
-    return cores_left(state, quotas)(name)
-
-
-def cores_left(state: BrainState, quotas: Mapping[str, Budget]) -> Callable[[str], float]:
-    """The same for any job of one moment: what each holds is added up once."""
-    capacity, held, taken = capacity_of(state).cores, dict[str, float](), dict[int, float]()
-    for name, job in state.jobs.items():
-        size = present(job)
-        held[name] = job.cores_of(size) if size is not None else 0.0
-        taken[job.spec.priority] = taken.get(job.spec.priority, 0.0) + held[name]
-
-    def left(name: str) -> float:
-        own = state.jobs[name].spec.priority
-        first = sum(cores for priority, cores in taken.items() if priority >= own) - held[name]
-        return min(round(capacity - first, 9), quota_left(name, state, quotas))
-
-    return left
+    totals = totals_of(state)
+    first = totals.held_from(state.jobs[name].spec.priority).cores - totals.held_by(name).cores
+    return min(round(totals.capacity.cores - first, 9), quota_left(name, state, quotas))
 
 
 def quota_left(name: str, state: BrainState, quotas: Mapping[str, Budget]) -> float:
@@ -67,15 +57,7 @@ def quota_left(name: str, state: BrainState, quotas: Mapping[str, Budget]) -> fl
     tenant = state.jobs[name].spec.plan.tenant
     if tenant not in quotas:
         return float("inf")
-    others = (o for key, o in state.jobs.items() if key != name and o.spec.plan.tenant == tenant)
-    return quotas[tenant].cores - _used(others)
-
-
-def left_of(budget: Budget, others: Iterable[KnownJob]) -> Budget:
-    """What these jobs leave of a budget."""
-    held = [job.charge(size) for job in others if (size := present(job)) is not None]
-    memory = budget.memory_bytes - sum(each.memory_bytes for each in held)
-    return Budget(budget.cores - sum(each.cores for each in held), memory)
+    return quotas[tenant].cores - totals_of(state).beside(name, tenant).cores
 
 
 def grant_best(
@@ -87,15 +69,29 @@ def grant_best(
     if granted.left is None or granted.left.constant != Reason.DOES_NOT_FIT_ANY_NODE:
         return granted, wish
     most = job.charge(wish.size)
-    for each in wish.others:
-        charged = job.charge(each.size)
+    for size in wish.others:
+        charged, other = job.charge(size), _instead(wish, size)
         if charged.cores <= most.cores and charged.memory_bytes <= most.memory_bytes:  # sums have room for it
-            granted = GrantedSize(size=each.size if fits_hosts(job, each.size, state) else None)
+            granted = GrantedSize(size=size if fits_hosts(job, size, state) else None)
         else:
-            granted = grant(name, each, state, quotas)
+            granted = grant(name, other, state, quotas)
         if granted.size is not None:
-            return granted, each
+            return granted, other
     return _cut_down(job, wish, state), wish
+
+
+def _instead(wish: Wish, size: Size) -> Wish:
+    """The wish for one of its next best sizes; what that one promises is said once it is granted (`settling`)."""
+    if wish.step == "start":
+        smaller = f"{wish.detail}; smaller, so that hosts have room for it"
+        return msgspec.structs.replace(wish, size=size, detail=smaller, others=[])
+    return Wish(
+        size=size,
+        step=wish.step,
+        constant=Reason.MORE_THROUGHPUT,
+        detail="the best size that hosts have room for",
+        measured=wish.measured,
+    )
 
 
 def grant(name: str, wish: Wish, state: BrainState, quotas: Mapping[str, Budget]) -> GrantedSize:
@@ -103,8 +99,7 @@ def grant(name: str, wish: Wish, state: BrainState, quotas: Mapping[str, Budget]
     granted, job = _grant_by_sums(name, wish, state, quotas), state.jobs[name]
     if granted.size is None or granted.shrinks or wish.step not in CHOSEN:
         return granted
-    alone = all(present(other) is None for key, other in state.jobs.items() if key != name)
-    if alone or fits_hosts(job, granted.size, state):
+    if not totals_of(state).hold_others(name) or fits_hosts(job, granted.size, state):
         return granted
     return GrantedSize(size=None, left=CapacityLeft(Reason.DOES_NOT_FIT_ANY_NODE))  # `_cut_down` says why
 
@@ -131,8 +126,8 @@ def _best_start(job: KnownJob, size: Size, state: BrainState) -> Size:
     """The best start of a kind that hosts have room for: fewer workers, or narrower members; the size itself where none fits."""
     least, narrow = max(job.spec.workers.count, 1), size
     found = list[tuple[float, Size]]()
+    free = [free_of(host, state) for host in islice(totals_of(state).roomiest(state), MOST_NODES)]
     for halved in range(MOST_HALVED + 1):
-        free = [free_of(host, state) for host in state.hosts]
         room = room_for(narrow.worker_cores, narrow.worker_memory_bytes, free)
         count: int | None = min(size.workers, max(room, least))
         while count is not None and not fits_hosts(job, narrow.replace(workers=count), state):
@@ -160,9 +155,8 @@ def _easier_to_place(job: KnownJob, size: Size) -> Size | None:
 
 def _found_no_host(job: KnownJob, size: Size, state: BrainState) -> CapacityLeft:
     each = job.charge(size)
-    roomiest = max(
-        (free_of(host, state) for host in state.hosts), key=lambda left: (left.cores, left.memory_bytes)
-    )
+    free = (free_of(host, state) for host in islice(totals_of(state).roomiest(state), LOOKED_AT))
+    roomiest = max(free, key=lambda left: (left.cores, left.memory_bytes))
     needs = [
         f"{cores:.3g} cores{f' and {size_bytes / GIB:.3g} GiB' if size_bytes else ''} a {noun}"
         for noun, cores, size_bytes in (
@@ -175,27 +169,24 @@ def _found_no_host(job: KnownJob, size: Size, state: BrainState) -> CapacityLeft
 
 
 def _grant_by_sums(name: str, wish: Wish, state: BrainState, quotas: Mapping[str, Budget]) -> GrantedSize:
-    job = state.jobs[name]
-    others = {key: other for key, other in state.jobs.items() if key != name and present(other) is not None}
-    quota = quotas.get(job.spec.plan.tenant)
-    if quota is None and (
-        not others or _fits_beside(job.charge(wish.size), others.values(), capacity_of(state))
-    ):
+    job, totals = state.jobs[name], totals_of(state)
+    wanted, quota, capacity = job.charge(wish.size), quotas.get(job.spec.plan.tenant), totals.capacity
+    if quota is None and (not totals.hold_others(name) or _fits(wanted, totals.beside(name), capacity)):
         return GrantedSize(
             size=wish.size
         )  # no other job is concerned; alone on its machines it is its own affair
-    if coming := _room_to_come(job, job.charge(wish.size), others, state, quota):
+    if coming := _room_to_come(name, job, wanted, totals, quota):
         left = CapacityLeft(Reason.WAITS_FOR_ROOM, f"{', '.join(coming)} shrinks first")
         return GrantedSize(size=None, left=left, waits_for=coming)
-    own = _claim(name, job, wish)
+    own, others = _claim(name, job, wish), _others(name, state)
     claims = [own, *(_standing(key, other, job) for key, other in others.items())]
-    grants = {each.job: each for each in arbitrate(claims, capacity_of(state), quotas)}
+    grants = {each.job: each for each in arbitrate(claims, capacity, quotas)}
     granted = _settled(name, wish, own, grants, others)
     if granted.left is None:
         return granted
     if job.held is None and (never := too_large(job, wish.size, state)):
         return GrantedSize(size=None, left=never)
-    budget, where = capacity_of(state), "the cluster"
+    budget, where = capacity, "the cluster"
     if granted.left.constant == Reason.QUOTA_EXCEEDED and quota is not None:
         budget, where = quota, f"the quota of {own.tenant!r}"
         claims = [claim for claim in claims if claim.tenant == own.tenant]
@@ -205,12 +196,16 @@ def _grant_by_sums(name: str, wish: Wish, state: BrainState, quotas: Mapping[str
     )
 
 
+def _others(name: str, state: BrainState) -> dict[str, KnownJob]:
+    return {key: other for key, other in state.jobs.items() if key != name and present(other) is not None}
+
+
 def too_large(job: KnownJob, size: Size, state: BrainState) -> CapacityLeft | None:
     """Say that a start would not fit even where no other job ran: nothing that ends makes room for it."""
     tenant = job.spec.plan.tenant
     wanted = job.charge(size)
     least = wanted.replace(workers=_least_workers(job, wanted))
-    budgets = [(Reason.LARGER_THAN_CLUSTER, capacity_of(state), "the cluster", "add a host")]
+    budgets = [(Reason.LARGER_THAN_CLUSTER, totals_of(state).capacity, "the cluster", "add a host")]
     if (quota := state.quotas.get(tenant)) is not None:
         raised = f"raise it by `rover quota set {tenant}=CORES[:MEMORY]`"
         budgets.insert(0, (Reason.QUOTA_EXCEEDED, quota, f"the quota of {tenant!r}", raised))
@@ -243,45 +238,24 @@ def _missing_memory(own: Claim, claims: list[Claim], budget: Budget, where: str)
     return f"{more:.2f} GiB more do not fit {where}: {used:.2f} of {all_of_it:.2f} are taken"
 
 
-def _fits_beside(
-    wanted: Allocation,
-    others: Iterable[KnownJob],
-    budget: Budget,
-    held_by: Callable[[KnownJob], Size | None] | None = None,
-) -> bool:
+def _fits(wanted: Allocation, held: Total, budget: Budget) -> bool:
     """Whether there is room for a wish beside what others hold: then arbitration would take nothing from any job."""
-    cores, memory_bytes = 0.0, 0
-    for job in others:
-        size = (held_by or present)(job)
-        assert size is not None
-        cores += job.cores_of(size)
-        memory_bytes += size.workers * size.worker_memory_bytes + size.servers * size.server_memory_bytes
-    return budget.holds(cores + wanted.cores, memory_bytes + wanted.memory_bytes)
+    return budget.holds(held.cores + wanted.cores, held.memory_bytes + wanted.memory_bytes)
 
 
 def _room_to_come(
-    job: KnownJob, wanted: Allocation, others: Mapping[str, KnownJob], state: BrainState, quota: Budget | None
+    name: str, job: KnownJob, wanted: Allocation, totals: Totals, quota: Budget | None
 ) -> list[str]:
     """The jobs that are shrinking, when there is no room for a wish now and will be once they have; none otherwise."""
-    shrinking = [name for name, other in others.items() if _to_come(other) != present(other)]
+    shrinking = [other for other in totals.shrinking if other != name]
     if not shrinking:
         return []
-    beside = [(capacity_of(state), list(others.values()))]
+    beside: list[tuple[Budget, str | None]] = [(totals.capacity, None)]
     if quota is not None:
-        beside.append(
-            (quota, [each for each in others.values() if each.spec.plan.tenant == job.spec.plan.tenant])
-        )
-    now = all(_fits_beside(wanted, each, budget) for budget, each in beside)
-    then = all(_fits_beside(wanted, each, budget, _to_come) for budget, each in beside)
+        beside.append((quota, job.spec.plan.tenant))
+    now = all(_fits(wanted, totals.beside(name, of), budget) for budget, of in beside)
+    then = all(_fits(wanted, totals.beside(name, of, coming=True), budget) for budget, of in beside)
     return shrinking if then and not now else []
-
-
-def _to_come(job: KnownJob) -> Size | None:
-    """What a job holds once a shrink that no person has to approve is carried out."""
-    change = job.change
-    if change is None or change.settled or change.waits or not job.is_less(change):
-        return present(job)
-    return change.after
 
 
 def shrinks_after_loss(state: BrainState, cores: float) -> dict[str, Size]:
@@ -326,16 +300,6 @@ def shrinks_after_loss(state: BrainState, cores: float) -> dict[str, Size]:
 
 def _limits(size: Size) -> float:
     return size.workers * size.worker_cores + size.servers * size.server_cores
-
-
-def present(job: KnownJob) -> Size | None:
-    """What a job holds or is about to hold, whichever counts more; None before its first plan."""
-    if job.change is None:
-        return job.held
-    sizes = [job.held, job.change.before, job.change.after]
-    if job.change.settled:
-        return job.held
-    return max((size for size in sizes if size is not None), key=job.cores_of)
 
 
 def _settled(
@@ -415,11 +379,3 @@ def _standing(name: str, job: KnownJob, claimant: KnownJob) -> Claim:
 
 def _below(job: KnownJob, claim: Claim) -> bool:
     return job.spec.priority < claim.priority
-
-
-def _used(jobs: object) -> float:
-    total = 0.0
-    for job in jobs:  # type: ignore[attr-defined]
-        size = present(job)
-        total += job.cores_of(size) if size is not None else 0.0
-    return total

@@ -126,6 +126,18 @@ class MembersSeen(Caused, frozen=True, kw_only=True, tag="brain.members.seen"):
     hosts: list[str] = []  # of the members, in their order
 
 
+class RoundBegun(Caused, frozen=True, kw_only=True, tag="brain.round.begun"):
+    """A round of all jobs takes more than one input: it has chosen, and these are still to be changed, in this order."""
+
+    jobs: list[str]
+
+
+class RoundAdvanced(Caused, frozen=True, kw_only=True, tag="brain.round.advanced"):
+    """So many more of the round's jobs had their turn."""
+
+    done: int
+
+
 class WorkerWindow(msgspec.Struct, frozen=True, array_like=True):
     """One worker in a window: samples a second; the same by its working seconds only (waits for leases left out), -1 unknown;
     the share of its time that went into reading input; and samples a second that it read and computed itself, -1 unknown.
@@ -201,6 +213,8 @@ BrainRecord = (
     | FactObserved
     | ClusterObserved
     | BrainRuleSwitched
+    | RoundBegun
+    | RoundAdvanced
     | HostSlow
     | HostRecovered
     | OfOneJob

@@ -23,6 +23,7 @@ from rover_bus.brain.decisions.reasons import Reason
 from rover_bus.brain.models.memory import Growth, fit_growth
 from rover_bus.brain.models.samples import NotEnough
 from rover_bus.brain.state import BrainState, KnownJob
+from rover_bus.brain.totals import totals_of
 from rover_bus.brain.wishes import Wish
 from rover_bus.events import causes
 from rover_bus.events.facts import IncidentClosed, IncidentOpened
@@ -151,7 +152,7 @@ def _needed_to_end(job: KnownJob, servers: int, limit: int) -> int:
 
 
 def _crowded(state: BrainState) -> bool:
-    there = HOST_SHARE * sum(host.memory_bytes for host in state.hosts.values())
+    there = HOST_SHARE * totals_of(state).given.memory_bytes
     return _free(state) < (1 - CROWDED) * there
 
 
@@ -213,17 +214,13 @@ def _speed(job: KnownJob) -> float:
 
 
 def _largest(state: BrainState) -> float:
-    return HOST_SHARE * max((host.memory_bytes for host in state.hosts.values()), default=0)
+    return HOST_SHARE * totals_of(state).largest_host_bytes
 
 
 def _free(state: BrainState) -> float:
     """Return the memory that no job was promised. A server without a limit counts as none."""
-    promised = 0.0
-    for other in state.jobs.values():
-        if other.held is not None:
-            promised += other.held.workers * other.held.worker_memory_bytes
-            promised += other.held.servers * other.held.server_memory_bytes
-    return max(HOST_SHARE * sum(host.memory_bytes for host in state.hosts.values()) - promised, 0.0)
+    totals = totals_of(state)
+    return max(HOST_SHARE * totals.given.memory_bytes - totals.now.memory_bytes, 0.0)
 
 
 def incident_of(name: str, need: Need, plan: int) -> IncidentOpened:

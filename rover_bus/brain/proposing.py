@@ -8,6 +8,7 @@ from rover_bus.brain.decisions.reasons import Reason
 from rover_bus.brain.rooms import moving_workers, named_hosts, place
 from rover_bus.brain.sizing import pins
 from rover_bus.brain.state import BrainState, Change, KnownJob, counted
+from rover_bus.brain.totals import totals_of
 from rover_bus.brain.wishes import Wish
 from rover_bus.events.facts import PlanProposed, Size
 from rover_bus.events.identity import Member
@@ -18,14 +19,13 @@ STRICTNESS: tuple[PlanMode, ...] = ("auto", "approve", "observe")
 
 def propose_first(name: str, job: KnownJob, state: BrainState, wish: Wish) -> PlanProposed:
     """The first plan of a job: where its members and masters live is decided here, once."""
-    order = named_hosts(job, state)
     plan = propose(name, job, state, wish)
-    cores = sum(capacity.cores for capacity in state.hosts.values())
+    order = plan.hosts
+    cores = totals_of(state).capacity.cores
     fixed = "as the job asks" if wish.constant == Reason.CONSTRAINED_BY_USER else wish.detail or wish.constant
     return plan.replace(
-        hosts=order,
         masters=[order[0], order[1 % len(order)]],
-        reason=f"{_counts(wish.size)} on {cores:g} cores of {len(order)} host(s), {fixed}",
+        reason=f"{_counts(wish.size)} on {cores:g} cores of {len(state.hosts)} host(s), {fixed}",
     )
 
 
@@ -42,14 +42,16 @@ def propose(
     if replaces is None and not job.spec.has_servers:
         replaces = moving_workers(job, wish.size, state)  # a ring starts anew
     places = place(job, wish.size, state, len(replaces or ()))
+    avoided = set(places.slow)
+    named = named_hosts(job, state, [*places.workers, *places.servers])
     own: PlanMode = job.mode or job.spec.plan.mode  # type: ignore[assignment]
     return PlanProposed(
         job=name,
         plan=job.plan + 1,
         log_sequence=job.log_sequence,
         **msgspec.structs.asdict(wish.size),
-        hosts=named_hosts(job, state),
-        slow_hosts=places.slow,
+        hosts=named,
+        slow_hosts=[host for host in named if host in avoided],
         worker_hosts=places.workers,
         server_hosts=places.servers,
         masters=job.masters,

@@ -6,20 +6,22 @@ Fed by the state: capacity of hosts, members and what each is counted with. Feed
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from itertools import islice
 
 import msgspec
 
 from rover_bus.brain.decisions.arbitration import Budget
-from rover_bus.brain.decisions.placement import Node, place_jobs
+from rover_bus.brain.decisions.placement import MOST_NODES, Node, Share, place_jobs
 from rover_bus.brain.decisions.plans import Allocation
 from rover_bus.brain.loads import shares_hosts
-from rover_bus.brain.sizing import host_order
 from rover_bus.brain.state import BrainState, KnownJob
+from rover_bus.brain.totals import totals_of
 from rover_bus.events.facts import Size
 from rover_bus.events.identity import Member
 
 MOST = 1 << 30  # members without any limit
+MOST_NAMED = 64  # hosts of a plan, or as many as its members run on
 _EPSILON = 1e-9
 
 
@@ -44,10 +46,19 @@ def usual_hosts(state: BrainState) -> list[str]:
     return [host for host in state.hosts if host not in state.slow_hosts]
 
 
-def named_hosts(job: KnownJob, state: BrainState) -> list[str]:
-    """The hosts of a plan: those of the job's first one, then those that came since; of all the slow ones last."""
-    came = [host for host in host_order(state.hosts) if host not in job.hosts]
-    return sorted([*job.hosts, *came], key=lambda host: host in state.slow_hosts)
+def named_hosts(job: KnownJob, state: BrainState, placed: Iterable[str] = ()) -> list[str]:
+    """The hosts of a plan: those of the job's first one, then those that came since; of all the slow ones last.
+
+    A plan is a fact, and the master looks through these: in a large cluster they are those where the job has members or gets them
+    (`placed`), and the roomiest beside, so that the successor of a lost member finds a host.
+    """
+    if len(state.hosts) <= MOST_NAMED:
+        named = [*dict.fromkeys([*job.hosts, *totals_of(state).host_order(state)])]
+    else:
+        own = [host for host in dict.fromkeys([*job.where.values(), *placed]) if host in state.hosts]
+        roomy = islice(totals_of(state).roomiest(state), MOST_NAMED)
+        named = [*dict.fromkeys([*own, *roomy])][: max(MOST_NAMED, len(own))]
+    return sorted(named, key=lambda host: host in state.slow_hosts)
 
 
 def fits_hosts(job: KnownJob, size: Size, state: BrainState) -> bool:
@@ -72,8 +83,21 @@ def fits_hosts(job: KnownJob, size: Size, state: BrainState) -> bool:
     )
     if not added.members:
         return True
-    nodes = [_node(host, touched.get(host) or free_of(host, state)) for host in state.hosts]
-    return not place_jobs([added], nodes)[0].missing
+    return bool(_placed(added, state, touched))
+
+
+def _placed(
+    wanted: Allocation, state: BrainState, touched: Mapping[str, Budget], without: Collection[str] = ()
+) -> tuple[Share, ...]:
+    """Place members on the roomiest hosts, some left out; () where they find no room. `touched`: what hosts have free by then.
+
+    Placement takes at most as many of the roomiest hosts as there are members: no more are shown to it.
+    """
+    others = (h for h in totals_of(state).roomiest(state) if h not in touched and h not in without)
+    nodes = [_node(host, free_of(host, state)) for host in islice(others, min(wanted.members, MOST_NODES))]
+    nodes += [_node(host, left) for host, left in touched.items() if host not in without]
+    placement = place_jobs([wanted], nodes)[0]
+    return () if placement.missing else placement.shares
 
 
 def moving_workers(job: KnownJob, size: Size, state: BrainState) -> list[Member]:
@@ -95,8 +119,11 @@ def _after(job: KnownJob, size: Size, state: BrainState) -> tuple[dict[str, Budg
     held = job.held
     if held is None:
         return {}, []
-    free = {host: free_of(host, state) for host in {*job.where.values()} if host in state.hosts}
     now, then = job.charge(held), job.charge(size)
+    alike = _of_one(now, True) == _of_one(then, True) and _of_one(now, False) == _of_one(then, False)
+    if alike and size.workers >= held.workers and size.servers >= held.servers:
+        return {}, []  # nothing of it changes where it is
+    free = {host: free_of(host, state) for host in {*job.where.values()} if host in state.hosts}
     moving = list[Member]()
     for member in sorted(_staying(job, size), key=lambda each: (each.role == "worker", each.index)):
         host, serves = job.where[member.name], member.role == "ps"
@@ -162,38 +189,40 @@ def place(job: KnownJob, size: Size, state: BrainState, replaced: int = 0) -> Me
     """
     held = job.held or Size(workers=0, servers=0)
     workers, servers = max(size.workers - held.workers, 0) + replaced, max(size.servers - held.servers, 0)
-    usual = usual_hosts(state)
-    if not usual:
+    if len(state.slow_hosts) >= len(state.hosts):
         return MemberHosts()
     if not workers + servers:
         return MemberHosts(slow=sorted(state.slow_hosts))  # for successors of members that are lost later
     wanted = job.charge(size).replace(workers=workers, servers=servers)
     if shares_hosts(size):
-        fits = not state.slow_hosts or _holds(wanted, [free_of(host, state) for host in usual])
+        fits = not state.slow_hosts or _holds(wanted, [free_of(host, state) for host in usual_hosts(state)])
         return MemberHosts(slow=sorted(state.slow_hosts) if fits else [])
     if not job.spec.has_servers:
         ring = _ring(job, size, state)
         slow = [] if state.slow_hosts.keys() & set(ring) else sorted(state.slow_hosts)
         return MemberHosts(slow=slow, workers=ring)
     touched, _ = _after(job, size, state)
-    own = sorted(
-        {host for host in job.where.values() if host in state.hosts and host not in state.slow_hosts}
-    )
-    for hosts, slow in (
-        (own, sorted(state.slow_hosts)),
-        (usual, sorted(state.slow_hosts)),
-        (list(state.hosts), []),
-    ):
-        placement = place_jobs(
-            [wanted], [_node(host, touched.get(host) or free_of(host, state)) for host in hosts]
-        )[0]
-        if not placement.missing and placement.shares:
+    for shares, slow in _tries(job, wanted, state, touched):
+        if shares:
             return MemberHosts(
                 slow=slow,
-                workers=[share.node for share in placement.shares for _ in range(share.workers)],
-                servers=[share.node for share in placement.shares for _ in range(share.servers)],
+                workers=[share.node for share in shares for _ in range(share.workers)],
+                servers=[share.node for share in shares for _ in range(share.servers)],
             )
     return MemberHosts()  # it is more than hosts have room for: members then share them
+
+
+def _tries(
+    job: KnownJob, wanted: Allocation, state: BrainState, touched: Mapping[str, Budget]
+) -> Iterator[tuple[tuple[Share, ...], list[str]]]:
+    """Where members find room, with the hosts that are avoided: where the job runs, then anywhere, at last on slow hosts too."""
+    slow = sorted(state.slow_hosts)
+    own = sorted({h for h in job.where.values() if h in state.hosts and h not in state.slow_hosts})
+    placement = place_jobs([wanted], [_node(h, touched.get(h) or free_of(h, state)) for h in own])[0]
+    yield () if placement.missing else placement.shares, slow
+    yield _placed(wanted, state, touched, state.slow_hosts), slow
+    if slow:
+        yield _placed(wanted, state, touched), []
 
 
 def _ring(job: KnownJob, size: Size, state: BrainState) -> list[str]:

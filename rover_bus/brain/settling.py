@@ -43,6 +43,7 @@ def settle(name: str, known: KnownJob, state: BrainState, models: StandingModels
     change = known.change
     if change is not None and change.waits and not _is_news(known, wish):
         return
+    asked, promised = wish.size, wish.predicted
     granted, wish = grant_best(name, wish, state, state.quotas)
     if granted.size is None:
         assert granted.left is not None
@@ -63,7 +64,7 @@ def settle(name: str, known: KnownJob, state: BrainState, models: StandingModels
                 plan = shrink(other, smaller, state, size, constant, detail)
                 yield plan.replace(cause=f"job:{known.uid}")
         return
-    if granted.size.shape != wish.size.shape and wish.predicted:
+    if granted.size.shape != asked.shape and promised:
         wish = promise(known, models.of(known), wish, granted.size)
     wish = msgspec.structs.replace(wish, size=granted.size)
     if known.held is None:

@@ -6,7 +6,7 @@ identification of the model": one worker, and a server to every four cores.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
@@ -15,9 +15,9 @@ from rover_bus.brain.decisions.plans import Allocation, PlanDecision
 from rover_bus.brain.decisions.reasons import Reason
 from rover_bus.brain.decisions.warm_start import MOST_SIMILAR, decide_start
 from rover_bus.brain.history import traits_of
-from rover_bus.brain.state import BrainState, KnownJob, capacity_of, charge_of
+from rover_bus.brain.state import BrainState, KnownJob, charge_of
+from rover_bus.brain.totals import totals_of
 from rover_bus.events.facts import Size
-from rover_bus.events.identity import HostCapacity
 from rover_bus.events.job import JobSpec, RoleSpec
 
 # What a part of the workers brings where nothing is known: all jobs that were measured gain less than in proportion.
@@ -28,7 +28,7 @@ BETWEEN_JOBS_S = 600.0  # jobs are dated by their order: a log has no clock of i
 
 def first_size(spec: JobSpec, state: BrainState) -> tuple[Size, PlanDecision, list[str]]:
     """Return the first size of a job, the decision behind what was left open, and what the user fixed, in words."""
-    cores = sum(capacity.cores for capacity in state.hosts.values())
+    cores = totals_of(state).capacity.cores
     small = Allocation(
         workers=spec.workers.start or 1, servers=spec.servers.start or max(1, round(cores / 4))
     )
@@ -58,8 +58,7 @@ def first_size(spec: JobSpec, state: BrainState) -> tuple[Size, PlanDecision, li
 
 def _cores(role: RoleSpec, known: float, state: BrainState) -> float:
     """The cores that a member begins with: what similar jobs ended with, where the user allows it and hosts hold to it."""
-    binds = all(host.cores_bind for host in state.hosts.values())
-    if not role.max_cores > role.cores > 0 or not binds:
+    if not role.max_cores > role.cores > 0 or not totals_of(state).cores_bind:
         return role.cores
     return min(max(known or role.start_cores, role.cores), role.max_cores)
 
@@ -80,7 +79,7 @@ def _server_memory(spec: JobSpec, state: BrainState, servers: int) -> int:
 def _budgets(spec: JobSpec, state: BrainState) -> list[Budget]:
     """What no size of a job may pass, however empty the cluster is."""
     quota = state.quotas.get(spec.plan.tenant)
-    return [capacity_of(state), *([quota] if quota is not None else [])] if state.hosts else []
+    return [totals_of(state).capacity, *([quota] if quota is not None else [])] if state.hosts else []
 
 
 def cut_to(size: Size, spec: JobSpec, budgets: Sequence[Budget]) -> Size:
@@ -128,8 +127,3 @@ def pins(spec: JobSpec) -> list[str]:
         if role.cores and role.max_cores <= role.cores:
             said.append(f"cores of {name} are fixed at {role.cores:g} by the user")
     return said
-
-
-def host_order(hosts: Mapping[str, HostCapacity]) -> list[str]:
-    """Hosts by what they can give, the largest first."""
-    return sorted(hosts, key=lambda host: (-hosts[host].cores, host))

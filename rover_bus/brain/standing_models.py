@@ -15,7 +15,7 @@ import numpy as np
 
 from rover_bus.brain.decisions.plans import PlanSpace
 from rover_bus.brain.decisions.scaling import JobView, Limits, PlanFront, plan_front
-from rover_bus.brain.families import family_of, shared
+from rover_bus.brain.families import family_of
 from rover_bus.brain.models.rings import RingModel, on_hosts
 from rover_bus.brain.models.samples import FloatArray, NotEnough
 from rover_bus.brain.predicting import (
@@ -29,6 +29,7 @@ from rover_bus.brain.predicting import (
 )
 from rover_bus.brain.rules import rules_of
 from rover_bus.brain.state import BrainState, FamilySample, KnownJob
+from rover_bus.brain.totals import totals_of
 
 # How far a sample may move before its model is fitted again: well inside the interval of any prediction.
 MOVED = np.array(
@@ -38,6 +39,10 @@ MOVED = np.array(
 
 PROBED_SIZES = 3  # different sizes tell the terms apart
 
+_Key = tuple[str, str]  # name and uid of a job
+
+A_FIT, A_FRONT = 8.0, 8.0  # see `spent`
+
 
 @dataclass(frozen=True)
 class _Fit:
@@ -46,6 +51,15 @@ class _Fit:
     fitted: FamilyModel | NotEnough
     samples: list[tuple[str, int, int]]
     figures: FloatArray
+
+
+@dataclass(frozen=True)
+class _RunSamples:
+    """One run: its family, and its samples by so many windows."""
+
+    family: str
+    windows: int
+    samples: list[FamilySample]
 
 
 @dataclass(frozen=True)
@@ -62,34 +76,52 @@ class StandingModels:
     """One fit a family, one model and one front a job."""
 
     def __init__(self, state: BrainState | None = None) -> None:
+        self.spent = 0.0  # on fits and fronts, in milliseconds of a slow core, about
         self.fitted = 0  # how often a family was fitted: a model has moved where it grows
         self._host_cores = 1.0  # of the roomiest host
         self._fits: dict[str, _Fit] = {}
-        self._fronts: dict[str, _Front] = {}  # by uid
+        self._fronts: dict[_Key, _Front] = {}
         self._shown: dict[str, list[FamilySample]] = {}
         self._compared: dict[str, list[FamilySample]] = {}  # what each fit was last compared with
-        self._samples: dict[
-            str, tuple[int, list[FamilySample]]
-        ] = {}  # by uid, with the windows that they are of
+        self._runs: dict[_Key, _RunSamples] = {}
+        self._ended: dict[str, list[FamilySample] | None] = {}  # what ended runs had shown, by family
         if state is not None:
             self.look(state)
 
     def look(self, state: BrainState) -> None:
         """Take in what families have shown until now, and forget those that have no run any more."""
-        self._shown = shared(state, self._samples_of)
-        self._host_cores = max((host.cores for host in state.hosts.values()), default=1.0)
-        running = {job.uid for job in state.jobs.values()}
-        for uid in self._samples.keys() - running:
-            del self._samples[uid]
-        for uid in self._fronts.keys() - running:
-            del self._fronts[uid]
-        for family in self._fits.keys() - self._shown.keys():
-            del self._fits[family]
-        self._compared = {}
+        runs, moved = dict[str, list[_RunSamples]](), set[str]()
+        known, self._runs = self._runs, {}
+        for job in state.jobs.values():
+            key = _key(job)
+            run = known.get(key)
+            if run is None or run.windows != job.windows:
+                run = _RunSamples(
+                    run.family if run is not None else family_of(job.spec), job.windows, samples_of(job)
+                )
+                moved.add(run.family)
+            self._runs[key] = run
+            runs.setdefault(run.family, []).append(run)
+        for gone in known.keys() - self._runs.keys():
+            moved.add(known[gone].family)
+            self._fronts.pop(gone, None)
+        for family, members in runs.items():
+            ended = state.families.get(family)
+            if family in moved or self._ended.get(family) is not ended:
+                self._ended[family] = ended
+                self._shown[family] = [*(ended or ()), *(each for run in members for each in run.samples)]
+        for family in self._shown.keys() - runs.keys():
+            for kept in (self._shown, self._ended, self._fits, self._compared):
+                kept.pop(family, None)
+        self._host_cores = totals_of(state).largest_host_cores or 1.0
 
     def shown(self, job: KnownJob) -> list[FamilySample]:
         """Return what runs of a job's family have shown."""
-        return self._shown.get(family_of(job.spec)) or samples_of(job)
+        return self._shown.get(self._family(job)) or samples_of(job)
+
+    def _family(self, job: KnownJob) -> str:
+        run = self._runs.get(_key(job))
+        return run.family if run is not None else family_of(job.spec)
 
     def varied_servers(self, job: KnownJob) -> bool:
         """Return whether runs of a job's family were measured with different numbers of servers."""
@@ -106,7 +138,7 @@ class StandingModels:
 
     def of(self, job: KnownJob) -> OverruledModel | NotEnough:
         """Return a job's model: its family's, fitted anew where samples have moved, overruled by what the job itself showed."""
-        family, samples = family_of(job.spec), self.shown(job)
+        family, samples = self._family(job), self.shown(job)
         if not samples:
             return NotEnough("no window was measured yet", 1)
         known = self._fits.get(family)
@@ -126,33 +158,32 @@ class StandingModels:
         if known is not None and known.samples == named and not _has_moved(known.figures, figures):
             return known
         self.fitted += 1
+        self.spent += A_FIT
         return _Fit(fit_family(samples, form_of(job.spec)), named, figures)
 
     def front_of(
         self, job: KnownJob, model: OverruledModel, view: JobView, space: PlanSpace, limits: Limits
     ) -> PlanFront:
         """Return a job's front: the one that stands until what it was made for differs, or its model or a measurement moves."""
-        fit, speeds = self._fits[family_of(job.spec)], np.log([speed for _, speed, _ in model.measured])
+        fit, speeds = self._fits[self._family(job)], np.log([speed for _, speed, _ in model.measured])
         places = tuple(place for place, _, _ in model.measured)
         of_job = (view.held, view.batch_size, view.table_bytes, limits, space, job.spec.plan.search)
         made_for = (*of_job, places, tuple(model.ceilings), self._host_cores)
-        known = self._fronts.get(job.uid)
+        known = self._fronts.get(_key(job))
         if (
             known is None
             or known.fit is not fit
             or known.made_for != made_for
             or _differ(known.speeds, speeds)
         ):
+            self.spent += A_FRONT
             front = plan_front(view, model, space, rules_of(job.spec.plan), limits)
-            known = self._fronts[job.uid] = _Front(made_for, fit, speeds, front)
+            known = self._fronts[_key(job)] = _Front(made_for, fit, speeds, front)
         return known.front
 
-    def _samples_of(self, job: KnownJob) -> list[FamilySample]:
-        windows, samples = self._samples.get(job.uid, (-1, []))
-        if windows != job.windows:
-            samples = samples_of(job)
-            self._samples[job.uid] = job.windows, samples
-        return samples
+
+def _key(job: KnownJob) -> _Key:
+    return job.spec.name, job.uid
 
 
 def _figures(samples: Sequence[FamilySample]) -> FloatArray:

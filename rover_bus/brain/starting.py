@@ -116,27 +116,10 @@ def start_with(job: KnownJob, start: StartOffer, decision: PlanDecision) -> Wish
     assert front is not None
     less = [int(row) for row in np.argsort(-front.speed) if front.speed[row] < decision.scores["throughput"]]
     rows = less[:: max(-(-len(less) // MOST_OTHERS), 1)]  # the next best, down to the least
-    sizes = [size, *(size_after(start.first, front.allocations[row]) for row in rows)]
+    others = [size_after(start.first, front.allocations[row]) for row in rows]
     if model is None:
-        best, *rest = (_begin_unknown(start, each) for each in sizes)
-    else:
-        best, *rest = (_begin(job, start, model, each, decision) for each in sizes)
-    return msgspec.structs.replace(best, others=rest)
-
-
-def _begin_unknown(start: StartOffer, size: Size) -> Wish:
-    """A start of which nothing is known, with what was left out of it."""
-    detail = start.why.detail
-    if size.workers < start.first.workers:
-        detail += f"; {size.workers} of {counted(start.first.workers, 'worker')}: the cluster is crowded"
-    if size.worker_cores < start.first.worker_cores or size.server_cores < start.first.server_cores:
-        detail += "; with fewer cores a member, for which there is room"
-    return Wish(size=size, step="start", constant=start.why.reason, detail=detail)
-
-
-def _begin(
-    job: KnownJob, start: StartOffer, model: OverruledModel, size: Size, decision: PlanDecision
-) -> Wish:
+        detail = _left_out(start, size)
+        return Wish(size=size, step="start", constant=start.why.reason, detail=detail, others=others)
     middle, low, high = predicted(job, model, size)
     pinned = start.why.reason is Reason.CONSTRAINED_BY_USER
     shown = f"best for all by {counted(start.samples, 'size')} that its family has shown"
@@ -149,4 +132,15 @@ def _begin(
         low_90=low,
         high_90=high,
         score=decision.scores.get("value", 0.0),
+        others=others,
     )
+
+
+def _left_out(start: StartOffer, size: Size) -> str:
+    """Where a start of which nothing is known comes from, with what was left out of it."""
+    detail = start.why.detail
+    if size.workers < start.first.workers:
+        detail += f"; {size.workers} of {counted(start.first.workers, 'worker')}: the cluster is crowded"
+    if size.worker_cores < start.first.worker_cores or size.server_cores < start.first.server_cores:
+        detail += "; with fewer cores a member, for which there is room"
+    return detail

@@ -196,13 +196,14 @@ class BrainRuleOff(msgspec.Struct):
     job: str = ""
 
 
-class BrainState(msgspec.Struct):
-    """Everything that replay rebuilds."""
+class BrainState(msgspec.Struct, dict=True):
+    """Everything that replay rebuilds. `dict`: totals are kept beside it (`totals`), and stand in no snapshot."""
 
     timeline: int = 0
     term: int = 0
     resumed_from: int = 0
     hosts: dict[str, HostCapacity] = {}
+    cores_bind: bool = True  # every host holds members to their cores
     displaced: dict[str, HostCapacity] = {}  # taken for lost: what they gave
     sampled_s: dict[str, float] = {}  # how often hosts said that they take samples
     host_load: dict[
@@ -225,6 +226,9 @@ class BrainState(msgspec.Struct):
     said_mode: PlanMode | None = None  # what a person said since then
     said_quotas: dict[str, Budget | None] = {}  # None: as much as they like
     rules_off: dict[str, BrainRuleOff] = {}  # by name, and of what job
+    round_left: list[
+        str
+    ] = []  # jobs whose turn in a round of several inputs is still to come, in their order
 
     @property
     def mode(self) -> PlanMode:
@@ -236,14 +240,6 @@ class BrainState(msgspec.Struct):
         """What each tenant's jobs may use together."""
         both: dict[str, Budget | None] = {**self.started_quotas, **self.said_quotas}
         return {tenant: budget for tenant, budget in both.items() if budget is not None}
-
-
-def capacity_of(state: BrainState) -> Budget:
-    """What all hosts can give together."""
-    return Budget(
-        sum(host.cores for host in state.hosts.values()),
-        sum(host.memory_bytes for host in state.hosts.values()),
-    )
 
 
 def counted(number: int, noun: str) -> str:

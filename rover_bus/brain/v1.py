@@ -32,7 +32,7 @@ from rover_bus.brain.told import (
 from rover_bus.events import facts, host_facts
 from rover_bus.events.errors import InputError
 from rover_bus.events.identity import DesiredMember, HostCapacity, Member, Resources
-from rover_bus.events.inputs import Input, Observed, Sampled, Ticked, TookOver
+from rover_bus.events.inputs import Continued, Input, Observed, Sampled, Ticked, TookOver
 from rover_bus.events.job import JobSpec
 from rover_bus.events.outbox import FactOut
 
@@ -308,11 +308,16 @@ class Brain:
         self._decide(Observed(fact, "library"), now_s)
 
     def _decide(self, input: Input, now_s: float) -> None:
-        for record in self._decider.decide(input, now_s).effects:
-            self._position += 1
-            for item in self._decider.outgoing(record, (self._position, 0), 1):
-                if isinstance(item, FactOut):
-                    self._obey(item.fact, now_s)
+        """Decide one input to its end."""
+        unfinished: Input | None = input
+        while unfinished is not None:
+            decision = self._decider.decide(unfinished, now_s)
+            for record in decision.effects:
+                self._position += 1
+                for item in self._decider.outgoing(record, (self._position, 0), 1):
+                    if isinstance(item, FactOut):
+                        self._obey(item.fact, now_s)
+            unfinished = Continued() if decision.unfinished else None
 
     def _obey(self, fact: facts.Fact, now_s: float) -> None:
         """Do what the master of a job does with a fact of the Brain."""

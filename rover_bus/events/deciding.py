@@ -37,12 +37,14 @@ class Decision(NamedTuple, Generic[Effect]):
     """What came of one input: effects in order, and what is answered.
 
     `reply`: of the input's own request, a Hold, or None when no answer is wanted. `released`: replies to requests that were held,
-    by key; None for one whose asker waits no more.
+    by key; None for one whose asker waits no more. `unfinished`: there is more to decide, so `Continued` is the next input but what
+    has arrived by then.
     """
 
     effects: Sequence[Effect]
     reply: Reply | Hold | None = None
     released: Sequence[tuple[Hashable, Reply | None]] = ()
+    unfinished: bool = False
 
 
 class Decider(Protocol[State, Input, Effect]):

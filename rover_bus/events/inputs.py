@@ -42,6 +42,11 @@ class Ticked:
 
 
 @dataclass(frozen=True, slots=True)
+class Continued:
+    """The last decision was unfinished: go on. What arrived meanwhile was decided on."""
+
+
+@dataclass(frozen=True, slots=True)
 class BusLost:
     """The broker does not answer: silence of members means nothing now (P19)."""
 
@@ -68,4 +73,4 @@ class TookOver:
     release: str = ""
 
 
-Input = Requested | Observed | Sampled | Ticked | BusLost | BusRegained | TookOver
+Input = Requested | Observed | Sampled | Ticked | Continued | BusLost | BusRegained | TookOver

@@ -25,13 +25,16 @@ Uid = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{12,64}$", description="rand
 Fraction = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
 
+_NEVER = float("-inf")  # no end of a range
+
+
 class Bounds(NamedTuple):
     """What the annotation of a numeric field allows: `low`..`high`, above `above`."""
 
     name: str
-    low: float | None
-    high: float | None
-    above: float | None
+    low: float
+    high: float
+    above: float
 
 
 @cache
@@ -42,9 +45,9 @@ def _bounds(cls: type) -> tuple[Bounds, ...]:
         if isinstance(kind, msgspec.inspect.Metadata):  # an annotation with a description
             kind = kind.type
         if isinstance(kind, msgspec.inspect.IntType | msgspec.inspect.FloatType):
-            bounds = Bounds(field.name, kind.ge, kind.le, kind.gt)
-            if bounds[1:] != (None, None, None):
-                found.append(bounds)
+            low, high, above = (_NEVER if end is None else end for end in (kind.ge, kind.le, kind.gt))
+            if (low, high, above) != (_NEVER, _NEVER, _NEVER):
+                found.append(Bounds(field.name, low, -high if high == _NEVER else high, above))
     return tuple(found)
 
 
@@ -66,12 +69,16 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
             value = getattr(self, name)
             if not isinstance(value, int | float):
                 value = self._plain(name)
+            if isinstance(value, int | float) and low <= value <= high and (value > above or above == _NEVER):
+                continue
             if not isinstance(value, int | float) or value != value:
                 raise ValueError(f"{type(self).__name__}.{name} must be a number, not {value!r}")
-            if (low is not None and value < low) or (high is not None and value > high):
-                raise ValueError(f"{type(self).__name__}.{name} is {value}, outside {low}..{high}")
-            if above is not None and value <= above:
-                raise ValueError(f"{type(self).__name__}.{name} is {value}, not above {above}")
+            if not low <= value <= high:
+                ends = (None if abs(end) == -_NEVER else end for end in (low, high))
+                raise ValueError(
+                    f"{type(self).__name__}.{name} is {value}, outside {'..'.join(map(str, ends))}"
+                )
+            raise ValueError(f"{type(self).__name__}.{name} is {value}, not above {above}")
 
     def _plain(self, name: str) -> Any:
         """A field's value; a number of another library (numpy's) becomes Python's own, which alone can be encoded."""

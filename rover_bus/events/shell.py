@@ -21,7 +21,7 @@ from rover_bus.events.codec import encode
 from rover_bus.events.deciding import Hold, LogDecider, ServiceProcess, Serving, Wiring
 from rover_bus.events.errors import BusError, WrongSequence
 from rover_bus.events.fact import Caused, Fact, Record
-from rover_bus.events.inputs import BusLost, BusRegained, Input, Ticked, TookOver
+from rover_bus.events.inputs import BusLost, BusRegained, Continued, Input, Ticked, TookOver
 from rover_bus.events.intake import Intake, Respond, drop
 from rover_bus.events.journal import ChainBroken, Journal, LogDamaged, snapshot_chunks
 from rover_bus.events.leadership import Deposed, Leadership
@@ -70,6 +70,7 @@ class Shell:
         self._held: dict[Hashable, Respond] = {}  # how to answer once the decider releases it
         self._appending = False
         self._wake = asyncio.Event()
+        self._going_on: asyncio.TimerHandle | None = None
         self._subscriptions: list[Subscription] = []
         self._ready = ReadyFacts()
         self._intake = self.intake_type(bus, wiring, self.journal, self.submit)
@@ -106,6 +107,8 @@ class Shell:
         except ChainBroken as broken:
             raise await self.journal.judge(broken) from None
         finally:
+            if self._going_on is not None:
+                self._going_on.cancel()
             reporting.cancel()
             await asyncio.gather(reporting, return_exceptions=True)
             for subscription in self._subscriptions:
@@ -319,7 +322,7 @@ class Shell:
         if self._broken.done():
             return
         try:
-            records, reply, released = self.decider.decide(input, self.clock())
+            records, reply, released, unfinished = self.decider.decide(input, self.clock())
             self._try_to_write(records)
         except Exception as error:  # noqa: BLE001 - it ends our lead, in the task that waits for it
             self._break(error, cause)
@@ -329,12 +332,18 @@ class Shell:
             self._wake.set()
         for key, answer in released:
             self._answer(self._held.pop(key, drop), answer)
+        if unfinished and self._going_on is None:  # after what has arrived by then
+            self._going_on = asyncio.get_running_loop().call_later(0.0, self._go_on)
         if respond is None:
             return
         if isinstance(reply, Hold):
             self._held[reply.key] = respond
         else:
             self._answer(respond, reply)
+
+    def _go_on(self) -> None:
+        self._going_on = None
+        self.submit(Continued())
 
     def _answer(self, respond: Respond, reply: Any) -> None:
         """Answer at once, or once all that was decided so far is stored. None: no answer is waited for."""

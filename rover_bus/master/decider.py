@@ -26,6 +26,7 @@ from rover_bus.events.identity import Member
 from rover_bus.events.inputs import (
     BusLost,
     BusRegained,
+    Continued,
     Input,
     Observed,
     Requested,
@@ -159,7 +160,7 @@ class MasterDecider:
                 self.unlogged.watch.lose_bus(now)
             case BusRegained():
                 self.unlogged.watch.regain_bus(now)
-            case Requested() | Observed() | Ticked() | Sampled():
+            case Requested() | Observed() | Ticked() | Continued() | Sampled():
                 pass  # decided on below, once the job is known
             case _:
                 assert_never(input)
@@ -193,7 +194,7 @@ class MasterDecider:
                 return self._tick(state, now)
             case TookOver():
                 return guard(state, TAKE_OVER, self._go_on(state, input))
-            case Sampled() | BusLost() | BusRegained():
+            case Sampled() | Continued() | BusLost() | BusRegained():
                 return _nothing()
 
     def _advance(self, state: State, before: Rollout | None) -> Generator[Record, None, None]:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
+from brain_totals import assert_totals_agree
 
 from rover_bus.brain.decider import BrainDecider
 from rover_bus.brain.log import BrainBatch
@@ -16,7 +17,7 @@ from rover_bus.events import facts, host_facts
 from rover_bus.events.fact import Fact
 from rover_bus.events.host_facts import HostFact
 from rover_bus.events.identity import DesiredMember, HostCapacity, Member, Resources
-from rover_bus.events.inputs import Input, Observed, Sampled, Ticked, TookOver
+from rover_bus.events.inputs import Continued, Input, Observed, Sampled, Ticked, TookOver
 from rover_bus.events.job import DataSpec, JobSpec, PlanSpec, RoleSpec, WorkersSpec, is_synchronous
 from rover_bus.events.log import Record
 from rover_bus.events.outbox import FactOut
@@ -252,7 +253,9 @@ class Life:
         return twin
 
     def _decide(self, input: Input) -> None:
-        records = self.brain.decide(input, self.now).effects
+        decision = self.brain.decide(input, self.now)
+        records = decision.effects
+        assert_totals_agree(self.brain.state)
         left = []
         for index, record in enumerate(records):
             self.log.append(record)
@@ -264,6 +267,8 @@ class Life:
             self.said.append(f"{self.now:6.1f} {about}: {tell(item.fact)}")
             if isinstance(item.fact, facts.PlanProposed):
                 self._obey(item.fact)
+        if decision.unfinished:
+            self._decide(Continued())
 
     def found(self, kind: type[Any]) -> Iterator[Any]:
         return (fact for fact in self.facts if isinstance(fact, kind))

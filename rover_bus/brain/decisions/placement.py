@@ -15,7 +15,7 @@ import msgspec
 
 from rover_bus.brain.decisions.plans import Allocation
 
-_MOST_NODES = 256
+MOST_NODES = 256
 _MOST_MEMBERS = 1 << 30
 _EPSILON = 1e-9
 
@@ -110,7 +110,7 @@ class _FreeNodes:
         split: _Split | None = None
         # The cores alone already need so many nodes: fewer need not be tried.
         least = int(job.cores / max(self.heap[0][1], _EPSILON)) if self.heap else 1
-        while split is None and self.heap and len(taken) < min(max(job.workers, job.servers), _MOST_NODES):
+        while split is None and self.heap and len(taken) < min(max(job.workers, job.servers), MOST_NODES):
             taken.append(heapq.heappop(self.heap))
             if len(taken) >= least:
                 split = _split_equally(job, taken)
@@ -124,7 +124,7 @@ class _FreeNodes:
     def _fill(self, job: Allocation, taken: list[_Room]) -> _Split | None:
         """Take nodes one by one, filling each; adds to `taken` what it pops. All or nothing."""
         workers, servers, split = job.workers, job.servers, list[tuple[_Room, int, int]]()
-        while workers + servers and len(split) < _MOST_NODES:
+        while workers + servers and len(split) < MOST_NODES:
             if len(split) == len(taken):
                 if not self.heap:
                     return None

@@ -10,6 +10,7 @@ running ones, and a job that is being changed is left alone. `algorithms.md §5`
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import msgspec
 import numpy as np
@@ -27,6 +28,7 @@ from rover_bus.brain.decisions.scaling import (
     Predictor,
     ScalingRules,
     plan_front,
+    usage_of,
 )
 from rover_bus.brain.decisions.scoring import (
     expected_throughput,
@@ -72,10 +74,14 @@ class Contender(msgspec.Struct, frozen=True, kw_only=True):
     change_s: float | None = None  # None: that of the rules
 
 
-class _Option(msgspec.Struct, frozen=True):
-    allocation: Allocation
-    value: float
-    throughput: float
+@dataclass(frozen=True, slots=True)
+class _Options:
+    """What a job may get, the least first: allocations, what each is worth, samples a second, and cores and GiB (n, 2)."""
+
+    allocations: Sequence[Allocation]
+    value: FloatArray
+    throughput: FloatArray
+    usage: FloatArray
 
 
 def decide_round(
@@ -96,21 +102,19 @@ def decide_round(
         return []
     share = cores / len(contenders)
     options = [_options(contender, space, rules, share) for contender in contenders]
-    width = max(map(len, options))
+    width = max(len(offered.value) for offered in options)
     value = np.full((len(options), width), -np.inf)
     usage = np.zeros((len(options), width, 2))
     for row, offered in enumerate(options):
-        value[row, : len(offered)] = [option.value for option in offered]
-        usage[row, : len(offered)] = [
-            (option.allocation.cores, option.allocation.memory_bytes / GIB) for option in offered
-        ]
+        value[row, : len(offered.value)] = offered.value
+        usage[row, : len(offered.value)] = offered.usage
     try:
         room = np.maximum([cores, memory_bytes / GIB], _NO_ROOM)
         choice = select(Offers(value, usage, room))
     except DoesNotFit:
         return [_kept(contender) for contender in contenders]
     return [
-        _decision(contender, offered[int(picked)])
+        _decision(contender, offered, int(picked))
         for contender, offered, picked in zip(contenders, options, choice.offers, strict=True)
     ]
 
@@ -139,23 +143,21 @@ def _half(axis: Sequence[float], value: float) -> float:
     return max([v for v in axis if v <= value / 2] or [min(axis)])
 
 
-def _options(contender: Contender, space: PlanSpace, rules: ScalingRules, share: float) -> list[_Option]:
+def _options(contender: Contender, space: PlanSpace, rules: ScalingRules, share: float) -> _Options:
     """What a job may get, the least first. `share`: the cores that each job has where all have as many."""
-    held = contender.view.held
     front = contender.front
     if front is None and contender.model is not None and contender.settled:
         front = plan_front(contender.view, contender.model, space, rules, contender.limits)
     if front is not None and len(front.allocations):
-        offered = _from_front(contender, front, rules, share)
-    else:
-        offered = _by_parts(contender, space, rules) if contender.waiting else [_Option(held, 0.0, 0.0)]
+        return _from_front(contender, front, rules, share)
     if contender.waiting:
-        return [_Option(NOTHING, 0.0, 0.0), *offered]
-    return offered
+        return _by_parts(contender, space, rules)
+    held = [contender.view.held]
+    return _Options(held, np.zeros(1), np.zeros(1), usage_of(held))
 
 
-def _from_front(contender: Contender, front: PlanFront, rules: ScalingRules, share: float) -> list[_Option]:
-    """The front's plans, downtime charged, and what is held with the dead-band in its favour."""
+def _from_front(contender: Contender, front: PlanFront, rules: ScalingRules, share: float) -> _Options:
+    """The front's plans, downtime charged, and what is held with the dead-band in its favour; nothing, for a job that waits."""
     view, policy = contender.view, rules.policy
     held_speed = view.measured_throughput or _predicted(contender, view.held, rules)
     best = max(float(front.speed.max()), held_speed, 1e-12)
@@ -167,18 +169,27 @@ def _from_front(contender: Contender, front: PlanFront, rules: ScalingRules, sha
         if contender.taken_s:
             speed = speed * moved_share(contender.age_s, contender.taken_s, contender.stops_s)
     fair = _fair_speed(contender, share, rules) if policy.fair_share else 0.0
-    values = _worth(contender, speed, best, fair, rules).tolist()
-    options = [
-        _Option(allocation, value, throughput)
-        for allocation, value, throughput in zip(front.allocations, values, front.speed.tolist(), strict=True)
-        if contender.waiting or allocation != view.held
-    ]
+    value = _worth(contender, speed, best, fair, rules)
     if contender.waiting:
-        return options
+        return _with_nothing(front.allocations, value, front.speed, front.usage)
     stays = _worth(contender, held_speed + rules.restraint.dead_band * best, best, fair, rules)
-    options.append(_Option(view.held, float(stays), held_speed))
     # The knapsack falls back on offer 0 of all: it must be the one that needs least.
-    return sorted(options, key=lambda o: (o.allocation.cores, o.allocation.memory_bytes))
+    beside = front.beside(view.held)
+    value, throughput = np.append(value, stays), np.append(front.speed, held_speed)  # row -1 is what is held
+    return _Options(beside.allocations, value[beside.rows], throughput[beside.rows], beside.usage)
+
+
+def _with_nothing(
+    allocations: Sequence[Allocation], value: FloatArray, throughput: FloatArray, usage: FloatArray
+) -> _Options:
+    """The offers of a job that waits: it may also get nothing, and costs nothing."""
+    nothing = np.zeros(1)
+    return _Options(
+        [NOTHING, *allocations],
+        np.concatenate([nothing, value]),
+        np.concatenate([nothing, throughput]),
+        np.concatenate([np.zeros((1, 2)), usage]),
+    )
 
 
 def _worth(
@@ -207,7 +218,7 @@ def _fair_speed(contender: Contender, share: float, rules: ScalingRules) -> floa
     return ends[0] * (1 - part) + ends[1] * part
 
 
-def _by_parts(contender: Contender, space: PlanSpace, rules: ScalingRules) -> list[_Option]:
+def _by_parts(contender: Contender, space: PlanSpace, rules: ScalingRules) -> _Options:
     """A job of which nothing is known yet: its first plan, or with half or a quarter of the workers."""
     start = contender.view.held
     usual = contender.usual_throughput
@@ -219,16 +230,18 @@ def _by_parts(contender: Contender, space: PlanSpace, rules: ScalingRules) -> li
         worker_cores=_half(space.worker_cores, start.worker_cores),
         server_cores=_half(space.server_cores, start.server_cores),
     )
-    options = [
-        _Option(
+    offered = [
+        (
             plan.replace(workers=workers),
             weight * _ASKED_SHARE * worth * (workers / start.workers) ** _CONCAVITY,
-            usual,
         )
         for workers in counts
         for plan, worth in ((narrow, _NARROW), (start, 1.0))
     ]
-    return sorted(options, key=lambda o: (o.allocation.cores, o.allocation.memory_bytes))
+    offered.sort(key=lambda each: (each[0].cores, each[0].memory_bytes))
+    allocations = [allocation for allocation, _ in offered]
+    value = np.array([worth for _, worth in offered])
+    return _with_nothing(allocations, value, np.full(len(offered), usual), usage_of(allocations))
 
 
 def _weight(remaining_s: float, rules: ScalingRules) -> float:
@@ -248,10 +261,11 @@ def _kept(contender: Contender) -> PlanDecision:
     return PlanDecision(allocation=allocation, reason=Reason.NO_CAPACITY)
 
 
-def _decision(contender: Contender, option: _Option) -> PlanDecision:
-    scores = {"value": option.value, "throughput": option.throughput}
-    if option.allocation == NOTHING:
+def _decision(contender: Contender, offered: _Options, picked: int) -> PlanDecision:
+    allocation = offered.allocations[picked]
+    scores = {"value": float(offered.value[picked]), "throughput": float(offered.throughput[picked])}
+    if allocation == NOTHING:
         return PlanDecision(allocation=NOTHING, reason=Reason.NO_CAPACITY, scores=scores)
-    kept = option.allocation == contender.view.held and not contender.waiting
+    kept = allocation == contender.view.held and not contender.waiting
     reason = Reason.KEEP if kept else Reason.BEST_VALUE_UNDER_CAPACITY
-    return PlanDecision(allocation=option.allocation, reason=reason, scores=scores)
+    return PlanDecision(allocation=allocation, reason=reason, scores=scores)

@@ -7,7 +7,9 @@ predictions that are guesses are left alone until they are measured.
 
 from __future__ import annotations
 
-from typing import Literal, Protocol, runtime_checkable
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 import msgspec
 import numpy as np
@@ -106,7 +108,15 @@ class _Space(msgspec.Struct, frozen=True):
     guess: FloatArray
 
 
-class PlanFront(msgspec.Struct, frozen=True):
+class BesideHeld(NamedTuple):
+    """A front's offers and what is held among them, the least first: `rows` of the front, -1 for what is held."""
+
+    rows: IntArray
+    allocations: list[Allocation]
+    usage: FloatArray
+
+
+class PlanFront(msgspec.Struct, frozen=True, dict=True):
     """One job's offers by rising cost: allocations, price, and throughput under the hazard in samples a second.
 
     `searched`: in how many plans NSGA-II found them; 0 where each was looked at. `dearer`: the next ones, whose last step would
@@ -118,6 +128,29 @@ class PlanFront(msgspec.Struct, frozen=True):
     speed: FloatArray
     searched: int = 0
     dearer: PlanFront | None = None
+
+    @cached_property
+    def usage(self) -> FloatArray:
+        """Cores and GiB of each offer (n, 2)."""
+        return usage_of(self.allocations)
+
+    def beside(self, held: Allocation) -> BesideHeld:
+        """Return the offers with what is held, which is offered once. A front that stands is asked for the same one each time."""
+        known: tuple[Allocation, BesideHeld] | None = vars(self).get("_beside")
+        if known is None or known[0] != held:
+            rows = [row for row, each in enumerate(self.allocations) if each != held]
+            usage = np.concatenate([self.usage[rows], usage_of([held])])
+            order = np.lexsort((usage[:, 1], usage[:, 0]))
+            of_front = np.array([*rows, -1])[order]
+            allocations = [self.allocations[row] if row >= 0 else held for row in of_front]
+            known = vars(self)["_beside"] = held, BesideHeld(of_front, allocations, usage[order])
+        return known[1]
+
+
+def usage_of(allocations: Sequence[Allocation]) -> FloatArray:
+    """Cores and GiB of each allocation (n, 2): what a round shares out."""
+    rows = [(each.cores, each.memory_bytes / GIB) for each in allocations]
+    return np.array(rows, dtype=float).reshape(len(rows), 2)
 
 
 def plan_front(

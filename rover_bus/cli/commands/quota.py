@@ -77,7 +77,7 @@ def remove(stack: Address, tenant: str, reason: str) -> None:
 
 def rows_of(state: BrainState) -> list[dict[str, Any]]:
     """Return a record a tenant that has a quota or a job."""
-    from rover_bus.brain.granting import present
+    from rover_bus.brain.totals import present
 
     named = {job.spec.plan.tenant for job in state.jobs.values()} - {""}
     rows = []

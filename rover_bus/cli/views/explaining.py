@@ -26,7 +26,8 @@ from rover_bus.brain.predicting import OverruledModel, place_of
 from rover_bus.brain.rules import RULES
 from rover_bus.brain.spaces import space_of
 from rover_bus.brain.standing_models import StandingModels
-from rover_bus.brain.state import BrainState, KnownJob, capacity_of
+from rover_bus.brain.state import BrainState, KnownJob
+from rover_bus.brain.totals import totals_of
 from rover_bus.brain.wishes import CapacityLeft, limits_of, remaining_s, view_of
 from rover_bus.cli.views.explanation import outcome, rivals
 from rover_bus.cli.views.plans import PlanView
@@ -164,7 +165,7 @@ def cores_of(known: KnownJob, state: BrainState) -> float:
     for name, job in state.jobs.items():
         if job.uid == known.uid:
             return cores_left_for(name, state, state.quotas)
-    return capacity_of(state).cores
+    return totals_of(state).capacity.cores
 
 
 def suppose(known: KnownJob, state: BrainState, wanted: Size) -> Row:

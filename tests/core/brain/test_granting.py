@@ -13,11 +13,12 @@ from rover_bus.brain import granting
 from rover_bus.brain.decisions.arbitration import Budget
 from rover_bus.brain.decisions.plans import Allocation
 from rover_bus.brain.decisions.warm_start import PastJob
-from rover_bus.brain.granting import cores_left, grant, present, shrinks_after_loss
+from rover_bus.brain.granting import cores_left_for, grant, shrinks_after_loss
 from rover_bus.brain.history import traits_of
 from rover_bus.brain.sizing import first_size
 from rover_bus.brain.standing_models import StandingModels
 from rover_bus.brain.state import BrainState, KnownJob
+from rover_bus.brain.totals import present, totals_of
 from rover_bus.brain.wishes import Wish, before_choice
 from rover_bus.events.facts import Size
 from rover_bus.events.identity import HostCapacity
@@ -60,14 +61,10 @@ def test_a_wish_that_fits_is_granted_as_arbitration_would(
     state, wish = cluster(jobs), Wish(size=wanted, step="scale", constant="x")
     # Arbitration begins with what is held. Where that is more than there is (memory, after a lost host) it takes workers from
     # others even for a wish that needs less; the way at once is right there, and the only one that is taken.
-    assume(
-        granting._fits_beside(
-            jobs["j0"].charge(running[0][0]), [j for k, j in jobs.items() if k != "j0"], HOST
-        )
-    )
+    assume(granting._fits(jobs["j0"].charge(running[0][0]), totals_of(state).beside("j0"), HOST))
     at_once = grant("j0", wish, state, {})
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(granting, "_fits_beside", lambda *_: False)
+        patch.setattr(granting, "_fits", lambda *_: False)
         assert grant("j0", wish, state, {}) == at_once
 
 
@@ -76,11 +73,11 @@ def test_what_is_left_for_a_job_is_what_equals_and_betters_do_not_hold(
     running: list[tuple[Size, int, bool]],
 ) -> None:
     jobs = {f"j{at}": job(*each) for at, each in enumerate(running)}
-    left = cores_left(cluster(jobs), {})
+    state = cluster(jobs)
     for name, one in jobs.items():
         first = [o for key, o in jobs.items() if key != name and o.spec.priority >= one.spec.priority]
         held = sum(other.cores_of(size) for other in first if (size := present(other)) is not None)
-        assert left(name) == pytest.approx(8.0 - held)
+        assert cores_left_for(name, state, {}) == pytest.approx(8.0 - held)
 
 
 @given(JOBS, st.sampled_from([2.0, 4.0, 8.0]))

@@ -175,10 +175,13 @@ def test_workers_that_have_no_room_to_grow_on_their_host_are_followed_elsewhere(
 def test_the_next_best_is_taken_where_hosts_have_no_room_for_the_best() -> None:
     job, full = runs("job", size(2)), runs("full", size(12))
     state = cluster(job, full, hosts="hi")
-    instead = Wish(size=size(6), step="scale", constant="more_throughput", predicted=2.0)
-    best = Wish(size=size(4, cores=2.0), step="scale", constant="x", predicted=3.0, others=[instead])
+    best = Wish(size=size(4, cores=2.0), step="scale", constant="x", predicted=3.0, others=[size(6)])
     granted, wish = grant_best("job", best, state, {})
-    assert (granted.size, wish.predicted) == (size(6), 2.0)
+    assert (granted.size, wish.constant) == (size(6), "more_throughput")
+    [plan] = settle("job", job, state, StandingModels(state), best)
+    assert isinstance(plan, PlanProposed)
+    assert plan.workers == 6
+    assert plan.predicted == pytest.approx(speed(6), rel=0.1), "what that size promises, not the best one"
     granted, _ = grant_best("job", Wish(size=size(4, cores=2.0), step="scale", constant="x"), state, {})
     assert granted.left is not None
     assert granted.left.constant == "does_not_fit_any_node"

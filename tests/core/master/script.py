@@ -430,7 +430,7 @@ class Script:
         return self._decide(Requested(request))
 
     def _decide(self, input: Any) -> list[str]:
-        records, reply, released = self.decider.decide(input, self.now)
+        records, reply, released, _ = self.decider.decide(input, self.now)
         self.log += records
         assert not (wrong := broken(self.decider.state)), f"master/checks.py: {wrong}"
         said = [f"  log   {show(record)}" for record in records]

@@ -60,7 +60,7 @@ class Desk:
         return self.decider.state.ledger
 
     def decide(self, input):
-        records, reply, self.released = self.decider.decide(input, self.now)
+        records, reply, self.released, _ = self.decider.decide(input, self.now)
         self.log += records
         return reply
 

@@ -42,7 +42,7 @@ LOSES_ACKS = Faults(ack_lost=1.0)
 
 class Hasty(Shell):
     def submit(self, input, respond=None, cause=None):
-        records, reply, _ = self.decider.decide(input, self.clock())
+        records, reply, *_ = self.decider.decide(input, self.clock())
         self._pending += records
         self._wake.set()
         if respond is not None and reply is not None and not isinstance(reply, Hold):

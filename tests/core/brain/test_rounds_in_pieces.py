@@ -1,0 +1,104 @@
+"""A round of many jobs is carried out in several inputs: none is long, what happens between them counts, a successor goes on."""
+
+from __future__ import annotations
+
+import pytest
+from brain_states import GIB, cluster, runs, size, waits
+from brain_totals import assert_totals_agree
+
+from rover_bus.brain import turns
+from rover_bus.brain.decider import BrainDecider
+from rover_bus.brain.log import RoundAdvanced, RoundBegun
+from rover_bus.brain.state import BrainState
+from rover_bus.brain.totals import keep_totals
+from rover_bus.events.facts import JobEnded, PlanProposed
+from rover_bus.events.inputs import Continued, Input, Observed, Ticked, TookOver
+from rover_bus.events.log import Record
+
+JOBS = 12
+
+
+def crowd() -> BrainState:
+    """Jobs that are each better off larger, on hosts with room for all of them."""
+    jobs = [runs(f"j{at:02}", size(4), host) for at, host in zip(range(JOBS), "abcdefghijkl", strict=True)]
+    return cluster(*jobs, cores=16.0, hosts="abcdefghijkl", memory_bytes=256 * GIB)
+
+
+def brain_of(state: BrainState) -> BrainDecider:
+    brain = BrainDecider(1)
+    brain.state = state
+    keep_totals(state)
+    return brain
+
+
+def pieces(brain: BrainDecider, at_s: float) -> list[list[Record]]:
+    """The records of each input of one look."""
+    said, unfinished = list[list[Record]](), True
+    while unfinished:
+        input: Input = Continued() if said else Ticked()
+        decision = brain.decide(input, at_s)
+        assert_totals_agree(brain.state)
+        said.append(list(decision.effects))
+        unfinished = decision.unfinished
+    return said
+
+
+def plans(said: list[list[Record]]) -> dict[str, PlanProposed]:
+    return {each.job: each for records in said for each in records if isinstance(each, PlanProposed)}
+
+
+def test_a_round_in_pieces_chooses_what_it_would_in_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns, "PIECE", 1e9)
+    [whole] = pieces(brain_of(crowd()), 0.0)
+    assert len(plans([whole])) == JOBS
+    assert not any(isinstance(each, RoundBegun | RoundAdvanced) for each in whole), (
+        "one input needs no cursor"
+    )
+    monkeypatch.setattr(turns, "PIECE", 4.0)
+    brain = brain_of(crowd())
+    parts = pieces(brain, 0.0)
+    assert plans(parts) == plans([whole])
+    assert max(len(plans([part])) for part in parts) <= 4, "the work of each input is bounded"
+    assert brain.state.round_left == []
+
+
+def test_a_job_that_ends_while_a_round_is_under_way_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns, "PIECE", 4.0)
+    brain = brain_of(crowd())
+    said = [list(brain.decide(Ticked(), 0.0).effects)]
+    while not brain.state.round_left:
+        said.append(list(brain.decide(Continued(), 0.0).effects))
+    gone = brain.state.round_left[-1]
+    brain.decide(Observed(JobEnded(job=gone, state="completed"), "F:1"), 0.0)
+    decision = brain.decide(Continued(), 0.0)
+    while decision.unfinished:
+        said.append(list(decision.effects))
+        decision = brain.decide(Continued(), 0.0)
+    said.append(list(decision.effects))
+    assert plans(said).keys() == {f"j{at:02}" for at in range(JOBS)} - {gone}
+
+
+def test_a_successor_goes_on_with_what_a_round_did_not_come_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns, "PIECE", 4.0)
+    brain = brain_of(crowd())
+    said = [list(brain.decide(Ticked(), 0.0).effects)]
+    while not brain.state.round_left:
+        said.append(list(brain.decide(Continued(), 0.0).effects))
+    left = list(brain.state.round_left)
+    assert left
+    assert plans(said).keys().isdisjoint(left)
+    successor = BrainDecider(2)
+    successor.restore(brain.dump())
+    successor.decide(TookOver("b", 2), 0.0)
+    after = pieces(successor, 1.0)
+    assert plans(after).keys() == set(left)
+    assert successor.state.round_left == []
+
+
+def test_many_jobs_that_wait_begin_in_a_round_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns, "PIECE", 4.0)
+    state = cluster(*(waits(f"w{at:02}") for at in range(JOBS)), cores=64.0, hosts="ab")
+    parts = pieces(brain_of(state), 0.0)
+    assert plans(parts).keys() == set(state.jobs)
+    assert all(each.step == "start" for each in plans(parts).values())
+    assert len([part for part in parts if part]) > 1
