@@ -195,12 +195,16 @@ class MemberLeft(MasterFact, frozen=True, kw_only=True, tag="member.left.v1"):
 
 
 class RoutingChanged(MasterFact, frozen=True, kw_only=True, tag="routing.changed.v1"):
-    """Which server holds which slots changed: a new routing epoch, or a new generation."""
+    """Which server holds which slots changed: a new routing epoch, or a new generation.
+
+    `early_bytes`: not None while other servers are to take slots over as they arrive; the memory limit of each, 0 for none.
+    """
 
     generation: Count
     epoch: Count
     owners: list[tuple[int, int, int]]  # server index, first slot, end slot
     servers: list[ServerAddress]
+    early_bytes: Bytes | None = None
 
 
 class SlotsMoveRequested(JobFact, frozen=True, kw_only=True, tag="slots.move_requested.v1"):
@@ -230,7 +234,8 @@ class RolloutOpened(MasterFact, frozen=True, kw_only=True, tag="rollout.opened.v
     """Servers change while training goes on: `joins` must be there first, `drops` leave last, so many `slots` move.
 
     `goal`: how slots shall lie (server index, first slot, end slot). `plan`: what asked for it, 0: a request to move slots.
-    `again`: how often it was begun before, and interrupted.
+    `again`: how often it was begun before, and interrupted. `first`: the job began with the first of its servers, and slots move to
+    each of `joins` as it arrives.
     """
 
     rollout: Count
@@ -241,6 +246,7 @@ class RolloutOpened(MasterFact, frozen=True, kw_only=True, tag="rollout.opened.v
     reason: str = ""
     plan: Count = 0
     again: Count = 0
+    first: bool = False
 
 
 class SlotsMoved(MasterFact, frozen=True, kw_only=True, tag="slots.moved.v1"):

@@ -225,8 +225,12 @@ class CheckpointSpec(Checked, frozen=True, kw_only=True):
 
 
 class MoveSpec(Checked, frozen=True, kw_only=True):
-    """How slots move between servers while the job trains."""
+    """How slots move between servers while the job trains.
 
+    `first_begins`: training begins with the first servers that are there, and slots move to the others as they arrive.
+    """
+
+    first_begins: bool = True
     start_patience_s: Annotated[
         float, between(1, 86_400, "new servers must be there within it, or their plan is rolled back")
     ] = 60.0

@@ -19,10 +19,15 @@ class ServerAddress(msgspec.Struct, frozen=True):
 
 
 class RoutingTable(msgspec.Struct, frozen=True, kw_only=True):
-    """Slot -> server. `owners` is run-length: [server index, first slot, end slot, ...]; compare as (generation, epoch)."""
+    """Slot -> server. `owners` is run-length: [server index, first slot, end slot, ...]; compare as (generation, epoch).
+
+    `early_bytes`: not None while the first servers hold what others are to take over (docs/design/0046): what finds no room with
+    them waits. The memory limit of each, 0 for none.
+    """
 
     timeline: int
     generation: int
     epoch: int
     owners: list[tuple[int, int, int]]
     servers: list[ServerAddress]
+    early_bytes: int | None = None

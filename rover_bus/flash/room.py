@@ -50,6 +50,12 @@ def read_room(directory: Path) -> Room:
     )
 
 
+def free_bytes() -> int:
+    """What the host and every memory group above this process leave; 0: not known."""
+    known = [each for each in (_host_bytes(), _group_bytes()) if each is not None]
+    return max(min(known, default=0), 0)
+
+
 def _host_bytes() -> int | None:
     for line in _read(Path("/proc/meminfo")).splitlines():
         if line.startswith("MemAvailable:"):

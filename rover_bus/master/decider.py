@@ -56,6 +56,7 @@ from rover_bus.master import (
     cutting,
     failing,
     finding,
+    first_servers,
     hosts,
     leasing,
     lifecycle,
@@ -70,6 +71,7 @@ from rover_bus.master.evolution import evolve
 from rover_bus.master.fences import fence
 from rover_bus.master.guarding import (
     CUTS,
+    FIRST,
     GAPS,
     HELD,
     REPORT,
@@ -292,6 +294,7 @@ class MasterDecider:
         yield from guard(state, SILENCE, self._miss(state, now))
         yield from guard(state, ROLLOUT, rollout.tick(state, mine.patience, mine.telemetry, now))
         yield from guard(state, GAPS, lifecycle.fill_gaps(state))
+        yield from guard(state, FIRST, first_servers.tick(state, mine.first_servers, now))
         yield from guard(state, UNFIT, hosts.tick(state))
         yield from guard(state, CUTS, cutting.tick(state, mine.pace, now))
         yield from guard(state, SEARCH, finding.tick(state, mine.search_clock, now))

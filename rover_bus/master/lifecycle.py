@@ -17,15 +17,14 @@ from rover_bus.events.facts import JobEnd, JobEnded, MemberLeft, MemberLost, Pla
 from rover_bus.events.identity import Member
 from rover_bus.events.job import is_synchronous
 from rover_bus.events.log import FinishBegun, Record, Rewound
-from rover_bus.events.requests import HeartbeatRequest, ServerAddress
-from rover_bus.master import cutting, recovery, rollout, searching
+from rover_bus.events.requests import HeartbeatRequest
+from rover_bus.master import cutting, recovery, rollout, searching, slots
 from rover_bus.master.ledger import Ledger
 from rover_bus.master.phases import Closed, Ended, Finishing, Searching, Starting, Training
 from rover_bus.master.planning import begin_again, is_planned, remove_members, replace_members
 from rover_bus.master.state import Admitted, State
 
 Consequences = Generator[Record, None, None]
-SLOTS = 4096  # ids hash to so many slots (design §6)
 EVALUATE = "evaluate"
 MOST_STARTS_A_TICK = 64
 MOST_WORDS = 300  # of an ending, where it is part of another text; the whole stands in host.exited
@@ -353,10 +352,7 @@ def _route(state: State, cause: str) -> Consequences:
         generation=state.generation,
         epoch=1,
         owners=owners,
-        servers=[
-            ServerAddress(index, admitted[index].member.incarnation, admitted[index].addresses)
-            for index in sorted({index for index, _, _ in owners})
-        ],
+        servers=[rollout.address(admitted[index]) for index in sorted({index for index, _, _ in owners})],
         cause=cause,
     )
 
@@ -366,8 +362,7 @@ def _owners(state: State, servers: list[int]) -> list[tuple[int, int, int]]:
     known = {index for index, _, _ in state.slots.owners}
     if known and known <= set(servers):
         return state.slots.owners
-    bounds = [SLOTS * i // len(servers) for i in range(len(servers) + 1)] if servers else []
-    return [(index, bounds[i], bounds[i + 1]) for i, index in enumerate(servers)]
+    return slots.share_out(servers)
 
 
 def _may_finish(state: State) -> bool:

@@ -10,7 +10,7 @@ server holds a slot: whatever ends a move without a routing leaves the old routi
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Sequence
 from typing import NamedTuple
 
 from rover_bus.events import causes
@@ -27,7 +27,7 @@ from rover_bus.events.facts import (
 )
 from rover_bus.events.identity import Member
 from rover_bus.events.log import MoveBegun, Record
-from rover_bus.events.requests import HeartbeatRequest, MoveOrder, MoveStatus, SlotTraffic
+from rover_bus.events.requests import HeartbeatRequest, MoveOrder, MoveStatus
 from rover_bus.events.routing import RoutingTable, ServerAddress
 from rover_bus.master import slots
 from rover_bus.master.phases import Training, name_of
@@ -39,6 +39,7 @@ from rover_bus.master.planning import (
     replace_members,
 )
 from rover_bus.master.state import Admitted, Move, Rollout, Seats, State
+from rover_bus.master.traffic import Telemetry
 
 Consequences = Generator[Record, None, None]
 
@@ -66,35 +67,6 @@ class StepPatience:
         return now - self._since
 
 
-class Telemetry:
-    """What servers said last of their size and traffic: decides how much a move carries, and which slots are hot. Never logged."""
-
-    def __init__(self) -> None:
-        self.row_bytes: dict[int, float] = {}
-        self.traffic: dict[int, SlotTraffic] = {}
-        self.progress: dict[int, tuple[str, int]] = {}
-
-    def observe(self, request: HeartbeatRequest) -> None:
-        """Take in a server's heartbeat."""
-        index = request.member.index
-        whole = request.statistics.get("memory_bytes", 0.0)
-        self.row_bytes[index] = request.statistics.get("row_bytes", whole)  # indexes stay where they are
-        if request.traffic is not None:
-            self.traffic[index] = request.traffic
-        for status in request.moves:
-            self.progress[status.move] = (status.phase, status.bytes)
-
-    def loads(self, by_slot: list[int]) -> Mapping[int, float]:
-        """Return keys a second by slot; slots that no server named share what is left of its traffic."""
-        loads: dict[int, float] = {}
-        for index, traffic in self.traffic.items():
-            mine = [slot for slot in range(slots.SLOTS) if by_slot[slot] == index]
-            named = {slot: rate for slot, rate in traffic.hottest if by_slot[slot] == index}
-            rest = max(0.0, traffic.keys_per_s - sum(named.values())) / max(1, len(mine) - len(named))
-            loads |= {slot: named.get(slot, rest) for slot in mine}
-        return loads
-
-
 # -- what is asked for -------------------------------------------------------------------------------------------------
 
 
@@ -110,7 +82,7 @@ def request_move(state: State, fact: SlotsMoveRequested, telemetry: Telemetry, c
     if reason:
         yield MoveRefused(reason=reason, cause=cause)
         return
-    yield _opened(
+    yield opened(
         state,
         goal,
         Origin(fact.reason or ("hot slots" if fact.hot else "asked"), fact.by),
@@ -119,15 +91,19 @@ def request_move(state: State, fact: SlotsMoveRequested, telemetry: Telemetry, c
 
 
 class Origin(NamedTuple):
-    """What a rollout is for, what asked for it, by which plan (0: none), and how often it was begun before."""
+    """What a rollout is for, what asked for it, by which plan (0: none), and how often it was begun before.
+
+    `first`: the job began with the first of its servers.
+    """
 
     reason: str
     by: str = ""
     plan: int = 0
     again: int = 0
+    first: bool = False
 
 
-def _opened(
+def opened(
     state: State,
     goal: list[int],
     asked: Origin,
@@ -147,6 +123,7 @@ def _opened(
         reason=asked.reason,
         plan=asked.plan,
         again=asked.again,
+        first=asked.first,
         by=asked.by,
         cause=cause,
     )
@@ -205,7 +182,7 @@ def _leave_host(state: State, fact: SlotsMoveRequested, cause: str) -> Consequen
     goal = [instead.get(index, index) for index in slots.expand(state.slots.owners)]
     yield record
     asked = Origin(fact.reason or f"off host {fact.host}", fact.by)
-    yield _opened(state, goal, asked, cause, joins, sorted(instead))
+    yield opened(state, goal, asked, cause, joins, sorted(instead))
 
 
 def refuse_plan(state: State, proposal: PlanProposed) -> str:
@@ -227,7 +204,7 @@ def follow_plan(state: State, before: list[int], proposal: PlanProposed, cause: 
         return
     kept = [index for index in before if index not in drops]
     goal = slots.even_out(slots.expand(state.slots.routing.owners), [*kept, *joins])
-    yield _opened(state, goal, Origin(proposal.reason, proposal.by, proposal.plan), cause, joins, drops)
+    yield opened(state, goal, Origin(proposal.reason, proposal.by, proposal.plan), cause, joins, drops)
 
 
 # -- what follows ------------------------------------------------------------------------------------------------------
@@ -250,11 +227,16 @@ def advance(state: State, telemetry: Telemetry, cause: str) -> Consequences:
     if rollout.move is not None:
         return
     admitted = {seated.member.index: seated for seated in state.seats.servers()}
-    if any(index not in admitted for index in rollout.joins):
+    waits = any(index not in admitted for index in rollout.joins)
+    if waits and not rollout.first:
         return
-    found = _next_move(slots.expand(state.slots.owners), slots.expand(rollout.goal), telemetry)
+    now, goal = slots.expand(state.slots.owners), slots.expand(rollout.goal)
+    if waits:
+        goal = [then if then in admitted else here for here, then in zip(now, goal, strict=True)]
+    found = _next_move(now, goal, telemetry)
     if found is None:
-        yield from _end(state, rollout, "done", "", cause)
+        if not waits:
+            yield from _end(state, rollout, "done", "", cause)
         return
     source, target, moving = found
     if source not in admitted or target not in admitted:
@@ -287,8 +269,8 @@ def _resume(state: State, cause: str) -> Consequences:
 def _begin_again(state: State, wish: Rollout, cause: str) -> Consequences:
     present = present_servers(state)
     drops = [index for index in wish.drops if index in present]
-    asked = Origin(wish.reason, wish.by, wish.plan, wish.again + 1)
-    yield _opened(state, slots.expand(wish.goal), asked, cause, wish.joins, drops)
+    asked = Origin(wish.reason, wish.by, wish.plan, wish.again + 1, wish.first)
+    yield opened(state, slots.expand(wish.goal), asked, cause, wish.joins, drops)
 
 
 def is_wanted_again(state: State) -> bool:
@@ -320,6 +302,9 @@ def _next_move(
 def _end(state: State, rollout: Rollout, outcome: RolloutOutcome, reason: str, cause: str) -> Consequences:
     """The rollout is over: servers that own no slot, and were to leave or never got one, leave."""
     yield RolloutClosed(rollout=rollout.number, outcome=outcome, reason=reason, cause=cause)
+    routing = state.slots.routing
+    if routing is not None and routing.early_bytes is not None and not _unfit(state):
+        yield _routed(state, routing, slots.expand(routing.owners), None, cause)  # no other server comes
     yield from _release_idle(state, rollout, outcome, cause)
 
 
@@ -354,9 +339,14 @@ def interrupt(state: State, reason: str, cause: str) -> Consequences:
 
 
 def tick(state: State, patience: StepPatience, telemetry: Telemetry, now: float) -> Consequences:
-    """Time has passed: a step that takes too long is given up (S14)."""
+    """Time has passed: a step that takes too long is given up (S14).
+
+    The first servers of a job wait for the others as long as the job itself would.
+    """
     rollout, patient = state.slots.rollout, state.job.spec.moves
     if rollout is None:
+        return
+    if rollout.move is None and rollout.first:
         return
     if rollout.move is None:
         if patience.lasts((rollout.number, rollout.moved, rollout.failures), now) > patient.start_patience_s:
@@ -419,18 +409,27 @@ def _hand_over(
         bytes=status.bytes,
         cause=cause,
     )
-    owning = set(by_slot)
+    rollout = state.slots.rollout
+    is_done = rollout is None or by_slot == slots.expand(rollout.goal)
+    yield _routed(state, routing, by_slot, None if is_done else routing.early_bytes, cause)
+
+
+def _routed(
+    state: State, before: RoutingTable, by_slot: list[int], early_bytes: int | None, cause: str
+) -> RoutingChanged:
+    """Return the next routing of a generation."""
     admitted = {seated.member.index: seated for seated in state.seats.servers()}
-    yield RoutingChanged(
+    return RoutingChanged(
         generation=state.generation,
-        epoch=routing.epoch + 1,
+        epoch=before.epoch + 1,
         owners=slots.compress(by_slot),
-        servers=[_address(admitted[index]) for index in sorted(owning)],
+        servers=[address(admitted[index]) for index in sorted(set(by_slot))],
+        early_bytes=early_bytes,
         cause=cause,
     )
 
 
-def _address(seated: Admitted) -> ServerAddress:
+def address(seated: Admitted) -> ServerAddress:
     return ServerAddress(seated.member.index, seated.member.incarnation, seated.addresses)
 
 
@@ -474,8 +473,8 @@ def orders_for(state: State, member: Member) -> list[MoveOrder]:
             plan=state.seats.plan,
             epoch=state.slots.routing.epoch,
             slots=move.slots,
-            source=_address(admitted[move.source]),
-            target=_address(admitted[move.target]),
+            source=address(admitted[move.source]),
+            target=address(admitted[move.target]),
             rate_bytes=state.job.spec.moves.rate_bytes,
         )
     ]

@@ -20,6 +20,7 @@ def route(state: State, record: facts.RoutingChanged) -> None:
         epoch=record.epoch,
         owners=record.owners,
         servers=record.servers,
+        early_bytes=record.early_bytes,
     )
     acking = [server.incarnation for server in record.servers]
     if acking not in slots.acking:
@@ -52,6 +53,7 @@ def _open(state: State, record: facts.RolloutOpened) -> None:
         by=record.by,
         plan=record.plan,
         again=record.again,
+        first=record.first,
     )
 
 

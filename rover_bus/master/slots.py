@@ -33,6 +33,22 @@ def compress(by_slot: Sequence[int]) -> Owners:
     return owners
 
 
+def share_out(servers: Sequence[int]) -> Owners:
+    """Return even shares, one stretch each, for these servers in turn; nothing without any."""
+    bounds = [SLOTS * at // len(servers) for at in range(len(servers) + 1)] if servers else []
+    return [(index, bounds[at], bounds[at + 1]) for at, index in enumerate(servers)]
+
+
+def stand_in(goal: Owners, there: Sequence[int]) -> Owners:
+    """Return a map in which the servers that are there have what the goal gives them, and even parts of what it gives to others."""
+    by_slot = expand(goal)
+    for index, first, end in goal:
+        for at, other in enumerate(there if index not in there else ()):
+            start, stop = (first + (end - first) * each // len(there) for each in (at, at + 1))
+            by_slot[start:stop] = [other] * (stop - start)
+    return compress(by_slot)
+
+
 def ranges(slots: Iterable[int]) -> Ranges:
     """Return ascending slots as [first, end) ranges."""
     found: Ranges = []

@@ -157,6 +157,7 @@ class Rollout(msgspec.Struct, omit_defaults=True):
     by: str = ""
     plan: int = 0
     again: int = 0  # how often it was begun before
+    first: bool = False  # of a job that began with its first servers: slots move to the others as they arrive
 
 
 class Slots(msgspec.Struct, omit_defaults=True):

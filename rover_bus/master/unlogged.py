@@ -8,9 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from rover_bus.master.cutting import CutPace
-from rover_bus.master.rollout import StepPatience, Telemetry
+from rover_bus.master.rollout import StepPatience
 from rover_bus.master.searching import SearchClock
 from rover_bus.master.stepping import StepClock
+from rover_bus.master.traffic import Telemetry
 from rover_bus.master.waiting import HeldRequests
 from rover_bus.master.watch import Liveness
 
@@ -26,3 +27,4 @@ class Unlogged:
     held: HeldRequests = field(default_factory=HeldRequests)
     search_clock: SearchClock = field(default_factory=SearchClock)
     steps: StepClock = field(default_factory=StepClock)
+    first_servers: StepClock = field(default_factory=StepClock)

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from rover_bus.events.errors import BadMessage, InputError, NotEnoughMemory, Refused
 from rover_bus.events.requests import MoveOrder, RoutingTable
 from rover_bus.events.starts import ServerStart
-from rover_bus.ps import admission, messages, snapshots, update
+from rover_bus.ps import admission, early, messages, snapshots, update
 from rover_bus.ps.admission import Admission, Applied, Apply, Refusal, Repeat
 from rover_bus.ps.catalogue import Keys
 from rover_bus.ps.changes import indivisible
@@ -72,9 +72,8 @@ class ServerCore:
         self._departing: dict[int, Departure] = {}  # moves away from here
         self._arriving: dict[int, Arrival] = {}  # moves to here
         self.traffic = Traffic()
-        self.need_orders: Callable[[], object] = lambda: (
-            None
-        )  # called when a move is asked for that was not ordered yet
+        self.free_bytes: Callable[[], int] = lambda: 0  # memory that is left for rows; 0: not known
+        self.need_orders: Callable[[], object] = lambda: None  # a move is asked for that was not ordered yet
         self.version = 0  # pushes applied: what staleness is measured by
         self.counters: dict[str, float] = {}
         self._listed: (
@@ -150,6 +149,7 @@ class ServerCore:
             self._change_slots(self.tables, slots)
         if self.state.routing is None:  # the first of a generation: no move is on
             self.tables.drop_arriving()
+        early.bound(self.tables, self.state.routing, table, self._memory_limit_bytes, self.free_bytes)
         self.state = admission.evolve(
             self.state, admission.Routed(table, admission.slots_of(table, self.state.index))
         )
@@ -291,11 +291,10 @@ class ServerCore:
         except (BadMessage, InputError) as error:
             self.count("malformed")
             return messages.encode(messages.RefusedMessage(code=error.code, message=str(error)))
-        except MemoryError:
+        except (MemoryError, NotEnoughMemory) as error:
             self.count("refused_not_enough_memory")
-            text = "the server is out of memory for this request: use smaller batches or more servers"
-            return messages.encode(messages.RefusedMessage(code=NotEnoughMemory.code, message=text))
-        except (Refused, NotEnoughMemory) as error:
+            return messages.encode(early.no_room(error, self.state.routing))
+        except Refused as error:
             self.count(f"refused_{error.code}")
             return messages.encode(messages.RefusedMessage(code=error.code, message=str(error)))
         return messages.encode(reply, arrays)

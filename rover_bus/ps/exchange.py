@@ -108,11 +108,13 @@ def advance(steps: Steps, result: Any, lost: LinkLost | None) -> Effect | Operat
 
 
 class _Trouble(Exception):
-    """Begin again: after `wait_s`, under `routing` if that is newer."""
+    """Begin again: after `wait_s`, under `routing` if that is newer. `costs`: whether the wait takes from our patience."""
 
-    def __init__(self, reason: str, wait_s: float, routing: RoutingTable | None = None) -> None:
+    def __init__(
+        self, reason: str, wait_s: float, routing: RoutingTable | None = None, *, costs: bool = True
+    ) -> None:
         super().__init__(reason)
-        self.wait_s, self.routing = wait_s, routing
+        self.wait_s, self.routing, self.costs = wait_s, routing, costs
 
 
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.02, 1.0
@@ -331,6 +333,8 @@ class Exchange:
         """Raise what a refusal means: begin again, or an error of the caller's."""
         if refusal.code == messages.FORGOTTEN:
             raise _Trouble(refusal.message, 0.0)  # sent again, the push brings its keys
+        if refusal.code == messages.ROOM_TO_COME:  # it is there, and says when that is over
+            raise _Trouble(refusal.message, refusal.retry_s, costs=False)
         if refusal.retry_s > 0 or refusal.code.startswith("stale"):
             raise _Trouble(refusal.message, refusal.retry_s or FIRST_WAIT_S, refusal.routing)
         if item in self._queue:
@@ -374,7 +378,7 @@ class Exchange:
                 # A server in a hand-over asks for a few milliseconds: longer ones only for what lasts longer anyway.
                 wait_s = min(LONGEST_WAIT_S, max(trouble.wait_s, waited_s / 4))
                 yield from self._refresh(wait_s)
-                waited_s += wait_s
+                waited_s += wait_s if trouble.costs else 0.0
             try:
                 yield from self._connect()
                 return

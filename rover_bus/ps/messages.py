@@ -24,6 +24,9 @@ Names = tuple[str, ...]
 UNKNOWN_MOVE = (
     "unknown_move"  # the refusal of a fetch whose order has not reached the source yet, or any more
 )
+ROOM_TO_COME = (
+    "room_to_come"  # other servers are about to take slots over: what found no room may find it then
+)
 FORGOTTEN = "forgotten"  # the refusal of a push whose pull the server no longer remembers
 
 

@@ -334,8 +334,8 @@ class Arrival:
 
         Until the source looks for changes it sends every row once: they are new here.
         """
-        if fetched.number == 1 and (unknown := self._unwritten - {table.name for table in fetched.tables}):
-            raise Refused(f"the source does not know table {min(unknown)!r} yet: begin again", "behind")
+        if fetched.number == 1:  # a table that the source has not: no row of it was ever trained there
+            tables.begin(self._unwritten - {table.name for table in fetched.tables}, self.list)
         tables.declare(fetched.tables)
         for section in fetched.sections:
             self._take_section(section, body, tables, fresh=not (fetched.rounds or last))

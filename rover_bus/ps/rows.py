@@ -42,6 +42,11 @@ class RowBudget:
     def __init__(self, limit_bytes: int = 0) -> None:
         self._limit_bytes, self._used_bytes = limit_bytes, 0
 
+    def bound(self, limit_bytes: int, more_bytes: int = 0) -> None:
+        """Allow so many bytes from now on, `more_bytes`: at most so many more than are used now; 0: no such bound."""
+        room = self._used_bytes + more_bytes if more_bytes else limit_bytes
+        self._limit_bytes = min(limit_bytes, room) if limit_bytes else room
+
     def check(self, size_bytes: int) -> None:
         """Raise NotEnoughMemory unless so many more bytes may be used."""
         if self._limit_bytes and self._used_bytes + size_bytes > self._limit_bytes:

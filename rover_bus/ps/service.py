@@ -33,6 +33,7 @@ from rover_bus.events.requests import (
     RoutingTable,
 )
 from rover_bus.events.starts import EMPTY
+from rover_bus.flash.room import free_bytes
 from rover_bus.ps.core import ServerCore
 from rover_bus.ps.moves import AskPeer, Moves, no_peer
 from rover_bus.ps.routing import owned_slots
@@ -376,6 +377,7 @@ async def serve_job(
     Ends when the job is over for it; raises Refused when it was replaced.
     """
     core = ServerCore(member.index, member.incarnation)
+    core.free_bytes = free_bytes
     server, peers = _open_sockets(core, secret, place.bind)
     hello = JoinRequest(
         member=member, nonce=nonce, host=place.host, pid=place.pid, addresses=server.addresses

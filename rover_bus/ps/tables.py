@@ -5,7 +5,7 @@ Used by `core` (a server: the rows of its own slots), by `local` (one process: a
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import numpy as np
@@ -17,8 +17,9 @@ from rover_bus.ps.catalogue import Catalogue, TableEntry, family_of
 from rover_bus.ps.changes import indivisible
 from rover_bus.ps.dense import DenseStore
 from rover_bus.ps.growing import GrowingStore
-from rover_bus.ps.hashed import HashedStore
+from rover_bus.ps.hashed import BUILD_ROWS, HashedStore
 from rover_bus.ps.hashing import SLOTS
+from rover_bus.ps.initial import first_values, table_key
 from rover_bus.ps.memory import SLACK_BYTES, Pages, look_for
 from rover_bus.ps.rows import RowBudget
 from rover_bus.ps.spec import Dense, Growing, Hashed, Table
@@ -60,6 +61,10 @@ class TableSet:
             store.hold(arriving)  # no rows: it has no table yet
         store.rows.dirty = DirtyRows() if self.follows_changes else None
         return store
+
+    def bound(self, limit_bytes: int, more_bytes: int = 0) -> None:
+        """Let rows use so many bytes from now on, and at most so many more than they do; 0: no such bound."""
+        self._budget.bound(limit_bytes, more_bytes)
 
     def store(self, names: tuple[str, ...]) -> Store:
         """Return the store that holds all of these tables. Raises InputError if one is unknown, BadMessage if they differ."""
@@ -120,6 +125,23 @@ class TableSet:
         self.owned = np.union1d(self.owned, slots)
         for store in self._stores.values():
             store.own(slots)
+
+    def begin(self, names: Collection[str], slots: Int) -> None:
+        """Give rows of these tables in slots that are held their first values (P4). Raises NotEnoughMemory."""
+        for name in names:
+            family, key = (
+                self.catalogue.families[name],
+                np.uint64(table_key(self.seed, self.catalogue.entry(name).salt)),
+            )
+            store, cursor = self._stores[family], 0
+            look_for(SLACK_BYTES + BUILD_ROWS * (48 * store.rows.width + 64))
+            while cursor >= 0:
+                keys, places, cursor = store.scan(slots, cursor, BUILD_ROWS)
+                ends = np.cumsum(keys.counts)
+                for at in (at for at, each in enumerate(keys.names) if each == name):
+                    some = slice(int(ends[at] - keys.counts[at]), int(ends[at]))
+                    first = first_values(family.init, key, keys.keys[some], store.rows.width, family.dtype)
+                    store.rows.begin(places[some], first)
 
     def drop_arriving(self) -> None:
         """Hold nothing but what is served: moves that were on have been forgotten."""

@@ -71,7 +71,12 @@ class Poisoned(Exception):
 
 async def run_server(bus: Bus, member: Member, shared: Shared, leave: asyncio.Event) -> int:
     """One server until its job is over."""
+    if member.incarnation == 1 and member.index < len(shared.plan.late_s):
+        await _until_left(asyncio.sleep(shared.plan.late_s[member.index]), leave)
+        if leave.is_set():
+            return 0
     core = shared.rules.core(member.index, member.incarnation)
+    core.free_bytes = lambda: shared.plan.room_bytes
     shared.network.cores[member.index] = core
 
     async def run(function: Callable[[], Any]) -> Any:

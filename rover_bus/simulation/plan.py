@@ -67,6 +67,8 @@ class Plan:
     stored: bool = False  # cuts go to storage
     sample_s: float = 0.0  # above 0 workers publish samples, and the Brain has windows of twice that
     most_workers: int = 64
+    late_s: tuple[float, ...] = ()  # by server index: the first process of each is so slow to start
+    room_bytes: int = 0  # that a server finds free; 0: not known
     synchronous: bool = False  # not drawn: workers have a barrier between them in each step
 
 
@@ -116,6 +118,8 @@ def draw(seed: int) -> Plan:
         ),
         cut_every_s=random.Random(f"{seed}/cuts").choice((0.0, 0.2, 0.5, 2.0)),
         stored=_is_stored(seed),
+        late_s=_late(seed),
+        room_bytes=random.Random(f"{seed}/room").choice((0, 1 << 10, 1 << 14)),
         poison=_some(chance, batches, 0.15, 1),
         bad_rows=_some(chance, records, 0.3, 5),
     )
@@ -164,6 +168,14 @@ def _losses(seed: int, expected_s: float) -> tuple[Blow, ...]:
 
 def _is_stored(seed: int) -> bool:
     return random.Random(f"{seed}/stored").random() < 0.3
+
+
+def _late(seed: int) -> tuple[float, ...]:
+    """Servers start one by one in every third history: training begins with the first of them."""
+    chance = random.Random(f"{seed}/late")
+    if chance.random() < 2 / 3:
+        return ()
+    return tuple(chance.choice((0.0, 0.0, 1.5, 3.0, 8.0)) * chance.random() for _ in range(3))
 
 
 def _damage(seed: int, expected_s: float) -> tuple[Blow, ...]:

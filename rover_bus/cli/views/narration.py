@@ -133,6 +133,10 @@ def _narrate_slots(fact: facts.AboutSlots) -> str:
             return f"{by or 'a person'} wants slots moved {what}{f' to {target}' if target else ''}"
         case facts.MoveRefused(reason=reason):
             return f"the move of slots is refused: {reason}"
+        case facts.RolloutOpened(rollout=rollout, slots=slots, joins=joins, first=True):
+            return (
+                f"the first servers begin: {_count(slots, 'slot')} to move to {_names(joins)} as they arrive"
+            )
         case facts.RolloutOpened(rollout=rollout, slots=slots, joins=joins, drops=drops):
             joining = f"; {_names(joins)} joins" if joins else ""
             leaving = f"; {_names(drops)} leaves" if drops else ""

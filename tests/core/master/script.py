@@ -56,7 +56,7 @@ from rover_bus.events.host_facts import (
 )
 from rover_bus.events.identity import DesiredMember, Exit, HostCapacity, MasterSeat, Member
 from rover_bus.events.inputs import BusLost, BusRegained, Observed, Requested, Ticked, TookOver
-from rover_bus.events.job import CheckpointSpec, Dataset, DataSpec, JobSpec, LeaseSpec, WorkersSpec
+from rover_bus.events.job import CheckpointSpec, Dataset, DataSpec, JobSpec, LeaseSpec, MoveSpec, WorkersSpec
 from rover_bus.events.log import LogBatch, Record
 from rover_bus.events.requests import (
     ElectRequest,
@@ -136,6 +136,7 @@ class Script:
             data=part(DataSpec, words, train="t", batch_size=100),
             leases=part(LeaseSpec, words),
             checkpoint=part(CheckpointSpec, words) if "every_s" in words else None,
+            moves=part(MoveSpec, words),
             workers=part(WorkersSpec, words) if "training" in words else WorkersSpec(),
         )
         return self._notice(JobSubmitted(job="j", spec=spec, uid=UID))

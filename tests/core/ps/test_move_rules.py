@@ -18,7 +18,7 @@ from rover_bus.ps.exchange import LinkLost, Refresh
 from rover_bus.ps.frame import BodyReader
 from rover_bus.ps.messages import Fetch, Fetched
 from rover_bus.ps.moving import Arrival, Departure, RowLog
-from rover_bus.ps.spec import Add, Hashed
+from rover_bus.ps.spec import Adagrad, Add, Dense, Growing, Normal
 from rover_bus.ps.store import BatchKey, ServersUnreachable
 
 
@@ -335,20 +335,21 @@ def test_an_order_of_a_former_generation_brings_nothing_before_the_first_routing
         cluster.cores[1].begin_arrival(rollout.order(0, 1, [(0, 1000)]))
 
 
-def test_a_table_that_the_source_does_not_know_yet_makes_the_move_begin_again(moved):
+def test_tables_that_the_source_does_not_know_yet_have_their_first_values_in_slots_that_arrive(moved):
+    """Only the target has room for them, while the source has too many slots (docs/design/0046)."""
     cluster, rollout, training = moved
-    extra = Hashed(name="late", rows=5000, width=1, optimizer=Add(), dtype="int64")
-    cluster.cores[1].tables.declare([extra])
-    order = rollout.order(0, 1, [(0, 1000)])
-    steps, transfer = rollout.begin(order)
-    for _ in steps:
-        pass
-    assert transfer.status.phase == "failed"
-    assert "late" in transfer.status.detail
-    for core in cluster.cores.values():
-        core.follow_moves([])
-    cluster.cores[0].tables.declare([extra])
+    word = next(table for table in TABLES if table.name == "word")
+    late = (
+        msgspec.structs.replace(word, name="late", rows=6000),
+        Dense(name="later", shape=(200, 64), optimizer=Adagrad(rate=0.1), init=Normal(0.1)),
+        Growing(name="latest", width=1, optimizer=Add(), dtype="int64"),
+    )
+    rollout.move(1, 0, [(1400, 2000)], training.step)  # leaves places in the target with what was trained
+    cluster.cores[1].tables.declare(late)
     rollout.move(0, 1, [(0, 1000)], training.step)
+    for parameters in (training.servers, training.alone):
+        parameters.declare(*late)
+    training.step()
     training.check()
 
 
