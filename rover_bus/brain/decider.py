@@ -108,6 +108,7 @@ class BrainDecider:
     ) -> None:
         self.state = BrainState()
         keep_totals(self.state)
+        self._evolved = True  # since families were looked at
         self.watch = JobSamples()
         self.models, self._models_anew = models(), models
         budgets = {tenant: Budget(float(b.cores), float(b.memory_bytes)) for tenant, b in quotas.items()}
@@ -134,10 +135,12 @@ class BrainDecider:
 
     def restore(self, body: bytes) -> None:
         self.state = msgspec.msgpack.decode(body, type=BrainState)
+        self._evolved = True
         keep_totals(self.state)
 
     def evolve(self, record: Record) -> None:
         """Apply one record of the Brain's log."""
+        self._evolved = True
         evolve(self.state, record)
 
     def decide(self, input: Input, now: float) -> Decision[Record]:
@@ -267,18 +270,32 @@ class BrainDecider:
     def _look(self, now: float) -> Steps:
         """Whatever time brings, each rule apart, and each job from the others: one that fails takes nothing with it."""
         self.watch.look(now)
-        self.models.look(self.state)
+        self._look_at_families()
         unheard = self.watch.unheard(now, self.state.sampled_s)
         yield from self._guard("unheard", note_unheard(self.state, unheard))
-        order = sorted(self.state.jobs, key=lambda name: -self.state.jobs[name].spec.priority)
         for name, lost in self.watch.take_lost().items():
             yield from self._guard("loss", self._answer_loss(name, lost), name)
         turns: list[str] = []
-        for name in order:
+        for name in self._due(now):
             yield from self._guard("window", self._close_window(name, turns, now), name)
-        self.models.look(self.state)
+        self._look_at_families()
         yield from self._rounds.look(turns, self.state, self.models, self._guard, now)
         yield from self._guard("what is left", fit_into_what_is_left(self.state, self.watch, now))
+
+    def _look_at_families(self) -> None:
+        """Take in what runs have shown, where anything was decided since the last time."""
+        if self._evolved:
+            self._evolved = False
+            self.models.look(self.state)
+
+    def _due(self, now: float) -> list[str]:
+        """The jobs whose window may be closed, and those that stand still and ask for room again; by priority."""
+        due = [
+            name
+            for name, known in self.state.jobs.items()
+            if self.watch.is_due(name, known, now) or (known.held is not None and not known.held.workers)
+        ]
+        return sorted(due, key=lambda name: -self.state.jobs[name].spec.priority)
 
     def _close_window(self, name: str, turns: list[str], now: float) -> Steps:
         known = self.state.jobs[name]

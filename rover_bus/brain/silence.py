@@ -34,6 +34,8 @@ def fit_into_what_is_left(state: BrainState, watch: JobSamples, now: float) -> S
     A job that lost all its members on a host takes it for lost, and so it is counted; but if one process hung there, the host
     goes on sampling. No job shrinks for it before its samples are missing too.
     """
+    if not state.shrinks:
+        return
     silent = [host for host in state.displaced if watch.is_silent(host, now, state.sampled_s)]
     doubtful = [each for host, each in state.displaced.items() if host not in silent]
     cores = sum(host.cores for host in (*state.hosts.values(), *doubtful))

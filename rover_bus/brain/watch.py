@@ -169,10 +169,14 @@ class JobSamples:
         """
         if self._deaf:
             return []
-        since = {host: (self._expected.setdefault(host, now), every_s) for host, every_s in sampled_s.items()}
-        return [
+        never = [
             host
-            for host, (heard, every_s) in {**since, **self._hosts}.items()
+            for host, every_s in sampled_s.items()
+            if host not in self._hosts and now - self._expected.setdefault(host, now) > LOST_SAMPLES * every_s
+        ]
+        return never + [
+            host
+            for host, (heard, every_s) in self._hosts.items()
             if now - heard > LOST_SAMPLES * max(every_s, sampled_s.get(host, 0.0))
         ]
 
@@ -192,6 +196,10 @@ class JobSamples:
         asked = self._asked.setdefault(host, now)
         heard, every_s = self._hosts.get(host, (asked, HOST_SAMPLE_S))
         return now - heard > SILENT_SAMPLES * max(every_s, sampled_s.get(host, 0.0))
+
+    def is_due(self, job: str, known: KnownJob, now: float) -> bool:
+        """Whether a job's open window may be closed. The first question opens one."""
+        return now - self._at(job, now).began >= known.spec.plan.window_s
 
     def close(self, job: str, known: KnownJob, now: float) -> WindowClosed | None:
         """Return the window of a job when it is full, or overdue; None while it is open. A new one begins with it."""
@@ -231,7 +239,10 @@ class JobSamples:
         return closed
 
     def _at(self, job: str, now: float) -> _Open:
-        return self._open.setdefault(job, _Open(now))
+        opened = self._open.get(job)
+        if opened is None:
+            opened = self._open[job] = _Open(now)
+        return opened
 
 
 def _worker(member: Member, total: _Sum) -> WorkerWindow:

@@ -1,10 +1,7 @@
 """One round across jobs whose models are their own: fronts, one choice under capacity, room for those that wait.
 
-Fed by what each job holds, its model and how much is left; feeds plans. Apart from `fleet`, which plans thousands of
-asynchronous jobs from
-their statistics alone in one vectorised step: here any model serves (synchronous, input-bound, with its intervals), a waiting
-job competes with
-running ones, and a job that is being changed is left alone. `algorithms.md §5` [ours].
+Fed by what each job holds, its model and how much is left; feeds plans. Any model serves (synchronous, input-bound, rings, with
+its intervals), a waiting job competes with running ones, and a job that is being changed is left alone. `algorithms.md §5` [ours].
 """
 
 from __future__ import annotations

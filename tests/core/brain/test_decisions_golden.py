@@ -15,15 +15,13 @@ from brain_states import choose_size
 
 from rover_bus.brain.decisions.arbitration import Budget, Claim, arbitrate
 from rover_bus.brain.decisions.balance import assign_parameters
-from rover_bus.brain.decisions.fleet import Fleet, plan_round
 from rover_bus.brain.decisions.hot_servers import ServerLoad, decide_hot_servers
 from rover_bus.brain.decisions.lifecycle import ChangeHistory, check_plan, judge_change, may_change
 from rover_bus.brain.decisions.memory_limits import Means, MemoryState, decide_relief
 from rover_bus.brain.decisions.optimus import Capacity, OptimusJob, allocate
 from rover_bus.brain.decisions.placement import Node, place_jobs
-from rover_bus.brain.decisions.plans import GIB, Allocation, PlanDecision, PlanSpace, Prices
+from rover_bus.brain.decisions.plans import GIB, Allocation, PlanDecision, PlanSpace
 from rover_bus.brain.decisions.scaling import JobView, Limits, decide_loss
-from rover_bus.brain.decisions.scoring import ScalePolicy
 from rover_bus.brain.decisions.stopping import StopRule, decide_stop
 from rover_bus.brain.decisions.stragglers import WorkerPace, decide_stragglers, evolve_paces
 from rover_bus.brain.decisions.warm_start import JobTraits, PastJob, decide_start
@@ -92,30 +90,6 @@ def scaling() -> Iterator[str]:
         for lost in (1, 4):
             plan = decide_loss(JobView(held=what, batch_size=64, remaining_samples=1e7), lost, predictor)
             yield f"{lost} workers of the {kind} one are lost: {say(plan)}"
-
-
-def fleet() -> Iterator[str]:
-    rng = np.random.default_rng(5)
-    n = 6
-    jobs = Fleet(
-        TRUTH * rng.uniform(0.5, 2, (n, 5)),
-        np.full(n, 64.0),
-        np.full(n, 4),
-        np.full(n, 2),
-        np.full(n, 2.0),
-        np.full(n, 2.0),
-        np.full(n, 1.0),
-        np.full(n, 2.0),
-        np.full(n, 4.0),
-        np.geomspace(1e5, 1e7, n),
-        np.array([1.0, 1, 1, 1, 1, 4]),
-    )
-    outcome = plan_round(
-        jobs, [Node(f"n{i}", 16.0, 64 * GIB) for i in range(6)], Prices(), ScalePolicy(short_jobs_first=1.0)
-    )
-    for plan in outcome.plans:
-        where = " ".join(f"{s.node}:{s.workers}w{s.servers}p" for s in plan.placement.shares)
-        yield f"job {plan.job}: {plan.reason} {shape(plan.allocation)} {plan.throughput:.0f}/s on {where}"
 
 
 def warm_start() -> Iterator[str]:
@@ -302,7 +276,6 @@ def arbitration() -> Iterator[str]:
 
 SCRIPTS: tuple[Script, ...] = (
     scaling,
-    fleet,
     warm_start,
     optimus,
     stragglers,

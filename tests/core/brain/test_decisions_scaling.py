@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from brain_states import choose_size
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rover_bus.brain.decisions.arbitration import Budget, Claim, arbitrate
-from rover_bus.brain.decisions.fleet import Fleet, fit_fleet, fleet_fronts, held_throughput, plan_round
 from rover_bus.brain.decisions.lifecycle import check_plan
-from rover_bus.brain.decisions.pareto import pareto_front
-from rover_bus.brain.decisions.placement import Node
 from rover_bus.brain.decisions.plans import GIB, Allocation, PlanSpace, Prices
 from rover_bus.brain.decisions.reasons import Reason
 from rover_bus.brain.decisions.scaling import JobView, Limits, ScalingRules
-from rover_bus.brain.decisions.scoring import ScalePolicy
 from rover_bus.brain.decisions.stragglers import decide_stragglers, evolve_paces, tells_of_size
 from rover_bus.brain.models.forms import ASYNCHRONOUS
 from rover_bus.brain.models.samples import Configurations
-from rover_bus.brain.models.statistics import Line, Statistics, fit_line
 from rover_bus.brain.models.throughput import Prediction
 
 SPACE = PlanSpace()
@@ -137,92 +131,6 @@ def test_the_search_of_the_paper_can_be_selected_and_repeats_with_its_seed() -> 
     searched = choose_size(job(4, 2), truth, SPACE, ScalingRules(search="nsga2", seed=3))
     assert searched.scores["value"] >= 0.95 * exact.scores["value"]
     assert choose_size(job(4, 2), truth, SPACE, ScalingRules(search="nsga2", seed=3)) == searched
-
-
-def fleet(jobs: int, seed: int = 0) -> Fleet:
-    rng = np.random.default_rng(seed)
-    scale = np.array([1 / 512, 0.1, 0.02, 0.05 / 512, 0.05])
-    return Fleet(
-        scale * rng.lognormal(0, 0.6, (jobs, 5)),
-        np.full(jobs, 512.0),
-        rng.integers(1, 33, jobs),
-        rng.integers(1, 9, jobs),
-        rng.choice([1.0, 2, 4, 8], jobs),
-        rng.choice([1.0, 2, 4], jobs),
-        rng.lognormal(0.5, 0.5, jobs),
-        rng.lognormal(0.5, 0.5, jobs),
-        rng.lognormal(2, 0.5, jobs),
-        rng.lognormal(np.log(1e7), 1, jobs),
-        np.ones(jobs),
-    )
-
-
-def test_a_fleet_is_fitted_as_its_jobs_are_one_by_one() -> None:
-    rng = np.random.default_rng(2)
-    at = Configurations.of(
-        rng.integers(1, 17, 8), rng.integers(1, 5, 8), rng.integers(1, 5, 8), rng.integers(1, 3, 8), 512
-    )
-    design = ASYNCHRONOUS.design(at)
-    seconds = fleet(20).coefficients @ design.T * np.exp(0.05 * rng.standard_normal((20, 8)))
-    each = [Statistics.of(design, row) for row in seconds]
-    together = fit_fleet(
-        np.stack([s.gram for s in each]), np.stack([s.moment for s in each]), np.full(20, 8.0)
-    )
-    for coefficients_, statistics in zip(together, each, strict=True):
-        line = fit_line(statistics)
-        assert isinstance(line, Line)
-        np.testing.assert_allclose(coefficients_, line.coefficients, rtol=1e-5, atol=1e-12)
-
-
-def test_fronts_of_a_fleet_are_near_the_exact_ones() -> None:
-    jobs, prices = fleet(12), Prices()
-    fronts = fleet_fronts(jobs, prices, SPACE)
-    at = SPACE.configurations(512.0)
-    for j in range(12):
-        reachable = at.take((at.workers <= 2 * jobs.workers[j]) & (at.ps <= 2 * jobs.servers[j]))
-
-        def cost(w: np.ndarray, p: np.ndarray, lw: np.ndarray, lp: np.ndarray, j: int = j) -> np.ndarray:
-            return w * (lw + 0.1 * jobs.worker_gib[j]) + p * (lp + 0.1 * jobs.server_gib[j])
-
-        exact_cost = cost(*reachable.columns()[:4])
-        speed = ASYNCHRONOUS.throughput(reachable, ASYNCHRONOUS.design(reachable) @ jobs.coefficients[j])
-        best = pareto_front(exact_cost, speed)
-        offered = cost(fronts.workers[j], fronts.servers[j], fronts.worker_cores[j], fronts.server_cores[j])[
-            1:
-        ]
-        index = np.searchsorted(exact_cost[best], offered + 1e-6, side="right") - 1
-        loss = 1 - fronts.throughput[j, 1:] / speed[best][index]
-        assert np.median(loss) < 0.02
-        assert loss.min() > -1e-5
-
-
-def test_what_a_fleet_holds_runs_as_fast_as_the_form_says() -> None:
-    jobs = fleet(5)
-    at = Configurations.of(jobs.workers, jobs.servers, jobs.worker_cores, jobs.server_cores, 512)
-    for j, speed in enumerate(held_throughput(jobs)):
-        one = at.take([j])
-        assert speed == pytest.approx(
-            float(ASYNCHRONOUS.throughput(one, ASYNCHRONOUS.design(one) @ jobs.coefficients[j])[0])
-        )
-
-
-@pytest.mark.parametrize("count", [20, 120])
-def test_a_round_never_gives_more_than_the_cluster_has(count: int) -> None:
-    jobs = fleet(count, seed=count)
-    held = float((jobs.workers * jobs.worker_cores + jobs.servers * jobs.server_cores).sum())
-    nodes = [Node(f"n{i}", 32.0, 256 * GIB) for i in range(int(held / 32 * 1.3) + 1)]
-    outcome = plan_round(jobs, nodes, Prices(), ScalePolicy())
-    used: dict[str, float] = {}
-    for plan in outcome.plans:
-        assert plan.allocation.workers >= 1
-        assert plan.allocation.servers >= 1
-        for share in plan.placement.shares:
-            cores = (
-                share.workers * plan.allocation.worker_cores + share.servers * plan.allocation.server_cores
-            )
-            used[share.node] = used.get(share.node, 0.0) + cores
-    assert max(used.values()) <= 32 + 1e-6
-    assert sum(plan.placement.missing > 0 for plan in outcome.plans) <= 0.03 * count
 
 
 @settings(max_examples=50, deadline=None)
