@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
@@ -88,6 +88,7 @@ def of_stopped(home: Home) -> Iterator[Address]:
 
     The directory's lock is held meanwhile: two brokers over one store would destroy it.
     """
+    from rover_bus.auth.vault import Vault
     from rover_bus.events.broker import EmbeddedBroker
 
     if not home.has_history:
@@ -96,7 +97,7 @@ def of_stopped(home: Home) -> Iterator[Address]:
         )
     lock = home.hold()
     try:
-        with EmbeddedBroker(home.broker, secret_file=home.secret_file) as broker:
+        with EmbeddedBroker(home.broker, rights=Vault(home.auth).server_configuration) as broker:
             click.echo(f"no stack runs in {home.root}: this is what it left", err=True)
             yield Address(broker.url, home.secret_file, home, stopped=True)
     finally:
@@ -117,8 +118,8 @@ def _options(command: Callable[..., Any]) -> Any:
 
 async def connect(stack: Address, name: str = "rover-cli") -> NatsBus:
     """Connect to a stack's broker with its streams in place. Raises BrokerUnreachable or AccessDenied, each saying what to do."""
-    from rover_bus.events.broker import read_secret
-    from rover_bus.events.errors import InputError
+    from rover_bus.events import credentials
+    from rover_bus.events.errors import AccessDenied, InputError
     from rover_bus.events.nats_bus import NatsBus
     from rover_bus.events.streams import BUCKETS, STREAMS
 
@@ -126,7 +127,7 @@ async def connect(stack: Address, name: str = "rover-cli") -> NatsBus:
     if stack.secret_file:
         if not stack.secret_file.exists():
             raise InputError(f"no secret file {stack.secret_file}: name the one of the broker at {stack.url}")
-        secret = read_secret(stack.secret_file)
+        secret = credentials.read_file(stack.secret_file)
     bus = await NatsBus.connect(
         stack.url,
         secret=secret,
@@ -135,7 +136,8 @@ async def connect(stack: Address, name: str = "rover-cli") -> NatsBus:
         timeout_s=CONNECT_TIMEOUT_S,
     )
     try:
-        await bus.ensure(STREAMS, BUCKETS)
+        with suppress(AccessDenied):  # an observer creates nothing
+            await bus.ensure(STREAMS, BUCKETS)
     except BaseException:
         await bus.close()
         raise

@@ -75,8 +75,14 @@ class Home:
         return cls(Path(given or os.environ.get(VARIABLE) or DEFAULT).absolute())
 
     @property
+    def auth(self) -> Path:
+        """Keys and credentials of the stack (auth/vault.py)."""
+        return self.root / "auth"
+
+    @property
     def secret_file(self) -> Path:
-        return self.root / "secret"
+        """The credentials with which a person's commands reach the stack."""
+        return self.auth / "creds" / "operator.creds"
 
     @property
     def broker(self) -> Path:

@@ -20,9 +20,11 @@ from typing import TYPE_CHECKING, Any
 from rover_bus.events.errors import PermanentError
 
 if TYPE_CHECKING:
+    from rover_bus.cli.connection import Address
     from rover_bus.events.job import JobSpec
 
-MEMBER_VARIABLES = ("ROVER_JOB", "ROVER_ROLE", "ROVER_INDEX", "ROVER_INCARNATION")
+MEMBER_VARIABLES = ("ROVER_JOB", "ROVER_ROLE", "ROVER_INDEX", "ROVER_INCARNATION", "ROVER_CREDENTIAL")
+EXTERNAL_HOST = "external"  # of a worker that no daemon started
 
 
 class ProgramFailed(PermanentError):
@@ -42,10 +44,27 @@ def alone_or_joined(job: str, directory: str) -> dict[str, str]:
     from rover_bus.events.subjects import name
 
     stack = find_stack(directory, "", "")
-    return environment | {
-        "ROVER_JOB": name(job, "job"),
-        "ROVER_URL": stack.url,
-        "ROVER_SECRET_FILE": str(stack.secret_file or ""),
+    named = {"ROVER_JOB": name(job, "job"), "ROVER_URL": stack.url}
+    return environment | named | _credentials_of_external(stack, job)
+
+
+def _credentials_of_external(stack: Address, job: str) -> dict[str, str]:
+    """Return what an external worker shows itself by: credentials of its own, where the keys of the stack are at hand."""
+    from rover_bus.auth.vault import Vault
+    from rover_bus.cli.connection import visit
+    from rover_bus.events.facts import JobSubmitted
+    from rover_bus.events.reading import read_fact
+    from rover_bus.events.streams import FACTS
+    from rover_bus.events.subjects import job_fact
+
+    vault = Vault.beside(stack.secret_file) if stack.secret_file else None
+    if vault is None:
+        return {"ROVER_SECRET_FILE": str(stack.secret_file or "")}
+    stored = visit(stack, lambda bus: bus.last(FACTS, job_fact(job, JobSubmitted.kind())))
+    fact = read_fact(stored) if stored is not None else None
+    uid = fact.uid if isinstance(fact, JobSubmitted) else ""  # of a job that nobody submitted its master says so
+    return {
+        "ROVER_CREDENTIAL": vault.member_credentials("worker", job, uid, "worker-external", EXTERNAL_HOST)
     }
 
 

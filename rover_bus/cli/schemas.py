@@ -31,6 +31,7 @@ from rover_bus.events.host_facts import ClusterFact, HostFact
 from rover_bus.events.log import LogBatch
 from rover_bus.events.profiles import HostProfile, Profile
 from rover_bus.events.programs import ProgramReply, ProgramRequest
+from rover_bus.events.purge_requests import PurgeReply, PurgeRequest
 from rover_bus.events.requests import METHODS, REPLIES
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -109,11 +110,11 @@ def asyncapi() -> dict[str, Any]:
     channels: dict[str, Any] = {}
     operations: dict[str, Any] = {}
     for tag, cls in TYPES.items():
-        address = address_of(tag, cls)
-        if address:
-            channels[tag] = _channel(address, [tag], cls)
+        place = address_of(tag, cls)
+        if place:
+            channels[tag] = _channel(place, [tag], cls)
             operations[f"receive.{tag}"] = _operation("receive", tag)
-    answers: tuple[type[msgspec.Struct], ...] = (*REPLIES, PartReply, ProgramReply)
+    answers: tuple[type[msgspec.Struct], ...] = (*REPLIES, PartReply, ProgramReply, PurgeReply)
     replies = [str(cls.__struct_config__.tag) for cls in answers]
     channels["replies"] = {"address": None, "messages": {tag: _message(tag) for tag in replies}}
     for method, cls in METHODS.items():
@@ -121,10 +122,14 @@ def asyncapi() -> dict[str, Any]:
         channels[tag] = _channel(f"rover.rpc.{{job}}.{{term}}.{method}", [tag], cls)
         reply = {"channel": {"$ref": "#/channels/replies"}}
         operations[f"request.{tag}"] = {**_operation("send", tag), "reply": reply}
-    asked_of_daemons: dict[str, type[msgspec.Struct]] = {"part": PartRequest, "program": ProgramRequest}
-    for method, cls in asked_of_daemons.items():
+    asked: dict[str, type[msgspec.Struct]] = {
+        "rover.daemon.{host}.part": PartRequest,
+        "rover.daemon.{host}.program": ProgramRequest,
+        "rover.keeper.{job}.purge": PurgeRequest,
+    }
+    for address, cls in asked.items():
         tag = str(cls.__struct_config__.tag)
-        channels[tag] = _channel(f"rover.daemon.{{host}}.{method}", [tag], cls)
+        channels[tag] = _channel(address, [tag], cls)
         reply = {"channel": {"$ref": "#/channels/replies"}}
         operations[f"request.{tag}"] = {**_operation("send", tag), "reply": reply}
     return {

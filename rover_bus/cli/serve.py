@@ -30,18 +30,22 @@ from typing import Any
 
 from rover_bus.cli.open_files import check_open_files
 from rover_bus.cli.supervisor import StartRefusal, service_command
-from rover_bus.events.broker import read_secret
+from rover_bus.events import credentials, subjects
 from rover_bus.events.deciding import ServiceProcess
 from rover_bus.events.errors import BusError, InputError, RoverError
 from rover_bus.events.job import PlanMode
 from rover_bus.events.leadership import Deposed
 from rover_bus.events.nats_bus import NatsBus
+from rover_bus.events.nats_storage import Ways
+from rover_bus.events.purging import keep_purging
 from rover_bus.events.settings import Settings
 from rover_bus.events.shell import Shell
 from rover_bus.events.streams import BUCKETS, OF_THE_CLUSTER, SETTINGS, STREAMS
 from rover_bus.events.written_settings import Chosen, choose, dump, of_processes
 
 REACH_BROKER_S = 60.0
+AGAIN_S = 0.5
+DECLARING = ("brain", "daemon")  # what creates streams and buckets that are missing
 SPOKEN = {"brain": "a Brain", "daemon": "a daemon", "master": "a master", "ps": "a parameter server"}
 log = logging.getLogger("rover.serve")
 
@@ -156,7 +160,7 @@ async def connect(options: ServiceOptions) -> AsyncIterator[NatsBus]:
     """Connect to the bus, with its streams and buckets in place. A broker that is just starting again is waited for."""
     if not options.url:
         raise InputError("no broker is named: --url, or ROVER_URL")
-    secret = read_secret(Path(options.secret_file)) if options.secret_file else ""
+    secret = credentials.of_process(os.environ, options.secret_file)
     deadline = time.monotonic() + REACH_BROKER_S
     while True:
         try:
@@ -165,6 +169,7 @@ async def connect(options: ServiceOptions) -> AsyncIterator[NatsBus]:
                 secret=secret,
                 secret_source=options.secret_file or "--secret-file",
                 name=name(options),
+                ways=_ways(options),
             )
             break
         except BusError:
@@ -172,10 +177,17 @@ async def connect(options: ServiceOptions) -> AsyncIterator[NatsBus]:
                 raise
             await asyncio.sleep(0.2)
     try:
-        await _insist(partial(bus.ensure, STREAMS, BUCKETS), deadline)
+        if options.role in DECLARING:
+            await _insist(partial(bus.ensure, STREAMS, BUCKETS), deadline)
         yield bus
     finally:
         await bus.close()
+
+
+def _ways(options: ServiceOptions) -> Ways:
+    """Return how this process does what its role has no right to (auth/roles.py)."""
+    keeper = subjects.keeper(options.job, "purge") if options.role == "master" else ""
+    return Ways(direct=options.role == "ps", keeper=keeper)
 
 
 async def _insist(call: Callable[[], Awaitable[object]], deadline: float) -> None:
@@ -237,12 +249,22 @@ async def _serve_brain(bus: NatsBus, options: ServiceOptions, stop: asyncio.Even
     keeping = asyncio.create_task(
         keep_within(bus, retention, lambda: any(shell.leading for shell in leading), wall_ms)
     )
+    purging = asyncio.create_task(_purge_for_masters(bus))
     _announce_ready(options)
     try:
         await _lead_again_and_again(build_and_note, stop)
     finally:
-        keeping.cancel()
-        await asyncio.gather(keeping, return_exceptions=True)
+        for task in (keeping, purging):
+            task.cancel()
+        await asyncio.gather(keeping, purging, return_exceptions=True)
+
+
+async def _purge_for_masters(bus: NatsBus) -> None:
+    """Whether this Brain leads or stands by: a purge needs no decision of it."""
+    while True:
+        with contextlib.suppress(RoverError):
+            await keep_purging(bus)
+        await asyncio.sleep(AGAIN_S)
 
 
 async def _serve_master(bus: NatsBus, options: ServiceOptions, stop: asyncio.Event) -> None:
@@ -263,8 +285,16 @@ async def _serve_master(bus: NatsBus, options: ServiceOptions, stop: asyncio.Eve
 
 
 async def _serve_daemon(bus: NatsBus, options: ServiceOptions, stop: asyncio.Event) -> None:
-    from rover_bus.node.port import RoleCommands
+    from rover_bus.auth.vault import Vault
+    from rover_bus.node.port import Incarnation, RoleCommands
     from rover_bus.node.service import Options, run_daemon
+
+    vault = Vault.beside(options.secret_file) if options.secret_file else None
+
+    def credential_of(run: Incarnation) -> str:
+        if vault is None:
+            return ""
+        return vault.member_credentials(run.member.role, run.job, run.uid, str(run.member), options.host)
 
     written = [word for setting in options.sets for word in ("--set", setting)]
 
@@ -274,7 +304,9 @@ async def _serve_daemon(bus: NatsBus, options: ServiceOptions, stop: asyncio.Eve
     given = Options(
         commands=RoleCommands(master, tuple(service_command("ps"))),
         url=options.url,
-        secret_file=options.secret_file,
+        secret_file="" if vault else options.secret_file,
+        host_secret=vault.host_secret if vault else b"",
+        credential_of=credential_of,
         settings=options.settings,
         storage=options.storage,
         domain=options.domain,
@@ -291,6 +323,7 @@ async def _serve_ps(bus: NatsBus, options: ServiceOptions, stop: asyncio.Event) 
     from rover_bus.ps.service import ServerPlace, serve_job
 
     incarnation = int(os.environ.get("ROVER_INCARNATION", "0"))
+    secret = credentials.of_process(os.environ, options.secret_file)
     place = ServerPlace(
         directory=parts_directory(options.directory, options.job),
         shared_memory=host_root(options.directory),
@@ -303,7 +336,7 @@ async def _serve_ps(bus: NatsBus, options: ServiceOptions, stop: asyncio.Event) 
             bus,
             options.job,
             Member("ps", options.index, incarnation),
-            secret=read_secret(Path(options.secret_file)).encode(),
+            secret=credentials.of_sockets(secret).encode(),
             nonce=secrets.token_hex(8),
             place=place,
         )

@@ -23,6 +23,8 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Literal, Self
 
+from rover_bus.auth.roles import RoleName
+from rover_bus.auth.vault import Vault
 from rover_bus.cli.connection import Address
 from rover_bus.cli.endings import Endings
 from rover_bus.cli.home import Home, StackRecord
@@ -126,11 +128,12 @@ class RunningStack:
         )  # services read them and the settings again: what is wrong
         choose(settings, os.environ)  # with them is said before anything starts
         self._settings = tuple(settings)
+        self._vault: Vault | None = None
         self._lock = -1
         self.broker: EmbeddedBroker | None = None
         self.services: dict[str, SupervisedService] = {}
         self._supervisor: Supervisor | None = None
-        self._endings = Endings(self.host, lambda: self.address, _complain)
+        self._endings = Endings(self.host, lambda: self._address_of("daemon"), _complain)
 
     @property
     def url(self) -> str:
@@ -164,6 +167,13 @@ class RunningStack:
     def address(self) -> Address:
         """How a command reaches it."""
         return Address(self.url, self.secret_file, self.home)
+
+    def _address_of(self, role: RoleName) -> Address:
+        return Address(self.url, self._credentials_of(role), self.home)
+
+    def _credentials_of(self, role: RoleName) -> Path:
+        """Return the file with which a process of this host shows itself; a broker that knows no users has one for all."""
+        return self._vault.credentials_file(role, self.host) if self._vault else self.secret_file
 
     @property
     def has_broker(self) -> bool:
@@ -261,18 +271,24 @@ class RunningStack:
     def _start_broker(self) -> None:
         wanted = self._wanted_broker
         if isinstance(wanted, OtherBroker):
+            self._vault = Vault.beside(self.secret_file)
+        else:
+            self._vault = Vault(self.home.auth)
+        if self._vault:
+            self._vault.write_credentials(self.host)
+        if isinstance(wanted, OtherBroker) or self._vault is None:
             return
         self.broker = EmbeddedBroker(
             self.home.broker,
             host=self._bind,
             sync=wanted.sync,
-            secret_file=self.secret_file,
+            rights=self._vault.server_configuration,
             max_file_store_bytes=wanted.max_file_store_bytes,
         )
         self.broker.start(BROKER_TIMEOUT_S)
 
     def _start_services(self) -> None:
-        common = ["--url", self.url, "--secret-file", str(self.secret_file), "--host", self.host]
+        common = ["--url", self.url, "--host", self.host]
         node = ["--dir", str(self.home.node), "--storage", str(self.home.checkpoints)]
         node += ["--bind", self._bind]
         common += [word for setting in self._settings for word in ("--set", setting)]
@@ -306,7 +322,7 @@ class RunningStack:
                 with suppress(ProcessLookupError):
                     os.kill(status.pid, signal.SIGKILL)
 
-    def _service(self, role: str, arguments: list[str]) -> SupervisedService:
+    def _service(self, role: RoleName, arguments: list[str]) -> SupervisedService:
         below = self.home.services
         environment = {key: value for key, value in os.environ.items() if not key.startswith("ROVER_")}
         environment |= {
@@ -314,7 +330,7 @@ class RunningStack:
         }
         order = ServiceOrder(
             role,
-            service_command(role, *arguments),
+            service_command(role, "--secret-file", str(self._credentials_of(role)), *arguments),
             below / f"{role}.log",
             below / f"{role}.ready",
             environment,

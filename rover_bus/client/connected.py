@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future
-from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
@@ -23,8 +22,9 @@ from rover_bus.client.lease import Assigned, Work
 from rover_bus.client.reader import Stream
 from rover_bus.client.session import LEAVE_PATIENCE_S, Session, reason_to_stop
 from rover_bus.client.worker import Worker
+from rover_bus.events import credentials
 from rover_bus.events.bus import Bus
-from rover_bus.events.errors import BusError, InputError, Refused, RoverError
+from rover_bus.events.errors import BusError, Refused, RoverError
 from rover_bus.events.identity import Member
 from rover_bus.events.job import Dataset, JobSpec
 from rover_bus.events.profiles import WorkerProfile
@@ -190,7 +190,7 @@ class Connected:
         return self._parameters
 
     def _secret(self) -> str:
-        return read_secret(self._environment.secret_file)
+        return credentials.of_sockets(_shown(self._environment))
 
     def _refresh(self, after: RoutingTable, wait_s: float) -> RoutingTable:
         """Wait for routing that replaces `after` (the servers' client calls this). Raises when there will be none."""
@@ -318,8 +318,9 @@ class Connected:
 
 async def _connect(environment: Environment) -> Bus:
     from rover_bus.events.nats_bus import NatsBus  # only a job on a bus pays for importing nats
+    from rover_bus.events.nats_storage import Ways
 
-    secret = read_secret(environment.secret_file)
+    secret = _shown(environment)
     deadline = time.monotonic() + (0.0 if environment.external else REACH_BROKER_S)
     while True:
         try:
@@ -328,6 +329,7 @@ async def _connect(environment: Environment) -> Bus:
                 secret=secret,
                 secret_source=environment.secret_file or "ROVER_SECRET_FILE",
                 name=f"{environment.job} {environment.member}",
+                ways=Ways(direct=True),
             )
         except BusError:
             if time.monotonic() >= deadline:
@@ -335,11 +337,6 @@ async def _connect(environment: Environment) -> Bus:
             await asyncio.sleep(0.1)
 
 
-def read_secret(path: str) -> str:
-    """Return the stack's secret; "" where none is named. Raises InputError."""
-    if not path:
-        return ""
-    try:
-        return Path(path).read_text().strip()
-    except OSError as error:
-        raise InputError(f"cannot read the stack's secret in {path}: {error.strerror}") from None
+def _shown(environment: Environment) -> str:
+    """Return what this worker shows to its broker, and to its servers: "" where nothing is named. Raises InputError."""
+    return credentials.of_process({credentials.VARIABLE: environment.credential}, environment.secret_file)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from rover_bus.client.worker import ANY_PLACE
 from rover_bus.events import subjects
@@ -30,6 +30,7 @@ class Environment:
     host: str = ""
     url: str = ""
     secret_file: str = ""
+    credential: str = field(default="", repr=False)
     state_dir: str = ""
     spec_file: str = ""
     job_file: str = ""
@@ -80,6 +81,7 @@ _TEXTS = (
     "host",
     "url",
     "secret_file",
+    "credential",
     "state_dir",
     "spec_file",
     "job_file",

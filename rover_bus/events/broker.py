@@ -23,6 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from queue import SimpleQueue
@@ -127,7 +128,9 @@ class EmbeddedBroker:
         sync: Literal["default", "always"] = "default",
         max_file_store_bytes: int = 0,
         secret_file: str | Path | None = None,
+        rights: Callable[[Path], str] | None = None,
     ) -> None:
+        """`rights`: the lines of its configuration by which it knows users, given where it may keep accounts; None: one word for all."""
         self.directory = Path(directory).absolute()
         self.host = host
         self.port = port
@@ -143,7 +146,8 @@ class EmbeddedBroker:
         self._process: subprocess.Popen[bytes] | None = None
         self._keeper: Thread | None = None
         self.directory.mkdir(parents=True, exist_ok=True)
-        self.secret = read_secret(self.secret_file)
+        self._rights = rights
+        self.secret = "" if rights else read_secret(self.secret_file)
 
     @property
     def url(self) -> str:
@@ -285,13 +289,18 @@ class EmbeddedBroker:
         return (
             f'listen: "{self.host}:{self.port}"\n'
             'server_name: "rover"\n'
-            f'authorization {{ token: "{self.secret}" }}\n'
+            f"{self._who_may()}"
             f"max_payload: {MAX_PAYLOAD_BYTES}\n"
             f'log_file: "{self.log_file}"\nlogfile_size_limit: {LOG_BYTES}\nlogfile_max_num: {LOGS_KEPT}\n'
             f'jetstream {{\n  store_dir: "{self.directory / "store"}"\n{limits}{sync}'
             # The server's own default of 1000 consumers a stream is a thousand watchers of a job.
             "  limits { default_max_consumers: -1 }\n}\n"
         )
+
+    def _who_may(self) -> str:
+        if self._rights is not None:
+            return self._rights(self.directory / "accounts")
+        return f'authorization {{ token: "{self.secret}" }}\n'
 
     def _end(self, number: signal.Signals) -> None:
         process, keeper = self._process, self._keeper

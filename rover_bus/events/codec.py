@@ -18,6 +18,7 @@ from rover_bus.events.facts import FACTS
 from rover_bus.events.log import LogBatch
 from rover_bus.events.profiles import PROFILES
 from rover_bus.events.programs import ProgramReply, ProgramRequest
+from rover_bus.events.purge_requests import PurgeReply, PurgeRequest
 from rover_bus.events.requests import REPLIES, REQUESTS
 
 MAX_BODY_BYTES = 8 << 20
@@ -38,6 +39,8 @@ _TYPES: tuple[type[msgspec.Struct], ...] = (
     PartReply,
     ProgramRequest,
     ProgramReply,
+    PurgeRequest,
+    PurgeReply,
     LogBatch,
 )
 EVENTS: dict[str, type[msgspec.Struct]] = {str(cls.__struct_config__.tag): cls for cls in _TYPES}

@@ -52,7 +52,7 @@ from rover_bus.events.nats_client import (
 from rover_bus.events.nats_follow import SILENT_TICKS, NatsFollower, Raw
 from rover_bus.events.nats_micro import ERROR, ERROR_CODE, QUEUE, Service, name_endpoints
 from rover_bus.events.nats_questions import Questions
-from rover_bus.events.nats_storage import NatsStorage
+from rover_bus.events.nats_storage import PLAIN, NatsStorage, Ways
 
 T = TypeVar("T")
 
@@ -94,15 +94,16 @@ class NatsBus(NatsStorage):
         secret: str = "",
         secret_source: str = "the secret given",
         name: str = "rover",
-        inbox_prefix: str = "_INBOX",
         timeout_s: float = 2.0,
+        ways: Ways = PLAIN,
     ) -> Self:
         """Connect, or raise BrokerUnreachable within about `timeout_s`, or AccessDenied.
 
-        `secret_source` is what AccessDenied tells the user to check, for example the path of the secret's file. Later losses
+        `secret`: the text of a credential (credentials.py), or one word. `secret_source` is what AccessDenied tells the user to check, for example the path of the secret's file. Later losses
         are mended for ever; calls raise NotConnected meanwhile.
         """
-        bus = cls(BrokerAddress(url, secret, secret_source, name, inbox_prefix, timeout_s))
+        bus = cls(BrokerAddress(url, secret, secret_source, name, timeout_s))
+        bus.ways = ways
         await bus._open()
         bus._spawn(bus._watch_over())
         return bus

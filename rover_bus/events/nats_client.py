@@ -10,13 +10,14 @@ import asyncio
 import contextlib
 import re
 from collections.abc import Awaitable, Callable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import nats.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription as ClientSubscription
 
+from rover_bus.events import credentials
 from rover_bus.events.errors import AccessDenied, BrokerUnreachable, InputError, NotConnected, RoverError
 
 CALL_TIMEOUT_S = 5.0
@@ -32,7 +33,6 @@ class BrokerAddress(NamedTuple):
     secret: str
     secret_source: str
     name: str
-    inbox_prefix: str
     timeout_s: float  # for the first answer
 
 
@@ -86,8 +86,7 @@ async def dial(
                 error_cb=observe_error,
                 closed_cb=observe_end,
                 name=broker.name,
-                token=broker.secret or None,
-                inbox_prefix=broker.inbox_prefix,
+                **_identity(broker),
                 allow_reconnect=False,
                 max_reconnect_attempts=1,
                 reconnect_time_wait=0,
@@ -103,6 +102,18 @@ async def dial(
         await end(client)
         raise
     return client
+
+
+def _identity(broker: BrokerAddress) -> dict[str, Any]:
+    """Return how to show who we are: as a user with an inbox of its own, or by one word. Raises InputError."""
+    user = credentials.read(broker.secret)
+    if user is None:
+        return {"token": broker.secret or None, "inbox_prefix": credentials.INBOX}
+    return {
+        "user_jwt_cb": user.token.encode,
+        "signature_cb": user.sign,
+        "inbox_prefix": user.inbox,
+    }
 
 
 def _cannot_connect(

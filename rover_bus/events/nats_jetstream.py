@@ -164,6 +164,18 @@ def read_stored(raw: RawMessage) -> Stored:
     return Stored(raw.seq, raw.subject, raw.data, read_headers(raw.hdrs), int(raw.time.timestamp() * 1000))
 
 
+def read_direct(headers: Headers, body: bytes, what: str) -> Stored | None:
+    """Return what a direct get was answered with; None when there is no message. Raises BusError for any other refusal."""
+    status = headers.get(STATUS, "")
+    if status == "404":
+        return None
+    if status or "Nats-Sequence" not in headers:
+        raise BusError(f"{what}: the broker answered {status or 'something that is no stored message'}")
+    time = datetime.fromisoformat(re.sub(r"\.(\d{0,6})\d*", r".\1", headers["Nats-Time-Stamp"]))
+    subject, sequence = headers["Nats-Subject"], int(headers["Nats-Sequence"])
+    return Stored(sequence, subject, body, dict(headers), int(time.timestamp() * 1000))
+
+
 def read_entry(bucket: str, stored: Stored) -> Entry:
     """Turn a stored message of a bucket into its entry; deletions have no value."""
     removed = OPERATION in stored.headers or MARKER in stored.headers

@@ -9,24 +9,44 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from rover_bus.events import nats_jetstream as jetstream
 from rover_bus.events.bus import NO_HEADERS, Entry, Headers, Start, Stored, Subscription
+from rover_bus.events.codec import decode
+from rover_bus.events.codec import encode as encode_event
 from rover_bus.events.errors import BusError, BusTimeout, NoResponders, NotConnected, WrongSequence
 from rover_bus.events.nats_follow import NatsFollower, NatsWatch, Raw
+from rover_bus.events.purge_requests import PurgeReply, PurgeRequest
 from rover_bus.events.streams import BucketSpec, StreamSpec
 
 CALL_TIMEOUT_S = 5.0
+PURGE_TIMEOUT_S = 20.0  # it goes over many messages
 READ_BATCH = 256
 LEAST_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Ways:
+    """How a process whose rights are few does what others ask of the stream API itself (docs/design/0047).
+
+    `direct`: it reads buckets by direct get, to which a broker grants a right by key. `keeper`: where it asks for purges.
+    """
+
+    direct: bool = False
+    keeper: str = ""
+
+
+PLAIN = Ways()
 
 
 class NatsStorage(ABC):
     """JetStream as the port wants it. `url` is for error messages."""
 
     url: str
+    ways: Ways = PLAIN
 
     def __init__(self) -> None:
         self._declared: tuple[dict[str, StreamSpec], dict[str, BucketSpec]] = ({}, {})
@@ -146,6 +166,12 @@ class NatsStorage(ABC):
         return await self.keep_reader(reader)
 
     async def purge(self, stream: str, subject: str, *, before: int | None = None) -> None:
+        if self.ways.keeper:
+            request = PurgeRequest(stream=stream, subject=subject, before=before or 0)
+            answer = await self.ask(self.ways.keeper, encode_event(request), PURGE_TIMEOUT_S)
+            if problem := decode(answer.data, PurgeReply).problem:
+                raise BusError(f"{subject} was not purged: {problem}")
+            return
         body = {"filter": subject} if before is None else {"filter": subject, "seq": before}
         await self.api(f"STREAM.PURGE.{stream}", body, f"purge {subject}")
 
@@ -191,7 +217,8 @@ class NatsStorage(ABC):
     # Buckets
 
     async def get(self, bucket: str, key: str) -> Entry | None:
-        stored = await self.newest(jetstream.bucket_stream(bucket), f"$KV.{bucket}.{key}")
+        newest = self._newest_directly if self.ways.direct else self.newest
+        stored = await newest(jetstream.bucket_stream(bucket), f"$KV.{bucket}.{key}")
         entry = None if stored is None else jetstream.read_entry(bucket, stored)
         return entry if entry is not None and entry.value is not None else None
 
@@ -234,6 +261,15 @@ class NatsStorage(ABC):
         if answer.error is not None and answer.error.err_code != jetstream.NO_MESSAGE:
             jetstream.refuse(answer.error, f"read the tail of {subject}")
         return None if answer.message is None else jetstream.read_stored(answer.message)
+
+    async def _newest_directly(self, stream: str, subject: str) -> Stored | None:
+        """Return the last message on a subject as any replica has it: for readers to whom an old one does no harm."""
+        what = f"{jetstream.API}.DIRECT.GET.{stream}.{subject}"
+        try:
+            msg = await self.ask(what, b"", CALL_TIMEOUT_S)
+        except NoResponders as error:
+            raise BusError(f"{stream} cannot be read on {self.url}: it is not there yet") from error
+        return jetstream.read_direct(msg.headers or {}, msg.data, f"read {subject}")
 
     async def _api(self, call: str, body: dict[str, Any] | None, timeout_s: float) -> jetstream.ApiAnswer:
         try:

@@ -9,6 +9,7 @@
     rover.profile.host.<host>                   samples of a host
     rover.rpc.<job>.<term>.<method>             requests to the master of that term (protocol P15)
     rover.daemon.<host>.<method>                requests to a node daemon
+    rover.keeper.<job>.<method>                 requests of a job's master to what may purge for it
 
 Names become one NATS token each, so they are checked: letters, digits, `_` and `-`, at most 64, and a first letter or digit.
 """
@@ -94,8 +95,18 @@ def rpc(job: str, term: int, method: str) -> str:
     return f"rover.rpc.{name(job, 'job')}.{term}.{name(method)}"
 
 
+def rpcs(job: str) -> str:
+    """Filter for all requests to the masters of a job."""
+    return f"rover.rpc.{name(job, 'job')}.*.*"
+
+
 def daemon(host: str, method: str) -> str:
-    return f"rover.daemon.{name(host, 'host')}.{name(method)}"
+    return f"rover.daemon.{host if host == '*' else name(host, 'host')}.{method if method == '*' else name(method)}"
+
+
+def keeper(job: str, method: str) -> str:
+    """Subject of requests to what may purge; `*`: of all jobs."""
+    return f"rover.keeper.{job if job == '*' else name(job, 'job')}.{name(method)}"
 
 
 @lru_cache(maxsize=65536)
@@ -114,7 +125,7 @@ def matches(pattern: str, subject: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """A subject taken apart. `family` is log | fact | host | cluster | profile | rpc | daemon; absent parts are empty."""
+    """A subject taken apart. `family` is log | fact | host | cluster | profile | rpc | daemon | keeper; absent parts are empty."""
 
     family: str
     job: str = ""
@@ -151,6 +162,8 @@ def parse(subject: str) -> Parsed | None:
             return Parsed("rpc", job=job, term=int(term), kind=method)
         case ["rover", "daemon", host, method]:
             return Parsed("daemon", host=host, kind=method)
+        case ["rover", "keeper", job, method]:
+            return Parsed("keeper", job=job, kind=method)
         case _:
             pass  # the others do not matter here
     return None

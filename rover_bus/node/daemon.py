@@ -53,6 +53,7 @@ from rover_bus.node.members import (
 from rover_bus.node.outbox import HostOutbox, Letter
 from rover_bus.node.port import (
     Exited,
+    Incarnation,
     Key,
     Observation,
     Observe,
@@ -83,14 +84,20 @@ DRAIN_LOOK_S = 0.02
 log = get_logger("rover.node")
 
 
+def no_credential(_: Incarnation) -> str:
+    """Members share what their environment names."""
+    return ""
+
+
 @dataclass(frozen=True, slots=True)
 class Host:
-    """What a daemon is: its host's name, its own incarnation, and what its operator set."""
+    """What a daemon is: its host's name, its own incarnation, what its operator set, and what each member may do by."""
 
     name: str
     daemon: str
     domain: str = ""  # what fails together with this host; empty: the host alone
     settings: Settings = DEFAULTS
+    credential_of: Callable[[Incarnation], str] = no_credential
 
 
 class Daemon:
@@ -303,7 +310,8 @@ class Daemon:
     def _act(self, effect: Start | Stop | Adjust | Forget | TryProgram | Erase | Prepare | Drop) -> None:
         match effect:
             case Start(incarnation, spare):
-                self._platform.start(StartOrder(incarnation, spare=spare))
+                credential = self._host.credential_of(incarnation)
+                self._platform.start(StartOrder(incarnation, credential, spare))
             case Prepare(made):
                 self._platform.prepare(made)
             case Drop(held):

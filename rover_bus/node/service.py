@@ -15,20 +15,20 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from rover_bus.events.broker import read_secret
+from rover_bus.events import credentials
 from rover_bus.events.bus import Bus
 from rover_bus.events.errors import BusError, Refused
 from rover_bus.events.logs import get_logger
 from rover_bus.events.settings import DEFAULTS, Settings
 from rover_bus.events.subjects import name
 from rover_bus.flash.places import host_root
-from rover_bus.node.daemon import Daemon, Host
+from rover_bus.node.daemon import Daemon, Host, no_credential
 from rover_bus.node.local import layout, locks
 from rover_bus.node.local.capacity import read_machine
 from rover_bus.node.local.cgroup import out_of_memory_counter
 from rover_bus.node.local.platform import LocalPlatform
 from rover_bus.node.local.spawning import MemberSettings
-from rover_bus.node.port import NO_MASTERS, RoleCommands
+from rover_bus.node.port import NO_MASTERS, Incarnation, RoleCommands
 from rover_bus.node.presence import Presence
 from rover_bus.node.storage.persister import Places
 
@@ -44,7 +44,9 @@ class Options:
 
     commands: RoleCommands = NO_MASTERS
     url: str = ""  # passed on to members as ROVER_URL
-    secret_file: str = ""  # passed on to members as ROVER_SECRET_FILE
+    secret_file: str = ""  # passed on to members as ROVER_SECRET_FILE: where they get no credentials of their own
+    credential_of: Callable[[Incarnation], str] = no_credential  # of a member that is started, as ROVER_CREDENTIAL
+    host_secret: bytes = b""  # what daemons demand of one another; empty: what is in `secret_file`
     settings: Settings = DEFAULTS
     storage: str = (
         ""  # for checkpoints of jobs that name no path; empty: `checkpoints` in the state directory
@@ -95,6 +97,7 @@ def _identify(host: str, options: Options) -> Host:
         daemon=uuid.uuid4().hex[:12],
         domain=options.domain,
         settings=options.settings,
+        credential_of=options.credential_of,
     )
 
 
@@ -113,7 +116,7 @@ def _put_together(bus: Bus, me: Host, home: layout.StateDirectory, options: Opti
     places = Places(
         shm=host_root(home.root),
         storage=Path(options.storage) if options.storage else home.root / "checkpoints",
-        secret=read_secret(Path(options.secret_file)).encode() if options.secret_file else b"",
+        secret=options.host_secret or credentials.of_process({}, options.secret_file).encode(),
         bind=options.bind,
         patient=options.settings.storage,
     )

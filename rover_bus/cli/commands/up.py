@@ -149,7 +149,7 @@ def run_until_signal(stack: RunningStack, *, quiet: bool) -> int:
     ending.listen()
     with stack:
         if not quiet:
-            click.echo(f"broker   {stack.url} (secret in {stack.secret_file})")
+            click.echo(f"broker   {stack.url} (credentials in {stack.secret_file})")
             click.echo(f"host     {stack.host}")
             click.echo(f"state    {stack.home.root}")
             click.echo("next     rover submit JOB.toml --wait      Ctrl-C ends everything")

@@ -154,7 +154,7 @@ def test_an_answer_that_comes_when_it_is_awaited_no_more_leaves_the_client_heari
     broker: EmbeddedBroker, way: str
 ) -> None:
     async def program() -> None:
-        address = nats_client.BrokerAddress(broker.url, broker.secret, "secret", "tester", "_INBOX", 5.0)
+        address = nats_client.BrokerAddress(broker.url, broker.secret, "secret", "tester", 5.0)
         client = await nats_client.dial(address, lambda error: None, lambda client: None)
         assert broker.pid is not None
         os.kill(broker.pid, signal.SIGSTOP)

@@ -44,7 +44,7 @@ class Hosts:
         words = ["up", "--detach", "--host", host]
         if host != "h1":
             url = json.loads((first / "stack.json").read_text())["url"]
-            words += ["--url", url, "--secret-file", str(first / "secret")]
+            words += ["--url", url, "--secret-file", str(first / "auth/creds/operator.creds")]
         done = rover(*words, home=self.homes[host])
         assert done.returncode == 0, done.stderr
 

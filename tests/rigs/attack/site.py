@@ -74,7 +74,7 @@ class Host:
         first = self.site.hosts[0] if self.site.hosts else self
         if first is not self:
             url = json.loads((first.home / "stack.json").read_text())["url"]
-            words += ["--url", url, "--secret-file", str(first.home / "secret")]
+            words += ["--url", url, "--secret-file", str(first.home / "auth/creds/operator.creds")]
         environment = {key: value for key, value in os.environ.items() if not key.startswith("ROVER_")}
         if self.memory in self.small:
             environment["ROVER_SHM"] = str(self.memory)

@@ -1,0 +1,12 @@
+"""Who may do what: roles and their rights, and the keys and tokens that make a NATS server enforce them (docs/design/0047).
+
+In this order to read:
+
+    roles.py      a process kind is a role; its rights are a table, from which the server's permissions, docs and tests come
+    tokens.py     operator, account and user tokens as NATS signs them
+    accounts.py   the accounts of a stack: what each exports and imports, and the roles that it signs
+    vault.py      the keys of a stack on disk, and the credentials that it gives out
+
+Fed by the stack's start (cli/stack.py) and by whatever starts members (cli/serve.py); feeds the broker's configuration and the
+credentials of processes. Apart from events because a process that connects needs none of it.
+"""

@@ -1,0 +1,314 @@
+"""Roles and their rights as one table: the server's permissions, the page docs/rights.md and the test of every cell come from it.
+
+A process kind is a role; a process is a user of its role, and what stands for the job, the host and the user in a right is filled in
+by that user's token. Whose fact a kind is, is read from the classes of facts (events/fact.py): a new fact needs no new line here.
+Two principles: a right is to exact subjects of the grammar (events/subjects.py), and a program of a user stands in an account that
+holds no stream. In one account everything that the server itself sends (answers of streams, stored messages) goes to whatever reply
+subject was named, by nobody's rights: behind an import it comes back to the account that asked, and no further.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from rover_bus.events import subjects
+from rover_bus.events.checkpoint_facts import CHECKPOINT_FACTS
+from rover_bus.events.credentials import INBOX
+from rover_bus.events.fact import Fact, MasterFact
+from rover_bus.events.facts import (
+    FACTS,
+    BrainFact,
+    JobForgotten,
+    JobStopRequested,
+    PlanProposed,
+    RuleSwitchedOff,
+    RuleSwitchedOn,
+    SlotsMoveRequested,
+)
+from rover_bus.events.host_facts import BrainHostFact, ClusterFact, HostFact
+from rover_bus.events.nats_jetstream import API, bucket_stream
+from rover_bus.events.reading import ASKED
+from rover_bus.events.streams import (
+    BUCKETS,
+    LEADERS,
+    LOG,
+    POSITIONS,
+    PRESENCE,
+    PROFILES,
+    PURGED,
+    ROUTING,
+    SETTINGS,
+    STREAMS,
+)
+from rover_bus.events.streams import FACTS as FACT_STREAM
+
+Action = Literal["publish", "subscribe", "request", "stream API"]
+Account = Literal["control", "members"]
+RoleName = Literal["brain", "daemon", "master", "worker", "ps", "operator", "observer"]
+MEMBER_ROLES: tuple[RoleName, ...] = ("master", "worker", "ps")
+
+# What stands in a right for what a token's tags say; as names, so that the grammar takes them.
+JOB, HOST = "TAG-JOB", "TAG-HOST"
+_TAGS = {JOB: "job", HOST: "host"}
+ANSWER_S = 120  # a lease request is held for a heartbeat before it is answered; the longest a job file can say is shorter
+
+
+@dataclass(frozen=True, slots=True)
+class Right:
+    """One subject that a role may use, and what for. `JOB` and `HOST` in it are the user's own."""
+
+    action: Action
+    subject: str
+    purpose: str
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """What users of one kind may do. `answers`: whether they may answer what they are asked; `tags`: what a token must name."""
+
+    name: RoleName
+    account: Account
+    about: str
+    rights: tuple[Right, ...]
+    answers: bool = False
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """The tags that the rights are filled in by."""
+        used = {token for right in self.rights for token in right.subject.split(".")}
+        return tuple(tag for token, tag in _TAGS.items() if token in used)
+
+    def permissions(self) -> dict[str, Any]:
+        """Return the rights as a signing key's template has them. Everybody may listen on an inbox of its own, and no other."""
+        asks = [_template(right.subject) for right in self.rights if right.action != "subscribe"]
+        hears = [_template(right.subject) for right in self.rights if right.action == "subscribe"]
+        made: dict[str, Any] = {
+            "pub": {"allow": sorted(asks)},
+            "sub": {"allow": sorted([*hears, f"{INBOX}.{{{{subject()}}}}.>"])},
+        }
+        if self.answers:
+            made["resp"] = {"max": 1, "ttl": ANSWER_S * 1_000_000_000}
+        return made
+
+
+def _template(subject: str) -> str:
+    tokens = subject.split(".")
+    return ".".join(f"{{{{tag({_TAGS[token]})}}}}" if token in _TAGS else token for token in tokens)
+
+
+def filled(subject: str, job: str = "", host: str = "") -> str:
+    """Return the subject that a right gives to a user with these tags."""
+    named = {JOB: job, HOST: host}
+    return ".".join(named.get(token, token) for token in subject.split("."))
+
+
+def _entry(bucket: str, key: str) -> str:
+    return f"$KV.{bucket}.{key}"
+
+
+def _publish(purpose: str, *named: str) -> tuple[Right, ...]:
+    return tuple(Right("publish", subject, purpose) for subject in named)
+
+
+def _subscribe(purpose: str, *named: str) -> tuple[Right, ...]:
+    return tuple(Right("subscribe", subject, purpose) for subject in named)
+
+
+def _request(purpose: str, *named: str) -> tuple[Right, ...]:
+    return tuple(Right("request", subject, purpose) for subject in named)
+
+
+def _call(purpose: str, *calls: str) -> tuple[Right, ...]:
+    return tuple(Right("stream API", f"{API}.{call}", purpose) for call in calls)
+
+
+def _reading(*streams: str) -> tuple[Right, ...]:
+    """Read streams and buckets. A consumer's filter stands in a body, which no broker checks: what is read is an account's secret."""
+    calls = [
+        call
+        for stream in streams
+        for call in (
+            f"STREAM.INFO.{stream}",
+            f"STREAM.MSG.GET.{stream}",
+            f"CONSUMER.CREATE.{stream}",
+            f"CONSUMER.CREATE.{stream}.>",
+            f"CONSUMER.MSG.NEXT.{stream}.*",
+            f"CONSUMER.DELETE.{stream}.*",
+        )
+    ]
+    return (*_call("read", *calls), *_publish("keep up with a stream that is read", "$JS.FC.>"))
+
+
+def _declaring() -> tuple[Right, ...]:
+    """Create what is missing, under our names only; one that is there is never changed by it."""
+    return _call("declare streams and buckets", *(f"STREAM.CREATE.{name}" for name in EVERY_STREAM))
+
+
+def _purging() -> tuple[Right, ...]:
+    return _call("purge what is over", *(f"STREAM.PURGE.{name}" for name in (LOG, FACT_STREAM, PROFILES)))
+
+
+def _job_kinds(job: str, kinds: Iterable[type[Fact]]) -> tuple[str, ...]:
+    return tuple(subjects.job_facts(job, kind.kind()) for kind in kinds)
+
+
+def _host_kinds(host: str, kinds: Iterable[type[Fact]]) -> tuple[str, ...]:
+    return tuple(subjects.host_facts(host, kind.kind()) for kind in kinds)
+
+
+EVERY_STREAM = (*(each.name for each in STREAMS), *(bucket_stream(each.name) for each in BUCKETS))
+_EVERY_FACT = (*FACTS, *CHECKPOINT_FACTS)
+OF_MASTERS = tuple(each for each in _EVERY_FACT if issubclass(each, MasterFact))
+OF_BRAIN: tuple[type[Fact], ...] = (
+    *(each for each in _EVERY_FACT if issubclass(each, BrainFact)),
+    PlanProposed,
+    JobStopRequested,
+    SlotsMoveRequested,
+    RuleSwitchedOff,
+    RuleSwitchedOn,
+    JobForgotten,
+)
+OF_BRAIN_ON_HOSTS = tuple(each for each in _EVERY_FACT if issubclass(each, BrainHostFact))
+OF_DAEMONS = tuple(
+    each for each in _EVERY_FACT if issubclass(each, HostFact) and not issubclass(each, BrainHostFact)
+)
+OF_PEOPLE = tuple(each for each in ASKED if each is not PlanProposed)
+OF_PEOPLE_ON_CLUSTER = tuple(each for each in _EVERY_FACT if issubclass(each, ClusterFact))
+ABOUT_SERVICES = "$SRV.>"  # `nats micro ls | info | stats`
+PURGE = "purge"  # the method of the keeper
+
+BRAIN = Role(
+    "brain",
+    "control",
+    "sizes all jobs; purges for masters, which have no right to",
+    (
+        *_publish("its log", subjects.BRAIN_LOG),
+        *_publish("what it decides of jobs", *_job_kinds("*", OF_BRAIN)),
+        *_publish("what it decides of hosts", *_host_kinds("*", OF_BRAIN_ON_HOSTS)),
+        *_publish("its lead, how far it is, what it purged, what was set", _entry(LEADERS, "brain.leader")),
+        *_publish("how far it is", _entry(POSITIONS, "all.>")),
+        *_publish("what it purged", _entry(PURGED, ">")),
+        *_publish("what was set", _entry(SETTINGS, "cluster")),
+        *_publish("forgetting a job", _entry(ROUTING, "*"), _entry(LEADERS, "*")),
+        *_subscribe("purges that masters ask for", subjects.keeper("*", PURGE)),
+        *_subscribe("questions about services", ABOUT_SERVICES),
+        *_reading(*EVERY_STREAM),
+        *_declaring(),
+        *_purging(),
+    ),
+    answers=True,
+)
+
+DAEMON = Role(
+    "daemon",
+    "control",
+    "runs the members of one host; signs the credentials of those that it starts",
+    (
+        *_publish("what happens on its host", *_host_kinds(HOST, OF_DAEMONS)),
+        *_publish("samples of its host", subjects.host_profile(HOST)),
+        *_publish("its presence", _entry(PRESENCE, HOST)),
+        *_publish("how far it is", _entry(POSITIONS, f"all.{HOST}.*")),
+        *_subscribe("what it is asked", subjects.daemon(HOST, "*")),
+        *_subscribe("questions about services", ABOUT_SERVICES),
+        *_reading(FACT_STREAM, bucket_stream(PRESENCE)),
+        *_declaring(),
+    ),
+    answers=True,
+)
+
+MASTER = Role(
+    "master",
+    "control",
+    "leads one job, or stands by",
+    (
+        *_publish("its log", subjects.job_log(JOB)),
+        *_publish("what it decides", *_job_kinds(JOB, OF_MASTERS)),
+        *_publish("its lead", _entry(LEADERS, JOB)),
+        *_publish("its routing table", _entry(ROUTING, JOB)),
+        *_publish("how far it is", _entry(POSITIONS, f"job.{JOB}.*")),
+        *_publish("what was purged", _entry(PURGED, subjects.job_facts(JOB))),
+        *_subscribe("what members ask", subjects.rpcs(JOB)),
+        *_subscribe("questions about services", ABOUT_SERVICES),
+        *_request("purges of its job", subjects.keeper(JOB, PURGE)),
+        *_reading(LOG, FACT_STREAM, *(bucket_stream(each) for each in (LEADERS, ROUTING, POSITIONS, PURGED))),
+    ),
+    answers=True,
+)
+
+_FIND_MASTER = _call("find the master", f"DIRECT.GET.{bucket_stream(LEADERS)}.{_entry(LEADERS, JOB)}")
+
+WORKER = Role(
+    "worker",
+    "members",
+    "runs a user's program for one job",
+    (
+        *_request("leases, commits, heartbeats", subjects.rpcs(JOB)),
+        *_FIND_MASTER,
+        *_publish("samples", f"rover.profile.{JOB}.worker.*"),
+        *_subscribe("a new master", subjects.job_facts(JOB, "master.elected")),
+    ),
+)
+
+SERVER = Role(
+    "ps",
+    "members",
+    "serves the parameters of one job",
+    (
+        *_request("admission, heartbeats, orders", subjects.rpcs(JOB)),
+        *_request("parts of checkpoints in the memory of hosts", subjects.daemon(HOST, "part")),
+        *_FIND_MASTER,
+        *_publish("samples", f"rover.profile.{JOB}.ps.*"),
+        *_subscribe(
+            "slots that move",
+            *(subjects.job_facts(JOB, kind) for kind in ("rollout.opened", "slots.moved", "move.failed")),
+        ),
+    ),
+)
+
+OPERATOR = Role(
+    "operator",
+    "control",
+    "a person at the command line of the stack's own machine",
+    (
+        *_publish("what people ask of jobs", *_job_kinds("*", OF_PEOPLE)),
+        *_publish(
+            "what people say of the cluster",
+            *(subjects.cluster_facts(each.kind()) for each in OF_PEOPLE_ON_CLUSTER),
+        ),
+        *_publish("forgetting a job", _entry(ROUTING, "*"), _entry(LEADERS, "*")),
+        *_request("would a program start", subjects.daemon("*", "program")),
+        *_request("questions about services", ABOUT_SERVICES),
+        *_subscribe("everything", "rover.>"),
+        *_reading(*EVERY_STREAM),
+        *_call("what the store holds", "INFO", "STREAM.NAMES", "STREAM.LIST"),
+        *_declaring(),
+        *_purging(),
+    ),
+)
+
+OBSERVER = Role(
+    "observer",
+    "control",
+    "a person, or a program for people, that only looks",
+    (
+        *_request("questions about services", ABOUT_SERVICES),
+        *_subscribe("everything", "rover.>"),
+        *_reading(*EVERY_STREAM),
+        *_call("what the store holds", "INFO", "STREAM.NAMES", "STREAM.LIST"),
+    ),
+)
+
+ROLES: dict[RoleName, Role] = {
+    role.name: role for role in (BRAIN, DAEMON, MASTER, WORKER, SERVER, OPERATOR, OBSERVER)
+}
+assert set(ROLES) == set(get_args(RoleName))
+
+
+def crossings() -> tuple[list[str], list[str]]:
+    """Return what members use of the control account: the subjects that they ask and publish, and those that they hear."""
+    rights = [right for role in ROLES.values() if role.account == "members" for right in role.rights]
+    asked = {filled(right.subject, "*", "*") for right in rights if right.action != "subscribe"}
+    heard = {filled(right.subject, "*", "*") for right in rights if right.action == "subscribe"}
+    return sorted(asked), sorted(heard)

@@ -1,0 +1,109 @@
+"""What a process shows to a broker: a user of NATS (a signed token and the seed that proves it), or one word for a foreign broker.
+
+Written by rover_bus.auth, by a file (`ROVER_SECRET_FILE`, the form of `nats --creds`) or by the environment (`ROVER_CREDENTIAL`);
+read by nats_client.py, and by clients and servers for the secret of their job's sockets. Apart from auth because whoever connects
+reads one, and only the stack makes one. Nothing here is ever printed: reprs hold no secret.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rover_bus.events.errors import InputError
+
+VARIABLE = "ROVER_CREDENTIAL"
+INBOX = "_INBOX"
+MOST_BYTES = 64 << 10  # of a credential: what is larger is none
+_TOKEN, _SEED, _SOCKETS = "NATS USER JWT", "USER NKEY SEED", "ROVER SOCKET SECRET"
+_BLOCK = re.compile(r"-{3,}BEGIN ([A-Z ]+)-{3,}\s*(\S+)\s*-{3,}END \1-{3,}")
+
+
+@dataclass(frozen=True, slots=True)
+class Credential:
+    """One user. `token`: its rights as its account signed them; `seed`: of its key; `sockets`: the secret of its job's sockets."""
+
+    token: str = field(default="", repr=False)
+    seed: str = field(default="", repr=False)
+    sockets: str = field(default="", repr=False)
+
+    @property
+    def user(self) -> str:
+        """The public key of the user. Raises InputError for a token that is none."""
+        return _read_subject(self.token)
+
+    @property
+    def inbox(self) -> str:
+        """Where its answers come: no other user may listen there."""
+        return f"{INBOX}.{self.user}"
+
+    def sign(self, nonce: str) -> bytes:
+        """Return what proves to a broker that we hold the seed. Raises InputError for a seed that is none."""
+        import nkeys  # 10 ms, and only who connects needs it
+
+        try:
+            return base64.b64encode(nkeys.from_seed(bytearray(self.seed.encode())).sign(nonce.encode()))
+        except (nkeys.NkeysError, ValueError) as error:
+            raise InputError(f"the credentials hold no usable seed ({type(error).__name__})") from None
+
+
+def write(credential: Credential) -> str:
+    """Return the text of a credential: what `nats --creds` reads, and the secret of sockets behind it."""
+    blocks = [_block(_TOKEN, credential.token), _block(_SEED, credential.seed)]
+    if credential.sockets:
+        blocks.append(_block(_SOCKETS, credential.sockets))
+    return "\n".join(blocks)
+
+
+def read(text: str) -> Credential | None:
+    """Return the credential that a text holds; None for any other text: one word for a broker that asks for a word."""
+    if len(text) > MOST_BYTES:
+        return None
+    found = dict(_BLOCK.findall(text))
+    if _TOKEN not in found or _SEED not in found:
+        return None
+    return Credential(found[_TOKEN], found[_SEED], found.get(_SOCKETS, ""))
+
+
+def of_process(variables: Mapping[str, str], named_file: str) -> str:
+    """Return what a process shows to its broker: its own credential, else what the named file holds, else "". Raises InputError."""
+    return variables.get(VARIABLE, "") or (read_file(Path(named_file)) if named_file else "")
+
+
+def read_file(path: Path) -> str:
+    """Return what a file holds: credentials, or one word. Raises InputError, also when others can read it."""
+    try:
+        if path.stat().st_mode & 0o077:
+            raise InputError(f"others can read the secret in {path}: `chmod 600 {path}`, and replace it")
+        with path.open() as file:
+            text = file.read(MOST_BYTES).strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot read the secret in {path}: {error}") from None
+    if read(text) is None and (not text.isprintable() or not text or set(text) & set("\"'\\ ")):
+        raise InputError(f"{path} holds no credentials, and no single word either: take the file that the stack made")
+    return text
+
+
+def of_sockets(text: str) -> str:
+    """Return the secret that servers and workers of one job share: the credential's, or one word that serves for all."""
+    credential = read(text)
+    return text if credential is None else credential.sockets
+
+
+def _block(name: str, text: str) -> str:
+    return f"-----BEGIN {name}-----\n{text}\n------END {name}------\n"
+
+
+def _read_subject(token: str) -> str:
+    try:
+        claims = token.split(".")[1]
+        subject = json.loads(base64.urlsafe_b64decode(claims + "=" * (-len(claims) % 4)))["sub"]
+    except (IndexError, KeyError, TypeError, ValueError):
+        subject = ""
+    if not isinstance(subject, str) or not re.fullmatch(r"U[A-Z2-7]{55}", subject):
+        raise InputError("the credentials hold no token of a NATS user: take those that the stack made")
+    return subject
