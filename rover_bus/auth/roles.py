@@ -1,7 +1,7 @@
 """Roles and their rights as one table: the server's permissions, the page docs/rights.md and the test of every cell come from it.
 
-A process kind is a role; a process is a user of its role, and what stands for the job, the host and the user in a right is filled in
-by that user's token. Whose fact a kind is, is read from the classes of facts (events/fact.py): a new fact needs no new line here.
+A process kind is a role; a process is a user of its role, and what stands for job, host and user in a right is filled in by that
+user's token. Whose fact a kind is, is read from the classes of facts (events/fact.py): a new fact needs no new line here.
 Two principles: a right is to exact subjects of the grammar (events/subjects.py), and a program of a user stands in an account that
 holds no stream. In one account everything that the server itself sends (answers of streams, stored messages) goes to whatever reply
 subject was named, by nobody's rights: behind an import it comes back to the account that asked, and no further.
@@ -125,7 +125,7 @@ def _call(purpose: str, *calls: str) -> tuple[Right, ...]:
 
 
 def _reading(*streams: str) -> tuple[Right, ...]:
-    """Read streams and buckets. A consumer's filter stands in a body, which no broker checks: what is read is an account's secret."""
+    """Read streams and buckets, whole: a consumer's filter stands in a body, which no broker checks."""
     calls = [
         call
         for stream in streams
@@ -187,7 +187,7 @@ BRAIN = Role(
         *_publish("its log", subjects.BRAIN_LOG),
         *_publish("what it decides of jobs", *_job_kinds("*", OF_BRAIN)),
         *_publish("what it decides of hosts", *_host_kinds("*", OF_BRAIN_ON_HOSTS)),
-        *_publish("its lead, how far it is, what it purged, what was set", _entry(LEADERS, "brain.leader")),
+        *_publish("its lead", _entry(LEADERS, "brain.leader")),
         *_publish("how far it is", _entry(POSITIONS, "all.>")),
         *_publish("what it purged", _entry(PURGED, ">")),
         *_publish("what was set", _entry(SETTINGS, "cluster")),
@@ -227,7 +227,7 @@ MASTER = Role(
         *_publish("what it decides", *_job_kinds(JOB, OF_MASTERS)),
         *_publish("its lead", _entry(LEADERS, JOB)),
         *_publish("its routing table", _entry(ROUTING, JOB)),
-        *_publish("how far it is", _entry(POSITIONS, f"job.{JOB}.*")),
+        *_publish("how far it is", _entry(POSITIONS, f"job.{JOB}.>")),
         *_publish("what was purged", _entry(PURGED, subjects.job_facts(JOB))),
         *_subscribe("what members ask", subjects.rpcs(JOB)),
         *_subscribe("questions about services", ABOUT_SERVICES),

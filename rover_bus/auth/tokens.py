@@ -67,7 +67,7 @@ def account_body(
     exports: list[dict[str, Any]],
     imports: list[dict[str, Any]],
 ) -> dict[str, Any]:
-    """Return the claims of an account. `stores`: whether it has JetStream; `scopes`: signing keys with the rights of what they sign."""
+    """Return the claims of an account. `stores`: whether it has JetStream; `scopes`: signing keys with what their users may do."""
     return {
         "type": "account",
         "limits": {**NO_LIMITS, **(STORES if stores else {})},

@@ -1,7 +1,7 @@
 """The keys of a stack on disk, the credentials that it gives out, and what its broker must know of them.
 
-In its directory, which only its owner can enter: `keys/NAME.nk` (seeds, made once and kept over upgrades), `sockets` (from which the
-secrets of jobs' sockets are derived), `creds/ROLE[-HOST].creds` (of the processes and people of the stack, written anew at each start).
+In its directory, which only its owner can enter: `keys/NAME.nk` (seeds, made once and kept over upgrades), `keys/sockets` (from
+which the secrets of jobs' sockets are derived), `creds/ROLE[-HOST].creds` (of its processes and people, anew at each start).
 Fed by the stack's start and, on a host, by whatever starts members; feeds the broker's configuration and processes. Whoever has the
 directory has the stack: it is backed up with the store, and never printed. Members' credentials are not written down at all.
 """
@@ -55,11 +55,14 @@ class Vault:
     # -- what the broker needs -----------------------------------------------------------------------------------------
 
     def server_configuration(self, directory: Path) -> str:
-        """Return the lines that make a nats-server enforce all this. `directory`: where it keeps the accounts that it is told of."""
+        """Return the lines that make a nats-server enforce all this. `directory`: where it keeps accounts that it is told of."""
         now_s = int(time.time())
         operator, system = self._seed(ROOT), self._seed(SYSTEM)
         token = tokens.operator_token(operator, "rover", tokens.public(system), now_s)
-        signed = {tokens.public(self._seed(each)): self._account_token(each, now_s) for each in (SYSTEM, CONTROL, MEMBERS)}
+        signed = {
+            tokens.public(self._seed(each)): self._account_token(each, now_s)
+            for each in (SYSTEM, CONTROL, MEMBERS)
+        }
         preload = "".join(f'  {key}: "{value}"\n' for key, value in signed.items())
         return (
             f'operator: "{token}"\n'
@@ -100,7 +103,7 @@ class Vault:
     @property
     def host_secret(self) -> bytes:
         """What daemons demand of one another when they copy parts of checkpoints."""
-        return _read_or_make(self.root / "sockets", lambda: secrets.token_hex(32)).encode()
+        return _read_or_make(self.root / "keys" / "sockets", lambda: secrets.token_hex(32)).encode()
 
     def _user(self, role: RoleName, name: str, tags: dict[str, str]) -> credentials.Credential:
         seed = tokens.new_seed("user", secrets.token_bytes(tokens.SEED_BYTES))
@@ -140,7 +143,8 @@ def _read_or_make(path: Path, make: Callable[[], str]) -> str:
 
 def _write(path: Path, text: str, *, first: bool = False) -> None:
     """Write a file for its owner alone; `first`: unless another process was first."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for directory in (path.parent.parent, path.parent):
+        directory.mkdir(mode=0o700, exist_ok=True)
     descriptor, fresh = tempfile.mkstemp(dir=path.parent, prefix=".fresh-")  # mode 0600
     try:
         with open(descriptor, "w") as file:

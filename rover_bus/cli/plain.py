@@ -62,7 +62,9 @@ def _credentials_of_external(stack: Address, job: str) -> dict[str, str]:
         return {"ROVER_SECRET_FILE": str(stack.secret_file or "")}
     stored = visit(stack, lambda bus: bus.last(FACTS, job_fact(job, JobSubmitted.kind())))
     fact = read_fact(stored) if stored is not None else None
-    uid = fact.uid if isinstance(fact, JobSubmitted) else ""  # of a job that nobody submitted its master says so
+    uid = (
+        fact.uid if isinstance(fact, JobSubmitted) else ""
+    )  # of a job that nobody submitted its master says so
     return {
         "ROVER_CREDENTIAL": vault.member_credentials("worker", job, uid, "worker-external", EXTERNAL_HOST)
     }

@@ -175,6 +175,13 @@ class RunningStack:
         """Return the file with which a process of this host shows itself; a broker that knows no users has one for all."""
         return self._vault.credentials_file(role, self.host) if self._vault else self.secret_file
 
+    def _shown(self, role: RoleName) -> list[str]:
+        """Return how a service is told what to show; a broker that was named without a secret may ask for none."""
+        named = self._vault or (
+            isinstance(self._wanted_broker, OtherBroker) and self._wanted_broker.secret_file
+        )
+        return ["--secret-file", str(self._credentials_of(role))] if named else []
+
     @property
     def has_broker(self) -> bool:
         """Whether the broker ends with it, and every job with that."""
@@ -330,7 +337,7 @@ class RunningStack:
         }
         order = ServiceOrder(
             role,
-            service_command(role, "--secret-file", str(self._credentials_of(role)), *arguments),
+            service_command(role, *self._shown(role), *arguments),
             below / f"{role}.log",
             below / f"{role}.ready",
             environment,

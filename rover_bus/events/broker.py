@@ -127,15 +127,14 @@ class EmbeddedBroker:
         port: int = 0,
         sync: Literal["default", "always"] = "default",
         max_file_store_bytes: int = 0,
-        secret_file: str | Path | None = None,
         rights: Callable[[Path], str] | None = None,
     ) -> None:
-        """`rights`: the lines of its configuration by which it knows users, given where it may keep accounts; None: one word for all."""
+        """`rights`: lines of its configuration by which it knows users, given where it keeps accounts; None: one word for all."""
         self.directory = Path(directory).absolute()
         self.host = host
         self.port = port
         self.sync = sync
-        self.secret_file = Path(secret_file) if secret_file else self.directory / "secret"
+        self.secret_file = self.directory / "secret"
         self.log_file = self.directory / "nats-server.log"
         self._binary = find_server()
         self._max_file_store_bytes = max_file_store_bytes

@@ -84,7 +84,9 @@ def read_file(path: Path) -> str:
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"cannot read the secret in {path}: {error}") from None
     if read(text) is None and (not text.isprintable() or not text or set(text) & set("\"'\\ ")):
-        raise InputError(f"{path} holds no credentials, and no single word either: take the file that the stack made")
+        raise InputError(
+            f"{path} holds no credentials, and no single word either: take the file that the stack made"
+        )
     return text
 
 

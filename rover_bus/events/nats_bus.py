@@ -99,8 +99,9 @@ class NatsBus(NatsStorage):
     ) -> Self:
         """Connect, or raise BrokerUnreachable within about `timeout_s`, or AccessDenied.
 
-        `secret`: the text of a credential (credentials.py), or one word. `secret_source` is what AccessDenied tells the user to check, for example the path of the secret's file. Later losses
-        are mended for ever; calls raise NotConnected meanwhile.
+        `secret`: the text of a credential (credentials.py), or one word; `secret_source`: what AccessDenied tells the user to
+        check, for example the path of its file. `ways`: of a process with few rights. Later losses are mended for ever; calls
+        raise NotConnected meanwhile.
         """
         bus = cls(BrokerAddress(url, secret, secret_source, name, timeout_s))
         bus.ways = ways

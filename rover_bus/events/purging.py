@@ -1,8 +1,8 @@
 """Purges that a master asks for: its job's log and facts, and nothing of any other job.
 
-A broker grants the right to purge by stream, never by subject, so a master has none: it asks on `rover.keeper.<job>.purge`, which it
-may do for its own job only, and the Brain's process purges. Asked by nats_storage.py, answered by cli/serve.py; apart because what is
-checked here is all that stands between one job's credentials and the history of all others.
+A broker grants the right to purge by stream, never by subject, so a master has none: it asks on `rover.keeper.<job>.purge`, which
+it may do for its own job only, and the Brain's process purges. Asked by nats_storage.py, answered by cli/serve.py; apart because
+what is checked here is all that stands between one job's credentials and the history of all others.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ async def keep_purging(bus: Bus) -> None:
         try:
             request = decode(message.body, PurgeRequest)
             problem = refusal(message.subject, request)
+            if not problem:
+                waiting.put_nowait(_Asked(message, request))
+                return
         except BadMessage as error:
             problem = str(error)
-        if not problem:
-            try:
-                return waiting.put_nowait(_Asked(message, request))
-            except asyncio.QueueFull:
-                problem = f"{MOST_WAITING} purges wait already"
+        except asyncio.QueueFull:
+            problem = f"{MOST_WAITING} purges wait already"
         log.warning("a purge is refused", subject=message.subject, why=problem)
         if message.respond is not None:
             message.respond(encode(PurgeReply(problem=problem)))

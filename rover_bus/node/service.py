@@ -44,8 +44,12 @@ class Options:
 
     commands: RoleCommands = NO_MASTERS
     url: str = ""  # passed on to members as ROVER_URL
-    secret_file: str = ""  # passed on to members as ROVER_SECRET_FILE: where they get no credentials of their own
-    credential_of: Callable[[Incarnation], str] = no_credential  # of a member that is started, as ROVER_CREDENTIAL
+    secret_file: str = (
+        ""  # passed on to members as ROVER_SECRET_FILE: where they get no credentials of their own
+    )
+    credential_of: Callable[[Incarnation], str] = (
+        no_credential  # of a member that is started, as ROVER_CREDENTIAL
+    )
     host_secret: bytes = b""  # what daemons demand of one another; empty: what is in `secret_file`
     settings: Settings = DEFAULTS
     storage: str = (

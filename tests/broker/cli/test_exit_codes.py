@@ -18,9 +18,10 @@ from outside import ROVER, living
 from patience import PATIENCE_S, until
 from small_job import SmallJob
 
-from rover_bus.cli.connection import connect
+from rover_bus.auth.vault import Vault
 from rover_bus.cli.stack import RunningStack
 from rover_bus.events import subjects
+from rover_bus.events.nats_bus import NatsBus
 from rover_bus.events.streams import LOG
 
 Done = subprocess.CompletedProcess[str]
@@ -209,14 +210,16 @@ def stopped(pids: list[int]) -> Iterator[None]:
 
 
 def the_jobs_log_is_damaged(scene: Scene, row: Row) -> Done:
+    vault = Vault(scene.stack.home.auth)
+    credential = vault.member_credentials("master", "broken", "u1", "master-0.1", scene.stack.host)
+
     async def damage() -> None:
-        bus = await connect(scene.stack.address)
+        bus = await NatsBus.connect(scene.stack.url, secret=credential)
         await bus.append(LOG, subjects.job_log("broken"), b"\xc1 no batch")
         await bus.close()
 
     asyncio.run(damage())
-    secret = str(scene.stack.secret_file)
-    return scene.type(row, ROVER_URL=scene.stack.url, ROVER_SECRET_FILE=secret)
+    return scene.type(row, ROVER_URL=scene.stack.url, ROVER_CREDENTIAL=credential)
 
 
 AROUND: dict[str, Callable[[Scene, Row], Done]] = {

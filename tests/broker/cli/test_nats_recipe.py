@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 import subprocess
 import sys
@@ -23,28 +24,36 @@ def lines() -> list[str]:
     return re.findall(r"^    (\S.*)$", section, re.MULTILINE)
 
 
-async def newest_fact(url: str) -> bytes:
-    client = await nats.connect(url, max_reconnect_attempts=0)
+async def newest_fact(context: dict[str, str]) -> bytes:
+    """Read as the nats CLI does: by the context's server, credentials and inbox."""
+    client = await nats.connect(
+        context["url"],
+        user_credentials=context["creds"],
+        inbox_prefix=context["inbox_prefix"],
+        max_reconnect_attempts=0,
+    )
     try:
         stored = await client.jetstream().get_last_msg(FACTS, "rover.host.*.registered")
         assert stored.data is not None
+        with pytest.raises(nats.errors.TimeoutError):
+            await client.jetstream(timeout=0.5).purge_stream(FACTS)
         return stored.data
     finally:
         await client.close()
 
 
 @pytest.mark.broker
-def test_the_printed_line_names_server_and_credential_and_bodies_decode(tmp_path: Path) -> None:
-    [export] = [line for line in lines() if line.startswith("export NATS_URL=")]
+def test_the_printed_context_shows_facts_and_lets_nothing_be_changed(tmp_path: Path) -> None:
+    [saved] = [line for line in lines() if "rover nats >" in line]
     with RunningStack(tmp_path / ".rover"):
-        shown = subprocess.run(
-            ["bash", "-c", f'{export}; echo "$NATS_URL"'],
+        subprocess.run(
+            ["bash", "-c", saved.replace("rover nats", f"{sys.executable} -m rover_bus.cli.entry nats")],
             cwd=tmp_path,
-            capture_output=True,
-            text=True,
+            env={**os.environ, "HOME": str(tmp_path)},
             check=True,
         )
-        body = asyncio.run(newest_fact(shown.stdout.strip()))
+        context = json.loads((tmp_path / ".config/nats/context/rover.json").read_text())
+        body = asyncio.run(newest_fact(context))
     command = [sys.executable, "-m", "rover_bus.cli.entry", "decode"]
     decoded = subprocess.run(command, input=body, capture_output=True, check=True)
     assert json.loads(decoded.stdout)["type"] == "host.registered.v1"

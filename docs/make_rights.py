@@ -1,0 +1,64 @@
+"""Write docs/rights.md from the table of roles (rover_bus/auth/roles.py); `--check` says whether it is up to date.
+
+python docs/make_rights.py [--check]
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from itertools import groupby
+from pathlib import Path
+
+from rover_bus.auth.roles import ROLES, Right, Role, filled
+
+PAGE = Path(__file__).parent / "rights.md"
+HEAD = """\
+# Who may do what on the bus
+
+Written by `make docs` from `rover_bus/auth/roles.py`, from which the broker's rights come too; every cell is tested against a
+real nats-server (`tests/broker/auth`). What no line gives is denied. Why it is so: [0047](design/0047-who-may-do-what.md).
+
+Each process is a user of NATS with the rights of one role. `<job>` and `<host>` are its own: its credentials name them, and the
+broker fills them in. Every user may listen on an inbox of its own (`_INBOX.<user>.>`) and on no other. Members stand in an account
+that holds no stream; what they use of the control account is exported to them subject by subject.
+"""
+
+
+def main(arguments: list[str]) -> int:
+    """Write the page, or say whether it is as it should be."""
+    text = "\n".join([HEAD, *(line for role in ROLES.values() for line in section(role))])
+    if "--check" not in arguments:
+        PAGE.write_text(text)
+    elif not PAGE.exists() or PAGE.read_text() != text:
+        sys.stderr.write("docs/rights.md has drifted: run `make docs` and commit\n")
+        return 1
+    return 0
+
+
+def section(role: Role) -> Iterator[str]:
+    """Yield the lines of one role."""
+    answers = "; may answer what it is asked" if role.answers else ""
+    yield f"## {role.name}\n"
+    yield f"In the account `{role.account}`: {role.about}{answers}.\n"
+    yield "| Action | Subjects | What for |\n|---|---|---|"
+    for (action, purpose), rights in groupby(role.rights, key=lambda right: (right.action, right.purpose)):
+        yield f"| {action} | {', '.join(_folded(list(rights)))} | {purpose} |"
+    yield ""
+
+
+def _folded(rights: list[Right]) -> Iterator[str]:
+    """Yield subjects, those that differ in their last words only as one."""
+    named = [filled(right.subject, "<job>", "<host>") for right in rights]
+    for beginning, group in groupby(named, key=_beginning):
+        ends = [subject.removeprefix(beginning) for subject in group]
+        yield f"`{beginning}{ends[0] if len(ends) == 1 else '{' + ', '.join(ends) + '}'}`"
+
+
+def _beginning(subject: str) -> str:
+    kept = 2 if subject.startswith("$JS") else 3
+    return ".".join(subject.split(".")[:kept]) + "." if subject.count(".") >= kept else subject
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,160 @@
+"""The attack that one token for all let through, with every role's credentials: it changes nothing that is not the role's own.
+
+By one fact a worker ran a shell command on a host, by one call it purged the log of all jobs, by one message it removed their
+facts. Then the detours: what the server itself sends to a reply subject goes by nobody's rights, so every request is also sent in
+the name of a subject that the role has no right to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from nats.aio.client import Client
+
+from rover_bus.auth.roles import ROLES, RoleName
+from rover_bus.auth.vault import Vault
+from rover_bus.events import credentials, subjects
+from rover_bus.events.broker import EmbeddedBroker
+from rover_bus.events.errors import AccessDenied
+from rover_bus.events.nats_bus import NatsBus
+from rover_bus.events.streams import BUCKETS, FACTS, LEADERS, LOG, PROFILES, STREAMS
+
+pytestmark = pytest.mark.broker
+
+OWN, OTHER, HOST = "own", "other", "h1"
+PURGERS = {"brain", "operator"}  # as the table says: they forget jobs
+FACT = subjects.job_fact(OTHER, "job.opened")
+ORDER = subjects.job_fact(OTHER, "members.desired")
+
+
+@pytest.fixture
+def vault(tmp_path: Path) -> Vault:
+    made = Vault(tmp_path / "auth")
+    made.write_credentials(HOST)
+    return made
+
+
+@pytest.fixture
+def broker(tmp_path: Path, vault: Vault) -> Iterator[EmbeddedBroker]:
+    with EmbeddedBroker(tmp_path / "broker", rights=vault.server_configuration) as started:
+        asyncio.run(prepare(started, vault))
+        yield started
+
+
+def text(vault: Vault, role: RoleName, job: str = OWN) -> str:
+    if role in ("master", "worker", "ps"):
+        return vault.member_credentials(role, job, "u1", f"{role}-0.1", HOST)
+    return vault.credentials_file(role, HOST).read_text()
+
+
+async def prepare(broker: EmbeddedBroker, vault: Vault) -> None:
+    """Store what is to be attacked: a log, facts and a lead of another job."""
+    brain = await NatsBus.connect(broker.url, secret=text(vault, "brain"))
+    await brain.ensure(STREAMS, BUCKETS)
+    master = await NatsBus.connect(broker.url, secret=text(vault, "master", OTHER))
+    await master.append(LOG, subjects.job_log(OTHER), b"decided")
+    await master.append(FACTS, FACT, b"fact")
+    await master.put(LEADERS, OTHER, b"leads", ttl_s=60)
+    for bus in (brain, master):
+        await bus.close()
+
+
+async def seen(broker: EmbeddedBroker, vault: Vault) -> dict[str, object]:
+    """Return what the other job has, and how much the streams hold."""
+    bus = await NatsBus.connect(broker.url, secret=text(vault, "operator"))
+    try:
+        found: dict[str, object] = {
+            subject: [each.body async for each in bus.read(stream, subject)]
+            for stream, subject in (
+                (LOG, subjects.job_log(OTHER)),
+                (FACTS, subjects.job_facts(OTHER)),
+                (PROFILES, subjects.member_profiles(OTHER)),
+            )
+        }
+        found["lead"] = await bus.get(LEADERS, OTHER)
+        found["streams"] = await bus.differences(STREAMS, BUCKETS)
+        return found
+    finally:
+        await bus.close()
+
+
+async def attack(broker: EmbeddedBroker, secret: str, role: RoleName) -> None:
+    """Do the worst that is known with one user's credentials."""
+    user = credentials.read(secret)
+    assert user is not None
+    client = Client()
+
+    async def ignore(_: Exception) -> None: ...
+
+    await client.connect(
+        [broker.url],
+        user_jwt_cb=user.token.encode,
+        signature_cb=user.sign,
+        inbox_prefix=user.inbox,
+        error_cb=ignore,
+        allow_reconnect=False,
+    )
+    purge = json.dumps({"filter": "rover.>"}).encode()
+    direct: list[tuple[str, bytes]] = [
+        (ORDER, b"touch /tmp/attacked"),
+        (FACT, b"forged"),
+        (subjects.job_log(OTHER), b"forged"),
+        (subjects.job_fact(OTHER, "job.ended"), b"forged"),
+        (subjects.member_profile(OTHER, "worker", 0), b"forged"),
+        (subjects.rpc(OTHER, 1, "lease"), b"forged"),
+        *((f"$JS.API.STREAM.DELETE.{stream}", b"") for stream in (LOG, FACTS)),
+        *((f"$JS.API.STREAM.UPDATE.{stream}", b"{}") for stream in (LOG, FACTS)),
+        *((f"$JS.API.STREAM.MSG.DELETE.{stream}", b'{"seq": 1}') for stream in (LOG, FACTS)),
+    ]
+    if role not in PURGERS:
+        direct += [(f"$JS.API.STREAM.PURGE.{stream}", purge) for stream in (LOG, FACTS)]
+        direct.append((f"$KV.{LEADERS}.{OTHER}", b"forged"))  # who forgets a job removes its lead
+    for subject, body in direct:
+        await client.publish(subject, body, reply=client.new_inbox())
+    for reply in (
+        subjects.job_log(OTHER),
+        ORDER,
+        subjects.rpc(OTHER, 1, "lease"),
+        subjects.daemon("h2", "part"),
+    ):
+        for subject in (
+            subjects.member_profile(OWN, "worker", 0),
+            subjects.rpc(OWN, 1, "lease"),
+            f"$JS.API.DIRECT.GET.KV_{LEADERS}.$KV.{LEADERS}.{OWN}",
+        ):
+            await client.publish(subject, b"detour", reply=reply)
+    await client.flush()
+    await asyncio.sleep(0.2)
+    await client.close()
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_no_roles_credentials_change_what_is_another_jobs(
+    broker: EmbeddedBroker, vault: Vault, role: RoleName
+) -> None:
+    async def run() -> None:
+        heard: list[str] = []
+        master = await NatsBus.connect(broker.url, secret=text(vault, "master", OTHER))
+        try:
+            await master.subscribe(subjects.rpcs(OTHER), lambda each: heard.append(each.subject))
+            before = await seen(broker, vault)
+            await attack(broker, text(vault, role), role)
+            assert await seen(broker, vault) == before
+            assert not heard
+        finally:
+            await master.close()
+
+    asyncio.run(run())
+
+
+def test_credentials_of_another_stack_are_refused(broker: EmbeddedBroker, tmp_path: Path) -> None:
+    strange = Vault(tmp_path / "strange")
+    strange.write_credentials(HOST)
+    with pytest.raises(AccessDenied, match="refuses the secret: check strange"):
+        asyncio.run(NatsBus.connect(broker.url, secret=text(strange, "operator"), secret_source="strange"))
+    with pytest.raises(AccessDenied):
+        asyncio.run(NatsBus.connect(broker.url))

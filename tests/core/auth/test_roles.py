@@ -1,0 +1,105 @@
+"""The table of roles: each kind of fact has its writers, programs have no right to a stream, tags stand for one job alone."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import pytest
+
+from rover_bus.auth import accounts, roles
+from rover_bus.auth.roles import HOST, JOB, ROLES, filled
+from rover_bus.brain.log import BrainDecided
+from rover_bus.events import subjects
+from rover_bus.events.checkpoint_facts import CHECKPOINT_FACTS
+from rover_bus.events.fact import Fact
+from rover_bus.events.facts import FACTS
+from rover_bus.events.host_facts import ClusterFact, HostFact
+from rover_bus.master import service as master_service
+
+EVERY_FACT = (*FACTS, *CHECKPOINT_FACTS)
+
+
+def subject_of(kind: type[Fact]) -> str:
+    if issubclass(kind, HostFact):
+        return subjects.host_fact("h1", kind.kind())
+    if issubclass(kind, ClusterFact):
+        return subjects.cluster_fact(kind.kind())
+    return subjects.job_fact("demo", kind.kind())
+
+
+def publishers(subject: str) -> set[str]:
+    return {
+        role.name
+        for role in ROLES.values()
+        for right in role.rights
+        if right.action == "publish" and subjects.matches(filled(right.subject, "demo", "h1"), subject)
+    }
+
+
+@pytest.mark.parametrize("kind", EVERY_FACT, ids=lambda kind: kind.kind())
+def test_every_fact_has_a_writer_and_none_of_them_is_a_member_that_runs_a_program(kind: type[Fact]) -> None:
+    writers = publishers(subject_of(kind))
+    assert writers
+    assert not writers & {"worker", "ps", "observer"}
+
+
+def test_what_the_brain_decides_it_may_publish() -> None:
+    for kind in get_args(BrainDecided):
+        assert "brain" in publishers(subject_of(kind)), kind
+
+
+def test_what_a_daemon_runs_is_desired_by_masters_alone() -> None:
+    assert publishers(subjects.job_fact("demo", "members.desired")) == {"master"}
+
+
+def test_a_master_may_hear_what_its_members_ask() -> None:
+    heard = [filled(right.subject, "demo") for right in ROLES["master"].rights if right.action == "subscribe"]
+    for method in master_service.METHODS:
+        assert any(subjects.matches(each, subjects.rpc("demo", 3, method)) for each in heard)
+
+
+@pytest.mark.parametrize("name", ["worker", "ps"])
+def test_programs_stand_in_an_account_without_streams(name: roles.RoleName) -> None:
+    claims = accounts.claims("members", dict.fromkeys(ROLES, "A"), "A")
+    assert ROLES[name].account == "members"
+    assert "streams" not in claims["limits"]
+
+
+def test_members_reach_nothing_of_the_control_account_that_no_role_of_theirs_has() -> None:
+    claims = accounts.claims("members", dict.fromkeys(ROLES, "A"), "A")
+    reached = {each["subject"] for each in claims["imports"]}
+    rights = [right.subject for name in ("worker", "ps") for right in ROLES[name].rights]
+    assert reached == {filled(subject, "*", "*") for subject in rights}
+    offered = {
+        each["subject"] for each in accounts.claims("control", dict.fromkeys(ROLES, "A"), "A")["exports"]
+    }
+    assert offered == reached
+    assert not any("CONSUMER" in subject or "STREAM" in subject for subject in reached)
+
+
+@pytest.mark.parametrize("role", ROLES.values(), ids=lambda role: role.name)
+def test_no_role_may_hear_the_answers_of_others(role: roles.Role) -> None:
+    """An empty list would allow everything, and `_INBOX.>` all answers."""
+    heard = role.permissions()["sub"]["allow"]
+    assert [each for each in heard if each.startswith("_INBOX")] == ["_INBOX.{{subject()}}.>"]
+    assert ">" not in heard
+    assert role.permissions()["pub"]["allow"]
+
+
+@pytest.mark.parametrize("role", [ROLES[name] for name in roles.MEMBER_ROLES], ids=lambda role: role.name)
+def test_a_member_has_rights_to_its_own_job_only(role: roles.Role) -> None:
+    for right in role.rights:
+        if right.subject.startswith("rover."):
+            assert {JOB, HOST} & set(right.subject.split(".")), right
+
+
+def test_purges_and_streams_are_for_the_brain_and_the_operator() -> None:
+    calls = {
+        role.name
+        for role in ROLES.values()
+        if any(".STREAM.PURGE." in right.subject for right in role.rights)
+    }
+    assert calls == {"brain", "operator"}
+    every = {right.subject for role in ROLES.values() for right in role.rights}
+    assert not [subject for subject in every if "DELETE" in subject and "CONSUMER" not in subject]
+    assert not [subject for subject in every if "UPDATE" in subject or "RESTORE" in subject]

@@ -1,0 +1,74 @@
+"""The keys of a stack on disk: made once, for their owner alone, and never more in a member's hands than its own."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from rover_bus.auth.roles import ROLES
+from rover_bus.auth.vault import Vault
+from rover_bus.events import credentials
+from rover_bus.events.errors import InputError, NameRefused
+
+
+@pytest.fixture
+def vault(tmp_path: Path) -> Vault:
+    made = Vault(tmp_path / "auth")
+    made.write_credentials("h1")
+    made.server_configuration(tmp_path / "accounts")
+    made.member_credentials("ps", "demo", "u1", "ps-0.1", "h1")
+    return made
+
+
+def test_every_file_is_for_its_owner_alone(vault: Vault) -> None:
+    for path in (vault.root, *vault.root.rglob("*")):
+        assert path.stat().st_mode & 0o077 == 0, path
+
+
+def test_keys_are_made_once_and_kept(vault: Vault, tmp_path: Path) -> None:
+    kept = {path: path.read_text() for path in (vault.root / "keys").iterdir()}
+    again = Vault(vault.root)
+    again.write_credentials("h1")
+    assert {path: path.read_text() for path in (vault.root / "keys").iterdir()} == kept
+    assert again.job_secret("demo", "u1") == vault.job_secret("demo", "u1")
+
+
+def test_a_key_that_others_can_read_is_refused(vault: Vault) -> None:
+    path = vault.root / "keys" / "operator.nk"
+    path.chmod(0o644)
+    with pytest.raises(InputError, match="others can read"):
+        vault.server_configuration(vault.root)
+
+
+def test_the_brokers_configuration_holds_no_seed(vault: Vault) -> None:
+    text = vault.server_configuration(vault.root)
+    assert not re.search(r"\bS[OAU][A-Z2-7]{56}\b", text)
+    for secret in (*(path.read_text().strip() for path in (vault.root / "keys").iterdir()),):
+        assert secret not in text
+
+
+def test_members_have_credentials_of_their_own_and_their_runs_secret(vault: Vault) -> None:
+    texts = [vault.member_credentials("worker", "demo", "u1", "worker-0.1", "h1") for _ in range(2)]
+    one, other = (credentials.read(text) for text in texts)
+    assert one is not None
+    assert other is not None
+    assert one.user != other.user
+    assert one.sockets == other.sockets == vault.job_secret("demo", "u1")
+    assert len({vault.job_secret(job, uid) for job in ("a", "b") for uid in ("u1", "u2")}) == 4
+    assert vault.host_secret.decode() not in texts[0]
+
+
+@pytest.mark.parametrize("job", ["*", ">", "a.b", "", "a b"])
+def test_no_name_widens_what_its_credentials_reach(vault: Vault, job: str) -> None:
+    with pytest.raises(NameRefused):
+        vault.member_credentials("worker", job, "u1", "worker-0.1", "h1")
+
+
+def test_a_vault_is_found_by_any_credentials_that_lie_in_it(vault: Vault, tmp_path: Path) -> None:
+    for role in ROLES.values():
+        path = vault.credentials_file(role.name, "h1")
+        assert path.exists() == (role.name not in ("master", "worker", "ps"))
+        assert Vault.beside(path) == vault
+    assert Vault.beside(tmp_path / "elsewhere" / "secret") is None
