@@ -1,6 +1,6 @@
-"""A stack's state directory: where its secret, its address and everything it writes are.
+"""A stack's state directory: where its keys, its address and everything it writes are.
 
-    secret          0600; the broker and every server demand it
+    auth/           0700: its keys, and the credentials of its processes and people (auth/vault.py)
     lock            held by the `rover up` that runs here; the kernel lets go of it when that process dies
     stack.json      how to reach it, while it runs
     kept            `rover down` has had last checkpoints taken: the stack need not ask for them once more
@@ -63,6 +63,9 @@ class StackRecord:
         return of_processes(choose(self.settings, os.environ)).stack
 
 
+NO_ACCOUNT = "$G"  # as nats-server calls it
+
+
 @dataclass(frozen=True, slots=True)
 class Home:
     """Paths below a state directory."""
@@ -87,6 +90,12 @@ class Home:
     @property
     def broker(self) -> Path:
         return self.root / "broker"
+
+    def adopt_store(self, account: str) -> None:
+        """Give the streams of a release that knew no accounts to this one; where there are none, or it has some, do nothing."""
+        streams = self.broker / "store" / "jetstream"
+        if (streams / NO_ACCOUNT).is_dir() and not (streams / account).exists():
+            (streams / NO_ACCOUNT).rename(streams / account)
 
     @property
     def node(self) -> Path:

@@ -285,6 +285,7 @@ class RunningStack:
             self._vault.write_credentials(self.host)
         if isinstance(wanted, OtherBroker) or self._vault is None:
             return
+        self.home.adopt_store(self._vault.control_account)
         self.broker = EmbeddedBroker(
             self.home.broker,
             host=self._bind,

@@ -13,7 +13,7 @@ from rover_bus.cli.connection import Address, with_stack
 @click.command()
 @with_stack
 def nats(stack: Address) -> None:
-    """Print a context for the nats CLI: this stack, seen by an observer, who changes nothing.
+    """Print a context for the nats CLI: this stack as an observer sees it, without a right to change anything.
 
     Save it as ~/.config/nats/context/rover.json, then `nats --context rover sub 'rover.>'`.
     """

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
+from all_rights import connect
 from outside import rover
 from patience import until
 from told import told
 
-from rover_bus.cli.connection import connect, find_stack
 from rover_bus.cli.stack import OwnBroker, RunningStack
 from rover_bus.events import facts, subjects
 from rover_bus.events.errors import StreamFull
@@ -33,7 +33,7 @@ class Scene:
 
     def on_bus(self, work: Callable[[NatsBus], Awaitable[T]]) -> T:
         async def run() -> T:
-            bus = await connect(find_stack(str(self.home), "", ""))
+            bus = await connect(self.home)
             try:
                 return await work(bus)
             finally:

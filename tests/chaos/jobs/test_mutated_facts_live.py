@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from all_rights import connect
 from mutants import mutant
 from small_job import NAME, SmallJob
 
-from rover_bus.cli.connection import Address, connect, find_stack
 from rover_bus.cli.stack import Here, RunningStack
 from rover_bus.events.bus import Stored
 from rover_bus.events.codec import type_of
@@ -66,16 +66,12 @@ async def strike(bus: NatsBus) -> None:
         await asyncio.sleep(EVERY_S)
 
 
-def at(job: SmallJob) -> Address:
-    return find_stack(str(job.home), "", "")
-
-
 def test_a_job_into_whose_facts_mutants_are_stored_is_finished_and_listed_meanwhile(job: SmallJob) -> None:
     print(f"seed {SEED}")
     job.until(lambda: job.facts("epoch.opened"), "the first epoch")
 
     async def visit() -> None:
-        bus = await connect(at(job))
+        bus = await connect(job.home)
         try:
             await strike(bus)
         finally:
@@ -94,7 +90,7 @@ def test_a_leadership_key_of_a_stranger_holds_a_job_up_for_seconds_only(job: Sma
     job.until(lambda: job.facts("epoch.opened"), "the first epoch")
 
     async def visit() -> None:
-        bus = await connect(at(job))
+        bus = await connect(job.home)
         try:
             await bus.put(LEADERS, NAME, value)
         finally:

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from all_rights import connect
 
-from rover_bus.cli.connection import connect, find_stack
 from rover_bus.events import subjects
 from rover_bus.events.bus import Bus
 from rover_bus.events.streams import FACTS, LEADERS, PRESENCE, ROUTING
@@ -27,7 +27,7 @@ def send(home: Path, act: str, job: str, chance: random.Random) -> str:
 
 
 async def _send(home: Path, act: str, job: str, chance: random.Random) -> str:
-    bus = await connect(find_stack(str(home), "", ""), "attacker")
+    bus = await connect(home, "attacker")
     try:
         if bucket := BUCKETS.get(act):
             key = "ghost" if bucket == PRESENCE else job
