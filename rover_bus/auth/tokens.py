@@ -52,12 +52,12 @@ def public(seed: str) -> str:
 
 def operator_token(seed: str, name: str, system_account: str, now_s: int) -> str:
     """Return the operator's token, which it signs itself."""
-    return _sign(public(seed), name, seed, {"type": "operator", "system_account": system_account}, now_s)
+    return signed(public(seed), name, seed, {"type": "operator", "system_account": system_account}, now_s)
 
 
 def account_token(operator_seed: str, account: str, name: str, body: dict[str, Any], now_s: int) -> str:
     """Return an account's token. `account`: its public key; `body`: as `account_body` makes it."""
-    return _sign(account, name, operator_seed, body, now_s)
+    return signed(account, name, operator_seed, body, now_s)
 
 
 def account_body(
@@ -93,10 +93,11 @@ def user_token(
 ) -> str:
     """Return the token of a user whose rights are its signing key's, filled in by its tags."""
     body = {"type": "user", "issuer_account": account, "tags": [f"{key}:{tags[key]}" for key in sorted(tags)]}
-    return _sign(user, name, signing_seed, body, now_s)
+    return signed(user, name, signing_seed, body, now_s)
 
 
-def _sign(subject: str, name: str, seed: str, body: dict[str, Any], now_s: int) -> str:
+def signed(subject: str, name: str, seed: str, body: dict[str, Any], now_s: int) -> str:
+    """Return a token about `subject`, a public key, that `seed` signs. `body`: what NATS reads in it."""
     key = _key(seed)
     claims = {
         "iat": now_s,
@@ -107,8 +108,8 @@ def _sign(subject: str, name: str, seed: str, body: dict[str, Any], now_s: int) 
     }
     digest = hashlib.sha256(_json(claims)).digest()
     claims["jti"] = base64.b32encode(digest).decode().rstrip("=")
-    signed = f"{_encode(_json(_HEADER))}.{_encode(_json(claims))}"
-    return f"{signed}.{_encode(key.sign(signed.encode()))}"
+    said = f"{_encode(_json(_HEADER))}.{_encode(_json(claims))}"
+    return f"{said}.{_encode(key.sign(said.encode()))}"
 
 
 def _key(seed: str) -> Any:

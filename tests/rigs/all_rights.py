@@ -17,7 +17,8 @@ def credential(home: Home) -> str:
     seed = (home.auth / "keys" / "account-control.nk").read_text().strip()
     user = tokens.new_seed("user", secrets.token_bytes(tokens.SEED_BYTES))
     account = tokens.public(seed)
-    token = tokens.user_token(seed, account, tokens.public(user), "test", {}, int(time.time()))
+    body = {"type": "user", "issuer_account": account, "pub": {}, "sub": {}, **tokens.NO_USER_LIMITS}
+    token = tokens.signed(tokens.public(user), "test", seed, body, int(time.time()))
     return credentials.write(credentials.Credential(token, user))
 
 

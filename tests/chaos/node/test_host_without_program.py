@@ -17,6 +17,7 @@ import pytest
 from outside import living
 from small_job import NAME, SmallJob
 
+from rover_bus.auth.vault import Vault
 from rover_bus.cli.stack import Here, OtherBroker, OwnBroker, RunningStack
 from rover_bus.cli.supervisor import service_command
 
@@ -83,7 +84,8 @@ class Hosts:
     def plan(self) -> None:
         """Start a Brain: from here on jobs are planned."""
         first = self.stacks["h1"]
-        words = ["--url", first.url, "--secret-file", str(first.secret_file), "--with-parent"]
+        shown = Vault(first.home.auth).credentials_file("brain")
+        words = ["--url", first.url, "--secret-file", str(shown), "--with-parent"]
         log = self._ends.enter_context((self._folder / "brain.log").open("wb"))
         brain = subprocess.Popen(
             service_command("brain", *words), stdin=subprocess.PIPE, stdout=log, stderr=log
