@@ -22,7 +22,6 @@ from bench.simulation.policies.live import LiveBrain
 from bench.simulation.policies.on_the_bus import OnTheBus
 from bench.simulation.policies.optimus import Optimus
 from bench.simulation.policies.oracle import Knowing, clairvoyant_bound
-from bench.simulation.policies.staged import Staged
 from bench.simulation.policies.static import NoIntervention, StaticUser, TunedStatic
 from bench.simulation.port import FloatArray, Policy, Setting
 from bench.simulation.world import World
@@ -37,7 +36,7 @@ Factory = Callable[[Setting], Policy]
 
 
 def _stages(*stages: int) -> Factory:
-    return partial(Staged, stages=frozenset(stages))
+    return partial(LiveBrain, stages=frozenset(stages))
 
 
 POLICIES: dict[str, Factory] = {
@@ -62,10 +61,8 @@ POLICIES: dict[str, Factory] = {
     "{2}": _stages(2),
     "{3}": _stages(3),
     "{1+2}": _stages(1, 2),
-    "{1+2+3}": _stages(1, 2, 3),
-    "{1+2+3}, over the bus": partial(OnTheBus, make=_stages(1, 2, 3)),
-    "live Brain": LiveBrain,
-    "live Brain, over the bus": partial(OnTheBus, make=LiveBrain),
+    "{1+2+3}": LiveBrain,
+    "{1+2+3}, over the bus": partial(OnTheBus, make=LiveBrain),
     "perfect samples": partial(Knowing, free=False, fitted=True),
     "oracle, our mechanisms": partial(Knowing, free=False),
     "oracle": Knowing,

@@ -14,7 +14,7 @@ from bench.simulation.pieces import label_of
 
 _MAIN, _OTHER = FRAME_SEEDS, FRAME_SEEDS[:8]
 _STAGES = ("{1}", "{2}", "{3}", "{1+2}")
-_ELSEWHERE = tuple(name for name in POLICIES if not name.endswith("over the bus") and name != "live Brain")
+_ELSEWHERE = tuple(name for name in POLICIES if not name.endswith("over the bus"))
 _OUTSIDE = tuple(name for name in _ELSEWHERE if name not in _STAGES)
 
 

@@ -14,8 +14,8 @@ import numpy as np
 
 from bench.simulation.cluster import Cluster
 from bench.simulation.generator import Workload, generate
+from bench.simulation.policies.live import LiveBrain
 from bench.simulation.policies.oracle import Knowing
-from bench.simulation.policies.staged import Staged
 from bench.simulation.port import Case, Policy, Setting, Size
 from bench.simulation.weather import CALM
 from bench.simulation.worlds import W1
@@ -66,8 +66,8 @@ def _measure(seed: int, runs: int) -> tuple[float, float, float, float, bool, bo
     last_run = workload.cases[-1]
     alone = replace(workload, cases=(last_run,))
     setting = Setting(W1.menu, workload.seed)
-    warm = _watch(workload, Staged(setting, frozenset({1, 2, 3})))
-    cold = _watch(alone, Staged(setting, frozenset({2, 3})))
+    warm = _watch(workload, LiveBrain(setting))
+    cold = _watch(alone, LiveBrain(setting, frozenset({2, 3})))
     oracle = _watch(alone, Knowing(setting))
     enough = 0.95 * last_run.samples / oracle.jobs[last_run.name].result.jct_s
     first, last = warm.first[last_run.name], warm.last[last_run.name]

@@ -105,7 +105,9 @@ def withhold(
 def make_room(name: str, known: KnownJob, state: BrainState, models: StandingModels) -> Steps:
     """Begin a job that the round found no room for with its least: equals that have more than theirs shrink for it."""
     size, decision, _ = first_size(known.spec, state)
-    wish = Wish(size=narrowed(size, known), step="start", constant=decision.reason, detail=decision.detail)
+    if "sizes" not in state.rules_off:
+        size = narrowed(size, known)  # the round had no room for it as it is
+    wish = Wish(size=size, step="start", constant=decision.reason, detail=decision.detail)
     yield from settle(name, known, state, models, wish)
 
 

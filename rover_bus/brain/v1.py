@@ -161,6 +161,13 @@ class Brain:
             run.workers, run.servers = list(worker_hosts), list(server_hosts)
             self._tell_members(run, now_s)
 
+    def hold(self, placement: JobPlacement, now_s: float) -> None:
+        """Say that a job gets another size than was decided, one that its scheduler chose: `settled()` says when it is live."""
+        run, now_s = self._run(placement.job), self._time(now_s)
+        run.placed, run.settled = placement, False
+        run.workers, run.servers = list(placement.worker_hosts), list(placement.server_hosts)
+        self._apply(run, now_s)
+
     def settled(self, job: str, now_s: float) -> None:
         """Say that what was decided of a job is carried out, and all its members take part."""
         run = self._run(job)
@@ -207,6 +214,9 @@ class Brain:
 
     def _carry_out(self, plan: facts.PlanProposed, now_s: float) -> None:
         run = self._runs[plan.job]
+        if plan.mode == "observe" and run.plan:  # what comes after the first plan is only said
+            self._say(run, facts.PlanChecked(job=plan.job, plan=plan.plan, outcome="observed"), now_s)
+            return
         workers, size = len(run.workers), plan.size
         moved = {member.index for member in plan.replaces if member.role == "worker"}
         if plan.step == "replace":
@@ -239,6 +249,24 @@ class Brain:
         if self._at_once and len(run.workers) <= workers:
             self._settle(run, now_s)  # what is given back is free at once
 
+    def _apply(self, run: _Run, now_s: float) -> None:
+        """Say that a job holds what its placement says, whatever plan that was of."""
+        placed = run.placed
+        size = facts.Size(
+            workers=len(run.workers),
+            servers=len(run.servers),
+            worker_cores=placed.worker_cores,
+            server_cores=placed.server_cores,
+            worker_memory_bytes=placed.worker_memory_bytes,
+            server_memory_bytes=placed.server_memory_bytes,
+        )
+        run.plan += 1
+        applied = facts.PlanApplied(
+            job=run.spec.name, plan=run.plan, workers=size.workers, servers=size.servers, size=size
+        )
+        self._say(run, applied, now_s)
+        self._tell_members(run, now_s)
+
     def _drop_lost(self, run: _Run, now_s: float) -> None:
         """What is left of a job whose hosts went; a ring of which a part is gone stands still. The next decision sizes it anew."""
         was, present = run.placed, self._hosts
@@ -251,20 +279,7 @@ class Brain:
         run.servers = [h if h in present else rest[i % len(rest)] for i, h in enumerate(run.servers) if rest]
         run.workers, servers = workers, run.servers
         run.placed = self._changed[run.spec.name] = was.replace(worker_hosts=workers, server_hosts=servers)
-        size = facts.Size(
-            workers=len(workers),
-            servers=len(servers),
-            worker_cores=was.worker_cores,
-            server_cores=was.server_cores,
-            worker_memory_bytes=was.worker_memory_bytes,
-            server_memory_bytes=was.server_memory_bytes,
-        )
-        run.plan += 1
-        applied = facts.PlanApplied(
-            job=run.spec.name, plan=run.plan, workers=size.workers, servers=size.servers, size=size
-        )
-        self._say(run, applied, now_s)
-        self._tell_members(run, now_s)
+        self._apply(run, now_s)
         self._settle(run, now_s)
         if not workers:  # it stands still, and asks for what it had
             for stands in (facts.JobPaused(job=run.spec.name), facts.JobResumed(job=run.spec.name)):

@@ -1,9 +1,9 @@
-"""The live Brain as a policy: `rover_bus.brain.v1`, told what a cluster would tell it.
+"""Ours: the live Brain as a policy, `rover_bus.brain.v1`, told what a cluster would tell it.
 
 Fed through `port`; behind `on_the_bus` each call crosses the simulated bus as well. Here is only translation: a `Window` is a
-measurement, what the engine carried out is said as it happens. Apart from `staged`, which composes the same decisions without a
-plan's life: the live Brain begins with one worker where there is no history, measures each change before the next one, and takes
-back what does not pay.
+measurement, what the engine carried out is said as it happens, and no decision is taken. With some of its stages only it is the
+same Brain: without {1} no job has relatives, without {3} it does without the rules that look after members, and without {2} users
+fix what they ask for, or (with {1}) what follows a first plan is only said.
 """
 
 from __future__ import annotations
@@ -16,28 +16,41 @@ from rover_bus.brain.decisions.plans import GIB
 from rover_bus.brain.v1 import Brain, ClusterHost, JobPlacement, Measurement
 from rover_bus.events.job import DataSpec, JobSpec, PlanSpec, RoleSpec, WorkersSpec
 
+ALL_STAGES = frozenset({1, 2, 3})
+SIZING = ("sizes", "memory limits")
+LOOKING_AFTER = ("hosts", "stragglers", "hot server", "leave hosts", "replace", "cool servers", "loss")
+
 
 class LiveBrain:
-    """Workers, memory limits, stragglers and roll-backs as the live service decides them today."""
+    """The Brain that a cluster runs: `stages` out of 1 (history), 2 (sizes), 3 (stragglers, hot servers, relief, losses)."""
 
-    name = "live Brain"
     round_s = 60.0
 
-    def __init__(self, setting: Setting) -> None:
-        self.mechanisms, self.menu = Mechanisms(elastic=True), setting.menu
-        self.brain = self._brain()
+    def __init__(self, setting: Setting, stages: frozenset[int] = ALL_STAGES) -> None:
+        self.stages = stages
+        self.name = "{" + "+".join(str(stage) for stage in sorted(stages)) + "}"
+        self.mechanisms = Mechanisms(
+            elastic=True, failures_restart=3 not in stages, restart_s=setting.restart_s
+        )
+        self.menu = setting.menu
+        self.brain = self.make_brain()
         self.cases: dict[str, Case] = {}
         self.settled: dict[str, tuple[JobPlacement, float]] = {}  # what was last carried out, and when
         self.now = 0.0
 
-    def _brain(self) -> Brain:
-        return Brain(at_once=False)
+    def make_brain(self) -> Brain:
+        """A Brain with the rules of these stages."""
+        without = [
+            *(SIZING if 2 not in self.stages else ()),
+            *(LOOKING_AFTER if 3 not in self.stages else ()),
+        ]
+        return Brain(at_once=False, without=without)
 
     def plan(self, cluster: ClusterView, now_s: float, regular: bool) -> list[tuple[str, Size]]:
         """Tell what is new, and return the sizes that plans ask for and jobs do not hold."""
         self.now = max(self.now, now_s)
         hosts = {
-            _host(number): ClusterHost(cores=cores, memory_bytes=int(gib * GIB), cores_bind=True)
+            host_of(number): ClusterHost(cores=cores, memory_bytes=int(gib * GIB), cores_bind=True)
             for number, (cores, gib) in enumerate(cluster.hosts)
         }
         self.brain.set_hosts(hosts, self.now)
@@ -45,7 +58,7 @@ class LiveBrain:
             if job.case.name not in self.cases:
                 self.cases[job.case.name] = job.case
                 self.brain.submit(self.spec(job.case), self.now)
-            self._follow(job)
+            self.follow(job)
         self.brain.decide(self.now)  # the service looks once a second
         held = {job.case.name: job.held for job in cluster.jobs}
         wishes = [
@@ -77,7 +90,11 @@ class LiveBrain:
 
     def spec(self, case: Case) -> JobSpec:
         """The job file that its user would have written."""
-        return spec_of(case, self.menu, case.asked, case.family)
+        spec = spec_of(case, self.menu, case.asked, case.family if 1 in self.stages else case.name)
+        spec = spec.replace(plan=spec.plan.replace(relief=3 in self.stages))
+        if 2 in self.stages:
+            return spec
+        return spec.replace(plan=spec.plan.replace(mode="observe")) if 1 in self.stages else fixed(spec)
 
     def measured(self, window: Window, case: Case) -> Measurement:
         """What the Brain is told of a window."""
@@ -88,12 +105,12 @@ class LiveBrain:
         _, since_s = self.settled.get(window.job, (None, 0.0))
         return window.at_s - WINDOW_S < since_s - 1e-6
 
-    def _follow(self, job: JobView) -> None:
+    def follow(self, job: JobView) -> None:
         """Say where the engine found room, and what became of the last plan."""
         name, held, placed = job.case.name, job.held, self.brain.placements[job.case.name]
         if held is None or not placed.reason:
             return
-        workers, servers = list(map(_host, job.worker_hosts)), list(map(_host, job.server_hosts))
+        workers, servers = list(map(host_of, job.worker_hosts)), list(map(host_of, job.server_hosts))
         carried_out = held[:4] == _size(job.case, placed)[:4]
         self.brain.placed(name, workers, servers, self.now)
         if carried_out and job.state == "running" and not job.changing:
@@ -130,6 +147,15 @@ def spec_of(case: Case, menu: Menu, asked: Size, family: str) -> JobSpec:
     )
 
 
+def fixed(spec: JobSpec) -> JobSpec:
+    """The same job, whose user fixes the size that he asks for."""
+    workers, servers = (
+        role.replace(count=role.start, cores=role.start_cores, start_cores=0.0, max_cores=0.0)
+        for role in (spec.workers, spec.servers)
+    )
+    return spec.replace(workers=workers, servers=servers)
+
+
 def _size(case: Case, placed: JobPlacement) -> Size:
     """What the engine is asked for; what the Brain leaves open is as the user asked."""
     asked = case.asked
@@ -160,5 +186,5 @@ def measurement_of(window: Window, case: Case, rates: list[float]) -> Measuremen
     )
 
 
-def _host(number: int) -> str:
+def host_of(number: int) -> str:
     return f"n{number:05d}"

@@ -113,7 +113,8 @@ class Knowing(LiveBrain):
         self.name = "oracle" if free else "oracle, our mechanisms" if not fitted else "perfect samples"
         self.mechanisms = Mechanisms(elastic=True, free=free)
 
-    def _brain(self) -> Brain:
+    def make_brain(self) -> Brain:
+        """A Brain whose models are told."""
         # Servers that are all busy are no surprise: what more of them would bring is known.
         return Brain(at_once=False, without=["cool servers"], models=lambda: self.models)
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from rover_bus.brain.decisions.plans import GIB, Allocation
+from rover_bus.brain.decisions.plans import Allocation
 from rover_bus.brain.decisions.reasons import Reason
 from rover_bus.brain.models.memory import Growth
 
@@ -20,7 +20,6 @@ MARGIN = 1.05
 BLIND_SHARE, BLIND_FACTOR = 0.75, 1.5  # before there is a forecast
 SURGE = 3.0
 # A cold start: users who ask for too little ask for about half, and those who ask for too much need an eighth of it at once.
-START_FACTOR, START_SHARE, START_LEAST_BYTES = 2.0, 1 / 8, 6 * GIB
 
 
 class MemoryState(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,19 +63,6 @@ def needed_limit(state: MemoryState, horizon_s: float) -> int:
         state.growth.forecast(now + min(ahead * SURGE, state.remaining_samples)).expected_bytes,
     )
     return int(bound * MARGIN)
-
-
-def limit_at_start(asked_bytes: float, largest_bytes: float) -> int:
-    """The limit of a server of which nothing is known but its user's wish, in bytes; `largest_bytes`: what may be given unasked.
-
-    Generous until the forecast says what it needs, because kills of young servers leave nothing to forecast from [ours].
-    """
-    return int(max(min(max(asked_bytes * START_FACTOR, START_LEAST_BYTES), largest_bytes), asked_bytes))
-
-
-def least_at_start(asked_bytes: float) -> int:
-    """Bytes below which a server is not started when room is scarce and nothing but its user's wish is known of it [ours]."""
-    return int(max(asked_bytes * START_SHARE, START_LEAST_BYTES))
 
 
 def limit_before_forecast(used_bytes: float, limit_bytes: float) -> float:

@@ -39,10 +39,6 @@ from rover_bus.brain.models.samples import Configurations, FloatArray
 NOTHING = Allocation(workers=0, servers=0)
 # A job of which nothing is known: what a part of its first plan is worth (concave, as all measured jobs are).
 _CONCAVITY = 0.7
-# What a start as asked is worth of the best, and with half the cores: most users ask for too many cores and too few members.
-_ASKED_SHARE, _NARROW = 0.6, 0.85
-# A server's limit below which memory is not why a job finds no node.
-_SMALL_BYTES = 4 * GIB
 
 
 _NO_ROOM = 1e-9  # cores, GiB: shares of what there is are taken of it
@@ -52,9 +48,8 @@ class Contender(msgspec.Struct, frozen=True, kw_only=True):
     """One job in a round. `view.held` of a waiting job is the start that it asks for. `settled`: a change may begin.
 
     `taken_s`: what its former changes took of its `age_s`; `stops_s`: for so long the next one stops it (`scoring.moved_share`).
-    `front` may bring a front that is still valid; `usual_throughput` is what a job without a model is expected to reach
-    (samples a second, from
-    history; 0: unknown).
+    `front` may bring a front that is still valid. A waiting job of which nothing is known brings one of its own, in shares of its
+    first size's speed; without any it gets nothing.
     """
 
     view: JobView
@@ -64,7 +59,6 @@ class Contender(msgspec.Struct, frozen=True, kw_only=True):
     settled: bool = True
     weight: float = 1.0
     front: PlanFront | None = None
-    usual_throughput: float = 0.0
     age_s: float = 0.0
     taken_s: float = 0.0
     stops_s: float = 0.0
@@ -116,30 +110,6 @@ def decide_round(
     ]
 
 
-def narrowed(
-    start: Allocation,
-    space: PlanSpace,
-    limits: Limits = NO_LIMITS,
-    least_server_bytes: float = _SMALL_BYTES,
-) -> Allocation:
-    """A start of the same kind that is easier to place, for a job that no node had room for: its tables on twice the servers, or
-    (where there may be no more) under half the limit; half the cores a member. Limits follow the forecast once it runs, but what
-    is small already (`least_server_bytes`) is left alone: a server that does not live through its first minutes forecasts nothing.
-    """
-    servers = min(start.servers * 2, limits.max_servers, max(space.servers))
-    memory = start.server_memory_bytes
-    return start.replace(
-        servers=max(servers, start.servers),
-        server_memory_bytes=max(memory // 2, min(memory, int(least_server_bytes))),
-        worker_cores=_half(space.worker_cores, start.worker_cores),
-        server_cores=_half(space.server_cores, start.server_cores),
-    )
-
-
-def _half(axis: Sequence[float], value: float) -> float:
-    return max([v for v in axis if v <= value / 2] or [min(axis)])
-
-
 def _options(contender: Contender, space: PlanSpace, rules: ScalingRules, share: float) -> _Options:
     """What a job may get, the least first. `share`: the cores that each job has where all have as many."""
     front = contender.front
@@ -148,7 +118,7 @@ def _options(contender: Contender, space: PlanSpace, rules: ScalingRules, share:
     if front is not None and len(front.allocations):
         return _from_front(contender, front, rules, share)
     if contender.waiting:
-        return _by_parts(contender, space, rules)
+        return _with_nothing([], np.zeros(0), np.zeros(0), np.zeros((0, 2)))
     held = [contender.view.held]
     return _Options(held, np.zeros(1), np.zeros(1), usage_of(held))
 
@@ -213,32 +183,6 @@ def _fair_speed(contender: Contender, share: float, rules: ScalingRules) -> floa
     low, part = int(workers), workers - int(workers)
     ends = [_predicted(contender, held.replace(workers=count), rules) for count in (low, min(low + 1, most))]
     return ends[0] * (1 - part) + ends[1] * part
-
-
-def _by_parts(contender: Contender, space: PlanSpace, rules: ScalingRules) -> _Options:
-    """A job of which nothing is known yet: its first plan, or with half or a quarter of the workers."""
-    start = contender.view.held
-    usual = contender.usual_throughput
-    remaining_s = contender.view.remaining_samples / usual if usual > 0 else rules.policy.reference_s
-    weight = contender.weight * _weight(remaining_s, rules)
-    counts = {max(start.workers // part, 1) for part in (4, 2, 1)}
-    counts.add(min(start.workers * 2, max(contender.limits.max_workers, start.workers)))
-    narrow = start.replace(
-        worker_cores=_half(space.worker_cores, start.worker_cores),
-        server_cores=_half(space.server_cores, start.server_cores),
-    )
-    offered = [
-        (
-            plan.replace(workers=workers),
-            weight * _ASKED_SHARE * worth * (workers / start.workers) ** _CONCAVITY,
-        )
-        for workers in counts
-        for plan, worth in ((narrow, _NARROW), (start, 1.0))
-    ]
-    offered.sort(key=lambda each: (each[0].cores, each[0].memory_bytes))
-    allocations = [allocation for allocation, _ in offered]
-    value = np.array([worth for _, worth in offered])
-    return _with_nothing(allocations, value, np.full(len(offered), usual), usage_of(allocations))
 
 
 def _weight(remaining_s: float, rules: ScalingRules) -> float:

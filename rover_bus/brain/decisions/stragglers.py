@@ -6,14 +6,13 @@ all sees nothing (S18); the order of remedies is `algorithms.md §6` [ours]; Opt
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from statistics import median
 
 import msgspec
 
 from rover_bus.brain.decisions.reasons import Reason
 
-EVEN_SHARE = 0.65  # of the fastest: workers of one size differ by less
 SLOW_SHARE = 0.6  # below this share of peers, or of its own past, a window is slow
 RECOVERED_SHARE = 0.8  # above it a window is good again
 SLOW_WINDOWS = 2  # so many slow windows in a row make a straggler: 10 s with windows of 5 s
@@ -95,10 +94,3 @@ def _share(pace: WorkerPace, worker: int, rates: Mapping[int, float]) -> float:
     if pace.past > 0 and peers and middle >= RECOVERED_SHARE * pace.past:
         shares.append(rate / pace.past)
     return min(shares)
-
-
-def tells_of_size(rates: Sequence[float], mode: str) -> bool:
-    """Whether a window measures what a size can do: all others of a synchronous job wait for a slow worker, and a job with a
-    straggler is to be relieved of it, not to be given another size [ours]. `rates`: samples a second a worker; `mode`: sync, async.
-    """
-    return mode == "async" or min(rates) >= EVEN_SHARE * max(rates)

@@ -13,8 +13,6 @@ from hypothesis import strategies as st
 from rover_bus.brain.decisions.balance import assign_parameters, level_slots
 from rover_bus.brain.decisions.knapsack import DoesNotFit, Offers, choose, choose_exactly, choose_greedily
 from rover_bus.brain.decisions.memory_limits import (
-    least_at_start,
-    limit_at_start,
     limit_before_forecast,
 )
 from rover_bus.brain.decisions.nsga2 import search_front
@@ -272,17 +270,3 @@ def test_before_there_is_a_forecast_a_server_that_fills_up_gets_half_as_much_aga
     assert limit_before_forecast(used_bytes=2.0, limit_bytes=4.0) == 4.0
     assert limit_before_forecast(used_bytes=3.6, limit_bytes=4.0) == pytest.approx(5.4)
     assert limit_before_forecast(used_bytes=0.0, limit_bytes=4.0) == 4.0
-
-
-def test_a_server_of_which_only_the_wish_is_known_starts_with_twice_of_it_within_what_is_offered() -> None:
-    assert limit_at_start(asked_bytes=10 * GIB, largest_bytes=64 * GIB) == 20 * GIB
-    assert limit_at_start(asked_bytes=1 * GIB, largest_bytes=64 * GIB) == 6 * GIB, "no server lives on less"
-    assert limit_at_start(asked_bytes=40 * GIB, largest_bytes=64 * GIB) == 64 * GIB
-    assert limit_at_start(asked_bytes=100 * GIB, largest_bytes=64 * GIB) == 100 * GIB, "never less than asked"
-
-
-def test_where_room_is_scarce_a_server_starts_with_an_eighth_of_the_wish_and_never_with_less_than_it_lives_on() -> (
-    None
-):
-    assert least_at_start(asked_bytes=80 * GIB) == 10 * GIB
-    assert least_at_start(asked_bytes=8 * GIB) == 6 * GIB

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from rover_bus.brain.decisions.plans import GIB, Allocation, PlanSpace
 from rover_bus.brain.decisions.probes import ProbeView, decide_probe, relieved_anchor
 from rover_bus.brain.decisions.reasons import Reason
-from rover_bus.brain.decisions.rounds import narrowed
 from rover_bus.brain.decisions.scaling import Limits
 from rover_bus.brain.models.forms import ASYNCHRONOUS, SYNCHRONOUS
 from rover_bus.brain.models.samples import Configurations, Observations
@@ -91,32 +90,6 @@ def test_a_probe_is_new_fits_and_keeps_the_limits(free: float, workers: int, bac
         assert wanted.cores <= held.cores + free + 1e-9
         assert 1 <= wanted.workers <= most
         assert 1 <= wanted.servers <= 3
-
-
-def test_a_start_that_no_node_had_room_for_is_asked_for_in_smaller_pieces() -> None:
-    start = HELD.replace(server_memory_bytes=200 * GIB)
-    smaller = narrowed(start, SPACE)
-    assert smaller.servers == 4
-    assert smaller.server_memory_bytes == 100 * GIB
-    assert smaller.server_cores == 1
-    assert smaller.workers == start.workers
-    alone = narrowed(start, SPACE, Limits(max_servers=2))
-    assert alone.servers == 2
-    assert alone.server_memory_bytes < start.server_memory_bytes
-
-
-def test_a_small_memory_limit_is_never_why_a_start_is_narrowed() -> None:
-    start = HELD.replace(server_memory_bytes=3 * GIB)
-    for _ in range(5):
-        start = narrowed(start, SPACE)
-    assert start.server_memory_bytes == 3 * GIB
-
-
-def test_a_start_is_never_narrowed_below_what_its_servers_need_at_once() -> None:
-    start = HELD.replace(server_memory_bytes=200 * GIB)
-    for _ in range(8):
-        start = narrowed(start, SPACE, least_server_bytes=20 * GIB)
-    assert start.server_memory_bytes == 20 * GIB
 
 
 def test_an_asynchronous_job_is_probed_upwards_where_there_is_room_and_else_any_way_that_fits() -> None:

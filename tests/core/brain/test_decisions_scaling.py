@@ -12,7 +12,7 @@ from rover_bus.brain.decisions.lifecycle import check_plan
 from rover_bus.brain.decisions.plans import GIB, Allocation, PlanSpace, Prices
 from rover_bus.brain.decisions.reasons import Reason
 from rover_bus.brain.decisions.scaling import JobView, Limits, ScalingRules
-from rover_bus.brain.decisions.stragglers import decide_stragglers, evolve_paces, tells_of_size
+from rover_bus.brain.decisions.stragglers import decide_stragglers, evolve_paces
 from rover_bus.brain.models.forms import ASYNCHRONOUS
 from rover_bus.brain.models.samples import Configurations
 from rover_bus.brain.models.throughput import Prediction
@@ -183,9 +183,3 @@ def test_ordinary_noise_makes_no_straggler(seed: int) -> None:
     for _ in range(50):
         paces = evolve_paces(paces, dict(enumerate(100 * np.exp(0.06 * rng.standard_normal(4)))))
         assert not decide_stragglers(paces)
-
-
-def test_a_window_in_which_a_synchronous_job_waits_for_one_slow_worker_does_not_tell_of_its_size() -> None:
-    assert not tells_of_size([100.0, 100.0, 40.0], "sync")
-    assert tells_of_size([100.0, 100.0, 40.0], "async")
-    assert tells_of_size([100.0, 80.0, 92.0], "sync")

@@ -90,7 +90,7 @@ def test_a_policy_that_calls_no_rule_of_the_brain_does_not_grow_old_with_the_bra
     assert len(set(digests)) == len(digests), "two policies of one class differ by what they are made with"
 
 
-MODULES = {A: "bench.simulation.policies.static", OURS: "bench.simulation.policies.staged"}
+MODULES = {A: "bench.simulation.policies.static", OURS: "bench.simulation.policies.live"}
 
 
 def test_the_measured_speeds_are_part_of_w2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,6 @@ from bench.simulation.cluster import Cluster
 from bench.simulation.generator import Workload, generate, reference_plan
 from bench.simulation.policies.elastic import ElasticScheduler
 from bench.simulation.policies.equipped import Equipped
-from bench.simulation.policies.learning import LossCount
 from bench.simulation.policies.optimus import Optimus
 from bench.simulation.policies.static import TunedStatic
 from bench.simulation.port import Case, ClusterView, JobView, Setting, Size, Window
@@ -145,17 +144,6 @@ def test_a_rival_with_our_mechanisms_keeps_the_time_of_its_own_rounds(case: Case
     for minute in range(1, 21):
         policy.plan(cluster(view(case, None)), 60.0 * minute, True)
     assert [now_s for now_s, regular in asked if regular] == [60.0, 660.0]
-
-
-def test_the_hazard_is_learned_from_what_was_lost() -> None:
-    count, true = LossCount(), 2.2e-6
-    before = count.hazard.failures_per_member_s
-    assert before < 0.5 * true, "the published figure is not told to be this cluster's"
-    rng = np.random.default_rng(0)
-    for hour in range(1, 301):
-        count.watch(100, 3600.0 * hour)
-        count.lost += int(rng.poisson(true * 100 * 3600))
-    assert count.hazard.failures_per_member_s == pytest.approx(true, rel=0.15)
 
 
 @pytest.mark.parametrize("make", [partial(Optimus, tuned=True), ElasticScheduler])

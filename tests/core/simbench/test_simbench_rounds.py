@@ -50,29 +50,6 @@ def test_jobs_that_run_make_room_for_one_that_waits() -> None:
     assert sum(d.allocation.cores for d in decisions) <= full
 
 
-def test_a_waiting_job_of_which_nothing_is_known_may_start_smaller() -> None:
-    decision = decide_round([contender(8, waiting=True, known=False)], 8.0, 1000 * GIB, SPACE)[0]
-    assert 0 < decision.allocation.workers < 8
-
-
-def test_a_waiting_job_of_which_nothing_is_known_may_start_with_half_the_cores_a_member() -> None:
-    decision = decide_round([contender(1, waiting=True, known=False)], 2.5, 1000 * GIB, SPACE)[0]
-    assert (decision.allocation.workers, decision.allocation.worker_cores) == (1, 1)
-
-
-def test_where_there_is_room_a_job_of_which_nothing_is_known_starts_wide_because_giving_back_is_free() -> (
-    None
-):
-    import msgspec
-
-    from rover_bus.brain.decisions.scaling import Limits
-
-    start = contender(4, waiting=True, known=False)
-    assert decide_round([start], 1000.0, 1000 * GIB, SPACE)[0].allocation.workers == 8
-    most = msgspec.structs.replace(start, limits=Limits(max_workers=4))
-    assert decide_round([most], 1000.0, 1000 * GIB, SPACE)[0].allocation.workers == 4
-
-
 def test_a_waiting_job_without_room_gets_nothing_and_says_so() -> None:
     unchangeable = contender(4, known=False)
     decisions = decide_round([unchangeable, contender(4, waiting=True)], 10.0, 1000 * GIB, SPACE)

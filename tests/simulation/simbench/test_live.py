@@ -40,6 +40,15 @@ def run() -> tuple[Cluster, list[tuple[float, float]]]:
     return cluster, seen
 
 
+@pytest.mark.parametrize(("stages", "changes"), [((1,), False), ((3,), False), ((2,), True), ((1, 2), True)])
+def test_without_its_second_stage_no_size_changes(stages: tuple[int, ...], changes: bool) -> None:
+    workload = generate(worlds.W1(), SEED, jobs=4)
+    policy = LiveBrain(Setting(worlds.W1.menu, SEED), frozenset(stages))
+    result = Cluster(workload, policy, QUIET, drift=False).run()
+    assert all(job.completed for job in result.jobs.values())
+    assert (sum(job.rescales for job in result.jobs.values()) > 0) is changes
+
+
 def test_no_window_from_before_a_change_is_believed_to_show_the_size_after_it(
     run: tuple[Cluster, list[tuple[float, float]]],
 ) -> None:

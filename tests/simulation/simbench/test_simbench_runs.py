@@ -50,11 +50,7 @@ def test_the_same_seed_gives_the_same_run(workload: Workload) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    [
-        name
-        for name in POLICIES
-        if name != "static user" and not name.endswith(("over the bus", "live Brain"))
-    ],
+    [name for name in POLICIES if name != "static user" and not name.endswith("over the bus")],
 )
 def test_no_policy_is_given_more_than_there_is_or_beats_the_bound(workload: Workload, name: str) -> None:
     policy = load_class(name)(Setting(worlds.W1.menu, SEED))
@@ -207,7 +203,7 @@ def test_every_second_of_a_completion_time_is_in_exactly_one_item_of_the_budget(
         assert result.jobs[case.name].budget.work_s == pytest.approx(case.samples / speed, rel=1e-5)
 
 
-@pytest.mark.parametrize("name", ["{1+2+3}", "live Brain"])
+@pytest.mark.parametrize("name", ["{1+2+3}"])
 def test_over_the_simulated_bus_the_deciders_decide_the_same(name: str) -> None:
     whole = generate(worlds.W1(), SEED, jobs=3)
     short = tuple(replace(case, samples=case.samples / 10) for case in whole.cases)
@@ -242,13 +238,13 @@ def test_what_one_run_of_a_family_shows_is_known_to_the_runs_beside_it(workload:
     policy = load_class("{1+2+3}")(Setting(worlds.W1.menu, SEED))
     cluster = Cluster(beside, policy, CALM)
     inherited = list[int]()
-    plan = policy.plan
+    plan, decider = policy.plan, policy.brain._decider
 
     def watched(*asked: object) -> object:
         wishes = plan(*asked)
-        memory = policy.memories.get("twin")
-        if memory is not None and not policy.history:  # nobody has ended yet
-            inherited.append(len(memory.inherited))
+        known = decider.state.jobs.get("twin")
+        if known is not None and not decider.state.past:  # no run has ended yet
+            inherited.append(len(decider.models.shown(known)) - len(known.tried))
         return wishes
 
     policy.plan = watched
