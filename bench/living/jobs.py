@@ -36,6 +36,13 @@ except ImportError:
 """
 LOADS_SLOWLY = f"import {LIBRARY.removesuffix('.py')}" + GROWING
 
+LATE_SERVERS = """
+import os, time
+if os.environ.get("ROVER_ROLE") == "ps" and os.environ.get("ROVER_INCARNATION") == "1":
+    time.sleep({late_s}.get(os.environ["ROVER_INDEX"], 0.0))
+"""
+SEES_SITE = 'environment = { PYTHONPATH = "." }'  # members run in the folder of their job file
+
 BUSY_SERVER = """
 import os
 import time

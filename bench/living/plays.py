@@ -16,7 +16,17 @@ from typing import Any
 
 from bench import rig
 from bench.living.heard import PATIENCE_S, Heard, pid_of, plans_of
-from bench.living.jobs import BUSY_SERVER, GROWING, JOB, LOADS_SLOWLY, OWN_PROGRAM, SLOW_TO_LOAD, job_file
+from bench.living.jobs import (
+    BUSY_SERVER,
+    GROWING,
+    JOB,
+    LATE_SERVERS,
+    LOADS_SLOWLY,
+    OWN_PROGRAM,
+    SEES_SITE,
+    SLOW_TO_LOAD,
+    job_file,
+)
 from bench.living.stage import run_rover, running
 from bench.processes import pss_bytes
 from rover_bus.cli.demo.slowing import slowed
@@ -31,6 +41,8 @@ CYCLE_S = 0.5
 MEBIBYTE = 1 << 20
 SLOW_TO = 0.2
 STALLED_TO = 0.1  # readers run ahead: a fifth of the time is enough for all that storage gives
+LATE_S = {"1": 15.0, "2": 30.0}  # by index of a server
+PAIRS = 5
 SHARE_OVER_S = 20.0  # two epochs: large leases at the begin of one, of single batches at its end
 
 
@@ -143,6 +155,41 @@ def _spares(stack: RunningStack) -> list[int]:
     found = [IncarnationDirectory(path.parent) for path in stack.home.node.glob("spares/*/ready")]
     started = [each.read("started", StartRecord) for each in found if not each.path.is_symlink()]
     return [each.pid for each in started if each]
+
+
+async def first(seconds: float) -> dict[str, Any]:
+    """Servers that come one after another: a job that waits for all of them, and one that begins with the first, in turn."""
+    found: dict[bool, list[dict[str, float]]] = {False: [], True: []}
+    for _ in range(PAIRS):
+        for begins in (False, True):
+            found[begins].append(await _begin(begins))
+    rows = [
+        {
+            "first_begins": begins,
+            "commit_s": [round(each["commit_s"], 1) for each in seen],
+            "median_s": round(statistics.median(each["commit_s"] for each in seen), 2),
+            "even_after_s": round(statistics.median(each["even_s"] for each in seen), 1),
+        }
+        for begins, seen in found.items()
+    ]
+    shares = [now["commit_s"] / then["commit_s"] for then, now in zip(found[False], found[True], strict=True)]
+    return {"runs": rows, "share_of_waiting": round(statistics.median(shares), 3)}
+
+
+async def _begin(begins: bool) -> dict[str, float]:
+    """One start: seconds from the submission to the first commit of a worker, and until the slots lie evenly."""
+    job = job_file(
+        "count = 2",
+        more=SEES_SITE,
+        servers="count = 3",
+        plan=f"[moves]\nfirst_begins = {str(begins).lower()}",
+        latency_ms=40,
+    )
+    async with running(job, site=LATE_SERVERS.format(late_s=LATE_S)) as (_, heard):
+        submitted, _ = await heard.wait(facts.JobSubmitted)
+        committed = min(await asyncio.gather(heard.first_commit(0), heard.first_commit(1)))
+        even, _ = await heard.wait(facts.PlanSettled)
+        return {"commit_s": committed - submitted, "even_s": even - submitted}
 
 
 async def servers(seconds: float) -> dict[str, Any]:
@@ -291,6 +338,7 @@ PLAYS: dict[str, tuple[Play, float]] = {
     "straggler": (straggler, 0.0),
     "cores": (cores, 0.0),
     "spares": (spares, 0.0),
+    "first": (first, 0.0),
     "servers": (servers, 60.0),
     "memory": (memory, 75.0),
     "no-relief": (lambda seconds: memory(seconds, relief=False), 75.0),

@@ -26,15 +26,18 @@ ROWS, EVAL_ROWS = 48_000, 500
 
 @asynccontextmanager
 async def running(
-    job: str, program: str = "", library: str = ""
+    job: str, program: str = "", library: str = "", site: str = ""
 ) -> AsyncIterator[tuple[RunningStack, Heard]]:
-    """A stack with one submitted job, and an ear on it. `library`: a module that the program can import."""
+    """A stack with one submitted job, and an ear on it. `library`: a module that the program can import; `site`: what each
+    interpreter of a job that looks for it does first.
+    """
     with tempfile.TemporaryDirectory(prefix="rover-living-") as name:
         folder = Path(name)
         rig.make_clicks(folder, ROWS, EVAL_ROWS)
         (folder / "job.toml").write_text(job)
         (folder / PROGRAM).write_text(program)
         (folder / LIBRARY).write_text(library)
+        (folder / "sitecustomize.py").write_text(site)
         with RunningStack(folder / "state", disposable=True) as stack:
             bus = await rig.connect(stack.url, stack.secret_file.read_text().strip(), "bench-living")
             heard = Heard()

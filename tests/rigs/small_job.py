@@ -40,6 +40,8 @@ max_count = {most}
 [servers]
 count = {servers}
 cores = {cores}
+[moves]
+first_begins = {begins}
 [leases]
 target = "500ms"
 {leases}
@@ -55,6 +57,7 @@ class SmallJob:
     It lasts until `finish` (gated.py), whatever its rows and epochs are. pace_s: what a batch takes meanwhile.
     top, leases, checkpoint: further lines of the job file, above and in these tables. cores: of each member, 0 no limit.
     most: so many workers the Brain may choose. inner: the program, the example's unless told otherwise.
+    first_begins: before all of its servers are there; without, each that a test names has slots once the job trains.
     """
 
     folder: Path
@@ -73,6 +76,7 @@ class SmallJob:
     training: str = "asynchronous"
     most: int = 64
     inner: Path | None = None
+    first_begins: bool = False
 
     @property
     def gate(self) -> Gate:
@@ -87,7 +91,11 @@ class SmallJob:
         clicks = "".join(f"{n % 2},u{n % 97},i{n % 1013}\n" for n in range(self.rows))
         (self.folder / "t.csv").write_text("label,user,item\n" + clicks)
         (self.folder / "job.toml").write_text(
-            FILE.format(program=self.gate.program(self.inner or ""), **vars(self))
+            FILE.format(
+                program=self.gate.program(self.inner or ""),
+                begins=str(self.first_begins).lower(),
+                **vars(self),
+            )
         )
 
     def submit(self) -> None:

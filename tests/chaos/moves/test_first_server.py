@@ -29,6 +29,7 @@ def begun(stack: RunningStack, folder: Path, name: str, late: str, top: str = ""
     job = SmallJob(
         folder=folder,
         home=stack.home.root,
+        first_begins=True,
         rows=4_000,
         epochs=2,
         workers=2,
@@ -92,6 +93,7 @@ def test_the_first_server_is_killed_after_a_checkpoint_of_all_slots(
     job = SmallJob(
         folder=tmp_path,
         home=stack.home.root,
+        first_begins=True,
         rows=4_000,
         epochs=2,
         workers=2,
@@ -121,6 +123,7 @@ def test_tables_that_do_not_fit_the_first_server_wait_for_the_others(
     job = SmallJob(
         folder=tmp_path,
         home=stack.home.root,
+        first_begins=True,
         rows=2_000,
         epochs=1,
         workers=1,

@@ -50,6 +50,8 @@ width = 4
 count = 2
 [servers]
 count = 2
+[moves]
+first_begins = false
 [leases]
 target = "1s"
 heartbeat = "500ms"
