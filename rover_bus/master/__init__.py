@@ -11,7 +11,7 @@ leases          leasing.py grants and takes commits (progress.py); ledger.py, in
                 leased, done; waiting.py: requests that are held; failing.py and charges.py: failures, poison batches, budgets
 members         admitting.py, concluding.py; lifecycle.py: losses, replacements, the end; hosts.py; planning.py: what runs where
 plans           proposals.py: refused, observed, waiting for a person, or carried out
-slots           rollout.py: servers that change while training goes on; slots.py: its arithmetic; traffic.py: what servers said last;
+slots           rollout.py: servers that change while training goes on; slots.py: its arithmetic; traffic.py: what servers said;
                 first_servers.py: a job that begins before all of them are there
 checkpoints     cut.py, cutting.py, pacing.py; recovery.py: going back; searching.py and finding.py: what lies on storage
 

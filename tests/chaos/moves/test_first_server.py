@@ -45,7 +45,7 @@ def begun(stack: RunningStack, folder: Path, name: str, late: str, top: str = ""
 
 
 def committed(job: SmallJob) -> int:
-    rows = json.loads(job.rover("jobs", "-o", "json").stdout)
+    rows = json.loads(job.rover("jobs", "-o", "json").stdout or "[]")
     return sum(int(row["committed"]) for row in rows if row["job"] == job.name)
 
 
