@@ -164,6 +164,7 @@ def _size(case: Case, placed: JobPlacement) -> Size:
         servers=len(placed.server_hosts),
         worker_cores=placed.worker_cores or asked.worker_cores,
         server_cores=placed.server_cores or asked.server_cores,
+        worker_gib=placed.worker_memory_bytes / GIB or asked.worker_gib,
         server_gib=placed.server_memory_bytes / GIB or asked.server_gib,
     )
 

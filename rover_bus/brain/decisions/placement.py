@@ -122,7 +122,10 @@ class _FreeNodes:
         return self._settle(job, split, taken)
 
     def _fill(self, job: Allocation, taken: list[_Room]) -> _Split | None:
-        """Take nodes one by one, filling each; adds to `taken` what it pops. All or nothing."""
+        """Take nodes one by one, filling each; adds to `taken` what it pops. All or nothing.
+
+        A node that has no room for a member is passed over: it may be roomy by its memory alone.
+        """
         workers, servers, split = job.workers, job.servers, list[tuple[_Room, int, int]]()
         while workers + servers and len(split) < MOST_NODES:
             if len(split) == len(taken):
@@ -133,8 +136,6 @@ class _FreeNodes:
             p = min(servers, _fitting(room, job.server_cores, job.server_memory_bytes))
             rest = self.room(room[1] - p * job.server_cores, room[2] - p * job.server_memory_bytes, room[3])
             w = min(workers, _fitting(rest, job.worker_cores, job.worker_memory_bytes))
-            if not w + p:
-                return None
             split.append((room, w, p))
             workers, servers = workers - w, servers - p
         return None if workers + servers else split

@@ -108,6 +108,22 @@ def test_optimus_gives_each_job_one_and_one_then_the_best_gain_until_capacity_en
     assert [d.allocation.members for d in starved] == [3, 2, 0, 0, 0]
 
 
+def test_a_node_with_memory_but_too_few_cores_does_not_keep_a_job_from_the_others() -> None:
+    full = [Node(f"full{i}", 0.0, 200 * GIB) for i in range(20)]  # memory is plenty, cores are not
+    nodes = [*full, Node("few", 8.0, 240 * GIB), Node("one", 16.0, 200 * GIB), Node("two", 16.0, 200 * GIB)]
+    wanted = Allocation(
+        workers=1,
+        servers=1,
+        worker_cores=16,
+        server_cores=16,
+        worker_memory_bytes=GIB,
+        server_memory_bytes=GIB,
+    )
+    [placement] = place_jobs([wanted], nodes)
+    assert placement.missing == 0
+    assert {share.node for share in placement.shares} == {"one", "two"}
+
+
 def test_placement_takes_the_fewest_nodes_with_equal_shares() -> None:
     # algorithms.md §2 [paper]: "fewest servers that fit, equal PS and workers on each, smallest job first"
     nodes = [Node(f"n{i}", 8.0, 64 * GIB) for i in range(4)]
