@@ -177,7 +177,8 @@ def plan_front(
 
 
 def _rows(plans: _Space, rows: IntArray, job: JobView) -> PlanFront:
-    return PlanFront([_allocation(plans, int(i), job) for i in rows], plans.cost[rows], plans.speed[rows])
+    allocations = [_allocation(point, job) for point in plans.at.take(rows)]
+    return PlanFront(allocations, plans.cost[rows], plans.speed[rows])
 
 
 def choose_alone(job: JobView, front: PlanFront, rules: ScalingRules = DEFAULT_RULES) -> PlanDecision:
@@ -364,8 +365,7 @@ def _utility(speed: FloatArray | float, cost: FloatArray | float, restraint: Res
     )
 
 
-def _allocation(plans: _Space, index: int, job: JobView) -> Allocation:
-    point: Configuration = next(iter(plans.at.take([index])))
+def _allocation(point: Configuration, job: JobView) -> Allocation:
     return Allocation(
         workers=point.workers,
         servers=point.ps,
