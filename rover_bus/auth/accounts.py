@@ -6,11 +6,11 @@ subject by subject, derived from their rights: what no role has, the account can
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 from rover_bus.auth import tokens
-from rover_bus.auth.roles import ROLES, Account, RoleName, crossings
+from rover_bus.auth.roles import JOB, ROLES, Account, RoleName, crossings
 
 SYSTEM = "system"
 
@@ -20,12 +20,22 @@ def system_claims() -> dict[str, Any]:
     return tokens.account_body(stores=False, scopes=[], exports=[], imports=[])
 
 
-def claims(account: Account, keys: Mapping[RoleName, str], control: str) -> dict[str, Any]:
-    """Return the claims of an account. `keys`: the public signing key of each role; `control`: the control account's public key."""
+class Signer(NamedTuple):
+    """A signing key. `key`: public; `job`: the one job that it can give rights to, "": its role knows no job."""
+
+    key: str
+    role: RoleName
+    job: str = ""
+
+
+def claims(account: Account, signers: Iterable[Signer], control: str) -> dict[str, Any]:
+    """Return the claims of an account. `signers`: of any account; `control`: the control account's public key."""
     scopes = [
-        tokens.scope(keys[role.name], role.name, role.permissions())
-        for role in ROLES.values()
-        if role.account == account
+        tokens.scope(
+            each.key, f"{each.role} {each.job}".strip(), ROLES[each.role].permissions(each.job or JOB)
+        )
+        for each in signers
+        if ROLES[each.role].account == account
     ]
     asked, heard = crossings()
     crossing = [(subject, "service") for subject in asked] + [(subject, "stream") for subject in heard]

@@ -80,10 +80,14 @@ class Role:
         used = {token for right in self.rights for token in right.subject.split(".")}
         return tuple(tag for token, tag in _TAGS.items() if token in used)
 
-    def permissions(self) -> dict[str, Any]:
-        """Return the rights as a signing key's template has them. Everybody may listen on an inbox of its own, and no other."""
-        asks = [_template(right.subject) for right in self.rights if right.action != "subscribe"]
-        hears = [_template(right.subject) for right in self.rights if right.action == "subscribe"]
+    def permissions(self, job: str = JOB) -> dict[str, Any]:
+        """Return the rights as a signing key's template has them, of one job if it is named.
+
+        Everybody may listen on an inbox of its own, and no other.
+        """
+        named = [(right.action, _template(filled(right.subject, job, HOST))) for right in self.rights]
+        asks = [subject for action, subject in named if action != "subscribe"]
+        hears = [subject for action, subject in named if action == "subscribe"]
         made: dict[str, Any] = {
             "pub": {"allow": sorted(asks)},
             "sub": {"allow": sorted([*hears, f"{INBOX}.{{{{subject()}}}}.>"])},

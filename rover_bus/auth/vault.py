@@ -1,7 +1,8 @@
 """The keys of a stack on disk, the credentials that it gives out, and what its broker must know of them.
 
 In its directory, which only its owner can enter: `keys/NAME.nk` (seeds, made once and kept over upgrades), `keys/sockets` (from
-which the secrets of jobs' sockets are derived), `creds/ROLE[-HOST].creds` (of its processes and people, anew at each start).
+which the secrets of jobs' sockets are derived), `runs` (of jobs whose members have rights now), and `creds/ROLE[-HOST].creds`
+(of its processes and people, anew at each start).
 Fed by the stack's start and, on a host, by whatever starts members; feeds the broker's configuration and processes. Whoever has the
 directory has the stack: it is backed up with the store, and never printed. Members' credentials are not written down at all.
 """
@@ -10,17 +11,20 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import json
 import os
 import secrets
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from rover_bus.auth import accounts, tokens
-from rover_bus.auth.roles import MEMBER_ROLES, ROLES, RoleName
+from rover_bus.auth.accounts import Signer
+from rover_bus.auth.roles import MEMBER_ROLES, ROLES, Account, RoleName
 from rover_bus.events import credentials
 from rover_bus.events.errors import InputError
 from rover_bus.events.subjects import name as check_name
@@ -28,6 +32,13 @@ from rover_bus.events.subjects import name as check_name
 MOST_SECRET_BYTES = 256
 ROOT, SYSTEM = "operator", "account-system"  # keys: of NATS's operator, which signs all accounts
 CONTROL, MEMBERS = "account-control", "account-members"
+
+
+class Run(NamedTuple):
+    """One run of a job: its name may be used again, its uid is not."""
+
+    job: str
+    uid: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +87,51 @@ class Vault:
         if account == SYSTEM:
             body = accounts.system_claims()
         else:
-            keys = {role: tokens.public(self._signing_seed(role)) for role in ROLES}
-            body = accounts.claims("control" if account == CONTROL else "members", keys, self.control_account)
+            signers = [*self._signers_of_processes(), *self._signers_of_runs()]
+            name: Account = "control" if account == CONTROL else "members"
+            body = accounts.claims(name, signers, self.control_account)
         return tokens.account_token(self._seed(ROOT), public, account, body, now_s)
+
+    # -- runs of jobs --------------------------------------------------------------------------------------------------
+
+    @property
+    def runs(self) -> frozenset[Run]:
+        """The runs whose members may do anything at all."""
+        try:
+            return frozenset(Run(*each) for each in json.loads((self.root / "runs").read_text()))
+        except (OSError, ValueError, TypeError):
+            return frozenset()
+
+    def admit(self, runs: Iterable[Run]) -> list[str]:
+        """Note which runs there are; return the accounts' tokens to tell the broker. What is not named has no rights any more."""
+        _write(self.root / "runs", json.dumps(sorted(runs)) + "\n")
+        now_s = int(time.time())
+        return [self._account_token(each, now_s) for each in (CONTROL, MEMBERS)]
+
+    def system_credentials(self) -> str:
+        """Return what may tell the broker of accounts."""
+        body = {"type": "user", "pub": {}, "sub": {}, **tokens.NO_USER_LIMITS}
+        seed = tokens.new_seed("user", secrets.token_bytes(tokens.SEED_BYTES))
+        token = tokens.signed(tokens.public(seed), "registrar", self._seed(SYSTEM), body, int(time.time()))
+        return credentials.write(credentials.Credential(token, seed))
+
+    def _signers_of_processes(self) -> list[Signer]:
+        roles = [role for role in ROLES if role not in MEMBER_ROLES]
+        return [Signer(tokens.public(self._seed(f"role-{role}")), role) for role in roles]
+
+    def _signers_of_runs(self) -> list[Signer]:
+        return [
+            Signer(tokens.public(self._run_seed(role, run)), role, run.job)
+            for run in sorted(self.runs)
+            for role in MEMBER_ROLES
+        ]
+
+    def _run_seed(self, role: RoleName, run: Run) -> str:
+        """Return the key that signs the members of one run: whoever starts them derives it, and no key is sent anywhere."""
+        derived = hmac.new(
+            self._seed(f"role-{role}").encode(), f"{run.job}/{run.uid}".encode(), hashlib.sha256
+        )
+        return tokens.new_seed("account", derived.digest())
 
     # -- credentials ---------------------------------------------------------------------------------------------------
 
@@ -86,13 +139,16 @@ class Vault:
         """Write those of the stack's own processes on a host, and of its people."""
         for role in ROLES:
             if role not in MEMBER_ROLES:
-                made = self._user(role, role, {"host": host} if "host" in ROLES[role].tags else {})
+                tags = {"host": host} if "host" in ROLES[role].tags else {}
+                made = self._user(role, role, self._seed(f"role-{role}"), tags)
                 _write(self.credentials_file(role, host), credentials.write(made))
 
     def member_credentials(self, role: RoleName, job: str, uid: str, member: str, host: str) -> str:
         """Return the text that lets one member of one run of a job do what its role may do for that job."""
-        tags = {"job": check_name(job, "job"), "host": check_name(host, "host")}
-        made = self._user(role, f"{job}/{member}", tags)
+        run = Run(check_name(job, "job"), uid)
+        made = self._user(
+            role, f"{job}/{member}", self._run_seed(role, run), {"host": check_name(host, "host")}
+        )
         secret = self.job_secret(job, uid)
         return credentials.write(credentials.Credential(made.token, made.seed, secret))
 
@@ -105,21 +161,18 @@ class Vault:
         """What daemons demand of one another when they copy parts of checkpoints."""
         return _read_or_make(self.root / "keys" / "sockets", lambda: secrets.token_hex(32)).encode()
 
-    def _user(self, role: RoleName, name: str, tags: dict[str, str]) -> credentials.Credential:
+    def _user(
+        self, role: RoleName, name: str, signing_seed: str, tags: dict[str, str]
+    ) -> credentials.Credential:
         seed = tokens.new_seed("user", secrets.token_bytes(tokens.SEED_BYTES))
         account = tokens.public(self._seed(CONTROL if ROLES[role].account == "control" else MEMBERS))
-        token = tokens.user_token(
-            self._signing_seed(role), account, tokens.public(seed), name, tags, int(time.time())
-        )
+        token = tokens.user_token(signing_seed, account, tokens.public(seed), name, tags, int(time.time()))
         return credentials.Credential(token, seed)
 
     # -- seeds ---------------------------------------------------------------------------------------------------------
 
     def _seed_file(self, name: str) -> Path:
         return self.root / "keys" / f"{name}.nk"
-
-    def _signing_seed(self, role: RoleName) -> str:
-        return self._seed(f"role-{role}")
 
     def _seed(self, name: str) -> str:
         kind: tokens.Kind = "operator" if name == ROOT else "account"

@@ -32,7 +32,7 @@ from rover_bus.cli.open_files import check_open_files
 from rover_bus.cli.supervisor import StartRefusal, service_command
 from rover_bus.events import credentials, subjects
 from rover_bus.events.deciding import ServiceProcess
-from rover_bus.events.errors import BusError, InputError, RoverError
+from rover_bus.events.errors import AccessDenied, BusError, InputError, RoverError
 from rover_bus.events.job import PlanMode
 from rover_bus.events.leadership import Deposed
 from rover_bus.events.nats_bus import NatsBus
@@ -45,6 +45,7 @@ from rover_bus.events.written_settings import Chosen, choose, dump, of_processes
 
 REACH_BROKER_S = 60.0
 AGAIN_S = 0.5
+REGISTERED_S = 15.0  # a member whose run the broker is not told of yet
 DECLARING = ("brain", "daemon")  # what creates streams and buckets that are missing
 SPOKEN = {"brain": "a Brain", "daemon": "a daemon", "master": "a master", "ps": "a parameter server"}
 log = logging.getLogger("rover.serve")
@@ -161,7 +162,8 @@ async def connect(options: ServiceOptions) -> AsyncIterator[NatsBus]:
     if not options.url:
         raise InputError("no broker is named: --url, or ROVER_URL")
     secret = credentials.of_process(os.environ, options.secret_file)
-    deadline = time.monotonic() + REACH_BROKER_S
+    began = time.monotonic()
+    deadline = began + REACH_BROKER_S
     while True:
         try:
             bus = await NatsBus.connect(
@@ -174,6 +176,10 @@ async def connect(options: ServiceOptions) -> AsyncIterator[NatsBus]:
             break
         except BusError:
             if time.monotonic() > deadline:
+                raise
+            await asyncio.sleep(0.2)
+        except AccessDenied:  # of a run that the broker has not been told of yet
+            if credentials.VARIABLE not in os.environ or time.monotonic() > began + REGISTERED_S:
                 raise
             await asyncio.sleep(0.2)
     try:
@@ -250,13 +256,32 @@ async def _serve_brain(bus: NatsBus, options: ServiceOptions, stop: asyncio.Even
         keep_within(bus, retention, lambda: any(shell.leading for shell in leading), wall_ms)
     )
     purging = asyncio.create_task(_purge_for_masters(bus))
+    registering = asyncio.create_task(_register_runs(bus, options))
     _announce_ready(options)
     try:
         await _lead_again_and_again(build_and_note, stop)
     finally:
-        for task in (keeping, purging):
+        for task in (keeping, purging, registering):
             task.cancel()
-        await asyncio.gather(keeping, purging, return_exceptions=True)
+        await asyncio.gather(keeping, purging, registering, return_exceptions=True)
+
+
+async def _register_runs(bus: NatsBus, options: ServiceOptions) -> None:
+    """Where the keys of the stack are at hand: the broker of another is told by its own."""
+    from rover_bus.auth.vault import Vault
+    from rover_bus.cli.registrar import register_runs
+
+    vault = Vault.beside(options.secret_file) if options.secret_file else None
+    while vault is not None:
+        try:
+            system = await NatsBus.connect(options.url, secret=vault.system_credentials(), name="registrar")
+            try:
+                await register_runs(bus, system, vault)
+            finally:
+                await system.close()
+        except RoverError as error:
+            log.warning("runs are not registered yet: %s", error)
+        await asyncio.sleep(AGAIN_S)
 
 
 async def _purge_for_masters(bus: NatsBus) -> None:

@@ -24,7 +24,7 @@ from rover_bus.client.session import LEAVE_PATIENCE_S, Session, reason_to_stop
 from rover_bus.client.worker import Worker
 from rover_bus.events import credentials
 from rover_bus.events.bus import Bus
-from rover_bus.events.errors import BusError, Refused, RoverError
+from rover_bus.events.errors import AccessDenied, BusError, Refused, RoverError
 from rover_bus.events.identity import Member
 from rover_bus.events.job import Dataset, JobSpec
 from rover_bus.events.profiles import WorkerProfile
@@ -37,6 +37,7 @@ Connect = Callable[[], Awaitable[Bus]]
 log = logging.getLogger("rover_bus.client")
 REACH_BROKER_S = 30.0  # a member may be started while the broker restarts: that is no fault of the program
 CLOSE_S = 2.0  # for the broker connection to be closed at the end
+REGISTERED_S = 15.0  # after the submission of a job: the Brain's process tells the broker (cli/registrar.py)
 LOOK_EVERY_S = 0.1  # between two looks at a stream that grows
 LEAST_FAREWELL_S = 2.0  # a take-over fits in; what is not said in time is only trained again
 WONDER_S = 10.0  # after so long without an answer the user is told what we wait for
@@ -321,7 +322,8 @@ async def _connect(environment: Environment) -> Bus:
     from rover_bus.events.nats_storage import Ways
 
     secret = _shown(environment)
-    deadline = time.monotonic() + (0.0 if environment.external else REACH_BROKER_S)
+    began = time.monotonic()
+    deadline = began + (0.0 if environment.external else REACH_BROKER_S)
     while True:
         try:
             return await NatsBus.connect(
@@ -333,6 +335,10 @@ async def _connect(environment: Environment) -> Bus:
             )
         except BusError:
             if time.monotonic() >= deadline:
+                raise
+            await asyncio.sleep(0.1)
+        except AccessDenied:  # of a run that the broker has not been told of yet
+            if not environment.credential or time.monotonic() >= began + REGISTERED_S:
                 raise
             await asyncio.sleep(0.1)
 

@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import all_rights
 import pytest
 from exit_codes import WITH_STACK, Row
 from outside import ROVER, living
 from patience import PATIENCE_S, until
 from small_job import SmallJob
 
-from rover_bus.auth.vault import Vault
 from rover_bus.cli.stack import RunningStack
 from rover_bus.events import subjects
 from rover_bus.events.nats_bus import NatsBus
@@ -210,8 +210,7 @@ def stopped(pids: list[int]) -> Iterator[None]:
 
 
 def the_jobs_log_is_damaged(scene: Scene, row: Row) -> Done:
-    vault = Vault(scene.stack.home.auth)
-    credential = vault.member_credentials("master", "broken", "u1", "master-0.1", scene.stack.host)
+    credential = all_rights.credential(scene.stack.home)
 
     async def damage() -> None:
         bus = await NatsBus.connect(scene.stack.url, secret=credential)

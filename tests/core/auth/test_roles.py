@@ -16,6 +16,7 @@ from rover_bus.events.facts import FACTS
 from rover_bus.events.host_facts import ClusterFact, HostFact
 from rover_bus.master import service as master_service
 
+SIGNERS = [accounts.Signer("A", role) for role in ROLES]
 EVERY_FACT = (*FACTS, *CHECKPOINT_FACTS)
 
 
@@ -60,19 +61,17 @@ def test_a_master_may_hear_what_its_members_ask() -> None:
 
 @pytest.mark.parametrize("name", ["worker", "ps"])
 def test_programs_stand_in_an_account_without_streams(name: roles.RoleName) -> None:
-    claims = accounts.claims("members", dict.fromkeys(ROLES, "A"), "A")
+    claims = accounts.claims("members", SIGNERS, "A")
     assert ROLES[name].account == "members"
     assert "streams" not in claims["limits"]
 
 
 def test_members_reach_nothing_of_the_control_account_that_no_role_of_theirs_has() -> None:
-    claims = accounts.claims("members", dict.fromkeys(ROLES, "A"), "A")
+    claims = accounts.claims("members", SIGNERS, "A")
     reached = {each["subject"] for each in claims["imports"]}
     rights = [right.subject for name in ("worker", "ps") for right in ROLES[name].rights]
     assert reached == {filled(subject, "*", "*") for subject in rights}
-    offered = {
-        each["subject"] for each in accounts.claims("control", dict.fromkeys(ROLES, "A"), "A")["exports"]
-    }
+    offered = {each["subject"] for each in accounts.claims("control", SIGNERS, "A")["exports"]}
     assert offered == reached
     assert not any("CONSUMER" in subject or "STREAM" in subject for subject in reached)
 

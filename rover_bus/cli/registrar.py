@@ -1,0 +1,107 @@
+"""Which runs of jobs have rights at all: told to the broker when a job is submitted, and taken back after its end.
+
+Run in the Brain's process, where the keys of the stack are at hand; fed by facts, feeds the broker through its system account. The
+members of a run are signed by keys of that run alone (auth/vault.py): with these its rights end, also those of stolen credentials.
+While no Brain is there, nothing is planned, so no new job needs rights; members of jobs that run keep theirs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import time
+from contextlib import suppress
+
+from rover_bus.auth.vault import Run, Vault
+from rover_bus.events import subjects
+from rover_bus.events.bus import Bus, Stored
+from rover_bus.events.errors import BadMessage, BusError
+from rover_bus.events.facts import JobEnded, JobForgotten, JobSubmitted
+from rover_bus.events.logs import get_logger
+from rover_bus.events.reading import read_fact
+from rover_bus.events.streams import FACTS
+
+CLAIMS = "$SYS.REQ.CLAIMS.UPDATE"
+FAREWELL_S = 30.0  # after its end, for last words: daemons end what is left of a job by then
+TOLD_S, AGAIN_S = 5.0, 0.5
+KINDS = (JobSubmitted, JobEnded, JobForgotten)
+log = get_logger("rover.registrar")
+
+
+class Register:
+    """The runs that there are. Pure: times are inputs, of one clock."""
+
+    def __init__(self) -> None:
+        self._runs: dict[str, Run] = {}  # by job, the newest
+        self._ended_s: dict[str, float] = {}
+
+    def take(self, fact: object, at_s: float) -> None:
+        """Take in what became of a job, and when."""
+        match fact:
+            case JobSubmitted(job=job, uid=uid) if job not in self._runs or job in self._ended_s:
+                self._runs[job] = Run(
+                    job, uid
+                )  # a second submission of a job that runs is none, and takes no rights
+                self._ended_s.pop(job, None)
+            case JobEnded(job=job) | JobForgotten(job=job) if job in self._runs:
+                self._ended_s.setdefault(job, at_s)
+            case _:
+                pass
+
+    def admitted(self, now_s: float) -> frozenset[Run]:
+        """Return the runs whose members may do anything now; others are forgotten."""
+        for job in [job for job, ended_s in self._ended_s.items() if ended_s + FAREWELL_S <= now_s]:
+            del self._ended_s[job], self._runs[job]
+        return frozenset(self._runs.values())
+
+    def next_end_s(self) -> float:
+        """Return when the next run loses its rights; infinite as long as none ends."""
+        return min(self._ended_s.values(), default=math.inf) + FAREWELL_S
+
+
+async def register_runs(bus: Bus, system: Bus, vault: Vault) -> None:
+    """Keep the broker told which runs there are, for ever. `system`: a connection to its system account. Raises BusError."""
+    register, changed = Register(), asyncio.Event()
+
+    def take(stored: Stored) -> None:
+        age_s = max(time.time() - stored.time_ms / 1000, 0.0)  # of what was stored before we came
+        with suppress(BadMessage):
+            register.take(read_fact(stored), time.monotonic() - age_s)
+        changed.set()
+
+    # All that was stored first: whatever is told of a part of the runs would take the rights of the others.
+    filters = [subjects.job_facts(kind=kind.kind()) for kind in KINDS]
+    former = [stored for each in filters async for stored in bus.read(FACTS, each)]
+    for stored in sorted(former, key=lambda each: each.sequence):
+        take(stored)
+    newest = max((stored.sequence for stored in former), default=0)
+    following = await bus.follow(FACTS, filters, take, start=newest + 1)
+    told = vault.runs
+    try:
+        while True:
+            changed.clear()
+            now_s = time.monotonic()
+            wanted = register.admitted(now_s)
+            if wanted != told:
+                await _tell(system, vault, wanted)
+                told = wanted
+            with suppress(TimeoutError):
+                await asyncio.wait_for(changed.wait(), min(register.next_end_s() - now_s, 3600.0))
+    finally:
+        await following.stop()
+
+
+async def _tell(system: Bus, vault: Vault, runs: frozenset[Run]) -> None:
+    """Give these runs their rights, and no others, until the broker has taken it in."""
+    for token in vault.admit(runs):
+        while True:
+            try:
+                answer = await system.request(CLAIMS, token.encode(), timeout_s=TOLD_S)
+                problem = json.loads(answer.body).get("error", "")
+            except (BusError, ValueError) as error:
+                problem = str(error)
+            if not problem:
+                break
+            log.warning("the broker does not take in which jobs there are", why=str(problem))
+            await asyncio.sleep(AGAIN_S)
