@@ -239,8 +239,9 @@ def _observe(job: KnownJob, fact: ObservedFact) -> None:
             job.settled_s = job.clock_s
             _count_servers(job, plan)
             if job.change and job.change.plan == plan:
-                if job.change.before.servers != job.change.after.servers:
-                    job.memory = {}  # the tables were spread over other servers: earlier points tell nothing of growth
+                # The tables were spread over other servers, at a start over fewer: earlier points tell nothing of growth.
+                if job.change.step == "start" or job.change.before.servers != job.change.after.servers:
+                    job.memory = {}
                 job.change.settled = True
                 job.change.windows = []
                 if job.change.step in ("start", "replace", "relief", "room", "trim"):
