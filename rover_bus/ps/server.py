@@ -109,11 +109,14 @@ class Server:
     def call(self, function: Callable[[], Result], patient: bool = False) -> Future[Result]:
         """Run a function on the thread that owns the tables: `admit`, `route`, `write_part`, `statistics`.
 
-        `patient`: at a moment when it keeps no worker waiting.
+        `patient`: at a moment when it keeps no worker waiting. Of a server that is closed the call is cancelled.
         """
         future: Future[Result] = Future()
         self._calls.append((function, future, patient))
-        self._wake.send(b"\0")
+        try:
+            self._wake.send(b"\0")
+        except OSError:
+            future.cancel()
         return future
 
     def stop(self) -> None:

@@ -403,16 +403,16 @@ def _open_sockets(core: ServerCore, secret: bytes, bind: str) -> tuple[Server, P
 async def _serve_while_alive(server: Server, run: ServerRun) -> None:
     """Answer sockets in a thread until the run on the bus ends. Raises what ended it, or the thread."""
     serving = asyncio.get_running_loop().run_in_executor(None, server.serve)
+    living = asyncio.ensure_future(run.live())
     try:
-        living = asyncio.ensure_future(run.live())
         done, _ = await asyncio.wait({living, serving}, return_when=asyncio.FIRST_COMPLETED)
-        living.cancel()
         for task in done:
-            task.result()
+            if not task.cancelled():  # by a thread that ended under it
+                task.result()
     finally:
+        living.cancel()  # first: it asks a thread that ends now
         if not serving.done():
-            with suppress(OSError):  # its thread is about to end by itself
-                server.stop()
+            server.stop()
             await serving
 
 
