@@ -16,9 +16,10 @@ from rover_bus.brain.decisions.arbitration import Budget, Claim, Grant, arbitrat
 from rover_bus.brain.decisions.placement import MOST_NODES
 from rover_bus.brain.decisions.plans import GIB, Allocation
 from rover_bus.brain.decisions.reasons import Reason
+from rover_bus.brain.decisions.rounds import CONCAVITY
 from rover_bus.brain.loads import shares_hosts
 from rover_bus.brain.rooms import fits_hosts, free_of, room_for
-from rover_bus.brain.sizing import CONCAVITY, NARROW, narrowed
+from rover_bus.brain.sizing import NARROW, narrowed
 from rover_bus.brain.state import BrainState, KnownJob, counted
 from rover_bus.brain.totals import Total, Totals, present, totals_of
 from rover_bus.brain.wishes import CapacityLeft, Wish, size_after

@@ -20,8 +20,6 @@ from rover_bus.brain.totals import totals_of
 from rover_bus.events.facts import Size
 from rover_bus.events.job import JobSpec, RoleSpec
 
-# What a part of the workers brings where nothing is known: all jobs that were measured gain less than in proportion.
-CONCAVITY = 0.7
 NARROW = 0.85  # what a start with half the cores a member is worth: most users ask for too many cores and too few members
 BETWEEN_JOBS_S = 600.0  # jobs are dated by their order: a log has no clock of its own
 

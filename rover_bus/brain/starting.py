@@ -14,13 +14,13 @@ import numpy as np
 from rover_bus.brain.decisions.arbitration import Budget
 from rover_bus.brain.decisions.plans import Allocation, PlanDecision
 from rover_bus.brain.decisions.reasons import Reason
-from rover_bus.brain.decisions.rounds import Contender
+from rover_bus.brain.decisions.rounds import CONCAVITY, Contender
 from rover_bus.brain.decisions.scaling import JobView, Limits, PlanFront
 from rover_bus.brain.granting import quota_left
 from rover_bus.brain.models.samples import NotEnough
 from rover_bus.brain.predicting import OverruledModel
 from rover_bus.brain.rules import RULES
-from rover_bus.brain.sizing import CONCAVITY, NARROW, first_size, narrowed
+from rover_bus.brain.sizing import NARROW, first_size, narrowed
 from rover_bus.brain.spaces import space_of
 from rover_bus.brain.standing_models import StandingModels
 from rover_bus.brain.state import BrainState, FamilySample, KnownJob, counted

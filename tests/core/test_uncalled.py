@@ -10,9 +10,6 @@ import rover_bus
 
 PACKAGE = Path(rover_bus.__file__).parent
 REPOSITORY = PACKAGE.parent
-KEPT = {
-    "assign_parameters",  # the placement of Optimus, the baseline: shown by its formula's test, no live policy places blocks
-}
 
 
 def definitions(tree: ast.Module) -> Iterator[str]:
@@ -46,5 +43,4 @@ def test_every_function_and_class_of_the_package_is_used_outside_of_tests():
             if folder == PACKAGE:
                 defined |= dict.fromkeys(definitions(tree), str(path.relative_to(REPOSITORY)))
     idle = {name: path for name, path in defined.items() if name not in used}
-    assert {name: path for name, path in idle.items() if name not in KEPT} == {}, "only tests use these"
-    assert idle.keys() >= KEPT, "these are used now: they need no line here"
+    assert idle == {}, "only tests use these"

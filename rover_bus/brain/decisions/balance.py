@@ -1,8 +1,8 @@
-"""Parameter balance: which server holds which dense array or slot (Optimus' PAA), and which slots to move off a hot server.
+"""Parameter balance: which slots to move off a hot server.
 
-Fed by sizes and traffic, feeds routing. PAA: parameters below 1 % of the average go to the server with fewest requests,
-those up to the average to the best fit, larger ones are sliced (`algorithms.md §2` [paper]). Slots carry traffic: moving the
-hottest ones that still fit levels the servers with few moves [ours].
+Fed by traffic, feeds `hot_servers`. Slots carry traffic: moving the hottest ones that still fit levels the servers with few moves
+[ours]. Optimus' assignment of blocks by their bytes (`algorithms.md §2` [paper]) has no place here: slots are hashed, so that they
+lie evenly by bytes, and what is uneven is traffic.
 """
 
 from __future__ import annotations
@@ -10,17 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import msgspec
-
-_TINY_SHARE = 0.01
-
-
-class ParameterPiece(msgspec.Struct, frozen=True):
-    """A parameter block, or a slice [start, end) of its bytes, on a server."""
-
-    block: int
-    server: int
-    start: int
-    end: int
 
 
 class ParameterMove(msgspec.Struct, frozen=True):
@@ -30,41 +19,6 @@ class ParameterMove(msgspec.Struct, frozen=True):
     source: int
     target: int
     load: float
-
-
-def assign_parameters(sizes: Sequence[int], servers: int) -> list[ParameterPiece]:
-    """Assign blocks of `sizes` bytes to servers by PAA; deterministic, larger blocks first. Every byte has one place."""
-    average = max(sum(sizes) / servers, 1.0)
-    filled, requests = [0] * servers, [0] * servers
-    pieces: list[ParameterPiece] = []
-
-    def put(block: int, server: int, start: int, end: int) -> None:
-        pieces.append(ParameterPiece(block, server, start, end))
-        filled[server] += end - start
-        requests[server] += 1
-
-    for block in sorted(range(len(sizes)), key=lambda b: (-sizes[b], b)):
-        size = sizes[block]
-        if size < _TINY_SHARE * average:
-            put(block, min(range(servers), key=lambda s: (requests[s], filled[s], s)), 0, size)
-        elif size <= average:
-            put(block, _best_fit(filled, size, average), 0, size)
-        else:
-            start = 0
-            while start < size:
-                server = min(range(servers), key=lambda s: (filled[s], s))
-                end = min(start + max(int(average - filled[server]), int(average / servers), 1), size)
-                put(block, server, start, end)
-                start = end
-    return pieces
-
-
-def _best_fit(filled: Sequence[int], size: int, average: float) -> int:
-    """The fullest server on which it still fits the average; where it fits none, the emptiest."""
-    fitting = [s for s in range(len(filled)) if filled[s] + size <= average]
-    if fitting:
-        return max(fitting, key=lambda s: (filled[s], -s))
-    return min(range(len(filled)), key=lambda s: (filled[s], s))
 
 
 def level_slots(

@@ -38,7 +38,7 @@ from rover_bus.brain.models.samples import Configurations, FloatArray
 
 NOTHING = Allocation(workers=0, servers=0)
 # A job of which nothing is known: what a part of its first plan is worth (concave, as all measured jobs are).
-_CONCAVITY = 0.7
+CONCAVITY = 0.7
 
 
 _NO_ROOM = 1e-9  # cores, GiB: shares of what there is are taken of it
@@ -175,7 +175,7 @@ def _fair_speed(contender: Contender, share: float, rules: ScalingRules) -> floa
     """
     held, limits = contender.view.held, contender.limits
     if contender.model is None:
-        return float((share / max(held.cores, 1e-9)) ** _CONCAVITY)
+        return float((share / max(held.cores, 1e-9)) ** CONCAVITY)
     servers = held.servers * held.server_cores
     a_worker = max(held.worker_cores + servers / max(held.workers, 1), 1e-9)
     most = limits.workers or limits.max_workers

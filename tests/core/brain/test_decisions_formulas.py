@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rover_bus.brain.decisions.balance import assign_parameters, level_slots
+from rover_bus.brain.decisions.balance import level_slots
 from rover_bus.brain.decisions.knapsack import DoesNotFit, Offers, choose, choose_exactly, choose_greedily
 from rover_bus.brain.decisions.memory_limits import (
     limit_before_forecast,
@@ -162,28 +162,6 @@ def test_no_node_ever_holds_more_than_it_has_and_jobs_are_placed_whole(
             )
     assert min(cores.values()) >= -1e-6
     assert min(memory.values()) >= 0
-
-
-@settings(max_examples=80, deadline=None)
-@given(sizes=st.lists(st.integers(1, 10**9), min_size=1, max_size=60), servers=st.integers(1, 8))
-def test_paa_places_every_byte_once(sizes: list[int], servers: int) -> None:
-    # algorithms.md §2 [paper]: "parameters: < 1 % of average → server with fewest requests; ≤ average → best fit; larger → slice"
-    pieces = assign_parameters(sizes, servers)
-    for block, size in enumerate(sizes):
-        mine = sorted((p.start, p.end) for p in pieces if p.block == block)
-        assert mine[0][0] == 0
-        assert mine[-1][1] == size
-        assert all(a[1] == b[0] for a, b in pairwise(mine))
-    average = sum(sizes) / servers
-    assert all(
-        len([p for p in pieces if p.block == b]) == 1 for b, size in enumerate(sizes) if size <= average
-    )
-
-
-def test_paa_balances_what_can_be_balanced() -> None:
-    pieces = assign_parameters([900, 300, 200, 100, 50, 50, 1, 1, 1, 1], 4)
-    load = [sum(p.end - p.start for p in pieces if p.server == s) for s in range(4)]
-    assert max(load) <= 1.25 * sum(load) / 4
 
 
 def test_hot_slots_move_until_the_servers_are_level() -> None:

@@ -14,7 +14,6 @@ import pytest
 from brain_states import choose_size
 
 from rover_bus.brain.decisions.arbitration import Budget, Claim, arbitrate
-from rover_bus.brain.decisions.balance import assign_parameters
 from rover_bus.brain.decisions.hot_servers import ServerLoad, decide_hot_servers
 from rover_bus.brain.decisions.lifecycle import ChangeHistory, check_plan, judge_change, may_change
 from rover_bus.brain.decisions.memory_limits import Means, MemoryState, decide_relief
@@ -134,9 +133,6 @@ def optimus() -> Iterator[str]:
             " ".join(f"{s.node}:{s.workers}w{s.servers}p" for s in placement.shares)
             or f"{placement.missing} missing"
         )
-    yield " ".join(
-        f"{p.block}@{p.server}[{p.start}:{p.end}]" for p in assign_parameters([1000, 400, 300, 2, 2], 3)
-    )
 
 
 def stragglers() -> Iterator[str]:
