@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import argparse
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 
 from rover_bus.flash.alone import load_cut, store_cut
-from rover_bus.flash.errors import BrokenCheckpoint, NoCheckpoint
+from rover_bus.flash.errors import BrokenCheckpoint, NoCheckpoint, SlotsBusy
 from rover_bus.flash.layout import Array
 from rover_bus.flash.staged import newest_staged
 from rover_bus.flash.store import FlashStore
@@ -75,8 +76,9 @@ def main() -> None:
         for step in range(begun + 1, arguments.steps + 1):
             touched.append(train(step, state))
             if step % STAGE_EVERY == 0:
-                store.save(state, step, touched={"table": np.concatenate(touched)})
-                touched.clear()
+                with suppress(SlotsBusy):  # the writer still reads: the next one takes these rows along
+                    store.save(state, step, touched={"table": np.concatenate(touched)})
+                    touched.clear()
             if step % STORE_EVERY == 0 and (stored is None or stored.done()):
                 staged = newest_staged(store.directory, store.part)
                 stored = writer.submit(store_cut, staged, arguments.storage, job=arguments.job)

@@ -34,7 +34,7 @@ ROOT, SYSTEM = "operator", "account-system"  # keys: of NATS's operator, which s
 CONTROL, MEMBERS = "account-control", "account-members"
 
 
-class Run(NamedTuple):
+class RunOfJob(NamedTuple):
     """One run of a job: its name may be used again, its uid is not."""
 
     job: str
@@ -95,14 +95,14 @@ class Vault:
     # -- runs of jobs --------------------------------------------------------------------------------------------------
 
     @property
-    def runs(self) -> frozenset[Run]:
+    def runs(self) -> frozenset[RunOfJob]:
         """The runs whose members may do anything at all."""
         try:
-            return frozenset(Run(*each) for each in json.loads((self.root / "runs").read_text()))
+            return frozenset(RunOfJob(*each) for each in json.loads((self.root / "runs").read_text()))
         except (OSError, ValueError, TypeError):
             return frozenset()
 
-    def admit(self, runs: Iterable[Run]) -> list[str]:
+    def admit(self, runs: Iterable[RunOfJob]) -> list[str]:
         """Note which runs there are; return the accounts' tokens to tell the broker. What is not named has no rights any more."""
         _write(self.root / "runs", json.dumps(sorted(runs)) + "\n")
         now_s = int(time.time())
@@ -126,7 +126,7 @@ class Vault:
             for role in MEMBER_ROLES
         ]
 
-    def _run_seed(self, role: RoleName, run: Run) -> str:
+    def _run_seed(self, role: RoleName, run: RunOfJob) -> str:
         """Return the key that signs the members of one run: whoever starts them derives it, and no key is sent anywhere."""
         derived = hmac.new(
             self._seed(f"role-{role}").encode(), f"{run.job}/{run.uid}".encode(), hashlib.sha256
@@ -145,7 +145,7 @@ class Vault:
 
     def member_credentials(self, role: RoleName, job: str, uid: str, member: str, host: str) -> str:
         """Return the text that lets one member of one run of a job do what its role may do for that job."""
-        run = Run(check_name(job, "job"), uid)
+        run = RunOfJob(check_name(job, "job"), uid)
         made = self._user(
             role, f"{job}/{member}", self._run_seed(role, run), {"host": check_name(host, "host")}
         )

@@ -13,7 +13,7 @@ import math
 import time
 from contextlib import suppress
 
-from rover_bus.auth.vault import Run, Vault
+from rover_bus.auth.vault import RunOfJob, Vault
 from rover_bus.events import subjects
 from rover_bus.events.bus import Bus, Stored
 from rover_bus.events.errors import BadMessage, BusError
@@ -33,14 +33,14 @@ class Register:
     """The runs that there are. Pure: times are inputs, of one clock."""
 
     def __init__(self) -> None:
-        self._runs: dict[str, Run] = {}  # by job, the newest
+        self._runs: dict[str, RunOfJob] = {}  # by job, the newest
         self._ended_s: dict[str, float] = {}
 
     def take(self, fact: object, at_s: float) -> None:
         """Take in what became of a job, and when."""
         match fact:
             case JobSubmitted(job=job, uid=uid) if job not in self._runs or job in self._ended_s:
-                self._runs[job] = Run(
+                self._runs[job] = RunOfJob(
                     job, uid
                 )  # a second submission of a job that runs is none, and takes no rights
                 self._ended_s.pop(job, None)
@@ -49,7 +49,7 @@ class Register:
             case _:
                 pass
 
-    def admitted(self, now_s: float) -> frozenset[Run]:
+    def admitted(self, now_s: float) -> frozenset[RunOfJob]:
         """Return the runs whose members may do anything now; others are forgotten."""
         for job in [job for job, ended_s in self._ended_s.items() if ended_s + FAREWELL_S <= now_s]:
             del self._ended_s[job], self._runs[job]
@@ -92,7 +92,7 @@ async def register_runs(bus: Bus, system: Bus, vault: Vault) -> None:
         await following.stop()
 
 
-async def _tell(system: Bus, vault: Vault, runs: frozenset[Run]) -> None:
+async def _tell(system: Bus, vault: Vault, runs: frozenset[RunOfJob]) -> None:
     """Give these runs their rights, and no others, until the broker has taken it in."""
     for token in vault.admit(runs):
         while True:

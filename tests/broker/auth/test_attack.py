@@ -16,7 +16,7 @@ import pytest
 from nats.aio.client import Client
 
 from rover_bus.auth.roles import ROLES, RoleName
-from rover_bus.auth.vault import Run, Vault
+from rover_bus.auth.vault import RunOfJob, Vault
 from rover_bus.events import credentials, subjects
 from rover_bus.events.broker import EmbeddedBroker
 from rover_bus.events.errors import AccessDenied
@@ -35,7 +35,7 @@ ORDER = subjects.job_fact(OTHER, "members.desired")
 def vault(tmp_path: Path) -> Vault:
     made = Vault(tmp_path / "auth")
     made.write_credentials(HOST)
-    made.admit([Run(OWN, "u1"), Run(OTHER, "u1")])
+    made.admit([RunOfJob(OWN, "u1"), RunOfJob(OTHER, "u1")])
     return made
 
 

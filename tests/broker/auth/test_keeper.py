@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rover_bus.auth.vault import Run, Vault
+from rover_bus.auth.vault import RunOfJob, Vault
 from rover_bus.events import subjects
 from rover_bus.events.broker import EmbeddedBroker
 from rover_bus.events.errors import AccessDenied, BusError
@@ -24,7 +24,7 @@ async def with_keeper(tmp_path: Path, work: Callable[[NatsBus, NatsBus], Awaitab
     """Run `work` on the buses of the Brain, which keeps, and of the master of job `own`."""
     vault = Vault(tmp_path / "auth")
     vault.write_credentials("h1")
-    vault.admit([Run("own", "u1")])
+    vault.admit([RunOfJob("own", "u1")])
     with EmbeddedBroker(tmp_path / "broker", rights=vault.server_configuration) as broker:
         brain = await NatsBus.connect(broker.url, secret=vault.credentials_file("brain").read_text())
         await brain.ensure(STREAMS, BUCKETS)

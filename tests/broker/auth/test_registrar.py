@@ -11,7 +11,7 @@ from typing import NamedTuple
 import pytest
 from told import told
 
-from rover_bus.auth.vault import Run, Vault
+from rover_bus.auth.vault import RunOfJob, Vault
 from rover_bus.cli import registrar
 from rover_bus.events import subjects
 from rover_bus.events.broker import EmbeddedBroker
@@ -89,10 +89,16 @@ async def stage(directory: Path) -> AsyncIterator[Stage]:
                 await bus.close()
 
 
-async def until_lost(bus: NatsBus) -> None:
+def loss_of(bus: NatsBus) -> asyncio.Event:
+    """Return what is set once the connection was lost, also where it is back at once."""
+    lost = asyncio.Event()
+    bus.on_connection(lambda state: None if state == "connected" else lost.set())
+    return lost
+
+
+async def until_lost(lost: asyncio.Event) -> None:
     async with asyncio.timeout(PATIENCE_S):
-        while bus.connected:  # noqa: ASYNC110 - it is the broker that is waited for
-            await asyncio.sleep(0.01)
+        await lost.wait()
 
 
 def test_stolen_rights_end_with_the_job_and_those_of_others_stay(
@@ -109,13 +115,14 @@ def test_stolen_rights_end_with_the_job_and_those_of_others_stay(
             stolen, other = await on.member("worker", "ads"), await on.member("worker", "maps")
             lost: list[str] = []
             other.on_connection(lost.append)
+            ended = loss_of(stolen)
             await on.end("ads")
-            await until_lost(stolen)
+            await until_lost(ended)
             with pytest.raises(AccessDenied, match="refuses the secret"):
                 await NatsBus.connect(on.broker.url, secret=on.credential("worker", "ads"))
             assert other.connected
             assert not lost, "who trains on notices nothing"
-            assert on.vault.runs == {Run("maps", uid_of("maps"))}
+            assert on.vault.runs == {RunOfJob("maps", uid_of("maps"))}
             for bus in (stolen, other):
                 await bus.close()
 
@@ -127,8 +134,9 @@ def test_a_broker_that_starts_again_knows_the_runs_that_there_are(tmp_path: Path
         async with stage(tmp_path) as on:
             await on.submit("ads")
             worker = await on.member("worker", "ads")
+            lost = loss_of(worker)
             on.broker.restart()
-            await until_lost(worker)
+            await until_lost(lost)
             async with asyncio.timeout(PATIENCE_S):
                 while not worker.connected:  # noqa: ASYNC110 - it is the broker that is waited for
                     await asyncio.sleep(0.01)

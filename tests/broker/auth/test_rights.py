@@ -17,7 +17,7 @@ import pytest
 from nats.aio.client import Client
 
 from rover_bus.auth.roles import ROLES, Role, RoleName, filled
-from rover_bus.auth.vault import Run, Vault
+from rover_bus.auth.vault import RunOfJob, Vault
 from rover_bus.events import credentials, subjects
 from rover_bus.events.broker import EmbeddedBroker
 from rover_bus.events.bus import Stored
@@ -97,7 +97,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     directory: Path = tmp_path_factory.mktemp("rights")
     vault = Vault(directory / "auth")
     vault.write_credentials(OWN[1])
-    vault.admit([Run(OWN[0], "u1")])
+    vault.admit([RunOfJob(OWN[0], "u1")])
     with EmbeddedBroker(directory / "broker", rights=vault.server_configuration) as broker:
         made = Stage(broker, vault)
 

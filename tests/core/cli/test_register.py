@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from rover_bus.auth.vault import Run
+from rover_bus.auth.vault import RunOfJob
 from rover_bus.cli.registrar import FAREWELL_S, Register
 from rover_bus.events.facts import JobEnded, JobForgotten, JobSubmitted
 from rover_bus.events.job import DataSpec, JobSpec
@@ -25,10 +25,10 @@ def test_a_run_has_rights_from_its_submission_until_its_last_words() -> None:
     assert register.admitted(0.0) == frozenset()
     assert register.next_end_s() == math.inf
     register.take(submitted("ads", ONE), 1.0)
-    assert register.admitted(1e6) == {Run("ads", ONE)}
+    assert register.admitted(1e6) == {RunOfJob("ads", ONE)}
     register.take(ended("ads"), 2e6)
     assert register.next_end_s() == 2e6 + FAREWELL_S
-    assert register.admitted(2e6 + FAREWELL_S - 1) == {Run("ads", ONE)}
+    assert register.admitted(2e6 + FAREWELL_S - 1) == {RunOfJob("ads", ONE)}
     assert register.admitted(2e6 + FAREWELL_S) == frozenset()
     assert register.next_end_s() == math.inf
 
@@ -49,14 +49,14 @@ def test_a_name_that_is_used_again_is_another_run() -> None:
         submitted("ads", TWO),
     ):
         register.take(fact, 1.0)
-    assert register.admitted(1e6) == {Run("ads", TWO)}
+    assert register.admitted(1e6) == {RunOfJob("ads", TWO)}
 
 
 def test_a_second_submission_takes_the_rights_of_no_running_job() -> None:
     register = Register()
     register.take(submitted("ads", ONE), 1.0)
     register.take(submitted("ads", TWO), 2.0)
-    assert register.admitted(3.0) == {Run("ads", ONE)}
+    assert register.admitted(3.0) == {RunOfJob("ads", ONE)}
 
 
 def test_the_end_of_an_unknown_job_is_nothing_to_remember() -> None:
