@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from rover_bus.events.errors import BadMessage, InputError
 from rover_bus.ps.catalogue import Catalogue, Keys, TableEntry, stored_width
+from rover_bus.ps.conversion import stored_as
 from rover_bus.ps.hashing import SLOTS, chunk_slots
 from rover_bus.ps.initial import first_values, table_key
 from rover_bus.ps.memory import SLACK_BYTES, Pages, look_for
@@ -207,7 +208,7 @@ class DenseLayout:
         return arrays
 
     def pack(self, arrays: Mapping[str, npt.NDArray[Any]]) -> npt.NDArray[Any]:
-        """Return gradients as lines; what pads the last line of an array is 0. Raises InputError for a wrong shape."""
+        """Return gradients as lines; what pads the last line of an array is 0. Raises InputError for a wrong shape or type."""
         lines = np.zeros((self.lines, LINE), self.dtype)
         for name, view in self.unpack(lines).items():
             array = np.asarray(arrays[name])
@@ -215,7 +216,7 @@ class DenseLayout:
                 raise InputError(
                     f"gradient of {name!r} has the shape {array.shape}; the array has {view.shape}"
                 )
-            view[...] = array
+            view[...] = stored_as(self.dtype, array, name)
         return lines
 
     def members(self, owner: npt.NDArray[Any], servers: int) -> tuple[Int, ...]:

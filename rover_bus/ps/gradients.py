@@ -52,13 +52,16 @@ def pushed_parts(
 
 
 def check_finite(names: tuple[str, ...], values: npt.NDArray[Any]) -> None:
-    """Refuse gradients that would ruin rows for all workers."""
+    """Refuse values that would ruin rows for all workers."""
     if not all_finite(values):
-        raise InputError(f"gradients of {', '.join(names)} are not all finite: the batch was not pushed")
+        raise InputError(f"what is pushed to {', '.join(names)} is not all finite: the batch was not pushed")
 
 
 def added_parts(catalogue: Catalogue, add: Additions) -> list[tuple[SparsePart, npt.NDArray[Any]]]:
-    """Group additions to tables that were not pulled. Values are shaped as the ids, (+ width); scalars spread."""
+    """Group additions to tables that were not pulled. Values are shaped as the ids, (+ width); scalars spread.
+
+    Raises InputError for wrong shapes, and for values that a table does not hold.
+    """
     parts = []
     for group in group_ids(catalogue, {name: ids for name, (ids, _) in add.items()}):
         spread = {}
@@ -66,6 +69,16 @@ def added_parts(catalogue: Catalogue, add: Additions) -> list[tuple[SparsePart, 
             values, width = np.asarray(add[entry.table.name][1]), stored_width(entry.table)
             if width == 1 and values.ndim == len(shape):
                 values = values[..., None]
-            spread[entry.table.name] = np.broadcast_to(values, (*shape, width))
-        parts.append((SparsePart(group), gather(group, spread)))
+            spread[entry.table.name] = _spread(entry.table.name, values, (*shape, width))
+        rows = gather(group, spread)
+        check_finite(group.keys.names, rows)
+        parts.append((SparsePart(group), rows))
     return parts
+
+
+def _spread(name: str, values: npt.NDArray[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
+    try:
+        return np.broadcast_to(values, shape)
+    except ValueError:
+        text = f"what is added to {name!r} has the shape {values.shape}, which does not spread to {shape}"
+        raise InputError(text) from None

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from rover_bus.events.errors import InputError
 from rover_bus.ps.catalogue import Catalogue, Keys, TableEntry, stored_width
+from rover_bus.ps.conversion import stored_as
 from rover_bus.ps.hashing import SLOTS, growing_slots, hashed_slots, mix
 from rover_bus.ps.spec import Dense, Growing, Hashed
 
@@ -180,7 +181,7 @@ def narrow(group: Group, names: frozenset[str]) -> Group:
 
 
 def gather(group: Group, arrays: Mapping[str, npt.NDArray[Any]]) -> npt.NDArray[Any]:
-    """Lay the gradients of a group's tables end to end, (n, width). The opposite of `split`. Raises InputError."""
+    """Copy the gradients of a group's tables end to end, (n, width). The opposite of `split`. Raises InputError."""
     width, dtype = stored_width(group.entries[0].table), group.entries[0].table.dtype
     flat = []
     for entry, shape in zip(group.entries, group.shapes, strict=True):
@@ -189,8 +190,8 @@ def gather(group: Group, arrays: Mapping[str, npt.NDArray[Any]]) -> npt.NDArray[
             raise InputError(
                 f"gradient of {entry.table.name!r} has the shape {array.shape}; its pull had {(*shape, width)}"
             )
-        flat.append(array.reshape(-1, width))
-    return np.concatenate(flat, dtype=dtype, casting="unsafe")
+        flat.append(stored_as(dtype, array, entry.table.name).reshape(-1, width))
+    return np.concatenate(flat)
 
 
 class Partition(NamedTuple):

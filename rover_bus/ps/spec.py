@@ -21,8 +21,13 @@ FloatArray = npt.NDArray[np.float32]
 IntArray = npt.NDArray[np.int64]
 Array = npt.NDArray[np.float32] | npt.NDArray[np.int32] | npt.NDArray[np.int64]
 
-Positive = Annotated[float, msgspec.Meta(gt=0)]
-NotNegative = Annotated[float, msgspec.Meta(ge=0)]
+# What a declaration says must still be a number as float32, with room for 4.9 deviations and a rate's scale: what is too large
+# would become infinite first values, and an epsilon that is too small 0 / 0 in rows without a gradient.
+MOST = 1e30
+Positive = Annotated[float, msgspec.Meta(gt=0, le=MOST)]
+NotNegative = Annotated[float, msgspec.Meta(ge=0, le=MOST)]
+Bounded = Annotated[float, msgspec.Meta(ge=-MOST, le=MOST)]
+Epsilon = Annotated[float, msgspec.Meta(ge=1 / MOST, le=MOST)]
 Size = Annotated[int, msgspec.Meta(ge=1, le=2**40)]
 Width = Annotated[int, msgspec.Meta(ge=1, le=4096)]
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
@@ -45,7 +50,7 @@ class Zeros(_Value, frozen=True, tag="zeros"):
 class Constant(_Value, frozen=True, tag="constant"):
     """Every first value is `value`."""
 
-    value: float
+    value: Bounded
 
 
 class Uniform(_Value, frozen=True, tag="uniform"):
@@ -77,7 +82,7 @@ class Adagrad(_Value, frozen=True, tag="adagrad"):
 
     rate: Positive = 0.05
     initial: NotNegative = 0.0
-    epsilon: Positive = 1e-8
+    epsilon: Epsilon = 1e-8
 
 
 class RowAdagrad(_Value, frozen=True, tag="row_adagrad"):
@@ -85,7 +90,7 @@ class RowAdagrad(_Value, frozen=True, tag="row_adagrad"):
 
     rate: Positive = 0.05
     initial: NotNegative = 0.0
-    epsilon: Positive = 1e-8
+    epsilon: Epsilon = 1e-8
 
 
 class Adam(_Value, frozen=True, tag="adam"):
@@ -94,7 +99,7 @@ class Adam(_Value, frozen=True, tag="adam"):
     rate: Positive = 0.001
     beta1: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.9
     beta2: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.999
-    epsilon: Positive = 1e-8
+    epsilon: Epsilon = 1e-8
 
 
 class Add(_Value, frozen=True, tag="add"):
@@ -176,6 +181,10 @@ def check_table(table: Table) -> Table:
         raise InputError(
             f"table {table.name!r} holds {table.dtype}: l2, clip and random first values need float32"
         )
+    if integers and isinstance(table.init, Constant) and not _held_by(table.dtype, table.init.value):
+        raise InputError(
+            f"table {table.name!r} holds {table.dtype}: {table.init.value!r} is not one, so it cannot be the first value"
+        )
     if isinstance(table, Dense) and isinstance(table.optimizer, RowAdagrad):
         raise InputError(f"table {table.name!r} is dense and has no rows: use Adagrad instead of RowAdagrad")
     if isinstance(table, Hashed) and table.rows > 2**31 - 1:
@@ -183,6 +192,11 @@ def check_table(table: Table) -> Table:
             f"table {table.name!r} has {table.rows} rows: at most {2**31 - 1}, or use a Growing table"
         )
     return table
+
+
+def _held_by(dtype: str, value: float) -> bool:
+    bounds = np.iinfo(dtype)
+    return float(value).is_integer() and bounds.min <= int(value) <= bounds.max
 
 
 def difference(ours: Table, theirs: Table) -> str:

@@ -178,6 +178,30 @@ def test_an_older_pull_can_be_pushed_by_name(cluster, local):
     assert_equal_exports(local.export(), worker.export())
 
 
+@pytest.mark.parametrize("where", ["local", "remote"])
+@pytest.mark.parametrize(
+    ("added", "words"),
+    [
+        (2**40, "not int32"),
+        (np.array([1.0, 0.5, 1.0]), "not int32"),
+        (np.nan, "not int32"),
+        (np.array(["1"] * 3), "numbers are needed"),
+        (np.ones(2), "does not spread"),
+    ],
+)
+def test_what_an_integer_table_does_not_hold_is_refused_in_words_and_adds_nothing(
+    cluster, local, where, added, words
+):
+    parameters = local if where == "local" else cluster.join()
+    parameters.declare(*TABLES)
+    before = parameters.export()
+    with pytest.raises(InputError, match=words):
+        parameters.push(BatchKey(0, 0), {}, add={"witness": (np.arange(3), added)})
+    parameters.push(BatchKey(0, 1), {}, add={"witness": (np.arange(3), np.zeros(3, "i8"))})
+    parameters.flush()
+    assert_equal_exports(before, parameters.export())
+
+
 # --- refusals -----------------------------------------------------------------------------------------------------------
 
 
@@ -202,6 +226,20 @@ def test_a_second_declaration_is_refused_with_the_difference(cluster):
         (spec.Dense(name="t", shape=(4,), optimizer=spec.RowAdagrad()), "use Adagrad"),
         (spec.Dense(name="t", shape=(4, 0), optimizer=spec.Sgd()), "shape"),
         (spec.Growing(name="t", width=1, optimizer=spec.Add(), dtype="int64", l2=0.1), "need float32"),
+        (spec.Dense(name="t", shape=(1,), optimizer=spec.Sgd(), init=spec.Normal(1e124)), "std"),
+        (spec.Dense(name="t", shape=(1,), optimizer=spec.Sgd(), init=spec.Uniform(np.inf)), "scale"),
+        (spec.Dense(name="t", shape=(1,), optimizer=spec.Sgd(), init=spec.Constant(np.nan)), "value"),
+        (spec.Dense(name="t", shape=(1,), optimizer=spec.Adagrad(initial=1e39)), "initial"),
+        (spec.Dense(name="t", shape=(1,), optimizer=spec.Adam(epsilon=1e-60)), "epsilon"),
+        (spec.Dense(name="t", shape=(1,), optimizer=spec.Sgd(), l2=1e39), "l2"),
+        (
+            spec.Dense(name="t", shape=(1,), optimizer=spec.Add(), dtype="int32", init=spec.Constant(3e9)),
+            "not one",
+        ),
+        (
+            spec.Dense(name="t", shape=(1,), optimizer=spec.Add(), dtype="int64", init=spec.Constant(0.5)),
+            "not one",
+        ),
     ],
 )
 def test_a_table_that_cannot_be_is_refused_in_words(local, table, words):
@@ -221,6 +259,7 @@ def test_a_table_that_cannot_be_is_refused_in_words(local, table, words):
         ({}, {"w": np.ones((3, 3))}, "shape"),
         ({"user": [1]}, {"user": np.full((1, 8), np.nan)}, "not all finite"),
         ({}, {"b": np.full(7, np.inf)}, "not all finite"),
+        ({}, {"b": np.full(7, 1e300)}, "not all finite"),
     ],
 )
 def test_a_wrong_batch_is_refused_in_words_and_trains_nothing(cluster, local, where, ids, gradients, words):
