@@ -20,7 +20,6 @@ from rover_bus.brain.starting import StartOffer, offer_start
 from rover_bus.brain.state import BrainState, KnownJob
 from rover_bus.brain.totals import totals_of
 from rover_bus.brain.wishes import CapacityLeft, Wish
-from rover_bus.events.facts import Size
 from rover_bus.events.log import Record
 
 Steps = Generator[Record, None, None]
@@ -34,7 +33,7 @@ MOST_WAITING = (
 )
 
 Answer = Chosen | Wish | CapacityLeft
-Snapshot = tuple[str, int, int, Size | None]
+Snapshot = tuple[object, ...]
 
 
 @dataclass
@@ -189,7 +188,7 @@ class Rounds:
             name = next(iter(round_.starts))
             del round_.starts[name]
             spent += CARRIED_OUT
-            if name in state.jobs:
+            if name in state.jobs and _snapshot(state.jobs[name]) == round_.seen.get(name):
                 yield from guard("start", make_room(name, state.jobs[name], state, models), name)
         if left and not round_.in_state:
             round_.in_state = True
@@ -229,5 +228,6 @@ def _offer_start(round_: OpenRound, name: str, state: BrainState, models: Standi
 
 
 def _snapshot(job: KnownJob) -> Snapshot:
-    """What a job's answer rests on: another run, plan, member set or size makes it void."""
-    return job.uid, job.plan, job.members_plan, job.held
+    """What a job's answer rests on: another run, plan, member set or size makes it void, and so does a person's word."""
+    change = (job.change.waits, job.change.settled) if job.change is not None else None
+    return job.uid, job.plan, job.members_plan, job.held, job.paused, job.stopping, change

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from brain_states import GIB, cluster, runs, size, waits
 from brain_totals import assert_totals_agree
@@ -9,9 +10,9 @@ from brain_totals import assert_totals_agree
 from rover_bus.brain import turns
 from rover_bus.brain.decider import BrainDecider
 from rover_bus.brain.log import RoundAdvanced, RoundBegun
-from rover_bus.brain.state import BrainState
+from rover_bus.brain.state import BrainRuleOff, BrainState
 from rover_bus.brain.totals import keep_totals
-from rover_bus.events.facts import JobEnded, PlanProposed
+from rover_bus.events.facts import JobEnded, JobPaused, JobStopRequested, PlanProposed
 from rover_bus.events.inputs import Continued, Input, Observed, Ticked, TookOver
 from rover_bus.events.log import Record
 
@@ -76,6 +77,42 @@ def test_a_job_that_ends_while_a_round_is_under_way_is_left_out(monkeypatch: pyt
         decision = brain.decide(Continued(), 0.0)
     said.append(list(decision.effects))
     assert plans(said).keys() == {f"j{at:02}" for at in range(JOBS)} - {gone}
+
+
+@pytest.mark.parametrize("word", [JobPaused(job="-"), JobStopRequested(job="-", mode="finish")])
+def test_what_a_person_says_of_a_job_while_a_round_is_under_way_comes_first(
+    word: JobPaused | JobStopRequested, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turns, "PIECE", 4.0)
+    brain = brain_of(crowd())
+    said = [list(brain.decide(Ticked(), 0.0).effects)]
+    while not brain.state.round_left:
+        said.append(list(brain.decide(Continued(), 0.0).effects))
+    named = brain.state.round_left[-1]
+    brain.decide(Observed(msgspec.structs.replace(word, job=named), "F:1"), 0.0)
+    unfinished = True
+    while unfinished:
+        decision = brain.decide(Continued(), 0.0)
+        said.append(list(decision.effects))
+        unfinished = decision.unfinished
+    assert named not in plans(said)
+
+
+def test_a_job_that_waits_and_is_asked_to_end_is_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns, "PIECE", 4.0)
+    monkeypatch.setattr(turns, "MOST_WAITING", 0)  # the round alone begins jobs
+    state = cluster(*(waits(f"w{at:02}") for at in range(JOBS)), cores=64.0, hosts="ab")
+    state.rules_off["sizes"] = BrainRuleOff(release="")  # then each begins with its least
+    brain = brain_of(state)
+    said, unfinished = [list(brain.decide(Ticked(), 0.0).effects)], True
+    left = [name for name in state.jobs if name not in plans(said)]
+    brain.decide(Observed(JobStopRequested(job=left[-1], mode="finish"), "F:1"), 0.0)
+    while unfinished:
+        decision = brain.decide(Continued(), 0.0)
+        said.append(list(decision.effects))
+        unfinished = decision.unfinished
+    assert left[:-1]
+    assert plans(said).keys() == state.jobs.keys() - {left[-1]}
 
 
 def test_a_successor_goes_on_with_what_a_round_did_not_come_to(monkeypatch: pytest.MonkeyPatch) -> None:
