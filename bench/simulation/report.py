@@ -35,7 +35,7 @@ COLUMNS = {
     "stopped_minutes": "stopped min",
     "cpu_s": "CPU s",
 }
-# Rows that know the truth are no rivals: nobody can deploy them.
+# Rows that know the truth are no rivals: they cannot be deployed.
 UNDEPLOYABLE = ("oracle", "oracle, our mechanisms", "perfect samples", BOUND)
 _LOWER_IS_BETTER = (
     "jct_mean_s",

@@ -14,8 +14,9 @@ from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
 from rover_bus import __version__
 from rover_bus.events import inputs
 from rover_bus.events.bus import Message
-from rover_bus.events.fact import Fact, Position, Record
-from rover_bus.events.outbox import Outgoing
+from rover_bus.events.codec import encode
+from rover_bus.events.fact import Caused, Fact, Position, Record
+from rover_bus.events.outbox import FactOut, Outgoing
 from rover_bus.events.requests import AnyRequest, Reply
 from rover_bus.events.settings import DEFAULTS, RetentionSettings
 
@@ -126,6 +127,19 @@ class LogDecider(Decider[State, inputs.Input, Record], Protocol[State]):
 
     def standing(self) -> list[Outgoing]:
         """Return the absolute values that a new leader writes again."""
+
+
+def try_to_write(decider: LogDecider[Any], records: Sequence[Record], term: int) -> None:
+    """Find out now what could not be stored or published later, when nothing could be charged for it.
+
+    Hot records hold nothing but what `Told` bounds. Raises what encoding raises.
+    """
+    for record in records:
+        if isinstance(record, Caused | Fact):
+            encode(record)
+            for item in decider.outgoing(record, (0, 0), term):
+                if isinstance(item, FactOut):
+                    encode(item.fact)
 
 
 class Serving(Protocol):

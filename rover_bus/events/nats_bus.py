@@ -41,6 +41,7 @@ from rover_bus.events.nats_client import (
     BrokerAddress,
     Interest,
     answers_ping,
+    cancel_all,
     check_payload,
     denial,
     dial,
@@ -185,7 +186,7 @@ class NatsBus(NatsStorage):
                 await reader.stop()
         if client is not None:
             await self._send_out(client)
-        await _cancel([*self._tasks, *self._mending.values()])
+        await cancel_all([*self._tasks, *self._mending.values()])
         self._fail_waiting("this connection was closed while it waited for an answer")
         if client is not None:
             await end(client)
@@ -289,7 +290,7 @@ class NatsBus(NatsStorage):
         if reader in self._readers:
             self._readers.remove(reader)
         if (mending := self._mending.pop(reader, None)) is not None:
-            await _cancel([mending])
+            await cancel_all([mending])
         await reader.stop()
 
     async def _settle(self, client: Client) -> None:
@@ -492,11 +493,3 @@ class _KeptReader:
 
     async def stop(self) -> None:
         await self._bus.drop_reader(self._reader)
-
-
-async def _cancel(tasks: list[asyncio.Task[Any]]) -> None:
-    current = asyncio.current_task()
-    others = [task for task in tasks if task is not current]
-    for task in others:
-        task.cancel()
-    await asyncio.gather(*others, return_exceptions=True)

@@ -208,3 +208,12 @@ def translate(error: nats.errors.Error, subject: str, size: int) -> RoverError:
             return NotConnected(
                 f"{subject}: the connection to the broker is down ({error}): wait for on_connection"
             )
+
+
+async def cancel_all(tasks: list[asyncio.Task[Any]]) -> None:
+    """Cancel all tasks but the one that asks, and wait until they have ended."""
+    current = asyncio.current_task()
+    others = [task for task in tasks if task is not current]
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)

@@ -18,9 +18,9 @@ from rover_bus.events import poison, positions
 from rover_bus.events.batch import Published
 from rover_bus.events.bus import Bus, ConnectionState, Stored, Subscription
 from rover_bus.events.codec import encode
-from rover_bus.events.deciding import Hold, LogDecider, ServiceProcess, Serving, Wiring
+from rover_bus.events.deciding import Hold, LogDecider, ServiceProcess, Serving, Wiring, try_to_write
 from rover_bus.events.errors import BusError, WrongSequence
-from rover_bus.events.fact import Caused, Fact, Record
+from rover_bus.events.fact import Record
 from rover_bus.events.inputs import BusLost, BusRegained, Continued, Input, Ticked, TookOver
 from rover_bus.events.intake import Intake, Respond, drop
 from rover_bus.events.journal import ChainBroken, Journal, LogDamaged, snapshot_chunks
@@ -28,7 +28,7 @@ from rover_bus.events.leadership import Deposed, Leadership
 from rover_bus.events.log import SnapshotChunk
 from rover_bus.events.logs import get_logger
 from rover_bus.events.moments import Moments
-from rover_bus.events.outbox import FactOut, Outbox, Outgoing, ReadyFacts
+from rover_bus.events.outbox import Outbox, Outgoing, ReadyFacts
 from rover_bus.events.poison import Cause, Failure
 from rover_bus.events.published import newest_published
 from rover_bus.events.retention import Retention
@@ -198,7 +198,7 @@ class Shell:
         """Decide what a new leader does first; what makes that impossible is charged like everything else."""
         try:
             records = self.decider.decide(took_over, self.clock()).effects
-            self._try_to_write(records)
+            try_to_write(self.decider, records, self.journal.term)
         except Exception as error:
             self.journal.failed = poison.charge(
                 self.journal.failed, Cause("rule", "take-over"), error, self.wiring.release
@@ -323,7 +323,7 @@ class Shell:
             return
         try:
             records, reply, released, unfinished = self.decider.decide(input, self.clock())
-            self._try_to_write(records)
+            try_to_write(self.decider, records, self.journal.term)
         except Exception as error:  # noqa: BLE001 - it ends our lead, in the task that waits for it
             self._break(error, cause)
             return
@@ -367,18 +367,6 @@ class Shell:
         )
         self._broken.set_exception(error)
         self._wake.set()
-
-    def _try_to_write(self, records: Sequence[Record]) -> None:
-        """Find out now what could not be stored or published later, when nothing could be charged for it.
-
-        Hot records hold nothing but what `Told` bounds.
-        """
-        for record in records:
-            if isinstance(record, Caused | Fact):
-                encode(record)
-                for item in self.decider.outgoing(record, (0, 0), self.journal.term):
-                    if isinstance(item, FactOut):
-                        encode(item.fact)
 
     def _on_fact(self, stored: Stored) -> None:
         if not self._broken.done():  # what it came to would not be decided on, and must not count as consumed

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Sized
-from dataclasses import dataclass
 
 from rover_bus.events import facts, host_facts
 from rover_bus.events.bus import Bus, ConnectionState, Stored
@@ -23,7 +22,7 @@ from rover_bus.events.logs import get_logger
 from rover_bus.events.profiles import HostProfile
 from rover_bus.events.programs import ProgramReply
 from rover_bus.events.reading import read_fact
-from rover_bus.events.settings import DEFAULTS, Settings, changed
+from rover_bus.events.settings import changed
 from rover_bus.events.subjects import host_profile, job_facts
 from rover_bus.node.decider import (
     Adjust,
@@ -38,6 +37,7 @@ from rover_bus.node.decider import (
     overtaken,
 )
 from rover_bus.node.exits import STUCK_S
+from rover_bus.node.host import Host
 from rover_bus.node.members import (
     FollowedFact,
     Happening,
@@ -53,7 +53,6 @@ from rover_bus.node.members import (
 from rover_bus.node.outbox import HostOutbox, Letter
 from rover_bus.node.port import (
     Exited,
-    Incarnation,
     Key,
     Observation,
     Observe,
@@ -82,22 +81,6 @@ REACTION_S = 15.0  # of a master to an end: received in milliseconds, or after a
 FLUSH_S = 5.0
 DRAIN_LOOK_S = 0.02
 log = get_logger("rover.node")
-
-
-def no_credential(_: Incarnation) -> str:
-    """Members share what their environment names."""
-    return ""
-
-
-@dataclass(frozen=True, slots=True)
-class Host:
-    """What a daemon is: its host's name, its own incarnation, what its operator set, and what each member may do by."""
-
-    name: str
-    daemon: str
-    domain: str = ""  # what fails together with this host; empty: the host alone
-    settings: Settings = DEFAULTS
-    credential_of: Callable[[Incarnation], str] = no_credential
 
 
 class Daemon:

@@ -22,7 +22,8 @@ from rover_bus.events.logs import get_logger
 from rover_bus.events.settings import DEFAULTS, Settings
 from rover_bus.events.subjects import name
 from rover_bus.flash.places import host_root
-from rover_bus.node.daemon import Daemon, Host, no_credential
+from rover_bus.node.daemon import Daemon
+from rover_bus.node.host import Host, no_credential
 from rover_bus.node.local import layout, locks
 from rover_bus.node.local.capacity import read_machine
 from rover_bus.node.local.cgroup import out_of_memory_counter

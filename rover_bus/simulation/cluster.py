@@ -25,7 +25,8 @@ from rover_bus.events.settings import HostSettings, RetentionSettings, Settings
 from rover_bus.events.streams import BUCKETS, FACTS, LEADERS, STREAMS
 from rover_bus.master.checks import broken
 from rover_bus.master.decider import MasterDecider
-from rover_bus.node.daemon import Daemon, Host
+from rover_bus.node.daemon import Daemon
+from rover_bus.node.host import Host
 from rover_bus.node.port import Key, StartOrder
 from rover_bus.node.presence import Presence
 from rover_bus.simulation.digester import digest_for_ever

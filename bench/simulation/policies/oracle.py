@@ -1,7 +1,7 @@
 """Policies that know the truth, to split what ours loses: the oracle, the oracle with our mechanisms, perfect samples; and a
 bound for all.
 
-Fed by the hidden fields of `Case`, feed the report's rows that nobody can deploy. What decides is the live Brain (`live`): its
+Fed by the hidden fields of `Case`, feed the report's rows that cannot be deployed. What decides is the live Brain (`live`): its
 models answer from the truth, its users ask for what their jobs need, its windows say the true speed. Nothing else differs, but
 that nothing has to be learned.
 """

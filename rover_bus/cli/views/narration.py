@@ -61,7 +61,7 @@ def _narrate_job(fact: facts.AboutJob) -> str:
 
 
 def _narrate_members(fact: facts.AboutMembers) -> str:
-    """Members, the hosts that they run on, and their processes."""
+    """Members and what they do together."""
     match fact:
         case facts.MembersDesired(members=members):
             return f"members desired: {_names(each.member for each in members)}"
@@ -83,6 +83,13 @@ def _narrate_members(fact: facts.AboutMembers) -> str:
             return f"group {number} takes its steps together: {_names(members)}"
         case facts.GroupBroken(number=number, reason=reason, outside=outside, charged=charged):
             return f"a step of group {number} failed, {reason}: {_charged_to(outside, charged)}"
+        case _:
+            return _narrate_host(fact)
+
+
+def _narrate_host(fact: host_facts.AboutHosts) -> str:
+    """Hosts, and the processes on them."""
+    match fact:
         case host_facts.HostRegistered(host=host, capacity=capacity):
             return f"host {host}: {capacity.cores:g} cores, {capacity.memory_bytes / 2**30:.1f} GiB"
         case host_facts.HostStarted(process=process, adopted=adopted, warm=warm):
@@ -243,63 +250,73 @@ def narrate_storage(fact: cuts.AboutStorage) -> str:
             return f"cut {cut}: {host} has stored the manifest"
 
 
+WENT_WELL = (
+    facts.MasterElected
+    | facts.MemberAdmitted
+    | facts.ResultReported
+    | facts.PlanKept
+    | facts.StragglerRecovered
+    | facts.IncidentClosed
+    | data_facts.EpochClosed
+    | cuts.CheckpointReady
+    | cuts.ServerRestored
+    | host_facts.HostProgramMended
+    | host_facts.HostRecovered
+    | host_facts.HostSpareMended
+)
+WENT_WRONG = (
+    facts.PlanRolledBack
+    | facts.PlanRefused
+    | facts.StragglerFound
+    | facts.IncidentOpened
+    | facts.MemberLost
+    | facts.MembersDisplaced
+    | facts.MembersUnheard
+    | facts.WorkerFailed
+    | facts.GroupBroken
+    | facts.MoveFailed
+    | facts.MoveRefused
+    | data_facts.BatchDeadLettered
+    | data_facts.CommitRefused
+    | data_facts.DatasetRefused
+    | data_facts.LedgerRewound
+    | data_facts.RowsSkipped
+    | host_facts.HostProgramRefused
+    | host_facts.HostServiceEnded
+    | host_facts.HostSlow
+    | host_facts.HostSpareFailed
+    | cuts.CheckpointFailed
+    | cuts.HostPartFailed
+    | cuts.CheckpointNoneUsable
+    | cuts.HostCheckpointDamaged
+)
+FOR_THE_RECORD = (
+    facts.SlotsMoved
+    | facts.JobReported
+    | facts.MembersDesired
+    | facts.RoutingChanged
+    | cuts.CheckpointFact
+    | cuts.HostPartFact
+)
+
+
 def mood(fact: Fact) -> str:
     """Return the colour of a fact: what went well, what went wrong, what is only said for the record."""
     match fact:
         case facts.JobEnded(state=state):
             return GOOD if state == "completed" else BAD
-        case (
-            facts.MasterElected() | data_facts.EpochClosed() | facts.MemberAdmitted() | facts.ResultReported()
-        ):
-            return GOOD
-        case facts.PlanKept() | facts.StragglerRecovered() | facts.IncidentClosed():
-            return GOOD
-        case facts.PlanRolledBack() | facts.StragglerFound() | facts.IncidentOpened():
-            return BAD
-        case (
-            facts.MemberLost()
-            | facts.MembersDisplaced()
-            | facts.MembersUnheard()
-            | facts.WorkerFailed()
-            | facts.GroupBroken()
-            | data_facts.BatchDeadLettered()
-            | facts.PlanRefused()
-            | host_facts.HostProgramRefused()
-        ):
-            return BAD
-        case (
-            data_facts.CommitRefused()
-            | data_facts.DatasetRefused()
-            | data_facts.LedgerRewound()
-            | data_facts.RowsSkipped()
-        ):
-            return BAD
         case facts.RolloutClosed(outcome=outcome):
             return GOOD if outcome == "done" else BAD
-        case facts.MoveFailed() | facts.MoveRefused():
-            return BAD
-        case host_facts.HostProgramMended() | host_facts.HostRecovered() | host_facts.HostSpareMended():
-            return GOOD
-        case facts.SlotsMoved():
-            return DIM
         case host_facts.HostExited(exit=exit) if exit.reason not in ("completed", "drained"):
-            return BAD
-        case host_facts.HostServiceEnded() | host_facts.HostSlow() | host_facts.HostSpareFailed():
-            return BAD
-        case cuts.CheckpointReady() | cuts.ServerRestored():
-            return GOOD
-        case cuts.CheckpointFailed() | cuts.HostPartFailed() | cuts.CheckpointNoneUsable():
-            return BAD
-        case cuts.HostCheckpointDamaged():
             return BAD
         case cuts.HostStorageBlocked(reason=reason):
             return BAD if reason else GOOD
-        case cuts.CheckpointFact() | cuts.HostPartFact():
-            return DIM
-        case facts.JobReported() | facts.MembersDesired() | facts.RoutingChanged():
-            return DIM
+        case _ if isinstance(fact, WENT_WELL):
+            return GOOD
+        case _ if isinstance(fact, WENT_WRONG):
+            return BAD
         case _:
-            return PLAIN
+            return DIM if isinstance(fact, FOR_THE_RECORD) else PLAIN
 
 
 def _mib(size_bytes: int) -> str:

@@ -26,7 +26,8 @@ from rover_bus.events.streams import FACTS, PRESENCE
 from rover_bus.events.subjects import host_facts, job_fact
 from rover_bus.events.virtual_time import run
 from rover_bus.node import decider
-from rover_bus.node.daemon import Daemon, Host
+from rover_bus.node.daemon import Daemon
+from rover_bus.node.host import Host
 from rover_bus.node.members import HostMembers
 from rover_bus.node.port import Observation, Observe, Running, StartOrder
 from rover_bus.node.presence import Presence

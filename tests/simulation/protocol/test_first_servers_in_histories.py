@@ -5,29 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from rough_delivery import ROUGH_DELIVERY
 
 from rover_bus.events.facts import RolloutOpened
-from rover_bus.events.memory_links import CALM
 from rover_bus.master.decider import MasterDecider
 from rover_bus.simulation.history import live
 from rover_bus.simulation.plan import Act, Blow, Plan
 from rover_bus.simulation.rules import Rules
 from rover_bus.simulation.verdict import Verdict
 
-LATE = Plan(
-    seed=5,
-    records=900,
-    batch_size=5,
-    epochs=1,
-    workers=3,
+LATE = replace(
+    ROUGH_DELIVERY,
     servers=3,
-    batch_s=0.1,
-    target_s=1.0,
-    faults=CALM,
-    drop=0.1,
-    double=0.2,
-    delay_s=0.05,
-    in_flight=2,
     late_s=(3.0, 0.0, 6.0),
 )
 SEEDS = (5, 6, 7)

@@ -9,30 +9,18 @@ from dataclasses import replace
 
 import msgspec
 import pytest
+from rough_delivery import ROUGH_DELIVERY
 
-from rover_bus.events.memory_links import CALM
 from rover_bus.node.simulated import SimulatedHost
 from rover_bus.ps import core as server_core
 from rover_bus.ps import moving
 from rover_bus.ps.core import ServerCore
 from rover_bus.simulation.history import live
-from rover_bus.simulation.plan import Blow, Plan, draw
+from rover_bus.simulation.plan import Blow, draw
 from rover_bus.simulation.rules import Rules
 
-BUSY = Plan(
-    seed=5,
-    records=900,
-    batch_size=5,
-    epochs=1,
-    workers=3,
-    servers=2,
-    batch_s=0.1,
-    target_s=1.0,
-    faults=CALM,
-    drop=0.1,
-    double=0.2,
-    delay_s=0.05,
-    in_flight=2,
+BUSY = replace(
+    ROUGH_DELIVERY,
     blows=(
         Blow(1.6, "move_slots", 0.0, 0.5),
         Blow(2.2, "kill_worker", 0.3),

@@ -10,8 +10,8 @@ from dataclasses import replace
 import msgspec
 import numpy as np
 import pytest
+from rough_delivery import ROUGH_DELIVERY
 
-from rover_bus.events.memory_links import CALM
 from rover_bus.events.requests import ServerAddress
 from rover_bus.events.starts import EMPTY
 from rover_bus.ps import admission, messages
@@ -23,22 +23,12 @@ from rover_bus.ps.simulated import SimulatedParameters
 from rover_bus.ps.spec import Add, Growing, Normal
 from rover_bus.ps.store import BatchKey
 from rover_bus.simulation.history import live
-from rover_bus.simulation.plan import Blow, Plan
+from rover_bus.simulation.plan import Blow
 from rover_bus.simulation.rules import Rules
 
-ROUGH = Plan(
-    seed=5,
+ROUGH = replace(
+    ROUGH_DELIVERY,
     records=400,
-    batch_size=5,
-    epochs=1,
-    workers=3,
-    servers=2,
-    batch_s=0.1,
-    target_s=1.0,
-    faults=CALM,
-    drop=0.1,
-    double=0.2,
-    delay_s=0.05,
     in_flight=3,
     blows=tuple(Blow(1.5 + 0.4 * number, "kill_worker", number * 0.37 % 1.0) for number in range(8)),
 )

@@ -1,0 +1,28 @@
+"""What a node daemon is told of the host that it runs on.
+
+Made by service.py from the machine and the operator's settings, read by daemon.py. Apart, because it is what the two share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from rover_bus.events.settings import DEFAULTS, Settings
+from rover_bus.node.port import Incarnation
+
+
+def no_credential(_: Incarnation) -> str:
+    """Members share what their environment names."""
+    return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """What a daemon is: its host's name, its own incarnation, what its operator set, and what each member may do by."""
+
+    name: str
+    daemon: str
+    domain: str = ""  # what fails together with this host; empty: the host alone
+    settings: Settings = DEFAULTS
+    credential_of: Callable[[Incarnation], str] = no_credential
