@@ -1,7 +1,11 @@
-"""Histories that several tests look at, lived once: what each stored, and whether its messages fit the schemas."""
+"""Histories that several tests look at, lived once: what each stored, and whether its messages fit the schemas.
+
+24 here; ROVER_SIMULATIONS=COUNT lives so many, at most 300.
+"""
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +18,7 @@ from rover_bus.events.streams import FACTS
 from rover_bus.simulation.history import live
 from rover_bus.simulation.rules import Rules
 
-HISTORIES = 60
+HISTORIES = min(int(os.environ.get("ROVER_SIMULATIONS", "24").partition("@")[0]), 300)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """10,000 mutated facts of every kind into whole histories: each job is finished in the end, and the witness judges it.
 
-200 histories of 50 facts here; ROVER_MUTANTS=COUNT or COUNT@FIRST lives others. A seed that fails is named, and lives again alike.
+50 histories of 200 facts here; ROVER_MUTANTS=COUNT or COUNT@FIRST lives others. A seed that fails is named, and lives again alike.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from rover_bus.simulation.history import live
 from rover_bus.simulation.plan import draw
 from rover_bus.simulation.rules import Rules
 
-BLOCKS, A_HISTORY = 10, 50
-COUNT, _, FIRST = os.environ.get("ROVER_MUTANTS", "200").partition("@")
+BLOCKS, A_HISTORY = 10, 200
+COUNT, _, FIRST = os.environ.get("ROVER_MUTANTS", "50").partition("@")
 SEEDS = range(int(FIRST or 0), int(FIRST or 0) + int(COUNT))
-EVERY_S = 0.15
+EVERY_S = 0.0375
 
 
 class Hostile(MemoryBroker):
