@@ -6,8 +6,8 @@ all sees nothing (S18); the order of remedies is `algorithms.md §6` [ours]; Opt
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from statistics import median
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -45,7 +45,8 @@ class StragglerRemedy(msgspec.Struct, frozen=True):
 
 def evolve_paces(paces: Mapping[int, WorkerPace], rates: Mapping[int, float]) -> dict[int, WorkerPace]:
     """Take in one window of rates, samples a second by worker index. Workers without a rate are forgotten."""
-    return {worker: _evolve(paces.get(worker, WorkerPace()), worker, rates) for worker in rates}
+    peers = _Peers(rates.values())
+    return {worker: _evolve(paces.get(worker, WorkerPace()), rate, peers) for worker, rate in rates.items()}
 
 
 def decide_stragglers(paces: Mapping[int, WorkerPace], *, together: bool = False) -> list[StragglerRemedy]:
@@ -65,9 +66,38 @@ def decide_stragglers(paces: Mapping[int, WorkerPace], *, together: bool = False
     return remedies
 
 
-def _evolve(pace: WorkerPace, worker: int, rates: Mapping[int, float]) -> WorkerPace:
-    rate = rates[worker]
-    share = _share(pace, worker, rates)
+class _Peers:
+    """The rates of one window, sorted once: what each worker is compared with are the others."""
+
+    def __init__(self, rates: Iterable[float]) -> None:
+        self._rates = sorted(rates)
+        self._distances: dict[float, list[float]] = {}  # by median: leaving one out gives three at most
+
+    def __len__(self) -> int:
+        return len(self._rates) - 1
+
+    def median(self, rate: float) -> float:
+        """The median of all but one that has this rate."""
+        return _median_without(self._rates, rate)
+
+    def scatter(self, rate: float, middle: float) -> float:
+        """1.4826 MAD of all but one that has this rate, around their median."""
+        distances = self._distances.get(middle)
+        if distances is None:
+            distances = self._distances[middle] = sorted(abs(each - middle) for each in self._rates)
+        return 1.4826 * _median_without(distances, abs(rate - middle))
+
+
+def _median_without(ordered: list[float], value: float) -> float:
+    left_out, half = bisect_left(ordered, value), (len(ordered) - 1) // 2
+    upper = ordered[half + (half >= left_out)]
+    if len(ordered) % 2 == 0:
+        return upper
+    return (ordered[half - 1 + (half - 1 >= left_out)] + upper) / 2
+
+
+def _evolve(pace: WorkerPace, rate: float, peers: _Peers) -> WorkerPace:
+    share = _share(pace, rate, peers)
     slow = pace.slow + 1 if share < SLOW_SHARE else 0
     good = pace.good + 1 if share >= RECOVERED_SHARE else 0
     straggling = pace.straggling + 1 if pace.straggling else int(slow >= SLOW_WINDOWS)
@@ -79,15 +109,12 @@ def _evolve(pace: WorkerPace, worker: int, rates: Mapping[int, float]) -> Worker
     return WorkerPace(past, slow, good, straggling, share)
 
 
-def _share(pace: WorkerPace, worker: int, rates: Mapping[int, float]) -> float:
+def _share(pace: WorkerPace, rate: float, peers: _Peers) -> float:
     """Rate over what is expected: the peers' median (beyond their scatter), and its own past when peers kept theirs."""
-    peers = [rate for other, rate in rates.items() if other != worker]
-    rate = rates[worker]
     shares, middle = [1.0], 0.0
     if peers:
-        middle = median(peers)
-        scatter = 1.4826 * median([abs(each - middle) for each in peers])
-        if middle > 0 and rate < middle - _MADS * scatter:
+        middle = peers.median(rate)
+        if 0 < middle > rate and rate < middle - _MADS * peers.scatter(rate, middle):
             shares.append(rate / middle)
     elif pace.past > 0:
         shares.append(rate / pace.past)
