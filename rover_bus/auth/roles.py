@@ -4,7 +4,7 @@ A process kind is a role; a process is a user of its role, and what stands for j
 user's token. Whose fact a kind is, is read from the classes of facts (events/fact.py): a new fact needs no new line here.
 Two principles: a right is to exact subjects of the grammar (events/subjects.py), and a program of a user stands in an account that
 holds no stream. In one account everything that the server itself sends (answers of streams, stored messages) goes to whatever reply
-subject was named, by nobody's rights: behind an import it comes back to the account that asked, and no further.
+subject was named, whatever the rights of the asker: behind an import it comes back to the account that asked, and no further.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Role:
     def permissions(self, job: str = JOB) -> dict[str, Any]:
         """Return the rights as a signing key's template has them, of one job if it is named.
 
-        Everybody may listen on an inbox of its own, and no other.
+        Each user may listen on an inbox of its own, and no other.
         """
         named = [(right.action, _template(filled(right.subject, job, HOST))) for right in self.rights]
         asks = [subject for action, subject in named if action != "subscribe"]

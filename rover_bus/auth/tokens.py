@@ -39,7 +39,7 @@ _HEADER = {"typ": "JWT", "alg": "ed25519-nkey"}
 
 
 def new_seed(kind: Kind, random: bytes) -> str:
-    """Return the seed of a key. `random`: 32 bytes that nobody else can know."""
+    """Return the seed of a key. `random`: 32 bytes that are known nowhere else."""
     if len(random) != SEED_BYTES:
         raise ValueError(f"a seed is made of {SEED_BYTES} bytes, not of {len(random)}")
     return bytes(nkeys.encode_seed(random, PREFIXES[kind])).decode()

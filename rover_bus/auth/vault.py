@@ -3,8 +3,8 @@
 In its directory, which only its owner can enter: `keys/NAME.nk` (seeds, made once and kept over upgrades), `keys/sockets` (from
 which the secrets of jobs' sockets are derived), `runs` (of jobs whose members have rights now), and `creds/ROLE[-HOST].creds`
 (of its processes and people, anew at each start).
-Fed by the stack's start and, on a host, by whatever starts members; feeds the broker's configuration and processes. Whoever has the
-directory has the stack: it is backed up with the store, and never printed. Members' credentials are not written down at all.
+Fed by the stack's start and, on a host, by whatever starts members; feeds the broker's configuration and processes. A copy of
+the directory gives all rights: it is backed up with the store, and never printed. Members' credentials are not written down at all.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class Vault:
         ]
 
     def _run_seed(self, role: RoleName, run: RunOfJob) -> str:
-        """Return the key that signs the members of one run: whoever starts them derives it, and no key is sent anywhere."""
+        """Return the key that signs the members of one run: each daemon derives it, and no key is sent anywhere."""
         derived = hmac.new(
             self._seed(f"role-{role}").encode(), f"{run.job}/{run.uid}".encode(), hashlib.sha256
         )

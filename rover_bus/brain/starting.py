@@ -96,7 +96,7 @@ def _small_front(first: Allocation, narrow: Allocation, limits: Limits) -> PlanF
     """The first size, or with a part of its workers, each as it is or with narrower members."""
     counts = [first.workers] if limits.workers else sorted({max(first.workers // part, 1) for part in PARTS})
     kinds = ((narrow, NARROW), (first, 1.0)) if narrow != first else ((first, 1.0),)
-    # Shares of what nobody knows.
+    # Shares of what is unknown.
     worth = {
         kind.replace(workers=count): share * (count / max(first.workers, 1)) ** CONCAVITY
         for count in counts

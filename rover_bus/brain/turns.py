@@ -75,23 +75,23 @@ class Rounds:
         """Size the jobs whose window closed, or all of them, when something happened to the cluster or none was held for long."""
         self._late.update(dict.fromkeys(turns))
         if self._open is None:
-            everybody = self.due or now - self._at_s >= EVERY_S
-            if everybody:
+            all_jobs = self.due or now - self._at_s >= EVERY_S
+            if all_jobs:
                 self.due, self._at_s = False, now
-            self._open = self._begin(state, everybody)
+            self._open = self._begin(state, all_jobs)
         yield from self.go_on(state, models, guard)
 
-    def _begin(self, state: BrainState, everybody: bool) -> OpenRound:
+    def _begin(self, state: BrainState, all_jobs: bool) -> OpenRound:
         if state.round_left:  # a former Brain chose and did not come to these
             turns = [name for name in state.round_left if name in state.jobs]
             self.due = True
-        elif everybody:
+        elif all_jobs:
             turns = list(state.jobs)
         else:
             turns = [name for name in self._late if name in state.jobs]
         self._late = {}
         waiting = list(totals_of(state).waiting)
-        crowded = not everybody and len(waiting) > MOST_WAITING
+        crowded = not all_jobs and len(waiting) > MOST_WAITING
         if crowded or not state.hosts or not state.timeline:
             waiting = []
         running = (name for name in turns if state.jobs[name].held is not None)

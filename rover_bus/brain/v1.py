@@ -272,7 +272,7 @@ class Brain:
         was, present = run.placed, self._hosts
         workers, servers = [h for h in run.workers if h in present], [h for h in run.servers if h in present]
         if (workers, servers) == (run.workers, run.servers) or not self._at_once:
-            return  # else whoever carries plans out says `placed()`
+            return  # else the scheduler says `placed()`
         if servers != run.servers or not run.spec.has_servers:
             workers = []  # without its tables, or its ring, no worker goes on
         rest = servers or list(present)

@@ -130,7 +130,7 @@ def _room_again(job: KnownJob, cores_left: float) -> Wish | CapacityLeft | None:
 def may_supersede(job: KnownJob) -> bool:
     """Whether the change under way waits for a person and is not what would be asked for now: its members changed, or it is old.
 
-    A person who looks at night shall find one plan that is true, not the first of a row that are not.
+    An operator at night shall find one plan that is true, not the first of a row that are not.
     """
     change = job.change
     if change is None or not change.waits:
@@ -349,7 +349,7 @@ def view_of(job: KnownJob) -> JobView:
 
 
 def samples_left(job: KnownJob) -> float:
-    """Samples that a job has to train yet; infinite while nobody knows, which weighs as usual (`scoring.job_weight`)."""
+    """Samples that a job has to train yet; infinite while that is unknown, which weighs as usual (`scoring.job_weight`)."""
     return float(max(job.total - job.committed, 0)) if job.total else float("inf")
 
 

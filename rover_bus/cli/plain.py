@@ -64,7 +64,7 @@ def _credentials_of_external(stack: Address, job: str) -> dict[str, str]:
     fact = read_fact(stored) if stored is not None else None
     uid = (
         fact.uid if isinstance(fact, JobSubmitted) else ""
-    )  # of a job that nobody submitted its master says so
+    )  # of a job that was never submitted its master says so
     return {
         "ROVER_CREDENTIAL": vault.member_credentials("worker", job, uid, "worker-external", EXTERNAL_HOST)
     }

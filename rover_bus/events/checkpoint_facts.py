@@ -29,7 +29,7 @@ class CheckpointFact(MasterFact, frozen=True, kw_only=True):
 
 
 class CheckpointRequested(JobFact, frozen=True, kw_only=True, tag="checkpoint.requested.v1"):
-    """Somebody wants a checkpoint now, in storage, whatever the job file says of how often and where: its stack is going down."""
+    """A person or the stack wants a checkpoint in storage now, whatever the job file says: the stack may be going down."""
 
     reason: str = ""
 

@@ -1,7 +1,7 @@
 """What a power cut takes of the facts that a service observed: are they still there, and whose are their numbers now (P17, P21)?
 
-Used by the shell, and by daemons that follow facts. A broker that lost a tail gives its numbers to other facts. Whoever knew the
-tail must notice, and must not take the new ones for known.
+Used by the shell, and by daemons that follow facts. A broker that lost a tail gives its numbers to other facts. A service that knew
+the tail must notice, and must not take the new ones for known.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a process shows to a broker: a user of NATS (a signed token and the seed that proves it), or one word for a foreign broker.
 
 Written by rover_bus.auth, by a file (`ROVER_SECRET_FILE`, the form of `nats --creds`) or by the environment (`ROVER_CREDENTIAL`);
-read by nats_client.py, and by clients and servers for the secret of their job's sockets. Apart from auth because whoever connects
+read by nats_client.py, and by clients and servers for the secret of their job's sockets. Apart from auth because each process
 reads one, and only the stack makes one. Nothing here is ever printed: reprs hold no secret.
 """
 
@@ -43,7 +43,7 @@ class Credential:
 
     def sign(self, nonce: str) -> bytes:
         """Return what proves to a broker that we hold the seed. Raises InputError for a seed that is none."""
-        import nkeys  # 10 ms, and only who connects needs it
+        import nkeys  # 10 ms, and only a process that connects needs it
 
         try:
             return base64.b64encode(nkeys.from_seed(bytearray(self.seed.encode())).sign(nonce.encode()))

@@ -114,7 +114,7 @@ class AccessDenied(PermanentError):
 
 
 class NoResponders(BusError):
-    """Nobody serves this subject now: the service is gone or not yet there."""
+    """No service serves this subject now: the service is gone or not yet there."""
 
     code = "no_responders"
 

@@ -51,7 +51,7 @@ from rover_bus.events.starts import ServerStart
 
 
 class JobSubmitted(JobFact, frozen=True, kw_only=True, tag="job.submitted.v1"):
-    """Somebody asks for a job. `uid` is random: two jobs of one name are told apart by it."""
+    """A person or a program submits a job. `uid` is random: two jobs of one name are told apart by it."""
 
     spec: JobSpec
     uid: Uid
@@ -66,8 +66,8 @@ class JobOpened(MasterFact, frozen=True, kw_only=True, tag="job.opened.v1"):
 
 
 class JobStopRequested(JobFact, frozen=True, kw_only=True, tag="job.stop_requested.v1"):
-    """Somebody wants the job to end: `drain` lets workers part-commit and leave, `cancel` ends at once; `finish` trains what is
-    leased, evaluates as at the end of the data, and ends.
+    """A person, a program or the Brain wants the job to end: `drain` lets workers part-commit and leave, `cancel` ends at once;
+    `finish` trains what is leased, evaluates as at the end of the data, and ends.
     """
 
     mode: Literal["drain", "cancel", "finish"]
@@ -208,7 +208,7 @@ class RoutingChanged(MasterFact, frozen=True, kw_only=True, tag="routing.changed
 
 
 class SlotsMoveRequested(JobFact, frozen=True, kw_only=True, tag="slots.move_requested.v1"):
-    """Somebody wants slots elsewhere. Places are written `ps-0`.
+    """A person or the Brain wants slots elsewhere. Places are written `ps-0`.
 
     From `source` to `target` (none named: spread over the other servers): exactly `slots`, else the hottest ones until its
     traffic is level (`hot`), else a `share` of what it holds. Or everything off a `host`, onto new servers elsewhere.

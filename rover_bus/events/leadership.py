@@ -28,7 +28,7 @@ log = get_logger("rover.leadership")
 
 
 class Deposed(RoverError):
-    """Somebody else leads now: this service must stop and come back as a standby."""
+    """Another process leads now: this service must stop and come back as a standby."""
 
     code = "deposed"
 

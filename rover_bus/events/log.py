@@ -180,7 +180,7 @@ class Rewound(Caused, frozen=True, kw_only=True, tag="ledger.rewound"):
 
 
 class CutAsked(Caused, frozen=True, kw_only=True, tag="cut.asked"):
-    """Somebody wants one now: the next is opened as soon as it can be, and stored whatever the job file says."""
+    """A person or the stack asks for one now: the next is opened as soon as it can be, and stored whatever the job file says."""
 
     reason: str = ""
 

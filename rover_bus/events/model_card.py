@@ -33,7 +33,7 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def card_of(spec: JobSpec, uid: str, dataset: Dataset | None, checkpoint: str = "") -> ModelCard:
-    """Return the card of a job's model. Whoever writes the arrays adds their seed and tables."""
+    """Return the card of a job's model. The export adds the arrays' seed and tables."""
     return ModelCard(
         job=spec.name,
         uid=uid,

@@ -105,7 +105,7 @@ async def dial(
 
 
 def _identity(broker: BrokerAddress) -> dict[str, Any]:
-    """Return how to show who we are: as a user with an inbox of its own, or by one word. Raises InputError."""
+    """Return what identifies this process: as a user with an inbox of its own, or by one word. Raises InputError."""
     user = credentials.read(broker.secret)
     if user is None:
         return {"token": broker.secret or None, "inbox_prefix": credentials.INBOX}

@@ -126,7 +126,7 @@ class Shell:
         try:
             await self._acquire()
         finally:
-            self._following = False  # first: what is still delivered is void, whoever delivers it
+            self._following = False  # first: what is still delivered is void
             await follower.stop()
         keeper = asyncio.create_task(self.leadership.keep())
         try:
@@ -387,7 +387,7 @@ class Shell:
     async def _look_back_for_ever(self) -> None:
         """The broker is back: does it still have what it acknowledged? If not, what we know is void, also if we never append again.
 
-        Who stops here is built anew from what is left, and publishes again what followed from it (P18, P21).
+        A service that stops here is built anew from what is left, and publishes again what followed from it (P18, P21).
         """
         while True:
             await self._returned.wait()

@@ -1,7 +1,7 @@
 """Decisions on cuts: when one opens, which parts are staged, what becomes of each (P9, P10, P12, P14; S23). Generators of records.
 
-Fed by servers' heartbeats, by daemons' facts and by ticks; feeds orders to servers on heartbeats' answers, and facts. Nobody
-waits: a cut is a note in the log, and parts arrive when they arrive. See docs/design/0014.
+Fed by servers' heartbeats, by daemons' facts and by ticks; feeds orders to servers on heartbeats' answers, and facts. No
+member waits: a cut is a note in the log, and parts arrive when they arrive. See docs/design/0014.
 """
 
 from __future__ import annotations

@@ -226,7 +226,7 @@ class Task(msgspec.Struct, omit_defaults=True):
 
 
 class Ending(msgspec.Struct, omit_defaults=True):
-    """Who wants the job to stop, and how: `stop` is "", "finish", "drain" or "cancel"."""
+    """Whether the job is asked to stop, and how: `stop` is "", "finish", "drain" or "cancel"."""
 
     stop: str = ""
     reason: str = ""

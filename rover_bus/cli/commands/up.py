@@ -197,7 +197,7 @@ def _print_staged(staging: str, runs: Runs, quiet: bool = False) -> None:
 
 
 def _may_be_lost(lost: list[tuple[str, str]], ending: StackEnding) -> bool:
-    """Name what goes with the stack; ask, where Ctrl-C was pressed in a terminal. Who ends a service has decided already."""
+    """Name what goes with the stack; ask, where Ctrl-C was pressed in a terminal. A signal to a service is a decision already."""
     from rover_bus.cli.last_checkpoints import print_lost
 
     print_lost(lost)
