@@ -1,7 +1,8 @@
 """The keys of a stack on disk, the credentials that it gives out, and what its broker must know of them.
 
 In its directory, which only its owner can enter: `keys/NAME.nk` (seeds, made once and kept over upgrades), `keys/sockets` (from
-which the secrets of jobs' sockets are derived), `runs` (of jobs whose members have rights now), and `creds/ROLE[-HOST].creds`
+which the secrets of jobs' sockets are derived), `keys/authority.key` and `authority.pem` (its certificate authority, once it
+listens beyond loopback), `runs` (of jobs whose members have rights now), and `creds/ROLE[-HOST].creds`
 (of its processes and people, anew at each start).
 Fed by the stack's start and, on a host, by whatever starts members; feeds the broker's configuration and processes. A copy of
 the directory gives all rights: it is backed up with the store, and never printed. Members' credentials are not written down at all.
@@ -19,8 +20,9 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from rover_bus.auth import accounts, tokens
 from rover_bus.auth.accounts import Signer
@@ -29,9 +31,19 @@ from rover_bus.events import credentials
 from rover_bus.events.errors import InputError
 from rover_bus.events.subjects import name as check_name
 
+if TYPE_CHECKING:
+    from rover_bus.auth import certificates
+
 MOST_SECRET_BYTES = 256
 ROOT, SYSTEM = "operator", "account-system"  # keys: of NATS's operator, which signs all accounts
 CONTROL, MEMBERS = "account-control", "account-members"
+
+
+class CertificateFiles(NamedTuple):
+    """Where what a socket shows and proves is."""
+
+    certificate: Path
+    key: Path
 
 
 class RunOfJob(NamedTuple):
@@ -92,6 +104,54 @@ class Vault:
             body = accounts.claims(name, signers, self.control_account)
         return tokens.account_token(self._seed(ROOT), public, account, body, now_s)
 
+    # -- certificates --------------------------------------------------------------------------------------------------
+
+    @property
+    def authority_file(self) -> Path:
+        """The certificate that all others of the stack are signed by, as PEM."""
+        return self.root / "authority.pem"
+
+    @property
+    def authority(self) -> str:
+        """What connections trust, as one line; "" for a stack that never listened beyond loopback."""
+        try:
+            lines = self.authority_file.read_text().splitlines()
+        except OSError:
+            return ""
+        return "".join(line for line in lines if not line.startswith("-"))
+
+    def certificate(self, address: str) -> CertificateFiles:
+        """Return what a broker shows at an address, made anew when there is none or a third of its time is left."""
+        from rover_bus.auth import certificates
+
+        now = certificates.now_utc()
+        authority = self._make_authority(now)
+        files = CertificateFiles(
+            self.root / "certificates" / "broker.pem", self.root / "certificates" / "broker.key"
+        )
+        with suppress(OSError):
+            former = certificates.Pair(files.certificate.read_text(), files.key.read_text())
+            if certificates.is_usable(former, authority, [address], now):
+                return files
+        made = certificates.make_served(authority, [address], now)
+        _write(files.key, made.key)
+        _write(files.certificate, made.certificate)
+        return files
+
+    def _make_authority(self, now: datetime) -> certificates.Pair:
+        from rover_bus.auth import certificates
+
+        key, certificate = self.root / "keys" / "authority.key", self.authority_file
+        if not key.exists():
+            made = certificates.make_authority(now)
+            _write(key, made.key + made.certificate, first=True)
+        both = key.read_text()
+        split = both.index("-----BEGIN CERTIFICATE")
+        pair = certificates.Pair(both[split:], both[:split])
+        if not certificate.exists():
+            _write(certificate, pair.certificate)
+        return pair
+
     # -- runs of jobs --------------------------------------------------------------------------------------------------
 
     @property
@@ -113,7 +173,7 @@ class Vault:
         body = {"type": "user", "pub": {}, "sub": {}, **tokens.NO_USER_LIMITS}
         seed = tokens.new_seed("user", secrets.token_bytes(tokens.SEED_BYTES))
         token = tokens.signed(tokens.public(seed), "registrar", self._seed(SYSTEM), body, int(time.time()))
-        return credentials.write(credentials.Credential(token, seed))
+        return credentials.write(credentials.Credential(token, seed, authority=self.authority))
 
     def _signers_of_processes(self) -> list[Signer]:
         roles = [role for role in ROLES if role not in MEMBER_ROLES]
@@ -150,7 +210,7 @@ class Vault:
             role, f"{job}/{member}", self._run_seed(role, run), {"host": check_name(host, "host")}
         )
         secret = self.job_secret(job, uid)
-        return credentials.write(credentials.Credential(made.token, made.seed, secret))
+        return credentials.write(credentials.Credential(made.token, made.seed, secret, self.authority))
 
     def job_secret(self, job: str, uid: str) -> str:
         """Return what servers and workers of one run of a job demand of one another."""
@@ -167,7 +227,7 @@ class Vault:
         seed = tokens.new_seed("user", secrets.token_bytes(tokens.SEED_BYTES))
         account = tokens.public(self._seed(CONTROL if ROLES[role].account == "control" else MEMBERS))
         token = tokens.user_token(signing_seed, account, tokens.public(seed), name, tags, int(time.time()))
-        return credentials.Credential(token, seed)
+        return credentials.Credential(token, seed, authority=self.authority)
 
     # -- seeds ---------------------------------------------------------------------------------------------------------
 

@@ -31,7 +31,7 @@ from rover_bus.cli.home import Home, StackRecord
 from rover_bus.cli.open_files import check_open_files
 from rover_bus.cli.options import parse_quotas
 from rover_bus.cli.supervisor import ServiceOrder, SupervisedService, Supervisor, Tended, service_command
-from rover_bus.cli.tended_broker import MendedBroker, WatchedDisk
+from rover_bus.cli.tended_broker import MendedBroker, RenewedCertificate, WatchedDisk
 from rover_bus.events.broker import EmbeddedBroker
 from rover_bus.events.errors import InputError, PermanentError, RoverError
 from rover_bus.events.subjects import name as check_name
@@ -281,6 +281,8 @@ class RunningStack:
             self._vault = Vault.beside(self.secret_file)
         else:
             self._vault = Vault(self.home.auth)
+        if self._vault and self._is_encrypted:
+            self._vault.certificate(self._bind)  # before credentials, which name its authority
         if self._vault:
             self._vault.write_credentials(self.host)
         if isinstance(wanted, OtherBroker) or self._vault is None:
@@ -293,7 +295,14 @@ class RunningStack:
             rights=self._vault.server_configuration,
             max_file_store_bytes=wanted.max_file_store_bytes,
         )
+        if self._is_encrypted:
+            self.broker.encrypt(self._vault.certificate)
         self.broker.start(BROKER_TIMEOUT_S)
+
+    @property
+    def _is_encrypted(self) -> bool:
+        """Whether its own broker speaks TLS: beyond loopback alone."""
+        return self._bind != LOOPBACK and not isinstance(self._wanted_broker, OtherBroker)
 
     def _start_services(self) -> None:
         common = ["--url", self.url, "--host", self.host]
@@ -316,6 +325,7 @@ class RunningStack:
             tended += [
                 MendedBroker(self.broker, _complain, self._endings.note),
                 WatchedDisk(self.broker, _complain),
+                RenewedCertificate(self.broker, _complain),
             ]
         self._supervisor = Supervisor(tended, _complain)
         self._endings.start()

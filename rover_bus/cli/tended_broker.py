@@ -14,6 +14,7 @@ from rover_bus.cli.supervisor import Backoff, Note, describe_exit
 from rover_bus.events.broker import BrokerFailed, EmbeddedBroker
 
 DISK_LOOK_S = 2.0
+CERTIFICATE_LOOK_S = 3600.0
 ROOM_BYTES = 8 << 20
 
 
@@ -78,6 +79,24 @@ class MendedBroker:
         self._said.add(trouble)
         self._say(f"the broker cannot start: {words}; it is tried again until it serves")
         return True
+
+
+class RenewedCertificate:
+    """Has the broker show a new certificate before the old one ends."""
+
+    def __init__(self, broker: EmbeddedBroker, say: Callable[[str], None]) -> None:
+        self._broker, self._say, self._look_at_s = broker, say, 0.0
+
+    def mend(self) -> None:
+        if time.monotonic() < self._look_at_s:
+            return
+        self._look_at_s = time.monotonic() + CERTIFICATE_LOOK_S
+        try:
+            self._broker.renew()
+        except OSError as error:
+            self._say(
+                f"the broker's certificate cannot be renewed ({error}): make room, it is tried again in an hour"
+            )
 
 
 class WatchedDisk:

@@ -43,6 +43,7 @@ DISK_SHARE = 0.75
 LOG_BYTES, LOGS_KEPT = 16 << 20, 3
 START_TIMEOUT_S = 15.0
 STOP_TIMEOUT_S = 10.0
+TLS_TIMEOUT_S = 5  # of a handshake; the server's own 2 s are short on a busy machine
 DYING_S = 2.0  # a broker whose parent was killed holds its lock until the kernel has ended it
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -146,11 +147,20 @@ class EmbeddedBroker:
         self._keeper: Thread | None = None
         self.directory.mkdir(parents=True, exist_ok=True)
         self._rights = rights
+        self._certificate: Callable[[str], tuple[Path, Path]] | None = None
+        self._shown = b""  # the certificate that the running server was told of
         self.secret = "" if rights else read_secret(self.secret_file)
+
+    def encrypt(self, certificate: Callable[[str], tuple[Path, Path]]) -> Self:
+        """Speak TLS alone from its next start on. `certificate`: returns the files of certificate and key for its address, made
+        anew when it is time.
+        """
+        self._certificate = certificate
+        return self
 
     @property
     def url(self) -> str:
-        return f"nats://{self.host}:{self.port}"
+        return f"{'tls' if self._certificate else 'nats'}://{self.host}:{self.port}"
 
     @property
     def pid(self) -> int | None:
@@ -288,7 +298,7 @@ class EmbeddedBroker:
         return (
             f'listen: "{self.host}:{self.port}"\n'
             'server_name: "rover"\n'
-            f"{self._who_may()}"
+            f"{self._who_may()}{self._encryption()}"
             f"max_payload: {MAX_PAYLOAD_BYTES}\n"
             f'log_file: "{self.log_file}"\nlogfile_size_limit: {LOG_BYTES}\nlogfile_max_num: {LOGS_KEPT}\n'
             f'jetstream {{\n  store_dir: "{self.directory / "store"}"\n{limits}{sync}'
@@ -300,6 +310,22 @@ class EmbeddedBroker:
         if self._rights is not None:
             return self._rights(self.directory / "accounts")
         return f'authorization {{ token: "{self.secret}" }}\n'
+
+    def _encryption(self) -> str:
+        if self._certificate is None:
+            return ""
+        certificate, key = self._certificate(self.host)
+        self._shown = certificate.read_bytes()
+        return f'tls {{ cert_file: "{certificate}", key_file: "{key}", handshake_first: true, timeout: {TLS_TIMEOUT_S} }}\n'
+
+    def renew(self) -> None:
+        """Show a new certificate where the old one's time comes; connections that there are stay as they are."""
+        if self._certificate is None or self._process is None or not self.running:
+            return
+        shown = self._certificate(self.host)[0].read_bytes()
+        if shown != self._shown:
+            self._shown = shown
+            self._process.send_signal(signal.SIGHUP)
 
     def _end(self, number: signal.Signals) -> None:
         process, keeper = self._process, self._keeper

@@ -20,16 +20,20 @@ VARIABLE = "ROVER_CREDENTIAL"
 INBOX = "_INBOX"
 MOST_BYTES = 64 << 10  # of a credential: what is larger is none
 _TOKEN, _SEED, _SOCKETS = "NATS USER JWT", "USER NKEY SEED", "ROVER SOCKET SECRET"
+_AUTHORITY = "ROVER STACK AUTHORITY"
 _BLOCK = re.compile(r"-{3,}BEGIN ([A-Z ]+)-{3,}\s*(\S+)\s*-{3,}END \1-{3,}")
 
 
 @dataclass(frozen=True, slots=True)
 class Credential:
-    """One user. `token`: its rights as its account signed them; `seed`: of its key; `sockets`: the secret of its job's sockets."""
+    """One user. `token`: its rights as its account signed them; `seed`: of its key; `sockets`: the secret of its job's sockets;
+    `authority`: the certificate that its broker's is signed by, base64, "" where nothing is encrypted.
+    """
 
     token: str = field(default="", repr=False)
     seed: str = field(default="", repr=False)
     sockets: str = field(default="", repr=False)
+    authority: str = ""
 
     @property
     def user(self) -> str:
@@ -52,10 +56,12 @@ class Credential:
 
 
 def write(credential: Credential) -> str:
-    """Return the text of a credential: what `nats --creds` reads, and the secret of sockets behind it."""
+    """Return the text of a credential: what `nats --creds` reads, and behind it what is ours."""
     blocks = [_block(_TOKEN, credential.token), _block(_SEED, credential.seed)]
     if credential.sockets:
         blocks.append(_block(_SOCKETS, credential.sockets))
+    if credential.authority:
+        blocks.append(_block(_AUTHORITY, credential.authority))
     return "\n".join(blocks)
 
 
@@ -66,7 +72,7 @@ def read(text: str) -> Credential | None:
     found = dict(_BLOCK.findall(text))
     if _TOKEN not in found or _SEED not in found:
         return None
-    return Credential(found[_TOKEN], found[_SEED], found.get(_SOCKETS, ""))
+    return Credential(found[_TOKEN], found[_SEED], found.get(_SOCKETS, ""), found.get(_AUTHORITY, ""))
 
 
 def of_process(variables: Mapping[str, str], named_file: str) -> str:

@@ -50,7 +50,7 @@ LEAST_STORE_BYTES = 4 << 20
     "--bind",
     default="127.0.0.1",
     metavar="ADDRESS",
-    help="Listen at this address of the machine, so that other machines reach it [loopback]. Nothing is encrypted.",
+    help="Listen at this address of the machine, so that other machines reach it [loopback]. The bus is encrypted, tables are not.",
 )
 @click.option(
     "--plan-mode",

@@ -528,7 +528,7 @@ def listening(directory: Path) -> set[str]:
 def test_hosts_of_several_machines_are_one_stack_and_nobody_listens_where_he_need_not(tmp_path: Path) -> None:
     one = RunningStack(tmp_path / "one", here=Here("one", bind="127.0.0.2"), disposable=True)
     with one:
-        assert one.url.startswith("nats://127.0.0.2:")
+        assert one.url.startswith("tls://127.0.0.2:"), "beyond loopback it is encrypted"
         two = RunningStack(
             tmp_path / "two",
             broker=OtherBroker(one.url, one.secret_file),
