@@ -87,7 +87,8 @@ async def register_runs(bus: Bus, system: Bus, vault: Vault) -> None:
                 await _tell(system, vault, wanted)
                 told = wanted
             with suppress(TimeoutError):
-                await asyncio.wait_for(changed.wait(), min(register.next_end_s() - now_s, 3600.0))
+                async with asyncio.timeout(min(register.next_end_s() - now_s, 3600.0)):
+                    await changed.wait()
     finally:
         await following.stop()
 

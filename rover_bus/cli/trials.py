@@ -56,7 +56,8 @@ async def first_fact(bus: Bus, job: str, first: int, wanted: Callable[[JobFact],
 
     following = await bus.follow(FACTS, [subjects.job_facts(job)], take, start=first)
     try:
-        return await asyncio.wait_for(came, ANSWER_S)
+        async with asyncio.timeout(ANSWER_S):
+            return await came
     except TimeoutError:
         return None
     finally:

@@ -44,9 +44,8 @@ class Master:
         held_s = self._heartbeat_s if isinstance(request, LeaseRequest) else 0.0
         while True:
             try:
-                leader = await asyncio.wait_for(
-                    self._find(), patience_s
-                )  # as lost as an answer, if it is lost
+                async with asyncio.timeout(patience_s):  # as lost as an answer, if it is lost
+                    leader = await self._find()
                 if leader is not None:
                     attempts += 1
                     self.repeats += attempts > 1

@@ -202,7 +202,8 @@ class NatsWatch(NatsFollower):
     async def present(self) -> None:
         """Wait until the present values have been handed over."""
         try:
-            await asyncio.wait_for(self._ready.wait(), SNAPSHOT_TIMEOUT_S)
+            async with asyncio.timeout(SNAPSHOT_TIMEOUT_S):
+                await self._ready.wait()
         except TimeoutError:
             raise BusTimeout(
                 f"bucket {self._bucket} did not show its values in {SNAPSHOT_TIMEOUT_S} s"

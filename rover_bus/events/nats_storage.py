@@ -341,7 +341,8 @@ def _configs(streams: Iterable[StreamSpec], buckets: Iterable[BucketSpec]) -> li
 
 async def _next_stored(batch: asyncio.Queue[Raw | None], what: str) -> Stored | None:
     try:
-        msg = await asyncio.wait_for(batch.get(), CALL_TIMEOUT_S)
+        async with asyncio.timeout(CALL_TIMEOUT_S):
+            msg = await batch.get()
     except TimeoutError:
         raise BusTimeout(f"{what}: the broker fell silent for {CALL_TIMEOUT_S} s: read again") from None
     if msg is None:

@@ -92,7 +92,8 @@ class HostOutbox:
     async def flush(self, timeout_s: float) -> bool:
         """Wait until all is stored, at most `timeout_s`; say whether it is."""
         try:
-            await asyncio.wait_for(self._empty.wait(), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                await self._empty.wait()
         except TimeoutError:
             return False
         return True

@@ -73,7 +73,8 @@ class Presence:
         while True:
             self._renew.clear()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._renew.wait(), self._ttl_s / 3)
+                async with asyncio.timeout(self._ttl_s / 3):
+                    await self._renew.wait()
             try:
                 await self._put()
             except RoverError as error:

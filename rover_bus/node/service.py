@@ -157,7 +157,8 @@ async def _connect(bus: Bus | Connect, stop: asyncio.Event) -> Bus | None:
         except BusError as error:
             log.warning("daemon waits for the broker", why=str(error))
         with suppress(TimeoutError):
-            await asyncio.wait_for(stop.wait(), CONNECT_AGAIN_S)
+            async with asyncio.timeout(CONNECT_AGAIN_S):
+                await stop.wait()
     return None
 
 

@@ -64,7 +64,8 @@ async def _live(plan: Plan, say: Callable[[float, str], None], rules: Rules) -> 
         ended = asyncio.ensure_future(_ended(bus))
         striking = asyncio.ensure_future(_strike(cluster, plan))
         try:
-            end = await asyncio.wait_for(ended, LONGEST_S)
+            async with asyncio.timeout(LONGEST_S):
+                end = await ended
         except TimeoutError:
             raise HistoryStuck(f"seed {plan.seed} did not end within {LONGEST_S:.0f} s") from None
         finally:

@@ -48,9 +48,9 @@ def end(stack: Address, job: str, mode: str, reason: str, wait: bool) -> None:
         sequence = await ask_to_stop(bus, job, mode, reason)
         if not wait:
             return "asked to stop"
-        following = follow_job(bus, job, sequence, lambda _: None)
         try:
-            ended = await asyncio.wait_for(following, CANCEL_WAIT_S if mode == "cancel" else None)
+            async with asyncio.timeout(CANCEL_WAIT_S if mode == "cancel" else None):
+                ended = await follow_job(bus, job, sequence, lambda _: None)
         except TimeoutError:
             raise BusTimeout(
                 f"job {job!r} is asked to end, and has not ended within {CANCEL_WAIT_S:g} s: `rover jobs` says what it waits for"

@@ -231,7 +231,8 @@ async def until(holds: Callable[[], bool]) -> None:
 async def within(seconds: float, holds: Callable[[], bool]) -> bool:
     """Wait until it holds, so long at the most; whether it came to hold."""
     try:
-        await asyncio.wait_for(until(holds), seconds)
+        async with asyncio.timeout(seconds):
+            await until(holds)
     except TimeoutError:
         return False
     return True

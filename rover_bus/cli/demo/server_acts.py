@@ -188,9 +188,8 @@ class ServerActs:
         wish = facts.SlotsMoveRequested(job=self.job, source=source, reason="hot", by="the demo")
         try:
             sequence = await publish(self.bus, wish, f"move.{secrets.token_hex(8)}")
-            return await asyncio.wait_for(
-                follow_rollout(self.bus, self.job, sequence, lambda _: None), RELIEF_S
-            )
+            async with asyncio.timeout(RELIEF_S):
+                return await follow_rollout(self.bus, self.job, sequence, lambda _: None)
         except (BusError, Refused, TimeoutError) as error:
             self.narrator.say(f"its slots stay: {error or 'it takes too long'}", "red")
             return None
