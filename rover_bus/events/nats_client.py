@@ -11,7 +11,7 @@ import base64
 import contextlib
 import logging
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, NamedTuple
 
 import nats.errors
@@ -81,23 +81,23 @@ async def dial(
     async def observe_end() -> None:
         on_closed(client)
 
+    connecting = client.connect(
+        [broker.url],
+        error_cb=observe_error,
+        closed_cb=observe_end,
+        name=broker.name,
+        **_identity(broker),
+        **_encryption(broker),
+        allow_reconnect=False,
+        max_reconnect_attempts=1,
+        reconnect_time_wait=0,
+        connect_timeout=max(1, round(broker.timeout_s)),
+        ping_interval=15,
+        pending_size=PENDING_BYTES,
+        flush_timeout=CALL_TIMEOUT_S,
+    )
     try:
-        async with asyncio.timeout(broker.timeout_s):
-            await client.connect(
-                [broker.url],
-                error_cb=observe_error,
-                closed_cb=observe_end,
-                name=broker.name,
-                **_identity(broker),
-                **_encryption(broker),
-                allow_reconnect=False,
-                max_reconnect_attempts=1,
-                reconnect_time_wait=0,
-                connect_timeout=max(1, round(broker.timeout_s)),
-                ping_interval=15,
-                pending_size=PENDING_BYTES,
-                flush_timeout=CALL_TIMEOUT_S,
-            )
+        await _apart(connecting, broker.timeout_s)
     except (nats.errors.Error, OSError, TimeoutError) as error:
         await end(client)
         raise _cannot_connect(broker, error, errors) from error
@@ -105,6 +105,30 @@ async def dial(
         await end(client)
         raise
     return client
+
+
+async def _apart(call: Coroutine[Any, Any, None], timeout_s: float) -> None:
+    """Wait for a call of nats-py in a task of its own, `timeout_s` at most. Raises TimeoutError and what the call raises.
+
+    nats-py waits with `asyncio.wait_for`, which forgets a cancellation that comes together with what it waits for; a task that
+    awaits nats-py itself would then run on, and a service that waits for its end would never end.
+    """
+    task = asyncio.create_task(call)
+    try:
+        ended, _ = await asyncio.wait({task}, timeout=timeout_s)
+    finally:
+        if not task.done():
+            task.add_done_callback(_heed)
+            task.cancel()
+    if not ended:
+        raise TimeoutError
+    task.result()
+
+
+def _heed(task: asyncio.Task[None]) -> None:
+    """Take the error of a call that was given up: asyncio logs those that nothing takes."""
+    if not task.cancelled():
+        task.exception()
 
 
 def _identity(broker: BrokerAddress) -> dict[str, Any]:
@@ -200,15 +224,15 @@ async def flush(client: Client) -> None:
 async def end(client: Client) -> None:
     """Close a client, also one whose peer has stopped reading and whose close would wait for ever."""
     try:
-        async with asyncio.timeout(1.0):
-            await client.close()
+        await _apart(client.close(), 1.0)
     except (TimeoutError, nats.errors.Error, OSError):
         pass
-    # Private, because there is no other way to drop a connection with unsent bytes; guarded by
-    # test_a_broker_that_hangs_is_noticed_and_left.
-    writer = getattr(getattr(client, "_transport", None), "_io_writer", None)
-    if writer is not None:
-        writer.transport.abort()
+    finally:
+        # Private, because there is no other way to drop a connection with unsent bytes; guarded by
+        # test_a_broker_that_hangs_is_noticed_and_left.
+        writer = getattr(getattr(client, "_transport", None), "_io_writer", None)
+        if writer is not None:
+            writer.transport.abort()
 
 
 def denial(subject: str) -> AccessDenied:

@@ -40,6 +40,11 @@ def processes_of(directory: Path) -> list[int]:
     return found
 
 
+def commands_of(processes: list[int]) -> list[str]:
+    """What they run, for the words of a failure."""
+    return [" ".join(process.cmdline()) for process in psutil.process_iter() if process.pid in processes]
+
+
 @pytest.fixture
 def stack(tmp_path: Path) -> Iterator[RunningStack]:
     with RunningStack(tmp_path / "state") as running:
@@ -299,7 +304,10 @@ def test_up_that_is_killed_takes_its_services_with_it(tmp_path: Path) -> None:
         until(lambda: (state / "stack.json").exists(), "a stack")
         process.kill()
         process.wait()
-    until(lambda: processes_of(state) == [], "the end of the services")
+    try:
+        until(lambda: processes_of(state) == [], "the end of the services")
+    except AssertionError as late:
+        raise AssertionError(f"{late}: {commands_of(processes_of(state))}") from None
     with RunningStack(state) as again:
         assert len(again.pids()) == 3
 
