@@ -149,7 +149,7 @@ class ServerCore:
             self._change_slots(self.tables, slots)
         if self.state.routing is None:  # the first of a generation: no move is on
             self.tables.drop_arriving()
-        early.bound(self.tables, self.state.routing, table, self._memory_limit_bytes, self.free_bytes)
+        early.bound(self.tables, table, self._memory_limit_bytes, self.free_bytes)
         self.state = admission.evolve(
             self.state, admission.Routed(table, admission.slots_of(table, self.state.index))
         )

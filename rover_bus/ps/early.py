@@ -19,19 +19,16 @@ SHARE_WITH_CUTS = 0.25  # a part that is staged is as large as the rows, and the
 AGAIN_S = 0.1
 
 
-def bound(
-    tables: TableSet,
-    before: RoutingTable | None,
-    now: RoutingTable,
-    limit_bytes: int,
-    free_bytes: Callable[[], int],
-) -> None:
-    """Bound the rows by what a new routing says. `limit_bytes`: of rows at any time; `free_bytes`: left by the host; 0: unknown."""
+def bound(tables: TableSet, now: RoutingTable, limit_bytes: int, free_bytes: Callable[[], int]) -> None:
+    """Bound the rows by what a new routing says, whatever was said before, in an earlier generation too.
+
+    `limit_bytes`: of rows at any time; `free_bytes`: left by the host; 0: unknown.
+    """
     share = SHARE_WITH_CUTS if tables.follows_changes else SHARE
     if now.early_bytes is not None:
         allowed = [each for each in (limit_bytes, int(share * now.early_bytes)) if each]
         tables.bound(min(allowed, default=0), int(share * free_bytes()))
-    elif before is not None and before.early_bytes is not None:
+    else:
         tables.bound(limit_bytes)
 
 

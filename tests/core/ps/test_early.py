@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -121,6 +122,13 @@ def test_a_push_that_finds_no_room_changes_nothing_and_passes_later() -> None:
     assert len(talk.waited) == 5
     assert core.statistics()["rows"] == 2_000
     assert core.statistics()["pushes"] == 1
+
+
+def test_a_survivor_of_the_master_is_bound_by_what_the_next_generation_says_alone() -> None:
+    core = server(7 * MIB)
+    core.admit(timeline=7, generation=1, start=ServerStart("kept", generation=1), seed=1)
+    core.route(msgspec.structs.replace(table(2, None), generation=1))
+    assert isinstance(declared(core, WIDE), messages.Declared)
 
 
 def test_a_shortage_is_an_error_once_no_other_server_is_to_come() -> None:
