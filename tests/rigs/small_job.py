@@ -124,7 +124,9 @@ class SmallJob:
         self.until(lambda: self.facts("job.ended"), "the end")
         (ended,) = self.facts("job.ended")
         assert ended["state"] == "completed", ended
-        counted = json.loads(self.rover("witness", self.name, "--json").stdout)
+        done = self.rover("witness", self.name, "--json")
+        assert done.returncode == 0, done.stderr
+        counted = json.loads(done.stdout)
         assert (counted["applied"], counted["missing"], counted["duplicated"]) == (
             self.rows * self.epochs,
             0,

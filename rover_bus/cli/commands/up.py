@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 ASK = "End the stack all the same, and lose what they have trained?"
 LEAST_STORE_BYTES = 4 << 20
+SIGNAL_LOOK_S = 0.5
 
 
 @click.command()
@@ -125,6 +126,15 @@ class StackEnding:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, self._receive)
 
+    def wait(self) -> None:
+        """Return once the stack is told to end.
+
+        A wait without a bound would miss a signal that another thread receives, or that arrives just before the wait begins: the
+        interpreter runs handlers in the main thread alone, and a lock that it waits for wakes it only for a signal of its own.
+        """
+        while not self.told.wait(SIGNAL_LOOK_S):
+            pass
+
     def go_on(self) -> None:
         """It is not to end after all."""
         self.told.clear()
@@ -154,7 +164,7 @@ def run_until_signal(stack: RunningStack, *, quiet: bool) -> int:
             click.echo(f"state    {stack.home.root}")
             click.echo("next     rover submit JOB.toml --wait      Ctrl-C ends everything")
         while True:
-            ending.told.wait()
+            ending.wait()
             down = stack.home.take_note_of_kept()  # then `rover down` sees to models and shared memory
             lost = [] if down else _keep(stack, ending, quiet)
             if not lost or _may_be_lost(lost, ending):
