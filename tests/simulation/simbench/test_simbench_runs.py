@@ -27,7 +27,7 @@ SEED = 3
 @pytest.fixture(scope="module")
 def workload() -> Workload:
     print("seed", SEED)
-    return generate(worlds.W1(), SEED, jobs=10)
+    return generate(worlds.W1(), SEED, jobs=6)
 
 
 @pytest.mark.parametrize(
