@@ -1,9 +1,9 @@
 """The keys of a stack on disk, the credentials that it gives out, and what its broker must know of them.
 
-In its directory, which only its owner can enter: `keys/NAME.nk` (seeds, made once and kept over upgrades), `keys/sockets` (from
-which the secrets of jobs' sockets are derived), `keys/authority.key` and `authority.pem` (its certificate authority, once it
-listens beyond loopback), `runs` (of jobs whose members have rights now), and `creds/ROLE[-HOST].creds`
-(of its processes and people, anew at each start).
+In its directory, which only its owner can enter: `keys/NAME.nk` (seeds, made once and kept over upgrades), `keys/NAME.pub` (of
+accounts: a host needs no more of them to make its members' credentials), `keys/sockets` (from which the secrets of jobs' sockets
+are derived), `keys/authority.key` and `authority.pem` (its certificate authority, once it listens beyond loopback), `runs` (of
+jobs whose members have rights now), and `creds/ROLE[-HOST].creds` (of its processes and people, anew at each start).
 Fed by the stack's start and, on a host, by whatever starts members; feeds the broker's configuration and processes. A copy of
 the directory gives all rights: it is backed up with the store, and never printed. Members' credentials are not written down at all.
 """
@@ -63,7 +63,8 @@ class Vault:
     def beside(cls, credentials_file: str | Path) -> Vault | None:
         """Return the vault that a credentials file lies in; None for a file from elsewhere."""
         vault = cls(Path(credentials_file).absolute().parent.parent)
-        return vault if vault._seed_file(CONTROL).exists() else None
+        known = vault._seed_file(CONTROL).exists() or vault._public_file(CONTROL).exists()
+        return vault if known else None
 
     def credentials_file(self, role: RoleName, host: str = "") -> Path:
         """Return where the credentials of a process or a person of the stack are; those of a daemon are its host's."""
@@ -73,7 +74,19 @@ class Vault:
     @property
     def control_account(self) -> str:
         """The public key of the account that holds the streams."""
-        return tokens.public(self._seed(CONTROL))
+        return self.public_key(CONTROL)
+
+    def public_key(self, account: str) -> str:
+        """Return the public key of an account (`account-control`, ...): of its seed, or as it was told where the seed is not."""
+        told = self._public_file(account)
+        if told.exists() and not self._seed_file(account).exists():
+            return told.read_text().strip()
+        return tokens.public(self._seed(account))
+
+    def _tell_public_keys(self) -> None:
+        """Write what a host needs to know of the accounts, beside the seeds that it must not have."""
+        for account in (CONTROL, MEMBERS):
+            _write(self._public_file(account), self.public_key(account) + "\n")
 
     # -- what the broker needs -----------------------------------------------------------------------------------------
 
@@ -197,6 +210,7 @@ class Vault:
 
     def write_credentials(self, host: str) -> None:
         """Write those of the stack's own processes on a host, and of its people."""
+        self._tell_public_keys()
         for role in ROLES:
             if role not in MEMBER_ROLES:
                 tags = {"host": host} if "host" in ROLES[role].tags else {}
@@ -225,7 +239,7 @@ class Vault:
         self, role: RoleName, name: str, signing_seed: str, tags: dict[str, str]
     ) -> credentials.Credential:
         seed = tokens.new_seed("user", secrets.token_bytes(tokens.SEED_BYTES))
-        account = tokens.public(self._seed(CONTROL if ROLES[role].account == "control" else MEMBERS))
+        account = self.public_key(CONTROL if ROLES[role].account == "control" else MEMBERS)
         token = tokens.user_token(signing_seed, account, tokens.public(seed), name, tags, int(time.time()))
         return credentials.Credential(token, seed, authority=self.authority)
 
@@ -233,6 +247,9 @@ class Vault:
 
     def _seed_file(self, name: str) -> Path:
         return self.root / "keys" / f"{name}.nk"
+
+    def _public_file(self, account: str) -> Path:
+        return self.root / "keys" / f"{account}.pub"
 
     def _seed(self, name: str) -> str:
         kind: tokens.Kind = "operator" if name == ROOT else "account"

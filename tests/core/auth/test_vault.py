@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from rover_bus.auth.roles import ROLES
+from rover_bus.auth.roles import MEMBER_ROLES, ROLES
 from rover_bus.auth.vault import Vault
 from rover_bus.events import credentials
 from rover_bus.events.errors import InputError, NameRefused
@@ -45,8 +48,8 @@ def test_a_key_that_others_can_read_is_refused(vault: Vault) -> None:
 def test_the_brokers_configuration_holds_no_seed(vault: Vault) -> None:
     text = vault.server_configuration(vault.root)
     assert not re.search(r"\bS[OAU][A-Z2-7]{56}\b", text)
-    for secret in (*(path.read_text().strip() for path in (vault.root / "keys").iterdir()),):
-        assert secret not in text
+    for path in (vault.root / "keys").iterdir():
+        assert path.suffix == ".pub" or path.read_text().strip() not in text
 
 
 def test_members_have_credentials_of_their_own_and_their_runs_secret(vault: Vault) -> None:
@@ -72,3 +75,40 @@ def test_a_vault_is_found_by_any_credentials_that_lie_in_it(vault: Vault, tmp_pa
         assert path.exists() == (role.name not in ("master", "worker", "ps"))
         assert Vault.beside(path) == vault
     assert Vault.beside(tmp_path / "elsewhere" / "secret") is None
+
+
+def test_a_host_makes_its_members_credentials_with_their_signing_keys_alone(
+    vault: Vault, tmp_path: Path
+) -> None:
+    made_by_stack = {
+        role: vault.member_credentials(role, "demo", "u1", f"{role}-0.1", "h2") for role in MEMBER_ROLES
+    }
+    host = Vault(tmp_path / "host" / "auth")
+    (host.root / "keys").mkdir(parents=True, mode=0o700)
+    for role in ("master", "worker", "ps"):
+        name = f"role-{role}.nk"
+        (host.root / "keys" / name).write_text((vault.root / "keys" / name).read_text())
+        (host.root / "keys" / name).chmod(0o600)
+    (host.root / "keys" / "sockets").write_text((vault.root / "keys" / "sockets").read_text())
+    (host.root / "keys" / "sockets").chmod(0o600)
+    for path in (vault.root / "keys").glob("*.pub"):
+        (host.root / "keys" / path.name).write_text(path.read_text())
+    for role in MEMBER_ROLES:
+        made = credentials.read(host.member_credentials(role, "demo", "u1", f"{role}-0.1", "h2"))
+        same = credentials.read(made_by_stack[role])
+        assert made is not None
+        assert same is not None
+        assert [claims_of(made.token)[each] for each in ("iss", "nats")] == [
+            claims_of(same.token)[each] for each in ("iss", "nats")
+        ]
+    assert Vault.beside(host.root / "creds" / "daemon-h2.creds") == host
+    assert sorted(path.name for path in (host.root / "keys").glob("account-*")) == [
+        "account-control.pub",
+        "account-members.pub",
+    ], "no seed of an account was made"
+
+
+def claims_of(token: str) -> dict[str, Any]:
+    body = token.split(".")[1]
+    claims: dict[str, Any] = json.loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))
+    return claims
