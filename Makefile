@@ -4,13 +4,14 @@ PYTHON ?= python3
 BIN := .venv/bin
 PARALLEL = -n $(or $(WORKERS),2) --dist worksteal
 
-.PHONY: help demo test core simulate chaos attack lint format schemas docs lines count picture wheel clean
+.PHONY: help demo test core simulate chaos kube attack lint format schemas docs lines count picture wheel clean
 
 help:
 	@echo "make demo      watch a job find its size while its workers, its master and its broker are killed"
 	@echo "make test      core, simulation and broker rings, and the ten slowest tests (WORKERS=3)"
 	@echo "make simulate  10,000 deterministic histories (COUNT=...)"
 	@echo "make chaos     real processes under SIGKILL, SIGSTOP and broker restarts"
+	@echo "make kube      tests against a real Kubernetes API server (ROVER_KUBE or ROVER_TEST_KUBECONFIG; skips without)"
 	@echo "make attack    random histories of real processes with damage, judged by the witness (SEEDS=0..9)"
 	@echo "make lint      ruff, mypy, import-linter, schemas that have drifted"
 	@echo "make schemas   write schemas/ from the event types"
@@ -59,6 +60,9 @@ simulate: .venv/dev.stamp
 
 chaos: .venv/dev.stamp
 	$(BIN)/pytest $(PARALLEL) tests/chaos --timeout=1800 $(ARGS)
+
+kube: .venv/dev.stamp
+	$(BIN)/pytest tests/kube -rs $(ARGS)
 
 attack: .venv/dev.stamp
 	PYTHONPATH=tests/rigs $(BIN)/python -m attack $(or $(SEEDS),0..9) $(ARGS)

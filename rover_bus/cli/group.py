@@ -36,6 +36,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "stop": ("stop", "Let a job finish what it holds, and end."),
         "cancel": ("stop", "End a job at once."),
         "forget": ("forget", "Remove everything that is kept of an ended job."),
+        "kube": ("kube", "Print a job file as the object that Kubernetes takes."),
     },
     "What happened, and why": {
         "events": ("events", "Print facts as they happened; --follow waits for more."),

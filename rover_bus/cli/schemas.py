@@ -1,4 +1,4 @@
-"""The language as files for other languages: a JSON Schema an event, and one AsyncAPI document of all subjects.
+"""The language as files for other languages: a JSON Schema an event, an AsyncAPI document of all subjects, Kubernetes' resource.
 
     python -m rover_bus.cli.schemas                 write schemas/
     python -m rover_bus.cli.schemas --check         say what has drifted, exit 1 (CI)
@@ -23,6 +23,7 @@ from rover_bus import __version__
 from rover_bus.brain.log import BrainBatch
 from rover_bus.cli.decode import describe
 from rover_bus.cli.samples import sample
+from rover_bus.cli.yaml_text import to_yaml
 from rover_bus.events.checkpoints import PartReply, PartRequest
 from rover_bus.events.codec import EVENTS
 from rover_bus.events.envelope import CONTENT_TYPE
@@ -33,9 +34,11 @@ from rover_bus.events.profiles import HostProfile, Profile
 from rover_bus.events.programs import ProgramReply, ProgramRequest
 from rover_bus.events.purge_requests import PurgeReply, PurgeRequest
 from rover_bus.events.requests import METHODS, REPLIES
+from rover_bus.kube.crd import resource_definition
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 DIRECTORY = Path(__file__).parents[2] / "schemas"
+DEFINITION = Path(__file__).parents[2] / "deploy" / "crd" / "roverjobs.yaml"
 TYPES: dict[str, type[msgspec.Struct]] = {**EVENTS, str(BrainBatch.__struct_config__.tag): BrainBatch}
 PARAMETERS = {
     "job": "the job's name",
@@ -57,7 +60,9 @@ def main(arguments: list[str] | None = None) -> int:
         return write_corpus(options.corpus)
     files = dict(generate())
     if options.check:
-        return check(files, options.dir)
+        return max(check(files, options.dir), check_definition())
+    DEFINITION.parent.mkdir(parents=True, exist_ok=True)
+    DEFINITION.write_text(definition())
     options.dir.mkdir(exist_ok=True)
     for stale in {path.name for path in options.dir.iterdir()} - set(files):
         (options.dir / stale).unlink()
@@ -73,6 +78,20 @@ def check(files: dict[str, str], directory: Path) -> int:
     if drifted:
         sys.stderr.write(f"schemas/ has drifted ({', '.join(drifted)}): run `make schemas` and commit\n")
     return 1 if drifted else 0
+
+
+def check_definition() -> int:
+    """Say whether the resource of Kubernetes differs from the job file's types; return 1 where it does."""
+    if DEFINITION.exists() and DEFINITION.read_text() == definition():
+        return 0
+    sys.stderr.write(f"deploy/crd/{DEFINITION.name} has drifted: run `make schemas` and commit\n")
+    return 1
+
+
+def definition() -> str:
+    """Return the text of RoverJob's resource definition."""
+    head = "# Written by `make schemas` from rover_bus/kube/crd.py and the types of the job file.\n"
+    return head + "".join(f"{line}\n" for line in to_yaml(resource_definition()))
 
 
 def write_corpus(directory: Path) -> int:
@@ -175,17 +194,6 @@ def _operation(action: str, tag: str) -> dict[str, Any]:
 
 def _first_line(cls: type) -> str:
     return (cls.__doc__ or "").strip().splitlines()[0] if cls.__doc__ else ""
-
-
-def to_yaml(value: dict[str, Any], indent: str = "") -> Iterator[str]:
-    """Yield nested maps of strings as lines of YAML; every scalar is written as JSON, which YAML understands."""
-    for key, item in value.items():
-        name = key if key.replace("_", "").isalnum() and not key.isdecimal() else json.dumps(key)
-        if isinstance(item, dict) and item:
-            yield f"{indent}{name}:"
-            yield from to_yaml(item, indent + "  ")
-        else:
-            yield f"{indent}{name}: {json.dumps(item, ensure_ascii=False)}"
 
 
 if __name__ == "__main__":

@@ -66,47 +66,60 @@ def read_job(
     taken from the environment, then from `stack`, what was set where it will run. Raises InputError in one line.
     """
     path = Path(path).absolute()
-    table = _read_toml(path)
-    directory = path.parent
-    fields = _convert_keys(table, JobSpec, "", path)
-    complete(fields, {**stack, **choose((), os.environ)})
+    directory, named = path.parent, path.name
+    fields = _fields_of(read_table(path), named, {**stack, **choose((), os.environ)})
     fields["name"] = name or fields.get("name") or path.stem
     fields["directory"] = str(directory)
-    if "data" not in fields:
-        raise InputError(f'{path.name}: there is no [data]: say what to train on, `train = "clicks.csv"`')
-    program = fields.get("program", "dlrm")
-    if isinstance(program, str):
-        fields.setdefault("scoring", program)
-    fields["program"] = find_program(program, path)
     data = fields["data"]
     for key in ("train", "evaluate"):
         if data.get(key):
             data[key] = str(directory / str(data[key]))
     if seed is not None:
         data["seed"] = seed
-    if (checkpoint := fields.get("checkpoint")) is not None:
-        fields.setdefault("on_server_lost", "restore")
-        if checkpoint.get("parity") and checkpoint.get("copies"):
-            raise InputError(f"{path.name}: checkpoint: parity and copies say the same: choose one of them")
-        if checkpoint.get("path"):
-            checkpoint["path"] = _place_checkpoints(str(checkpoint["path"]), directory, path)
+    if (checkpoint := fields.get("checkpoint")) and checkpoint.get("path"):
+        checkpoint["path"] = _place_checkpoints(str(checkpoint["path"]), directory, named)
     if predictions or fields.get("predictions"):
         fields["predictions"] = str(
             Path(predictions).absolute() if predictions else directory / fields["predictions"]
         )
-    return _to_spec(fields, path)
+    return _to_spec(fields, named)
 
 
-def _to_spec(fields: dict[str, Any], path: Path) -> JobSpec:
+def to_job(table: Mapping[str, Any], name: str, named: str, stack: Chosen = NOTHING_CHOSEN) -> JobSpec:
+    """Return the job that a table of the job file's keys means, its paths as they are written: those of where it will run.
+
+    `named`: what errors call the table. Raises InputError in one line.
+    """
+    return _to_spec({**_fields_of(table, named, stack), "name": name}, named)
+
+
+def _fields_of(table: Mapping[str, Any], named: str, chosen: Chosen) -> dict[str, Any]:
+    """Return the fields of a JobSpec that a table sets, without what only its place can say. `chosen`: what it may leave out."""
+    fields = _convert_keys(table, JobSpec, "", named)
+    complete(fields, chosen)
+    if "data" not in fields:
+        raise InputError(f'{named}: there is no [data]: say what to train on, `train = "clicks.csv"`')
+    program = fields.get("program", "dlrm")
+    if isinstance(program, str):
+        fields.setdefault("scoring", program)
+    fields["program"] = find_program(program, named)
+    if (checkpoint := fields.get("checkpoint")) is not None:
+        fields.setdefault("on_server_lost", "restore")
+        if checkpoint.get("parity") and checkpoint.get("copies"):
+            raise InputError(f"{named}: checkpoint: parity and copies say the same: choose one of them")
+    return fields
+
+
+def _to_spec(fields: dict[str, Any], named: str) -> JobSpec:
     """Return the job with these fields, each checked. Raises InputError in the words of the file."""
     try:
         spec = msgspec.convert(fields, JobSpec)
     except msgspec.ValidationError as error:
-        raise InputError(f"{path.name}: {_spoken(error)}") from None
+        raise InputError(f"{named}: {_spoken(error)}") from None
     check_name(spec.name, "job name")
     if spec.scoring and spec.scoring not in SCORING and not SCORER.fullmatch(spec.scoring):
         raise InputError(
-            f'{path.name}: scoring must be "module:function", or a built-in program ({", ".join(SCORING)}), not {spec.scoring!r}'
+            f'{named}: scoring must be "module:function", or a built-in program ({", ".join(SCORING)}), not {spec.scoring!r}'
         )
     return spec
 
@@ -134,30 +147,28 @@ def check_data(spec: JobSpec, index_cache: Path | None = None) -> dict[str, int]
     return rows
 
 
-def _place_checkpoints(text: str, directory: Path, path: Path) -> str:
+def _place_checkpoints(text: str, directory: Path, named: str) -> str:
     """An address of an object store as it is, a directory made absolute."""
     if not is_address(text):
         return str(directory / text)
     try:
         return str(parse_location(text))
     except InputError as error:
-        raise InputError(f"{path.name}: checkpoint.path: {error}") from None
+        raise InputError(f"{named}: checkpoint.path: {error}") from None
 
 
-def find_program(program: object, path: Path) -> list[str]:
+def find_program(program: object, named: str) -> list[str]:
     """Return the worker's command line: a list as it stands, or a built-in program by its name."""
     if isinstance(program, str):
         if program not in BUILT_IN:
             close = suggest(program, BUILT_IN) or f" (there is {', '.join(BUILT_IN)})"
             raise InputError(
-                f"{path.name}: no built-in program {program!r}{close}; a command of yours is a list: "
+                f"{named}: no built-in program {program!r}{close}; a command of yours is a list: "
                 'program = ["python", "train.py"]'
             )
         return [sys.executable, str(find_example(BUILT_IN[program]))]
     if not isinstance(program, list) or not program or not all(isinstance(word, str) for word in program):
-        raise InputError(
-            f'{path.name}: program must be a name, or a list of words like ["python", "train.py"]'
-        )
+        raise InputError(f'{named}: program must be a name, or a list of words like ["python", "train.py"]')
     return [str(word) for word in program]
 
 
@@ -174,7 +185,9 @@ def program_here(spec: JobSpec) -> list[str]:
     return list(spec.program)
 
 
-def _read_toml(path: Path) -> dict[str, Any]:
+def read_table(path: str | Path) -> dict[str, Any]:
+    """Return a job file as it is written. Raises InputError when it cannot be read as TOML."""
+    path = Path(path)
     try:
         text = path.read_bytes()
     except FileNotFoundError:
@@ -192,7 +205,7 @@ def _read_toml(path: Path) -> dict[str, Any]:
 
 
 def _convert_keys(
-    table: Mapping[str, Any], cls: type[msgspec.Struct], place: str, path: Path
+    table: Mapping[str, Any], cls: type[msgspec.Struct], place: str, named: str
 ) -> dict[str, Any]:
     """Return the fields of `cls` that a table sets, its units read; an unknown key is refused by name."""
     keys = keys_of(cls)
@@ -200,15 +213,15 @@ def _convert_keys(
     for key, value in table.items():
         where = f"{place}{key}"
         if key not in keys:
-            raise InputError(f"{path.name}: no key {where!r}{suggest(key, keys) or _elsewhere(key)}")
+            raise InputError(f"{named}: no key {where!r}{suggest(key, keys) or _elsewhere(key)}")
         field = keys[key]
         if field in TABLES and cls is JobSpec:
             if not isinstance(value, dict):
-                raise InputError(f"{path.name}: {where} must be a table: write [{where}] and its keys below")
-            value = _convert_keys(value, TABLES[field], f"{where}.", path)
+                raise InputError(f"{named}: {where} must be a table: write [{where}] and its keys below")
+            value = _convert_keys(value, TABLES[field], f"{where}.", named)
         for suffix, parse in _UNITS.items():
             if field == key + suffix:
-                value = parse(value, f"{path.name}: {where}")
+                value = parse(value, f"{named}: {where}")
         fields[field] = value
     return fields
 

@@ -1,4 +1,7 @@
-"""Sizes and durations as people write them: "2GiB", "30ms". Read by job_file.py and by options of commands."""
+"""Sizes and durations as people write them: "2GiB", "30ms". Read by job_file.py and by options of commands.
+
+Kubernetes writes 2Gi for 2GiB: both are read.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ _NUMBER = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*")
 _BYTES = {"B": 1} | {
     f"{letter}{suffix}": base**power
     for power, letter in enumerate("KMGT", start=1)
-    for suffix, base in (("iB", 1024), ("B", 1000))
+    for suffix, base in (("iB", 1024), ("i", 1024), ("B", 1000))
 }
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 

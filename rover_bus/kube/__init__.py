@@ -1,0 +1,5 @@
+"""Kubernetes: the object that a team submits, and what makes it run. The only importer of kubernetes_asyncio.
+
+Reading order: object.py (a RoverJob and the job that it means), crd.py (the resource definition), structural.py (from our
+Structs to the schema that an API server enforces).
+"""

@@ -1,0 +1,48 @@
+"""A real Kubernetes API server for the tests of this folder; without one they skip, and say why.
+
+`ROVER_TEST_KUBECONFIG` names a cluster that is there (`kubectl` is on the path); `ROVER_KUBE`, or `shared/kube` beside the
+checkout, holds `kube.sh`, which starts a control plane on loopback.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from kube_cluster import START_S, Cluster, free_ports
+
+BESIDE = Path(__file__).parents[3] / "shared" / "kube"
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    if config := os.environ.get("ROVER_TEST_KUBECONFIG"):
+        yield Cluster(("kubectl",), {"KUBECONFIG": config})
+        return
+    script = Path(os.environ.get("ROVER_KUBE") or BESIDE) / "kube.sh"
+    if not script.exists():
+        pytest.skip(
+            "no Kubernetes: name a cluster by ROVER_TEST_KUBECONFIG, or a folder with kube.sh by ROVER_KUBE"
+        )
+    run = tmp_path_factory.mktemp("kube")
+    environment = {"RUN": str(run), "PORT": str(free_ports(7)), "KUBECONFIG": str(run / "admin.kubeconfig")}
+    with (run / "start.log").open("w") as log:
+        started = subprocess.run(
+            ["bash", str(script), "start"],
+            env=os.environ | environment,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            check=False,
+            timeout=START_S,
+        )
+    try:
+        assert started.returncode == 0, (run / "start.log").read_text()
+        yield Cluster(("bash", str(script), "kubectl"), environment)
+    finally:
+        subprocess.run(
+            ["bash", str(script), "stop"], env=os.environ | environment, check=False, timeout=START_S
+        )
