@@ -19,9 +19,9 @@ HEAD = """\
 Written by `make docs` from `rover_bus/auth/roles.py`, from which the broker's rights come too; every cell is tested against a
 real nats-server (`tests/broker/auth`). What no line gives is denied. Why it is so: [0047](design/0047-who-may-do-what.md).
 
-Each process is a user of NATS with the rights of one role. `<job>` and `<host>` are its own: its credentials name them, and the
-broker fills them in. Every user may listen on an inbox of its own (`_INBOX.<user>.>`) and on no other. Members stand in an account
-that holds no stream; what they use of the control account is exported to them subject by subject.
+Each process is a user of NATS with the rights of one role. `<job>`, `<host>` and `<user>` are its own: its credentials name
+them, and the broker fills them in. Every user may listen on an inbox of its own (`_INBOX.<user>.>`) and on no other. Members stand
+in an account that holds no stream; what they use of the control account is exported to them subject by subject.
 """
 
 
@@ -49,7 +49,7 @@ def section(role: Role) -> Iterator[str]:
 
 def _folded(rights: list[Right]) -> Iterator[str]:
     """Yield subjects, those that differ in their last words only as one."""
-    named = [filled(right.subject, "<job>", "<host>") for right in rights]
+    named = [filled(right.subject, "<job>", "<host>", "<user>") for right in rights]
     for beginning, group in groupby(named, key=_beginning):
         ends = [subject.removeprefix(beginning) for subject in group]
         yield f"`{beginning}{ends[0] if len(ends) == 1 else '{' + ', '.join(ends) + '}'}`"

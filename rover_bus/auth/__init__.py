@@ -6,6 +6,8 @@ In this order to read:
     tokens.py     operator, account and user tokens as NATS signs them
     accounts.py   the accounts of a stack: what each exports and imports, and the roles that it signs
     vault.py      the keys of a stack on disk, and the credentials that it gives out
+    joining.py    the token by which a host joins, and what it is granted
+    host_vault.py the part of the vault that a joined host keeps
 
 Fed by the stack's start (cli/stack.py) and by whatever starts members (cli/serve.py); feeds the broker's configuration and the
 credentials of processes. Apart from events because a process that connects needs none of it.

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from rover_bus.events import subjects
-from rover_bus.events.checkpoint_facts import CHECKPOINT_FACTS
+from rover_bus.events.checkpoint_facts import CHECKPOINT_FACTS, CheckpointRequested
 from rover_bus.events.credentials import INBOX
 from rover_bus.events.fact import Fact, MasterFact
 from rover_bus.events.facts import (
@@ -32,6 +32,7 @@ from rover_bus.events.nats_jetstream import API, bucket_stream
 from rover_bus.events.reading import ASKED
 from rover_bus.events.streams import (
     BUCKETS,
+    JOINED,
     LEADERS,
     LOG,
     POSITIONS,
@@ -46,18 +47,19 @@ from rover_bus.events.streams import FACTS as FACT_STREAM
 
 Action = Literal["publish", "subscribe", "request", "stream API"]
 Account = Literal["control", "members"]
-RoleName = Literal["brain", "daemon", "master", "worker", "ps", "operator", "observer"]
+RoleName = Literal["brain", "daemon", "master", "worker", "ps", "operator", "observer", "joiner"]
 MEMBER_ROLES: tuple[RoleName, ...] = ("master", "worker", "ps")
 
 # What stands in a right for what a token's tags say; as names, so that the grammar takes them.
 JOB, HOST = "TAG-JOB", "TAG-HOST"
 _TAGS = {JOB: "job", HOST: "host"}
+USER = "ITS-OWN-KEY"  # what stands for the user's public key
 ANSWER_S = 120  # a lease request is held for a heartbeat before it is answered; the longest a job file can say is shorter
 
 
 @dataclass(frozen=True, slots=True)
 class Right:
-    """One subject that a role may use, and what for. `JOB` and `HOST` in it are the user's own."""
+    """One subject that a role may use, and what for. `JOB`, `HOST` and `USER` in it are the user's own."""
 
     action: Action
     subject: str
@@ -85,7 +87,7 @@ class Role:
 
         Each user may listen on an inbox of its own, and no other.
         """
-        named = [(right.action, _template(filled(right.subject, job, HOST))) for right in self.rights]
+        named = [(right.action, _template(filled(right.subject, job, HOST, USER))) for right in self.rights]
         asks = [subject for action, subject in named if action != "subscribe"]
         hears = [subject for action, subject in named if action == "subscribe"]
         made: dict[str, Any] = {
@@ -98,13 +100,13 @@ class Role:
 
 
 def _template(subject: str) -> str:
-    tokens = subject.split(".")
-    return ".".join(f"{{{{tag({_TAGS[token]})}}}}" if token in _TAGS else token for token in tokens)
+    named = {USER: "{{subject()}}"} | {token: f"{{{{tag({tag})}}}}" for token, tag in _TAGS.items()}
+    return ".".join(named.get(token, token) for token in subject.split("."))
 
 
-def filled(subject: str, job: str = "", host: str = "") -> str:
-    """Return the subject that a right gives to a user with these tags."""
-    named = {JOB: job, HOST: host}
+def filled(subject: str, job: str = "", host: str = "", user: str = "") -> str:
+    """Return the subject that a right gives to a user with these tags and this key."""
+    named = {JOB: job, HOST: host, USER: user}
     return ".".join(named.get(token, token) for token in subject.split("."))
 
 
@@ -182,6 +184,7 @@ OF_PEOPLE = tuple(each for each in ASKED if each is not PlanProposed)
 OF_PEOPLE_ON_CLUSTER = tuple(each for each in _EVERY_FACT if issubclass(each, ClusterFact))
 ABOUT_SERVICES = "$SRV.>"  # `nats micro ls | info | stats`
 PURGE = "purge"  # the method of the keeper
+JOIN = "join"  # of the registrar
 
 BRAIN = Role(
     "brain",
@@ -196,7 +199,9 @@ BRAIN = Role(
         *_publish("what it purged", _entry(PURGED, ">")),
         *_publish("what was set", _entry(SETTINGS, "cluster")),
         *_publish("forgetting a job", _entry(ROUTING, "*"), _entry(LEADERS, "*")),
+        *_publish("which tokens to join are used up", _entry(SETTINGS, f"{JOINED}.*")),
         *_subscribe("purges that masters ask for", subjects.keeper("*", PURGE)),
+        *_subscribe("hosts that ask to join", subjects.registrar("*", JOIN)),
         *_subscribe("questions about services", ABOUT_SERVICES),
         *_reading(*EVERY_STREAM),
         *_declaring(),
@@ -213,6 +218,7 @@ DAEMON = Role(
         *_publish("what happens on its host", *_host_kinds(HOST, OF_DAEMONS)),
         *_publish("samples of its host", subjects.host_profile(HOST)),
         *_publish("its presence", _entry(PRESENCE, HOST)),
+        *_publish("a last checkpoint before its host goes down", *_job_kinds("*", (CheckpointRequested,))),
         *_publish("how far it is", _entry(POSITIONS, f"all.{HOST}.*")),
         *_subscribe("what it is asked", subjects.daemon(HOST, "*")),
         *_subscribe("questions about services", ABOUT_SERVICES),
@@ -304,8 +310,15 @@ OBSERVER = Role(
     ),
 )
 
+JOINER = Role(
+    "joiner",
+    "members",
+    "a host that is not yet one: it has a token (`rover auth token`), and may ask once",
+    (*_request("to join", subjects.registrar(USER, JOIN)),),
+)
+
 ROLES: dict[RoleName, Role] = {
-    role.name: role for role in (BRAIN, DAEMON, MASTER, WORKER, SERVER, OPERATOR, OBSERVER)
+    role.name: role for role in (BRAIN, DAEMON, MASTER, WORKER, SERVER, OPERATOR, OBSERVER, JOINER)
 }
 assert set(ROLES) == set(get_args(RoleName))
 
@@ -313,6 +326,6 @@ assert set(ROLES) == set(get_args(RoleName))
 def crossings() -> tuple[list[str], list[str]]:
     """Return what members use of the control account: the subjects that they ask and publish, and those that they hear."""
     rights = [right for role in ROLES.values() if role.account == "members" for right in role.rights]
-    asked = {filled(right.subject, "*", "*") for right in rights if right.action != "subscribe"}
-    heard = {filled(right.subject, "*", "*") for right in rights if right.action == "subscribe"}
+    asked = {filled(right.subject, "*", "*", "*") for right in rights if right.action != "subscribe"}
+    heard = {filled(right.subject, "*", "*", "*") for right in rights if right.action == "subscribe"}
     return sorted(asked), sorted(heard)

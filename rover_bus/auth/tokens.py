@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import re
 from typing import Any, Literal
 
 import nkeys
@@ -88,24 +89,39 @@ def scope(key: str, role: str, permissions: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def user_token(
-    signing_seed: str, account: str, user: str, name: str, tags: dict[str, str], now_s: int
+def user_token(  # noqa: PLR0913 - what a token says
+    signing_seed: str,
+    account: str,
+    user: str,
+    name: str,
+    tags: dict[str, str],
+    now_s: int,
+    expires_s: int = 0,
 ) -> str:
-    """Return the token of a user whose rights are its signing key's, filled in by its tags."""
+    """Return the token of a user whose rights are its signing key's, filled in by its tags. `expires_s`: 0, never."""
     body = {"type": "user", "issuer_account": account, "tags": [f"{key}:{tags[key]}" for key in sorted(tags)]}
-    return signed(user, name, signing_seed, body, now_s)
+    return signed(user, name, signing_seed, body, now_s, expires_s)
 
 
-def signed(subject: str, name: str, seed: str, body: dict[str, Any], now_s: int) -> str:
-    """Return a token about `subject`, a public key, that `seed` signs. `body`: what NATS reads in it."""
+def check_user(key: str) -> str:
+    """Return the public key of a user. Raises InputError for a text that is none."""
+    if not re.fullmatch(r"U[A-Z2-7]{55}", key):
+        raise InputError("this is no public key of a NATS user")
+    return key
+
+
+def signed(subject: str, name: str, seed: str, body: dict[str, Any], now_s: int, expires_s: int = 0) -> str:
+    """Return a token about `subject`, a public key, that `seed` signs. `body`: what NATS reads in it; `expires_s`: 0, never."""
     key = _key(seed)
-    claims = {
+    claims: dict[str, Any] = {
         "iat": now_s,
         "iss": bytes(key.public_key).decode(),
         "name": name,
         "nats": {**body, "version": 2},
         "sub": subject,
     }
+    if expires_s:
+        claims["exp"] = expires_s
     digest = hashlib.sha256(_json(claims)).digest()
     claims["jti"] = base64.b32encode(digest).decode().rstrip("=")
     said = f"{_encode(_json(_HEADER))}.{_encode(_json(claims))}"

@@ -33,10 +33,13 @@ from rover_bus.events.subjects import name as check_name
 
 if TYPE_CHECKING:
     from rover_bus.auth import certificates
+    from rover_bus.auth.joining import HostGrant, JoinToken
+    from rover_bus.events.join_requests import HostJoinRequest
 
 MOST_SECRET_BYTES = 256
 ROOT, SYSTEM = "operator", "account-system"  # keys: of NATS's operator, which signs all accounts
 CONTROL, MEMBERS = "account-control", "account-members"
+ACCOUNT_OF: dict[Account, str] = {"control": CONTROL, "members": MEMBERS}  # and the name of its key
 
 
 class CertificateFiles(NamedTuple):
@@ -86,7 +89,7 @@ class Vault:
     def _tell_public_keys(self) -> None:
         """Write what a host needs to know of the accounts, beside the seeds that it must not have."""
         for account in (CONTROL, MEMBERS):
-            _write(self._public_file(account), self.public_key(account) + "\n")
+            write_secret(self._public_file(account), self.public_key(account) + "\n")
 
     # -- what the broker needs -----------------------------------------------------------------------------------------
 
@@ -147,8 +150,8 @@ class Vault:
             if certificates.is_usable(former, authority, [address], now):
                 return files
         made = certificates.make_served(authority, [address], now)
-        _write(files.key, made.key)
-        _write(files.certificate, made.certificate)
+        write_secret(files.key, made.key)
+        write_secret(files.certificate, made.certificate)
         return files
 
     def _make_authority(self, now: datetime) -> certificates.Pair:
@@ -157,12 +160,12 @@ class Vault:
         key, certificate = self.root / "keys" / "authority.key", self.authority_file
         if not key.exists():
             made = certificates.make_authority(now)
-            _write(key, made.key + made.certificate, first=True)
+            write_secret(key, made.key + made.certificate, first=True)
         both = key.read_text()
         split = both.index("-----BEGIN CERTIFICATE")
         pair = certificates.Pair(both[split:], both[:split])
         if not certificate.exists():
-            _write(certificate, pair.certificate)
+            write_secret(certificate, pair.certificate)
         return pair
 
     # -- runs of jobs --------------------------------------------------------------------------------------------------
@@ -177,7 +180,7 @@ class Vault:
 
     def admit(self, runs: Iterable[RunOfJob]) -> list[str]:
         """Note which runs there are; return the accounts' tokens to tell the broker. What is not named has no rights any more."""
-        _write(self.root / "runs", json.dumps(sorted(runs)) + "\n")
+        write_secret(self.root / "runs", json.dumps(sorted(runs)) + "\n")
         now_s = int(time.time())
         return [self._account_token(each, now_s) for each in (CONTROL, MEMBERS)]
 
@@ -212,10 +215,10 @@ class Vault:
         """Write those of the stack's own processes on a host, and of its people."""
         self._tell_public_keys()
         for role in ROLES:
-            if role not in MEMBER_ROLES:
+            if role not in (*MEMBER_ROLES, "joiner"):
                 tags = {"host": host} if "host" in ROLES[role].tags else {}
                 made = self._user(role, role, self._seed(f"role-{role}"), tags)
-                _write(self.credentials_file(role, host), credentials.write(made))
+                write_secret(self.credentials_file(role, host), credentials.write(made))
 
     def member_credentials(self, role: RoleName, job: str, uid: str, member: str, host: str) -> str:
         """Return the text that lets one member of one run of a job do what its role may do for that job."""
@@ -239,9 +242,57 @@ class Vault:
         self, role: RoleName, name: str, signing_seed: str, tags: dict[str, str]
     ) -> credentials.Credential:
         seed = tokens.new_seed("user", secrets.token_bytes(tokens.SEED_BYTES))
-        account = self.public_key(CONTROL if ROLES[role].account == "control" else MEMBERS)
+        account = self._account_of(role)
         token = tokens.user_token(signing_seed, account, tokens.public(seed), name, tags, int(time.time()))
         return credentials.Credential(token, seed, authority=self.authority)
+
+    def _account_of(self, role: RoleName) -> str:
+        """Return the public key of the account that users of a role stand in."""
+        return self.public_key(ACCOUNT_OF[ROLES[role].account])
+
+    # -- hosts that join -----------------------------------------------------------------------------------------------
+
+    def join_token(self, url: str, valid_s: int) -> JoinToken:
+        """Return what lets one host join within `valid_s`. Raises InputError for a stack that listens on loopback alone."""
+        from rover_bus.auth.joining import JoinToken, fingerprint_of
+
+        if not url.startswith("tls://") or not self.authority:
+            raise InputError(f"no other host can reach {url}: start the stack with `rover up --bind ADDRESS`")
+        now_s = int(time.time())
+        seed = tokens.new_seed("user", secrets.token_bytes(tokens.SEED_BYTES))
+        signer, account = self._seed("role-joiner"), self._account_of("joiner")
+        user = tokens.user_token(
+            signer, account, tokens.public(seed), "joiner", {}, now_s, expires_s=now_s + valid_s
+        )
+        return JoinToken(
+            url=url,
+            fingerprint=fingerprint_of(self.authority),
+            authority=self.authority,
+            expires_s=now_s + valid_s,
+            user_token=user,
+            user_seed=seed,
+        )
+
+    def grant(self, request: HostJoinRequest) -> HostGrant:
+        """Return what a host gets: the rights of its daemon, and what signs and protects members there. Raises InputError."""
+        from rover_bus.auth.joining import HostGrant
+
+        host = check_name(request.host, "host")
+        daemon = tokens.user_token(
+            self._seed("role-daemon"),
+            self._account_of("daemon"),
+            tokens.check_user(request.user),
+            "daemon",
+            {"host": host},
+            int(time.time()),
+        )
+        return HostGrant(
+            authority=self.authority,
+            accounts={name: self.public_key(name) for name in ACCOUNT_OF.values()},
+            seeds={f"role-{role}": self._seed(f"role-{role}") for role in MEMBER_ROLES},
+            sockets=self.host_secret.decode(),
+            daemon_token=daemon,
+        )
 
     # -- seeds ---------------------------------------------------------------------------------------------------------
 
@@ -261,7 +312,7 @@ class Vault:
 def _read_or_make(path: Path, make: Callable[[], str]) -> str:
     """Return the secret in a file; make it where there is none, whole or not at all. Raises InputError when others can read it."""
     if not path.exists():
-        _write(path, make() + "\n", first=True)
+        write_secret(path, make() + "\n", first=True)
     if path.stat().st_mode & 0o077:
         raise InputError(f"others can read the secret in {path}: `chmod 600 {path}`, and replace it")
     with path.open() as file:
@@ -271,7 +322,7 @@ def _read_or_make(path: Path, make: Callable[[], str]) -> str:
     return secret
 
 
-def _write(path: Path, text: str, *, first: bool = False) -> None:
+def write_secret(path: Path, text: str, *, first: bool = False) -> None:
     """Write a file for its owner alone; `first`: unless another process was first."""
     for directory in (path.parent.parent, path.parent):
         directory.mkdir(mode=0o700, exist_ok=True)

@@ -29,6 +29,7 @@ from rover_bus.events.codec import EVENTS
 from rover_bus.events.envelope import CONTENT_TYPE
 from rover_bus.events.facts import JobFact
 from rover_bus.events.host_facts import ClusterFact, HostFact
+from rover_bus.events.join_requests import HostJoinReply, HostJoinRequest
 from rover_bus.events.log import LogBatch
 from rover_bus.events.profiles import HostProfile, Profile
 from rover_bus.events.programs import ProgramReply, ProgramRequest
@@ -42,6 +43,7 @@ DEFINITION = Path(__file__).parents[2] / "deploy" / "crd" / "roverjobs.yaml"
 TYPES: dict[str, type[msgspec.Struct]] = {**EVENTS, str(BrainBatch.__struct_config__.tag): BrainBatch}
 PARAMETERS = {
     "job": "the job's name",
+    "user": "the public key of the user that asks",
     "host": "the host's name",
     "role": "worker or ps",
     "index": "the member's place in its role",
@@ -133,7 +135,7 @@ def asyncapi() -> dict[str, Any]:
         if place:
             channels[tag] = _channel(place, [tag], cls)
             operations[f"receive.{tag}"] = _operation("receive", tag)
-    answers: tuple[type[msgspec.Struct], ...] = (*REPLIES, PartReply, ProgramReply, PurgeReply)
+    answers: tuple[type[msgspec.Struct], ...] = (*REPLIES, PartReply, ProgramReply, PurgeReply, HostJoinReply)
     replies = [str(cls.__struct_config__.tag) for cls in answers]
     channels["replies"] = {"address": None, "messages": {tag: _message(tag) for tag in replies}}
     for method, cls in METHODS.items():
@@ -145,6 +147,7 @@ def asyncapi() -> dict[str, Any]:
         "rover.daemon.{host}.part": PartRequest,
         "rover.daemon.{host}.program": ProgramRequest,
         "rover.keeper.{job}.purge": PurgeRequest,
+        "rover.registrar.{user}.join": HostJoinRequest,
     }
     for address, cls in asked.items():
         tag = str(cls.__struct_config__.tag)

@@ -26,7 +26,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rover_bus.cli.open_files import check_open_files
 from rover_bus.cli.supervisor import StartRefusal, service_command
@@ -42,6 +42,9 @@ from rover_bus.events.settings import Settings
 from rover_bus.events.shell import Shell
 from rover_bus.events.streams import BUCKETS, OF_THE_CLUSTER, SETTINGS, STREAMS
 from rover_bus.events.written_settings import Chosen, choose, dump, of_processes
+
+if TYPE_CHECKING:
+    from rover_bus.auth.vault import Vault
 
 REACH_BROKER_S = 60.0
 AGAIN_S = 0.5
@@ -257,13 +260,15 @@ async def _serve_brain(bus: NatsBus, options: ServiceOptions, stop: asyncio.Even
     )
     purging = asyncio.create_task(_purge_for_masters(bus))
     registering = asyncio.create_task(_register_runs(bus, options))
+    admitting = asyncio.create_task(_admit_hosts(bus, options))
+    beside = (keeping, purging, registering, admitting)
     _announce_ready(options)
     try:
         await _lead_again_and_again(build_and_note, stop)
     finally:
-        for task in (keeping, purging, registering):
+        for task in beside:
             task.cancel()
-        await asyncio.gather(keeping, purging, registering, return_exceptions=True)
+        await asyncio.gather(*beside, return_exceptions=True)
 
 
 async def _register_runs(bus: NatsBus, options: ServiceOptions) -> None:
@@ -281,6 +286,18 @@ async def _register_runs(bus: NatsBus, options: ServiceOptions) -> None:
                 await system.close()
         except RoverError as error:
             log.warning("runs are not registered yet: %s", error)
+        await asyncio.sleep(AGAIN_S)
+
+
+async def _admit_hosts(bus: NatsBus, options: ServiceOptions) -> None:
+    """Where the keys of the stack are at hand: hosts that ask to join are answered."""
+    from rover_bus.auth.vault import Vault
+    from rover_bus.cli.admitting import admit_hosts
+
+    vault = Vault.beside(options.secret_file) if options.secret_file else None
+    while vault is not None:
+        with contextlib.suppress(RoverError):
+            await admit_hosts(bus, vault)
         await asyncio.sleep(AGAIN_S)
 
 
@@ -310,11 +327,10 @@ async def _serve_master(bus: NatsBus, options: ServiceOptions, stop: asyncio.Eve
 
 
 async def _serve_daemon(bus: NatsBus, options: ServiceOptions, stop: asyncio.Event) -> None:
-    from rover_bus.auth.vault import Vault
     from rover_bus.node.port import Incarnation, RoleCommands
     from rover_bus.node.service import Options, run_daemon
 
-    vault = Vault.beside(options.secret_file) if options.secret_file else None
+    vault = _vault_of_host(options)
 
     def credential_of(run: Incarnation) -> str:
         if vault is None:
@@ -339,6 +355,15 @@ async def _serve_daemon(bus: NatsBus, options: ServiceOptions, stop: asyncio.Eve
     )
     ready = partial(_announce_ready, options)
     await run_daemon(bus, options.host, options.directory, given, stop=stop, ready=ready)
+
+
+def _vault_of_host(options: ServiceOptions) -> Vault | None:
+    """Return what signs the members of a host: the stack's keys, or the part of them that a joined host has."""
+    from rover_bus.auth.host_vault import HostVault
+    from rover_bus.auth.vault import Vault
+
+    file = options.secret_file
+    return (HostVault.beside(file) or Vault.beside(file)) if file else None
 
 
 async def _serve_ps(bus: NatsBus, options: ServiceOptions, stop: asyncio.Event) -> None:

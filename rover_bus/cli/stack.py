@@ -23,6 +23,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Literal, Self
 
+from rover_bus.auth.host_vault import HostVault
 from rover_bus.auth.roles import RoleName
 from rover_bus.auth.vault import Vault
 from rover_bus.cli.connection import Address
@@ -118,7 +119,7 @@ class RunningStack:
         Raises InputError for what no stack can be started with.
         """
         self.home = home if isinstance(home, Home) else Home.find(home)
-        self.host = check_name(here.name or _host_name(), "host")
+        self.host = check_name(here.name or host_name(), "host")
         named = broker.secret_file if isinstance(broker, OtherBroker) else ""
         self.secret_file = Path(named).absolute() if named else self.home.secret_file
         self._wanted_broker, self._brain, self._disposable = broker, brain, disposable
@@ -278,7 +279,8 @@ class RunningStack:
     def _start_broker(self) -> None:
         wanted = self._wanted_broker
         if isinstance(wanted, OtherBroker):
-            self._vault = Vault.beside(self.secret_file)
+            joined = HostVault.beside(self.secret_file)  # its one process, the daemon, has what it shows
+            self._vault = None if joined else Vault.beside(self.secret_file)
         else:
             self._vault = Vault(self.home.auth)
         if self._vault and self._is_encrypted:
@@ -378,7 +380,7 @@ def check_bind(address: str) -> str:
     return address
 
 
-def _host_name() -> str:
+def host_name() -> str:
     """Return this machine's name as a subject can hold it."""
     return re.sub(r"[^A-Za-z0-9_-]+", "-", socket.gethostname()).strip("-_")[:64] or "local"
 

@@ -15,6 +15,7 @@ from rover_bus.events.checkpoint_facts import CHECKPOINT_FACTS
 from rover_bus.events.checkpoints import PartReply, PartRequest
 from rover_bus.events.errors import BadMessage, TooLarge, UnknownVersion
 from rover_bus.events.facts import FACTS
+from rover_bus.events.join_requests import HostJoinReply, HostJoinRequest
 from rover_bus.events.log import LogBatch
 from rover_bus.events.profiles import PROFILES
 from rover_bus.events.programs import ProgramReply, ProgramRequest
@@ -41,6 +42,8 @@ _TYPES: tuple[type[msgspec.Struct], ...] = (
     ProgramReply,
     PurgeRequest,
     PurgeReply,
+    HostJoinRequest,
+    HostJoinReply,
     LogBatch,
 )
 EVENTS: dict[str, type[msgspec.Struct]] = {str(cls.__struct_config__.tag): cls for cls in _TYPES}

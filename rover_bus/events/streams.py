@@ -45,7 +45,8 @@ ROUTING = "ROVER_ROUTING"
 POSITIONS = "ROVER_POSITIONS"
 PURGED = "ROVER_PURGED"
 SETTINGS = "ROVER_SETTINGS"
-OF_THE_CLUSTER = "cluster"  # its one key, written by the Brain\'s service
+OF_THE_CLUSTER = "cluster"  # its key, written by the Brain's service
+JOINED = "joined"  # and below this one what each token to join was used for, written by the registrar
 
 STREAMS: tuple[StreamSpec, ...] = (
     StreamSpec(

@@ -10,6 +10,7 @@
     rover.rpc.<job>.<term>.<method>             requests to the master of that term (protocol P15)
     rover.daemon.<host>.<method>                requests to a node daemon
     rover.keeper.<job>.<method>                 requests of a job's master to what may purge for it
+    rover.registrar.<user>.<method>             requests to where the keys of the stack are: the user is the asker
 
 Names become one NATS token each, so they are checked: letters, digits, `_` and `-`, at most 64, and a first letter or digit.
 """
@@ -109,6 +110,11 @@ def keeper(job: str, method: str) -> str:
     return f"rover.keeper.{job if job == '*' else name(job, 'job')}.{name(method)}"
 
 
+def registrar(user: str, method: str) -> str:
+    """Subject of requests to the registrar of the stack; `*`: of all askers."""
+    return f"rover.registrar.{user if user == '*' else name(user, 'user')}.{name(method)}"
+
+
 @lru_cache(maxsize=65536)
 def matches(pattern: str, subject: str) -> bool:
     """Say whether a subject falls under a pattern (`*` one token, `>` the rest, at least one)."""
@@ -125,7 +131,10 @@ def matches(pattern: str, subject: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """A subject taken apart. `family` is log | fact | host | cluster | profile | rpc | daemon | keeper; absent parts are empty."""
+    """A subject taken apart. `family`: log | fact | host | cluster | profile | rpc | daemon | keeper | registrar.
+
+    Absent parts are empty.
+    """
 
     family: str
     job: str = ""
@@ -134,6 +143,7 @@ class Parsed:
     role: str = ""
     index: int = -1
     term: int = -1
+    user: str = ""
 
     @property
     def noun_verb(self) -> str:
@@ -164,6 +174,8 @@ def parse(subject: str) -> Parsed | None:
             return Parsed("daemon", host=host, kind=method)
         case ["rover", "keeper", job, method]:
             return Parsed("keeper", job=job, kind=method)
+        case ["rover", "registrar", user, method]:
+            return Parsed("registrar", user=user, kind=method)
         case _:
             pass  # the others do not matter here
     return None

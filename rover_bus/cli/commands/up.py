@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
+from rover_bus.auth.host_vault import HostVault
 from rover_bus.cli.connection import Address
 from rover_bus.cli.entry import INTERRUPTED
 from rover_bus.cli.home import Home, NoStack, StackRecord
-from rover_bus.cli.stack import BrainPolicy, Here, OtherBroker, OwnBroker, RunningStack
+from rover_bus.cli.joining import joined_stack
+from rover_bus.cli.stack import LOOPBACK, BrainPolicy, Here, OtherBroker, OwnBroker, RunningStack
 from rover_bus.cli.supervisor import ServiceFailed
 from rover_bus.events.errors import InputError, Refused
 from rover_bus.events.units import parse_bytes
@@ -49,7 +51,7 @@ SIGNAL_LOOK_S = 0.5
 @click.option("--host", default="", help="Name of this host [its own].")
 @click.option(
     "--bind",
-    default="127.0.0.1",
+    default="",
     metavar="ADDRESS",
     help="Listen at this address of the machine, so that other machines reach it [loopback]. The bus is encrypted, tables are not.",
 )
@@ -100,15 +102,19 @@ def up(  # noqa: PLR0913 - a command's options are its parameters
     limit = parse_bytes(max_store, "--max-store") if max_store else 0
     if 0 < limit < LEAST_STORE_BYTES:
         raise InputError(f"--max-store {max_store} is too small: the streams of a stack need at least 4MiB")
-    stack = RunningStack(
-        home,
-        broker=OtherBroker(url, secret_file) if url else OwnBroker(sync, limit),
-        brain=BrainPolicy(plan_mode, quotas),
-        here=Here(host, bind),
-        settings=(*settings, f"plan.policy={policy}") if policy else settings,
-    )
+    settings = (*settings, f"plan.policy={policy}") if policy else settings
+    if HostVault(home.auth).is_joined and not url:
+        stack = joined_stack(home, Here(host, bind), settings)
+    else:
+        stack = RunningStack(
+            home,
+            broker=OtherBroker(url, secret_file) if url else OwnBroker(sync, limit),
+            brain=BrainPolicy(plan_mode, quotas),
+            here=Here(host, bind or LOOPBACK),
+            settings=settings,
+        )
     if detach:
-        _detach(home)
+        detach_stack(home)
     else:
         context.exit(run_until_signal(stack, quiet=quiet))
 
@@ -223,7 +229,7 @@ def _may_be_lost(lost: list[tuple[str, str]], ending: StackEnding) -> bool:
         ending.listen()
 
 
-def _detach(home: Home) -> None:
+def detach_stack(home: Home) -> None:
     """Start the same command without --detach in a session of its own; return when it serves.
 
     Raises ServiceFailed with its last line and its exit code when it ends instead.

@@ -49,6 +49,9 @@ def broker(tmp_path: Path, vault: Vault) -> Iterator[EmbeddedBroker]:
 def text(vault: Vault, role: RoleName, job: str = OWN) -> str:
     if role in ("master", "worker", "ps"):
         return vault.member_credentials(role, job, "u1", f"{role}-0.1", HOST)
+    if role == "joiner":
+        vault.certificate("127.0.0.2")  # without an authority there are no tokens to join
+        return credentials.write(vault.join_token("tls://127.0.0.2:1", 3600).credential)
     return vault.credentials_file(role, HOST).read_text()
 
 

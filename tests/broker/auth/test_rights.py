@@ -28,7 +28,7 @@ from rover_bus.events.streams import BUCKETS, FACTS, LEADERS, LOG, PROFILES, STR
 
 pytestmark = pytest.mark.broker
 
-OWN, OTHER = ("demo", "h1"), ("foreign", "h2")
+OWN, OTHER = ("demo", "h1"), ("foreign", "h2", "UANOTHER")
 NOBODYS = (
     ">",
     "rover.>",
@@ -58,9 +58,17 @@ NOBODYS = (
 class Stage(NamedTuple):
     broker: EmbeddedBroker
     vault: Vault
+    joiner: credentials.Credential
+
+    @property
+    def own(self) -> tuple[str, str, str]:
+        """What stands in rights for the users here: job, host, and the key of the one whose key stands in any."""
+        return (*OWN, self.joiner.user)
 
     def text(self, role: RoleName) -> str:
         """Return the credentials of one user of a role."""
+        if role == "joiner":
+            return credentials.write(self.joiner)
         if ROLES[role].name in ("master", "worker", "ps"):
             return self.vault.member_credentials(role, OWN[0], "u1", f"{role}-0.1", OWN[1])
         return self.vault.credentials_file(role, OWN[1]).read_text()
@@ -98,8 +106,10 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     vault = Vault(directory / "auth")
     vault.write_credentials(OWN[1])
     vault.admit([RunOfJob(OWN[0], "u1")])
+    vault.certificate("127.0.0.2")  # without an authority there are no tokens to join
+    joiner = vault.join_token("tls://127.0.0.2:1", 3600).credential
     with EmbeddedBroker(directory / "broker", rights=vault.server_configuration) as broker:
-        made = Stage(broker, vault)
+        made = Stage(broker, vault, joiner)
 
         async def declare() -> None:
             bus = await made.bus("brain")
@@ -125,15 +135,15 @@ def instance(pattern: str) -> str:
     return ".".join("x" if token in ("*", ">") else token for token in pattern.split("."))
 
 
-def universe() -> list[str]:
+def universe(own: tuple[str, str, str]) -> list[str]:
     """Return every pattern of every role, for one's own job and host and for others."""
     rights = {right.subject for role in ROLES.values() for right in role.rights}
-    return sorted({filled(each, *whose) for each in rights for whose in (OWN, OTHER)} | set(NOBODYS))
+    return sorted({filled(each, *whose) for each in rights for whose in (own, OTHER)} | set(NOBODYS))
 
 
-def documented(role: Role, subject: str, *, hears: bool) -> bool:
+def documented(role: Role, own: tuple[str, str, str], subject: str, *, hears: bool) -> bool:
     """Whether the table gives a subject (or all that a pattern stands for) to a role."""
-    given = [filled(right.subject, *OWN) for right in role.rights if (right.action == "subscribe") == hears]
+    given = [filled(right.subject, *own) for right in role.rights if (right.action == "subscribe") == hears]
     return any(covers(pattern, subject) for pattern in given)
 
 
@@ -158,10 +168,12 @@ def test_a_role_publishes_asks_and_calls_what_the_table_says_and_nothing_else(
                 await client.publish(subject, b"{}", reply=f"{client._inbox_prefix.decode()}.answers")
             return await refusals(client, errors)
 
-    tried = sorted({instance(pattern) for pattern in universe()})
+    tried = sorted({instance(pattern) for pattern in universe(stage.own)})
     refused = asyncio.run(attempt())
     allowed = {subject for subject in tried if subject.lower() not in refused}
-    assert allowed == {subject for subject in tried if documented(ROLES[name], subject, hears=False)}
+    assert allowed == {
+        subject for subject in tried if documented(ROLES[name], stage.own, subject, hears=False)
+    }
 
 
 @pytest.mark.parametrize("name", ROLES)
@@ -172,10 +184,12 @@ def test_a_role_hears_what_the_table_says_and_nothing_else(stage: Stage, name: R
                 await client.subscribe(subject)
             return await refusals(client, errors)
 
-    tried = sorted({*universe(), *(instance(pattern) for pattern in universe())})
+    tried = sorted({*universe(stage.own), *(instance(pattern) for pattern in universe(stage.own))})
     refused = asyncio.run(attempt())
     allowed = {subject for subject in tried if subject.lower() not in refused}
-    assert allowed == {subject for subject in tried if documented(ROLES[name], subject, hears=True)}
+    assert allowed == {
+        subject for subject in tried if documented(ROLES[name], stage.own, subject, hears=True)
+    }
 
 
 def test_a_member_is_answered_across_accounts_and_its_samples_are_stored(stage: Stage) -> None:

@@ -59,7 +59,13 @@ def test_a_master_may_hear_what_its_members_ask() -> None:
         assert any(subjects.matches(each, subjects.rpc("demo", 3, method)) for each in heard)
 
 
-@pytest.mark.parametrize("name", ["worker", "ps"])
+def test_a_host_that_asks_to_join_may_do_nothing_else() -> None:
+    [right] = ROLES["joiner"].rights
+    assert (right.action, filled(right.subject, user="UKEY")) == ("request", "rover.registrar.UKEY.join")
+    assert ROLES["joiner"].permissions()["pub"]["allow"] == ["rover.registrar.{{subject()}}.join"]
+
+
+@pytest.mark.parametrize("name", ["worker", "ps", "joiner"])
 def test_programs_stand_in_an_account_without_streams(name: roles.RoleName) -> None:
     claims = accounts.claims("members", SIGNERS, "A")
     assert ROLES[name].account == "members"
@@ -69,8 +75,8 @@ def test_programs_stand_in_an_account_without_streams(name: roles.RoleName) -> N
 def test_members_reach_nothing_of_the_control_account_that_no_role_of_theirs_has() -> None:
     claims = accounts.claims("members", SIGNERS, "A")
     reached = {each["subject"] for each in claims["imports"]}
-    rights = [right.subject for name in ("worker", "ps") for right in ROLES[name].rights]
-    assert reached == {filled(subject, "*", "*") for subject in rights}
+    rights = [right.subject for name in ("worker", "ps", "joiner") for right in ROLES[name].rights]
+    assert reached == {filled(subject, "*", "*", "*") for subject in rights}
     offered = {each["subject"] for each in accounts.claims("control", SIGNERS, "A")["exports"]}
     assert offered == reached
     assert not any("CONSUMER" in subject or "STREAM" in subject for subject in reached)

@@ -72,7 +72,7 @@ def test_no_name_widens_what_its_credentials_reach(vault: Vault, job: str) -> No
 def test_a_vault_is_found_by_any_credentials_that_lie_in_it(vault: Vault, tmp_path: Path) -> None:
     for role in ROLES.values():
         path = vault.credentials_file(role.name, "h1")
-        assert path.exists() == (role.name not in ("master", "worker", "ps"))
+        assert path.exists() == (role.name not in ("master", "worker", "ps", "joiner"))
         assert Vault.beside(path) == vault
     assert Vault.beside(tmp_path / "elsewhere" / "secret") is None
 

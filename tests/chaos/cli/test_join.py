@@ -1,0 +1,151 @@
+"""Plain machines form a stack by tokens: hosts with addresses of their own join, train, are lost with memory, and replaced."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+import pytest
+from outside import ROVER, rover
+from patience import PATIENCE_S, until
+from small_job import SmallJob
+
+from rover_bus.cli.home import Home
+from rover_bus.cli.stack import Here, RunningStack
+from rover_bus.flash.places import host_root
+from rover_bus.node.local.proctree import bearing
+
+pytestmark = pytest.mark.chaos
+COPIED = 'every = "1s"\ncopies = 1\npersist = false'
+
+
+class JoinedHost:
+    """A host that `rover join`, or `rover up` later, runs in a process of its own."""
+
+    def __init__(self, folder: Path, name: str, address: str) -> None:
+        self.home, self.name, self.address = Home(folder / name), name, address
+        self._log = folder / f"{name}.log"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self, *words: str) -> None:
+        with self._log.open("ab") as log:
+            command = [*ROVER, *words, "--dir", str(self.home.root)]
+            self._process = subprocess.Popen(command, stdout=log, stderr=log)
+        until(self._serves, f"host {self.name}", more=self._log.read_text)
+
+    def _serves(self) -> bool:
+        assert self._process is not None
+        assert self._process.poll() is None, self._log.read_text()
+        return (self.home.root / "stack.json").exists()
+
+    def join(self, token: Path) -> None:
+        self.start("join", "--token-file", str(token), "--name", self.name, "--bind", self.address)
+
+    def stop(self) -> int:
+        """End it as Ctrl-C does; return its exit code."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGINT)
+        return self._process.wait(PATIENCE_S)
+
+    def lose(self) -> None:
+        """Take it away as a power cut does."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+        while left := bearing(str(self.home.root)):
+            for pid in left:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.02)
+        shutil.rmtree(host_root(self.home.node), ignore_errors=True)
+
+    @property
+    def runs(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+
+@contextmanager
+def joined(folder: Path, name: str, address: str, token: Path) -> Iterator[JoinedHost]:
+    host = JoinedHost(folder, name, address)
+    try:
+        host.join(token)
+        yield host
+    finally:
+        if host.runs:
+            host.lose()
+        shutil.rmtree(host_root(host.home.node), ignore_errors=True)
+
+
+def token(stack: RunningStack, file: Path, ttl: str = "10m") -> Path:
+    done = rover("auth", "token", "--out", str(file), "--ttl", ttl, home=stack.home.root)
+    assert done.returncode == 0, done.stderr
+    assert file.stat().st_mode & 0o777 == 0o600
+    return file
+
+
+def test_hosts_join_train_are_lost_and_replaced(tmp_path: Path) -> None:
+    with ExitStack() as ends:
+        one = ends.enter_context(
+            RunningStack(tmp_path / "one", here=Here("one", bind="127.0.0.2"), disposable=True)
+        )
+        hosts = {
+            name: ends.enter_context(joined(tmp_path, name, address, token(one, tmp_path / f"{name}.token")))
+            for name, address in (("two", "127.0.0.3"), ("three", "127.0.0.4"))
+        }
+        job = SmallJob(
+            folder=tmp_path,
+            home=one.home.root,
+            rows=2_000,
+            epochs=2,
+            workers=3,
+            servers=3,
+            checkpoint=COPIED,
+        )
+        job.submit()
+
+        def used() -> set[str]:
+            desired = job.facts("members.desired")
+            return {each["host"] for each in desired[-1]["members"]} if desired else set()
+
+        job.until(lambda: job.facts("checkpoint.redundant"), "a cut whose parts other hosts hold")
+        assert used() == {"one", "two", "three"}
+        hosts["two"].lose()
+        replacement = token(one, tmp_path / "four.token")
+        ends.enter_context(joined(tmp_path, "four", "127.0.0.5", replacement))
+        job.until(
+            lambda: "two" not in used() and job.facts("ledger.rewound"), "a way back without the lost host"
+        )
+        job.complete()
+
+
+def test_a_token_is_for_one_host_of_one_stack_and_later_starts_need_none(tmp_path: Path) -> None:
+    with RunningStack(tmp_path / "one", here=Here("one", bind="127.0.0.2"), disposable=True) as one:
+        used = token(one, tmp_path / "used")
+        host = JoinedHost(tmp_path, "two", "127.0.0.3")
+        host.join(used)
+        assert host.stop() == 130
+        host.start("up")
+        said = rover("events", "-k", "host.registered", home=host.home.root)
+        assert said.returncode == 0, said.stderr
+        assert host.stop() == 130
+        host.start("join", "--token-file", str(used))
+        assert host.stop() == 130
+        expired = token(one, tmp_path / "expired", "1s")
+        until(lambda: time.time() > expired.stat().st_mtime + 2.5, "its end")
+        with RunningStack(tmp_path / "other", here=Here("x", bind="127.0.0.9"), disposable=True) as other:
+            foreign = token(other, tmp_path / "foreign")
+        moved = foreign.read_text().replace(other.url, one.url)
+        foreign.write_text(moved)
+        for file, says in ((used, "used already"), (expired, "has expired"), (foreign, "not of the stack")):
+            done = rover(
+                "join", "--token-file", str(file), "--dir", str(tmp_path / "three"), "--name", "three"
+            )
+            assert (done.returncode, says in done.stderr) == (5, True), done.stderr
+            assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+        assert not (tmp_path / "three" / "auth").exists()

@@ -1,0 +1,114 @@
+"""Machines on one network, as far as sockets go: network namespaces with addresses of their own, joined by a bridge in another one.
+
+Needs root, iproute2 and a kernel that makes namespaces, veth pairs and bridges; `why_not` says what is missing. Everything is named
+by the process and a number, and removed at the end: a namespace takes its links with it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+CAPTURE = """
+import socket, sys
+tap = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
+tap.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUFFORCE, 64 << 20)
+tap.bind(("bridge", 0))
+left = 1 << 30
+with open(sys.argv[1], "wb", buffering=0) as file:
+    while left > 0:
+        packet = tap.recv(1 << 17)
+        left -= file.write(packet)
+"""
+
+
+def _ip(*words: str) -> None:
+    subprocess.run(["ip", *words], check=True, capture_output=True, text=True)
+
+
+def why_not() -> str:
+    """Return what this system lacks for namespaces, "" where they can be had."""
+    if os.geteuid() != 0:
+        return "network namespaces need root"
+    lacks = [tool for tool in ("ip", "nsenter") if shutil.which(tool) is None]
+    if lacks:
+        return f"network namespaces need {' and '.join(lacks)} (iproute2, util-linux)"
+    try:
+        with network("probe"):
+            return ""
+    except (subprocess.CalledProcessError, OSError) as error:
+        return f"this kernel makes no network namespaces: {getattr(error, 'stderr', '') or error}"
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """One namespace: how to run something there, and its address."""
+
+    namespace: str
+    address: str
+
+    @property
+    def within(self) -> list[str]:
+        """What stands before a command that runs there: its network is the namespace's, all else is this system's."""
+        return ["nsenter", f"--net=/run/netns/{self.namespace}"]
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """Machines by name, and what joins them."""
+
+    machines: dict[str, Machine]
+    switch: Machine
+
+    def cut(self, name: str) -> None:
+        """Take a machine's link down."""
+        _ip("-n", self.switch.namespace, "link", "set", f"to-{name}", "down")
+
+    @contextmanager
+    def captured(self, file: Path) -> Iterator[None]:
+        """Write every packet that passes the bridge to a file, until the `with` ends."""
+        command = [*self.switch.within, sys.executable, "-c", CAPTURE, str(file)]
+        with subprocess.Popen(command) as process:
+            try:
+                yield
+                assert process.poll() is None, "the capture has ended early"
+            finally:
+                process.kill()
+
+
+@contextmanager
+def network(*names: str) -> Iterator[Network]:
+    """Make machines with the addresses 10.77.0.1, .2, ... and remove them at the end. Raises CalledProcessError."""
+    mark = f"rover{os.getpid()}"
+    switch = Machine(f"{mark}-switch", "")
+    machines = {name: Machine(f"{mark}-{name}", f"10.77.0.{at}") for at, name in enumerate(names, 1)}
+    made: list[str] = []
+    try:
+        for each in (switch, *machines.values()):
+            _ip("netns", "add", each.namespace)
+            made.append(each.namespace)
+            _ip("-n", each.namespace, "link", "set", "lo", "up")
+        _ip("-n", switch.namespace, "link", "add", "bridge", "type", "bridge")
+        _ip("-n", switch.namespace, "link", "set", "bridge", "up")
+        for name, machine in machines.items():
+            _connect(switch, name, machine)
+        yield Network(machines, switch)
+    finally:
+        for namespace in made:
+            subprocess.run(["ip", "netns", "del", namespace], check=False, capture_output=True)
+
+
+def _connect(switch: Machine, name: str, machine: Machine) -> None:
+    of_switch, of_machine = ("-n", switch.namespace), ("-n", machine.namespace)
+    to = f"to-{name}"
+    _ip(*of_switch, "link", "add", to, "type", "veth", "peer", "name", "eth0", "netns", machine.namespace)
+    _ip(*of_switch, "link", "set", to, "master", "bridge")
+    _ip(*of_switch, "link", "set", to, "up")
+    _ip(*of_machine, "address", "add", f"{machine.address}/24", "dev", "eth0")
+    _ip(*of_machine, "link", "set", "eth0", "up")
