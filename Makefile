@@ -2,6 +2,9 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
+# Each process of a test or a demo would compile all of ours again where this is set.
+unexport PYTHONDONTWRITEBYTECODE
+
 PARALLEL = -n $(or $(WORKERS),2) --dist worksteal
 
 .PHONY: help demo test core simulate chaos kube attack lint format schemas docs lines count picture wheel clean
