@@ -143,8 +143,11 @@ class ServerRun:
         return hints
 
     async def _converse(self, heartbeat_s: float) -> None:
+        loop = asyncio.get_running_loop()
         while True:
-            reply = await self._master.ask(await self._beat())
+            beat = await self._beat()
+            sent_s = loop.time()
+            reply = await self._master.ask(beat)
             if isinstance(reply, HeartbeatReply):
                 if reply.order == "stop":
                     return
@@ -158,10 +161,11 @@ class ServerRun:
                     raise Refused(f"{self.member} ends: {reply.message}", reply.code)
             if self._routed:
                 await self._samples.publish(self._statistics)
-            await self._pause(self._pause_s(heartbeat_s))
+            # What the answer took counts: a slow master must not find the next beat late as well (P19).
+            await self._pause(sent_s + self._pause_s(heartbeat_s) - loop.time())
 
     async def _pause(self, seconds: float) -> None:
-        """Wait, but for news that must not wait."""
+        """Wait, but for news that must not wait. What is past already is not waited for."""
         try:
             async with asyncio.timeout(seconds):
                 await self._woken.wait()
@@ -170,7 +174,7 @@ class ServerRun:
         self._woken.clear()
 
     def _pause_s(self, heartbeat_s: float) -> float:
-        """Return how long to wait before the next heartbeat: as the job file says while workers push, less when they do not."""
+        """Return how long after this heartbeat the next is due: as the job file says while workers push, less when they do not."""
         if not self._routed:
             return FIRST_BEAT_S
         if self._moves.busy or self.core.takes_part:

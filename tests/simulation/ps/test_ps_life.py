@@ -53,18 +53,24 @@ async def end_of(bus):
 
 
 class Beats:
-    """A connection that counts the heartbeats it carries."""
+    """A connection that counts the heartbeats it carries, and when; `late_s`: so long an answer is on its way."""
 
     def __init__(self, bus):
         self._bus = bus
-        self.count = 0
+        self.count, self.late_s = 0, 0.0
+        self.sent_s = []
 
     def __getattr__(self, name):
         return getattr(self._bus, name)
 
     async def request(self, subject, body, **how):
-        self.count += subject.endswith(".heartbeat")
-        return await self._bus.request(subject, body, **how)
+        if not subject.endswith(".heartbeat"):
+            return await self._bus.request(subject, body, **how)
+        self.count += 1
+        self.sent_s.append(asyncio.get_running_loop().time())
+        answer = await self._bus.request(subject, body, **how)
+        await asyncio.sleep(self.late_s)
+        return answer
 
 
 async def publish(bus, fact):
@@ -126,6 +132,32 @@ def test_a_server_beats_less_often_while_workers_push_because_no_order_is_urgent
     idle, training = (virtual_time.run(beats_of_a_minute(pushing)) for pushing in (0, 1))
     assert idle >= 110
     assert 60 <= training <= 85
+
+
+class BusyTables(Tables):
+    """Whatever is asked takes longer than a heartbeat waits for it."""
+
+    async def run(self, function):
+        async with self.turn:
+            await asyncio.sleep(0.4)
+            return function()
+
+
+async def longest_gap_of_a_minute():
+    """Return the most seconds between two beats of a server that trains, while its tables are busy and its master is slow."""
+    core = ServerCore(0, 1)
+    async with job_with_a_server(core, BusyTables()) as (_, beats):
+        beats.late_s = 0.45
+        await asyncio.sleep(5.0)
+        beats.sent_s.clear()
+        for _ in range(600):
+            core.counters["pushes"] = core.counters.get("pushes", 0) + 1
+            await asyncio.sleep(0.1)
+        return max(after - before for before, after in zip(beats.sent_s, beats.sent_s[1:], strict=False))
+
+
+def test_neither_a_slow_master_nor_busy_tables_stretch_the_time_between_two_beats():
+    assert virtual_time.run(longest_gap_of_a_minute()) <= 1.0 + 1e-6, "the heartbeat of the job"
 
 
 async def beats_after_news():
