@@ -1,6 +1,6 @@
 """What parameter servers cost: pull + push through two server processes against the same arithmetic in one process.
 
-    python -m bench.ps [--json] [--steps 60] [--rounds 7] [--transport shm|tcp|unix] [--profile] [--runs 10] [--cores 0,0,1]
+    python -m bench.ps [--json] [--steps 60] [--rounds 7] [--transport shm|tcp|tls|unix] [--profile] [--runs 10] [--cores 0,0,1]
 
 Batches of 512 x 26 ids, width 16, Adagrad, 10^6 rows, hashed and growing tables, Zipf(1.05) and nearly uniform ids; one table or
 26. Gradients are given: no model is computed. Local and remote steps alternate round by round; ratios are of the same round.
@@ -49,7 +49,9 @@ def serve(index: int, transport: str, profile: bool, core: int, pipe: Connection
     watch = Stopwatch(SERVER, waits_in_receive=False) if profile else None
     tables = ServerCore(index, incarnation=1)
     name = f"@rover-bench-{time.time_ns()}-{index}"
-    server = Server(tables, SECRET, ["tcp:127.0.0.1:0" if transport == "tcp" else f"{transport}:{name}"])
+    server = Server(
+        tables, SECRET, [f"{transport}:127.0.0.1:0" if transport in ("tcp", "tls") else f"{transport}:{name}"]
+    )
     pipe.send(ServerAddress(index, 1, server.addresses))
     tables.admit(timeline=0, generation=0, start=EMPTY, seed=1)
     tables.route(pipe.recv())
@@ -228,7 +230,7 @@ def main() -> None:
     )
     parser.add_argument("--steps", type=int, default=60, help="steps a round")
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--transport", choices=["shm", "tcp", "unix"], default="shm")
+    parser.add_argument("--transport", choices=["shm", "tcp", "tls", "unix"], default="shm")
     parser.add_argument("--json", action="store_true", help="print the result as one last JSON line")
     parser.add_argument("--runs", type=int, default=1, help="each with new processes")
     parser.add_argument(

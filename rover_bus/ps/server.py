@@ -10,6 +10,7 @@ import os
 import secrets
 import selectors
 import socket
+import ssl
 import sys
 import time
 from collections import deque
@@ -23,9 +24,18 @@ from rover_bus.events.errors import AccessDenied, BadMessage
 from rover_bus.ps import handshake, messages
 from rover_bus.ps.changes import HalfChanged
 from rover_bus.ps.core import ServerCore
+from rover_bus.ps.encryption import KIND, WAITS, SocketIdentity, accept_encrypted, make_identity
 from rover_bus.ps.patience import Patience
 from rover_bus.ps.shared import SharedBodies, create_memory, map_memory
-from rover_bus.ps.stream import FrameReceiver, FrameSender, address_of, listen, shares_memory, tune
+from rover_bus.ps.stream import (
+    FrameReceiver,
+    FrameSender,
+    address_of,
+    is_encrypted,
+    listen,
+    shares_memory,
+    tune,
+)
 
 LOOPBACK = "127.0.0.1"
 HANDSHAKE_S = 10.0  # for a worker to prove itself
@@ -38,11 +48,13 @@ Result = TypeVar("Result")
 def addresses_at(bind: str = LOOPBACK) -> tuple[str, ...]:
     """Return where to listen: shared memory for workers of this host where the system has it, and TCP at an address of it.
 
-    The name is abstract: no file, gone with its process; and random, so that on another host nothing answers to it.
+    Beyond loopback TCP is encrypted. The name in shared memory is abstract: no file, gone with its process; and random, so that on
+    another host nothing answers to it.
     """
+    network = f"{'tcp' if bind == LOOPBACK else KIND}:{bind}:0"
     if sys.platform != "linux":
-        return (f"tcp:{bind}:0",)
-    return f"shm:@rover-ps-{secrets.token_hex(16)}", f"tcp:{bind}:0"
+        return (network,)
+    return f"shm:@rover-ps-{secrets.token_hex(16)}", network
 
 
 class _Connection:
@@ -51,6 +63,7 @@ class _Connection:
     def __init__(self, sock: socket.socket, shares: bool, now_s: float) -> None:
         sock.setblocking(False)
         tune(sock)
+        self.shaken = not isinstance(sock, ssl.SSLSocket)  # hands, where it is encrypted
         self.socket, self.shares, self.deadline_s = sock, shares, now_s + HANDSHAKE_S
         self.nonce = secrets.token_bytes(handshake.NONCE_BYTES)
         self.response = b""
@@ -58,6 +71,18 @@ class _Connection:
         self.waiting: tuple[bytes, bytes] | None = None  # a frame that can wait for its answer
         self.sender = FrameSender(sock)
         self.sender.put([handshake.challenge(self.nonce)])
+
+    def shake(self) -> int:
+        """Go on with the handshake of TLS; return what its socket must be ready for next, 0 once it is done. Raises OSError."""
+        assert isinstance(self.socket, ssl.SSLSocket)
+        try:
+            self.socket.do_handshake()
+        except ssl.SSLWantReadError:
+            return selectors.EVENT_READ
+        except ssl.SSLWantWriteError:
+            return selectors.EVENT_WRITE
+        self.shaken = True
+        return 0
 
     def open(self, proof: bytes) -> None:
         """The worker has proved itself: prove ourselves, with shared memory where that can be had, and expect frames."""
@@ -90,8 +115,11 @@ class Server:
         self._stopping = False
         self._connections: dict[socket.socket, _Connection] = {}
         self._listeners: dict[socket.socket, str] = {}  # and the address that was asked for
+        self._identity: SocketIdentity | None = None  # where one of them is encrypted
         try:
             for address in addresses or addresses_at():
+                if is_encrypted(address):
+                    self._identity = self._identity or make_identity()
                 self._listeners[listen(address)] = address
         except BaseException:
             self.close()
@@ -102,7 +130,7 @@ class Server:
     @property
     def addresses(self) -> list[str]:
         """Where workers can connect."""
-        return [address_of(listener, asked) for listener, asked in self._listeners.items()]
+        return [address_of(listener, asked, self._identity) for listener, asked in self._listeners.items()]
 
     # --- from other threads ---
 
@@ -176,10 +204,18 @@ class Server:
         if len(self._connections) >= MOST_CONNECTIONS:
             sock.close()
             return
-        connection = _Connection(sock, shares_memory(self._listeners[listener]), time.monotonic())
+        asked = self._listeners[listener]
+        if is_encrypted(asked) and self._identity is not None:
+            try:
+                sock = accept_encrypted(sock, self._identity)
+            except OSError:
+                sock.close()
+                return
+        connection = _Connection(sock, shares_memory(asked), time.monotonic())
         self._connections[sock] = connection
         self._selector.register(sock, selectors.EVENT_READ, connection)
-        self._send(connection)
+        if connection.shaken:
+            self._send(connection)
 
     def _drop(self, connection: _Connection) -> None:
         if self._connections.pop(connection.socket, None):
@@ -195,11 +231,16 @@ class Server:
 
     def _exchange(self, connection: _Connection, events: int) -> None:
         try:
+            if not connection.shaken:
+                if wanted := connection.shake():
+                    self._selector.modify(connection.socket, wanted, connection)
+                    return
+                events = selectors.EVENT_WRITE  # the challenge
             if events & selectors.EVENT_WRITE and not self._send(connection):
                 return
             if events & selectors.EVENT_READ and not self._read(connection):
                 self._drop(connection)
-        except BlockingIOError:
+        except WAITS:
             return
         except OSError:
             self._drop(connection)
@@ -214,9 +255,14 @@ class Server:
         """Take in what has arrived; False when the worker has left."""
         if connection.receiver is None:
             return self._prove(connection)
-        if not connection.receiver.receive():
-            return False
-        while frame := connection.receiver.next_frame():
+        while connection.receiver.receive():
+            if not self._answer_frames(connection, connection.receiver) or not connection.receiver.holds_more:
+                return True
+        return False
+
+    def _answer_frames(self, connection: _Connection, receiver: FrameReceiver) -> bool:
+        """Answer all frames that have arrived whole; False when the connection is gone."""
+        while frame := receiver.next_frame():
             self._answer_waiting(connection)
             if self.core.can_wait(frame[0]):
                 connection.waiting = bytes(frame[0]), bytes(frame[1])  # the frame is gone with the next one
@@ -227,7 +273,7 @@ class Server:
             gives_values = messages.asks_for_values(frame[0])
             connection.sender.put(self.core.answer(*frame))
             if not self._send(connection):
-                break
+                return False
             self._patience.note_answer(time.monotonic(), gives_values)
         return True
 

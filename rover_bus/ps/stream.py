@@ -1,6 +1,7 @@
 """Frames on a socket: one buffer to receive into, scattered buffers to send from, no copies in between.
 
-Between processes of one host the bodies may lie in memory that both share (`shared`): then the socket carries the rest.
+Between processes of one host the bodies may lie in memory that both share (`shared`): then the socket carries the rest. Between
+hosts it is encrypted (`encryption`): a record at a time, each copied once more.
 Used by `server` and `client`. Frames are multiples of 64 bytes, so that every frame in the buffer, and every array in a frame,
 lies aligned.
 """
@@ -8,8 +9,11 @@ lies aligned.
 from __future__ import annotations
 
 import socket
+import ssl
 from collections import deque
+from contextlib import suppress
 
+from rover_bus.ps.encryption import KIND, RECORD_BYTES, WAITS, SocketIdentity, connect_encrypted
 from rover_bus.ps.frame import MAX_BODY_BYTES, PRELUDE_BYTES, Buffer, measure
 from rover_bus.ps.shared import SharedBodies
 
@@ -35,7 +39,20 @@ class FrameReceiver:
         self._make_room()
         received = self._socket.recv_into(self._view[self._end :])
         self._end += received
+        if received and isinstance(self._socket, ssl.SSLSocket) and self._socket.gettimeout() == 0:
+            self._receive_records(self._socket)
         return received > 0
+
+    def _receive_records(self, sock: ssl.SSLSocket) -> None:
+        """Receive what else is there, as far as there is room: TLS gives one record at a time, whatever has arrived."""
+        with suppress(*WAITS):
+            while self._end < len(self._view) and (received := sock.recv_into(self._view[self._end :])):
+                self._end += received
+
+    @property
+    def holds_more(self) -> bool:
+        """Whether more has arrived that no selector tells of: decrypted already."""
+        return isinstance(self._socket, ssl.SSLSocket) and self._socket.pending() > 0
 
     def next_frame(self) -> Frame | None:
         """Consume and return the next whole frame. Raises BadMessage."""
@@ -91,10 +108,9 @@ class FrameSender:
     def send(self) -> bool:
         """Send until the socket is full (False) or nothing is left (True). Raises OSError."""
         while self._waiting:
-            some = [self._waiting[at] for at in range(min(MOST_BUFFERS, len(self._waiting)))]
             try:
-                sent = self._socket.sendmsg(some)
-            except BlockingIOError:
+                sent = self._send_some()
+            except WAITS:
                 return False
             while self._waiting and sent >= len(self._waiting[0]):
                 sent -= len(self._waiting.popleft())
@@ -102,23 +118,46 @@ class FrameSender:
                 self._waiting[0] = self._waiting[0][sent:]
         return True
 
+    def _send_some(self) -> int:
+        if isinstance(self._socket, ssl.SSLSocket):
+            return self._socket.send(self._next_record())
+        return self._socket.sendmsg(
+            [self._waiting[at] for at in range(min(MOST_BUFFERS, len(self._waiting)))]
+        )
+
+    def _next_record(self) -> Buffer:
+        """Return what is sent next under TLS. After a wait it must begin as before: the queue only grows at its end."""
+        if len(self._waiting[0]) >= RECORD_BYTES:
+            return self._waiting[0]
+        some: list[memoryview] = []
+        left = RECORD_BYTES
+        for buffer in self._waiting:
+            some.append(buffer[:left])
+            left -= len(some[-1])
+            if not left:
+                break
+        return b"".join(some)
+
     @property
     def waiting_bytes(self) -> int:
         return sum(map(len, self._waiting))
 
 
 def connect(address: str, timeout_s: float) -> socket.socket:
-    """Connect to `tcp:<host>:<port>`, `unix:<path>`, `unix:@<name>` or `shm:@<name>`. Raises OSError, ValueError."""
+    """Connect to `tcp:<host>:<port>`, `tls:<host>:<port>:<fingerprint>`, `unix:<path>`, `unix:@<name>` or `shm:@<name>`.
+
+    Raises OSError, ValueError.
+    """
     family, target = parse_address(address)
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
         sock.settimeout(timeout_s)
         sock.connect(target)
+        tune(sock)
+        return connect_encrypted(sock, address.rpartition(":")[2]) if is_encrypted(address) else sock
     except BaseException:
         sock.close()
         raise
-    tune(sock)
-    return sock
 
 
 def listen(address: str) -> socket.socket:
@@ -137,9 +176,11 @@ def listen(address: str) -> socket.socket:
     return sock
 
 
-def address_of(sock: socket.socket, asked: str) -> str:
-    """Return the address that a listening socket really has, when it was asked to listen at `asked`."""
+def address_of(sock: socket.socket, asked: str, identity: SocketIdentity | None = None) -> str:
+    """Return the address that a listening socket really has, when it was asked to listen at `asked` and shows this identity."""
     name = sock.getsockname()
+    if is_encrypted(asked) and identity is not None:
+        return f"{KIND}:{name[0]}:{name[1]}:{identity.fingerprint}"
     if sock.family == socket.AF_INET:
         return f"tcp:{name[0]}:{name[1]}"
     if shares_memory(asked):
@@ -152,6 +193,11 @@ def shares_memory(address: str) -> bool:
     return address.startswith(f"{SHARED}:")
 
 
+def is_encrypted(address: str) -> bool:
+    """Whether connections to this address speak TLS."""
+    return address.startswith(f"{KIND}:")
+
+
 def parse_address(address: str) -> tuple[socket.AddressFamily, str | tuple[str, int]]:
     """Return what a socket needs. Raises ValueError."""
     kind, _, rest = address.partition(":")
@@ -159,9 +205,12 @@ def parse_address(address: str) -> tuple[socket.AddressFamily, str | tuple[str, 
         return socket.AF_UNIX, "\0" + rest[1:]
     if kind == "unix" and rest:
         return socket.AF_UNIX, "\0" + rest[1:] if rest.startswith("@") else rest
+    if kind == KIND and rest.count(":") == 2:
+        rest = rest.rpartition(":")[0]  # without the fingerprint
     host, _, port = rest.rpartition(":")
-    if kind != "tcp" or not host or not port.isdigit():
-        raise ValueError(f"{address!r} is no server address: tcp:<host>:<port>, unix:<path> or shm:@<name>")
+    if kind not in ("tcp", KIND) or not host or not port.isdigit():
+        forms = "tcp:<host>:<port>, tls:<host>:<port>:<fingerprint>, unix:<path> or shm:@<name>"
+        raise ValueError(f"{address!r} is no server address: {forms}")
     return socket.AF_INET, (host, int(port))
 
 

@@ -17,9 +17,9 @@ from pathlib import Path
 
 CAPTURE = """
 import socket, sys
-tap = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
-tap.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUFFORCE, 64 << 20)
-tap.bind(("bridge", 0))
+tap = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))  # ETH_P_ALL, of every link that there is
+tap.setsockopt(socket.SOL_SOCKET, 33, 64 << 20)  # SO_RCVBUFFORCE
+print("ready", flush=True)
 left = 1 << 30
 with open(sys.argv[1], "wb", buffering=0) as file:
     while left > 0:
@@ -72,10 +72,12 @@ class Network:
 
     @contextmanager
     def captured(self, file: Path) -> Iterator[None]:
-        """Write every packet that passes the bridge to a file, until the `with` ends."""
+        """Write every packet between machines to a file, until the `with` ends."""
         command = [*self.switch.within, sys.executable, "-c", CAPTURE, str(file)]
-        with subprocess.Popen(command) as process:
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
             try:
+                assert process.stdout is not None
+                assert process.stdout.readline() == "ready\n", "the capture did not begin"
                 yield
                 assert process.poll() is None, "the capture has ended early"
             finally:

@@ -53,7 +53,7 @@ SIGNAL_LOOK_S = 0.5
     "--bind",
     default="",
     metavar="ADDRESS",
-    help="Listen at this address of the machine, so that other machines reach it [loopback]. The bus is encrypted, tables are not.",
+    help="Listen at this address of the machine, so that other machines reach it [loopback]. There everything is encrypted.",
 )
 @click.option(
     "--plan-mode",

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import secrets
 import socket
+import ssl
 import struct
 import threading
 from pathlib import Path
@@ -31,6 +32,9 @@ from rover_bus.node.storage.parities import Parities, ServedParity
 from rover_bus.node.storage.state import PartOfCut
 from rover_bus.node.storage.throttle import give_way
 from rover_bus.ps import handshake
+from rover_bus.ps.encryption import SocketIdentity, accept_encrypted, make_identity
+from rover_bus.ps.server import LOOPBACK
+from rover_bus.ps.stream import address_of, connect
 
 LENGTH = struct.Struct("<I")
 MOST_WANTED_BYTES = 1 << 16
@@ -73,10 +77,13 @@ class PartServer:
     ) -> None:
         self._root, self._secret, self._parities = root, secret, parities or Parities()
         self._listener = socket.create_server((bind, 0), backlog=MOST_CONNECTIONS)
+        self._where = str(bind), int(self._listener.getsockname()[1])
+        self._identity = None if bind == LOOPBACK else make_identity()
         self._free = threading.BoundedSemaphore(MOST_CONNECTIONS)
         self._open: set[socket.socket] = set()
         self._closing = False
-        self.address = f"{bind}:{self._listener.getsockname()[1]}"
+        asked = "tcp:" if self._identity is None else "tls:"
+        self.address = address_of(self._listener, asked, self._identity)
         self._thread = threading.Thread(target=self._accept, name="rover-peers", daemon=True)
         self._thread.start()
 
@@ -85,8 +92,7 @@ class PartServer:
         self._closing = True
         with socket.socket() as last:  # wakes the one that accepts
             last.settimeout(1.0)
-            host, _, port = self.address.rpartition(":")
-            last.connect_ex((host, int(port)))
+            last.connect_ex(self._where)
         self._thread.join()
         self._listener.close()
         for connection in list(self._open):
@@ -111,6 +117,9 @@ class PartServer:
         give_way()
         try:
             connection.settimeout(SILENCE_S)
+            if self._identity is not None:
+                connection = self._encrypt(connection, self._identity)
+                connection.do_handshake()
             self._prove(connection)
             self._answer(connection, _read_struct(connection, MOST_WANTED_BYTES, WANTED))
         except (OSError, RoverError) as error:
@@ -119,6 +128,13 @@ class PartServer:
             self._open.discard(connection)
             connection.close()
             self._free.release()
+
+    def _encrypt(self, connection: socket.socket, identity: SocketIdentity) -> ssl.SSLSocket:
+        """Return the connection as it is spoken on beyond loopback. Raises OSError."""
+        encrypted = accept_encrypted(connection, identity)
+        self._open.discard(connection)  # its descriptor is the encrypted one's now
+        self._open.add(encrypted)
+        return encrypted
 
     def _prove(self, connection: socket.socket) -> None:
         nonce = secrets.token_bytes(handshake.NONCE_BYTES)
@@ -178,9 +194,8 @@ class PeerSource:
         self._wanted = Wanted(
             uid=which.uid, part=which.part, generation=generation, cut=cut, differences=differences
         )
-        host, _, port = address.rpartition(":")
         try:
-            self._socket = socket.create_connection((host, int(port)), timeout=CONNECT_S)
+            self._socket = connect(address, CONNECT_S)
             self._socket.settimeout(SILENCE_S)
         except (OSError, ValueError) as error:
             raise StorageFailed(f"the daemon at {address} cannot be reached: {error}", delay_s=1.0) from None

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 from outside import ROVER, rover
 from patience import PATIENCE_S, until
 from small_job import SmallJob
+from taken_away import take_away
 
 from rover_bus.cli.home import Home
 from rover_bus.cli.stack import Here, RunningStack
 from rover_bus.flash.places import host_root
-from rover_bus.node.local.proctree import bearing
 
 pytestmark = pytest.mark.chaos
 COPIED = 'every = "1s"\ncopies = 1\npersist = false'
@@ -58,12 +57,7 @@ class JoinedHost:
         assert self._process is not None
         self._process.kill()
         self._process.wait()
-        while left := bearing(str(self.home.root)):
-            for pid in left:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            time.sleep(0.02)
-        shutil.rmtree(host_root(self.home.node), ignore_errors=True)
+        take_away(self.home)
 
     @property
     def runs(self) -> bool:

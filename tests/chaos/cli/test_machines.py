@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import shutil
+import re
 import subprocess
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -14,11 +14,16 @@ from namespaces import Machine, network, why_not
 from outside import ROVER
 from patience import PATIENCE_S, until
 from small_job import SmallJob
+from taken_away import take_away
 
+from rover_bus.auth.vault import Vault
 from rover_bus.cli.home import Home
-from rover_bus.flash.places import host_root
+from rover_bus.ps.handshake import MAGIC
 
 LACKS = why_not()
+# The handshake of servers and daemons, a subject of the bus, its first line; and the first bytes of a frame with their zeros.
+IN_THE_CLEAR = (MAGIC, b"rover.job.", b'INFO {"server_id"')
+FRAME = re.compile(rb"RPS1...\0.....\0\0\0", re.DOTALL)
 pytestmark = [pytest.mark.chaos, pytest.mark.skipif(bool(LACKS), reason=LACKS or "all is there")]
 
 
@@ -62,24 +67,29 @@ class Stacks:
         self._ends.callback(self._end, name)
         until(lambda: self._serves(name), f"host {name}", more=(self._folder / f"{name}.log").read_text)
 
+    def lose(self, name: str) -> None:
+        """Take it away as a power cut does."""
+        process = self.processes[name]
+        process.kill()
+        process.wait()
+        take_away(self.home(name))
+
     def _serves(self, name: str) -> bool:
         assert self.processes[name].poll() is None, (self._folder / f"{name}.log").read_text()
         return (self.home(name).root / "stack.json").exists()
 
     def _end(self, name: str) -> None:
         process = self.processes[name]
-        if process.poll() is None:
-            process.terminate()
-            try:
-                process.wait(60)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-        shutil.rmtree(host_root(self.home(name).node), ignore_errors=True)
+        process.terminate()
+        try:
+            process.wait(PATIENCE_S)
+        finally:
+            self.lose(name)
 
 
 def test_machines_join_train_are_lost_and_replaced(tmp_path: Path) -> None:
-    with network("one", "two", "three", "four") as net, ExitStack() as ends:
+    packets = tmp_path / "packets"
+    with network("one", "two", "three", "four") as net, net.captured(packets), ExitStack() as ends:
         on, stacks = net.machines, Stacks(tmp_path, ends)
         stacks.start(on["one"], "one", "up", "--host", "one", "--bind", on["one"].address)
         home = stacks.home("one").root
@@ -112,7 +122,24 @@ def test_machines_join_train_are_lost_and_replaced(tmp_path: Path) -> None:
         assert used() == {"one", "two", "three"}
         known = run_on(on["one"], home, "events", "-k", "host.registered", "--json", cwd=tmp_path).stdout
         assert {json.loads(line)["body"]["host"] for line in known.splitlines()} == {"one", "two", "three"}
-        net.cut("two")
+        net.cut("two")  # as the others see it; it goes on for itself
         join("four")
         job.until(lambda: "two" not in used(), "members that leave the lost machine")
+        stacks.lose("two")
         job.complete()
+        (submitted,) = job.facts("job.submitted")
+        secrets = secrets_of(home, job.name, submitted["uid"])
+    seen = packets.read_bytes()
+    assert len(seen) > 1 << 20, "the capture saw what passed"
+    for clear in (*secrets, *IN_THE_CLEAR):
+        assert clear not in seen, clear
+    assert FRAME.search(seen) is None
+
+
+def secrets_of(home: Path, job: str, uid: str) -> list[bytes]:
+    """Return what a stack keeps: its keys, and the secret of the run."""
+    vault = Vault(Home(home).auth)
+    keys = [
+        path.read_text().strip().encode() for path in (vault.root / "keys").iterdir() if path.suffix != ".pub"
+    ]
+    return [*keys, vault.job_secret(job, uid).encode()]

@@ -103,11 +103,12 @@ def train(parameters, steps, first=0, rng=None):
     parameters.flush()
 
 
-@pytest.mark.parametrize("kind", ["tcp", "path", "abstract", "shared", "default"])
+@pytest.mark.parametrize("kind", ["tcp", "encrypted", "path", "abstract", "shared", "default"])
 @pytest.mark.parametrize("in_flight", [0, 1, 2])
 def test_servers_over_sockets_compute_what_one_process_computes(kind, in_flight, tmp_path):
     addresses = {
         "tcp": ("tcp:127.0.0.1:0",) * 2,
+        "encrypted": ("tls:127.0.0.1:0",) * 2,
         "path": (f"unix:{tmp_path}/a", f"unix:{tmp_path}/b"),
         "abstract": (f"unix:@{tmp_path}/a", f"unix:@{tmp_path}/b"),
         "shared": (f"shm:@{tmp_path}/a", f"shm:@{tmp_path}/b"),
@@ -127,9 +128,9 @@ def test_servers_over_sockets_compute_what_one_process_computes(kind, in_flight,
         assert np.array_equal(ours[name].values, theirs[name].values), name
 
 
-@pytest.mark.parametrize("kind", ["tcp", "shared"])
+@pytest.mark.parametrize("kind", ["tcp", "tls", "shared"])
 def test_a_batch_larger_than_every_buffer_arrives(kind, tmp_path):
-    address = "tcp:127.0.0.1:0" if kind == "tcp" else f"shm:@{tmp_path}"
+    address = f"shm:@{tmp_path}" if kind == "shared" else f"{kind}:127.0.0.1:0"
     with serving([address]) as cluster, RemoteParameters(cluster.routing, SECRET) as remote:
         remote.declare(Growing(name="item", width=64, optimizer=Add()))
         ids = np.arange(100_000)
