@@ -289,6 +289,7 @@ OPERATOR = Role(
         ),
         *_publish("forgetting a job", _entry(ROUTING, "*"), _entry(LEADERS, "*")),
         *_request("would a program start", subjects.daemon("*", "program")),
+        *_request("what members wrote", subjects.daemon("*", "log")),
         *_request("questions about services", ABOUT_SERVICES),
         *_subscribe("everything", "rover.>"),
         *_reading(*EVERY_STREAM),

@@ -64,7 +64,7 @@ def with_stack(command: F) -> F:
     def run(*arguments: Any, directory: str, url: str, secret_file: str, **options: Any) -> Any:
         return command(*arguments, stack=find_stack(directory, url, secret_file), **options)
 
-    return cast("F", _options(run))
+    return cast("F", stack_options(run))
 
 
 def with_history(command: F) -> F:
@@ -79,7 +79,7 @@ def with_history(command: F) -> F:
                 return command(*arguments, stack=left, **options)
         return command(*arguments, stack=stack, **options)
 
-    return cast("F", _options(run))
+    return cast("F", stack_options(run))
 
 
 @contextmanager
@@ -104,7 +104,8 @@ def of_stopped(home: Home) -> Iterator[Address]:
         os.close(lock)
 
 
-def _options(command: Callable[..., Any]) -> Any:
+def stack_options(command: Callable[..., Any]) -> Any:
+    """Give a command the options that name a stack, as they are."""
     for option in (
         click.option(
             "--secret-file", default="", metavar="FILE", help="The secret of a broker named by --url."

@@ -31,6 +31,7 @@ from rover_bus.events.facts import JobFact
 from rover_bus.events.host_facts import ClusterFact, HostFact
 from rover_bus.events.join_requests import HostJoinReply, HostJoinRequest
 from rover_bus.events.log import LogBatch
+from rover_bus.events.log_requests import MemberLogReply, MemberLogRequest
 from rover_bus.events.profiles import HostProfile, Profile
 from rover_bus.events.programs import ProgramReply, ProgramRequest
 from rover_bus.events.purge_requests import PurgeReply, PurgeRequest
@@ -135,7 +136,14 @@ def asyncapi() -> dict[str, Any]:
         if place:
             channels[tag] = _channel(place, [tag], cls)
             operations[f"receive.{tag}"] = _operation("receive", tag)
-    answers: tuple[type[msgspec.Struct], ...] = (*REPLIES, PartReply, ProgramReply, PurgeReply, HostJoinReply)
+    answers: tuple[type[msgspec.Struct], ...] = (
+        *REPLIES,
+        PartReply,
+        ProgramReply,
+        PurgeReply,
+        HostJoinReply,
+        MemberLogReply,
+    )
     replies = [str(cls.__struct_config__.tag) for cls in answers]
     channels["replies"] = {"address": None, "messages": {tag: _message(tag) for tag in replies}}
     for method, cls in METHODS.items():
@@ -146,6 +154,7 @@ def asyncapi() -> dict[str, Any]:
     asked: dict[str, type[msgspec.Struct]] = {
         "rover.daemon.{host}.part": PartRequest,
         "rover.daemon.{host}.program": ProgramRequest,
+        "rover.daemon.{host}.log": MemberLogRequest,
         "rover.keeper.{job}.purge": PurgeRequest,
         "rover.registrar.{user}.join": HostJoinRequest,
     }

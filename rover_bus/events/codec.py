@@ -17,6 +17,7 @@ from rover_bus.events.errors import BadMessage, TooLarge, UnknownVersion
 from rover_bus.events.facts import FACTS
 from rover_bus.events.join_requests import HostJoinReply, HostJoinRequest
 from rover_bus.events.log import LogBatch
+from rover_bus.events.log_requests import MemberLogReply, MemberLogRequest
 from rover_bus.events.profiles import PROFILES
 from rover_bus.events.programs import ProgramReply, ProgramRequest
 from rover_bus.events.purge_requests import PurgeReply, PurgeRequest
@@ -40,6 +41,8 @@ _TYPES: tuple[type[msgspec.Struct], ...] = (
     PartReply,
     ProgramRequest,
     ProgramReply,
+    MemberLogRequest,
+    MemberLogReply,
     PurgeRequest,
     PurgeReply,
     HostJoinRequest,

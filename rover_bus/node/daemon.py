@@ -62,7 +62,7 @@ from rover_bus.node.port import (
 )
 from rover_bus.node.presence import Presence
 from rover_bus.node.programs import Trial, program_fact
-from rover_bus.node.questions import answer_programs
+from rover_bus.node.questions import answer_logs, answer_programs
 from rover_bus.node.spares import Drop, MemoryPressed, Prepare, Spares, is_pressed, spare_fact
 from rover_bus.node.storage.persister import Persister, Places
 from rover_bus.node.storage.state import Cut
@@ -142,6 +142,7 @@ class Daemon:
         self._register()
         works = [self._outbox.run(), self._presence.run(), self._follow(), self._follow_capacity()]
         works += [answer_programs(self._bus, self._host.name, self._platform)]
+        works += [answer_logs(self._bus, self._host)]
         works += [self._sample()] if self._host.settings.hosts.sample_every_s else []
         works += [self._persister.run()] if self._persister else []
         tasks = [self._loop.create_task(work) for work in works]

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from rover_bus.events.log_requests import MemberLogReply, MemberLogRequest
 from rover_bus.events.settings import DEFAULTS, Settings
 from rover_bus.node.port import Incarnation
 
@@ -15,6 +16,11 @@ from rover_bus.node.port import Incarnation
 def no_credential(_: Incarnation) -> str:
     """Members share what their environment names."""
     return ""
+
+
+def no_log(_: MemberLogRequest) -> MemberLogReply:
+    """A host that keeps no logs."""
+    return MemberLogReply()
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,3 +32,4 @@ class Host:
     domain: str = ""  # what fails together with this host; empty: the host alone
     settings: Settings = DEFAULTS
     credential_of: Callable[[Incarnation], str] = no_credential
+    read_log: Callable[[MemberLogRequest], MemberLogReply] = no_log  # of members here; called in threads

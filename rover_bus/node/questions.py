@@ -1,6 +1,7 @@
-"""What a daemon is asked: whether a program would start on its host. Before a job is submitted, so that no job need fail for it.
+"""What a daemon is asked: whether a program would start on its host, and what members wrote there.
 
-Fed by requests of the bus (`cli/programs.py`); asks the platform, which tries it anew.
+Fed by requests of the bus: of `cli/programs.py`, before a job is submitted, so that no job need fail for it, and of `rover logs`
+elsewhere; asks the platform, which tries a program anew, and the host for its logs.
 """
 
 from __future__ import annotations
@@ -9,11 +10,16 @@ import asyncio
 
 from rover_bus.events.bus import Bus, Message
 from rover_bus.events.codec import decode, encode
-from rover_bus.events.errors import BadMessage
+from rover_bus.events.errors import BadMessage, RoverError
+from rover_bus.events.log_requests import MemberLogReply, MemberLogRequest
 from rover_bus.events.programs import ProgramReply, ProgramRequest
 from rover_bus.events.subjects import daemon
+from rover_bus.node.host import Host
 from rover_bus.node.port import Platform
 from rover_bus.node.turns import insist
+
+MOST_WAITING = 64
+MOST_REQUEST_BYTES = 64 << 10
 
 
 async def answer_programs(bus: Bus, host: str, platform: Platform) -> None:
@@ -34,5 +40,29 @@ async def answer_programs(bus: Bus, host: str, platform: Platform) -> None:
     serving = await insist(lambda: bus.serve("rover-daemon-programs", endpoints, metadata={"host": host}))
     try:
         await asyncio.Event().wait()
+    finally:
+        await serving.stop()
+
+
+async def answer_logs(bus: Bus, host: Host) -> None:
+    """Answer what members of this host wrote, a piece at a time, for ever. Files are read in a thread, one request at a time."""
+    waiting: asyncio.Queue[Message] = asyncio.Queue(MOST_WAITING)
+
+    def on_asked(message: Message) -> None:
+        if not waiting.full():  # else it is asked again
+            waiting.put_nowait(message)
+
+    endpoints = {daemon(host.name, "log"): on_asked}
+    serving = await insist(lambda: bus.serve("rover-daemon-logs", endpoints, metadata={"host": host.name}))
+    try:
+        while True:
+            message = await waiting.get()
+            try:
+                request = decode(message.body, MemberLogRequest, most_bytes=MOST_REQUEST_BYTES)
+                reply = await asyncio.to_thread(host.read_log, request)
+            except (RoverError, OSError) as error:
+                reply = MemberLogReply(problem=str(error))
+            if message.respond is not None:
+                message.respond(encode(reply))
     finally:
         await serving.stop()

@@ -28,6 +28,7 @@ from rover_bus.node.local import layout, locks
 from rover_bus.node.local.capacity import read_machine
 from rover_bus.node.local.cgroup import out_of_memory_counter
 from rover_bus.node.local.platform import LocalPlatform
+from rover_bus.node.local.reading_logs import read_log_pieces
 from rover_bus.node.local.spawning import MemberSettings
 from rover_bus.node.port import NO_MASTERS, Incarnation, RoleCommands
 from rover_bus.node.presence import Presence
@@ -81,7 +82,7 @@ async def run_daemon(
     home = layout.create(state_dir)
     lock = await _hold(home, options.former_s)
     try:
-        me = _identify(host, options)
+        me = _identify(host, home, options)
         stop = stop or asyncio.Event()
         connection = await _connect(bus, stop)
         if connection is None:
@@ -95,7 +96,7 @@ async def run_daemon(
         os.close(lock)
 
 
-def _identify(host: str, options: Options) -> Host:
+def _identify(host: str, home: layout.StateDirectory, options: Options) -> Host:
     """Return this incarnation of the daemon. Raises InputError for a name that no subject can hold."""
     return Host(
         name=name(host, "host"),
@@ -103,6 +104,7 @@ def _identify(host: str, options: Options) -> Host:
         domain=options.domain,
         settings=options.settings,
         credential_of=options.credential_of,
+        read_log=partial(read_log_pieces, home.root),
     )
 
 

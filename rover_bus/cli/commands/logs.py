@@ -1,80 +1,85 @@
-"""`rover logs`: what members wrote."""
+"""`rover logs`: what members wrote, on this host and on others."""
 
 from __future__ import annotations
 
-import sys
+import asyncio
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from rover_bus.cli.completion import complete_jobs
-from rover_bus.cli.home import Home
+from rover_bus.cli.connection import connect, find_stack, stack_options
+from rover_bus.cli.home import Home, NoStack
+from rover_bus.events.errors import AccessDenied, BusError, InputError
 
 if TYPE_CHECKING:
-    from rover_bus.events.nats_bus import NatsBus
+    from rover_bus.cli.connection import Address
+    from rover_bus.cli.views.member_lines import MemberLines
 
 LOOK_S = 0.2
+Say = Callable[[str], None]
 
 
 @click.command()
 @click.argument("job", shell_complete=complete_jobs)
 @click.argument("member", default="")
 @click.option("--follow", "-f", is_flag=True, help="Wait for more.")
-@click.option("--dir", "directory", default="", help="State directory [$ROVER_HOME, ./.rover].")
-def logs(job: str, member: str, follow: bool, directory: str) -> None:
-    """Print what the members of a job wrote, or one of them: `rover logs JOB worker-0` (or worker-0.2, its second incarnation)."""
-    from rover_bus.events.errors import InputError
-    from rover_bus.node.local.layout import read_logs
+@stack_options
+def logs(job: str, member: str, follow: bool, directory: str, url: str, secret_file: str) -> None:
+    """Print what the members of a job wrote, or one of them: `rover logs JOB worker-0` (or worker-0.2, its second incarnation).
+
+    Logs of this host are read from its state directory, whether a stack runs or not; those of other hosts by their daemons.
+    """
+    from rover_bus.cli.views.member_lines import MemberLines
 
     home = Home.find(directory).of_running()
-    name, _, incarnation = member.partition(".")
-
-    def find() -> list[Path]:
-        found = read_logs(home.node, job, name)
-        return [log for log in found if not incarnation or log.name == f"{member}.log"]
-
-    if not find():
-        host = _host_of(name, job, directory)
-        where = f"{member} runs on host {host}: run `rover logs` there" if host else "`rover jobs` lists jobs"
-        raise InputError(f"no logs of {member or 'members'} of job {job!r} in {home.node}: {where}")
-    read: dict[Path, int] = {}
-    while True:
-        for log in find():
-            _print_news(log, read)
-        if not follow:
-            return
-        time.sleep(LOOK_S)
-
-
-def _host_of(name: str, job: str, directory: str) -> str:
-    """Return the host that a member was last started on, "" where the facts do not say it."""
-    from rover_bus.cli.connection import find_stack, visit
-    from rover_bus.cli.views.history import read_facts
-    from rover_bus.events import subjects
-    from rover_bus.events.errors import RoverError
-    from rover_bus.events.host_facts import HostStarted
-
-    async def find(bus: NatsBus) -> str:
-        host = ""
-        async for each in read_facts(bus, [subjects.host_facts(fact=HostStarted.kind())]):
-            if isinstance(each.fact, HostStarted) and each.fact.job == job:
-                process = each.fact.process
-                host = process.host if process.member.name == name else host
-        return host
-
+    written = MemberLines(job, member, click.echo)
     try:
-        return visit(find_stack(directory, "", ""), find)
-    except RoverError:
-        return ""
+        asyncio.run(_print(find_stack(directory, url, secret_file), home, written, follow))
+        return
+    except NoStack:
+        pass
+    except (BusError, AccessDenied) as error:
+        click.echo(f"rover: what members on other hosts wrote is not known now: {error}", err=True)
+    _print_here(home.node, written, follow)
 
 
-def _print_news(log: Path, read: dict[Path, int]) -> None:
-    """Print what a log has gained, each line with the name of its member."""
-    with log.open("rb") as file:
-        file.seek(read.get(log, 0))
-        for line in file:
-            read[log] = file.tell()
-            sys.stdout.write(f"{log.stem} | {line.decode(errors='replace').rstrip()}\n")
-    sys.stdout.flush()
+async def _print(stack: Address, home: Home, written: MemberLines, follow: bool) -> None:
+    """Print what there is on every host, and what comes. Raises BusError, InputError where there is nothing."""
+    from rover_bus.cli.views.member_lines import LogsElsewhere
+
+    bus = await connect(stack)
+    elsewhere = LogsElsewhere(bus, written, lambda line: click.echo(f"rover: {line}", err=True))
+    try:
+        await elsewhere.find(home.node)
+        while True:
+            written.take_local(home.node)
+            await elsewhere.take()
+            if not follow:
+                break
+            await asyncio.sleep(LOOK_S)
+    finally:
+        await elsewhere.close()
+        await bus.close()
+    written.end()
+    if not written.found:
+        raise _nothing(written, home.node)
+
+
+def _print_here(node: Path, written: MemberLines, follow: bool) -> None:
+    while True:
+        written.take_local(node)
+        if not follow:
+            break
+        time.sleep(LOOK_S)
+    written.end()
+    if not written.found:
+        raise _nothing(written, node)
+
+
+def _nothing(written: MemberLines, node: Path) -> InputError:
+    what = f"{written.member or 'members'} of job {written.job!r}"
+    return InputError(f"no logs of {what} in {node} or on a host that answers: `rover jobs` lists jobs")
