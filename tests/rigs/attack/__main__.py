@@ -58,30 +58,41 @@ def _one(seed: int, folder: Path) -> int:
 
 
 def _all(seeds: range, at_once: int) -> int:
-    began_s, struck, found = time.monotonic(), Counter[str](), []
+    """Play seeds, and say what was struck and found; Ctrl-C ends those that are played, begins no other, and says as much."""
+    began_s, struck, found, done = time.monotonic(), Counter[str](), [], 0
+    playing: set[subprocess.Popen[bytes]] = set()
     with ThreadPoolExecutor(at_once) as pool:
-        for running in as_completed([pool.submit(_apart, seed) for seed in seeds]):
-            seed, code, counts = running.result()
-            struck.update(counts)
-            found += [seed] if code else []
+        try:
+            for running in as_completed([pool.submit(_apart, seed, playing) for seed in seeds]):
+                seed, code, counts = running.result()
+                struck.update(counts)
+                found += [seed] if code else []
+                done += 1
+        except KeyboardInterrupt:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in list(playing):
+                process.send_signal(signal.SIGINT)  # what it started ends with it
     took_s = time.monotonic() - began_s
-    print(f"{len(seeds)} histories in {took_s:.0f} s, {took_s / len(seeds):.1f} s a history")
+    print(f"{done} of {len(seeds)} histories in {took_s:.0f} s, {took_s / max(done, 1):.1f} s a history")
     print("struck: " + ", ".join(f"{act} {count}" for act, count in sorted(struck.items())))
     print(f"found something: seeds {found}" if found else "found nothing")
-    return bool(found)
+    return bool(found) or done < len(seeds)
 
 
-def _apart(seed: int) -> tuple[int, int, Counter[str]]:
-    """Play a seed in a process of its own."""
+def _apart(seed: int, playing: set[subprocess.Popen[bytes]]) -> tuple[int, int, Counter[str]]:
+    """Play a seed in a process of its own, which is in `playing` meanwhile."""
     folder, began_s = Path(tempfile.mkdtemp(prefix=f"rover-attack-{seed}-")), time.monotonic()
     command = [sys.executable, "-m", "attack", str(seed), "--in", str(folder)]
     with (folder / "attack.log").open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, env=os.environ)
+        playing.add(process)
         try:
             code = process.wait(LONGEST_S)
         except subprocess.TimeoutExpired:
             process.send_signal(signal.SIGINT)  # what it started ends with it
             code = process.wait() or 1
+        finally:
+            playing.discard(process)
     print(
         f"seed {seed}: {'found something' if code else 'holds'}, {time.monotonic() - began_s:.0f} s",
         flush=True,
