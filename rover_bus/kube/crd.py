@@ -1,7 +1,7 @@
 """The resource definition of RoverJob: the job file's keys, what only Kubernetes has, its rules, columns and status.
 
 Fed by structural.py; written to deploy/crd/roverjobs.yaml by `make schemas` and compared by `make lint`, so that a new key of the
-job file is a new field of the object. Why it looks like this: docs/design/0053.
+job file is a new field of the object. Why it looks like this: docs/design/0055.
 """
 
 from __future__ import annotations
