@@ -21,6 +21,7 @@ import msgspec
 
 from rover_bus import __version__
 from rover_bus.brain.log import BrainBatch
+from rover_bus.cli.access import SECURITY, SERVERS, who_may
 from rover_bus.cli.decode import describe
 from rover_bus.cli.samples import sample
 from rover_bus.cli.yaml_text import to_yaml
@@ -166,9 +167,11 @@ def asyncapi() -> dict[str, Any]:
     return {
         "asyncapi": "3.0.0",
         "info": {"title": "rover_bus", "version": __version__, "license": {"name": "Apache-2.0"}},
+        "servers": SERVERS,
         "defaultContentType": CONTENT_TYPE,
         "channels": channels,
         "operations": operations,
+        "components": {"securitySchemes": SECURITY},
     }
 
 
@@ -190,7 +193,7 @@ def address_of(tag: str, cls: type[msgspec.Struct]) -> str:
 
 def _channel(address: str, tags: list[str], cls: type[msgspec.Struct]) -> dict[str, Any]:
     used = {name: {"description": text} for name, text in PARAMETERS.items() if f"{{{name}}}" in address}
-    channel: dict[str, Any] = {"address": address, "description": _first_line(cls)}
+    channel: dict[str, Any] = {"address": address, "description": _first_line(cls), **who_may(address)}
     if used:
         channel["parameters"] = used
     return {**channel, "messages": {tag: _message(tag) for tag in tags}}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,44 @@ def test_every_event_that_is_published_has_a_channel() -> None:
     assert "rover.job.{job}.plan.applied" in addresses
     assert "rover.host.{host}.exited" in addresses
     assert "rover.rpc.{job}.{term}.lease" in addresses
+
+
+def references(value: object) -> list[str]:
+    match value:
+        case {"$ref": str(reference)}:
+            return [reference]
+        case dict():
+            return [each for item in value.values() for each in references(item)]
+        case list():
+            return [each for item in value for each in references(item)]
+        case _:
+            return []
+
+
+def test_every_server_says_how_it_is_reached_and_by_whom_and_every_reference_leads_somewhere() -> None:
+    document = asyncapi()
+    assert set(document["servers"]) == {"loopback", "network", "foreign"}
+    for server in document["servers"].values():
+        assert (server["protocol"], bool(server["security"])) == ("nats", True)
+        assert {f"{{{name}}}" for name in server["variables"]} == set(re.findall(r"{\w+}", server["host"]))
+    for reference in references(document):
+        if reference.startswith("#/"):
+            place: object = document
+            for word in reference.removeprefix("#/").split("/"):
+                assert isinstance(place, dict)
+                place = place[word]
+
+
+def test_a_channel_names_the_roles_that_the_broker_lets_speak_there() -> None:
+    channels = asyncapi()["channels"]
+    assert channels["members.desired.v1"]["x-publishers"] == ["master"]
+    assert channels["host_join_asked.v1"] == channels["host_join_asked.v1"] | {
+        "x-publishers": ["joiner"],
+        "x-subscribers": ["brain", "operator", "observer"],
+    }
+    assert channels["log_asked.v1"]["x-publishers"] == ["operator"]
+    silent = [tag for tag, channel in channels.items() if tag != "replies" and not channel["x-publishers"]]
+    assert silent == []
 
 
 def test_yaml_keeps_what_it_is_given() -> None:
