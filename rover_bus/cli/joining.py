@@ -29,7 +29,7 @@ PATIENCE_S = 30.0  # with a stack that starts, or whose Brain is just starting a
 
 
 def join(home: Home, token_file: str, here: Here) -> None:
-    """Make a directory that of a host; one that has joined the token's stack already stays as it is.
+    """Make a directory that of a host; one that has joined the token's stack already stays as it is, and needs no token any more.
 
     Raises AccessDenied for a token that was used, has expired or is another stack's.
     """
@@ -38,7 +38,7 @@ def join(home: Home, token_file: str, here: Here) -> None:
         raise InputError(
             f"{home.root} is the directory of a stack: a host that joins another one needs its own --dir"
         )
-    if not token_file:
+    if not token_file or (vault.is_joined and not Path(token_file).exists()):
         if not vault.is_joined:
             raise InputError("this directory has joined no stack yet: `rover join --token-file FILE`")
         return

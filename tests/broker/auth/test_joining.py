@@ -99,6 +99,7 @@ def test_a_token_lets_one_host_in_and_a_host_that_joined_needs_none(tmp_path: Pa
             kept = host.record
             await on.join("two", file)
             await on.join("two", "")
+            await on.join("two", str(tmp_path / "removed"))
             assert host.record == kept
             await on.join("three", on.token("another")[1])
 
