@@ -15,11 +15,13 @@ import msgspec
 import numpy as np
 
 from rover_bus.brain.decisions.arbitration import Budget
-from rover_bus.brain.decisions.knapsack import choose, choose_greedily
+from rover_bus.brain.decisions.knapsack import choosing, choosing_greedily
+from rover_bus.brain.decisions.pieces import Pieces, finish
 from rover_bus.brain.decisions.plans import Allocation, Loser, PlanDecision, PlanSpace
 from rover_bus.brain.decisions.reasons import Reason
-from rover_bus.brain.decisions.rounds import NOTHING, Contender, decide_round
+from rover_bus.brain.decisions.rounds import NOTHING, Contender, deciding_round
 from rover_bus.brain.decisions.scaling import PlanFront, choose_alone
+from rover_bus.brain.decisions.scoring import moved_share
 from rover_bus.brain.granting import cores_left_for, quota_left
 from rover_bus.brain.marginal import choose_by_gain, goes_by_gain
 from rover_bus.brain.models.samples import NotEnough
@@ -80,7 +82,7 @@ def choose_sizes(
     considered = {name: consider(name, state, quotas, standing) for name in turns}
     opened = {name: each for name, each in considered.items() if isinstance(each, OpenSize)}
     answers: Answers = {n: each for n, each in considered.items() if not isinstance(each, OpenSize)}
-    answers |= choose_among(opened, starts or {}, state, standing)
+    answers |= finish(choosing_among(opened, starts or {}, state, standing))
     return {name: in_words(state.jobs[name], answer) for name, answer in in_order(answers, state)}
 
 
@@ -99,25 +101,31 @@ def consider(
     return OpenSize(_contender(name, job, model, state, quotas, standing), model)
 
 
-def choose_among(
+def choosing_among(
     opened: Mapping[str, OpenSize],
     starts: Mapping[str, StartOffer],
     state: BrainState,
     standing: StandingModels,
-) -> Answers:
-    """Choose for all that compete together, one priority after another, the highest first."""
+) -> Pieces[Answers]:
+    """Choose for all that compete together, one priority after another, the highest first; in pieces.
+
+    Between two pieces jobs may end: what is answered of them is void, and the next priority does without them.
+    """
     answers: Answers = {}
     competing = {name: each.contender for name, each in opened.items()}
     competing |= {name: start.contender for name, start in starts.items()}
-    for priority in sorted({state.jobs[name].spec.priority for name in competing}, reverse=True):
-        own = {n: each for n, each in competing.items() if state.jobs[n].spec.priority == priority}
+    of_priority = dict[int, list[str]]()
+    for name in competing:
+        of_priority.setdefault(state.jobs[name].spec.priority, []).append(name)
+    for priority, names in sorted(of_priority.items(), reverse=True):
+        own = {name: competing[name] for name in names if name in state.jobs}
         by_gain = {name: each for name, each in own.items() if goes_by_gain(state.jobs[name])}
         if by_gain:
             room = room_for_round(priority, by_gain, state)
             sized = choose_by_gain(by_gain, state, standing, starts, room)
             answers |= sized
             own = {name: each for name, each in own.items() if name not in sized}
-        decisions = _choose(priority, own, state)
+        decisions = yield from _choose(priority, own, state)
         for name in own:
             asked = starts[name] if name in starts else opened[name]
             answers[name] = Chosen(decisions.get(name, NOTHING_FITS), asked, len(own) > 1)
@@ -196,7 +204,9 @@ def _contender(
     )
 
 
-def _choose(priority: int, own: Mapping[str, Contender], state: BrainState) -> dict[str, PlanDecision]:
+def _choose(
+    priority: int, own: Mapping[str, Contender], state: BrainState
+) -> Pieces[dict[str, PlanDecision]]:
     room = room_for_round(priority, own, state)
     held = [contender.view.held for contender in own.values() if not contender.waiting]
     cores, memory_bytes = sum(each.cores for each in held), float(sum(each.memory_bytes for each in held))
@@ -204,9 +214,11 @@ def _choose(priority: int, own: Mapping[str, Contender], state: BrainState) -> d
         # Use that was measured may pass what there is: then no job grows, and none is made to shrink by a figure that jitters.
         own = {name: _no_larger(contender) for name, contender in own.items() if not contender.waiting}
         room = Budget(max(room.cores, cores), max(room.memory_bytes, memory_bytes))
-    select = choose if len(own) > 1 else choose_greedily  # exactly, among few
-    rules = rules_for(state.fair_share)
-    decisions = decide_round(list(own.values()), room.cores, room.memory_bytes, PlanSpace(), rules, select)
+    select = choosing if len(own) > 1 else choosing_greedily  # exactly, among few
+    rules, contenders = rules_for(state.fair_share), list(own.values())
+    decisions = yield from deciding_round(
+        contenders, room.cores, room.memory_bytes, PlanSpace(), rules, select
+    )
     return dict(zip(own, decisions, strict=True))
 
 
@@ -319,6 +331,9 @@ def _kept(contender: Contender) -> CapacityLeft:
     said += f"{_members(other.servers, 'server', other.server_cores, held.server_cores)} would bring {gain:.0%} more"
     if gain <= RULES.restraint.dead_band:
         return CapacityLeft(Reason.DEAD_BAND, said)
+    left = moved_share(contender.age_s, contender.taken_s, contender.stops_s) if contender.taken_s else 1.0
+    if (1 + gain) * left <= 1 + RULES.restraint.dead_band:
+        return CapacityLeft(Reason.DEAD_BAND, f"{said}: less than changes have cost it so far")
     return CapacityLeft(
         Reason.NO_CAPACITY,
         f"{said}, on {other.cores - held.cores:.1f} cores more than it has: they are not free",

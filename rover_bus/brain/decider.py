@@ -7,13 +7,15 @@ its target, and at last a wish for another size, which must pass capacity, quota
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Generator, Mapping
 from typing import Self, assert_never, get_args
 
 import msgspec
 
-from rover_bus.brain import memory_relief, publishing, remedies
+from rover_bus.brain import memory_relief, publishing, remedies, turns
 from rover_bus.brain.asked import answer_request
+from rover_bus.brain.backlog import Backlog
 from rover_bus.brain.decisions.arbitration import Budget
 from rover_bus.brain.decisions.reasons import Reason
 from rover_bus.brain.decisions.warm_start import PastJob
@@ -57,7 +59,9 @@ from rover_bus.events.facts import (
     JobSubmitted,
     MembersDesired,
     MembersDisplaced,
+    PlanApplied,
     PlanRequested,
+    PlanSettled,
     RuleSwitchedOff,
     RuleSwitchedOn,
 )
@@ -88,6 +92,7 @@ CHANGES_THE_CLUSTER = (
     ClusterObserved,
 )  # all jobs are sized together after these
 NO_QUOTAS: Mapping[str, Budget] = {}
+A_WINDOW = 0.25  # what closing one takes, in the units of a round's work (`turns`)
 
 
 class BrainDecider:
@@ -113,6 +118,11 @@ class BrainDecider:
         self.models, self._models_anew = models(), models
         budgets = {tenant: Budget(float(b.cores), float(b.memory_bytes)) for tenant, b in quotas.items()}
         self._rounds = Rounds()
+        self._looking = (
+            False  # a look is under way: windows that are due are still to be closed, or jobs to be sized
+        )
+        self._due_now, self._turns = deque[str](), list[str]()
+        self._backlog = Backlog()
         self._changed_cluster = False  # by the input that is being decided
         self._started_with: tuple[PlanMode, dict[str, Budget], float, float] = (
             mode,
@@ -156,12 +166,12 @@ class BrainDecider:
                 steps.throw(error)
             self._changed_cluster = self._changed_cluster or isinstance(record, CHANGES_THE_CLUSTER)
         self._rounds.due = self._rounds.due or self._changed_cluster
-        return Decision(records, unfinished=self._rounds.unfinished)
+        return Decision(records, unfinished=self._looking or self._rounds.unfinished)
 
     def _steps(self, input: Input, now: float) -> Steps:
         match input:
             case TookOver():
-                self.watch = JobSamples()
+                self.watch, self._looking, self._backlog = JobSamples(), False, Backlog()
                 yield self._begin_term(input)
                 yield from self._switch_rules(input)
             case Observed(fact, cause):
@@ -172,6 +182,8 @@ class BrainDecider:
                 yield from self._observe(sample, now)
             case Ticked():
                 yield from self._look(now)
+            case Continued() if self._looking:
+                yield from self._go_on_looking(now)
             case Continued():
                 yield from self._rounds.go_on(self.state, self.models, self._guard)
             case BusLost():
@@ -201,6 +213,7 @@ class BrainDecider:
 
     def _observe(self, sample: AnyProfile, now: float) -> Steps:
         if isinstance(sample, WorkerProfile) and sample.job in self.state.jobs:
+            self._backlog.count_sample()
             self.watch.observe(sample, now)
         elif isinstance(sample, ServerProfile):
             self.watch.observe_server(sample)
@@ -261,8 +274,13 @@ class BrainDecider:
                     masters=fact.masters,
                     cause=cause,
                 )
+            case PlanSettled():
+                self.watch.restart(fact.job, now)
+                yield FactObserved(fact=fact, took_s=self.watch.settle(fact, now), cause=cause)
             case _ if isinstance(fact, get_args(ObservedFact)):
                 self.watch.restart(fact.job, now)
+                if isinstance(fact, PlanApplied):
+                    self.watch.carry_out(fact, now)
                 yield FactObserved(fact=fact, cause=cause)
 
     # -- turns ---------------------------------------------------------------------------------------------------------
@@ -275,11 +293,24 @@ class BrainDecider:
         yield from self._guard("unheard", note_unheard(self.state, unheard))
         for name, lost in self.watch.take_lost().items():
             yield from self._guard("loss", self._answer_loss(name, lost), name)
-        turns: list[str] = []
-        for name in self._due(now):
-            yield from self._guard("window", self._close_window(name, turns, now), name)
+        left = len(self._due_now) if self._looking else 0
+        yield from self._guard("backlog", self._backlog.look(self.state, left, now))
+        self.watch.stretch = self.state.stretch
+        self._due_now, self._looking = deque(self._due(now)), True
+        yield from self._go_on_looking(now)
+
+    def _go_on_looking(self, now: float) -> Steps:
+        """Close windows until the input's work is done: in a large cluster hundreds are due at once. Then size the jobs."""
+        spent = 0.0
+        while self._due_now and spent < turns.PIECE:
+            name, spent = self._due_now.popleft(), spent + A_WINDOW
+            if name in self.state.jobs:
+                yield from self._guard("window", self._close_window(name, now), name)
+        if self._due_now or spent > turns.PIECE / 2:
+            return
         self._look_at_families()
-        yield from self._rounds.look(turns, self.state, self.models, self._guard, now)
+        closed, self._turns, self._looking = self._turns, [], False
+        yield from self._rounds.look(closed, self.state, self.models, self._guard, now)
         yield from self._guard("what is left", fit_into_what_is_left(self.state, self.watch, now))
 
     def _look_at_families(self) -> None:
@@ -297,15 +328,16 @@ class BrainDecider:
         ]
         return sorted(due, key=lambda name: -self.state.jobs[name].spec.priority)
 
-    def _close_window(self, name: str, turns: list[str], now: float) -> Steps:
+    def _close_window(self, name: str, now: float) -> Steps:
         known = self.state.jobs[name]
         window = self.watch.close(name, known, now)
         if window is not None:
             yield window
+            self.models.measure(known)
             yield from self._take_turn(name, known)
-            turns.append(name)
+            self._turns.append(name)
         elif known.held is not None and known.held.workers == 0 and not known.paused:
-            turns.append(name)
+            self._turns.append(name)
 
     def _take_turn(self, name: str, known: KnownJob) -> Steps:
         """The rules of a job's turn by name, in order: those that always look, and those that begin a change of their own."""

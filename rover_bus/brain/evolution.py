@@ -13,7 +13,7 @@ from rover_bus.brain.decisions.lifecycle import ChangeHistory, may_change
 from rover_bus.brain.decisions.reasons import Reason
 from rover_bus.brain.decisions.stragglers import REPLACE_WINDOWS, SLOW_WINDOWS, evolve_paces
 from rover_bus.brain.evolution_of_hosts import lose_host, note_word, see_host
-from rover_bus.brain.families import remember, usual_use
+from rover_bus.brain.families import note_scales, remember, usual_scales, usual_use
 from rover_bus.brain.learning_hosts import forget_job, note_hosts
 from rover_bus.brain.loads import recount, release, reserve, shares_hosts
 from rover_bus.brain.log import (
@@ -32,6 +32,7 @@ from rover_bus.brain.log import (
     RoundAdvanced,
     RoundBegun,
     WindowClosed,
+    WindowsStretched,
 )
 from rover_bus.brain.state import UNREST, WINDOWS_KEPT, BrainRuleOff, BrainState, Change, KnownJob, TriedSize
 from rover_bus.brain.totals import follow
@@ -66,6 +67,7 @@ from rover_bus.events.log import Record, SnapshotChunk
 from rover_bus.events.plan_facts import TRIAL
 
 Point = TypeVar("Point")
+RECENT = 0.3  # weight of the newest window in how long a batch takes
 FORGETTING = 0.9  # of a size's older windows, a window
 ESTABLISHED = 1.5  # windows of weight from which the mean of a size is a reference
 MOST_PAST = 200
@@ -103,7 +105,15 @@ def _take_in(state: BrainState, record: Record) -> None:
         case JobSeen(job=job, uid=uid, spec=spec):
             _forget(state, job)  # a former run whose end was not heard
             used = usual_use(state, spec)
-            state.jobs[job] = KnownJob(uid, spec, cores_bind=state.cores_bind, cores_used=used)
+            state.jobs[job] = KnownJob(
+                uid,
+                spec,
+                cores_bind=state.cores_bind,
+                cores_used=used,
+                usual_scales=usual_scales(state, spec),
+            )
+        case WindowsStretched(stretch=stretch):
+            state.stretch = stretch
         case RoundBegun(jobs=jobs):
             state.round_left = jobs
         case RoundAdvanced(done=done):
@@ -119,7 +129,9 @@ def _take_in(state: BrainState, record: Record) -> None:
             state.rules_off = {rule: off for rule, off in state.rules_off.items() if off.job != job}
             state.past = [*state.past, past][-MOST_PAST:] if past is not None else state.past
         case FactObserved(fact=fact):
-            _observe(state.jobs[fact.job], fact)
+            _observe(state.jobs[fact.job], fact, record.took_s)
+            if record.took_s:
+                note_scales(state, state.jobs[fact.job])
             if isinstance(fact, PlanApplied | PlanRefused | PlanSettled):
                 recount(state, state.jobs[fact.job])
         case _:
@@ -220,7 +232,7 @@ def _propose(job: KnownJob, plan: PlanProposed) -> None:
     )
 
 
-def _observe(job: KnownJob, fact: ObservedFact) -> None:
+def _observe(job: KnownJob, fact: ObservedFact, took_s: float) -> None:
     match fact:
         case PlanApplied(size=size):
             if size is not None:  # none: a repair, of the size that was
@@ -235,7 +247,7 @@ def _observe(job: KnownJob, fact: ObservedFact) -> None:
                     _decline(job)
                 job.change = None
         case PlanSettled(plan=plan):
-            _note_start(job, plan)
+            _note_times(job, plan, took_s)
             job.settled_s = job.clock_s
             _count_servers(job, plan)
             if job.change and job.change.plan == plan:
@@ -263,16 +275,24 @@ def _note_check(job: KnownJob, change: Change, outcome: str) -> None:
         _decline(job)
 
 
-def _note_start(job: KnownJob, plan: int) -> None:
-    """How long members of this job take to arrive. What has servers in motion takes longer, for other reasons."""
+def _note_times(job: KnownJob, plan: int, took_s: float) -> None:
+    """How long members of this job take to arrive, which is longer for other reasons where servers are in motion; and what a change
+    cost: what windows missed, and where it stops the job, the time that no window covered.
+    """
     change = job.change
     if change is None or change.plan != plan or not change.applied:
         return
-    first = change.step == "start"
-    if first or (
-        change.after.workers > change.before.workers and change.after.servers == change.before.servers
-    ):
-        job.slowest_start_s = max(job.slowest_start_s, job.clock_s - change.since_s)
+    first, same_servers = change.step == "start", change.after.servers == change.before.servers
+    if first or (change.after.workers > change.before.workers and same_servers):
+        job.slowest_start_s = max(job.slowest_start_s, took_s or job.clock_s - change.since_s)
+    if took_s and not first and change.base and change.before.shape != change.after.shape:
+        unseen_s = max(took_s - change.watched_s, 0.0) if _stops(job, change) else 0.0
+        job.lost_s, job.settled_moves = round(job.lost_s + unseen_s, 3), job.settled_moves + 1
+
+
+def _stops(job: KnownJob, change: Change) -> bool:
+    """Whether the members that stay cannot go on meanwhile: slots move between servers, a ring is built anew."""
+    return change.before.servers != change.after.servers or not job.spec.has_servers
 
 
 def _count_servers(job: KnownJob, plan: int) -> None:
@@ -355,7 +375,11 @@ def _measure(job: KnownJob, window: WindowClosed) -> None:
     _learn(job, window)
     waits = job.change is not None and job.change.waits  # for a person: the job goes on as it was
     settled = job.change is None or job.change.settled or waits
+    if throughput > 0 and window.workers:
+        step_s = job.spec.data.batch_size * len(window.workers) / throughput
+        job.step_s += (step_s - job.step_s) * (RECENT if job.step_s else 1.0)
     if job.change is not None and job.change.applied and not settled and job.change.base:
+        job.change.watched_s += window.seconds
         usual = sorted(job.change.base)[len(job.change.base) // 2]
         job.lost_s = round(job.lost_s + window.seconds * max(1 - throughput / usual, 0.0), 3)
     if window.clean and settled and throughput > 0:

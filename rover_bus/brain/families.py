@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from rover_bus.brain.history import traits_of
 from rover_bus.brain.predicting import samples_of
-from rover_bus.brain.state import BrainState, KnownJob
+from rover_bus.brain.state import BrainState, KnownJob, TimeScales
 from rover_bus.events.job import JobSpec
 
 MOST_SAMPLES = 24  # of a family, the newest
@@ -32,6 +32,28 @@ def remember(state: BrainState, job: KnownJob) -> None:
     state.families[family] = kept
     for oldest in list(state.families)[:-MOST_FAMILIES]:
         del state.families[oldest]
+
+
+def usual_scales(state: BrainState, spec: JobSpec) -> TimeScales:
+    """Return what starts and changes took in a job's family, as far as measured there, else in this cluster."""
+    family, cluster = (state.scales.get(name, TimeScales()) for name in (family_of(spec), ""))
+    return _with(cluster, family)
+
+
+def note_scales(state: BrainState, job: KnownJob) -> None:
+    """Keep what starts and changes of a job took: for the next run of its family, and for what nothing is known of."""
+    for name in (family_of(job.spec), ""):
+        state.scales[name] = _with(state.scales.pop(name, TimeScales()), job.scales)
+    for oldest in list(state.scales)[: -MOST_FAMILIES - 1]:
+        del state.scales[oldest]
+
+
+def _with(former: TimeScales, now: TimeScales) -> TimeScales:
+    """What was measured now, in place of what was measured before."""
+    return TimeScales(
+        former.start_s if now.start_s is None else now.start_s,
+        former.change_s if now.change_s is None else now.change_s,
+    )
 
 
 def usual_use(state: BrainState, spec: JobSpec) -> dict[str, float]:

@@ -123,7 +123,7 @@ def _words(host: str, state: BrainState) -> str:
 
 def _on_slow_hosts(job: KnownJob, role: str, state: BrainState) -> list[Member]:
     """Its members on hosts that stayed slow: half of all slow spells end within a few windows."""
-    stayed_s = LASTING_WINDOWS * job.spec.plan.window_s
+    stayed_s = LASTING_WINDOWS * job.window_s
     slow = {host for host, since_s in state.slow_hosts.items() if state.clock_s - since_s >= stayed_s}
     return [m for m in job.members if m.role == role and job.where.get(m.name) in slow]
 
@@ -170,6 +170,6 @@ def _servers_may_move(job: KnownJob, held: Size, host: str, state: BrainState) -
 
 def _pays(job: KnownJob, after: float) -> bool:
     """Whether a move gains more than a dead-band beyond its cost: the time until members of this job take part."""
-    cost_s = max(job.slowest_start_s, RULES.policy.scale_s)
+    cost_s = max(job.start_s, job.change_s)
     gain = float(throughput_gain(after, job.throughput, remaining_s(job), cost_s))
     return gain > RULES.restraint.dead_band * job.throughput

@@ -76,7 +76,7 @@ def _never_came(known: KnownJob, change: Change) -> bool:
     """Whether a change of ours is carried out and its members do not arrive. A rollout has deadlines of its own, in the master;
     what promised nothing (a start, a member replaced, room again) has nothing to go back to.
     """
-    patience_s = max(NEVER_SETTLED_WINDOWS * known.spec.plan.window_s, STARTS_LONGER * known.slowest_start_s)
+    patience_s = max(NEVER_SETTLED_WINDOWS * known.window_s, STARTS_LONGER * known.start_s)
     ours = change.step in ("probe", "scale") and not change.by_person
     moves_servers = change.before.servers != change.after.servers
     return ours and change.applied and not moves_servers and known.clock_s - change.since_s > patience_s

@@ -107,9 +107,13 @@ class ClusterObserved(Caused, frozen=True, kw_only=True, tag="brain.cluster.obse
 
 
 class FactObserved(Caused, frozen=True, kw_only=True, tag="brain.fact.observed"):
-    """Something happened to a plan, or a person said something."""
+    """Something happened to a plan, or a person said something.
+
+    `took_s`: from a plan being carried out until its members had joined, of `plan.settled`; 0: this Brain did not observe both.
+    """
 
     fact: ObservedFact
+    took_s: float = 0.0
 
 
 class MembersSeen(Caused, frozen=True, kw_only=True, tag="brain.members.seen"):
@@ -124,6 +128,17 @@ class MembersSeen(Caused, frozen=True, kw_only=True, tag="brain.members.seen"):
     log_sequence: int = 0
     masters: list[MasterSeat] = []
     hosts: list[str] = []  # of the members, in their order
+
+
+class WindowsStretched(Caused, frozen=True, kw_only=True, tag="brain.windows.stretched"):
+    """All windows are so many times as long as set from here on: the Brain does not keep up, or does again (1).
+
+    `windows_left`: those that were due and not closed when the next look came; `samples` that came since the last one.
+    """
+
+    stretch: float
+    windows_left: int = 0
+    samples: int = 0
 
 
 class RoundBegun(Caused, frozen=True, kw_only=True, tag="brain.round.begun"):
@@ -213,6 +228,7 @@ BrainRecord = (
     | FactObserved
     | ClusterObserved
     | BrainRuleSwitched
+    | WindowsStretched
     | RoundBegun
     | RoundAdvanced
     | HostSlow

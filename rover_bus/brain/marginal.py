@@ -126,7 +126,7 @@ def _change(
     if size.shape == held.shape:
         return CapacityLeft(Reason.KEEP, "no worker or server more would gain anything by Optimus' curve")
     said = f"{counted(size.workers, 'worker')} and {counted(size.servers, 'server')}"
-    if not is_worth(own.speed, own.remaining, contender.view.held, job.charge(size), RULES.policy.scale_s):
+    if not is_worth(own.speed, own.remaining, contender.view.held, job.charge(size), job.change_s):
         return CapacityLeft(
             Reason.DEAD_BAND, f"{said} would save less time by Optimus' curve than the change costs"
         )

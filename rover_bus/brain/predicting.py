@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rover_bus.brain.decisions.plans import Allocation
 from rover_bus.brain.decisions.scaling import Predictor, sketch_of
 from rover_bus.brain.models.core_use import measure_core_use
 from rover_bus.brain.models.forms import ALL_REDUCE, ASYNCHRONOUS, SYNCHRONOUS, Form
@@ -163,8 +162,9 @@ def observations_of(job: KnownJob, rows: list[TriedSize]) -> Observations:
 
 def place_of(job: KnownJob, size: Size) -> Configuration:
     """Where a size stands in the model: cores as they are charged now, because the model compares sizes of today."""
-    charged: Allocation = job.charge(size)
-    return charged.configuration(float(job.spec.data.batch_size))
+    worker_cores, server_cores = job.cores_each(size)
+    batch_size = float(job.spec.data.batch_size)
+    return Configuration(size.workers, size.servers, worker_cores, server_cores, batch_size)
 
 
 def _spread(row: TriedSize) -> float:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import islice
+from operator import attrgetter
 
 import msgspec
 
@@ -23,6 +24,7 @@ from rover_bus.events.identity import Member
 MOST = 1 << 30  # members without any limit
 MOST_NAMED = 64  # hosts of a plan, or as many as its members run on
 _EPSILON = 1e-9
+_index = attrgetter("index")
 
 
 def free_of(host: str, state: BrainState) -> Budget:
@@ -76,7 +78,7 @@ def fits_hosts(job: KnownJob, size: Size, state: BrainState) -> bool:
         left.cores < -_EPSILON or left.memory_bytes < 0 for left in touched.values()
     ):
         return False
-    staying = Counter(member.role for member in _staying(job, size))
+    staying = Counter(member.role for member, _ in _split(job, size)[0])
     added = job.charge(size).replace(
         workers=max(size.workers - staying["worker"], 0) + len(moving),
         servers=max(size.servers - staying["ps"], 0),
@@ -125,25 +127,24 @@ def _after(job: KnownJob, size: Size, state: BrainState) -> tuple[dict[str, Budg
         return {}, []  # nothing of it changes where it is
     free = {host: free_of(host, state) for host in {*job.where.values()} if host in state.hosts}
     moving = list[Member]()
-    for member in sorted(_staying(job, size), key=lambda each: (each.role == "worker", each.index)):
-        host, serves = job.where[member.name], member.role == "ps"
+    staying, leaving = _split(job, size)
+    for member, host in staying:
+        serves = member.role == "ps"
         if host not in free:
             continue
         (cores, size_bytes), (had, had_bytes) = _of_one(then, serves), _of_one(now, serves)
+        if (cores, size_bytes) == (had, had_bytes):
+            continue
         left = Budget(free[host].cores - cores + had, free[host].memory_bytes - size_bytes + had_bytes)
         larger = cores > had or size_bytes > had_bytes
         if not serves and larger and (left.cores < -_EPSILON or left.memory_bytes < 0):
             moving.append(member)
-        elif larger or cores < had or size_bytes < had_bytes:
+        else:
             free[host] = left
-    for member in job.members:
-        if (
-            member.index >= (size.servers if member.role == "ps" else size.workers)
-            and member.name in job.where
-        ):
-            host, (had, had_bytes) = job.where[member.name], _of_one(now, member.role == "ps")
-            if host in free:
-                free[host] = Budget(free[host].cores + had, free[host].memory_bytes + had_bytes)
+    for member, host in leaving:
+        had, had_bytes = _of_one(now, member.role == "ps")
+        if host in free:
+            free[host] = Budget(free[host].cores + had, free[host].memory_bytes + had_bytes)
     return {
         host: left if _is_touched(left, host, state) else _floor(left) for host, left in free.items()
     }, moving
@@ -159,12 +160,18 @@ def _floor(left: Budget) -> Budget:
     return Budget(max(left.cores, 0.0), max(left.memory_bytes, 0))
 
 
-def _staying(job: KnownJob, size: Size) -> list[Member]:
-    return [
-        member
-        for member in job.members
-        if member.name in job.where and member.index < (size.servers if member.role == "ps" else size.workers)
-    ]
+def _split(job: KnownJob, size: Size) -> tuple[list[tuple[Member, str]], list[tuple[Member, str]]]:
+    """Members with a host, and where: those that stay, servers first and by index, and those that a size has no place for."""
+    servers, workers, leaving = (list[tuple[Member, str]]() for _ in range(3))
+    for member in sorted(job.members, key=_index):
+        if (host := job.where.get(member.name)) is None:
+            continue
+        serves = member.role == "ps"
+        if member.index >= (size.servers if serves else size.workers):
+            leaving.append((member, host))
+        else:
+            (servers if serves else workers).append((member, host))
+    return servers + workers, leaving
 
 
 def _of_one(each: Allocation, serves: bool) -> tuple[float, int]:

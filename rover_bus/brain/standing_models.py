@@ -53,13 +53,14 @@ class _Fit:
     figures: FloatArray
 
 
-@dataclass(frozen=True)
+@dataclass
 class _RunSamples:
-    """One run: its family, and its samples by so many windows."""
+    """One run: its family, and its samples by so many windows. `fresh`: its family has not taken them in yet."""
 
     family: str
     windows: int
     samples: list[FamilySample]
+    fresh: bool = True
 
 
 @dataclass(frozen=True)
@@ -96,9 +97,9 @@ class StandingModels:
             key = _key(job)
             run = known.get(key)
             if run is None or run.windows != job.windows:
-                run = _RunSamples(
-                    run.family if run is not None else family_of(job.spec), job.windows, samples_of(job)
-                )
+                run = _run_of(job, run)
+            if run.fresh:
+                run.fresh = False
                 moved.add(run.family)
             self._runs[key] = run
             runs.setdefault(run.family, []).append(run)
@@ -114,6 +115,11 @@ class StandingModels:
             for kept in (self._shown, self._ended, self._fits, self._compared):
                 kept.pop(family, None)
         self._host_cores = totals_of(state).largest_host_cores or 1.0
+
+    def measure(self, job: KnownJob) -> None:
+        """Take in a window of one job: what is left to `look` is cheap, however many windows were closed at once."""
+        key = _key(job)
+        self._runs[key] = _run_of(job, self._runs.get(key))
 
     def shown(self, job: KnownJob) -> list[FamilySample]:
         """Return what runs of a job's family have shown."""
@@ -180,6 +186,11 @@ class StandingModels:
             front = plan_front(view, model, space, rules_of(job.spec.plan), limits)
             known = self._fronts[_key(job)] = _Front(made_for, fit, speeds, front)
         return known.front
+
+
+def _run_of(job: KnownJob, former: _RunSamples | None) -> _RunSamples:
+    family = former.family if former is not None else family_of(job.spec)
+    return _RunSamples(family, job.windows, samples_of(job))
 
 
 def _key(job: KnownJob) -> _Key:

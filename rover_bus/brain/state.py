@@ -26,6 +26,10 @@ UNKNOWN_CORES = 0.1
 WINDOWS_KEPT = 6
 # Windows of one size that differ by more than this share of their median tell sizes apart no more.
 UNREST = 0.5
+UNMEASURED_CHANGE_S = 3.0  # before any change was measured in this cluster
+UNSEEN_SHARE = 0.08  # of a window: a change that takes less of it is lost in its noise
+STEPS_A_WINDOW = 4.0  # batches of a worker that one measurement covers at least,
+LONGEST_WINDOW_S = 300.0  # unless that takes longer than this
 
 
 class TriedSize(msgspec.Struct):
@@ -69,6 +73,14 @@ class Change(msgspec.Struct):
     by_person: bool = False
     waits: bool = False  # for a person's word
     members_plan: int = 0  # the member set that it was computed from
+    watched_s: float = 0.0  # of windows that closed while it was carried out
+
+
+class TimeScales(msgspec.Struct, frozen=True):
+    """What members' starts and changes of size took, in seconds; None: none was measured."""
+
+    start_s: float | None = None  # from a plan being carried out until its new members had joined
+    change_s: float | None = None  # of the usual speed, that one change took
 
 
 class UsualPace(msgspec.Struct, frozen=True):
@@ -98,9 +110,12 @@ class KnownJob(msgspec.Struct):
     clock_s: float = 0.0
     settled_s: float = float("-inf")
     slowest_start_s: float = 0.0  # from a plan with new members being carried out until all of them took part
+    usual_scales: TimeScales = TimeScales()  # of its family, else of the cluster, when it came
+    step_s: float = 0.0  # in which a worker commits one batch; 0 before the first window
     rollbacks: int = 0
     moves: int = 0  # how often its running members were given another size
     lost_s: float = 0.0  # of its clock, while such changes were carried out
+    settled_moves: int = 0  # such changes whose cost `lost_s` has
     probes: int = 0  # sizes that were tried to learn from
     recent: list[float] = []  # clean windows at the present size, newest last
     slowed: list[float] = []  # those in which a worker was known to be slow: they say nothing of the size
@@ -147,9 +162,33 @@ class KnownJob(msgspec.Struct):
         return (ordered[n // 2] + ordered[(n - 1) // 2]) / 2 if n else 0.0
 
     @property
+    def scales(self) -> TimeScales:
+        """What was measured of this job's own starts and changes."""
+        change_s = self.lost_s / self.settled_moves if self.settled_moves else None
+        return TimeScales(self.slowest_start_s or None, change_s)
+
+    @property
     def change_s(self) -> float:
-        """Seconds for which a change stops a job: what its former ones took, never less than what is set."""
-        return max(self.spec.plan.change_s, self.lost_s / max(self.moves, 1))
+        """Seconds for which a change stops a job: what its former ones took, until then those of its family or of the cluster.
+
+        Never less than what its user set, nor than what a window could not show.
+        """
+        own = self.scales.change_s
+        measured = own if own is not None else self.usual_scales.change_s
+        if measured is None:
+            measured = 0.0 if self.spec.plan.change_s else UNMEASURED_CHANGE_S
+        floor_s = 0.0 if self.spec.plan.change_s else UNSEEN_SHARE * self.spec.plan.window_s
+        return max(self.spec.plan.change_s, measured, floor_s)
+
+    @property
+    def start_s(self) -> float:
+        """Seconds in which members of a job arrive, as far as any were measured here: 0 where none were."""
+        return self.slowest_start_s or self.usual_scales.start_s or 0.0
+
+    @property
+    def window_s(self) -> float:
+        """Seconds that one measurement covers: as set, longer where a worker takes longer for a few batches."""
+        return max(self.spec.plan.window_s, min(STEPS_A_WINDOW * self.step_s, LONGEST_WINDOW_S))
 
     @property
     def taken_s(self) -> float:
@@ -167,9 +206,15 @@ class KnownJob(msgspec.Struct):
 
     def cores_of(self, size: Size) -> float:
         """Cores that a size is counted with: those of its charge, without making one."""
-        return size.workers * (
-            size.worker_cores or self.cores_used.get("worker", UNKNOWN_CORES)
-        ) + size.servers * (size.server_cores or self.cores_used.get("ps", UNKNOWN_CORES))
+        a_worker, a_server = self.cores_each(size)
+        return size.workers * a_worker + size.servers * a_server
+
+    def cores_each(self, size: Size) -> tuple[float, float]:
+        """Cores that a worker and a server of a size are counted with."""
+        return (
+            size.worker_cores or self.cores_used.get("worker", UNKNOWN_CORES),
+            size.server_cores or self.cores_used.get("ps", UNKNOWN_CORES),
+        )
 
     def charge(self, size: Size) -> Allocation:
         """What a size is counted with against capacity and quotas: its limits, or where there is none what members use."""
@@ -216,11 +261,13 @@ class BrainState(msgspec.Struct, dict=True):
     fair_share: float = (
         0.0  # power of the mean of speed-ups over the fair share; 0: throughput, short jobs first
     )
+    stretch: float = 1.0  # of all windows: more while the Brain does not keep up
     unheard: list[str] = []  # hosts whose samples are missing
     shrinks: bool = False  # a host went and none came since: what is held may be more than there is
     jobs: dict[str, KnownJob] = {}
     past: list[PastJob] = []
     families: dict[str, list[FamilySample]] = {}  # what ended runs have shown
+    scales: dict[str, TimeScales] = {}  # by family, as last measured; "": in this cluster
     started_mode: PlanMode = "auto"  # what the service was started with
     started_quotas: dict[str, Budget] = {}
     said_mode: PlanMode | None = None  # what a person said since then

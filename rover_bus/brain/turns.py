@@ -12,7 +12,8 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, field
 
-from rover_bus.brain.choosing import Answers, Chosen, OpenSize, choose_among, consider, in_order, in_words
+from rover_bus.brain.choosing import Answers, Chosen, OpenSize, choosing_among, consider, in_order, in_words
+from rover_bus.brain.decisions.pieces import Pieces
 from rover_bus.brain.log import RoundAdvanced, RoundBegun
 from rover_bus.brain.settling import make_room, seat_masters, settle, withhold
 from rover_bus.brain.standing_models import StandingModels
@@ -27,7 +28,7 @@ Guard = Callable[[str, Steps, str], Steps]  # runs a rule apart from the others,
 
 EVERY_S = 30.0  # all jobs are sized together at least so often
 # The work of one input, in units of about a millisecond of a slow core: what is decided by count is decided alike in every replay.
-PIECE, LOOKED, CARRIED_OUT, CHOSEN = 80.0, 0.15, 1.0, 0.3
+PIECE, LOOKED, CARRIED_OUT = 80.0, 0.15, 4.0
 MOST_WAITING = (
     64  # jobs that wait are offered at each look up to so many; more of them only in rounds of all jobs
 )
@@ -46,6 +47,8 @@ class OpenRound:
     opened: dict[str, OpenSize] = field(default_factory=dict)
     starts: dict[str, StartOffer] = field(default_factory=dict)
     seen: dict[str, Snapshot] = field(default_factory=dict)
+    choosing: Pieces[Answers] | None = None  # the choice under way
+    spent: float = 0.0  # by the input that goes on with it
     left: deque[tuple[str, Answer]] | None = None  # answers to carry out, once all have chosen
     in_state: bool = False  # the log knows what is left
 
@@ -105,12 +108,13 @@ class Rounds:
         if round_.turns or round_.waiting:
             return
         if round_.left is None:
-            competing = len(round_.opened) + len(round_.starts)
-            if spent and spent + CHOSEN * competing > PIECE:
-                return  # choosing is one piece of its own
-            yield from guard("sizes", self._choose(round_, state, models), "")
-            round_.left = round_.left or deque()
-            spent += CHOSEN * competing
+            round_.spent = spent
+            yield from guard("sizes", self._choose(round_, state, models, PIECE), "")
+            if round_.choosing is None:
+                round_.left = deque()  # the rule is switched off
+            if round_.left is None:
+                return
+            spent = round_.spent
         yield from self._carry_out(round_, state, models, guard, spent)
         if round_.left or round_.starts:
             return
@@ -128,7 +132,7 @@ class Rounds:
         round_ = OpenRound(deque(), deque(waiting))
         while round_.waiting:
             yield from self._offer(round_, state, models, guard)
-        yield from guard("sizes", self._choose(round_, state, models), "")
+        yield from guard("sizes", self._choose(round_, state, models, float("inf")), "")
         for name, answer in round_.left or ():
             yield from guard("sizes", self._answer(round_, name, answer, state, models), "")
 
@@ -164,13 +168,21 @@ class Rounds:
             round_.answers[name] = considered
         yield from ()
 
-    def _choose(self, round_: OpenRound, state: BrainState, models: StandingModels) -> Steps:
-        for name, seen in round_.seen.items():
-            if name not in state.jobs or _snapshot(state.jobs[name]) != seen:
-                round_.forget(name)
-                self._late[name] = None
-        round_.answers |= choose_among(round_.opened, round_.starts, state, models)
-        round_.left = deque(in_order(round_.answers, state))
+    def _choose(self, round_: OpenRound, state: BrainState, models: StandingModels, most: float) -> Steps:
+        """Choose until all have chosen, or the input has done so much."""
+        if round_.choosing is None:
+            for name, seen in round_.seen.items():
+                if name not in state.jobs or _snapshot(state.jobs[name]) != seen:
+                    round_.forget(name)
+                    self._late[name] = None
+            round_.choosing = choosing_among(round_.opened, round_.starts, state, models)
+        try:
+            while round_.spent < most:
+                round_.spent += next(round_.choosing)
+        except StopIteration as chosen:
+            answers = round_.answers | chosen.value
+            there = {name: answer for name, answer in answers.items() if name in state.jobs}
+            round_.left = deque(in_order(there, state))
         yield from ()
 
     def _carry_out(

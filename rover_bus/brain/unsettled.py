@@ -53,5 +53,5 @@ def _never_told(job: KnownJob) -> Change | None:
     if change is None or change.by_person or change.step not in ("probe", "scale") or not change.settled:
         return None
     waited_s = job.clock_s - job.settled_s
-    overdue = waited_s > NEVER_WHOLE_WINDOWS * job.spec.plan.window_s
+    overdue = waited_s > NEVER_WHOLE_WINDOWS * job.window_s
     return change if overdue and job.is_less(change) else None

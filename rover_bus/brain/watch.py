@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from rover_bus.brain.log import WindowClosed, WorkerWindow
 from rover_bus.brain.state import KnownJob
-from rover_bus.events.facts import JobReported
+from rover_bus.events.facts import JobReported, PlanApplied, PlanSettled
 from rover_bus.events.identity import Member
 from rover_bus.events.profiles import HostProfile, ServerProfile, WorkerProfile
 
@@ -65,6 +65,7 @@ class JobSamples:
     """The open windows of all jobs."""
 
     def __init__(self) -> None:
+        self.stretch = 1.0  # of all windows
         self._open: dict[str, _Open] = {}
         self._hosts: dict[
             str, tuple[float, float]
@@ -73,11 +74,23 @@ class JobSamples:
         self._expected: dict[str, float] = {}  # since when a host that was not heard yet is expected
         self._lost: dict[str, set[str]] = {}  # workers that were followed since the last look, by job
         self._looked: float | None = None
+        self._carried_out: dict[str, tuple[int, float]] = {}  # the plan under way of each job, and since when
         self._deaf = False
 
     def forget(self, job: str) -> None:
         self._open.pop(job, None)
         self._lost.pop(job, None)
+        self._carried_out.pop(job, None)
+
+    def carry_out(self, fact: PlanApplied, now: float) -> None:
+        """A plan is carried out from here on. What was said before the first look of this Brain may be old: it tells no time."""
+        if self._looked is not None:
+            self._carried_out[fact.job] = fact.plan, now
+
+    def settle(self, fact: PlanSettled, now: float) -> float:
+        """Return the seconds in which a plan was carried out, its members joined; 0 where they were not all observed."""
+        plan, since_s = self._carried_out.pop(fact.job, (0, now))
+        return round(now - since_s, 3) if plan == fact.plan else 0.0
 
     def lose(self, job: str, workers: Iterable[str]) -> None:
         """These workers were lost, and are followed by others."""
@@ -199,12 +212,12 @@ class JobSamples:
 
     def is_due(self, job: str, known: KnownJob, now: float) -> bool:
         """Whether a job's open window may be closed. The first question opens one."""
-        return now - self._at(job, now).began >= known.spec.plan.window_s
+        return now - self._at(job, now).began >= self.stretch * known.window_s
 
     def close(self, job: str, known: KnownJob, now: float) -> WindowClosed | None:
         """Return the window of a job when it is full, or overdue; None while it is open. A new one begins with it."""
         opened = self._at(job, now)
-        window_s = known.spec.plan.window_s
+        window_s = self.stretch * known.window_s
         age = now - opened.began
         wanted = [member for member in known.members if member.role == "worker"]
         if age < window_s or not wanted:

@@ -81,7 +81,7 @@ def before_choice(
         return CapacityLeft(
             Reason.NOT_ENOUGH_SAMPLES, f"{len(job.recent)} of {PROBE_WINDOWS} windows at this size"
         )
-    if remaining_s(job) < WORTH_WINDOWS * spec.plan.window_s:
+    if remaining_s(job) < WORTH_WINDOWS * job.window_s:
         return CapacityLeft(Reason.KEEP, "it ends before a change would pay")
     probe = _probe(job, cores_left, space, models, fits)
     if probe is not None:

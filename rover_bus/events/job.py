@@ -152,8 +152,8 @@ class PlanSpec(Checked, frozen=True, kw_only=True):
     ] = 30.0
     change_s: Annotated[
         float,
-        between(0, 3600, "a change stops the job for so long, until its own have shown more: a local start"),
-    ] = 3.0
+        between(0, 3600, "a change stops the job for so long, or longer as measured; 0: as measured alone"),
+    ] = 0.0
     least_gain: Annotated[float, between(0, 1, "a scale-up is kept for this share of what was predicted")] = (
         0.5
     )

@@ -5,7 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from rover_bus.brain.choosing import choose_sizes
+from rover_bus.brain.decisions.pieces import finish
 from rover_bus.brain.decisions.plans import PlanDecision, PlanSpace
+from rover_bus.brain.decisions.rounds import Contender, deciding_round
 from rover_bus.brain.decisions.scaling import (
     DEFAULT_RULES,
     NO_LIMITS,
@@ -104,3 +106,14 @@ def choose_size(
         said = model.predict(Configurations.from_list([job.held.configuration(job.batch_size)]))
         job = msgspec.structs.replace(job, measured_throughput=float(said.throughput[0]))
     return choose_alone(job, plan_front(job, model, space, rules, limits), rules)
+
+
+def decide_round(
+    contenders: list[Contender],
+    cores: float,
+    memory_bytes: float,
+    space: PlanSpace,
+    rules: ScalingRules = DEFAULT_RULES,
+) -> list[PlanDecision]:
+    """One choice across jobs, all of it at once."""
+    return finish(deciding_round(contenders, cores, memory_bytes, space, rules))

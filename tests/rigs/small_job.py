@@ -37,8 +37,11 @@ count = {workers}
 cores = {cores}
 training = "{training}"
 max_count = {most}
+start = {start}
+spares = {spares}
 [servers]
 count = {servers}
+max_count = {most_servers}
 cores = {cores}
 [moves]
 first_begins = {begins}
@@ -56,7 +59,8 @@ class SmallJob:
 
     It lasts until `finish` (gated.py), whatever its rows and epochs are. pace_s: what a batch takes meanwhile.
     top, leases, checkpoint: further lines of the job file, above and in these tables. cores: of each member, 0 no limit.
-    most: so many workers the Brain may choose. inner: the program, the example's unless told otherwise.
+    most, most_servers: so many the Brain may choose; start: workers to begin with where no similar job is known.
+    inner: the program, the example's unless told otherwise.
     first_begins: before all of its servers are there; without, each that a test names has slots once the job trains.
     """
 
@@ -75,6 +79,9 @@ class SmallJob:
     cores: float = 0.0
     training: str = "asynchronous"
     most: int = 64
+    most_servers: int = 64
+    start: int = 0
+    spares: int = 2
     inner: Path | None = None
     first_begins: bool = False
 
@@ -87,9 +94,10 @@ class SmallJob:
         return rover(*words, home=self.home, cwd=self.folder, timeout_s=120.0)
 
     def write(self) -> None:
-        """Write clicks and job file."""
-        clicks = "".join(f"{n % 2},u{n % 97},i{n % 1013}\n" for n in range(self.rows))
-        (self.folder / "t.csv").write_text("label,user,item\n" + clicks)
+        """Write clicks, unless another job of the folder reads them, and the job file."""
+        if not (train := self.folder / "t.csv").exists():
+            clicks = "".join(f"{n % 2},u{n % 97},i{n % 1013}\n" for n in range(self.rows))
+            train.write_text("label,user,item\n" + clicks)
         (self.folder / "job.toml").write_text(
             FILE.format(
                 program=self.gate.program(self.inner or ""),

@@ -122,7 +122,7 @@ class Knowing(LiveBrain):
         """A user who asks for what the job needs, and whose job has no relatives: each is known for itself."""
         self.models.told[case.name] = perfect_fit(case, self.menu) if self.fitted else TruthModel(case)
         spec = spec_of(case, self.menu, reference_plan(case, self.menu)[0], case.name)
-        rests = {"cooldown_s": 0.0, "change_s": 0.0} if self.free else {}
+        rests = {"cooldown_s": 0.0, "change_s": 1e-3} if self.free else {}
         return spec.replace(plan=spec.plan.replace(relief=False, **rests))
 
     def measured(self, window: Window, case: Case) -> Measurement:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from rover_bus.brain.decisions.pieces import Pieces, finish
 from rover_bus.brain.models.samples import FloatArray, IntArray
 from rover_bus.events.errors import TemporaryError
 
@@ -24,6 +25,9 @@ _SUBGRADIENT_STEPS = 60
 _MANY_JOBS = 500
 _NEGLIGIBLE_GAIN = 1e-6
 _EPSILON = 1e-9
+# What is done to all offers once takes so much an offer (`pieces`): a step of the prices, a look at what to give back or to fill.
+_PRICED, _RATED = 1.2e-5, 6e-5
+_UPGRADED, _UPGRADES = 0.05, 200  # an upgrade, and so many of them are one piece
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,13 +77,18 @@ class DoesNotFit(TemporaryError):
 
 def choose(offers: Offers) -> Choice:
     """Choose one offer a job: by priced greedy, and exactly where up to 30 jobs leave a gap worth closing. Raises DoesNotFit."""
-    greedy = choose_greedily(offers)
+    return finish(choosing(offers))
+
+
+def choosing(offers: Offers) -> Pieces[Choice]:
+    """`choose` in pieces."""
+    greedy = yield from choosing_greedily(offers)
     return greedy if len(offers.value) > EXACT_JOBS or greedy.gap <= EXACT_GAP else choose_exactly(offers)
 
 
-def dual_prices(offers: Offers, steps: int = _SUBGRADIENT_STEPS) -> tuple[FloatArray, float]:
+def _pricing(offers: Offers, steps: int = _SUBGRADIENT_STEPS) -> Pieces[tuple[FloatArray, float]]:
     """Prices of the capacities (r,) and the Lagrangian bound, by some 60 subgradient steps with Polyak-like decay."""
-    # One contiguous plane a resource: the loop below is all the time that a round over thousands of jobs spends here.
+    # One contiguous plane a resource: the loop below is most of what a choice among thousands of jobs takes.
     planes = np.ascontiguousarray(np.moveaxis(offers.usage / offers.capacity, 2, 0))
     prices = np.zeros(len(offers.capacity))
     best, bound = prices, np.inf
@@ -98,6 +107,7 @@ def dual_prices(offers: Offers, steps: int = _SUBGRADIENT_STEPS) -> tuple[FloatA
         if norm < 1e-3 / len(rows):
             break
         prices = np.maximum(prices + stride * 0.9**step * excess / max(norm, 0.1), 0.0)
+        yield _PRICED * offers.value.size
     return best / offers.capacity, bound
 
 
@@ -106,23 +116,30 @@ def choose_greedily(offers: Offers) -> Choice:
 
     Never above capacity, never below offer 0. Several prices around the duals are tried and the best kept.
     """
+    return finish(choosing_greedily(offers))
+
+
+def choosing_greedily(offers: Offers) -> Pieces[Choice]:
+    """`choose_greedily` in pieces."""
     _refuse_impossible(offers)
-    prices, bound = dual_prices(offers)
+    prices, bound = yield from _pricing(offers)
     factors = (1.0, 1.06, 0.94) if len(offers.value) <= _MANY_JOBS else (1.0,)
-    tried = [_repair_and_fill(offers, prices * factor) for factor in factors]
+    tried = list[IntArray]()
+    for factor in factors:
+        tried.append((yield from _repair_and_fill(offers, prices * factor)))
     chosen = max(tried, key=offers.worth)
     return Choice(chosen, offers.worth(chosen), prices, max(bound, offers.worth(chosen)))
 
 
-def _repair_and_fill(offers: Offers, prices: FloatArray) -> IntArray:
+def _repair_and_fill(offers: Offers, prices: FloatArray) -> Pieces[IntArray]:
     reduced = offers.value - offers.usage @ prices
     choice = np.asarray(reduced.argmax(axis=1), dtype=np.int64)
-    _take_back(offers, choice)
-    _fill(offers, choice, prices)
+    yield from _take_back(offers, choice)
+    yield from _fill(offers, choice, prices)
     return choice
 
 
-def _take_back(offers: Offers, choice: IntArray) -> None:
+def _take_back(offers: Offers, choice: IntArray) -> Pieces[None]:
     """Swap to cheaper offers, least loss a unit of relief first, until everything fits; at worst to offer 0 of all.
 
     A swap never asks for more of any resource, so every round comes nearer and the rounds end.
@@ -146,9 +163,10 @@ def _take_back(offers: Offers, choice: IntArray) -> None:
                 break
             over = over + offers.usage[job, best[job]] - offers.usage[job, choice[job]]
             choice[job] = best[job]
+        yield _RATED * offers.value.size
 
 
-def _fill(offers: Offers, choice: IntArray, prices: FloatArray) -> None:
+def _fill(offers: Offers, choice: IntArray, prices: FloatArray) -> Pieces[None]:
     """Upgrade jobs, best gain a unit of priced resource first, while something fits."""
     free = offers.capacity - offers.total(choice)
     weights = (
@@ -159,8 +177,9 @@ def _fill(offers: Offers, choice: IntArray, prices: FloatArray) -> None:
     rate, option = _best_upgrade(gain, extra, weights, free)
     heap = [(-float(r), int(j), int(o)) for j, (r, o) in enumerate(zip(rate, option, strict=True)) if r > 0]
     heapq.heapify(heap)
+    yield _RATED * offers.value.size
     # What is free could gain no more than this at the best rate left: below it, filling on is lost time.
-    enough = _NEGLIGIBLE_GAIN * abs(offers.worth(choice))
+    enough, done = _NEGLIGIBLE_GAIN * abs(offers.worth(choice)), 0
     while heap and -heap[0][0] * float(free @ weights) > enough:
         _, job, upgrade = heapq.heappop(heap)
         more = offers.usage[job, upgrade] - offers.usage[job, choice[job]]
@@ -171,6 +190,9 @@ def _fill(offers: Offers, choice: IntArray, prices: FloatArray) -> None:
         again, which = _best_upgrade(gain_one[None], extra_one[None], weights, free)
         if again[0] > 0:
             heapq.heappush(heap, (-float(again[0]), job, int(which[0])))
+        done += 1
+        if done % _UPGRADES == 0:
+            yield _UPGRADED * _UPGRADES
 
 
 def _best_upgrade(

@@ -13,7 +13,8 @@ import msgspec
 import numpy as np
 from numpy.typing import ArrayLike
 
-from rover_bus.brain.decisions.knapsack import Choice, DoesNotFit, Offers, choose
+from rover_bus.brain.decisions.knapsack import Choice, DoesNotFit, Offers, choosing
+from rover_bus.brain.decisions.pieces import Pieces
 from rover_bus.brain.decisions.plans import GIB, Allocation, PlanDecision, PlanSpace
 from rover_bus.brain.decisions.reasons import Reason
 from rover_bus.brain.decisions.scaling import (
@@ -42,6 +43,7 @@ CONCAVITY = 0.7
 
 
 _NO_ROOM = 1e-9  # cores, GiB: shares of what there is are taken of it
+_OFFERED = 0.1  # what a job's offers take to be made (`pieces`), and its decision
 
 
 class Contender(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,14 +77,14 @@ class _Options:
     usage: FloatArray
 
 
-def decide_round(
+def deciding_round(
     contenders: Sequence[Contender],
     cores: float,
     memory_bytes: float,
     space: PlanSpace,
     rules: ScalingRules = DEFAULT_RULES,
-    select: Callable[[Offers], Choice] = choose,
-) -> list[PlanDecision]:
+    select: Callable[[Offers], Pieces[Choice]] = choosing,
+) -> Pieces[list[PlanDecision]]:
     """Decide for every contender, in their order: what it shall hold under `cores` and `memory_bytes` of all together.
 
     A waiting job that finds no room gets nothing (`no_capacity`) and costs nothing. What runs keeps running: its least offer
@@ -91,8 +93,10 @@ def decide_round(
     """
     if not contenders:
         return []
-    share = cores / len(contenders)
-    options = [_options(contender, space, rules, share) for contender in contenders]
+    share, options = cores / len(contenders), list[_Options]()
+    for contender in contenders:
+        options.append(_options(contender, space, rules, share))
+        yield _OFFERED
     width = max(len(offered.value) for offered in options)
     value = np.full((len(options), width), -np.inf)
     usage = np.zeros((len(options), width, 2))
@@ -101,7 +105,7 @@ def decide_round(
         usage[row, : len(offered.value)] = offered.usage
     try:
         room = np.maximum([cores, memory_bytes / GIB], _NO_ROOM)
-        choice = select(Offers(value, usage, room))
+        choice = yield from select(Offers(value, usage, room))
     except DoesNotFit:
         return [_kept(contender) for contender in contenders]
     return [

@@ -7,6 +7,7 @@ predictions that are guesses are left alone until they are measured.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Literal, NamedTuple, Protocol, runtime_checkable
@@ -23,10 +24,14 @@ from rover_bus.brain.decisions.scoring import (
     expected_throughput,
     throughput_gain,
 )
-from rover_bus.brain.models.samples import Configuration, Configurations, FloatArray, IntArray
+from rover_bus.brain.models.samples import Configurations, FloatArray, IntArray
 from rover_bus.brain.models.throughput import Prediction
 
-MOST_EXAMINED, PRICE_RANGES = 192, 24  # plans that are predicted in full: of more, a sketch says which
+MOST_EXAMINED, PRICE_RANGES = 128, 24  # plans that are predicted in full: of more, a sketch says which
+MOST_SKETCHED = 4096  # of more plans the sketch looks at every second count, or third: neighbours differ by less than it errs
+MOST_OFFERED = (
+    64  # plans of a front that a round chooses from: what lies between two of these differs by a few per cent
+)
 MOST_ENUMERATED = 1 << 20  # plans; beyond it the search is faster than looking at each
 _MOST_LOSERS = 8
 
@@ -171,13 +176,31 @@ def plan_front(
     end = len(front)
     if end:
         end = int(np.argmax(_utility(plans.speed[front], plans.cost[front], rules.restraint))) + 1
-    offered, dearer = (_rows(plans, rows, job) for rows in (front[:end], front[end : end + _MOST_LOSERS]))
+    offered = _rows(plans, front[_evenly(end, MOST_OFFERED)], job)
+    dearer = _rows(plans, front[end : end + _MOST_LOSERS], job)
     searched = 0 if _enumerates(near, rules) else len(near)
     return msgspec.structs.replace(offered, searched=searched, dearer=dearer)
 
 
+def _evenly(length: int, most: int) -> IntArray:
+    """At most so many indices of a length, evenly taken, the first and the last among them."""
+    return np.unique(np.linspace(0, length - 1, min(length, most)).round().astype(np.int64))
+
+
 def _rows(plans: _Space, rows: IntArray, job: JobView) -> PlanFront:
-    allocations = [_allocation(point, job) for point in plans.at.take(rows)]
+    a_worker, at = job.held.worker_memory_bytes, plans.at.take(rows)
+    a_server = {servers: _server_bytes(job, int(servers)) for servers in set(at.ps.tolist())}
+    allocations = [
+        Allocation(
+            workers=int(w),
+            servers=int(p),
+            worker_cores=worker_cores,
+            server_cores=server_cores,
+            worker_memory_bytes=a_worker,
+            server_memory_bytes=a_server[p],
+        )
+        for w, p, worker_cores, server_cores, _ in zip(*(each.tolist() for each in at.columns()), strict=True)
+    ]
     return PlanFront(allocations, plans.cost[rows], plans.speed[rows])
 
 
@@ -279,7 +302,8 @@ def _bounded(space: PlanSpace, held: Allocation, limits: Limits, restraint: Rest
 def _plans(job: JobView, model: Predictor, space: PlanSpace, rules: ScalingRules) -> _Space:
     """Every plan of the space, or the front that the search found."""
     if _enumerates(space, rules):
-        at = space.configurations(job.batch_size)
+        sketches = isinstance(model, Sketching)
+        at = (_thinned(space, job.held) if sketches else space).configurations(job.batch_size)
         if len(at) > MOST_EXAMINED and isinstance(model, Sketching):
             at = at.take(_promising(_cost(job, at, rules.prices), model.sketch(at)))
         return _evaluate(job, model, at, rules)
@@ -293,13 +317,26 @@ def _plans(job: JobView, model: Predictor, space: PlanSpace, rules: ScalingRules
     )
 
 
+def _thinned(space: PlanSpace, held: Allocation) -> PlanSpace:
+    """The space with fewer counts of workers, then of servers, where it is larger than what is sketched: the bounds and what is
+    held stay, and what goes is next to what stays.
+    """
+    for axis, kept in (("workers", held.workers), ("servers", held.servers)):
+        values = getattr(space, axis)
+        most = max(MOST_SKETCHED * len(values) // max(len(space), 1), MOST_OFFERED // 4)
+        if len(space) > MOST_SKETCHED and len(values) > most:
+            chosen = {values[row] for row in _evenly(len(values), most)} | ({kept} & {*values})
+            space = dataclasses.replace(space, **{axis: tuple(sorted(chosen))})
+    return space
+
+
 def _promising(cost: FloatArray, speed: FloatArray) -> IntArray:
     """Return the plans that may be on the front: the front of the sketch, and in each price range what comes nearest to it."""
     order = np.argsort(cost, kind="stable")
     fastest = np.maximum.accumulate(speed[order])
     behind = 1 - speed[order] / np.maximum(fastest, 1e-12)
     front = np.flatnonzero(np.diff(fastest, prepend=0.0) > 0)
-    thinned = front[np.unique(np.linspace(0, len(front) - 1, MOST_EXAMINED // 2).astype(np.int64))]
+    thinned = front[_evenly(len(front), MOST_EXAMINED // 2)]
     behind[front] = np.inf  # the others of it are not nearer than what was taken
     each = -(-MOST_EXAMINED // (2 * PRICE_RANGES))
     ranges = np.array_split(np.arange(len(order)), PRICE_RANGES)
@@ -362,15 +399,4 @@ def _utility(speed: FloatArray | float, cost: FloatArray | float, restraint: Res
     """How good a plan is: throughput in log, less the cost at the return that is asked of it."""
     return np.asarray(
         np.log(np.maximum(speed, 1e-12)) - restraint.least_return * np.log(np.maximum(cost, 1e-12))
-    )
-
-
-def _allocation(point: Configuration, job: JobView) -> Allocation:
-    return Allocation(
-        workers=point.workers,
-        servers=point.ps,
-        worker_cores=point.worker_cores,
-        server_cores=point.ps_cores,
-        worker_memory_bytes=job.held.worker_memory_bytes,
-        server_memory_bytes=_server_bytes(job, point.ps),
     )

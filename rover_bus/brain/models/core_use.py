@@ -57,7 +57,9 @@ class PowerLaw:
 
     def __call__(self, at: Configurations) -> FloatArray:
         """Values at configurations (n,)."""
-        return np.asarray(np.exp(_rows(at) @ self.logs))
+        scale, by_workers, by_servers = self.logs
+        logs = at.logs()
+        return np.asarray(np.exp(scale + by_workers * logs[:, 0] + by_servers * logs[:, 1]))
 
 
 @dataclass(frozen=True, eq=False)

@@ -38,7 +38,11 @@ class Form:
 
     def design(self, at: Configurations) -> FloatArray:
         """Return the design matrix, shape (n, terms): seconds an iteration = design @ coefficients."""
-        return np.stack([np.broadcast_to(column, at.workers.shape) for column in self._columns(at)], axis=1)
+        columns = self._columns(at)
+        design = np.empty((len(at), len(columns)))
+        for index, column in enumerate(columns):
+            design[:, index] = column
+        return design
 
     def seconds(self, at: Configurations, throughput: FloatArray) -> FloatArray:
         """Seconds an iteration for a throughput in samples a second: w*m/Psi asynchronous, M/Psi synchronous."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
+from functools import cached_property
 
 import msgspec
 import numpy as np
@@ -81,8 +82,14 @@ class Configurations:
 
     def logs(self) -> FloatArray:
         """Return log coordinates, shape (n, 5): distances there are ratios of resources. No servers lie where one does."""
-        columns = np.stack(self.columns(), axis=1)
-        return np.log(np.where(columns > 0, columns, 1.0))
+        return self._logs
+
+    @cached_property
+    def _logs(self) -> FloatArray:
+        logs = np.empty((len(self), 5))
+        for index, column in enumerate(self.columns()):
+            logs[:, index] = np.log(np.maximum(column, 1.0) if index == 1 else column)
+        return logs
 
     def distinct(self) -> int:
         """Count the different configurations."""

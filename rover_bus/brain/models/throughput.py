@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,14 +46,26 @@ class Prediction:
 
 @dataclass(frozen=True, eq=False)
 class ThroughputModel:
-    """One fitted form. `warnings` says in words where it should not be believed."""
+    """One fitted form, and what it was fitted to."""
 
     form: Form
-    line: Line
     residual: Residual
-    samples: int
-    warnings: tuple[str, ...]
-    measured: Configurations
+    used: Observations
+
+    @property
+    def measured(self) -> Configurations:
+        """Where it was measured."""
+        return self.used.configurations
+
+    @property
+    def samples(self) -> int:
+        """How many measurements it was fitted to."""
+        return len(self.used)
+
+    @cached_property
+    def warnings(self) -> tuple[str, ...]:
+        """In words, where it should not be believed: for people, so that what runs at each window does not work it out."""
+        return _warnings(self.used, self.form, self.residual)
 
     def predict(self, at: Configurations, beyond: float = 0.0) -> Prediction:
         """Predict each configuration. Intervals are Student's, with three degrees of freedom spent on the fit.
@@ -90,11 +103,7 @@ def fit_throughput(observations: Observations, form: Form) -> ThroughputModel | 
     used = _thinned(observations)
     at = used.configurations
     design, seconds = form.design(at), form.seconds(at, used.throughput)
-    line = fit_line(Statistics.of(design, seconds))
-    if isinstance(line, NotEnough):
-        return line
-    residual = fit_residual(design, at.logs(), seconds)
-    return ThroughputModel(form, line, residual, len(used), _warnings(used, line, residual), at)
+    return ThroughputModel(form, fit_residual(design, at.logs(), seconds), used)
 
 
 def student_95(freedom: float) -> float:
@@ -113,15 +122,16 @@ def _thinned(observations: Observations) -> Observations:
     return observations.take(np.linspace(0, n - 1, _MOST_ROWS).astype(np.int64))
 
 
-def _warnings(used: Observations, line: Line, residual: Residual) -> tuple[str, ...]:
+def _warnings(used: Observations, form: Form, residual: Residual) -> tuple[str, ...]:
     at = used.configurations
+    line = fit_line(Statistics.of(form.design(at), form.seconds(at, used.throughput)))
     said: list[str] = []
     for name, column in (("workers", at.workers), ("ps", at.ps)):
         if np.ptp(column) == 0:
             said.append(
                 f"{name} was never varied: do not trust predictions at other {name} than {column[0]:g}"
             )
-    if not line.identified:
+    if isinstance(line, Line) and not line.identified:
         said.append(
             f"the samples cannot tell all terms apart (condition {line.condition:.0e}): trust only predictions near them"
         )

@@ -285,9 +285,9 @@ def _span(seconds: float) -> str:
 
 
 async def _look_at_brain(bus: NatsBus) -> list[Finding]:
-    """Find what the Brain's log says: that it is damaged, rules that are switched off, hosts that are slow."""
+    """Find what the Brain's log says: damage, rules that are switched off, hosts that are slow, windows that are longer."""
     from rover_bus.cli.views.brain_state import read_brain
-    from rover_bus.cli.views.explaining import slow_hosts_text
+    from rover_bus.cli.views.explaining import slow_hosts_text, stretched_text
     from rover_bus.events.journal import LogDamaged
 
     try:
@@ -301,7 +301,8 @@ async def _look_at_brain(bus: NatsBus) -> list[Finding]:
         )
         for rule, off in brain.state.rules_off.items()
     ]
-    return [*rules, *(Finding("note", said) for said in slow_hosts_text(brain.state))]
+    notes = [*slow_hosts_text(brain.state), *stretched_text(brain.state)]
+    return [*rules, *(Finding("note", said) for said in notes)]
 
 
 async def _look_at_logs(bus: NatsBus, present: Present) -> list[Finding]:

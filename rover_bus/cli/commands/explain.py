@@ -149,6 +149,17 @@ def _waiting(explained: Row) -> list[str]:
     return [f"{explained['job']} has no plan yet", why]
 
 
+def _times(times: Row) -> str:
+    """How long things take for this job, as far as it was measured."""
+    changes = times["changes_measured"]
+    by = f"by {changes} of its own" if changes else "by its family, or this cluster"
+    start = f"members start in {times['start_s']:g} s, " if times["start_s"] else ""
+    change = f"a change costs {times['change_s']:g} s ({by})"
+    return (
+        f"a window is {times['window_s']:g} s, {start}{change}, then the job rests {times['cooldown_s']:g} s"
+    )
+
+
 def _left(left: dict[str, str]) -> str:
     return f"{left['constant']} ({left['detail']})" if left["detail"] else left["constant"]
 
@@ -175,6 +186,7 @@ def _inputs(explained: Row) -> list[str]:
         lines.append(
             "cores      are no axis: a host does not hold members to theirs (`rover doctor` names it)"
         )
+    lines.append(f"times      {_times(explained['times'])}")
     lines.append(f"fit        {_fit(explained['fit'])}")
     lines += [f"           beware: {warning}" for warning in explained["fit"].get("warnings", ())]
     for row in explained["fit"].get("taken_back", ()):

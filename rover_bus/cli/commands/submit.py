@@ -101,9 +101,9 @@ def submit(  # noqa: PLR0913 - the options of a command
 
 
 def risk_without_checkpoints(spec: JobSpec) -> str:
-    """Return in one line what a job risks that takes no checkpoints; "" for one that does."""
-    if spec.checkpoint is not None:
-        return ""
+    """Return in one line what a job risks that takes no checkpoints of its servers; "" for one that does, or has none."""
+    if spec.checkpoint is not None or not spec.has_servers:
+        return ""  # without servers the model is the program's own
     what = "starts it from nothing" if spec.on_server_lost == "restart" else "ends it, and its model is gone"
     return (
         f"note: {spec.name} takes no checkpoints: a parameter server that is lost {what} (add [checkpoint])"

@@ -69,7 +69,22 @@ def explain_plan(view: PlanView, known: KnownJob | None, state: BrainState) -> R
     }
     if known is None or known.held is None:
         return explained
-    return explained | {"cores_bind": known.cores_bind} | inputs_of(known, state)
+    return (
+        explained
+        | {"cores_bind": known.cores_bind, "times": times_of(known, state)}
+        | inputs_of(known, state)
+    )
+
+
+def times_of(known: KnownJob, state: BrainState) -> Row:
+    """Return the time scales of a job, in seconds, as set or as measured."""
+    return {
+        "window_s": round(state.stretch * known.window_s, 3),
+        "start_s": round(known.start_s, 3),
+        "change_s": round(known.change_s, 3),
+        "changes_measured": known.settled_moves,
+        "cooldown_s": known.spec.plan.cooldown_s,
+    }
 
 
 def slow_hosts_text(state: BrainState) -> list[str]:
@@ -82,6 +97,16 @@ def slow_hosts_text(state: BrainState) -> list[str]:
             f"host {host} is slow: {host_share(state, host):.0%} of what is usual{by}; plans avoid it, jobs leave it where it pays"
         )
     return said
+
+
+def stretched_text(state: BrainState) -> list[str]:
+    """Say that windows are longer than set, and why; nothing while they are not."""
+    if state.stretch <= 1:
+        return []
+    times = f"{state.stretch:g} times as long as set"
+    return [
+        f"the Brain does not keep up with its jobs: windows are {times}; give it a core of its own, or run fewer jobs"
+    ]
 
 
 def inputs_of(known: KnownJob, state: BrainState) -> Row:

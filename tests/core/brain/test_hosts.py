@@ -84,7 +84,9 @@ def test_usual_is_what_hosts_reach_that_are_not_slow() -> None:
 
 def cluster(where: dict[str, str], hosts: str = "ab", **more: object) -> BrainState:
     """One job with its members on these hosts, of eight cores each."""
-    spec = JobSpec(name="j", program=["x"], data=DataSpec(train="t"), plan=PlanSpec(window_s=4.0))
+    spec = JobSpec(
+        name="j", program=["x"], data=DataSpec(train="t", batch_size=64), plan=PlanSpec(window_s=4.0)
+    )
     job = KnownJob("u", spec, plan=1, held=FOUR, hosts=list(hosts), **more)  # type: ignore[arg-type]
     state = BrainState(jobs={"j": job})
     state.hosts = {host: HostCapacity(cores=8, memory_bytes=1 << 30) for host in hosts}

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from brain_states import decide_round
 
 import rover_bus
 from rover_bus.brain.decisions.plans import Allocation, PlanSpace
 from rover_bus.brain.decisions.probes import ProbeView, decide_probe
-from rover_bus.brain.decisions.rounds import NOTHING, Contender, decide_round
+from rover_bus.brain.decisions.rounds import NOTHING, Contender
 from rover_bus.brain.decisions.scaling import JobView, Limits, PlanFront
 from rover_bus.brain.decisions.scoring import fair_value, moved_share
 from rover_bus.brain.models.forms import ALL_REDUCE, ASYNCHRONOUS

@@ -23,7 +23,7 @@ from rover_bus.brain.sizing import first_size, narrowed
 from rover_bus.brain.spaces import space_of
 from rover_bus.brain.standing_models import StandingModels
 from rover_bus.brain.state import BrainRuleOff, Change, TriedSize
-from rover_bus.brain.wishes import Wish
+from rover_bus.brain.wishes import CapacityLeft, Wish
 from rover_bus.events.facts import JobSubmitted, PlanKept, PlanProposed, PlanRolledBack
 from rover_bus.events.host_facts import HostRegistered
 from rover_bus.events.identity import HostCapacity
@@ -282,3 +282,14 @@ def test_what_a_job_gave_up_is_taken_back_only_while_there_is_room(cores: float,
     records = list(judge("one", job, cluster(job, other, cores=cores)))
     assert isinstance(records[1], verdict)
     assert (records[1].constant == "no_capacity") == (verdict is PlanKept)
+
+
+def test_a_job_that_changes_have_cost_much_is_not_said_to_lack_room() -> None:
+    job = runs("one", size(2))
+    state = cluster(job, cores=64.0)
+    assert isinstance(round_of(state)["one"], Wish)
+    job.lost_s = 0.9 * job.clock_s
+    answer = round_of(state)["one"]
+    assert isinstance(answer, CapacityLeft)
+    assert answer.constant == "dead_band"
+    assert "less than changes have cost it" in answer.detail

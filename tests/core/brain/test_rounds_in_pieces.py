@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import msgspec
 import pytest
 from brain_states import GIB, cluster, runs, size, waits
 from brain_totals import assert_totals_agree
 
 from rover_bus.brain import turns
-from rover_bus.brain.decider import BrainDecider
-from rover_bus.brain.log import RoundAdvanced, RoundBegun
+from rover_bus.brain.decider import A_WINDOW, BrainDecider
+from rover_bus.brain.log import RoundAdvanced, RoundBegun, WindowClosed
 from rover_bus.brain.state import BrainRuleOff, BrainState
 from rover_bus.brain.totals import keep_totals
 from rover_bus.events.facts import JobEnded, JobPaused, JobStopRequested, PlanProposed
@@ -139,3 +141,47 @@ def test_many_jobs_that_wait_begin_in_a_round_in_pieces(monkeypatch: pytest.Monk
     assert plans(parts).keys() == set(state.jobs)
     assert all(each.step == "start" for each in plans(parts).values())
     assert len([part for part in parts if part]) > 1
+
+
+def test_windows_that_are_due_together_are_closed_in_pieces_each_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    brain = brain_of(crowd())
+    pieces(brain, 0.0)
+    monkeypatch.setattr(turns, "PIECE", 4 * A_WINDOW)
+    first, *others = pieces(brain, 20.0)
+    closed = [[each.job for each in said if isinstance(each, WindowClosed)] for said in (first, *others)]
+    assert max(map(len, closed)) == 4, "the work of each input is bounded"
+    assert sorted(name for names in closed for name in names) == sorted(brain.state.jobs)
+
+
+def test_what_happens_between_two_pieces_of_a_look_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    brain = brain_of(crowd())
+    pieces(brain, 0.0)
+    monkeypatch.setattr(turns, "PIECE", 4 * A_WINDOW)
+    said = list(brain.decide(Ticked(), 20.0).effects)
+    closed = {each.job for each in said if isinstance(each, WindowClosed)}
+    gone = max(brain.state.jobs.keys() - closed)
+    brain.decide(Observed(JobEnded(job=gone, state="completed"), "F:1"), 20.0)
+    said += [
+        each for part in pieces(brain, 21.0) for each in part
+    ]  # the next tick comes before the look is over
+    counts = Counter(each.job for each in said if isinstance(each, WindowClosed))
+    assert counts == dict.fromkeys(brain.state.jobs, 1)
+    assert gone not in counts
+
+
+def test_a_choice_among_many_is_made_in_pieces_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns, "PIECE", 1e9)
+    [whole] = pieces(brain_of(crowd()), 0.0)
+    brain, choosing = brain_of(crowd()), 0
+    monkeypatch.setattr(turns, "PIECE", 0.5)  # five of twelve jobs' offers
+    said, unfinished = [list(brain.decide(Ticked(), 0.0).effects)], True
+    while unfinished:
+        under_way = brain._rounds._open
+        choosing += under_way is not None and under_way.choosing is not None and under_way.left is None
+        decision = brain.decide(Continued(), 0.0)
+        said.append(list(decision.effects))
+        unfinished = decision.unfinished
+    assert choosing > 2
+    assert plans(said) == plans([whole])

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from brain_states import decide_round
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rover_bus.brain.decisions.plans import GIB, Allocation, PlanSpace
 from rover_bus.brain.decisions.reasons import Reason
-from rover_bus.brain.decisions.rounds import Contender, decide_round
+from rover_bus.brain.decisions.rounds import Contender
 from rover_bus.brain.decisions.scaling import DEFAULT_RULES, JobView, plan_front
 from rover_bus.brain.models.samples import Configurations
 from rover_bus.brain.models.throughput import Prediction
