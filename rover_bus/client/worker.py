@@ -26,6 +26,7 @@ from rover_bus.events.errors import Refused
 from rover_bus.events.identity import Member
 from rover_bus.events.job import Dataset
 from rover_bus.events.requests import (
+    EARLY,
     OK,
     FailureReply,
     FailureRequest,
@@ -111,6 +112,7 @@ class Worker:
         self.known: Dataset | None = None  # what others had registered when we joined
         self.registered = False
         self.closed = False  # no epoch is left
+        self._saw_the_end = False  # `closed`, at any time: the job may have gone back since
         self.draining = False  # finish the batch in hand, leave
         self.retiring = False  # take the steps that others of the group wait for, then drain
         self.group: StepGroup | None = None  # the last one that we were granted something in
@@ -209,7 +211,9 @@ class Worker:
         self._waiting.clear()
 
     def leave(self, reason: str) -> None:
-        """Say goodbye as the next and last request."""
+        """Say goodbye as the next and last request. A program that is done before it was told so ended early."""
+        if reason == "done" and not (self._saw_the_end or self.draining or self.retiring):
+            reason = EARLY
         self._stop()
         if not self.joined:
             self.over = True
@@ -376,7 +380,7 @@ class Worker:
 
     def _leased(self, reply: LeaseReply, now: float) -> None:
         if reply.outcome == "closed":
-            self.closed = True
+            self.closed = self._saw_the_end = True
         elif reply.outcome == "drain":
             self.drain()
             self._retired = True

@@ -222,8 +222,14 @@ class HeartbeatReply(Reply, frozen=True, kw_only=True, tag="heard.v1"):
     moves: list[MoveOrder] = []  # for a server: every move that it takes part in now
 
 
+EARLY = "early"
+
+
 class LeaveRequest(Request, frozen=True, kw_only=True, tag="leave.v1"):
-    """Goodbye: progress so far; whatever is still held returns at once."""
+    """Goodbye: progress so far; whatever is still held returns at once.
+
+    `reason`: "done" with the data, "drained" as it was asked to, or EARLY, of a program that ended while there were batches.
+    """
 
     reason: str = "done"
     progress: Progress = Progress()

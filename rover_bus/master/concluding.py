@@ -8,6 +8,7 @@ from rover_bus.events import causes
 from rover_bus.events.facts import MemberLeft, ResultReported
 from rover_bus.events.log import Record, ServerFinished, TaskGiven
 from rover_bus.events.requests import (
+    EARLY,
     ElectReply,
     ElectRequest,
     FinishedReply,
@@ -17,6 +18,7 @@ from rover_bus.events.requests import (
     Reply,
 )
 from rover_bus.master import lifecycle
+from rover_bus.master.failing import charge_early_end
 from rover_bus.master.phases import Closed, Finishing
 from rover_bus.master.planning import is_planned, remove_members, replace_members
 from rover_bus.master.progress import report_progress
@@ -30,12 +32,16 @@ def leave(state: State, request: LeaveRequest) -> Steps:
     cause = causes.request(request.member, "leave")
     if state.ledger is not None and state.ledger.complete:
         yield from lifecycle.close_epoch(state, cause)
-    yield MemberLeft(member=request.member, reason=request.reason, cause=cause)
     member = request.member
+    if request.reason == EARLY:
+        yield from charge_early_end(state, member, cause)
+    yield MemberLeft(member=member, reason=request.reason, cause=cause)
     done = isinstance(state.phase, Closed | Finishing) or bool(state.ending.stop)
     if is_planned(state, member) and member.role == "worker":
         if done and not (lifecycle.result_needs_a_worker(state) and not state.seats.workers()):
             yield remove_members(state, {member.name}, cause, f"{member} is done")
+        elif spent := lifecycle.spent_budget(state):
+            yield from lifecycle.end(state, "failed", *spent, cause)
         else:
             reason = f"{member} left: {request.reason}"
             yield replace_members(state, [member], cause, reason, left=True)

@@ -9,14 +9,17 @@ from rover_bus.events.data_facts import BatchDeadLettered
 from rover_bus.events.facts import WorkerFailed
 from rover_bus.events.identity import Exit, Member
 from rover_bus.events.log import Record
-from rover_bus.events.requests import FailureReply, FailureRequest, Reply
+from rover_bus.events.requests import EARLY, FailureReply, FailureRequest, Reply
 from rover_bus.master import lifecycle
 from rover_bus.master.ledger import Ledger
-from rover_bus.master.phases import Ended, Finishing, Training
+from rover_bus.master.phases import Ended, Finishing, Starting, Training
+from rover_bus.master.planning import is_planned
 from rover_bus.master.progress import report_progress
 from rover_bus.master.state import State
 
 Steps = Generator[Record, None, Reply | None]
+
+ENDED_EARLY = "its program ended in order (status 0) while the job had batches for it: it must read `job.batches()` to the end"
 
 
 def failure(state: State, request: FailureRequest) -> Steps:
@@ -50,6 +53,21 @@ def charge(
     yield failure
     if not failure.group:  # else the whole group's failures are judged together (stepping)
         yield from weigh(state, failure, cause)
+
+
+def charge_early_end(state: State, member: Member, cause: str) -> Generator[Record, None, None]:
+    """A program ended in order while its job has work for it: a failure of the program, of no batch; without an end it is started
+    for ever. Of a group, whose others wait for it, the broken step is judged instead."""
+    works = isinstance(state.phase, Starting | Training) and not state.ending.stop
+    expected = member.role == "worker" and works and is_planned(state, member) and not is_known(state, member)
+    if not expected or _group_of(state, member):
+        return
+    epoch = state.ledger.epoch if state.ledger is not None else -1
+    failure = WorkerFailed(
+        member=member, exception="", message=ENDED_EARLY, fingerprint=EARLY, charged_epoch=epoch, cause=cause
+    )
+    yield failure
+    yield from weigh(state, failure, cause)
 
 
 def weigh(state: State, failure: WorkerFailed, cause: str) -> Generator[Record, None, None]:

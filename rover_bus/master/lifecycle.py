@@ -110,15 +110,22 @@ def _lost(state: State, member: Member, reason: str, detail: str, last: int, cau
     )
 
 
+def spent_budget(state: State) -> tuple[str, str] | None:
+    """Return (reason, detail) of the job's end where its workers ended more often than the job file allows."""
+    limits, spent = state.job.spec.leases, state.charges
+    if spent.relaunches > limits.relaunches:
+        return "too_many_failures", f"{spent.relaunches} failures"
+    if spent.preemptions > limits.preemptions:
+        return "too_many_preemptions", f"{spent.preemptions} losses"
+    return None
+
+
 def _replace_worker(state: State, member: Member, reason: str, cause: str) -> Consequences:
-    limits = state.job.spec.leases
     over = isinstance(state.phase, Closed | Finishing) or bool(state.ending.stop)
     if over and (state.seats.workers() or not result_needs_a_worker(state)):
         yield remove_members(state, {member.name}, cause, f"{member} {reason}; nothing is left to do")
-    elif state.charges.relaunches > limits.relaunches:
-        yield from end(state, "failed", "too_many_failures", f"{state.charges.relaunches} failures", cause)
-    elif state.charges.preemptions > limits.preemptions:
-        yield from end(state, "failed", "too_many_preemptions", f"{state.charges.preemptions} losses", cause)
+    elif spent := spent_budget(state):
+        yield from end(state, "failed", *spent, cause)
     elif not state.seats.repairing:
         yield replace_members(state, [member], cause, f"{member} lost: {reason}")
     # else: others were lost with it: the next tick names one plan for all of them (S20)

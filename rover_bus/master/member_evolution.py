@@ -112,7 +112,7 @@ def _lose(state: State, record: facts.MemberLost) -> None:
         state.counts.workers_lost += 1
         if follows:
             pass  # counted where the group is judged
-        elif record.reason in FAULTS_OF_THE_PROGRAM:
+        elif record.reason in (*FAULTS_OF_THE_PROGRAM, "completed"):  # it ended early
             state.charges.relaunches += 1
         else:
             state.charges.preemptions += 1

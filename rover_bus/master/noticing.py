@@ -28,7 +28,7 @@ from rover_bus.events.identity import FAULTS_OF_THE_PROGRAM, Member
 from rover_bus.events.log import HostFit, ModeFixed, Record, StopAsked
 from rover_bus.events.requests import Reply
 from rover_bus.master import cutting, finding, hosts, lifecycle, proposals
-from rover_bus.master.failing import charge, is_known
+from rover_bus.master.failing import charge, charge_early_end, is_known
 from rover_bus.master.phases import Ended, Finishing
 from rover_bus.master.planning import is_planned
 from rover_bus.master.state import State
@@ -109,6 +109,8 @@ def _exited(state: State, fact: HostExited, member: Member, cause: str) -> Conse
         return  # of a former incarnation, of a master, or known
     if fact.exit.reason in FAULTS_OF_THE_PROGRAM and not is_known(state, member):
         yield from charge(state, member, cause, exit=fact.exit)
+    elif fact.exit.reason == "completed":
+        yield from charge_early_end(state, member, cause)
     yield from lifecycle.lose(state, member, fact.exit.reason, fact.exit.describe(), cause, last=fact.last)
 
 
