@@ -33,7 +33,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "resume": ("pause", "Let a paused job go on where it was."),
         "plan": ("plan", "See the Brain's plans for a job; approve or reject one."),
         "quota": ("quota", "See and set what the jobs of a tenant may use together."),
-        "scale": ("move", "Give a running job more or fewer parameter servers."),
+        "scale": ("move", "Give a running job more or fewer workers or parameter servers."),
         "move": ("move", "Move slots of parameters between the servers of a running job."),
         "stop": ("stop", "Let a job finish what it holds, and end."),
         "cancel": ("stop", "End a job at once."),

@@ -26,6 +26,7 @@ from pathlib import Path
 
 from rover_bus.events.errors import BusError, InputError, Refused, RoverError
 from rover_bus.events.settings import StackSettings
+from rover_bus.events.units import require_text
 from rover_bus.events.written_settings import choose, of_processes
 
 VARIABLE = "ROVER_HOME"
@@ -74,8 +75,10 @@ class Home:
 
     @classmethod
     def find(cls, given: str | os.PathLike[str] = "") -> Home:
-        """Return the directory that is meant: the one given, $ROVER_HOME, or ./.rover."""
-        return cls(Path(given or os.environ.get(VARIABLE) or DEFAULT).absolute())
+        """Return the directory that is meant: the one given, $ROVER_HOME, or ./.rover. Raises InputError: not UTF-8."""
+        root = Path(given or os.environ.get(VARIABLE) or DEFAULT).absolute()
+        require_text(str(root), "state directory")
+        return cls(root)
 
     @property
     def auth(self) -> Path:

@@ -34,7 +34,7 @@ from rover_bus.events.job import (
 )
 from rover_bus.events.programs import OWN_PYTHON
 from rover_bus.events.subjects import name as check_name
-from rover_bus.events.units import parse_bytes, parse_seconds
+from rover_bus.events.units import parse_bytes, parse_seconds, require_text
 from rover_bus.events.written_settings import NOTHING_CHOSEN, Chosen, choose, complete
 from rover_bus.flash.location import is_address, parse_location
 
@@ -66,6 +66,7 @@ def read_job(
     taken from the environment, then from `stack`, what was set where it will run. Raises InputError in one line.
     """
     path = Path(path).absolute()
+    require_text(str(path), "job file")
     directory, named = path.parent, path.name
     fields = _fields_of(read_table(path), named, {**stack, **choose((), os.environ)})
     fields["name"] = name or fields.get("name") or path.stem

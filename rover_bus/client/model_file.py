@@ -8,6 +8,7 @@ Written by `rover export` and `rover checkpoint restore`; read by scoring.py. It
 from __future__ import annotations
 
 import zipfile
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -17,9 +18,14 @@ from numpy.typing import NDArray
 
 from rover_bus.events.errors import InputError
 from rover_bus.events.model_card import ModelCard
+from rover_bus.ps.spec import Dense, Growing, Hashed, Table
 
 CARD = "model.json"
 FORMAT = 1
+BEGINNINGS = (
+    b"PK",
+    b"\x93NUMPY",
+)  # of an archive and of a single array: numpy takes anything else for a pickle
 
 
 class ModelFile(NamedTuple):
@@ -40,6 +46,8 @@ def read_model(path: str | Path) -> ModelFile:
     path = Path(path)
     try:
         with path.open("rb") as file:
+            if not file.peek().startswith(BEGINNINGS):
+                raise ValueError("it is no .npz")
             stored = np.load(file, allow_pickle=False)
             if not isinstance(stored, np.lib.npyio.NpzFile):
                 raise InputError(f"{path} is a single array, not what `rover export` writes")
@@ -65,6 +73,35 @@ def _read_card(raw: NDArray[Any] | None, path: Path) -> ModelCard:
     raise InputError(
         f"{path} has format {version}, this release reads {FORMAT}: read it with the release that wrote it"
     )
+
+
+def check_arrays(arrays: Mapping[str, NDArray[Any]], tables: Iterable[Table], path: str) -> None:
+    """Raise InputError, one line, where an array is not what the card declares: looked up, it would score rows wrongly."""
+    for table in tables:
+        for name, problem in _problems(arrays, table):
+            if problem:
+                raise InputError(f"{path}: the array {name!r} {problem}: export it again")
+
+
+def _problems(arrays: Mapping[str, NDArray[Any]], table: Table) -> Iterable[tuple[str, str]]:
+    found = arrays.get(table.name)
+    if found is None:
+        yield table.name, "is missing"
+        return
+    count = table.rows if isinstance(table, Hashed) else len(found) if found.ndim else 0
+    shape = table.shape if isinstance(table, Dense) else (count, table.width)
+    if found.shape != shape or found.dtype != table.dtype:
+        yield table.name, f"is {found.dtype}{list(found.shape)}, not {table.dtype}{list(shape)}"
+    if isinstance(table, Growing):
+        yield f"{table.name}.ids", _problem_of_ids(arrays.get(f"{table.name}.ids"), count)
+
+
+def _problem_of_ids(ids: NDArray[Any] | None, rows: int) -> str:
+    if ids is None:
+        return "is missing"
+    if ids.shape != (rows,) or ids.dtype != np.int64:
+        return f"is {ids.dtype}{list(ids.shape)}, not int64[{rows}]"
+    return "" if (ids[1:] > ids[:-1]).all() else "does not ascend"
 
 
 def _spoken(error: Exception) -> str:

@@ -28,7 +28,7 @@ from rover_bus.client.data.columns import Columns
 from rover_bus.client.data.parsing import parse_columns
 from rover_bus.client.data.scaling import Scaling
 from rover_bus.client.data.schema import ColumnLayout, Schema
-from rover_bus.client.model_file import ModelFile, read_model
+from rover_bus.client.model_file import ModelFile, check_arrays, read_model
 from rover_bus.client.programs import SCORER, SCORING, find_example
 from rover_bus.events.errors import InputError
 from rover_bus.events.model_card import HASH
@@ -59,11 +59,7 @@ class Model:
         except msgspec.ValidationError as error:
             raise InputError(f"{path}: its tables cannot be read: {error}") from None
         self.tables: dict[str, Table] = {table.name: table for table in tables}
-        for name in self.tables:
-            if name not in self._arrays:
-                raise InputError(
-                    f"{path} lacks the array {name!r} that its model.json names: export it again"
-                )
+        check_arrays(self._arrays, tables, path)
 
     # -- what a row becomes ------------------------------------------------------------------------------------------------
 
@@ -78,7 +74,7 @@ class Model:
 
     @property
     def scaling(self) -> Scaling:
-        """How dense columns were scaled. Raises InputError where none was registered, or ids are hashed in another way."""
+        """How dense columns were scaled. Raises InputError where that is not known, cannot be, or ids are hashed in another way."""
         if self.card.features is None:
             raise InputError(
                 f"{self._path} holds no scaling: its program did not read the data by a ClickLog or PartitionLog"
@@ -87,7 +83,13 @@ class Model:
             raise InputError(
                 f"{self._path} hashes ids by {self.card.hash!r}, this release by {HASH!r}: score with the release that wrote it"
             )
-        return Scaling.of(self.card.features)
+        given, columns = self.card.features, len(self.schema.dense_names)
+        counted = len(given.means) == len(given.deviations) == columns
+        if not counted or not all(deviation > 0 for deviation in given.deviations):
+            raise InputError(
+                f"{self._path}: its scaling is not that of {columns} dense columns with deviations above 0: export it again"
+            )
+        return Scaling.of(given)
 
     def features(self, rows: Sequence[Row]) -> Columns:
         """Turn rows into the arrays that the program trained on. A row maps column names to texts or numbers, as in the data file.
@@ -172,7 +174,8 @@ class Model:
     def predict_file(self, path: str | Path) -> tuple[Scores, list[str]]:
         """Score each row of a data file in the training data's format, with or without labels.
 
-        Returns float32[rows], NaN where a row cannot be used, and a line of text for each of those. Raises InputError.
+        Returns float32[rows], NaN where a row cannot be used, and a line of text for each of those. Raises InputError, also
+        where no row can be used: the file is of another format, or not of this model.
         """
         log = ClickLog(path, self.schema, scaling=self.scaling, labelled=False)
         scores = np.full(log.records, np.nan, np.float32)
@@ -180,6 +183,10 @@ class Model:
         for columns, _places, skipped in log.scan():
             scores[columns.rows] = self.predict(columns)
             unusable += [f"line {row.line}: {row.reason}" for row in skipped]
+        if len(unusable) == log.records:
+            raise InputError(
+                f"{path} has no row that {self._path} can score ({unusable[0]}): is it of the model's format?"
+            )
         return scores, unusable
 
 

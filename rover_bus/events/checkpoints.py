@@ -12,6 +12,7 @@ from typing import Literal
 import msgspec
 
 from rover_bus.events.routing import SlotRange
+from rover_bus.events.units import number_in
 
 
 def part_name(index: int) -> str:
@@ -21,8 +22,7 @@ def part_name(index: int) -> str:
 
 def part_index(part: str) -> int:
     """Return the server that a part belongs to; -1 for the name of something else."""
-    index = part.removeprefix("ps-")
-    return int(index) if part.startswith("ps-") and index.isdigit() else -1
+    return number_in(part.removeprefix("ps-")) if part.startswith("ps-") else -1
 
 
 class PartPlace(msgspec.Struct, frozen=True, kw_only=True):

@@ -18,6 +18,27 @@ _BYTES = {"B": 1} | {
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
 
+MOST_DIGITS = 18  # below 2^63
+
+
+def number_in(text: str) -> int:
+    """Return the number that a few ASCII digits write; -1 for other text ("²" is a digit to `str.isdigit`, but not to `int`)."""
+    is_number = text.isascii() and text.isdigit() and len(text) <= MOST_DIGITS
+    return int(text) if is_number else -1
+
+
+def is_text(name: str) -> bool:
+    """Whether a name from the file system can stand in an event or in JSON: a name that is not UTF-8 comes with lone surrogates."""
+    return not any("\ud800" <= letter <= "\udfff" for letter in name)
+
+
+def require_text(name: str, what: str) -> None:
+    """Raise InputError where a name is not UTF-8. `what` names the thing in the error."""
+    if not is_text(name):
+        shown = name.encode(errors="surrogateescape").decode(errors="backslashreplace")
+        raise InputError(f"{what} {shown}: the name is not UTF-8, so no event can hold it; rename it")
+
+
 def parse_bytes(value: object, what: str) -> int:
     """Return a size in bytes: "2GiB", "500MB", or a whole number of bytes. `what` names it in errors."""
     if isinstance(value, int) and not isinstance(value, bool) and value >= 0:

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
+from rover_bus.events.units import is_text
 from rover_bus.flash.errors import NoCheckpoint, StorageFailed
 from rover_bus.flash.layout import Array
 
@@ -54,7 +55,7 @@ class Files(Protocol):
 
     def remove(self, path: str) -> None: ...
     def list(self, folder: str) -> list[str]:
-        """All files below a folder, as paths, sorted."""
+        """All files below a folder, as paths, sorted. Names that are not UTF-8 are none of ours, and left out."""
         ...
 
     def sync_folder(self, folder: str) -> None: ...
@@ -120,7 +121,8 @@ class DirectoryFiles:
             if not self._root.is_dir():
                 raise FileNotFoundError
             found = (self._root / folder).rglob("*")
-            return sorted(str(path.relative_to(self._root)) for path in found if path.is_file())
+            names = (str(path.relative_to(self._root)) for path in found if path.is_file())
+            return sorted(name for name in names if is_text(name))
 
     def sync_folder(self, folder: str) -> None:
         with self._explained(folder):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import msgspec
 import xxhash
 
+from rover_bus.events.units import number_in
 from rover_bus.flash.errors import BrokenCheckpoint, NewerCheckpoint
 from rover_bus.flash.part import PartFile
 
@@ -37,9 +38,8 @@ def second_path(path: str) -> str:
 def age_of(path: str) -> tuple[int, int]:
     """(generation, cut) from the name of a manifest or of a part file; (-1, -1) for a name that is none of ours."""
     words = path.rpartition("/")[2].partition(".")[0].split("-")
-    if len(words) < 3 or not (words[1].isdigit() and words[2].isdigit()):
-        return (-1, -1)
-    return int(words[1]), int(words[2])
+    generation, cut = map(number_in, words[1:3]) if len(words) > 2 else (-1, -1)
+    return (generation, cut) if min(generation, cut) >= 0 else (-1, -1)
 
 
 class PartChain(msgspec.Struct, frozen=True, kw_only=True):

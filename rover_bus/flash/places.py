@@ -19,6 +19,7 @@ from pathlib import Path
 import xxhash
 
 from rover_bus.events.errors import AccessDenied, InputError
+from rover_bus.events.units import number_in
 
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,99}")
 JOB_LOCK = "job.lock"
@@ -102,9 +103,9 @@ def numbered(directory: Path, part: str, suffix: str) -> list[tuple[int, Path]]:
     """The files of one kind of one part, by their number."""
     found = []
     for path in directory.glob(f"{checked(part, 'part')}.*.{suffix}"):
-        number = path.name.split(".")[1]
-        if number.isdigit():
-            found.append((int(number), path))
+        number = number_in(path.name.split(".")[1])
+        if number >= 0:
+            found.append((number, path))
     return sorted(found)
 
 

@@ -33,12 +33,15 @@ PARTS = "parts"
 
 
 class Damaged(NamedTuple):
-    """A checkpoint that was set aside. `path`: where its manifest lies now."""
+    """A checkpoint that was set aside. `path`: where its manifest lies now. Generation, cut: -1 for a name that is none of ours."""
 
     path: str
     generation: int
     cut: int
     reason: str
+
+    def __str__(self) -> str:
+        return f"cut {self.cut} of generation {self.generation}" if self.cut >= 0 else self.path
 
 
 # -- is it whole -------------------------------------------------------------------------------------------------------

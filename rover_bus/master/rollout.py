@@ -14,6 +14,7 @@ from collections.abc import Generator, Sequence
 from typing import NamedTuple
 
 from rover_bus.events import causes
+from rover_bus.events.checkpoints import part_index
 from rover_bus.events.facts import (
     MoveFailed,
     MoveRefused,
@@ -141,7 +142,7 @@ def _goal_of(
     seats: Seats, by_slot: list[int], fact: SlotsMoveRequested, telemetry: Telemetry
 ) -> tuple[list[int], str]:
     present = sorted(each.member.index for each in seats.servers() if each.member.name in seats.wanted)
-    source, target = _index(fact.source), _index(fact.target)
+    source, target = part_index(fact.source), part_index(fact.target)
     known = {f"ps-{index}" for index in present}
     for name in (fact.source, fact.target):
         if name and name not in known:
@@ -160,11 +161,6 @@ def _goal_of(
     mine = [slot for slot in mine if by_slot[slot] not in ([target] if fact.target else [])]
     goal = slots.hand_out(by_slot, mine, targets)
     return goal, "" if goal != by_slot else "nothing to move: no slot of it lies elsewhere"
-
-
-def _index(name: str) -> int:
-    role, _, index = name.partition("-")
-    return int(index) if role == "ps" and index.isdigit() else -1
 
 
 def _leave_host(state: State, fact: SlotsMoveRequested, cause: str) -> Consequences:

@@ -13,6 +13,7 @@ import ssl
 from collections import deque
 from contextlib import suppress
 
+from rover_bus.events.units import number_in
 from rover_bus.ps.encryption import KIND, RECORD_BYTES, WAITS, SocketIdentity, connect_encrypted
 from rover_bus.ps.frame import MAX_BODY_BYTES, PRELUDE_BYTES, Buffer, measure
 from rover_bus.ps.shared import SharedBodies
@@ -208,7 +209,7 @@ def parse_address(address: str) -> tuple[socket.AddressFamily, str | tuple[str, 
     if kind == KIND and rest.count(":") == 2:
         rest = rest.rpartition(":")[0]  # without the fingerprint
     host, _, port = rest.rpartition(":")
-    if kind not in ("tcp", KIND) or not host or not port.isdigit():
+    if kind not in ("tcp", KIND) or not host or number_in(port) < 0:
         forms = "tcp:<host>:<port>, tls:<host>:<port>:<fingerprint>, unix:<path> or shm:@<name>"
         raise ValueError(f"{address!r} is no server address: {forms}")
     return socket.AF_INET, (host, int(port))

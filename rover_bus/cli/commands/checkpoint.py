@@ -146,8 +146,8 @@ def _describe_damaged(run: Run, item: Damaged) -> dict[str, Any]:
     return {
         "job": run.job,
         "uid": run.uid,
-        "cut": item.cut,
-        "generation": item.generation,
+        "cut": item.cut if item.cut >= 0 else None,
+        "generation": item.generation if item.generation >= 0 else None,
         "state": "damaged",
         "path": str(below(run.path, item.path)),
         "damage": [item.reason],
@@ -295,9 +295,7 @@ def _free_damaged(run: Run, dry_run: bool) -> None:
     from rover_bus.flash.storage import hold_for_work, survey
 
     for item in list_damaged(run.files):
-        click.echo(
-            f"{'would delete' if dry_run else 'deleted'} cut {item.cut} of generation {item.generation}, damaged"
-        )
+        click.echo(f"{'would delete' if dry_run else 'deleted'} {item}, damaged")
     if dry_run:
         _complain(survey(run)[1])
         return
@@ -329,7 +327,7 @@ def _prune(run: Run, last: int, every: int) -> None:
     files = set(run.files.list("parts"))
     aside = prune_run(run, last, every, ReadBack())
     kept = [item.manifest for item in survey(run)[0]]
-    _complain([f"cut {item.cut} is damaged, see {item.path}: {item.reason}" for item in aside])
+    _complain([f"{item} is damaged, see {item.path}: {item.reason}" for item in aside])
     there = {(item.generation, item.cut) for item in kept} | {(item.generation, item.cut) for item in aside}
     _say_pruned("removed", [item for item in before if (item.generation, item.cut) not in there])
     gone = len(files - set(run.files.list("parts")))

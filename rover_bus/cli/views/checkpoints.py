@@ -11,12 +11,13 @@ from rover_bus.events.bus import Bus
 from rover_bus.events.checkpoint_facts import CheckpointReady
 from rover_bus.events.errors import InputError
 from rover_bus.events.job import StartFrom
+from rover_bus.events.units import number_in
 
 
 async def find_origin(bus: Bus, origin: str) -> StartFrom:
     """Return the ready checkpoint that `JOB` or `JOB:CUT` names. Raises InputError saying which there are."""
     job, _, number = origin.partition(":")
-    if number and not number.isdigit():
+    if number and number_in(number) < 0:
         raise InputError(f"{origin!r} names no checkpoint: write JOB, or JOB:CUT with the number of a cut")
     await read_job(bus, job)
     ready = await read_ready(bus, job)

@@ -233,7 +233,8 @@ def narrate_storage(fact: cuts.AboutStorage) -> str:
             of_no_use = f"; of no use: {'; '.join(refused)}" if refused else ""
             return f"{host} found {_count(there, 'checkpoint')} on storage, {newest}{of_no_use}"
         case cuts.HostCheckpointDamaged(cut=cut, path=path, reason=reason):
-            return f"cut {cut} is damaged and set aside ({path}): {reason}"
+            what = f"cut {cut}" if cut else "a manifest that is none of ours"
+            return f"{what} is damaged and set aside ({path}): {reason}"
         case cuts.HostPartFailed(cut=cut, part=part, step=step, reason=reason):
             return f"cut {cut}: {step} of {part or 'the manifest'} failed: {reason}"
         case cuts.HostStorageBlocked(host=host, cut=cut, reason=reason):

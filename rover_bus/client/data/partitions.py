@@ -37,6 +37,7 @@ from rover_bus.client.spans import HighWater, Records
 from rover_bus.events.data_facts import SkippedRow
 from rover_bus.events.errors import InputError, TemporaryError
 from rover_bus.events.job import Dataset
+from rover_bus.events.units import require_text
 
 SAMPLE_BLOCKS = 16
 """How many blocks of 512 rows the scaling is taken from, shared out among the partitions."""
@@ -214,6 +215,8 @@ def _find_partitions(directory: Path) -> list[Path]:
         for path in entries
         if path.is_file() and not path.name.startswith((".", "_")) and not path.name.endswith(SEAL)
     ]
+    for path in found:
+        require_text(str(path), "partition")
     if not found:
         raise InputError(
             f"{directory} holds no partition: put its files there before the job begins, empty if need be"

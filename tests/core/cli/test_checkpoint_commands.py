@@ -144,8 +144,8 @@ def test_what_is_damaged_is_set_aside_listed_and_freed_on_request_only(rover_che
         path.write_bytes(b"")
     code, said, complaint = rover_checkpoint("prune", "ads", "--last", "1")
     assert (code, said.splitlines()) == (0, ["kept: 1 (4 part files removed)"])
-    assert "cut 3 is damaged" in complaint
-    assert "cut 2 is damaged" in complaint
+    assert "cut 3 of generation 0 is damaged" in complaint
+    assert "cut 2 of generation 0 is damaged" in complaint
     rows = json.loads(rover_checkpoint("list", "ads", "-o", "json")[1])
     assert [(row["cut"], row["state"]) for row in rows] == [(1, "ready"), (3, "damaged"), (2, "damaged")]
     (finding,) = look_at_checkpoints(storage)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
 import pytest
 
+from rover_bus.cli.home import Home
 from rover_bus.client.job_file import check_data, program_here, read_job
+from rover_bus.events.checkpoints import part_index
 from rover_bus.events.errors import InputError, NameRefused
-from rover_bus.events.units import parse_bytes, parse_seconds
+from rover_bus.events.units import number_in, parse_bytes, parse_seconds
 
 JOB = """
 name = "clicks"
@@ -185,3 +188,20 @@ def test_what_runs_here_is_found_here_and_python_is_the_interpreter_that_reads_t
         program_here(missing)  # hosts may have it: only what runs here needs it here
     own = read_job(write(folder, text=f'program = ["python", "train.py"]{data}'))
     assert program_here(own) == [sys.executable, "train.py"]
+
+
+def test_a_directory_whose_name_no_event_can_hold_is_refused_by_name(folder: Path) -> None:
+    strange = Path(os.fsdecode(os.fsencode(folder) + b"/\xff"))
+    strange.mkdir()
+    with pytest.raises(InputError, match=r"job file .*\\xff/job.toml: the name is not UTF-8"):
+        read_job(write(folder).rename(strange / "job.toml"))
+    with pytest.raises(InputError, match=r"state directory .*\\xff: the name is not UTF-8"):
+        Home.find(strange)
+
+
+@pytest.mark.parametrize(
+    ("text", "number"), [("7", 7), ("007", 7), ("", -1), ("²", -1), ("٣", -1), ("-1", -1), ("9" * 5000, -1)]
+)
+def test_a_number_in_a_name_is_ascii_digits(text: str, number: int) -> None:
+    assert number_in(text) == number
+    assert part_index(f"ps-{text}") == number

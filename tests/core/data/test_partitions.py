@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -312,3 +313,9 @@ def test_partitions_of_raw_criteo_and_with_columns_in_another_order_read_alike(t
     (raw / "day0").write_text("\t".join(fields) + "\n")
     batch = PartitionLog(raw, Schema(format="criteo")).read("day0", 0, 1)
     assert batch.categorical.shape == (1, 26)
+
+
+def test_a_partition_whose_name_no_event_can_hold_is_refused_by_name(stream: Path) -> None:
+    Path(os.fsdecode(os.fsencode(stream) + b"/c\xff.csv")).write_text("")
+    with pytest.raises(InputError, match=r"partition .*/c\\xff\.csv: the name is not UTF-8"):
+        PartitionLog(stream, SCHEMA)

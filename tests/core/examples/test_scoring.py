@@ -13,7 +13,7 @@ from dlrm import Dlrm, Settings, look_up
 
 from rover_bus.cli.views.results import model_of, write_whole
 from rover_bus.client.data import ClickLog, Schema
-from rover_bus.client.model_file import CARD, read_model, write_model
+from rover_bus.client.model_file import CARD, ModelFile, read_model, write_model
 from rover_bus.client.scoring import Model, load
 from rover_bus.client.witness import NAME as WITNESS
 from rover_bus.events.errors import InputError
@@ -81,6 +81,13 @@ class Trained:
         arrays, card = read_model(self.path)
         body = msgspec.to_builtins(card) | changes
         np.savez(self.path, **arrays, **{CARD: np.frombuffer(msgspec.json.encode(body), np.uint8)})
+
+    def change_array(self, name: str, change: Any) -> None:
+        """Write the file again with `change(array)` in place of an array; without it where that is None."""
+        with np.load(self.path) as stored:
+            arrays = {key: stored[key] for key in stored.files}
+        arrays[name] = change(arrays[name])
+        np.savez(self.path, **{key: array for key, array in arrays.items() if array is not None})
 
 
 @pytest.fixture
@@ -159,6 +166,57 @@ def test_what_is_no_model_file_is_refused_in_one_line(trained: Trained, damage: 
     with pytest.raises(InputError, match=said) as refused:
         load(trained.path)
     assert len(str(refused.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "said"),
+    [
+        ("embedding.user", lambda array: array[:, :2], "'embedding.user' is float32"),
+        ("embedding.user", lambda array: array[:3], "'embedding.user.ids' is int64"),
+        ("embedding.user", lambda array: array.astype(np.float64), "not float32"),
+        ("embedding.user.ids", lambda array: None, "'embedding.user.ids' is missing"),
+        ("embedding.user.ids", lambda array: array[::-1], "'embedding.user.ids' does not ascend"),
+        ("embedding.user.ids", lambda array: array.astype(np.float32), "not int64"),
+        ("hashed", lambda array: array[:3], "'hashed' is float32"),
+        ("linear", lambda array: array[1:], "'linear' is float32"),
+        ("linear", lambda array: None, "'linear' is missing"),
+        ("linear", lambda array: array.sum(), "'linear' is float32"),
+        ("embedding.user", lambda array: array.sum(), "'embedding.user' is float32"),
+    ],
+)
+def test_an_array_that_is_not_what_the_card_declares_is_refused_by_its_name(
+    trained: Trained, name: str, change: Any, said: str
+) -> None:
+    trained.change_array(name, change)
+    with pytest.raises(InputError, match=said):
+        load(trained.path)
+
+
+@pytest.mark.parametrize(
+    "features",
+    [
+        {"means": [1.0], "deviations": [1.0]},
+        {"means": [1.0, 1.0], "deviations": [1.0, 0.0]},
+        {"means": [1.0, 1.0], "deviations": [1.0]},
+    ],
+)
+def test_a_scaling_that_is_not_that_of_the_columns_is_refused(
+    trained: Trained, features: dict[str, list[float]]
+) -> None:
+    trained.change_card(features=features)
+    with pytest.raises(InputError, match="its scaling is not that of 2 dense columns"):
+        load(trained.path).predict(trained.rows)
+
+
+def test_a_file_of_another_format_is_refused_with_its_first_row(tmp_path: Path) -> None:
+    Trained(tmp_path)
+    arrays, card = read_model(tmp_path / "model.npz")
+    headless = msgspec.structs.replace(
+        card, data_schema={**SCHEMA, "header": False, "columns": ["label", "age", "spend", "user", "tags"]}
+    )
+    (tmp_path / "other.csv").write_text("1\t2\n" * 3)
+    with pytest.raises(InputError, match=r"no row that .* can score \(line 1: .*\): is it of"):
+        Model(ModelFile(arrays, headless)).predict_file(tmp_path / "other.csv")
 
 
 def test_data_without_a_column_is_refused_by_its_name(trained: Trained, tmp_path: Path) -> None:

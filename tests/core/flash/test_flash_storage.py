@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -24,11 +26,12 @@ from rover_bus.flash.persist import (
     persist_part,
     publish,
     read_chain,
+    read_manifests,
     restore,
     verify,
 )
 from rover_bus.flash.recording import RecordingFiles
-from rover_bus.flash.retention import prune
+from rover_bus.flash.retention import list_damaged, prune
 from rover_bus.flash.staged import newest_staged
 
 
@@ -142,6 +145,27 @@ def test_pruning_keeps_the_closure_of_kept_chains_and_leftovers_go(rng, tmp_path
     assert set(files.list("parts")) == second.files
     assert_restores(files, 2, state)
     assert prune(files, []) == []
+
+
+FOREIGN = ["x-²-³-z.manifest", "x-²-³.copy", "٣-1-2.manifest", f"a-{'9' * 100}-1.manifest"]
+
+
+def test_names_that_no_release_writes_stop_no_pruning_and_are_listed_without_a_number(rng, tmp_path):
+    files, state = DirectoryFiles(tmp_path), make_state(rng)
+    writer = Writer(files)
+    kept = writer.whole(1, state)
+    for name in FOREIGN:
+        (tmp_path / "manifests" / name).write_bytes(b"foreign")
+    not_utf8 = os.fsencode(tmp_path / "manifests") + b"/\xff-00000001-000000000002.manifest"
+    Path(os.fsdecode(not_utf8)).write_bytes(b"")
+    assert [each.path for each in read_manifests(files)[0]] == [kept.path]
+    prune(files, [kept])
+    aside = list_damaged(files)
+    assert len(aside) == len(FOREIGN)
+    assert {(each.generation, each.cut) for each in aside} == {(-1, -1), (1, 2)}, "one has a name like ours"
+    assert os.path.exists(not_utf8), "what no event can name is left alone"
+    msgspec.json.encode([str(each) for each in aside])
+    assert_restores(files, 1, state)
 
 
 def test_pruning_touches_no_part_while_a_newer_release_has_a_checkpoint_here(rng, tmp_path):

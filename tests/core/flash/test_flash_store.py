@@ -151,6 +151,18 @@ def test_a_link_left_by_a_dead_writer_is_never_taken_for_that_of_a_whole_save(ma
     }
 
 
+@pytest.mark.parametrize("name", ["state.².slot", "state.².touched", "state.².digests", "state.x.slot"])
+def test_a_foreign_file_among_the_slots_is_passed_over(make_store, rng, root, name):
+    with make_store() as store:
+        state = make_state(rng)
+        store.prepare(state)
+        store.save(state, cut=1)
+        slot = next(root.rglob("state.*.slot"))
+        (slot.parent / name).touch()
+        store.save(state, cut=2)
+        assert store.restore().seal.cut == 2
+
+
 def test_a_slot_is_kept_until_a_newer_cut_is_complete_over_all_parts(make_store, rng):
     state, store = make_state(rng), make_store(alone=False)
     store.prepare(state)
