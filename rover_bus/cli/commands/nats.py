@@ -3,21 +3,38 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import click
 
 from rover_bus.cli.connection import Address, with_stack
+from rover_bus.events.subjects import name as check_name
 
 
 @click.command()
+@click.option(
+    "--save", "saved_as", default="", metavar="NAME", help="Write it where the nats CLI finds it by NAME."
+)
 @with_stack
-def nats(stack: Address) -> None:
+def nats(stack: Address, saved_as: str) -> None:
     """Print a context for the nats CLI: this stack as an observer sees it, without a right to change anything.
 
-    Save it as ~/.config/nats/context/rover.json, then `nats --context rover sub 'rover.>'`.
+    With --save rover it is ~/.config/nats/context/rover.json, for `nats --context rover sub 'rover.>'`.
     """
-    click.echo(json.dumps(context(stack), indent=2))
+    text = json.dumps(context(stack), indent=2)
+    if not saved_as:
+        click.echo(text)
+        return
+    path = contexts() / f"{check_name(saved_as, 'context')}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text + "\n")
+    click.echo(f"wrote {path}: `nats --context {saved_as} sub 'rover.>'`")
+
+
+def contexts() -> Path:
+    """Return where the nats CLI looks for contexts."""
+    return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "nats" / "context"
 
 
 def context(stack: Address) -> dict[str, str | bool]:

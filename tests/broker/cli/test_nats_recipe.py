@@ -12,6 +12,7 @@ from pathlib import Path
 
 import nats
 import pytest
+from outside import rover
 
 from rover_bus.cli.stack import RunningStack
 from rover_bus.events.streams import FACTS
@@ -54,6 +55,12 @@ def test_the_printed_context_shows_facts_and_lets_nothing_be_changed(tmp_path: P
         )
         context = json.loads((tmp_path / ".config/nats/context/rover.json").read_text())
         body = asyncio.run(newest_fact(context))
+        for named, exit_code in (("other", 0), ("../other", 2)):
+            done = rover(
+                "nats", "--save", named, home=tmp_path / ".rover", HOME=str(tmp_path), XDG_CONFIG_HOME=""
+            )
+            assert done.returncode == exit_code, done.stderr
+        assert json.loads((tmp_path / ".config/nats/context/other.json").read_text()) == context
     command = [sys.executable, "-m", "rover_bus.cli.entry", "decode"]
     decoded = subprocess.run(command, input=body, capture_output=True, check=True)
     assert json.loads(decoded.stdout)["type"] == "host.registered.v1"
