@@ -13,7 +13,7 @@ from rover_bus.cli.views.history import Happened, read_facts
 from rover_bus.cli.views.stories import Links, cause_written
 from rover_bus.events import facts
 from rover_bus.events.causes import named
-from rover_bus.events.checkpoint_facts import CheckpointOpened, PartStaged
+from rover_bus.events.checkpoint_facts import CheckpointOpened, CheckpointRequested, PartStaged
 from rover_bus.events.facts import JobFact, JobSubmitted, MasterElected, MemberAdmitted
 from rover_bus.events.host_facts import ClusterFact, HostFact
 from rover_bus.events.journal import Journal
@@ -35,6 +35,7 @@ COMMANDS = (
     facts.PlanProposed,
     facts.PlanRequested,  # `rover plan try`
     facts.SlotsMoveRequested,
+    CheckpointRequested,  # `rover checkpoint`, `rover down`
 )
 
 

@@ -103,19 +103,48 @@ def test_hosts_join_train_are_lost_and_replaced(tmp_path: Path) -> None:
         )
         job.submit()
 
-        def used() -> set[str]:
-            desired = job.facts("members.desired")
-            return {each["host"] for each in desired[-1]["members"]} if desired else set()
-
         job.until(lambda: job.facts("checkpoint.redundant"), "a cut whose parts other hosts hold")
-        assert used() == {"one", "two", "three"}
+        assert used(job) == {"one", "two", "three"}
         hosts["two"].lose()
         replacement = token(one, tmp_path / "four.token")
         ends.enter_context(joined(tmp_path, "four", "127.0.0.5", replacement))
         job.until(
-            lambda: "two" not in used() and job.facts("ledger.rewound"), "a way back without the lost host"
+            lambda: "two" not in used(job) and job.facts("ledger.rewound"), "a way back without the lost host"
         )
         job.complete()
+
+
+def test_a_joined_host_that_goes_down_has_a_checkpoint_taken_first(tmp_path: Path) -> None:
+    """By a daemon's rights: it has no others."""
+    with (
+        RunningStack(tmp_path / "one", here=Here("one", bind="127.0.0.2"), disposable=True) as one,
+        joined(tmp_path, "two", "127.0.0.3", token(one, tmp_path / "two.token")) as two,
+    ):
+        job = SmallJob(
+            folder=tmp_path,
+            home=one.home.root,
+            rows=1_000,
+            epochs=2,
+            workers=2,
+            servers=2,
+            checkpoint=f'every = "1h"\npath = "{tmp_path / "store"}"',
+        )
+        job.submit()
+        job.until(
+            lambda: "two" in used(job) and job.facts("epoch.opened"), "a job with members on both hosts"
+        )
+        done = rover("down", home=two.home.root)
+        assert (done.returncode, done.stdout) == (0, ""), done.stderr
+        assert [each["reason"] for each in job.facts("checkpoint.requested")] == ["rover down"]
+        assert job.facts("checkpoint.ready")
+        job.until(lambda: "two" not in used(job), "members on the host that stays")
+        job.complete()
+
+
+def used(job: SmallJob) -> set[str]:
+    """Return the hosts that members are desired on."""
+    desired = job.facts("members.desired")
+    return {each["host"] for each in desired[-1]["members"]} if desired else set()
 
 
 def test_a_token_is_for_one_host_of_one_stack_and_later_starts_need_none(tmp_path: Path) -> None:
