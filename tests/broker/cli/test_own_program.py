@@ -9,9 +9,12 @@ import subprocess
 import sys
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from gated import Gate
+from patience import PATIENCE_S, until
 from schemas_of_events import Judge
 
 from rover_bus.cli.connection import find_stack, visit
@@ -38,11 +41,18 @@ def folder(tmp_path: Path) -> Path:
 def run(*command: str, folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     environment = {**os.environ, "PATH": path, "ROVER_HOME": str(folder / "state"), **variables}
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=100)
+    return subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=PATIENCE_S
+    )
 
 
 def rover(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
     return run(sys.executable, "-m", "rover_bus.cli.entry", *words, folder=folder)
+
+
+def facts(folder: Path, kind: str) -> list[dict[str, Any]]:
+    lines = rover("events", "job", "-k", kind, "--json", folder=folder).stdout.splitlines()
+    return [json.loads(line)["body"] for line in lines]
 
 
 async def read_bodies(bus: Bus, stream: str) -> list[bytes]:
@@ -71,18 +81,26 @@ def test_the_same_program_as_a_job_leaves_a_model_that_predicts(folder: Path) ->
     assert json.loads(plain.stdout.splitlines()[-1])["samples_committed"] == 2 * ROWS, plain.stderr
     assert rover("up", "--detach", folder=folder).returncode == 0
     try:
-        slow = (folder / "job.toml").read_text().replace("epochs = 2", 'epochs = 2\nread_latency = "0.1s"')
-        (folder / "job.toml").write_text(slow + 'every = "0.3s"\n')  # time for a checkpoint to be stored
-        submitted = rover("submit", "job.toml", "--wait", "--json", folder=folder)
-        report = json.loads(submitted.stdout.splitlines()[-1])
-        assert (report["state"], report["samples_committed"]) == ("completed", 2 * ROWS), submitted.stderr
+        gate = Gate(folder / "gate", pace_s=0.1)
+        held = (
+            (folder / "job.toml")
+            .read_text()
+            .replace('["python", "train.py"]', gate.program(folder / "train.py"))
+        )
+        (folder / "job.toml").write_text(held + 'every = "0.3s"\n')
+        assert rover("submit", "job.toml", folder=folder).returncode == 0
+        until(lambda: facts(folder, "checkpoint.ready"), "a checkpoint")
+        gate.open()
+        until(lambda: facts(folder, "job.ended"), "the end of the job")
+        (ended,) = facts(folder, "job.ended")
+        assert (ended["state"], ended["summary"]["samples_committed"]) == ("completed", 2 * ROWS), ended
         judge = Judge()
         for stream in (LOG, FACTS, PROFILES):
             judge.take_all(
                 visit(find_stack(str(folder / "state"), "", ""), partial(read_bodies, stream=stream))
             )
         assert judge.complaints == []
-        assert judge.seen["checkpoint.manifest_ordered.v1"], "the job took no checkpoint"
+        assert judge.seen["checkpoint.manifest_ordered.v1"]
         assert rover("export", "job", "model.npz", folder=folder).returncode == 0
         predicted = rover("predict", "model.npz", "clicks.csv", "--out", "scores.csv", folder=folder)
         assert predicted.returncode == 0, predicted.stderr
