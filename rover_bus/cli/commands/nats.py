@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from rover_bus.cli.connection import Address, with_stack
+from rover_bus.events.errors import InputError
 from rover_bus.events.subjects import name as check_name
 
 
@@ -44,6 +45,10 @@ def context(stack: Address) -> dict[str, str | bool]:
 
     vault = Vault.beside(stack.secret_file) if stack.secret_file else None
     file = vault.credentials_file("observer") if vault else stack.secret_file
+    if vault and file and not file.exists():
+        raise InputError(
+            "a joined host has no observer's credentials: run `rover nats` on the stack's own machine"
+        )
     found: dict[str, str | bool] = {"description": "rover_bus", "url": stack.url}
     user = credentials.read(credentials.read_file(Path(file))) if file else None
     if user is None:

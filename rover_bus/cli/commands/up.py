@@ -30,6 +30,14 @@ if TYPE_CHECKING:
 ASK = "End the stack all the same, and lose what they have trained?"
 LEAST_STORE_BYTES = 4 << 20
 SIGNAL_LOOK_S = 0.5
+OF_STACKS = {
+    "sync": "--sync",
+    "max_store": "--max-store",
+    "plan_mode": "--plan-mode",
+    "policy": "--policy",
+    "quotas": "--quota",
+    "secret_file": "--secret-file",
+}
 
 
 @click.command()
@@ -104,6 +112,7 @@ def up(  # noqa: PLR0913 - a command's options are its parameters
         raise InputError(f"--max-store {max_store} is too small: the streams of a stack need at least 4MiB")
     settings = (*settings, f"plan.policy={policy}") if policy else settings
     if HostVault(home.auth).is_joined and not url:
+        _refuse_options_of_stacks(context, home)
         stack = joined_stack(home, Here(host, bind), settings)
     else:
         stack = RunningStack(
@@ -117,6 +126,15 @@ def up(  # noqa: PLR0913 - a command's options are its parameters
         detach_stack(home)
     else:
         context.exit(run_until_signal(stack, quiet=quiet))
+
+
+def _refuse_options_of_stacks(context: click.Context, home: Home) -> None:
+    """Raise InputError for what says something of the broker or the Brain: a host that has joined a stack has neither."""
+    for name, option in OF_STACKS.items():
+        if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE:
+            raise InputError(
+                f"{home.root} has joined a stack, which has the broker and the Brain: say {option} on its own machine"
+            )
 
 
 class StackEnding:
