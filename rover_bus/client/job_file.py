@@ -70,6 +70,8 @@ def read_job(
     directory, named = path.parent, path.name
     fields = _fields_of(read_table(path), named, {**stack, **choose((), os.environ)})
     fields["name"] = name or fields.get("name") or path.stem
+    if not isinstance(fields.get("predictions", ""), str):
+        raise InputError(f"{named}: predictions must be the path of a file, in quotes")
     fields["directory"] = str(directory)
     data = fields["data"]
     for key in ("train", "evaluate"):
@@ -96,6 +98,7 @@ def to_job(table: Mapping[str, Any], name: str, named: str, stack: Chosen = NOTH
 
 def _fields_of(table: Mapping[str, Any], named: str, chosen: Chosen) -> dict[str, Any]:
     """Return the fields of a JobSpec that a table sets, without what only its place can say. `chosen`: what it may leave out."""
+    _check_numbers(table, "", named)
     fields = _convert_keys(table, JobSpec, "", named)
     complete(fields, chosen)
     if "data" not in fields:
@@ -141,7 +144,7 @@ def check_data(spec: JobSpec, index_cache: Path | None = None) -> dict[str, int]
     if spec.predictions:
         if not spec.data.evaluate:
             raise InputError("predictions need an evaluation file: set data.evaluate in the job file")
-        if not Path(spec.predictions).parent.is_dir():
+        if not os.path.isdir(Path(spec.predictions).parent):
             raise InputError(
                 f"predictions cannot be written: there is no directory {Path(spec.predictions).parent}"
             )
@@ -203,6 +206,18 @@ def read_table(path: str | Path) -> dict[str, Any]:
         raise InputError(f"the job file {path} is not UTF-8 text") from None
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"{path.name}: {error}") from None
+
+
+def _check_numbers(value: object, where: str, named: str) -> None:
+    """Raise InputError for a number that no event can hold, also in the tables that are the program's own."""
+    if isinstance(value, Mapping):
+        for key, each in value.items():
+            _check_numbers(each, f"{where}.{key}" if where else str(key), named)
+    elif isinstance(value, list):
+        for each in value:
+            _check_numbers(each, where, named)
+    elif isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise InputError(f"{named}: {where}: {value} does not fit into 64 bits")
 
 
 def _convert_keys(

@@ -7,7 +7,6 @@ Written by `rover export` and `rover checkpoint restore`; read by scoring.py. It
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -54,7 +53,9 @@ def read_model(path: str | Path) -> ModelFile:
             arrays = {name: stored[name] for name in stored.files}
     except FileNotFoundError:
         raise InputError(f"there is no model file {path}") from None
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+    except InputError:
+        raise
+    except Exception as error:  # noqa: BLE001 - what numpy and zipfile raise of foreign bytes is no closed set
         raise InputError(
             f"{path} is no whole model file ({_spoken(error)}): export it again, `rover export JOB {path.name}`"
         ) from None

@@ -59,4 +59,6 @@ def _parse(value: object, units: dict[str, float] | dict[str, int], what: str, w
     factor = by_name.get(found[2].lower()) if found else None
     if found is None or factor is None:
         raise InputError(f"{what} must be {wanted}, not {value!r} (units: {', '.join(units)})")
-    return float(found[1]) * factor
+    if (number := float(found[1]) * factor) >= 2**63:
+        raise InputError(f"{what}: {value!r} does not fit into 64 bits")
+    return number

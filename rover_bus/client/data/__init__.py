@@ -20,6 +20,7 @@ synchronous; a reader thread is its caller's business.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from rover_bus.client.data.click_log import ClickLog
@@ -37,4 +38,4 @@ def open_log(path: str | Path, schema: Schema, *, cache: Path | None = None) -> 
 
     `cache`: a directory for the index of a click log (what grows is indexed as it grows).
     """
-    return PartitionLog(path, schema) if Path(path).is_dir() else ClickLog(path, schema, cache=cache)
+    return PartitionLog(path, schema) if os.path.isdir(path) else ClickLog(path, schema, cache=cache)

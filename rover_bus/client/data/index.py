@@ -12,6 +12,7 @@ import hashlib
 import os
 from array import array
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -28,6 +29,7 @@ PIECE_BYTES = 4 << 20
 LINE_BYTES = 1 << 20
 """The longest line that is believed to be a row; more than that is not a text file, and would need unbounded memory."""
 BOM = b"\xef\xbb\xbf"
+DIGEST_BYTES = 16  # of a stored index
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,7 @@ def build_index(path: str | Path, schema: Schema, cache: Path | None = None) -> 
             raise InputError(f"{path} is empty: a click log needs at least one row")
         header, begin = read_header(file, path, schema)
         stored = _cache_path(cache, path, size, mtime_ns, begin, schema)
-        offsets = np.load(stored, allow_pickle=False) if stored and stored.exists() else None
+        offsets = _stored_at(stored) if stored else None
         if offsets is None:
             offsets = _scan(file, path, begin, schema, line=1 + (header is not None))
             if stored:
@@ -100,6 +102,8 @@ def open_text(path: Path) -> BinaryIO:
         raise InputError(f"{path} is a directory: name a file") from error
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}") from error
+    except ValueError as error:  # a NUL in the name
+        raise InputError(f"cannot read {str(path)!r}: {error}") from None
 
 
 def _version(file: BinaryIO) -> tuple[int, int]:
@@ -117,7 +121,12 @@ def read_header(file: BinaryIO, path: Path, schema: Schema) -> tuple[tuple[str, 
     line = line[: line.find(b"\n") + 1] or line
     text = line.decode("utf-8", "replace").rstrip("\r\n")
     separator = schema.separator.decode()
-    names = next(csv.reader([text], delimiter=separator), []) if schema.quoting else text.split(separator)
+    try:
+        names = next(csv.reader([text], delimiter=separator), []) if schema.quoting else text.split(separator)
+    except csv.Error:
+        raise InputError(
+            f"{path}, line 1: lines end in CR alone, or a CR stands in a name: end them in LF"
+        ) from None
     if not any(names):
         raise InputError(f"{path}, line 1: no column names; set header = false when the file has none")
     return tuple(name.strip() for name in names), begin + len(line)
@@ -237,13 +246,34 @@ def _cache_path(
     key = (
         f"{path.resolve()}\0{size}\0{mtime_ns}\0{begin}\0{schema.quoting}\0{schema.separator!r}\0{BLOCK_ROWS}"
     )
-    return cache / f"{hashlib.blake2b(key.encode(), digest_size=16).hexdigest()}.npy"
+    return cache / f"{hashlib.blake2b(key.encode(), digest_size=16).hexdigest()}.index"
+
+
+def _stored_at(path: Path) -> NDArray[np.int64] | None:
+    """Return the offsets that were stored; None where none are, or they are not what was written: rows would begin elsewhere."""
+    try:
+        raw = path.read_bytes()
+    except OSError:
+        return None
+    digest, body = raw[:DIGEST_BYTES], raw[DIGEST_BYTES:]
+    return np.frombuffer(body, np.int64) if body and _digest(body) == digest else None
+
+
+def _digest(body: bytes) -> bytes:
+    return hashlib.blake2b(body, digest_size=DIGEST_BYTES).digest()
 
 
 def _store(path: Path, offsets: NDArray[np.int64]) -> None:
-    """Write beside the place and rename, so that two workers that scan at once do not see half a file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """Write beside the place and rename, so that two workers that scan at once do not see half a file.
+
+    A disk that is full or cannot be written costs the next worker a scan, and this one nothing.
+    """
+    body = offsets.tobytes()
     temporary = path.with_suffix(f".{os.getpid()}.tmp")
-    with temporary.open("wb") as file:
-        np.save(file, offsets, allow_pickle=False)
-    temporary.replace(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_bytes(_digest(body) + body)
+        temporary.replace(path)
+    except OSError:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)

@@ -93,6 +93,14 @@ def test_a_file_without_a_name_gives_the_job_its_own(folder: Path) -> None:
         ({"rest": '[leases]\nheartbeat = "0s"'}, "leases.heartbeat"),
         ({"rest": '[workers]\nmemory = "2 parsecs"'}, "workers.memory must be a size like '2GiB'"),
         ({"top": "workers = 3"}, "workers must be a table"),
+        ({"top": 'predictions = ["p.csv"]'}, "predictions must be the path of a file"),
+        ({"data": f"epochs = {2**63}"}, f"data.epochs: {2**63} does not fit into 64 bits"),
+        (
+            {"rest": '[workers]\nmemory = "9999999999TiB"'},
+            "workers.memory: '9999999999TiB' does not fit into 64 bits",
+        ),
+        ({"rest": f'[leases]\ntarget = "{"9" * 400}s"'}, "does not fit into 64 bits"),
+        ({"rest": f"[model]\ntop = [8, {10**20}]"}, f"model.top: {10**20} does not fit into 64 bits"),
         ({"top": 'on_server_lost = "panic"'}, "on_server_lost"),
         ({"top": 'name = "twice"'}, "job.toml"),
         ({"text": "name = "}, "job.toml"),
@@ -112,6 +120,16 @@ def test_a_mistake_is_one_line_that_names_the_place(folder: Path, wrong: dict[st
 def test_a_name_that_no_subject_can_hold_is_refused_with_one_that_can(folder: Path) -> None:
     with pytest.raises(NameRefused, match="my-job-1"):
         read_job(write(folder), name="my job.1")
+
+
+@pytest.mark.parametrize(("name", "why"), [("t" * 3000, "File name too long"), ("\\u0000", "null")])
+def test_a_path_that_no_file_can_have_is_refused_like_a_missing_one(
+    folder: Path, name: str, why: str
+) -> None:
+    text = write(folder).read_text()
+    (folder / "job.toml").write_text(text.replace("train.csv", name))
+    with pytest.raises(InputError, match=rf"cannot read .*{why}"):
+        check_data(read_job(folder / "job.toml"))
 
 
 def test_a_missing_job_file_is_named(tmp_path: Path) -> None:

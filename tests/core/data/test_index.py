@@ -111,13 +111,37 @@ def test_raw_criteo_knows_no_quotes(tmp_path):
 def test_a_cached_index_is_used_until_the_file_changes(tmp_path, monkeypatch):
     path, cache = write(tmp_path / "log.csv", "label,a\n0,1\n0,2\n"), tmp_path / "cache"
     first = build_index(path, SCHEMA, cache)
-    assert [file.suffix for file in cache.iterdir()] == [".npy"]
+    assert [file.suffix for file in cache.iterdir()] == [".index"]
     with monkeypatch.context() as without_scan:
         without_scan.setattr(index, "_scan", None)
         again = build_index(path, SCHEMA, cache)
     assert (again.rows, again.offsets.tolist()) == (first.rows, first.offsets.tolist())
     write(path, "label,a\n0,1\n0,2\n0,3\n")
     assert build_index(path, SCHEMA, cache).rows == 3
+
+
+@pytest.mark.parametrize(
+    "change", [lambda raw: raw[:-8], lambda raw: b"", lambda raw: raw[:-1] + b"\7", lambda _: b"foreign"]
+)
+def test_a_cached_index_that_is_not_what_was_written_is_made_again(tmp_path, change):
+    path, cache = write(tmp_path / "log.csv", "label,a\n" + "0,1\n" * 600), tmp_path / "cache"
+    first = build_index(path, SCHEMA, cache)
+    [stored] = cache.iterdir()
+    whole = stored.read_bytes()
+    stored.write_bytes(change(whole))
+    assert build_index(path, SCHEMA, cache).offsets.tolist() == first.offsets.tolist()
+    assert stored.read_bytes() == whole
+
+
+def test_a_cache_that_cannot_be_written_costs_nothing_but_the_scan(tmp_path):
+    path, cache = write(tmp_path / "log.csv", "label,a\n0,1\n"), tmp_path / "cache"
+    cache.write_text("in the way")
+    assert build_index(path, SCHEMA, cache).rows == 1
+
+
+def test_lines_that_end_in_cr_alone_are_refused_in_words(tmp_path):
+    with pytest.raises(InputError, match="line 1: lines end in CR alone"):
+        build_index(write(tmp_path / "log.csv", "label,a\r0,1\r"), SCHEMA)
 
 
 def test_a_file_that_changes_while_it_is_read_is_noticed(tmp_path):

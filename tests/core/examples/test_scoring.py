@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import random
 from pathlib import Path
 from typing import Any
 
@@ -166,6 +167,22 @@ def test_what_is_no_model_file_is_refused_in_one_line(trained: Trained, damage: 
     with pytest.raises(InputError, match=said) as refused:
         load(trained.path)
     assert len(str(refused.value).splitlines()) == 1
+
+
+def test_no_mutated_file_ends_in_anything_but_one_line(trained: Trained) -> None:
+    whole, chance = trained.path.read_bytes(), random.Random(7)
+    refused = 0
+    print("seed 7")
+    for _ in range(400):
+        raw = bytearray(whole)
+        for _ in range(chance.randint(1, 8)):
+            raw[chance.randrange(len(raw))] = chance.randrange(256)
+        trained.path.write_bytes(raw[: chance.randrange(len(raw))] if chance.random() < 0.2 else raw)
+        try:
+            load(trained.path)
+        except InputError as error:
+            refused += len(str(error).splitlines()) == 1
+    assert refused > 300
 
 
 @pytest.mark.parametrize(
