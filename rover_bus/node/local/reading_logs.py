@@ -11,7 +11,10 @@ from rover_bus.node.local.layout import read_logs
 
 
 def read_log_pieces(state_dir: str | os.PathLike[str], request: MemberLogRequest) -> MemberLogReply:
-    """Return what the logs of the job's newest run here hold beyond what is known. Raises NameRefused, OSError."""
+    """Return what the logs of the job's newest run here hold beyond what is known. Raises NameRefused, OSError.
+
+    A log that is not known yet is named also while nothing is in it: a member that wrote nothing was there all the same.
+    """
     member, _, incarnation = request.member.partition(".")
     logs = read_logs(state_dir, request.job, name(member, "member") if member else "")
     pieces: list[LogPiece] = []
@@ -21,7 +24,9 @@ def read_log_pieces(state_dir: str | os.PathLike[str], request: MemberLogRequest
             continue
         if not left:
             return MemberLogReply(pieces=pieces, more=True)
-        if data := _read(log, start := max(request.have.get(log.stem, 0), 0), left):
+        start = max(request.have.get(log.stem, 0), 0)
+        data = _read(log, start, left)
+        if data or log.stem not in request.have:
             pieces.append(LogPiece(log=log.stem, start=start, data=data))
             left -= len(data)
     return MemberLogReply(pieces=pieces, more=not left)

@@ -38,3 +38,12 @@ def test_hosts_are_kept_apart_and_foreign_bytes_are_shown() -> None:
     assert lines == ["worker-0.1 | \ufffd from h1", "worker-0.1 | \ufffd from h2"]
     assert written.asks("h2").have == {"worker-0.1": 10}
     assert written.asks("h3").have == {}
+
+
+def test_a_member_that_wrote_nothing_was_there() -> None:
+    lines: list[str] = []
+    written = MemberLines("ads", "worker-0", lines.append)
+    written.take("h1", reply(("worker-0.1", 0, b"")))
+    written.end()
+    assert written.found
+    assert lines == []

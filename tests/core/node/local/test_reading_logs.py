@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rover_bus.events.errors import NameRefused
-from rover_bus.events.log_requests import MOST_BYTES, MemberLogRequest
+from rover_bus.events.log_requests import MOST_BYTES, LogPiece, MemberLogRequest
 from rover_bus.node.local.reading_logs import read_log_pieces
 
 
@@ -79,3 +79,11 @@ def test_a_member_is_a_name_and_no_pattern(logs: Path, member: str) -> None:
 def test_a_place_that_is_none_brings_nothing_wrong(logs: Path, have: int) -> None:
     reply = read_log_pieces(logs, MemberLogRequest(job="ads", member="ps-0", have={"ps-0.1": have}))
     assert [piece.data for piece in reply.pieces] == ([] if have >= 3 else [b"ps-"])
+
+
+def test_a_log_with_nothing_in_it_is_named_once(logs: Path) -> None:
+    (logs / "logs" / "ads.u1" / "worker-3.1.log").touch()
+    asked = MemberLogRequest(job="ads", member="worker-3")
+    assert read_log_pieces(logs, asked).pieces == [LogPiece(log="worker-3.1", start=0, data=b"")]
+    again = MemberLogRequest(job="ads", member="worker-3", have={"worker-3.1": 0})
+    assert read_log_pieces(logs, again).pieces == []
