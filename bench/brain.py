@@ -6,8 +6,9 @@ So many jobs of 8 to 32 workers and 2 to 8 servers, each measured at four sizes,
 what the Brain's log would have left. Seconds are of the processor.
 `first look`: all models are fitted, all fronts made, what pays is carried out: a Brain that has just begun. `round`: all jobs
 sized together while most fronts stand; `fresh fronts`: the same from fitted models with no front made yet. Each is carried out as
-a row of inputs, the longest of which is printed. `idle`: a tick with nothing new. `window`: what a tick with one job's window takes
-more, in a cluster of 100 jobs. `profiles`: workers' samples from bytes, decoded and taken in, a second of the processor; the bus is
+a row of inputs, the longest of which is printed; before each, what has lasted is set aside from collections, as the service does
+each minute (`cli/collecting`). `idle`: a tick with nothing new. `window`: what a tick with one job's window takes more, in a
+cluster of 100 jobs. `profiles`: workers' samples from bytes, decoded and taken in, a second of the processor; the bus is
 not among it. `restart`: from the bytes of a snapshot to a decider that answers. `--growth` times 1,000 to 40,000 jobs and fits
 the exponent of the cost of a round (1 is linear); `--plot` draws it.
 """
@@ -28,6 +29,7 @@ import numpy as np
 from rover_bus.brain.decider import BrainDecider
 from rover_bus.brain.state import BrainState, KnownJob, TriedSize
 from rover_bus.brain.totals import keep_totals
+from rover_bus.cli.collecting import set_aside
 from rover_bus.events.codec import decode_any, encode
 from rover_bus.events.facts import Size
 from rover_bus.events.identity import HostCapacity, Member
@@ -131,10 +133,13 @@ def rounds(jobs: int) -> tuple[BrainDecider, dict[str, float]]:
     decider = BrainDecider(1)
     decider.state = cluster(jobs)
     keep_totals(decider.state)
-    first, _, standing = (look(decider, 2000.0 + at) for at in (0, 40, 80))
-    decider.models._fronts.clear()
-    fresh = look(decider, 2120.0)
-    look(decider, 2160.0)
+    looks = list[list[float]]()
+    for at, fresh_fronts in ((0, False), (40, False), (80, False), (120, True), (160, False)):
+        if fresh_fronts:
+            decider.models._fronts.clear()
+        set_aside(full=False)
+        looks.append(look(decider, 2000.0 + at))
+    first, _, standing, fresh, _ = looks
     idle = [sum(look(decider, 2161.0 + at)) for at in range(5)]
     found: dict[str, float] = {
         "jobs": jobs,
@@ -152,14 +157,14 @@ def windows(decider: BrainDecider, count: int) -> dict[str, float]:
     """Time looks in which one job's window closes, beside looks in which none does."""
     at_s, taken, idle, rng = 3000.0, list[float](), list[float](), np.random.default_rng(2)
     for name, job in islice(cycle(decider.state.jobs.items()), count):
-        at_s += 25.0
-        decider.watch.restart(name, at_s - job.spec.plan.window_s - 0.2)
+        at_s += 100.0
+        decider.watch.restart(name, at_s - job.window_s - 0.2)
         workers = sum(member.role == "worker" for member in job.members)
         for _ in range(2):
             for member in job.members:
                 if member.role == "worker":
                     rate = job.throughput / workers * float(rng.lognormal(0, 0.02))
-                    sample = profile_of(name, member, 0.6 * job.spec.plan.window_s, rate)
+                    sample = profile_of(name, member, 0.6 * job.window_s, rate)
                     decider.decide(Sampled(sample), at_s - 1.0)
         look(decider, at_s - 0.5)  # a round that is due is not this window's
         idle.append(sum(look(decider, at_s - 0.4)))

@@ -150,11 +150,15 @@ class BrainDecider:
 
     def evolve(self, record: Record) -> None:
         """Apply one record of the Brain's log."""
-        self._evolved = True
+        self._evolved = self._evolved or isinstance(record, CHANGES_THE_CLUSTER)
         evolve(self.state, record)
 
     def decide(self, input: Input, now: float) -> Decision[Record]:
         """Decide one input; the records are already evolved."""
+        if isinstance(input, Sampled) and isinstance(input.sample, WorkerProfile):
+            # Tens of thousands a second, and none of them decides anything: a window does.
+            self._observe_worker(input.sample, now)
+            return Decision([], unfinished=self._looking or self._rounds.unfinished)
         records: list[Record] = []
         self._changed_cluster = False
         steps = self._steps(input, now)
@@ -211,11 +215,13 @@ class BrainDecider:
 
     # -- what is heard -------------------------------------------------------------------------------------------------
 
-    def _observe(self, sample: AnyProfile, now: float) -> Steps:
-        if isinstance(sample, WorkerProfile) and sample.job in self.state.jobs:
+    def _observe_worker(self, sample: WorkerProfile, now: float) -> None:
+        if sample.job in self.state.jobs:
             self._backlog.count_sample()
             self.watch.observe(sample, now)
-        elif isinstance(sample, ServerProfile):
+
+    def _observe(self, sample: AnyProfile, now: float) -> Steps:
+        if isinstance(sample, ServerProfile):
             self.watch.observe_server(sample)
         elif isinstance(sample, HostProfile):
             self.watch.observe_host(sample, now)
@@ -314,10 +320,12 @@ class BrainDecider:
         yield from self._guard("what is left", fit_into_what_is_left(self.state, self.watch, now))
 
     def _look_at_families(self) -> None:
-        """Take in what runs have shown, where anything was decided since the last time."""
+        """Take in what runs have shown, where jobs or hosts came or went since the last time all of them."""
         if self._evolved:
             self._evolved = False
             self.models.look(self.state)
+        else:
+            self.models.take_in(self.state)
 
     def _due(self, now: float) -> list[str]:
         """The jobs whose window may be closed, and those that stand still and ask for room again; by priority."""

@@ -53,14 +53,13 @@ class _Fit:
     figures: FloatArray
 
 
-@dataclass
+@dataclass(frozen=True)
 class _RunSamples:
-    """One run: its family, and its samples by so many windows. `fresh`: its family has not taken them in yet."""
+    """One run: its family, and its samples by so many windows."""
 
     family: str
     windows: int
     samples: list[FamilySample]
-    fresh: bool = True
 
 
 @dataclass(frozen=True)
@@ -85,41 +84,51 @@ class StandingModels:
         self._shown: dict[str, list[FamilySample]] = {}
         self._compared: dict[str, list[FamilySample]] = {}  # what each fit was last compared with
         self._runs: dict[_Key, _RunSamples] = {}
+        self._members: dict[str, dict[_Key, _RunSamples]] = {}  # the same by family
+        self._moved = set[str]()  # families of which a run has shown something since they were looked at
         self._ended: dict[str, list[FamilySample] | None] = {}  # what ended runs had shown, by family
         if state is not None:
             self.look(state)
 
     def look(self, state: BrainState) -> None:
         """Take in what families have shown until now, and forget those that have no run any more."""
-        runs, moved = dict[str, list[_RunSamples]](), set[str]()
-        known, self._runs = self._runs, {}
         for job in state.jobs.values():
-            key = _key(job)
-            run = known.get(key)
+            run = self._runs.get(_key(job))
             if run is None or run.windows != job.windows:
-                run = _run_of(job, run)
-            if run.fresh:
-                run.fresh = False
-                moved.add(run.family)
-            self._runs[key] = run
-            runs.setdefault(run.family, []).append(run)
-        for gone in known.keys() - self._runs.keys():
-            moved.add(known[gone].family)
+                self.measure(job)
+        for gone in self._runs.keys() - {_key(job) for job in state.jobs.values()}:
+            self._moved.add(family := self._runs.pop(gone).family)
+            self._members[family].pop(gone)
             self._fronts.pop(gone, None)
-        for family, members in runs.items():
-            ended = state.families.get(family)
-            if family in moved or self._ended.get(family) is not ended:
-                self._ended[family] = ended
-                self._shown[family] = [*(ended or ()), *(each for run in members for each in run.samples)]
-        for family in self._shown.keys() - runs.keys():
-            for kept in (self._shown, self._ended, self._fits, self._compared):
-                kept.pop(family, None)
+        self._moved |= {
+            name for name in self._members if self._ended.get(name) is not state.families.get(name)
+        }
+        self.take_in(state)
         self._host_cores = totals_of(state).largest_host_cores or 1.0
 
     def measure(self, job: KnownJob) -> None:
-        """Take in a window of one job: what is left to `look` is cheap, however many windows were closed at once."""
+        """Note what one job has shown after a window: its family takes it in with the next look."""
         key = _key(job)
-        self._runs[key] = _run_of(job, self._runs.get(key))
+        former = self._runs.get(key)
+        family = former.family if former is not None else family_of(job.spec)
+        self._runs[key] = run = _RunSamples(family, job.windows, samples_of(job))
+        self._members.setdefault(family, {})[key] = run
+        self._moved.add(family)
+
+    def take_in(self, state: BrainState) -> None:
+        """Have the families that a window has moved take it in: all that a look finds while no job comes or goes."""
+        for family in sorted(self._moved):
+            members, ended = self._members[family], state.families.get(family)
+            if members:
+                self._ended[family] = ended
+                self._shown[family] = [
+                    *(ended or ()),
+                    *(each for run in members.values() for each in run.samples),
+                ]
+                continue
+            for kept in (self._members, self._shown, self._ended, self._fits, self._compared):
+                kept.pop(family, None)
+        self._moved.clear()
 
     def shown(self, job: KnownJob) -> list[FamilySample]:
         """Return what runs of a job's family have shown."""
@@ -186,11 +195,6 @@ class StandingModels:
             front = plan_front(view, model, space, rules_of(job.spec.plan), limits)
             known = self._fronts[_key(job)] = _Front(made_for, fit, speeds, front)
         return known.front
-
-
-def _run_of(job: KnownJob, former: _RunSamples | None) -> _RunSamples:
-    family = former.family if former is not None else family_of(job.spec)
-    return _RunSamples(family, job.windows, samples_of(job))
 
 
 def _key(job: KnownJob) -> _Key:

@@ -212,7 +212,8 @@ class JobSamples:
 
     def is_due(self, job: str, known: KnownJob, now: float) -> bool:
         """Whether a job's open window may be closed. The first question opens one."""
-        return now - self._at(job, now).began >= self.stretch * known.window_s
+        age_s = now - self._at(job, now).began
+        return age_s >= self.stretch * known.spec.plan.window_s and age_s >= self.stretch * known.window_s
 
     def close(self, job: str, known: KnownJob, now: float) -> WindowClosed | None:
         """Return the window of a job when it is full, or overdue; None while it is open. A new one begins with it."""

@@ -229,6 +229,7 @@ def wall_ms() -> int:
 async def _serve_brain(bus: NatsBus, options: ServiceOptions, stop: asyncio.Event) -> None:
     from rover_bus.brain.keeping import keep_within
     from rover_bus.brain.service import build_brain
+    from rover_bus.cli.collecting import collect_seldom
     from rover_bus.cli.options import parse_quotas
 
     holder = f"{name(options)}.{os.getpid()}"
@@ -258,10 +259,11 @@ async def _serve_brain(bus: NatsBus, options: ServiceOptions, stop: asyncio.Even
     keeping = asyncio.create_task(
         keep_within(bus, retention, lambda: any(shell.leading for shell in leading), wall_ms)
     )
+    collecting = asyncio.create_task(collect_seldom())
     purging = asyncio.create_task(_purge_for_masters(bus))
     registering = asyncio.create_task(_register_runs(bus, options))
     admitting = asyncio.create_task(_admit_hosts(bus, options))
-    beside = (keeping, purging, registering, admitting)
+    beside = (keeping, collecting, purging, registering, admitting)
     _announce_ready(options)
     try:
         await _lead_again_and_again(build_and_note, stop)

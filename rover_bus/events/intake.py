@@ -11,7 +11,7 @@ from typing import Protocol
 
 from rover_bus.events import poison
 from rover_bus.events.bus import Bus, Message, Stored
-from rover_bus.events.codec import check_input, decode_any, encode
+from rover_bus.events.codec import check_input, decode_profile, encode
 from rover_bus.events.consumed import LastObserved, consumed_of_what_is_there, newest_since, where_facts_begin
 from rover_bus.events.deciding import Serving, Wiring
 from rover_bus.events.errors import RoverError
@@ -20,7 +20,6 @@ from rover_bus.events.journal import Journal
 from rover_bus.events.logs import get_logger
 from rover_bus.events.poison import Cause, Failure
 from rover_bus.events.positions import FollowerPosition, purged_beyond
-from rover_bus.events.profiles import AnyProfile
 from rover_bus.events.reading import read_fact
 from rover_bus.events.streams import FACTS
 
@@ -92,12 +91,11 @@ class Intake:
         """Take in a sample; one that cannot be read is lost, as samples may be."""
         cause = Cause("sample", stored.subject)
         try:
-            sample = decode_any(stored.body)
+            sample = decode_profile(stored.body)
         except RoverError:
             self.bad_messages += 1
             return
-        left_out = poison.is_left_out(self._journal.failed, cause, self._wiring.release)
-        if left_out or not isinstance(sample, AnyProfile):
+        if poison.is_left_out(self._journal.failed, cause, self._wiring.release):
             self.bad_messages += 1
         else:
             self._submit(Sampled(sample), cause=cause)

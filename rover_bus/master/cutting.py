@@ -115,7 +115,11 @@ def _opened(state: State, ledger: Ledger, cause: str) -> CheckpointOpened:
 def request(state: State, reason: str, cause: str) -> Consequences:
     """A cut is asked for now. Asked twice before it opens it is still one."""
     samples = state.ledger.samples_done()[0] if state.ledger is not None else 0
-    if not samples:
+    if not state.job.spec.has_servers:
+        yield CheckpointDeclined(
+            reason="no servers: its model is the program's own", samples=samples, cause=cause
+        )
+    elif not samples:
         yield CheckpointDeclined(reason="nothing is trained yet", cause=cause)
     elif state.ending.stop or not isinstance(state.phase, Starting | Training):
         why = "the job is on its way to its end"
@@ -126,7 +130,7 @@ def request(state: State, reason: str, cause: str) -> Consequences:
 
 def _is_due(state: State, ledger: Ledger, pace: CutPace, now: float) -> bool:
     cuts, wanted = state.cuts, state.job.spec.checkpoint
-    if not isinstance(state.phase, Training) or state.ending.stop:
+    if not isinstance(state.phase, Training) or state.ending.stop or not state.job.spec.has_servers:
         return False
     if cuts.back.servers or cuts.newest("open") is not None:
         return False

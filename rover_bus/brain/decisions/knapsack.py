@@ -26,7 +26,7 @@ _MANY_JOBS = 500
 _NEGLIGIBLE_GAIN = 1e-6
 _EPSILON = 1e-9
 # What is done to all offers once takes so much an offer (`pieces`): a step of the prices, a look at what to give back or to fill.
-_PRICED, _RATED = 1.2e-5, 6e-5
+_PRICED, _RATED = 0.4e-5, 8e-5
 _UPGRADED, _UPGRADES = 0.05, 200  # an upgrade, and so many of them are one piece
 
 
