@@ -3,7 +3,7 @@
     python -m bench.hot_server [--steps 3000] [--share 0.3] [--json]
 
 One of three servers is throttled to 30 % by SIGSTOP and SIGCONT from a tenth of the run to its end. Four runs of the same job: not
-throttled; throttled, nobody intervenes; throttled, its slots move to the others as soon as the steps of two seconds take half as
+throttled; throttled without a remedy; throttled, its slots move to the others as soon as the steps of two seconds take half as
 long again as before (`rover move --from`); throttled, and at the same moment migrated by checkpoint and restart: the workers stop,
 a cut goes to storage by the stack's own persister, everything ends, and a job with three sound servers begins with that checkpoint
 (`rover submit --from-checkpoint`). Nothing sleeps in it, and the wait for the cut to open is taken off its time.

@@ -169,7 +169,7 @@ def measure_peer(python: str, seconds: float) -> dict[str, Any]:
 
 
 def wait_for_port(port: int, process: subprocess.Popen[bytes]) -> None:
-    """Return when somebody listens. Raises SystemExit when the process ended, or takes too long."""
+    """Return when the service listens. Raises SystemExit when the process ended, or takes too long."""
     deadline_s = time.monotonic() + START_S
     while process.poll() is None and time.monotonic() < deadline_s:
         with socket.socket() as probe:

@@ -1,4 +1,4 @@
-"""What the first touch of memory costs: pages that nobody used yet, touched by the program or populated ahead, and used ones.
+"""What the first touch of memory costs: pages that were never used, touched by the program or populated ahead, and used ones.
 
     python -m bench.pages [--mib 256] [--rounds 3] [--json]
 

@@ -1,4 +1,4 @@
-"""How long nobody is served when the leading master is killed: SIGKILL, then the next lease reply that any client gets.
+"""How long no client is served when the leading master is killed: SIGKILL, then the next lease reply that any client gets.
 
     python -m bench.takeover [--kills 10] [--past 1000000] [--json]
 

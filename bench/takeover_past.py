@@ -85,7 +85,7 @@ class Past:
         await self.append()
 
     async def lease(self) -> int:
-        """Let every worker commit what it holds and lease anew; return how many leases were given."""
+        """Let every worker commit what it holds and lease again; return how many leases were given."""
         self.requests += 1
         self.now += 0.01
         given = 0

@@ -1,4 +1,4 @@
-"""A training loop of nobody's but yours, that goes on where it was killed: the flash store as a plain library.
+"""A training loop of your own that goes on where it was killed: the flash store as a plain library.
 
     python examples/checkpoint.py [--steps 2000] [--storage checkpoints]      (then kill -9 it, and start it again)
 

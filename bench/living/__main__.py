@@ -10,7 +10,7 @@ cores      workers use up their cores: they get more, without a restart
 spares     a worker is added to a job whose program takes 2 s to load: from plan to its first commit, without spares and with them
 first      of three servers one starts 15 s late and one 30 s: from submission to the first commit, where the job waits for all of
            them and where the first one begins; five pairs
-servers    a program keeps its only server busy, and nobody said how many there are to be: two are tried and judged
+servers    a program keeps its only server busy, and the job file leaves their number open: two are tried and judged
 memory     a table grows under a memory limit: incidents, limits, kills (S10); `no-relief` is the same job with relief off
 away       the Brain is killed for a while: lease rate and waits before, meanwhile and after; where the next plan resumed (S26)
 priority   a job of higher priority comes and goes: the first one's workers leave for it, and are back

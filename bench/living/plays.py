@@ -193,7 +193,7 @@ async def _begin(begins: bool) -> dict[str, float]:
 
 
 async def servers(seconds: float) -> dict[str, Any]:
-    """Nobody said how many servers: the only one is busy, so the Brain tries two; slots move meanwhile, and it is judged."""
+    """The number of servers is open: the only one is busy, so the Brain tries two; slots move meanwhile, and it is judged."""
     job = job_file("max_count = 4", program=OWN_PROGRAM, servers="max_count = 2", latency_ms=0)
     async with running(job, BUSY_SERVER.format(ids=24000, compute_s=0.02)) as (_, heard):
         await heard.wait(facts.PlanSettled)

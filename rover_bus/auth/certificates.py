@@ -1,7 +1,7 @@
 """The stack's certificate authority and what it signs: how a connection knows that it speaks with this stack (docs/design/0049).
 
 Fed by vault.py with the directory of keys; feeds the broker's configuration. `authority.pem` and its key are made once and kept
-over upgrades; each host's certificate is made anew when a third of its time is left. Apart from vault.py because `cryptography`
+over upgrades; each host's certificate is made again when a third of its time is left. Apart from vault.py because `cryptography`
 takes a tenth of a second to import, and a stack on loopback needs none of it.
 """
 

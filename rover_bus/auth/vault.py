@@ -3,7 +3,7 @@
 In its directory, which only its owner can enter: `keys/NAME.nk` (seeds, made once and kept over upgrades), `keys/NAME.pub` (of
 accounts: a host needs no more of them to make its members' credentials), `keys/sockets` (from which the secrets of jobs' sockets
 are derived), `keys/authority.key` and `authority.pem` (its certificate authority, once it listens beyond loopback), `runs` (of
-jobs whose members have rights now), and `creds/ROLE[-HOST].creds` (of its processes and people, anew at each start).
+jobs whose members have rights now), and `creds/ROLE[-HOST].creds` (of its processes and people, again at each start).
 Fed by the stack's start and, on a host, by whatever starts members; feeds the broker's configuration and processes. A copy of
 the directory gives all rights: it is backed up with the store, and never printed. Members' credentials are not written down at all.
 """
@@ -137,7 +137,7 @@ class Vault:
         return "".join(line for line in lines if not line.startswith("-"))
 
     def certificate(self, address: str) -> CertificateFiles:
-        """Return what a broker shows at an address, made anew when there is none or a third of its time is left."""
+        """Return what a broker shows at an address, made again when there is none or a third of its time is left."""
         from rover_bus.auth import certificates
 
         now = certificates.now_utc()

@@ -405,7 +405,7 @@ _ROLES: dict[str, Callable[[NatsBus, ServiceOptions, asyncio.Event], Awaitable[N
 
 
 async def _lead_again_and_again(build: Callable[[], Shell], stop: asyncio.Event) -> None:
-    """Run a shell until `stop`. One that lost its lead is built anew, from nothing, and stands by (P15)."""
+    """Run a shell until `stop`. One that lost its lead is built again, from nothing, and stands by (P15)."""
     while not stop.is_set():
         try:
             await _until(stop, asyncio.ensure_future(build().run()))

@@ -1,4 +1,4 @@
-"""What a stack does about its own broker while it runs: started again when it ends, started anew once a full disk has room.
+"""What a stack does about its own broker while it runs: started again when it ends, started again once a full disk has room.
 
 Fed by the supervisor's looks (supervisor.py), feeds the terminal. Apart from stack.py because each of the two remembers what it
 has said: whatever lasts is said once, however often it is tried.
@@ -126,4 +126,4 @@ class WatchedDisk:
         if shutil.disk_usage(directory).free > ROOM_BYTES:
             self._broker.kill()
             self._broker.launch()
-            self._say("there is room again: the broker was started anew")
+            self._say("there is room again: the broker was started again")

@@ -1,4 +1,4 @@
-"""The master as a member sees it: the leader of now, found anew whenever it does not answer (protocol P15).
+"""The master as a member sees it: the leader of now, found again whenever it does not answer (protocol P15).
 
 Used by workers (client.session) and servers (ps.service). Apart because a take-over, a restarted broker and a lost reply all look
 the same here, as a call that takes longer: the same bytes are sent again, to the term that the leadership key names by then.

@@ -4,7 +4,7 @@ Fed by `rover up`, `rover demo`, tests and chaos; feeds them a URL and a secret.
 apart from nats_bus.py because a broker may just as well be another one: everything but this file only knows a URL.
 
 In its directory: `secret` (0600, made once), `nats-server.conf` (0600: the secret stands there and never on a command line),
-`nats-server.log` (rotated by the server itself; opened anew when it is moved or removed), `nats-server.stderr` (a panic),
+`nats-server.log` (rotated by the server itself; opened again when it is moved or removed), `nats-server.stderr` (a panic),
 `store/` (JetStream), `lock` (held by the running server itself, so that two never share a store), `port` and `limit` (of last
 time).
 """
@@ -153,7 +153,7 @@ class EmbeddedBroker:
 
     def encrypt(self, certificate: Callable[[str], tuple[Path, Path]]) -> Self:
         """Speak TLS alone from its next start on. `certificate`: returns the files of certificate and key for its address, made
-        anew when it is time.
+        again when it is time.
         """
         self._certificate = certificate
         return self
@@ -215,7 +215,7 @@ class EmbeddedBroker:
         """Return what the server said when its disk refused a write, None while all is well.
 
         After such an error a stream takes nothing and answers nothing (appends time out) until there is room and a restart.
-        A log that was moved or removed is opened anew by the server, so that the next look finds what it says.
+        A log that was moved or removed is opened again by the server, so that the next look finds what it says.
         """
         if not self._log.look() and self._process and self.running and _answers(self.host, self.port):
             self._process.send_signal(signal.SIGUSR1)

@@ -105,7 +105,7 @@ class LogDecider(Decider[State, inputs.Input, Record], Protocol[State]):
 
     @property
     def timeline(self) -> int:
-        """Part of every id, drawn once a log and anew after a restore from a backup (P21)."""
+        """Part of every id, drawn once a log and again after a restore from a backup (P21)."""
 
     def anew(self) -> Self:
         """Return a decider of this kind that knows nothing: it replays the log beside this one."""

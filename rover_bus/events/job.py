@@ -164,7 +164,7 @@ class PlanSpec(Checked, frozen=True, kw_only=True):
         float, between(0, 86_400, "a plan that was observed or rejected is not proposed again so soon")
     ] = 120.0
     renew_after_s: Annotated[
-        float, between(1, 86_400, "a plan that waits so long for a person is computed anew")
+        float, between(1, 86_400, "a plan that waits so long for a person is computed again")
     ] = 60.0
     moved_rest_s: Annotated[
         float, between(1, 86_400, "after hot slots were asked to move, until a server is judged again")
@@ -282,7 +282,7 @@ class JobSpec(Checked, frozen=True, kw_only=True):
 
     @property
     def has_servers(self) -> bool:
-        """Whether servers hold the model; without any, workers are a ring of all-reduce, started anew by whatever changes it."""
+        """Whether servers hold the model; without any, workers are a ring of all-reduce, started again by whatever changes it."""
         return bool(self.servers.count or self.servers.max_count)
 
 

@@ -134,7 +134,7 @@ class Journal:
     @property
     def _what_to_do(self) -> str:
         if self.subject == BRAIN_LOG:
-            how = f"or empty it (`nats stream purge {LOG} --subject {BRAIN_LOG}`): the Brain learns anew"
+            how = f"or empty it (`nats stream purge {LOG} --subject {BRAIN_LOG}`): the Brain learns from nothing"
         else:
             how = "or start the job under another name (`rover submit --name`)"
         return f"no master can lead from it. Restore the log from a backup, {how}"
@@ -320,7 +320,7 @@ class Journal:
     async def at_tail(self) -> bool:
         """Say whether we know the log to its end; False when it grew meanwhile.
 
-        Raises Deposed when it does not end where we believe: its tail was lost and perhaps written anew (P21); LogDamaged when it
+        Raises Deposed when it does not end where we believe: its tail was lost and perhaps written again (P21); LogDamaged when it
         does not begin with something from which a state can be built.
         """
         while True:

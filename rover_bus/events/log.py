@@ -94,7 +94,7 @@ class HostUnfit(Caused, frozen=True, kw_only=True, tag="host.unfit"):
 
 
 class HostFit(Caused, frozen=True, kw_only=True, tag="host.fit"):
-    """The job's program starts on a host again; or the host is asked anew, because it has another daemon now, or left."""
+    """The job's program starts on a host again; or the host is asked again, because it has another daemon now, or left."""
 
     host: str
 

@@ -73,7 +73,7 @@ class MemoryInterest:
 
 @dataclass(slots=True, eq=False)
 class MemoryFollower:
-    """A reader of a stream. Deliveries of an older `attempt` are void: the reader has been attached anew since."""
+    """A reader of a stream. Deliveries of an older `attempt` are void: the reader has been attached again since."""
 
     link: Link
     stream: str

@@ -395,7 +395,7 @@ class NatsBus(NatsStorage):
         return False
 
     async def _restore_streams(self) -> None:
-        """Create anew what was in memory. A store that refuses must not keep us from being connected."""
+        """Create again what was in memory. A store that refuses must not keep us from being connected."""
         try:
             await self._ensure_declared()
         except BusError as error:

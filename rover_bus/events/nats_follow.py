@@ -66,7 +66,7 @@ class Wire(Protocol):
         """Publish soon."""
 
     def mend(self, reader: NatsFollower) -> None:
-        """Attach the reader anew, and again until it succeeds."""
+        """Attach the reader again, and again until it succeeds."""
 
 
 class NatsFollower:
@@ -187,7 +187,7 @@ class NatsWatch(NatsFollower):
         self._notify = handler
         self._known: dict[
             str, tuple[int, int]
-        ] = {}  # key -> (revision, time): a bucket made anew repeats revisions
+        ] = {}  # key -> (revision, time): a bucket made again repeats revisions
         self._seen: set[str] | None = set()  # keys of the present snapshot, None once it is complete
         self._ready = asyncio.Event()
         self._due: dict[str, float] = {}  # key -> loop time at which to look whether it has expired

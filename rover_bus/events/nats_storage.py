@@ -78,7 +78,7 @@ class NatsStorage(ABC):
 
     @abstractmethod
     def mend(self, reader: NatsFollower) -> None:
-        """Attach a reader anew, and again until it succeeds."""
+        """Attach a reader again, and again until it succeeds."""
 
     @abstractmethod
     async def keep_reader(self, reader: NatsFollower) -> Subscription:

@@ -316,7 +316,7 @@ class Shell:
     def submit(self, input: Input, respond: Respond | None = None, cause: Cause = TICK) -> None:
         """Decide one input now; its records join the pending batch, its reply waits for them.
 
-        A decider that raises has evolved what no log will hold: nothing is decided on that state any more, it is built anew.
+        A decider that raises has evolved what no log will hold: nothing is decided on that state any more, it is built again.
         `cause` is charged for it, unless a rule that ran behind it is to blame.
         """
         if self._broken.done():
@@ -387,7 +387,7 @@ class Shell:
     async def _look_back_for_ever(self) -> None:
         """The broker is back: does it still have what it acknowledged? If not, what we know is void, also if we never append again.
 
-        A service that stops here is built anew from what is left, and publishes again what followed from it (P18, P21).
+        A service that stops here is built again from what is left, and publishes again what followed from it (P18, P21).
         """
         while True:
             await self._returned.wait()

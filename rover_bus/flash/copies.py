@@ -258,7 +258,7 @@ def _receive(directory: Path, part: str, slot: Slot | None, offer: Offer, source
     layout = _fitting(slot, offer) if slot is not None else None
     if slot is not None and layout is None:
         slot.path.unlink(missing_ok=True)
-        raise SlotsBusy(f"the copy of {part} outgrew its memory: it is made anew", delay_s=0.1)
+        raise SlotsBusy(f"the copy of {part} outgrew its memory: it is made again", delay_s=0.1)
     if slot is None or layout is None:
         layout, slot = plan_layout(_shapes(offer)), None
     fresh = slot or Slot.create(
@@ -323,7 +323,7 @@ def _fill(target: Array, sent: Sent, source: CopySource) -> None:
     if sent.rows:
         source.read_into(as_bytes(ids))
     if len(ids) and int(ids.max()) >= len(target):
-        raise BrokenCheckpoint(f"rows of {sent.name} came that it does not have: the copy is made anew")
+        raise BrokenCheckpoint(f"rows of {sent.name} came that it does not have: the copy is made again")
     step = _rows_a_block(target)
     for start in range(0, len(ids) if target.nbytes else 0, step):
         rows = np.empty((len(ids[start : start + step]), *target.shape[1:]), target.dtype)

@@ -73,7 +73,7 @@ def _read_changes(source: CopySource, offer: Offer) -> Iterator[RowsChanged]:
 def _read_rows(source: CopySource, sent: Sent, size: int, offset: int) -> RowsChanged:
     count, row_bytes = sent.rows or 0, size // max(1, sent.shape[0])
     if count > sent.shape[0]:
-        raise BrokenCheckpoint(f"more rows of {sent.name} came than it has: its parity is made anew")
+        raise BrokenCheckpoint(f"more rows of {sent.name} came than it has: its parity is made again")
     ids = np.empty(count, "<u8")
     source.read_into(as_bytes(ids))
     difference = np.empty(count * row_bytes, np.uint8)

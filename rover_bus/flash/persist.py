@@ -210,7 +210,9 @@ def restore(
         except (BrokenCheckpoint, NoCheckpoint) as error:
             refused.append(str(error))
     raise NoCheckpoint(
-        refused[0] if refused else "no checkpoint is stored here: start anew, or name another directory"
+        refused[0]
+        if refused
+        else "no checkpoint is stored here: start from nothing, or name another directory"
     )
 
 

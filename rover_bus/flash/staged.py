@@ -194,5 +194,5 @@ def newest_staged(
         return staged
     which = "no cut" if cut is None else f"no cut {cut}"
     raise broken or NoCheckpoint(
-        f"{directory} holds {which} of {part}: restore from peers or storage, or start anew"
+        f"{directory} holds {which} of {part}: restore from peers or storage, or start from nothing"
     )

@@ -83,4 +83,6 @@ def newest_verified(
     if refused:
         raise (BrokenCheckpoint if broken else NotDigested)("; ".join(refused))
     which = "no cut" if cut is None else f"no cut {cut}"
-    raise NoCheckpoint(f"{directory} holds {which} of {part}: restore from peers or storage, or start anew")
+    raise NoCheckpoint(
+        f"{directory} holds {which} of {part}: restore from peers or storage, or start from nothing"
+    )

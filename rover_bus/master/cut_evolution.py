@@ -194,7 +194,7 @@ def rewind(state: State, record: log.Rewound) -> None:
     if not record.cut:
         cuts.known.clear()
         cuts.tried, cuts.not_before, cuts.last_ready = [], record.generation, 0
-        state.slots.owners = []  # every server begins anew, with an even share
+        state.slots.owners = []  # every server begins again, with an even share
     for server in state.seats.servers():
         back = server.member.index in cuts.back.servers
         server.start = (

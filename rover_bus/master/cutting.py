@@ -36,7 +36,7 @@ from rover_bus.master.state import Cuts, State
 
 Consequences = Generator[Record, None, None]
 MOST_LEDGER_BYTES = 6 << 20  # in an order to write a manifest, which also names every file of every part
-DIGEST_PATIENCE_S = 15.0  # a daemon that starts anew makes them within it
+DIGEST_PATIENCE_S = 15.0  # a daemon that starts again makes them within it
 PARITY_PATIENCE_S = (
     15.0  # longer than the loss of a host is hidden: after it the next cut is taken all the same
 )
@@ -380,7 +380,7 @@ def fail(
 
 
 def lose_host(state: State, host: str, reason: str, cause: str) -> Consequences:
-    """A daemon is gone: what it was persisting is over (P14). One that starts anew rescans, and serves the next order."""
+    """A daemon is gone: what it was persisting is over (P14). One that starts again rescans, and serves the next order."""
     for number in sorted(state.cuts.known):
         cut = state.cuts.known[number]
         waiting = {place.host for index, place in cut.parts.items() if index not in cut.stored}

@@ -102,7 +102,7 @@ class MasterDecider:
 
     @property
     def timeline(self) -> int:
-        """Part of every id, drawn once a job and anew after a restore from a backup (P21). 0: the job is not known."""
+        """Part of every id, drawn once a job and again after a restore from a backup (P21). 0: the job is not known."""
         return self.state.job.timeline if isinstance(self.state, State) else 0
 
     def anew(self) -> Self:

@@ -97,7 +97,7 @@ def lease(state: State, request: LeaseRequest, watch: Liveness, now: float) -> S
 
 
 def lease_again(state: State, request: LeaseRequest, watch: Liveness, now: float) -> Steps:
-    """Decide on a held request anew. It is no sign of life of its worker: that was noted when it came (P19)."""
+    """Decide on a held request again. It is no sign of life of its worker: that was noted when it came (P19)."""
     refused = fence(state, request)
     if refused is not None:
         return refused

@@ -304,7 +304,7 @@ def give_up_cut(state: State, member: Member, restored: RestoreReport, cause: st
 
 
 def _empty_ledger(state: State) -> Ledger | None:
-    """Return the ledger of position 0; None before the data set is known: then only the servers begin anew."""
+    """Return the ledger of position 0; None before the data set is known: then only the servers begin again."""
     if state.ledger is None:
         return None
     empty = Ledger.new(state.ledger.dataset, state.generation + 1, synchronous=is_synchronous(state.job.spec))

@@ -89,7 +89,7 @@ def _is_of(state: State, job: str, uid: str) -> bool:
 
 
 def _registered(state: State, fact: HostRegistered, cause: str) -> Consequences:
-    """A daemon is there. Another one than before tries the job's program anew."""
+    """A daemon is there. Another one than before tries the job's program again."""
     if fact.host in {*state.seats.hosts.away, *state.seats.hosts.leaving, *state.seats.hosts.unheard}:
         yield from hosts.come_back(state, fact.host, cause)
     unfit = state.seats.hosts.unfit.get(fact.host)

@@ -33,7 +33,7 @@ from rover_bus.master.phases import Phase, Waiting
 
 
 class OpenedJob(msgspec.Struct, frozen=True):
-    """What was submitted. `timeline`: part of every id, drawn once a job and anew after a restore from a backup (P21)."""
+    """What was submitted. `timeline`: part of every id, drawn once a job and again after a restore from a backup (P21)."""
 
     spec: JobSpec
     uid: str

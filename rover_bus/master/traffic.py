@@ -1,4 +1,4 @@
-"""What servers said last of their size, their traffic and the moves to them. Never logged: a successor hears it anew (P19).
+"""What servers said last of their size, their traffic and the moves to them. Never logged: a successor hears it again (P19).
 
 Fed with their heartbeats; asked by `rollout` how much a move carries and which slots are hot.
 """

@@ -142,7 +142,7 @@ class HistoryLost:
 
 @dataclass(frozen=True, slots=True)
 class PublishedLost:
-    """The broker may have forgotten what this host published: refused programs are tried, and published, anew."""
+    """The broker may have forgotten what this host published: refused programs are tried, and published, again."""
 
 
 @dataclass(frozen=True, slots=True)

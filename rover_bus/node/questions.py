@@ -1,7 +1,7 @@
 """What a daemon is asked: whether a program would start on its host, and what members wrote there.
 
 Fed by requests of the bus: of `cli/programs.py`, before a job is submitted, so that no job need fail for it, and of `rover logs`
-elsewhere; asks the platform, which tries a program anew, and the host for its logs.
+elsewhere; asks the platform, which tries a program again, and the host for its logs.
 """
 
 from __future__ import annotations

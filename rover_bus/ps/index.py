@@ -3,7 +3,7 @@
 Fed by `growing.GrowingStore`; one index serves all tables of a family, told apart exactly by a tag. Buckets of eight keys fill
 one cache line, so that nearly every search ends after one gather and one comparison of eight, for all ids at once. What finds
 its bucket full goes into the next one, and the bucket bears a mark: searches go on there. What is removed leaves its lane to
-others; marks stay until the index is built anew.
+others; marks stay until the index is built again.
 
 A larger index is built beside the one in use, a little with every insertion, because building it at once would stop a server with
 millions of rows for a second.

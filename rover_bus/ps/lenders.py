@@ -60,7 +60,7 @@ def _find(
     elsewhere: bool,
     refused: list[str],
 ) -> tuple[StagedCut, str] | None:
-    """Ask, check what is there, and ask on while that is damaged: a damaged copy loses its name, so that it is fetched anew."""
+    """Ask, check what is there, and ask on while that is damaged: a damaged copy loses its name, so that it is fetched again."""
     for _ in range(MOST_DAMAGED):
         reply = request(order, place, elsewhere)
         if reply.state != "here":

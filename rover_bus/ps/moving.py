@@ -75,7 +75,7 @@ class ChangeLog:
         return sum(len(keys.keys) for entries in self._changed.values() for keys in entries)
 
     def drain(self) -> list[MovingPart]:
-        """Return every changed row once, and begin anew."""
+        """Return every changed row once, and begin again."""
         parts = [MovingPart(family, _merged(entries)) for family, entries in self._changed.items()]
         self._changed = {}
         return parts
@@ -146,7 +146,7 @@ class RowLog:
         self._end, self._reached = self._store.rows.count, np.iinfo(np.int64).max
 
     def drain(self) -> MovingPart | None:
-        """Return every changed row once, and begin anew."""
+        """Return every changed row once, and begin again."""
         rows = self.rows()
         self._changed[:] = False
         return MovingPart(self._family, *self._store.named(rows)) if len(rows) else None
@@ -259,7 +259,7 @@ class Departure:
         return waiting + self.changes.count() + sum(each.count() for each in self._row_logs.values())
 
     def _drain(self) -> list[MovingPart]:
-        """Return what has changed since it was copied, and begin anew."""
+        """Return what has changed since it was copied, and begin again."""
         grown = [part for each in self._row_logs.values() if (part := each.drain()) is not None]
         return [*self.changes.drain(), *grown]
 

@@ -21,7 +21,7 @@ SILENCE_S = 5.0  # for one answer: then the same request is sent again
 
 
 class Peers:
-    """Connections to the servers that were asked last; one that breaks is made anew by the next request."""
+    """Connections to the servers that were asked last; one that breaks is made again by the next request."""
 
     def __init__(self, secret: bytes) -> None:
         self._secret = secret

@@ -35,7 +35,7 @@ class SharedMemory:
         return any(each[:2] == (generation, cut) for each in self.parts.get(part, []))
 
     def stage(self, part: str, kept: list[Staged], taken: Staged) -> None:
-        """What is staged anew is no source before it has digests (P12)."""
+        """What is staged again is no source before it has digests (P12)."""
         self._digested.discard((part, *taken[:2]))
         self.parts[part] = [*kept, taken]
 

@@ -296,7 +296,7 @@ class Processes:
                 held.directory.read("started", StartRecord),
             )
             if order and order.boot != self._boot:
-                ended = layout.ExitRecord(reason="host_lost", detail="the machine was started anew")
+                ended = layout.ExitRecord(reason="host_lost", detail="the machine was started again")
             elif self._sweep(held, started):
                 held.timers.append(self._loop.call_later(SWEEP_AGAIN_S, self._conclude, held))
                 return

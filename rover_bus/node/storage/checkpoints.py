@@ -59,7 +59,7 @@ def digest_cut(directory: Path, part: str, generation: int, cut: int, stop: Stop
     """Digest a staged part unless it has digests; return the bytes of its arrays and the number of its save. `stop` raises to call
     it off.
 
-    Raises NoCheckpoint, BrokenCheckpoint (also where its digests are damaged: making them anew would believe what lies there).
+    Raises NoCheckpoint, BrokenCheckpoint (also where its digests are damaged: making them again would believe what lies there).
     """
     with open_exactly(directory, part, generation, cut) as staged:
         if read_digests(staged.path, staged.seal) is None:

@@ -1,7 +1,7 @@
 """Parity blocks that this host holds for others: kept up cut by cut, and served where a lost part is rebuilt (protocol P13).
 
 Fed by the persister's tasks with sources of parts, asked by the server of peers.py. They lie in shared memory
-(flash/parity_slots.py): a daemon that starts anew finds the newest whole version of each again. One thread keeps them up, others
+(flash/parity_slots.py): a daemon that starts again finds the newest whole version of each. One thread keeps them up, others
 read what is valid: a version replaces another whole.
 """
 
@@ -154,7 +154,7 @@ class Parities:
         """Add what changed since the valid version; False: some owner does not know it, or the block is damaged."""
         if not held.block.may_go_on:
             log.error(
-                "a parity block is damaged in memory: it is made anew", parts=held.parts, cut=held.block.cut
+                "a parity block is damaged in memory: it is made again", parts=held.parts, cut=held.block.cut
             )
             return False
         held.coming = {}

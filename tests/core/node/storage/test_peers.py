@@ -102,7 +102,7 @@ def test_a_part_that_outgrew_its_copy_is_made_anew(pair):
     pair.copy(1)
     pair.state["emb"] = np.concatenate([pair.state["emb"], np.ones((500, 8), np.float32)])
     pair.stage(2)
-    with pytest.raises(Exception, match="made anew"):
+    with pytest.raises(Exception, match="made again"):
         pair.copy(2)
     pair.copy(2)
     pair.assert_held(2)
