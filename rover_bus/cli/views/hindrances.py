@@ -20,11 +20,12 @@ from rover_bus.events.looks import present_entries
 from rover_bus.events.reading import read_fact
 from rover_bus.events.streams import FACTS, LEADERS, PRESENCE
 from rover_bus.events.subjects import host_fact
-from rover_bus.master.phases import Searching, Training
+from rover_bus.master.phases import Searching, Starting, Training
 from rover_bus.master.state import State
 
 BRAIN_KEY = "brain.leader"
 UP_AGAIN = "`rover up` there"
+MOST_NAMED = 3  # members in one line
 MANY_WAIT = 50  # facts of one job on their way: more than any one decision makes
 
 
@@ -90,6 +91,7 @@ def hindrance(view: JobRow, state: State | None, present: Present, waiting: int 
     return (
         _missing_members(state, present.hosts)
         or _held_workers(state)
+        or _slow_to_join(view.job, state)
         or (str(view.checkpoints) if isinstance(state.phase, Training) else "")
         or _unfit_hosts(state)
         or rules_off(view)
@@ -155,6 +157,18 @@ def _held_workers(state: State) -> str:
     if not held:
         return ""
     return f"{', '.join(held)} cannot start, the program does not on {_why_unfit(state)}; it is tried again by itself"
+
+
+def _slow_to_join(job: str, state: State) -> str:
+    """Members without which nothing is trained: a program that runs and never joins looks like one that is about to."""
+    absent = [
+        each.member for name, each in sorted(state.seats.wanted.items()) if name not in state.seats.admitted
+    ]
+    works = isinstance(state.phase, Training) and bool(state.seats.workers())
+    if works or not absent or not isinstance(state.phase, Starting | Training):
+        return ""
+    names = ", ".join(map(str, absent[:MOST_NAMED])) + (", ..." if len(absent) > MOST_NAMED else "")
+    return f"waits for {names} to join; where that takes long, `rover logs {job} {absent[-1].name}` says why"
 
 
 def _why_unfit(state: State) -> str:

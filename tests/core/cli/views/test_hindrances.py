@@ -9,6 +9,7 @@ from rover_bus.cli.views.history import JobRow
 from rover_bus.events.facts import JobEnded, PlanProposed, PlanWithheld
 from rover_bus.events.identity import DesiredMember, MasterSeat, Member
 from rover_bus.events.job import DataSpec, JobSpec
+from rover_bus.master.phases import Starting, Training
 from rover_bus.master.state import Admitted, OpenedJob, Plans, Seats, State
 
 JOB = OpenedJob(JobSpec(name="j", program=["x"], data=DataSpec(train="t")), "0123456789ab", 1)
@@ -76,6 +77,18 @@ def test_members_that_cannot_come_are_named_with_their_host() -> None:
     state = planned(("ps-0", "g"), ("worker-0", "h"), ("worker-1", "g"), joined=("worker-1",))
     said = hindrance(view(PLAN), state, present)
     assert said == "ps-0.1 cannot start: host g is silent: `rover up` there"
+
+
+def test_a_job_whose_program_never_joins_says_whom_it_waits_for_and_where_to_look() -> None:
+    state = planned(("worker-0", "h"), ("ps-0", "g"), joined=("ps-0",))
+    state.phase = Starting()
+    said = "waits for worker-0.1 to join; where that takes long, `rover logs j worker-0` says why"
+    assert hindrance(view(PLAN), state, ALL) == said
+    state.phase = Training()
+    assert hindrance(view(PLAN), state, ALL) == said
+    state = planned(("worker-0", "h"), ("worker-1", "g"), joined=("worker-0",))
+    state.phase = Training()
+    assert hindrance(view(PLAN), state, ALL) == "", "one worker trains, another one is on its way"
 
 
 def test_a_job_that_waits_for_a_person_says_for_whose_word() -> None:
