@@ -1,23 +1,41 @@
-"""The accounts of a stack: the system's, the control account with its streams, and the members' without any.
+"""The accounts of a stack: the system's, the control account, each tenant's with its streams, and the members' without any.
 
-Fed by vault.py with public keys; feeds it the claims to sign. What members may use of the control account is exported and imported
-subject by subject, derived from their rights: what no role has, the account cannot reach.
+Fed by vault.py with public keys; feeds it the claims to sign. What members may use of their tenant's account is exported and
+imported subject by subject, derived from their rights: what no role has, the account cannot reach. The tenant `default` has its
+streams in the control account. What crosses between the control account and another tenant's stands here, and nothing else does
+(docs/design/0050): the control account reaches the tenant's streams; the tenant asks the keeper and the daemons, and looks up
+two buckets, without consumers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from rover_bus.auth import tokens
 from rover_bus.auth.roles import JOB, ROLES, Account, RoleName, crossings
+from rover_bus.events.nats_jetstream import API, bucket_stream
+from rover_bus.events.streams import FACTS, LOG, PRESENCE, PROFILES, SETTINGS
+from rover_bus.events.subjects import (
+    CONTROL,
+    DEFAULT_TENANT,
+    copied_of_tenant,
+    into_tenant,
+    matches,
+    of_tenant,
+    seen_of_tenant,
+)
 
 SYSTEM = "system"
-
-
-def system_claims() -> dict[str, Any]:
-    """Return the claims of the account in which the server speaks of itself."""
-    return tokens.account_body(stores=False, scopes=[], exports=[], imports=[])
+_DAEMONS, _KEEPER = "rover.daemon.>", "rover.keeper.>"
+_STORED = ("rover.job.>", "rover.host.>", "$KV.>")  # what the control account stores with a tenant
+_FLOWS = tuple(f"$JS.FC.{stream}.>" for stream in (LOG, FACTS, PROFILES))
+_LOOKED_UP = tuple(
+    f"{API}.DIRECT.GET.{bucket_stream(bucket)}{rest}"
+    for bucket in (PRESENCE, SETTINGS)
+    for rest in ("", ".>")
+)
+MANY = "Stream"  # answers to one request
 
 
 class Signer(NamedTuple):
@@ -26,29 +44,94 @@ class Signer(NamedTuple):
     key: str
     role: RoleName
     job: str = ""
+    tenant: str = DEFAULT_TENANT
 
 
-def claims(account: Account, signers: Iterable[Signer], control: str) -> dict[str, Any]:
-    """Return the claims of an account. `signers`: of any account; `control`: the control account's public key."""
-    scopes = [
+def system_claims() -> dict[str, Any]:
+    """Return the claims of the account in which the server speaks of itself."""
+    return tokens.account_body(stores=False, scopes=[], exports=[], imports=[])
+
+
+def control_claims(signers: Iterable[Signer], tenants: Mapping[str, str]) -> dict[str, Any]:
+    """Return the claims of the control account. `signers`: of any account; `tenants`: the public keys of their accounts."""
+    exports = [_export(subject, kind) for subject, kind in _crossing()]
+    imports = []
+    if tenants:
+        exports += [_export(of_tenant("*", each), "service") for each in (_DAEMONS, _KEEPER)]
+        exports += [_export(each, "service", MANY) for each in _LOOKED_UP]
+        imports = [each for tenant, key in sorted(tenants.items()) for each in _of_tenant(tenant, key)]
+    scopes = _scopes(signers, DEFAULT_TENANT, "control", "tenant")
+    return tokens.account_body(stores=True, scopes=scopes, exports=exports, imports=imports)
+
+
+def tenant_claims(signers: Iterable[Signer], tenant: str, control: str) -> dict[str, Any]:
+    """Return the claims of a tenant's account. `control`: the control account's public key."""
+    whole = (f"{API}.>", *_STORED, *_FLOWS)
+    exports = [
+        _export(subject, kind)
+        for subject, kind in _crossing()
+        if not _is_of_control(subject)
+        and not (kind == "service" and any(matches(each, subject) for each in whole))
+    ]
+    exports += [_export(each, "service", MANY if each.startswith(API) else "") for each in whole]
+    exports += [_export(each, "stream") for each in _delivered(tenant)]
+    imports = [_import(of_tenant(tenant, each), "service", control, each) for each in (_DAEMONS, _KEEPER)]
+    imports += [_import(each, "service", control, f"{CONTROL}{each}") for each in _LOOKED_UP]
+    scopes = _scopes(signers, tenant, "tenant")
+    return tokens.account_body(stores=True, scopes=scopes, exports=exports, imports=imports)
+
+
+def members_claims(signers: Iterable[Signer], tenant: str, account: str, control: str) -> dict[str, Any]:
+    """Return the claims of the account of a tenant's members. `account`: of the tenant; `control`: both public keys."""
+    imports = [
+        _import(subject, kind, account, subject)
+        for subject, kind in _crossing()
+        if account == control or not _is_of_control(subject)
+    ]
+    if account != control:
+        imports += [_import(of_tenant(tenant, _DAEMONS), "service", control, _DAEMONS)]
+    scopes = _scopes(signers, tenant, "members")
+    return tokens.account_body(stores=False, scopes=scopes, exports=[], imports=imports)
+
+
+def _of_tenant(tenant: str, key: str) -> list[dict[str, Any]]:
+    """Return what the control account imports of a tenant's."""
+    return [
+        _import(f"{API}.>", "service", key, of_tenant(tenant, f"{API}.>")),
+        *(_import(each, "service", key, into_tenant(tenant, each)) for each in _STORED),
+        *(_import(each, "service", key, each) for each in _FLOWS),
+        *(_import(each, "stream", key, each) for each in _delivered(tenant)),
+    ]
+
+
+def _delivered(tenant: str) -> tuple[str, str]:
+    return seen_of_tenant(tenant, ">"), copied_of_tenant(tenant, ">")
+
+
+def _is_of_control(subject: str) -> bool:
+    """Whether the control account's processes answer it, for members of any tenant."""
+    return subject.startswith((_DAEMONS.removesuffix(">"), "rover.registrar."))
+
+
+def _crossing() -> list[tuple[str, str]]:
+    asked, heard = crossings()
+    return [(subject, "service") for subject in asked] + [(subject, "stream") for subject in heard]
+
+
+def _scopes(signers: Iterable[Signer], tenant: str, *accounts: Account) -> list[dict[str, Any]]:
+    return [
         tokens.scope(
             each.key, f"{each.role} {each.job}".strip(), ROLES[each.role].permissions(each.job or JOB)
         )
         for each in signers
-        if ROLES[each.role].account == account
+        if each.tenant == tenant and ROLES[each.role].account in accounts
     ]
-    asked, heard = crossings()
-    crossing = [(subject, "service") for subject in asked] + [(subject, "stream") for subject in heard]
-    if account == "control":
-        exports = [_export(subject, kind) for subject, kind in crossing]
-        return tokens.account_body(stores=True, scopes=scopes, exports=exports, imports=[])
-    imports = [_import(subject, kind, control) for subject, kind in crossing]
-    return tokens.account_body(stores=False, scopes=scopes, exports=[], imports=imports)
 
 
-def _export(subject: str, kind: str) -> dict[str, Any]:
-    return {"name": subject, "subject": subject, "type": kind}
+def _export(subject: str, kind: str, answers: str = "") -> dict[str, Any]:
+    made = {"name": subject, "subject": subject, "type": kind}
+    return {**made, "response_type": answers} if answers else made
 
 
-def _import(subject: str, kind: str, account: str) -> dict[str, Any]:
-    return {"name": subject, "subject": subject, "account": account, "type": kind, "local_subject": subject}
+def _import(subject: str, kind: str, account: str, local: str) -> dict[str, Any]:
+    return {"name": local, "subject": subject, "account": account, "type": kind, "local_subject": local}

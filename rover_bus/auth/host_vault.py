@@ -75,7 +75,7 @@ class HostVault(Vault):
                 )
             write_secret(self.root / "keys" / f"{name}.nk", seed + "\n")
         for name, key in grant.accounts.items():
-            if not re.fullmatch(r"account-[a-z0-9-]+", name):
+            if not re.fullmatch(r"account-[A-Za-z0-9_-]+", name):
                 raise AccessDenied(f"the stack names an account {name!r}: join a stack of this release")
             write_secret(self.root / "keys" / f"{name}.pub", key + "\n")
         write_secret(self.root / "keys" / "sockets", grant.sockets + "\n")

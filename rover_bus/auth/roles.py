@@ -10,7 +10,7 @@ subject was named, whatever the rights of the asker: behind an import it comes b
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 from rover_bus.events import subjects
@@ -35,6 +35,7 @@ from rover_bus.events.streams import (
     JOINED,
     LEADERS,
     LOG,
+    OF_TENANT,
     POSITIONS,
     PRESENCE,
     PROFILES,
@@ -42,13 +43,17 @@ from rover_bus.events.streams import (
     ROUTING,
     SETTINGS,
     STREAMS,
+    TENANTS,
 )
 from rover_bus.events.streams import FACTS as FACT_STREAM
 
 Action = Literal["publish", "subscribe", "request", "stream API"]
-Account = Literal["control", "members"]
-RoleName = Literal["brain", "daemon", "master", "worker", "ps", "operator", "observer", "joiner"]
+Account = Literal["control", "tenant", "members"]
+RoleName = Literal[
+    "brain", "daemon", "master", "worker", "ps", "operator", "observer", "joiner", "submitter", "viewer"
+]
 MEMBER_ROLES: tuple[RoleName, ...] = ("master", "worker", "ps")
+TENANT_ROLES: tuple[RoleName, ...] = ("submitter", "viewer")  # people, and programs for people, of one tenant
 
 # What stands in a right for what a token's tags say; as names, so that the grammar takes them.
 JOB, HOST = "TAG-JOB", "TAG-HOST"
@@ -130,8 +135,34 @@ def _call(purpose: str, *calls: str) -> tuple[Right, ...]:
     return tuple(Right("stream API", f"{API}.{call}", purpose) for call in calls)
 
 
+def _in_tenants(rights: Iterable[Right]) -> tuple[Right, ...]:
+    """Return rights in the control account to the same of every tenant's account."""
+    stored = [
+        replace(each, subject=subjects.into_tenant("*", each.subject))
+        for each in rights
+        if each.action == "publish"
+    ]
+    others = [
+        replace(each, subject=subjects.of_tenant("*", each.subject))
+        for each in rights
+        if each.action != "publish"
+    ]
+    return (*stored, *others)
+
+
+def _looking_up(*buckets: str) -> tuple[Right, ...]:
+    """Look up a bucket of the control account, without a consumer: it would deliver to whatever subject its maker names."""
+    each = [f"{subjects.CONTROL}{API}.DIRECT.GET.{bucket_stream(bucket)}" for bucket in buckets]
+    named = [subject for one in each for subject in (one, f"{one}.>")]
+    return tuple(Right("stream API", subject, "hosts and settings of the cluster") for subject in named)
+
+
 def _reading(*streams: str) -> tuple[Right, ...]:
     """Read streams and buckets, whole: a consumer's filter stands in a body, which no broker checks."""
+    return (*_reading_calls(*streams), *_publish("keep up with a stream that is read", "$JS.FC.>"))
+
+
+def _reading_calls(*streams: str) -> tuple[Right, ...]:
     calls = [
         call
         for stream in streams
@@ -144,7 +175,7 @@ def _reading(*streams: str) -> tuple[Right, ...]:
             f"CONSUMER.DELETE.{stream}.*",
         )
     ]
-    return (*_call("read", *calls), *_publish("keep up with a stream that is read", "$JS.FC.>"))
+    return _call("read", *calls)
 
 
 def _declaring() -> tuple[Right, ...]:
@@ -164,6 +195,7 @@ def _host_kinds(host: str, kinds: Iterable[type[Fact]]) -> tuple[str, ...]:
     return tuple(subjects.host_facts(host, kind.kind()) for kind in kinds)
 
 
+OF_TENANTS = (*(each.name for each in STREAMS), *(bucket_stream(each.name) for each in OF_TENANT))
 EVERY_STREAM = (*(each.name for each in STREAMS), *(bucket_stream(each.name) for each in BUCKETS))
 _EVERY_FACT = (*FACTS, *CHECKPOINT_FACTS)
 OF_MASTERS = tuple(each for each in _EVERY_FACT if issubclass(each, MasterFact))
@@ -181,10 +213,12 @@ OF_DAEMONS = tuple(
     each for each in _EVERY_FACT if issubclass(each, HostFact) and not issubclass(each, BrainHostFact)
 )
 OF_PEOPLE = tuple(each for each in ASKED if each is not PlanProposed)
+OF_SUBMITTERS = tuple(each for each in OF_PEOPLE if each is not JobForgotten)
 OF_PEOPLE_ON_CLUSTER = tuple(each for each in _EVERY_FACT if issubclass(each, ClusterFact))
 ABOUT_SERVICES = "$SRV.>"  # `nats micro ls | info | stats`
 PURGE = "purge"  # the method of the keeper
 JOIN = "join"  # of the registrar
+STORE = ("INFO", "STREAM.NAMES", "STREAM.LIST")
 
 BRAIN = Role(
     "brain",
@@ -200,12 +234,20 @@ BRAIN = Role(
         *_publish("what was set", _entry(SETTINGS, "cluster")),
         *_publish("forgetting a job", _entry(ROUTING, "*"), _entry(LEADERS, "*")),
         *_publish("which tokens to join are used up", _entry(SETTINGS, f"{JOINED}.*")),
-        *_subscribe("purges that masters ask for", subjects.keeper("*", PURGE)),
+        *_subscribe("purges that masters ask for", *subjects.everywhere(subjects.keeper("*", PURGE))),
         *_subscribe("hosts that ask to join", subjects.registrar("*", JOIN)),
         *_subscribe("questions about services", ABOUT_SERVICES),
         *_reading(*EVERY_STREAM),
         *_declaring(),
         *_purging(),
+        *_in_tenants(
+            (
+                *_publish("what it decides of jobs of tenants", *_job_kinds("*", OF_BRAIN)),
+                *_publish("forgetting a job of a tenant", _entry(ROUTING, "*"), _entry(LEADERS, "*")),
+                *_call("what a tenant's jobs store", f"STREAM.INFO.{LOG}", f"STREAM.INFO.{FACT_STREAM}"),
+                *_purging(),
+            )
+        ),
     ),
     answers=True,
 )
@@ -220,17 +262,24 @@ DAEMON = Role(
         *_publish("its presence", _entry(PRESENCE, HOST)),
         *_publish("a last checkpoint before its host goes down", *_job_kinds("*", (CheckpointRequested,))),
         *_publish("how far it is", _entry(POSITIONS, f"all.{HOST}.*")),
-        *_subscribe("what it is asked", subjects.daemon(HOST, "*")),
+        *_subscribe("what it is asked", *subjects.everywhere(subjects.daemon(HOST, "*"))),
         *_subscribe("questions about services", ABOUT_SERVICES),
-        *_reading(FACT_STREAM, bucket_stream(PRESENCE)),
+        *_reading(FACT_STREAM, bucket_stream(PRESENCE), bucket_stream(TENANTS)),
         *_declaring(),
+        *_in_tenants(
+            (
+                *_publish("what happens to a tenant's members", *_host_kinds(HOST, OF_DAEMONS)),
+                *_publish("a last checkpoint of a tenant's job", *_job_kinds("*", (CheckpointRequested,))),
+                *_call("whether that is still stored", f"STREAM.MSG.GET.{FACT_STREAM}"),
+            )
+        ),
     ),
     answers=True,
 )
 
 MASTER = Role(
     "master",
-    "control",
+    "tenant",
     "leads one job, or stands by",
     (
         *_publish("its log", subjects.job_log(JOB)),
@@ -293,9 +342,19 @@ OPERATOR = Role(
         *_request("questions about services", ABOUT_SERVICES),
         *_subscribe("everything", "rover.>"),
         *_reading(*EVERY_STREAM),
-        *_call("what the store holds", "INFO", "STREAM.NAMES", "STREAM.LIST"),
+        *_call("what the store holds", *STORE),
         *_declaring(),
         *_purging(),
+        *_subscribe("what is read of tenants", subjects.seen_of_tenant("*", ">")),
+        *_in_tenants(
+            (
+                *_publish("what people ask of jobs of tenants", *_job_kinds("*", OF_PEOPLE)),
+                *_publish("forgetting a job of a tenant", _entry(ROUTING, "*"), _entry(LEADERS, "*")),
+                *_reading_calls(*OF_TENANTS),
+                *_call("what the store holds", *STORE),
+                *_purging(),
+            )
+        ),
     ),
 )
 
@@ -307,7 +366,9 @@ OBSERVER = Role(
         *_request("questions about services", ABOUT_SERVICES),
         *_subscribe("everything", "rover.>"),
         *_reading(*EVERY_STREAM),
-        *_call("what the store holds", "INFO", "STREAM.NAMES", "STREAM.LIST"),
+        *_call("what the store holds", *STORE),
+        *_subscribe("what is read of tenants", subjects.seen_of_tenant("*", ">")),
+        *_in_tenants((*_reading_calls(*OF_TENANTS), *_call("what the store holds", *STORE))),
     ),
 )
 
@@ -318,8 +379,32 @@ JOINER = Role(
     (*_request("to join", subjects.registrar(USER, JOIN)),),
 )
 
+_LOOKING = (
+    *_request("what members wrote", subjects.daemon("*", "log")),
+    *_subscribe("everything of its tenant", "rover.>"),
+    *_reading(*OF_TENANTS),
+    *_call("what the store holds", *STORE),
+    *_looking_up(PRESENCE, SETTINGS),
+)
+
+SUBMITTER = Role(
+    "submitter",
+    "tenant",
+    "a person, or a scheduler, that submits the jobs of one tenant and asks of them",
+    (
+        *_publish("what people ask of jobs", *_job_kinds("*", OF_SUBMITTERS)),
+        *_request("would a program start", subjects.daemon("*", "program")),
+        *_LOOKING,
+    ),
+)
+
+VIEWER = Role(
+    "viewer", "tenant", "a person, or a program for people, that only looks at one tenant", _LOOKING
+)
+
 ROLES: dict[RoleName, Role] = {
-    role.name: role for role in (BRAIN, DAEMON, MASTER, WORKER, SERVER, OPERATOR, OBSERVER, JOINER)
+    role.name: role
+    for role in (BRAIN, DAEMON, MASTER, WORKER, SERVER, OPERATOR, OBSERVER, JOINER, SUBMITTER, VIEWER)
 }
 assert set(ROLES) == set(get_args(RoleName))
 

@@ -2,8 +2,9 @@
 
 In its directory, which only its owner can enter: `keys/NAME.nk` (seeds, made once and kept over upgrades), `keys/NAME.pub` (of
 accounts: a host needs no more of them to make its members' credentials), `keys/sockets` (from which the secrets of jobs' sockets
-are derived), `keys/authority.key` and `authority.pem` (its certificate authority, once it listens beyond loopback), `runs` (of
-jobs whose members have rights now), and `creds/ROLE[-HOST].creds` (of its processes and people, again at each start).
+are derived), `keys/authority.key` and `authority.pem` (its certificate authority, once it listens beyond loopback), `tenants`
+(beside `default`), `runs` (of jobs whose members have rights now), and `creds/ROLE[-HOST].creds` (of its processes and people,
+again at each start).
 Fed by the stack's start and, on a host, by whatever starts members; feeds the broker's configuration and processes. A copy of
 the directory gives all rights: it is backed up with the store, and never printed. Members' credentials are not written down at all.
 """
@@ -17,18 +18,19 @@ import os
 import secrets
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rover_bus.auth import accounts, tokens
 from rover_bus.auth.accounts import Signer
-from rover_bus.auth.roles import MEMBER_ROLES, ROLES, Account, RoleName
+from rover_bus.auth.roles import MEMBER_ROLES, ROLES, TENANT_ROLES, RoleName
 from rover_bus.events import credentials
 from rover_bus.events.errors import InputError
+from rover_bus.events.subjects import DEFAULT_TENANT, job_name, split_job
 from rover_bus.events.subjects import name as check_name
 
 if TYPE_CHECKING:
@@ -39,7 +41,17 @@ if TYPE_CHECKING:
 MOST_SECRET_BYTES = 256
 ROOT, SYSTEM = "operator", "account-system"  # keys: of NATS's operator, which signs all accounts
 CONTROL, MEMBERS = "account-control", "account-members"
-ACCOUNT_OF: dict[Account, str] = {"control": CONTROL, "members": MEMBERS}  # and the name of its key
+TENANT = "account-tenant"
+
+
+def account_of(tenant: str) -> str:
+    """Return the key of the account that holds a tenant's streams."""
+    return CONTROL if tenant == DEFAULT_TENANT else f"{TENANT}-{check_name(tenant, 'tenant')}"
+
+
+def members_of(tenant: str) -> str:
+    """Return the key of the account of a tenant's members."""
+    return MEMBERS if tenant == DEFAULT_TENANT else f"{MEMBERS}-{check_name(tenant, 'tenant')}"
 
 
 class CertificateFiles(NamedTuple):
@@ -69,6 +81,11 @@ class Vault:
         known = vault._seed_file(CONTROL).exists() or vault._public_file(CONTROL).exists()
         return vault if known else None
 
+    @property
+    def signs_accounts(self) -> bool:
+        """Whether the operator's key is here: on the machine of the stack, and on no host that joined it."""
+        return self._seed_file(ROOT).exists()
+
     def credentials_file(self, role: RoleName, host: str = "") -> Path:
         """Return where the credentials of a process or a person of the stack are; those of a daemon are its host's."""
         of_host = f"-{check_name(host, 'host')}" if "host" in ROLES[role].tags else ""
@@ -76,7 +93,7 @@ class Vault:
 
     @property
     def control_account(self) -> str:
-        """The public key of the account that holds the streams."""
+        """The public key of the control account."""
         return self.public_key(CONTROL)
 
     def public_key(self, account: str) -> str:
@@ -88,7 +105,7 @@ class Vault:
 
     def _tell_public_keys(self) -> None:
         """Write what a host needs to know of the accounts, beside the seeds that it must not have."""
-        for account in (CONTROL, MEMBERS):
+        for account in self._accounts:
             write_secret(self._public_file(account), self.public_key(account) + "\n")
 
     # -- what the broker needs -----------------------------------------------------------------------------------------
@@ -100,7 +117,7 @@ class Vault:
         token = tokens.operator_token(operator, "rover", tokens.public(system), now_s)
         signed = {
             tokens.public(self._seed(each)): self._account_token(each, now_s)
-            for each in (SYSTEM, CONTROL, MEMBERS)
+            for each in (SYSTEM, *self._accounts)
         }
         preload = "".join(f'  {key}: "{value}"\n' for key, value in signed.items())
         return (
@@ -112,13 +129,88 @@ class Vault:
 
     def _account_token(self, account: str, now_s: int) -> str:
         public = tokens.public(self._seed(account))
+        return tokens.account_token(self._seed(ROOT), public, account, self._claims(account), now_s)
+
+    def _claims(self, account: str) -> dict[str, Any]:
         if account == SYSTEM:
-            body = accounts.system_claims()
-        else:
-            signers = [*self._signers_of_processes(), *self._signers_of_runs()]
-            name: Account = "control" if account == CONTROL else "members"
-            body = accounts.claims(name, signers, self.control_account)
-        return tokens.account_token(self._seed(ROOT), public, account, body, now_s)
+            return accounts.system_claims()
+        if account == CONTROL:
+            keys = {tenant: self.public_key(account_of(tenant)) for tenant in self.tenants}
+            return accounts.control_claims(self._signers(DEFAULT_TENANT), keys)
+        tenant = account.removeprefix(MEMBERS).removeprefix(TENANT).removeprefix("-") or DEFAULT_TENANT
+        signers = self._signers(tenant)
+        if account == members_of(tenant):
+            of = self.public_key(account_of(tenant))
+            return accounts.members_claims(signers, tenant, of, self.control_account)
+        return accounts.tenant_claims(signers, tenant, self.control_account)
+
+    # -- tenants -------------------------------------------------------------------------------------------------------
+
+    @property
+    def tenants(self) -> tuple[str, ...]:
+        """The tenants beside `default`."""
+        try:
+            return tuple(
+                sorted(check_name(each, "tenant") for each in json.loads((self.root / "tenants").read_text()))
+            )
+        except OSError:
+            return ()
+
+    def note_tenants(self, tenants: Iterable[str]) -> None:
+        """Note which tenants there are, beside `default`."""
+        write_secret(self.root / "tenants", json.dumps(sorted(tenants)) + "\n")
+
+    @property
+    def _accounts(self) -> list[str]:
+        """All accounts but the system's, each after those that it imports from."""
+        of_tenants = [each for tenant in self.tenants for each in (account_of(tenant), members_of(tenant))]
+        return [CONTROL, MEMBERS, *of_tenants]
+
+    def tokens_of_tenants(self, tenants: Iterable[str]) -> list[str]:
+        """Return what the broker must be told so that it knows the accounts of tenants, in this order.
+
+        The control account comes last: the broker waits in vain for one that it imports from and is not told of.
+        """
+        now_s = int(time.time())
+        named = [each for tenant in tenants for each in (account_of(tenant), members_of(tenant))]
+        return [self._account_token(each, now_s) for each in (*named, CONTROL)]
+
+    def keys_of_tenant(self, tenant: str) -> dict[str, str]:
+        """Return the public keys of a tenant's accounts by the names of these: a host needs them to make credentials."""
+        return {each: self.public_key(each) for each in (account_of(tenant), members_of(tenant))}
+
+    def learn_keys(self, keys: Mapping[str, str]) -> None:
+        """Note the public keys of accounts whose seeds are elsewhere."""
+        for account, key in keys.items():
+            if not self._seed_file(account).exists():
+                write_secret(self._public_file(check_name(account, "account")), key + "\n")
+
+    def end_of_tenant(self, tenant: str) -> str:
+        """Return what has the broker forget a tenant's accounts; no key of theirs is left."""
+        body = {"type": "generic", "accounts": sorted(self.keys_of_tenant(tenant).values())}
+        operator = self._seed(ROOT)
+        token = tokens.signed(tokens.public(operator), "rover", operator, body, int(time.time()))
+        for account in (account_of(tenant), members_of(tenant)):
+            self._seed_file(account).unlink(missing_ok=True)
+            self._public_file(account).unlink(missing_ok=True)
+        return token
+
+    def person_credentials(self, role: RoleName, tenant: str) -> str:
+        """Return the text that lets a person, or a program for people, do what a role may do for a tenant."""
+        made = self._user(role, f"{tenant}/{role}", self._person_seed(role, tenant), {}, tenant)
+        return credentials.write(replace(made, tenant=tenant))
+
+    def owner_credentials(self, tenant: str = DEFAULT_TENANT) -> str:
+        """Return what may do anything in an account: it makes and removes tenants' streams. Never written down."""
+        body = {"type": "user", "pub": {}, "sub": {}, **tokens.NO_USER_LIMITS}
+        seed = tokens.new_seed("user", secrets.token_bytes(tokens.SEED_BYTES))
+        account = self._seed(account_of(tenant))
+        token = tokens.signed(tokens.public(seed), "owner", account, body, int(time.time()))
+        return credentials.write(credentials.Credential(token, seed, authority=self.authority))
+
+    def _person_seed(self, role: RoleName, tenant: str) -> str:
+        derived = hmac.new(self._seed(f"role-{role}").encode(), f"tenant/{tenant}".encode(), hashlib.sha256)
+        return tokens.new_seed("account", derived.digest())
 
     # -- certificates --------------------------------------------------------------------------------------------------
 
@@ -179,10 +271,18 @@ class Vault:
             return frozenset()
 
     def admit(self, runs: Iterable[RunOfJob]) -> list[str]:
-        """Note which runs there are; return the accounts' tokens to tell the broker. What is not named has no rights any more."""
-        write_secret(self.root / "runs", json.dumps(sorted(runs)) + "\n")
+        """Note which runs there are; return the tokens of changed accounts to tell the broker. What is not named has no rights any
+        more.
+        """
+        former, wanted = self.runs, frozenset(runs)
+        write_secret(self.root / "runs", json.dumps(sorted(wanted)) + "\n")
+        changed = {split_job(run.job)[0] for run in former ^ wanted} & {DEFAULT_TENANT, *self.tenants}
         now_s = int(time.time())
-        return [self._account_token(each, now_s) for each in (CONTROL, MEMBERS)]
+        return [
+            self._account_token(each, now_s)
+            for tenant in sorted(changed)
+            for each in (account_of(tenant), members_of(tenant))
+        ]
 
     def system_credentials(self) -> str:
         """Return what may tell the broker of accounts."""
@@ -191,16 +291,20 @@ class Vault:
         token = tokens.signed(tokens.public(seed), "registrar", self._seed(SYSTEM), body, int(time.time()))
         return credentials.write(credentials.Credential(token, seed, authority=self.authority))
 
-    def _signers_of_processes(self) -> list[Signer]:
-        roles = [role for role in ROLES if role not in MEMBER_ROLES]
-        return [Signer(tokens.public(self._seed(f"role-{role}")), role) for role in roles]
-
-    def _signers_of_runs(self) -> list[Signer]:
-        return [
-            Signer(tokens.public(self._run_seed(role, run)), role, run.job)
+    def _signers(self, tenant: str) -> list[Signer]:
+        """Return the keys that sign for a tenant: of its runs, and of its people; of `default`, of the stack's own processes."""
+        of_runs = [
+            Signer(tokens.public(self._run_seed(role, run)), role, split_job(run.job)[1], tenant)
             for run in sorted(self.runs)
+            if split_job(run.job)[0] == tenant
             for role in MEMBER_ROLES
         ]
+        if tenant != DEFAULT_TENANT:
+            keys = {role: self._person_seed(role, tenant) for role in TENANT_ROLES}
+        else:
+            own = [role for role in ROLES if role not in (*MEMBER_ROLES, *TENANT_ROLES)]
+            keys = {role: self._seed(f"role-{role}") for role in own}
+        return [*of_runs, *(Signer(tokens.public(key), role, tenant=tenant) for role, key in keys.items())]
 
     def _run_seed(self, role: RoleName, run: RunOfJob) -> str:
         """Return the key that signs the members of one run: each daemon derives it, and no key is sent anywhere."""
@@ -215,17 +319,19 @@ class Vault:
         """Write those of the stack's own processes on a host, and of its people."""
         self._tell_public_keys()
         for role in ROLES:
-            if role not in (*MEMBER_ROLES, "joiner"):
+            if role not in (*MEMBER_ROLES, *TENANT_ROLES, "joiner"):
                 tags = {"host": host} if "host" in ROLES[role].tags else {}
                 made = self._user(role, role, self._seed(f"role-{role}"), tags)
                 write_secret(self.credentials_file(role, host), credentials.write(made))
 
     def member_credentials(self, role: RoleName, job: str, uid: str, member: str, host: str) -> str:
-        """Return the text that lets one member of one run of a job do what its role may do for that job."""
-        run = RunOfJob(check_name(job, "job"), uid)
-        made = self._user(
-            role, f"{job}/{member}", self._run_seed(role, run), {"host": check_name(host, "host")}
-        )
+        """Return the text that lets one member of one run of a job do what its role may do for that job.
+
+        `job`: as the control account calls it. Raises InputError for a tenant whose accounts are not known here.
+        """
+        run, tenant = RunOfJob(job_name(job), check_name(uid, "uid")), split_job(job)[0]
+        tags = {"host": check_name(host, "host")}
+        made = self._user(role, f"{job}/{member}", self._run_seed(role, run), tags, tenant)
         secret = self.job_secret(job, uid)
         return credentials.write(credentials.Credential(made.token, made.seed, secret, self.authority))
 
@@ -239,16 +345,24 @@ class Vault:
         return _read_or_make(self.root / "keys" / "sockets", lambda: secrets.token_hex(32)).encode()
 
     def _user(
-        self, role: RoleName, name: str, signing_seed: str, tags: dict[str, str]
+        self,
+        role: RoleName,
+        name: str,
+        signing_seed: str,
+        tags: dict[str, str],
+        tenant: str = DEFAULT_TENANT,
     ) -> credentials.Credential:
         seed = tokens.new_seed("user", secrets.token_bytes(tokens.SEED_BYTES))
-        account = self._account_of(role)
+        account = self._account_of(role, tenant)
         token = tokens.user_token(signing_seed, account, tokens.public(seed), name, tags, int(time.time()))
         return credentials.Credential(token, seed, authority=self.authority)
 
-    def _account_of(self, role: RoleName) -> str:
-        """Return the public key of the account that users of a role stand in."""
-        return self.public_key(ACCOUNT_OF[ROLES[role].account])
+    def _account_of(self, role: RoleName, tenant: str = DEFAULT_TENANT) -> str:
+        """Return the public key of the account that users of a role stand in. Raises InputError for a tenant that is not known."""
+        of = members_of(tenant) if ROLES[role].account == "members" else account_of(tenant)
+        if tenant not in (DEFAULT_TENANT, *self.tenants) and not self._public_file(of).exists():
+            raise InputError(f"there is no tenant {tenant!r}: `rover auth list` shows those that there are")
+        return self.public_key(of)
 
     # -- hosts that join -----------------------------------------------------------------------------------------------
 
@@ -288,7 +402,7 @@ class Vault:
         )
         return HostGrant(
             authority=self.authority,
-            accounts={name: self.public_key(name) for name in ACCOUNT_OF.values()},
+            accounts={name: self.public_key(name) for name in self._accounts},
             seeds={f"role-{role}": self._seed(f"role-{role}") for role in MEMBER_ROLES},
             sockets=self.host_secret.decode(),
             daemon_token=daemon,

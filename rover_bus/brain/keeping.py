@@ -50,12 +50,14 @@ async def _forget_one(bus: Bus, retention: RetentionSettings, now_ms: int) -> bo
     if due is None:
         return False
     job, uid, reason = due
-    await forget_job(bus, job, uid, by=BY, reason=reason)
+    tenant, bare = subjects.split_job(job)
+    await forget_job(bus.of(tenant), bare, uid, by=BY, reason=reason)
     log.info("an ended job is forgotten", job=job, why=reason)
     return True
 
 
 async def _read(bus: Bus) -> list[Stored]:
     kinds = (JobSubmitted.kind(), JobEnded.kind())
-    found = [stored for kind in kinds async for stored in bus.read(FACTS, subjects.job_facts(kind=kind))]
+    filters = subjects.everywhere(*(subjects.job_facts(kind=kind) for kind in kinds))
+    found = [stored for each in filters async for stored in bus.read(FACTS, each)]
     return sorted(found, key=lambda stored: stored.sequence)

@@ -12,10 +12,13 @@ from rover_bus.events.host_facts import BrainHostFact, HostFact
 from rover_bus.events.outbox import FactOut, Outgoing
 
 SUBJECTS = [
-    subjects.host_facts(fact=fact.kind())
-    if issubclass(fact, HostFact)
-    else subjects.job_facts(kind=fact.kind())
+    subject
     for fact in get_args(BrainDecided)
+    for subject in (
+        [subjects.host_facts(fact=fact.kind())]
+        if issubclass(fact, HostFact)
+        else subjects.everywhere(subjects.job_facts(kind=fact.kind()))
+    )
 ]
 
 

@@ -57,17 +57,17 @@ def build_brain(
         job="brain",
         batch_type=BrainBatch,
         follows=[
-            *(subjects.job_facts(kind=kind) for kind in FOLLOWED),
+            *subjects.everywhere(*(subjects.job_facts(kind=kind) for kind in FOLLOWED)),
             subjects.host_facts(fact="registered"),
             subjects.host_facts(fact="left"),
             subjects.cluster_facts(),
         ],
         publishes=publishing.SUBJECTS,
-        purges=[subjects.host_facts()],
+        purges=[subjects.host_facts(), subjects.of_tenant("*", "rover.>")],
         of_all_jobs=True,
         keep=settings.retention,
         leader_ttl_s=settings.leadership.brain_ttl_s,
-        samples=["rover.profile.>"],
+        samples=subjects.everywhere("rover.profile.>"),
         tick_s=TICK_S,
     )
     return Shell(bus, decider, wiring, process), decider

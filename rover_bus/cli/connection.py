@@ -9,7 +9,7 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import click
 
 from rover_bus.cli.home import Home, NoStack
+from rover_bus.events.errors import InputError
+from rover_bus.events.subjects import DEFAULT_TENANT, qualified, split_job
 
 if TYPE_CHECKING:
     from rover_bus.events.nats_bus import NatsBus
@@ -31,16 +33,22 @@ PATIENCE_S = 5.0
 class Address:
     """Where a stack's broker listens, and the file with its secret. `home` is where a local stack keeps its records.
 
-    `stopped`: the stack does not run, and this is a private broker over what it left.
+    `stopped`: the stack does not run, and this is a private broker over what it left. `tenant`: whose jobs are meant, "" where it
+    was not said.
     """
 
     url: str
     secret_file: Path | None
     home: Home
     stopped: bool = False
+    tenant: str = ""
+
+    def full_name(self, job: str) -> str:
+        """Return what a host calls a job of the tenant that is meant."""
+        return qualified(self.tenant, job)
 
 
-def find_stack(directory: str, url: str, secret_file: str) -> Address:
+def find_stack(directory: str, url: str, secret_file: str, tenant: str = "") -> Address:
     """Return the stack that the options name: a broker by its URL, else what runs in the state directory. Raises NoStack.
 
     $ROVER_URL and $ROVER_SECRET_FILE stand for options that are not given; a state directory that is given comes before them.
@@ -52,17 +60,30 @@ def find_stack(directory: str, url: str, secret_file: str) -> Address:
         secret_file = secret_file or (os.environ.get("ROVER_SECRET_FILE", "") if url else "")
     if url:
         secret = Path(secret_file) if secret_file else home.secret_file
-        return Address(url, secret if secret_file or secret.exists() else None, home)
+        return Address(url, secret if secret_file or secret.exists() else None, home, tenant=tenant)
     record = home.read_record()
-    return Address(record.url, Path(secret_file or record.secret_file), home.of_running())
+    file = Path(secret_file or record.secret_file)
+    return Address(record.url, file, home.of_running(), tenant=tenant)
+
+
+def split_name(options: dict[str, Any], tenant: str) -> str:
+    """Take the tenant out of a job that is named as `TENANT/JOB`; return which one is meant. Raises InputError for two."""
+    named, bare = split_job(options.get("job") or "")
+    if named == DEFAULT_TENANT:
+        return tenant
+    if tenant not in ("", named):
+        raise InputError(f"{options['job']} is of the tenant {named}, not of {tenant}: leave --tenant out")
+    options["job"] = bare
+    return named
 
 
 def with_stack(command: F) -> F:
     """Give a command the options that name a stack; it gets an Address as `stack`."""
 
     @wraps(command)
-    def run(*arguments: Any, directory: str, url: str, secret_file: str, **options: Any) -> Any:
-        return command(*arguments, stack=find_stack(directory, url, secret_file), **options)
+    def run(*arguments: Any, directory: str, url: str, secret_file: str, whose: str, **options: Any) -> Any:
+        tenant = split_name(options, whose)
+        return command(*arguments, stack=find_stack(directory, url, secret_file, tenant), **options)
 
     return cast("F", stack_options(run))
 
@@ -71,12 +92,13 @@ def with_history(command: F) -> F:
     """The same for a command that only reads: where the stack does not run, it reads what the stack left."""
 
     @wraps(command)
-    def run(*arguments: Any, directory: str, url: str, secret_file: str, **options: Any) -> Any:
+    def run(*arguments: Any, directory: str, url: str, secret_file: str, whose: str, **options: Any) -> Any:
+        tenant = split_name(options, whose)
         try:
-            stack = find_stack(directory, url, secret_file)
+            stack = find_stack(directory, url, secret_file, tenant)
         except NoStack:
             with of_stopped(Home.find(directory)) as left:
-                return command(*arguments, stack=left, **options)
+                return command(*arguments, stack=replace(left, tenant=tenant), **options)
         return command(*arguments, stack=stack, **options)
 
     return cast("F", stack_options(run))
@@ -104,9 +126,20 @@ def of_stopped(home: Home) -> Iterator[Address]:
         os.close(lock)
 
 
+tenant_option = click.option(
+    "--tenant",
+    "whose",
+    default="",
+    envvar="ROVER_TENANT",
+    metavar="TENANT",
+    help="Whose jobs are meant, as TENANT/JOB says too [those of the credentials].",
+)
+
+
 def stack_options(command: Callable[..., Any]) -> Any:
     """Give a command the options that name a stack, as they are."""
     for option in (
+        tenant_option,
         click.option(
             "--secret-file", default="", metavar="FILE", help="The secret of a broker named by --url."
         ),
@@ -120,7 +153,7 @@ def stack_options(command: Callable[..., Any]) -> Any:
 async def connect(stack: Address, name: str = "rover-cli") -> NatsBus:
     """Connect to a stack's broker with its streams in place. Raises BrokerUnreachable or AccessDenied, each saying what to do."""
     from rover_bus.events import credentials
-    from rover_bus.events.errors import AccessDenied, InputError
+    from rover_bus.events.errors import AccessDenied
     from rover_bus.events.nats_bus import NatsBus
     from rover_bus.events.streams import BUCKETS, STREAMS
 
@@ -137,8 +170,13 @@ async def connect(stack: Address, name: str = "rover-cli") -> NatsBus:
         timeout_s=CONNECT_TIMEOUT_S,
     )
     try:
+        if stack.tenant and bus.tenant not in (DEFAULT_TENANT, stack.tenant):
+            raise InputError(
+                f"these credentials are of the tenant {bus.tenant}, not of {stack.tenant}: leave --tenant out, or use others"
+            )
         with suppress(AccessDenied):  # an observer creates nothing
-            await bus.ensure(STREAMS, BUCKETS)
+            if bus.tenant == DEFAULT_TENANT:
+                await bus.ensure(STREAMS, BUCKETS)
     except BaseException:
         await bus.close()
         raise
@@ -151,7 +189,8 @@ def visit(stack: Address, work: Callable[[NatsBus], Awaitable[T]]) -> T:
     async def run() -> T:
         bus = await connect(stack)
         try:
-            return await work(bus)
+            # What a tenant's account is to the control account's people has all of NatsBus that commands use.
+            return await work(cast("NatsBus", bus.of(stack.tenant or DEFAULT_TENANT)))
         finally:
             await bus.close()
 

@@ -183,7 +183,7 @@ async def keep_models(
     `enough`: asked every tenth of a second; True gives up at once.
     """
     found = LastCheckpoints()
-    filters = [subjects.job_facts("*", cls.kind()) for cls in KINDS]
+    filters = subjects.everywhere(*(subjects.job_facts("*", cls.kind()) for cls in KINDS))
     last = 0
     async for happened in read_facts(bus, filters):
         found.take(happened)
@@ -234,7 +234,7 @@ async def _request(bus: Bus, each: Keeping, reason: str, *, alone: bool) -> None
 
 def _is_of(subject: str, jobs: Iterable[str]) -> bool:
     parsed = subjects.parse(subject)
-    return parsed is not None and parsed.job in jobs
+    return parsed is not None and parsed.full_job in jobs
 
 
 def _mib(size_bytes: int) -> str:

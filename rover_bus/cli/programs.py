@@ -21,7 +21,7 @@ from rover_bus.events.job import JobSpec, RoleSpec
 from rover_bus.events.programs import TRY_S, ProgramReply, ProgramRequest
 from rover_bus.events.reading import read_fact
 from rover_bus.events.streams import FACTS
-from rover_bus.events.subjects import daemon, host_fact, job_fact, job_facts, parse
+from rover_bus.events.subjects import daemon, everywhere, host_fact, job_facts, parse
 
 ANSWER_S = TRY_S + 10.0  # a trial, and one before it in the queue of a busy host
 APPEARS_S = 3.0  # a daemon that has just said that it is there answers within this
@@ -87,14 +87,22 @@ async def read_hosts_with_room(bus: Bus, worker: RoleSpec) -> list[str]:
 
 
 async def _take_what_runs(bus: Bus, left: Mapping[str, HostRoom | None]) -> None:
-    wanted = await bus.subjects(FACTS, job_facts(kind=MembersDesired.kind()))
-    ended = await bus.subjects(FACTS, job_facts(kind=JobEnded.kind()))
-    over = {found.job for subject in ended if (found := parse(subject)) is not None}
+    wanted = [
+        subject
+        for each in everywhere(job_facts(kind=MembersDesired.kind()))
+        for subject in await bus.subjects(FACTS, each)
+    ]
+    ended = [
+        subject
+        for each in everywhere(job_facts(kind=JobEnded.kind()))
+        for subject in await bus.subjects(FACTS, each)
+    ]
+    over = {found.full_job for subject in ended if (found := parse(subject)) is not None}
     for subject in wanted:
         found = parse(subject)
-        if found is None or found.job in over:
+        if found is None or found.full_job in over:
             continue
-        fact = await _last(bus, job_fact(found.job, MembersDesired.kind()))
+        fact = await _last(bus, subject)
         for member in fact.members if isinstance(fact, MembersDesired) else ():
             room = left.get(member.host)
             if room is not None:

@@ -8,12 +8,12 @@ While no Brain is there, nothing is planned, so no new job needs rights; members
 from __future__ import annotations
 
 import asyncio
-import json
 import math
 import time
 from contextlib import suppress
 
 from rover_bus.auth.vault import RunOfJob, Vault
+from rover_bus.cli.tenants import tell
 from rover_bus.events import subjects
 from rover_bus.events.bus import Bus, Stored
 from rover_bus.events.errors import BadMessage, BusError
@@ -22,9 +22,8 @@ from rover_bus.events.logs import get_logger
 from rover_bus.events.reading import read_fact
 from rover_bus.events.streams import FACTS
 
-CLAIMS = "$SYS.REQ.CLAIMS.UPDATE"
 FAREWELL_S = 30.0  # after its end, for last words: daemons end what is left of a job by then
-TOLD_S, AGAIN_S = 5.0, 0.5
+AGAIN_S = 0.5
 KINDS = (JobSubmitted, JobEnded, JobForgotten)
 log = get_logger("rover.registrar")
 
@@ -71,7 +70,7 @@ async def register_runs(bus: Bus, system: Bus, vault: Vault) -> None:
         changed.set()
 
     # All that was stored first: whatever is told of a part of the runs would take the rights of the others.
-    filters = [subjects.job_facts(kind=kind.kind()) for kind in KINDS]
+    filters = subjects.everywhere(*(subjects.job_facts(kind=kind.kind()) for kind in KINDS))
     former = [stored for each in filters async for stored in bus.read(FACTS, each)]
     for stored in sorted(former, key=lambda each: each.sequence):
         take(stored)
@@ -98,11 +97,8 @@ async def _tell(system: Bus, vault: Vault, runs: frozenset[RunOfJob]) -> None:
     for token in vault.admit(runs):
         while True:
             try:
-                answer = await system.request(CLAIMS, token.encode(), timeout_s=TOLD_S)
-                problem = json.loads(answer.body).get("error", "")
-            except (BusError, ValueError) as error:
-                problem = str(error)
-            if not problem:
+                await tell(system, token)
                 break
-            log.warning("the broker does not take in which jobs there are", why=str(problem))
-            await asyncio.sleep(AGAIN_S)
+            except BusError as error:
+                log.warning("the broker does not take in which jobs there are", why=str(error))
+                await asyncio.sleep(AGAIN_S)

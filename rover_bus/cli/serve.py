@@ -16,6 +16,7 @@ import argparse
 import asyncio
 import contextlib
 import faulthandler
+import json
 import logging
 import os
 import secrets
@@ -277,15 +278,15 @@ async def _register_runs(bus: NatsBus, options: ServiceOptions) -> None:
     """Where the keys of the stack are at hand: the broker of another is told by its own."""
     from rover_bus.auth.vault import Vault
     from rover_bus.cli.registrar import register_runs
+    from rover_bus.cli.tenants import make_whole, of_registrar
 
     vault = Vault.beside(options.secret_file) if options.secret_file else None
     while vault is not None:
         try:
-            system = await NatsBus.connect(options.url, secret=vault.system_credentials(), name="registrar")
-            try:
+            async with of_registrar(options.url, vault.owner_credentials()) as owner:
+                await make_whole(owner, vault, vault.tenants)
+            async with of_registrar(options.url, vault.system_credentials()) as system:
                 await register_runs(bus, system, vault)
-            finally:
-                await system.close()
         except RoverError as error:
             log.warning("runs are not registered yet: %s", error)
         await asyncio.sleep(AGAIN_S)
@@ -339,10 +340,14 @@ async def _serve_daemon(bus: NatsBus, options: ServiceOptions, stop: asyncio.Eve
             return ""
         return vault.member_credentials(run.member.role, run.job, run.uid, str(run.member), options.host)
 
+    def learn_tenant(keys: bytes) -> None:
+        if vault is not None:
+            vault.learn_keys(json.loads(keys))
+
     written = [word for setting in options.sets for word in ("--set", setting)]
 
     def master(job: str, index: int) -> list[str]:
-        return service_command("master", "--job", job, "--index", str(index), *written)
+        return service_command("master", "--job", subjects.split_job(job)[1], "--index", str(index), *written)
 
     given = Options(
         commands=RoleCommands(master, tuple(service_command("ps"))),
@@ -350,6 +355,7 @@ async def _serve_daemon(bus: NatsBus, options: ServiceOptions, stop: asyncio.Eve
         secret_file="" if vault else options.secret_file,
         host_secret=vault.host_secret if vault else b"",
         credential_of=credential_of,
+        learn_tenant=learn_tenant,
         settings=options.settings,
         storage=options.storage,
         domain=options.domain,
@@ -376,8 +382,9 @@ async def _serve_ps(bus: NatsBus, options: ServiceOptions, stop: asyncio.Event) 
 
     incarnation = int(os.environ.get("ROVER_INCARNATION", "0"))
     secret = credentials.of_process(os.environ, options.secret_file)
+    whole_job = subjects.qualified(os.environ.get("ROVER_TENANT", ""), options.job)
     place = ServerPlace(
-        directory=parts_directory(options.directory, options.job),
+        directory=parts_directory(options.directory, whole_job),
         shared_memory=host_root(options.directory),
         host=options.host,
         pid=os.getpid(),

@@ -40,9 +40,9 @@ def read_runs(stack: Address) -> Runs:
 
 async def _read_runs(bus: Bus) -> Runs:
     found: dict[str, str] = {}
-    async for happened in read_facts(
-        bus, [subjects.job_facts("*", each.kind()) for each in (JobSubmitted, JobEnded)]
-    ):
+    kinds = (JobSubmitted, JobEnded)
+    wanted = subjects.everywhere(*(subjects.job_facts("*", each.kind()) for each in kinds))
+    async for happened in read_facts(bus, wanted):
         match happened.fact:
             case JobSubmitted(job=job, uid=uid):
                 found[job] = uid

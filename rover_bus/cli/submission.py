@@ -20,12 +20,13 @@ from rover_bus.events.bus import Bus, ConnectionState
 from rover_bus.events.checkpoint_facts import CheckpointRequested
 from rover_bus.events.codec import check_input, decode, encode
 from rover_bus.events.envelope import Envelope
-from rover_bus.events.errors import BusTimeout, NotConnected, Refused, WrongSequence
+from rover_bus.events.errors import BusTimeout, InputError, NotConnected, Refused, WrongSequence
 from rover_bus.events.facts import Fact, JobEnded, JobFact, JobStopRequested, JobSubmitted
 from rover_bus.events.host_facts import ClusterFact, HostFact
 from rover_bus.events.job import JobSpec
 from rover_bus.events.standing import stand_by
 from rover_bus.events.streams import FACTS
+from rover_bus.events.tenancy import of_account
 
 Observe = Callable[[Happened], None]
 PATIENCE_S = 10.0
@@ -41,7 +42,7 @@ def asker() -> str:
 
 async def submit(bus: Bus, spec: JobSpec) -> int:
     """Store the submission; return its sequence in FACTS. Raises Refused when the name is taken."""
-    return await _hand_in(bus, _submission(spec))
+    return await _hand_in(bus, _submission(bus, spec))
 
 
 async def submit_and_follow(bus: Bus, spec: JobSpec, observe: Observe) -> JobEnded:
@@ -49,7 +50,7 @@ async def submit_and_follow(bus: Bus, spec: JobSpec, observe: Observe) -> JobEnd
 
     `observe` is told every fact of the job. Raises Refused when the name is taken.
     """
-    fact = _submission(spec)
+    fact = _submission(bus, spec)
     sequence = await _hand_in(bus, fact)
     standing = asyncio.ensure_future(
         stand_by(bus, subjects.job_fact(spec.name, fact.kind()), lambda: _hand_in(bus, fact))
@@ -65,7 +66,14 @@ async def submit_and_follow(bus: Bus, spec: JobSpec, observe: Observe) -> JobEnd
         following.cancel()
 
 
-def _submission(spec: JobSpec) -> JobSubmitted:
+def _submission(bus: Bus, spec: JobSpec) -> JobSubmitted:
+    """Return the fact. Raises InputError where the job file names another tenant than the account that it is submitted to."""
+    if spec.plan.tenant not in ("", bus.tenant):
+        raise InputError(
+            f"[plan] tenant is {spec.plan.tenant!r}, and it is submitted as a job of the tenant {bus.tenant!r}: leave it out, "
+            f"or submit with --tenant {spec.plan.tenant} (`rover auth list`)"
+        )
+    spec = spec.replace(plan=spec.plan.replace(tenant=bus.tenant))
     return JobSubmitted(job=spec.name, uid=secrets.token_hex(8), spec=spec, by=asker())
 
 
@@ -96,6 +104,7 @@ async def request_checkpoint(bus: Bus, job: str, reason: str, by: str) -> int:
 
 async def publish(bus: Bus, fact: JobFact, what: str, *, expected_last: int | None = None) -> int:
     """Store a fact of a person. Repeats the same bytes when it is unknown whether they were stored (the id dedupes)."""
+    bus, fact = of_account(bus, fact)
     subject = subjects.job_fact(fact.job, fact.kind())
     return await _store(bus, subject, fact, fact.job, f"{fact.job}/{what}", expected_last)
 

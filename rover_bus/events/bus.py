@@ -71,6 +71,16 @@ class Bus(Protocol):
     def max_payload_bytes(self) -> int:
         """The largest message that the broker takes, headers counted. Larger ones raise InputError."""
 
+    @property
+    def tenant(self) -> str:
+        """Whose account this is; `default`: the control account."""
+
+    def of(self, tenant: str) -> Bus:
+        """Return this connection as a tenant's account: its subjects, streams and buckets by their names there.
+
+        For processes of the control account; `default`: the account itself.
+        """
+
     def on_connection(self, listener: Callable[[ConnectionState], None]) -> None:
         """Call `listener` at every change of the connection; after "connected" everything has been restored."""
 
@@ -152,6 +162,9 @@ class Bus(Protocol):
 
     async def delete(self, bucket: str, key: str, *, expected: int | None = None) -> None:
         """Remove a value; with `expected`, only if it still has that revision (else WrongSequence)."""
+
+    async def entries(self, bucket: str, key: str) -> dict[str, Entry]:
+        """Return the present values by their keys (wildcards allowed)."""
 
     async def watch(self, bucket: str, key: str, handler: Callable[[Entry], None]) -> Subscription:
         """Deliver present values (wildcards allowed), then every change; expired and deleted ones as value None.

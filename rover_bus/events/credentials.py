@@ -20,20 +20,22 @@ VARIABLE = "ROVER_CREDENTIAL"
 INBOX = "_INBOX"
 MOST_BYTES = 64 << 10  # of a credential: what is larger is none
 _TOKEN, _SEED, _SOCKETS = "NATS USER JWT", "USER NKEY SEED", "ROVER SOCKET SECRET"
-_AUTHORITY = "ROVER STACK AUTHORITY"
+_AUTHORITY, _TENANT = "ROVER STACK AUTHORITY", "ROVER TENANT"
 _BLOCK = re.compile(r"-{3,}BEGIN ([A-Z ]+)-{3,}\s*(\S+)\s*-{3,}END \1-{3,}")
 
 
 @dataclass(frozen=True, slots=True)
 class Credential:
     """One user. `token`: its rights as its account signed them; `seed`: of its key; `sockets`: the secret of its job's sockets;
-    `authority`: the certificate that its broker's is signed by, base64, "" where nothing is encrypted.
+    `authority`: the certificate that its broker's is signed by, base64, "" where nothing is encrypted. `tenant`: whose account it
+    is in, "" for the control account; the broker goes by the token alone.
     """
 
     token: str = field(default="", repr=False)
     seed: str = field(default="", repr=False)
     sockets: str = field(default="", repr=False)
     authority: str = ""
+    tenant: str = ""
 
     @property
     def user(self) -> str:
@@ -62,6 +64,8 @@ def write(credential: Credential) -> str:
         blocks.append(_block(_SOCKETS, credential.sockets))
     if credential.authority:
         blocks.append(_block(_AUTHORITY, credential.authority))
+    if credential.tenant:
+        blocks.append(_block(_TENANT, credential.tenant))
     return "\n".join(blocks)
 
 
@@ -72,7 +76,8 @@ def read(text: str) -> Credential | None:
     found = dict(_BLOCK.findall(text))
     if _TOKEN not in found or _SEED not in found:
         return None
-    return Credential(found[_TOKEN], found[_SEED], found.get(_SOCKETS, ""), found.get(_AUTHORITY, ""))
+    rest = (found.get(each, "") for each in (_SOCKETS, _AUTHORITY, _TENANT))
+    return Credential(found[_TOKEN], found[_SEED], *rest)
 
 
 def of_process(variables: Mapping[str, str], named_file: str) -> str:

@@ -20,8 +20,11 @@ from rover_bus.events.journal import Journal
 from rover_bus.events.logs import get_logger
 from rover_bus.events.poison import Cause, Failure
 from rover_bus.events.positions import FollowerPosition, purged_beyond
+from rover_bus.events.profiles import AnyProfile, HostProfile
 from rover_bus.events.reading import read_fact
 from rover_bus.events.streams import FACTS
+from rover_bus.events.subjects import Parsed, parse
+from rover_bus.events.tenancy import of_control
 
 log = get_logger("rover.shell")
 
@@ -95,10 +98,12 @@ class Intake:
         except RoverError:
             self.bad_messages += 1
             return
-        if poison.is_left_out(self._journal.failed, cause, self._wiring.release):
+        left_out = poison.is_left_out(self._journal.failed, cause, self._wiring.release)
+        at = parse(stored.subject)
+        if left_out or at is None or not is_of(sample, at):
             self.bad_messages += 1
         else:
-            self._submit(Sampled(sample), cause=cause)
+            self._submit(Sampled(of_control(sample, at.tenant)), cause=cause)
 
     def read_to(self) -> FollowerPosition:
         """Say how far facts are read, as the log says it. Asked for each report of a position."""
@@ -158,6 +163,13 @@ class Intake:
                 why=known.why,
             )
         return known
+
+
+def is_of(sample: AnyProfile, at: Parsed) -> bool:
+    """Whether a sample is of what its subject names: the broker grants rights by subject. Hosts are no tenant's."""
+    if isinstance(sample, HostProfile):
+        return (at.host, at.tenant) == (sample.host, "")
+    return at.job == sample.job
 
 
 def drop(body: bytes) -> None:

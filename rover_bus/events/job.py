@@ -173,7 +173,7 @@ class PlanSpec(Checked, frozen=True, kw_only=True):
         float, between(1, 3600, "what a larger memory limit takes to be live: a forecast looks further ahead")
     ] = 10.0
     relief: bool = True  # limits follow the forecast of memory; False: only the kill is seen
-    tenant: str = ""  # whose quota the job counts against
+    tenant: str = ""  # whose quota the job counts against; that of the account that it is submitted to
     policy: Annotated[
         Literal["staged", "optimus"],
         among("how sizes are chosen: weighed by value, or by marginal gain of a member"),

@@ -5,11 +5,11 @@ Apart because a read that is left early must be closed, and a watch that is not 
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from typing import cast
 
-from rover_bus.events.bus import Bus, Entry, Stored
+from rover_bus.events.bus import Bus, Entry, Stored, Subscription
 
 
 async def first_stored(bus: Bus, stream: str, subject: str, first: int = 1) -> Stored | None:
@@ -26,7 +26,9 @@ def open_read(bus: Bus, stream: str, subject: str, first: int) -> AsyncGenerator
     return cast(AsyncGenerator[Stored, None], bus.read(stream, subject, first=max(first, 1)))
 
 
-async def present_entries(bus: Bus, bucket: str, pattern: str) -> dict[str, Entry]:
+async def watched_entries(
+    watch: Callable[[str, str, Callable[[Entry], None]], Awaitable[Subscription]], bucket: str, pattern: str
+) -> dict[str, Entry]:
     """Return the entries of a bucket now, by key: a watch hands them over before it stands. Raises BusError."""
     found: dict[str, Entry] = {}
 
@@ -36,5 +38,5 @@ async def present_entries(bus: Bus, bucket: str, pattern: str) -> dict[str, Entr
         else:
             found[entry.key] = entry
 
-    await (await bus.watch(bucket, pattern, take)).stop()
+    await (await watch(bucket, pattern, take)).stop()
     return found

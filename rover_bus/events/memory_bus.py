@@ -23,11 +23,12 @@ from rover_bus.events.bus import (
     Subscription,
 )
 from rover_bus.events.errors import BusError, BusTimeout, InputError, NotConnected
+from rover_bus.events.looks import watched_entries
 from rover_bus.events.memory_broker import MemoryBroker, settle
 from rover_bus.events.memory_links import CALM, Faults, Link, MemoryFollower, MemoryInterest, MemoryWatch
 from rover_bus.events.memory_store import MemoryStream
 from rover_bus.events.streams import BucketSpec, StreamSpec
-from rover_bus.events.subjects import matches
+from rover_bus.events.subjects import DEFAULT_TENANT, matches
 
 __all__ = ["CALM", "Faults", "MemoryBroker", "MemoryBus"]
 
@@ -65,6 +66,16 @@ class MemoryBus:
     @property
     def max_payload_bytes(self) -> int:
         return MAX_PAYLOAD_BYTES
+
+    @property
+    def tenant(self) -> str:
+        return DEFAULT_TENANT
+
+    def of(self, tenant: str) -> MemoryBus:
+        """Return itself: there is one account. Raises InputError for a tenant that has another."""
+        if tenant != DEFAULT_TENANT:
+            raise InputError(f"there is no tenant {tenant!r} on a bus in memory")
+        return self
 
     def on_connection(self, listener: Callable[[ConnectionState], None]) -> None:
         self._link.listeners.append(listener)
@@ -207,6 +218,9 @@ class MemoryBus:
             self._broker.delete(bucket, key, expected)
 
         await self._call(remove, f"delete {bucket} {key}", write=True)
+
+    async def entries(self, bucket: str, key: str) -> dict[str, Entry]:
+        return await watched_entries(self.watch, bucket, key)
 
     async def watch(self, bucket: str, key: str, handler: Callable[[Entry], None]) -> Subscription:
         def attach() -> int:

@@ -15,6 +15,7 @@ import asyncio
 import contextlib
 import random
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Self, TypeVar
@@ -24,8 +25,10 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from rover_bus import __version__
+from rover_bus.events import credentials
 from rover_bus.events.bus import (
     NO_HEADERS,
+    Bus,
     ConnectionState,
     Headers,
     Message,
@@ -51,9 +54,12 @@ from rover_bus.events.nats_client import (
     translate,
 )
 from rover_bus.events.nats_follow import SILENT_TICKS, NatsFollower, Raw
+from rover_bus.events.nats_kept import KeptInterests, KeptReader
 from rover_bus.events.nats_micro import ERROR, ERROR_CODE, QUEUE, Service, name_endpoints
 from rover_bus.events.nats_questions import Questions
 from rover_bus.events.nats_storage import PLAIN, NatsStorage, Ways
+from rover_bus.events.nats_tenant import NatsTenantBus
+from rover_bus.events.subjects import DEFAULT_TENANT
 
 T = TypeVar("T")
 
@@ -62,8 +68,6 @@ DEAF_TICKS = 5  # ticks without an answer to a ping: the broker hangs, or our re
 PAUSES_S = (0.02, 0.05, 0.1, 0.2, 0.25)  # between dials; the last one for ever
 DENIED_PAUSE_S = 1.0
 RESTORE_TIMEOUT_S = 2.0
-READ_BATCH = 256
-LEAST_BYTES = 1 << 20
 
 
 class NatsBus(NatsStorage):
@@ -86,6 +90,7 @@ class NatsBus(NatsStorage):
         self._outbox: list[tuple[str, bytes, dict[str, str] | None]] = []
         self._sender: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._of: dict[str, NatsTenantBus] = {}
 
     @classmethod
     async def connect(
@@ -105,7 +110,8 @@ class NatsBus(NatsStorage):
         raise NotConnected meanwhile.
         """
         bus = cls(BrokerAddress(url, secret, secret_source, name, timeout_s))
-        bus.ways = ways
+        user = credentials.read(secret)
+        bus.ways = replace(ways, tenant=user.tenant) if user is not None else ways
         await bus._open()
         bus._spawn(bus._watch_over())
         return bus
@@ -117,6 +123,17 @@ class NatsBus(NatsStorage):
     @property
     def max_payload_bytes(self) -> int:
         return self._max_payload_bytes
+
+    @property
+    def tenant(self) -> str:
+        return self.ways.tenant or DEFAULT_TENANT
+
+    def of(self, tenant: str) -> Bus:
+        if tenant in (DEFAULT_TENANT, self.ways.tenant):
+            return self
+        if tenant not in self._of:
+            self._of[tenant] = NatsTenantBus(self, tenant)
+        return self._of[tenant]
 
     def on_connection(self, listener: Callable[[ConnectionState], None]) -> None:
         self._listeners.append(listener)
@@ -254,7 +271,7 @@ class NatsBus(NatsStorage):
 
     async def _keep(self, interests: list[Interest]) -> Subscription:
         client = self._require()
-        kept = _Kept(self, interests)
+        kept = KeptInterests(self, interests)
         try:
             for interest in interests:
                 await interest.attach(client)
@@ -276,7 +293,7 @@ class NatsBus(NatsStorage):
                 await reader.stop()
             raise
         self._readers.append(reader)
-        return _KeptReader(self, reader)
+        return KeptReader(self, reader)
 
     async def drop(self, interests: list[Interest]) -> None:
         """End core subscriptions."""
@@ -473,23 +490,3 @@ class NatsBus(NatsStorage):
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
-
-
-class _Kept:
-    """Core subscriptions of one caller."""
-
-    def __init__(self, bus: NatsBus, interests: list[Interest]) -> None:
-        self._bus, self._interests = bus, interests
-
-    async def stop(self) -> None:
-        await self._bus.drop(self._interests)
-
-
-class _KeptReader:
-    """A follower or a watch of one caller."""
-
-    def __init__(self, bus: NatsBus, reader: NatsFollower) -> None:
-        self._bus, self._reader = bus, reader
-
-    async def stop(self) -> None:
-        await self._bus.drop_reader(self._reader)

@@ -16,7 +16,8 @@ import msgspec
 
 from rover_bus.events.bus import Entry, Headers, Stored
 from rover_bus.events.errors import MAKE_ROOM, AccessDenied, BusError, InputError, StreamFull, WrongSequence
-from rover_bus.events.streams import BucketSpec, StreamSpec
+from rover_bus.events.streams import FACTS, PROFILES, BucketSpec, StreamSpec
+from rover_bus.events.subjects import copied_of_tenant, of_tenant
 
 API = "$JS.API"
 EXPECTED_STREAM = "Nats-Expected-Stream"
@@ -25,14 +26,19 @@ TTL = "Nats-TTL"
 OPERATION = "KV-Operation"
 MARKER = "Nats-Marker-Reason"
 STATUS = "Status"
+SOURCE = (
+    "Nats-Stream-Source"  # `<stream>:<account> <sequence> <filter> <transform> ...`, on what a stream copied
+)
 LEAST_TTL_S = 1.0  # the server's least time to live
 
 WRONG_SEQUENCE = frozenset({10071, 10070, 10164})
 # Insufficient resources (account, server, memory, storage), store failed (limits reached, disk full), message limits reached.
 FULL = frozenset({10002, 10023, 10028, 10047, 10077, 10122})
 NO_MESSAGE = 10037
+END_OF_BATCH = "204"  # the status that ends the answers to a direct get of many
 NO_STREAM = 10059
 NAME_IN_USE = 10058  # a stream of that name with another configuration
+_COPIED = {FACTS: ("rover.job.>", "rover.host.>"), PROFILES: ("rover.profile.>",)}  # of tenants
 SUBJECTS_A_PAGE = 100_000  # of an answer that lists subjects
 MAX_CONSUMERS = 100_000  # the server allows 1000 where nothing is said, and -1 does not lift that
 
@@ -129,6 +135,21 @@ def stream_config(spec: StreamSpec) -> dict[str, Any]:
     }
 
 
+def copying_config(spec: StreamSpec, tenants: Iterable[str]) -> dict[str, Any]:
+    """Return the configuration of the control account's stream that holds what those of these tenants hold, under their names."""
+    sources = [
+        {
+            "name": spec.name,
+            "external": {"api": of_tenant(tenant, API), "deliver": copied_of_tenant(tenant)},
+            "subject_transforms": [
+                {"src": each, "dest": of_tenant(tenant, each)} for each in _COPIED[spec.name]
+            ],
+        }
+        for tenant in tenants
+    ]
+    return {**stream_config(spec), "sources": sources}
+
+
 def bucket_config(spec: BucketSpec) -> dict[str, Any]:
     """Return the server's configuration of a bucket, readable by every KV client.
 
@@ -182,6 +203,12 @@ def read_entry(bucket: str, stored: Stored) -> Entry:
     key = stored.subject.removeprefix(f"$KV.{bucket}.")
     value = None if removed else stored.body
     return Entry(key, value, stored.sequence, expires=not removed and TTL in stored.headers)
+
+
+def source_sequence(headers: Headers) -> int:
+    """Return the number of a copied message in the stream that it was copied from; 0 of one that was not copied."""
+    words = headers.get(SOURCE, "").split(" ")
+    return int(words[1]) if len(words) > 1 and words[1].isdecimal() else 0
 
 
 def read_headers(block: bytes) -> dict[str, str]:

@@ -18,13 +18,16 @@ from rover_bus.events.bus import NO_HEADERS, Entry, Headers, Start, Stored, Subs
 from rover_bus.events.codec import decode
 from rover_bus.events.codec import encode as encode_event
 from rover_bus.events.errors import BusError, BusTimeout, NoResponders, NotConnected, WrongSequence
+from rover_bus.events.looks import watched_entries
 from rover_bus.events.nats_follow import NatsFollower, NatsWatch, Raw
 from rover_bus.events.purge_requests import PurgeReply, PurgeRequest
-from rover_bus.events.streams import BucketSpec, StreamSpec
+from rover_bus.events.streams import OF_CONTROL, BucketSpec, StreamSpec
+from rover_bus.events.subjects import CONTROL
 
 CALL_TIMEOUT_S = 5.0
 PURGE_TIMEOUT_S = 20.0  # it goes over many messages
 READ_BATCH = 256
+MOST_DIRECT = 1000  # messages of one answer, the server's own limit
 LEAST_BYTES = 1 << 20
 
 
@@ -33,20 +36,27 @@ class Ways:
     """How a process whose rights are few does what others ask of the stream API itself (docs/design/0047).
 
     `direct`: it reads buckets by direct get, to which a broker grants a right by key. `keeper`: where it asks for purges.
+    `tenant`: whose account it is in; "": the control account.
     """
 
     direct: bool = False
     keeper: str = ""
+    tenant: str = ""
 
 
 PLAIN = Ways()
 
 
 class NatsStorage(ABC):
-    """JetStream as the port wants it. `url` is for error messages."""
+    """JetStream as the port wants it. `url` is for error messages.
+
+    `root`, `into`: what stands before the API's subjects, and before subjects that are stored, where both are another account's.
+    """
 
     url: str
     ways: Ways = PLAIN
+    root: str = ""
+    into: str = ""
 
     def __init__(self) -> None:
         self._declared: tuple[dict[str, StreamSpec], dict[str, BucketSpec]] = ({}, {})
@@ -111,7 +121,7 @@ class NatsStorage(ABC):
             while left > 0:
                 wanted = min(left, READ_BATCH)
                 await self.post(
-                    f"{jetstream.API}.CONSUMER.MSG.NEXT.{stream}.{created.name}",
+                    f"{self.root}{jetstream.API}.CONSUMER.MSG.NEXT.{stream}.{created.name}",
                     jetstream.encode({"batch": wanted, "no_wait": True}),
                     inbox,
                 )
@@ -135,7 +145,7 @@ class NatsStorage(ABC):
         return await self.api(f"CONSUMER.CREATE.{stream}", {"stream_name": stream, "config": config}, what)
 
     def _close_reader(self, stream: str, created: jetstream.ApiAnswer) -> None:
-        self.send(f"{jetstream.API}.CONSUMER.DELETE.{stream}.{created.name}", b"")
+        self.send(f"{self.root}{jetstream.API}.CONSUMER.DELETE.{stream}.{created.name}", b"")
 
     async def count(self, stream: str, subject: str, *, first: int = 1) -> int:
         created = await self._open_reader(stream, subject, first, f"count {subject}")
@@ -192,7 +202,7 @@ class NatsStorage(ABC):
         )
         body = {"stream_name": stream, "config": config}
         created = await self.api(f"CONSUMER.CREATE.{stream}", body, f"look at {stream}")
-        self.send(f"{jetstream.API}.CONSUMER.DELETE.{stream}.{created.name}", b"")
+        self.send(f"{self.root}{jetstream.API}.CONSUMER.DELETE.{stream}.{created.name}", b"")
         return created.num_pending * info.state.bytes / max(info.state.messages, 1) / within_s
 
     async def ensure(self, streams: Iterable[StreamSpec], buckets: Iterable[BucketSpec]) -> None:
@@ -217,7 +227,7 @@ class NatsStorage(ABC):
     # Buckets
 
     async def get(self, bucket: str, key: str) -> Entry | None:
-        newest = self._newest_directly if self.ways.direct else self.newest
+        newest = self._newest_directly if self.ways.direct or self._is_elsewhere(bucket) else self.newest
         stored = await newest(jetstream.bucket_stream(bucket), f"$KV.{bucket}.{key}")
         entry = None if stored is None else jetstream.read_entry(bucket, stored)
         return entry if entry is not None and entry.value is not None else None
@@ -236,6 +246,19 @@ class NatsStorage(ABC):
 
     async def delete(self, bucket: str, key: str, *, expected: int | None = None) -> None:
         await self._write(bucket, key, b"", {jetstream.OPERATION: "DEL"}, expected)
+
+    async def entries(self, bucket: str, key: str) -> dict[str, Entry]:
+        if not self._is_elsewhere(bucket):
+            return await watched_entries(self.watch, bucket, key)
+        found = [
+            jetstream.read_entry(bucket, each)
+            for each in await self._read_directly(bucket, f"$KV.{bucket}.{key}")
+        ]
+        return {each.key: each for each in found if each.value is not None}
+
+    def _is_elsewhere(self, bucket: str) -> bool:
+        """Whether a bucket is the control account's, and this is a tenant's: it may be looked up there, key by key."""
+        return bool(self.ways.tenant) and bucket in OF_CONTROL
 
     async def watch(self, bucket: str, key: str, handler: Callable[[Entry], None]) -> Subscription:
         reader = NatsWatch(self, bucket, key, handler)
@@ -264,17 +287,45 @@ class NatsStorage(ABC):
 
     async def _newest_directly(self, stream: str, subject: str) -> Stored | None:
         """Return the last message on a subject as any replica has it: for readers to whom an old one does no harm."""
-        what = f"{jetstream.API}.DIRECT.GET.{stream}.{subject}"
+        what = f"{self._direct_root}{jetstream.API}.DIRECT.GET.{stream}.{subject}"
         try:
             msg = await self.ask(what, b"", CALL_TIMEOUT_S)
         except NoResponders as error:
             raise BusError(f"{stream} cannot be read on {self.url}: it is not there yet") from error
         return jetstream.read_direct(msg.headers or {}, msg.data, f"read {subject}")
 
+    @property
+    def _direct_root(self) -> str:
+        """What is looked up directly from a tenant's account is the control account's: it has its own streams' API."""
+        return CONTROL if self.ways.tenant else self.root
+
+    async def _read_directly(self, bucket: str, subjects: str) -> list[Stored]:
+        """Return the last message of each subject of a bucket: one request, many answers, no consumer that delivers anywhere."""
+        stream, what = jetstream.bucket_stream(bucket), f"read {bucket}"
+        inbox, found, batch = self.new_inbox(), list[Stored](), asyncio.Queue[Raw | None]()
+        self._readings[inbox] = batch
+        unlisten = await self.listen(inbox, batch.put_nowait)
+        try:
+            body = jetstream.encode({"multi_last": [subjects], "batch": MOST_DIRECT})
+            await self.post(f"{self._direct_root}{jetstream.API}.DIRECT.GET.{stream}", body, inbox)
+            while True:
+                msg = await _next(batch, what)
+                if (msg.headers or {}).get(jetstream.STATUS) == jetstream.END_OF_BATCH:
+                    return found
+                stored = jetstream.read_direct(msg.headers or {}, msg.data, what)
+                if stored is None:
+                    return found
+                found.append(stored)
+        finally:
+            del self._readings[inbox]
+            await unlisten()
+
     async def _api(self, call: str, body: dict[str, Any] | None, timeout_s: float) -> jetstream.ApiAnswer:
         try:
             msg = await self.ask(
-                f"{jetstream.API}.{call}", b"" if body is None else jetstream.encode(body), timeout_s
+                f"{self.root}{jetstream.API}.{call}",
+                b"" if body is None else jetstream.encode(body),
+                timeout_s,
             )
         except NoResponders as error:
             raise BusError(
@@ -286,7 +337,7 @@ class NatsStorage(ABC):
         self, subject: str, body: bytes, headers: dict[str, str], timeout_s: float, what: str
     ) -> int:
         try:
-            msg = await self.ask(subject, body, timeout_s, headers)
+            msg = await self.ask(f"{self.into}{subject}", body, timeout_s, headers)
         except NoResponders as error:
             raise BusError(
                 f"{what}: no stream takes this subject: call ensure first (is JetStream on?)"
@@ -339,7 +390,7 @@ def _configs(streams: Iterable[StreamSpec], buckets: Iterable[BucketSpec]) -> li
     ]
 
 
-async def _next_stored(batch: asyncio.Queue[Raw | None], what: str) -> Stored | None:
+async def _next(batch: asyncio.Queue[Raw | None], what: str) -> Raw:
     try:
         async with asyncio.timeout(CALL_TIMEOUT_S):
             msg = await batch.get()
@@ -347,6 +398,11 @@ async def _next_stored(batch: asyncio.Queue[Raw | None], what: str) -> Stored | 
         raise BusTimeout(f"{what}: the broker fell silent for {CALL_TIMEOUT_S} s: read again") from None
     if msg is None:
         raise NotConnected(f"{what}: the connection to the broker broke: read again")
+    return msg
+
+
+async def _next_stored(batch: asyncio.Queue[Raw | None], what: str) -> Stored | None:
+    msg = await _next(batch, what)
     if msg.headers and jetstream.STATUS in msg.headers:
         return None
     ack = jetstream.Ack(msg.reply)

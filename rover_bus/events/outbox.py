@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 
 from rover_bus.events import subjects
 from rover_bus.events.batch import Published
@@ -26,6 +27,7 @@ from rover_bus.events.leadership import Deposed
 from rover_bus.events.logs import get_logger
 from rover_bus.events.reading import digest, event_id
 from rover_bus.events.streams import FACTS
+from rover_bus.events.tenancy import TenantStores, of_account
 
 PATIENCE_S = 1.0  # for one answer; the same id makes a repeat harmless
 MAX_WAITING = 1_000  # facts held in memory until they can leave; what is behind them is in the log
@@ -69,6 +71,7 @@ class Outbox:
         self._left_on = ""  # its subject
         self._facts_after = facts_after
         self._doubtful = self._troubled = False
+        self._tenants = TenantStores()
         self._queue: deque[FactOut] = deque()
         self._owed_until = 0  # facts of batches up to this one wait in the log only; 0: none do
         self._owed = self._making = 0  # so many at least wait there, or are made again just now
@@ -147,15 +150,23 @@ class Outbox:
 
     async def _publish(self, item: FactOut) -> None:
         await self._look_back()
-        fact, body = item.fact, encode(item.fact)
+        bus, fact = of_account(self.bus, item.fact)
+        body = encode(fact)
         headers = write_headers(item, body, self.origin, self.timeline, self.source)
         subject, name = subject_of(fact), headers[MESSAGE_ID]
+        store = partial(bus.append, FACTS, subject, body, headers=headers, timeout_s=PATIENCE_S)
+        # The number of a tenant's fact is another stream's: its copy in ours lies behind what left before.
+        sequence = self.left.sequence
         try:
-            sequence = await self.bus.append(FACTS, subject, body, headers=headers, timeout_s=PATIENCE_S)
+            if bus is self.bus:
+                sequence = await store()
+                self._left_on = subject
+            elif not await self._tenants.store(item.fact, store):
+                log.error("fact passed over: its tenant's store takes none", id=name, kind=fact.kind())
         except InputError as error:
             log.error("fact passed over: no message holds it", id=name, kind=fact.kind(), why=str(error))
             return
-        self.left, self._left_on = Published(item.term, *item.position, sequence), subject
+        self.left = Published(item.term, *item.position, sequence)
 
     # -- values ----------------------------------------------------------------------------------------------------------
 

@@ -16,7 +16,6 @@ import msgspec
 from rover_bus.events.bus import Bus
 from rover_bus.events.errors import BusError
 from rover_bus.events.logs import get_logger
-from rover_bus.events.looks import present_entries
 from rover_bus.events.streams import POSITIONS, PURGED
 from rover_bus.events.subjects import matches
 
@@ -56,7 +55,7 @@ async def of_followers(bus: Bus, patterns: list[str]) -> list[FollowerPosition]:
     """Return the positions of the living followers under these keys. Raises BusError."""
     found: list[FollowerPosition] = []
     for pattern in patterns:
-        for entry in (await present_entries(bus, POSITIONS, pattern)).values():
+        for entry in (await bus.entries(POSITIONS, pattern)).values():
             try:
                 found.append(msgspec.json.decode(entry.value or b"", type=FollowerPosition))
             except (msgspec.DecodeError, ValueError) as error:
@@ -89,7 +88,7 @@ async def purged_beyond(bus: Bus, subjects: list[str], position: int) -> list[st
     """Return the subjects of FACTS under which something behind `position` was purged. Raises BusError."""
     found: set[str] = set()
     for pattern in subjects:
-        for subject, entry in (await present_entries(bus, PURGED, pattern)).items():
+        for subject, entry in (await bus.entries(PURGED, pattern)).items():
             value = entry.value or b""
             if value.isdigit() and int(value) > position + 1:
                 found.add(subject)

@@ -59,7 +59,7 @@ async def _read(
                     published = _place(stored, position_of)
                     if published is None:
                         continue
-                    seen = seen or published == known
+                    seen = seen or published.place == known.place
                     if published.place >= newest.place:
                         newest, newest_subject = published, stored.subject
             return newest, newest_subject, seen

@@ -33,7 +33,7 @@ def refusal(asked_on: str, request: PurgeRequest) -> str:
     family = {LOG: "log", FACTS: "fact"}.get(request.stream)
     if at is None or at.family != "keeper" or what is None or what.family != family or not what.job:
         return f"nothing of {request.stream} is purged by the name {request.subject}"
-    if what.job != at.job:
+    if what.job != at.job or what.tenant:
         return f"the master of {at.job} may not purge {request.subject}"
     return ""
 
@@ -57,13 +57,16 @@ async def keep_purging(bus: Bus) -> None:
         if message.respond is not None:
             message.respond(encode(PurgeReply(problem=problem)))
 
-    serving = await bus.serve("rover-keeper", {subjects.keeper("*", "purge"): on_asked})
+    asked_on = subjects.everywhere(subjects.keeper("*", "purge"))
+    serving = await bus.serve("rover-keeper", dict.fromkeys(asked_on, on_asked))
     try:
         while True:
             message, request = await waiting.get()
             problem = ""
             try:
-                await bus.purge(request.stream, request.subject, before=request.before or None)
+                at = subjects.parse(message.subject)
+                where = bus.of(at.tenant) if at is not None and at.tenant else bus
+                await where.purge(request.stream, request.subject, before=request.before or None)
             except RoverError as error:
                 problem = str(error)
             if message.respond is not None:

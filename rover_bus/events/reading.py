@@ -1,8 +1,9 @@
 """A stored fact as it may be believed: its subject, its body and its headers must say one thing.
 
 Used by every reader of FACTS: the shell, the outbox of a new leader, daemons, commands. Subjects are trusted, because the broker
-grants rights by subject; bodies are checked against them. A fact that a log makes bears in its headers the id of its place there
-and a digest of its body. What does not fit raises BadMessage: its reader passes it over, counts it, and goes on.
+grants rights by subject; bodies are checked against them. A fact of a tenant's job is named after both (tenancy.py). A fact that a
+log makes bears in its headers the id of its place there and a digest of its body. What does not fit raises BadMessage: its reader
+passes it over, counts it, and goes on.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from rover_bus.events.facts import (
 )
 from rover_bus.events.host_facts import BrainHostFact, ClusterFact, HostFact
 from rover_bus.events.subjects import Parsed, name, parse
+from rover_bus.events.tenancy import of_control
 
 FAMILIES: dict[str, type[Fact]] = {"fact": JobFact, "host": HostFact, "cluster": ClusterFact}
 # Facts of a job that people (or the Brain) state. Every other one comes out of the log of the job's master, or of the Brain.
@@ -66,7 +68,7 @@ def read_fact(stored: Stored) -> Fact:
     except NameRefused as error:
         raise BadMessage(f"on {stored.subject}: {error}") from None
     _check_origin(fact, stored)
-    return fact
+    return of_control(fact, at.tenant)
 
 
 def event_id(origin: str, timeline: int, term: int, position: Position) -> str:

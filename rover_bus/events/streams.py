@@ -45,6 +45,7 @@ ROUTING = "ROVER_ROUTING"
 POSITIONS = "ROVER_POSITIONS"
 PURGED = "ROVER_PURGED"
 SETTINGS = "ROVER_SETTINGS"
+TENANTS = "ROVER_TENANTS"
 OF_THE_CLUSTER = "cluster"  # its key, written by the Brain's service
 JOINED = "joined"  # and below this one what each token to join was used for, written by the registrar
 
@@ -84,7 +85,11 @@ BUCKETS: tuple[BucketSpec, ...] = (
     ),
     BucketSpec(name=PURGED, description="below which sequence a subject of FACTS was purged"),
     BucketSpec(name=SETTINGS, description="what was set for the processes and jobs of the cluster, by name"),
+    BucketSpec(name=TENANTS, description="tenants beside `default`: the public keys of their accounts"),
 )
+
+OF_CONTROL = (PRESENCE, SETTINGS, TENANTS)  # buckets of the control account alone
+OF_TENANT = tuple(each for each in BUCKETS if each.name not in OF_CONTROL)
 
 
 class Kept(Checked, frozen=True, kw_only=True):

@@ -12,19 +12,32 @@
     rover.keeper.<job>.<method>                 requests of a job's master to what may purge for it
     rover.registrar.<user>.<method>             requests to where the keys of the stack are: the user is the asker
 
+A tenant's subjects are these in its own account. The control account has them under its name (docs/design/0050):
+
+    tenant.<t>.rover....                        facts that the tenant's account stored, samples and requests of it
+    tenant.<t>.into.<subject>                   what the control account stores there
+    tenant.<t>.$JS.API....                      the API of its streams and buckets
+    tenant.<t>.seen.>  tenant.<t>.copy.>        where its streams deliver to the control account's readers, and to its copy of facts
+
+There a job of a tenant is called `<t>/<job>`; one of the tenant `default`, whose streams are the control account's own, has its
+bare name everywhere. A tenant has under `control.$JS.API....` what it may look up in the control account.
+
 Names become one NATS token each, so they are checked: letters, digits, `_` and `-`, at most 64, and a first letter or digit.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from rover_bus.events.errors import NameRefused
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 _RESERVED = frozenset({"host"})  # rover.profile.host.<host> would be ambiguous
+DEFAULT_TENANT = "default"
+_TENANT = "tenant"  # the first token of what the control account has of tenants
+CONTROL = "control."  # before what a tenant may look up in the control account
 
 
 def name(value: str, what: str = "name") -> str:
@@ -41,6 +54,64 @@ def suggest(value: str) -> str:
     """Return a name close to `value` that a subject can hold."""
     cleaned = re.sub(r"[^A-Za-z0-9_-]+", "-", value).strip("-_")[:64]
     return cleaned if cleaned and cleaned not in _RESERVED else (f"job-{cleaned}" if cleaned else "my-job")
+
+
+# -- tenants -----------------------------------------------------------------------------------------------------------
+
+
+def qualified(tenant: str, job: str) -> str:
+    """Return what the control account calls a job of a tenant ("" and `default`: a job of its own)."""
+    return job if tenant in ("", DEFAULT_TENANT) else f"{tenant}/{job}"
+
+
+def split_job(job: str) -> tuple[str, str]:
+    """Return tenant and bare name of a job as the control account calls it."""
+    tenant, slash, bare = job.partition("/")
+    return (tenant, bare) if slash else (DEFAULT_TENANT, job)
+
+
+def job_name(job: str) -> str:
+    """Return a job's name, with or without its tenant's. Raises NameRefused like `name`."""
+    tenant, slash, bare = job.partition("/")
+    return f"{name(tenant, 'tenant')}/{name(bare, 'job')}" if slash else name(job, "job")
+
+
+def file_name(job: str) -> str:
+    """Return a job's name, with or without its tenant's, as one name of a file. Raises NameRefused like `name`."""
+    return job_name(job).replace("/", "@")
+
+
+def job_of_file(file: str) -> str:
+    """Return the job that `file_name` named a file after."""
+    return file.replace("@", "/", 1)
+
+
+def of_tenant(tenant: str, subject: str) -> str:
+    """Return where the control account has a subject of a tenant's account; `*`: of every tenant's."""
+    return f"{_TENANT}.{tenant if tenant == '*' else name(tenant, 'tenant')}.{subject}"
+
+
+def into_tenant(tenant: str, subject: str = "") -> str:
+    """Return where the control account publishes what a tenant's account has under `subject`; "": what stands before it."""
+    return of_tenant(tenant, f"into.{subject}")
+
+
+def seen_of_tenant(tenant: str, subject: str) -> str:
+    """Return where a tenant's streams deliver what the control account reads there."""
+    return of_tenant(tenant, f"seen.{subject}")
+
+
+def copied_of_tenant(tenant: str, subject: str = "") -> str:
+    """Return where a tenant's facts are delivered to the control account's copy of them; "": what stands before it."""
+    return of_tenant(tenant, f"copy{'.' * bool(subject)}{subject}")
+
+
+def everywhere(*filters: str) -> list[str]:
+    """Return filters for the account's own subjects, and for those of all tenants."""
+    return [*filters, *(of_tenant("*", each) for each in filters)]
+
+
+# -- subjects ----------------------------------------------------------------------------------------------------------
 
 
 def job_log(job: str) -> str:
@@ -133,7 +204,7 @@ def matches(pattern: str, subject: str) -> bool:
 class Parsed:
     """A subject taken apart. `family`: log | fact | host | cluster | profile | rpc | daemon | keeper | registrar.
 
-    Absent parts are empty.
+    Absent parts are empty. `tenant`: whose it is in the control account, "" of the account's own; `job` is bare.
     """
 
     family: str
@@ -144,15 +215,29 @@ class Parsed:
     index: int = -1
     term: int = -1
     user: str = ""
+    tenant: str = ""
 
     @property
     def noun_verb(self) -> str:
         """The type of a fact without its version, as `rover events -k` takes it: `plan.applied`, `host.registered`."""
         return f"{self.family}.{self.kind}" if self.family in ("host", "cluster") else self.kind
 
+    @property
+    def full_job(self) -> str:
+        """What this account calls the job."""
+        return qualified(self.tenant, self.job)
+
 
 def parse(subject: str) -> Parsed | None:
     """Take a subject apart; None when it is not one of ours."""
+    if not subject.startswith("tenant."):
+        return _parse_own(subject)
+    _, tenant, *rest = subject.split(".", 2)
+    found = _parse_own(rest[0]) if rest else None
+    return found and replace(found, tenant=tenant)
+
+
+def _parse_own(subject: str) -> Parsed | None:
     match subject.split("."):
         case ["rover", "brain", "log"]:
             return Parsed("log")

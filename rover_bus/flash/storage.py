@@ -19,6 +19,7 @@ from pathlib import Path
 
 import msgspec
 
+from rover_bus.events.subjects import job_of_file
 from rover_bus.flash import locks
 from rover_bus.flash.errors import BrokenCheckpoint, NoCheckpoint, PartHeld
 from rover_bus.flash.files import Files
@@ -63,7 +64,8 @@ class ReadyCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
 
 def run_path(storage: Location, job: str, uid: str) -> Location:
     """Where the checkpoints of one run are. Raises InputError for names that cannot be a directory's."""
-    return below(storage, f"{checked(job, 'job')}.{checked(uid, 'uid')}")
+    named = "@".join(checked(each, "job") for each in job.split("/", 1))  # tenant and job
+    return below(storage, f"{named}.{checked(uid, 'uid')}")
 
 
 def list_runs(storage: Location, job: str = "") -> list[Run]:
@@ -95,7 +97,7 @@ def _is_run(location: Location) -> bool:
 
 def _named(location: Location) -> Run:
     job, _, uid = last_name(location).partition(".")
-    return Run(job=job, uid=uid, path=location)
+    return Run(job=job_of_file(job), uid=uid, path=location)
 
 
 def _last_written(run: Run) -> float:

@@ -23,7 +23,7 @@ from rover_bus.events.profiles import HostProfile
 from rover_bus.events.programs import ProgramReply
 from rover_bus.events.reading import read_fact
 from rover_bus.events.settings import changed
-from rover_bus.events.subjects import host_profile, job_facts
+from rover_bus.events.subjects import everywhere, host_profile, job_facts, split_job
 from rover_bus.node.decider import (
     Adjust,
     Effect,
@@ -50,7 +50,7 @@ from rover_bus.node.members import (
     RunErased,
     same_run,
 )
-from rover_bus.node.outbox import HostOutbox, Letter
+from rover_bus.node.outbox import Letter, Outboxes
 from rover_bus.node.port import (
     Exited,
     Key,
@@ -66,6 +66,7 @@ from rover_bus.node.questions import answer_logs, answer_programs
 from rover_bus.node.spares import Drop, MemoryPressed, Prepare, Spares, is_pressed, spare_fact
 from rover_bus.node.storage.persister import Persister, Places
 from rover_bus.node.storage.state import Cut
+from rover_bus.node.tenants import WatchedTenants, seen_by
 from rover_bus.node.turns import FailingJobs, Following, Turns, decide_turn
 
 FOLLOWED = (
@@ -98,7 +99,8 @@ class Daemon:
         self._bus = bus
         self._host = host
         self._presence = presence
-        self._outbox = HostOutbox(bus, host.name, self._lose_published)
+        self._outboxes = Outboxes(bus, host.name, self._lose_published)
+        self._tenants = WatchedTenants(bus, host.learn_tenant, self._on_tenants)
         self._ends: dict[Key, Exited] = {}  # the last incarnation that ended of each member
         self._loop = asyncio.get_running_loop()
         self._platform = platform(self._observe)
@@ -108,11 +110,9 @@ class Daemon:
         )
         self._decider: Decider[HostMembers, Input, Effect] = MembersDecider(here)
         self._persister = (
-            Persister(bus, host.name, host.daemon, places, self._post_of_cut, self._register)
-            if places
-            else None
+            Persister(bus, host.name, host.daemon, places, self._post, self._register) if places else None
         )
-        subjects = [job_facts("*", each.kind()) for each in FOLLOWED]
+        subjects = everywhere(*(job_facts("*", each.kind()) for each in FOLLOWED))
         self._following = Following(bus, subjects, self._on_fact, self._lose_history, f"{host.name}.daemon")
         self._turns = Turns(self._decide)
         self._closing = False
@@ -140,7 +140,13 @@ class Daemon:
             raise
         self._bus.on_connection(self._on_connection)
         self._register()
-        works = [self._outbox.run(), self._presence.run(), self._follow(), self._follow_capacity()]
+        works = [
+            self._outboxes.run(),
+            self._tenants.run(),
+            self._presence.run(),
+            self._follow(),
+            self._follow_capacity(),
+        ]
         works += [answer_programs(self._bus, self._host.name, self._platform)]
         works += [answer_logs(self._bus, self._host)]
         works += [self._sample()] if self._host.settings.hosts.sample_every_s else []
@@ -172,10 +178,9 @@ class Daemon:
                 await self._leave_in_order()
             if self._persister:
                 await self._persister.close()
-            self._post(
-                host_facts.HostLeft(host=self._host.name, reason="stopped"), f"left.{self._host.daemon}"
-            )
-            await self._outbox.flush(FLUSH_S)
+            left = host_facts.HostLeft(host=self._host.name, reason="stopped")
+            self._post_to_all(left, f"left.{self._host.daemon}")
+            await self._outboxes.flush(FLUSH_S)
             await self._presence.leave()
         finally:
             self._platform.release()
@@ -191,7 +196,7 @@ class Daemon:
             leaving = host_facts.HostLeaving(
                 host=self._host.name, within_s=self._host.settings.hosts.notice_s, reason="stopped"
             )
-            self._post(leaving, f"leaving.{self._host.daemon}")
+            self._post_to_all(leaving, f"leaving.{self._host.daemon}")
         for held in list(self.state.spares.held.values()):
             self._platform.drop(held.spare)
         await self._drain("worker")
@@ -451,15 +456,24 @@ class Daemon:
             settings=changed(self._host.settings),
             sample_s=self._host.settings.hosts.sample_every_s,
         )
-        self._post(fact, f"registered.{self._host.daemon}.{self._registrations}")
+        self._post_to_all(fact, f"registered.{self._host.daemon}.{self._registrations}")
+
+    def _on_tenants(self, tenants: frozenset[str]) -> None:
+        """A tenant that is new knows no host yet; one that is gone takes no facts any more."""
+        self._outboxes.keep(tenants)
+        self._register()
+
+    def _post_to_all(self, fact: host_facts.HostFact, what: str) -> None:
+        """Post what concerns every job, to each tenant without the names of others' members."""
+        self._post(fact, what)
+        for tenant in self._tenants.known:
+            self._outboxes.post(Letter(seen_by(tenant, fact), f"{self._host.name}.{what}"), tenant)
 
     def _post(
         self, fact: host_facts.HostFact, what: str, job: str = "", stored: Callable[[], None] | None = None
     ) -> None:
-        self._outbox.post(Letter(fact, f"{self._host.name}.{what}", job, stored))
-
-    def _post_of_cut(self, fact: host_facts.HostFact, what: str, job: str) -> None:
-        self._post(fact, what, job)
+        tenant, bare = split_job(job)
+        self._outboxes.post(Letter(fact, f"{self._host.name}.{what}", bare, stored), tenant)
 
     # -- samples -------------------------------------------------------------------------------------------------------
 

@@ -33,3 +33,4 @@ class Host:
     settings: Settings = DEFAULTS
     credential_of: Callable[[Incarnation], str] = no_credential
     read_log: Callable[[MemberLogRequest], MemberLogReply] = no_log  # of members here; called in threads
+    learn_tenant: Callable[[bytes], None] = lambda _: None  # of a tenant that there is: its accounts' keys

@@ -20,7 +20,8 @@ from rover_bus.events.errors import RoverError
 from rover_bus.events.host_facts import HostFact
 from rover_bus.events.logs import get_logger
 from rover_bus.events.streams import FACTS
-from rover_bus.events.subjects import host_fact
+from rover_bus.events.subjects import DEFAULT_TENANT, host_fact
+from rover_bus.events.tenancy import bare
 from rover_bus.node.turns import insist
 
 RETRY_FIRST_S, RETRY_MAX_S = 0.1, 2.0
@@ -109,7 +110,7 @@ class HostOutbox:
             job=letter.job,
             cause=letter.fact.cause,
         ).headers()
-        body, delay_s = encode(letter.fact), RETRY_FIRST_S
+        body, delay_s = encode(bare(letter.fact)), RETRY_FIRST_S
         while True:
             await self._look_back()
             try:
@@ -125,3 +126,55 @@ class HostOutbox:
                 log.warning("fact waits for the bus", id=letter.message_id, job=letter.job, why=str(error))
                 await asyncio.sleep(delay_s)
                 delay_s = min(2 * delay_s, RETRY_MAX_S)
+
+
+class Outboxes:
+    """One outbox for each account that facts go to: a tenant whose store is full, or gone, keeps those of no other waiting."""
+
+    def __init__(self, bus: Bus, host: str, on_loss: Callable[[], None]) -> None:
+        self._bus, self._host, self._on_loss = bus, host, on_loss
+        self._of: dict[str, HostOutbox] = {}
+        self._running: dict[str, asyncio.Task[None]] = {}
+        self._broken = asyncio.Event()
+        self._begun = False
+        self._add(DEFAULT_TENANT)
+
+    def post(self, letter: Letter, tenant: str) -> None:
+        if tenant not in self._of:
+            self._add(tenant)
+        self._of[tenant].post(letter)
+
+    def keep(self, tenants: frozenset[str]) -> None:
+        """End what goes to tenants that there are no more."""
+        for tenant in set(self._of) - tenants - {DEFAULT_TENANT}:
+            del self._of[tenant]
+            if running := self._running.pop(tenant, None):
+                running.cancel()
+
+    def _add(self, tenant: str) -> None:
+        self._of[tenant] = HostOutbox(self._bus.of(tenant), self._host, self._on_loss)
+        if self._begun:
+            self._start(tenant)
+
+    def _start(self, tenant: str) -> None:
+        running = self._running[tenant] = asyncio.get_running_loop().create_task(self._of[tenant].run())
+        running.add_done_callback(lambda task: None if task.cancelled() else self._broken.set())
+
+    async def run(self) -> None:
+        """Append all letters, for ever. Raises what ends one of the outboxes."""
+        self._begun = True
+        for tenant in self._of:
+            self._start(tenant)
+        try:
+            await self._broken.wait()
+            for task in self._running.values():
+                if task.done():
+                    task.result()
+        finally:
+            for task in self._running.values():
+                task.cancel()
+            await asyncio.gather(*self._running.values(), return_exceptions=True)
+
+    async def flush(self, timeout_s: float) -> bool:
+        """Wait until all is stored, at most `timeout_s`; say whether it is."""
+        return all(await asyncio.gather(*(each.flush(timeout_s) for each in self._of.values())))

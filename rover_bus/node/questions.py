@@ -13,7 +13,8 @@ from rover_bus.events.codec import decode, encode
 from rover_bus.events.errors import BadMessage, RoverError
 from rover_bus.events.log_requests import MemberLogReply, MemberLogRequest
 from rover_bus.events.programs import ProgramReply, ProgramRequest
-from rover_bus.events.subjects import daemon
+from rover_bus.events.subjects import daemon, everywhere, parse
+from rover_bus.events.tenancy import of_control
 from rover_bus.node.host import Host
 from rover_bus.node.port import Platform
 from rover_bus.node.turns import insist
@@ -36,7 +37,7 @@ async def answer_programs(bus: Bus, host: str, platform: Platform) -> None:
             return
         platform.try_program(request, lambda reply: respond(encode(reply)), True)
 
-    endpoints = {daemon(host, "program"): on_asked}
+    endpoints = dict.fromkeys(everywhere(daemon(host, "program")), on_asked)
     serving = await insist(lambda: bus.serve("rover-daemon-programs", endpoints, metadata={"host": host}))
     try:
         await asyncio.Event().wait()
@@ -52,13 +53,15 @@ async def answer_logs(bus: Bus, host: Host) -> None:
         if not waiting.full():  # else it is asked again
             waiting.put_nowait(message)
 
-    endpoints = {daemon(host.name, "log"): on_asked}
+    endpoints = dict.fromkeys(everywhere(daemon(host.name, "log")), on_asked)
     serving = await insist(lambda: bus.serve("rover-daemon-logs", endpoints, metadata={"host": host.name}))
     try:
         while True:
             message = await waiting.get()
             try:
                 request = decode(message.body, MemberLogRequest, most_bytes=MOST_REQUEST_BYTES)
+                at = parse(message.subject)
+                request = of_control(request, at.tenant if at is not None else "")
                 reply = await asyncio.to_thread(host.read_log, request)
             except (RoverError, OSError) as error:
                 reply = MemberLogReply(problem=str(error))

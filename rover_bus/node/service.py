@@ -52,6 +52,9 @@ class Options:
     credential_of: Callable[[Incarnation], str] = (
         no_credential  # of a member that is started, as ROVER_CREDENTIAL
     )
+    learn_tenant: Callable[[bytes], None] = lambda _: (
+        None
+    )  # told the public keys of each tenant's accounts, as JSON
     host_secret: bytes = b""  # what daemons demand of one another; empty: what is in `secret_file`
     settings: Settings = DEFAULTS
     storage: str = (
@@ -105,6 +108,7 @@ def _identify(host: str, home: layout.StateDirectory, options: Options) -> Host:
         settings=options.settings,
         credential_of=options.credential_of,
         read_log=partial(read_log_pieces, home.root),
+        learn_tenant=options.learn_tenant,
     )
 
 

@@ -1,22 +1,127 @@
-"""`rover auth`: who else may do something here. It reads the keys of the stack, on the stack's own machine."""
+"""`rover auth`: who else may do something here: tenants, credentials for their people, tokens for hosts that join.
+
+It works where the keys of the stack are, on its own machine.
+
+What it changes stands in the vault first, and is told to the broker while it runs. A stopped stack takes it in at its start.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import os
 import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from rover_bus.cli.connection import Address, with_stack
+from rover_bus.cli.home import Home, NoStack
+from rover_bus.cli.views.tables import output_option, show
 from rover_bus.events.errors import InputError
 from rover_bus.events.units import parse_seconds
 
+if TYPE_CHECKING:
+    from rover_bus.auth.vault import Vault
+    from rover_bus.events.bus import Bus
+    from rover_bus.events.nats_bus import NatsBus
+
+T = TypeVar("T")
 LONGEST_S = 7 * 86_400
+COLUMNS = ("tenant", "running")
+directory_option = click.option(
+    "--dir", "directory", default="", help="State directory [$ROVER_HOME, ./.rover]."
+)
 
 
 @click.group()
 def auth() -> None:
-    """Give rights: a token by which one more host joins this stack."""
+    """Give rights: to tenants, to their people, to hosts that join.
+
+    A tenant's jobs, facts and streams are apart from all others': a job's name means nothing outside. `default` is always there.
+    """
+
+
+@auth.command("add")
+@click.argument("tenants", nargs=-1, required=True, metavar="TENANT...")
+@directory_option
+def add(tenants: tuple[str, ...], directory: str) -> None:
+    """Make tenants. One that is there already is made whole."""
+    from rover_bus.cli.tenants import make_tenants
+    from rover_bus.events.subjects import DEFAULT_TENANT, name
+
+    for tenant in tenants:
+        if name(tenant, "tenant") == DEFAULT_TENANT:
+            raise InputError("the tenant default is always there: take another name")
+    home = Home.find(directory).of_running()
+    with _vault(home) as vault:
+        vault.note_tenants({*vault.tenants, *tenants})
+        try:
+            _as_owner(home, vault, lambda owner, system: make_tenants(owner, system, vault))
+        except NoStack:
+            click.echo("the stack does not run: it takes them in when it starts", err=True)
+    click.echo(f"{', '.join(tenants)}: `rover auth credentials {tenants[0]}` writes what its people need")
+
+
+@auth.command("list")
+@directory_option
+@output_option
+def list_tenants(directory: str, output: str) -> None:
+    """List the tenants, and how many jobs of each have rights now."""
+    from rover_bus.events.subjects import DEFAULT_TENANT, split_job
+
+    with _vault(Home.find(directory).of_running()) as vault:
+        running = [split_job(run.job)[0] for run in vault.runs]
+        tenants = (DEFAULT_TENANT, *vault.tenants)
+    show([{"tenant": each, "running": running.count(each)} for each in tenants], COLUMNS, output)
+
+
+@auth.command("credentials")
+@click.argument("tenant")
+@click.option(
+    "--role",
+    type=click.Choice(["submitter", "viewer"]),
+    default="submitter",
+    help="What they may do: submit jobs and ask of them, or only look [submitter].",
+)
+@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="File to write [stdout].")
+@directory_option
+def credentials(tenant: str, role: Any, out: Path | None, directory: str) -> None:
+    """Write credentials for a person, or a program, of TENANT: what `--secret-file` takes, beside --url."""
+    with _vault(Home.find(directory).of_running()) as vault:
+        _require(vault, tenant)
+        text = vault.person_credentials(role, tenant)
+    if out is None:
+        click.echo(text)
+        return
+    with open(os.open(out, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        os.fchmod(file.fileno(), 0o600)
+        file.write(text)
+    click.echo(f"{out}: a {role} of {tenant}")
+
+
+@auth.command("remove")
+@click.argument("tenant")
+@directory_option
+def remove(tenant: str, directory: str) -> None:
+    """Remove TENANT with all that is stored of it. Refused while a job of it runs; needs the running stack."""
+    from rover_bus.cli.tenants import remove_tenant
+    from rover_bus.events.errors import Refused
+    from rover_bus.events.subjects import split_job
+
+    home = Home.find(directory).of_running()
+    with _vault(home) as vault:
+        _require(vault, tenant)
+        running = sorted(run.job for run in vault.runs if split_job(run.job)[0] == tenant)
+        if running:
+            raise Refused(
+                f"{', '.join(running)} runs, or ended less than a minute ago: `rover cancel {running[0]}` ends it",
+                "not_ended",
+            )
+        _as_owner(home, vault, lambda owner, system: remove_tenant(owner, system, vault, tenant))
+    click.echo(f"{tenant}: removed")
 
 
 @auth.command("token")
@@ -46,3 +151,45 @@ def token(stack: Address, out: str, ttl: str) -> None:
     click.echo(f"wrote {out}: one host may join {made.url} with it until {time.ctime(made.expires_s)}")
     click.echo(f"authority {made.fingerprint}")
     click.echo("there     rover join --token-file FILE")
+
+
+def _require(vault: Vault, tenant: str) -> None:
+
+    if tenant not in vault.tenants:
+        raise InputError(f"there is no tenant {tenant!r}: `rover auth list` shows those that there are")
+
+
+@contextmanager
+def _vault(home: Home) -> Iterator[Vault]:
+    """Open the vault of a state directory, for one command at a time. Raises InputError where it cannot sign accounts."""
+    import fcntl
+
+    from rover_bus.auth.vault import Vault
+
+    vault = Vault(home.auth)
+    if not vault.signs_accounts:
+        raise InputError(
+            f"the keys of the stack are not in {home.auth}: run this on the machine of its `rover up`"
+        )
+    lock = os.open(home.auth, os.O_RDONLY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield vault
+    finally:
+        os.close(lock)
+
+
+def _as_owner(home: Home, vault: Vault, work: Callable[[NatsBus, Bus], Awaitable[T]]) -> T:
+    """Run work as the owner of all accounts, beside a connection to the system account. Raises NoStack, BusError."""
+    from rover_bus.cli.tenants import of_registrar
+
+    url = home.read_record().url
+
+    async def run() -> T:
+        async with (
+            of_registrar(url, vault.owner_credentials()) as owner,
+            of_registrar(url, vault.system_credentials()) as system,
+        ):
+            return await work(owner, system)
+
+    return asyncio.run(run())

@@ -183,13 +183,15 @@ def look_at_stack(directory: str, url: str, secret_file: str) -> Iterator[Findin
 
 async def _look_at_bus(bus: NatsBus, stack: Address) -> list[Finding]:
     from rover_bus.cli.views.hindrances import read_present
-    from rover_bus.events.streams import BUCKETS, STREAMS
+    from rover_bus.events.streams import BUCKETS, OF_TENANT, STREAMS
+    from rover_bus.events.subjects import DEFAULT_TENANT
 
     found = [Finding("ok", f"broker at {stack.url}")]
-    found += [Finding("bad", difference) for difference in await bus.differences(STREAMS, BUCKETS)]
+    buckets = BUCKETS if bus.tenant == DEFAULT_TENANT else OF_TENANT
+    found += [Finding("bad", difference) for difference in await bus.differences(STREAMS, buckets)]
     if len(found) == 1:
         found.append(
-            Finding("ok", f"{len(STREAMS)} streams and {len(BUCKETS)} buckets are as this release wants them")
+            Finding("ok", f"{len(STREAMS)} streams and {len(buckets)} buckets are as this release wants them")
         )
     present = await read_present(bus)
     if present.hosts:
@@ -307,12 +309,12 @@ async def _look_at_brain(bus: NatsBus) -> list[Finding]:
 
 async def _look_at_logs(bus: NatsBus, present: Present) -> list[Finding]:
     """Find logs that no master can lead from, and jobs that wait for what is not there."""
-    from rover_bus.cli.views.hindrances import hindrance, rules_off
+    from rover_bus.cli.views.hindrances import hindrance, read_present, rules_off
     from rover_bus.cli.views.history import read_facts, read_jobs
     from rover_bus.cli.views.progress import JobProgress
     from rover_bus.events.host_facts import HostTurnFailed
     from rover_bus.events.journal import LogDamaged
-    from rover_bus.events.subjects import host_facts
+    from rover_bus.events.subjects import host_facts, split_job
 
     found = await _look_at_brain(bus)
     failed = [each.fact async for each in read_facts(bus, [host_facts(fact=HostTurnFailed.kind())])]
@@ -334,14 +336,17 @@ async def _look_at_logs(bus: NatsBus, present: Present) -> list[Finding]:
             for host, why in whys.items()
         ]
         found += [Finding("note", f"job {view.job}: {each}") for each in spares.get((view.job, view.uid), [])]
-        progress = JobProgress(bus, view.job)
+        tenant, job = split_job(view.job)
+        inside = bus.of(tenant)
+        progress = JobProgress(inside, job)
         try:
             await progress.read()
         except LogDamaged as error:
             found.append(Finding("bad", f"job {view.job}: {error}"))
         else:
             found += [Finding("bad", f"job {view.job}: {off}")] if (off := rules_off(view)) else []
-            waits_for = hindrance(view, progress.state, present, progress.waiting)
+            there = present if inside is bus else await read_present(inside)
+            waits_for = hindrance(view, progress.state, there, progress.waiting)
             found += [Finding("note", f"job {view.job}: {waits_for}")] if waits_for else []
             spec = progress.state.job.spec if progress.state is not None else None
             found += _look_at_own_storage(spec)

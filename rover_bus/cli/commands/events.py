@@ -77,6 +77,7 @@ def _check_kinds(kinds: tuple[str, ...]) -> None:
 async def _print(bus: NatsBus, job: str, wanted: Any, say: Any, follow: bool, count: int | None) -> None:
     from rover_bus.cli.views.history import read_facts, read_happened, read_job
     from rover_bus.events.streams import FACTS
+    from rover_bus.events.subjects import everywhere
 
     found, newest = [], 0
     async for happened in read_facts(bus):
@@ -91,7 +92,10 @@ async def _print(bus: NatsBus, job: str, wanted: Any, say: Any, follow: bool, co
         return
     coming: asyncio.Queue[Happened] = asyncio.Queue()
     await bus.follow(
-        FACTS, ["rover.>"], lambda stored: coming.put_nowait(read_happened(stored)), start=newest + 1
+        FACTS,
+        everywhere("rover.>"),
+        lambda stored: coming.put_nowait(read_happened(stored)),
+        start=newest + 1,
     )
     while True:
         happened = await coming.get()

@@ -65,4 +65,4 @@ def _remove_checkpoints(stack: Address, spec: JobSpec | None, job: str, uid: str
 
     named = spec.checkpoint.path if spec and spec.checkpoint else ""
     storage = parse_location(named or stack.home.checkpoints)
-    return remove_run(run_path(storage, job, uid))
+    return remove_run(run_path(storage, stack.full_name(job), uid))

@@ -47,19 +47,23 @@ def jobs(stack: Address, output: str) -> None:
 
 async def read_with_progress(bus: NatsBus) -> dict[str, JobRow]:
     """Return all jobs; of those that have not ended the phase and the counts of their own logs, and what they wait for."""
-    from rover_bus.cli.views.hindrances import hindrance, read_present
+    from rover_bus.cli.views.hindrances import Present, hindrance, read_present
     from rover_bus.cli.views.history import read_jobs
     from rover_bus.cli.views.progress import JobProgress
+    from rover_bus.events import subjects
     from rover_bus.events.journal import LogDamaged
     from rover_bus.master.phases import name_of
 
     views = await read_jobs(bus)
-    present = await read_present(bus)
+    presents: dict[str, Present] = {}
     for view in views.values():
         if view.ended_ms:
             continue
-        view.leader = present.leaders.get(view.job, "")
-        progress = JobProgress(bus, view.job)
+        tenant, job = subjects.split_job(view.job)
+        inside = bus.of(tenant)
+        present = presents[tenant] = presents.get(tenant) or await read_present(inside)
+        view.leader = present.leaders.get(job, "")
+        progress = JobProgress(inside, job)
         try:
             await progress.read()
         except LogDamaged:

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 import click
 
 from rover_bus.cli.completion import complete_jobs
-from rover_bus.cli.connection import connect, find_stack, stack_options
+from rover_bus.cli.connection import connect, find_stack, split_name, stack_options
 from rover_bus.cli.home import Home, NoStack
 from rover_bus.events.errors import AccessDenied, BusError, InputError
+from rover_bus.events.subjects import DEFAULT_TENANT, qualified, split_job
 
 if TYPE_CHECKING:
     from rover_bus.cli.connection import Address
@@ -28,7 +29,9 @@ Say = Callable[[str], None]
 @click.argument("member", default="")
 @click.option("--follow", "-f", is_flag=True, help="Wait for more.")
 @stack_options
-def logs(job: str, member: str, follow: bool, directory: str, url: str, secret_file: str) -> None:
+def logs(  # noqa: PLR0913 - the options of a command
+    job: str, member: str, follow: bool, directory: str, url: str, secret_file: str, whose: str
+) -> None:
     """Print what the members of a job wrote, or one of them: `rover logs JOB worker-0` (or worker-0.2, its second incarnation).
 
     Logs of this host are read from its state directory, whether a stack runs or not; those of other hosts by their daemons.
@@ -36,9 +39,11 @@ def logs(job: str, member: str, follow: bool, directory: str, url: str, secret_f
     from rover_bus.cli.views.member_lines import MemberLines
 
     home = Home.find(directory).of_running()
-    written = MemberLines(job, member, click.echo)
+    named = {"job": job}
+    tenant = split_name(named, whose)
+    written = MemberLines(qualified(tenant, named["job"]), member, click.echo)
     try:
-        asyncio.run(_print(find_stack(directory, url, secret_file), home, written, follow))
+        asyncio.run(_print(find_stack(directory, url, secret_file, tenant), home, written, follow))
         return
     except NoStack:
         pass
@@ -52,11 +57,14 @@ async def _print(stack: Address, home: Home, written: MemberLines, follow: bool)
     from rover_bus.cli.views.member_lines import LogsElsewhere
 
     bus = await connect(stack)
+    local = bus.tenant == DEFAULT_TENANT  # what a tenant's people see of hosts they ask of daemons
+    written.job = written.job if local else split_job(written.job)[1]
     elsewhere = LogsElsewhere(bus, written, lambda line: click.echo(f"rover: {line}", err=True))
     try:
-        await elsewhere.find(home.node)
+        await elsewhere.find(home.node if local else None)
         while True:
-            written.take_local(home.node)
+            if local:
+                written.take_local(home.node)
             await elsewhere.take()
             if not follow:
                 break

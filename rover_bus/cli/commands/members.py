@@ -65,7 +65,7 @@ def list_spares(stack: Address, job: str, samples: dict[str, HostProfile]) -> li
     here = [status.host for status in layout.list_members(stack.home.node)]
     held = {host: sample.spares for host, sample in samples.items() if host not in here}
     if here:
-        held[here[-1]] = layout.list_spares(stack.home.node, job)
+        held[here[-1]] = layout.list_spares(stack.home.node, stack.full_name(job))
     return spares.list_spares(job, held)
 
 
@@ -110,7 +110,7 @@ def list_members(
     from rover_bus.node.local import layout
 
     rows = []
-    for status in layout.list_members(stack.home.node, job):
+    for status in layout.list_members(stack.home.node, stack.full_name(job)):
         if status.state == "ended" and not everyone:
             continue
         rows.append(

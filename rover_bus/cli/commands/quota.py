@@ -21,7 +21,7 @@ ANSWER_S = 5.0
 
 @click.group()
 def quota() -> None:
-    """See and set what the jobs of a tenant ([plan] tenant of a job file) may use together.
+    """See and set what the jobs of a tenant (`rover auth list`) may use together.
 
     A plan that would pass a quota is withheld and names it. A quota holds until it is set again or removed.
     """

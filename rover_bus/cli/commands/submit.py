@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rover_bus.cli.connection import Address, find_stack, visit
+from rover_bus.cli.connection import Address, find_stack, tenant_option, visit
 from rover_bus.cli.home import Home
 from rover_bus.cli.views.tables import json_option
 
@@ -51,6 +51,7 @@ EXIT_CODES = {"completed": 0, "failed": 10, "stopped": 11, "cancelled": 12}
 @click.option("--dir", "directory", default="", help="State directory [$ROVER_HOME, ./.rover].")
 @click.option("--url", default="", help="Use this broker instead, nats://HOST:PORT [$ROVER_URL].")
 @click.option("--secret-file", default="", metavar="FILE", help="The secret of a broker named by --url.")
+@tenant_option
 @click.pass_context
 def submit(  # noqa: PLR0913 - the options of a command
     context: click.Context,
@@ -66,6 +67,7 @@ def submit(  # noqa: PLR0913 - the options of a command
     directory: str,
     url: str,
     secret_file: str,
+    whose: str,
 ) -> None:
     """Submit JOB_FILE (docs/job-file.md) to a running stack.
 
@@ -90,7 +92,7 @@ def submit(  # noqa: PLR0913 - the options of a command
         home = Home.find(directory)
         cache = home.index_cache if home.root.is_dir() else None
         rows = check_data(spec, cache)  # before anything needs a stack
-        stack = find_stack(directory, url, secret_file)
+        stack = find_stack(directory, url, secret_file, whose)
         spec = read_job(
             job_file, name=name, seed=seed, predictions=predictions or "", stack=visit(stack, read_chosen)
         )

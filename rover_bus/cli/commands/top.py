@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from rover_bus.cli.views.history import JobRow
     from rover_bus.cli.views.progress import JobProgress
-    from rover_bus.events.bus import Message, Stored
+    from rover_bus.events.bus import Stored
     from rover_bus.events.nats_bus import NatsBus
     from rover_bus.events.profiles import HostProfile
 
@@ -51,15 +51,19 @@ class Picture:
         if isinstance(fact, JobFact):
             self.jobs.setdefault(fact.job, JobRow(fact.job)).take(fact, stored.time_ms)
 
-    def take_sample(self, message: Message) -> None:
+    def take_sample(self, stored: Stored) -> None:
         from rover_bus.events.codec import decode_any
         from rover_bus.events.errors import BadMessage
         from rover_bus.events.profiles import HostProfile, WorkerProfile
+        from rover_bus.events.subjects import parse
+        from rover_bus.events.tenancy import of_control
 
         try:
-            sample = decode_any(message.body)
+            sample = decode_any(stored.body)
         except BadMessage:
             return
+        at = parse(stored.subject)
+        sample = of_control(sample, at.tenant if at is not None else "")
         if isinstance(sample, HostProfile):
             self.hosts[sample.host] = sample
         elif isinstance(sample, WorkerProfile) and sample.window_s > 0:
@@ -68,10 +72,12 @@ class Picture:
     async def follow_logs(self, bus: NatsBus) -> None:
         """Follow the logs of jobs that have not ended: only there is their exact progress."""
         from rover_bus.cli.views.progress import JobProgress
+        from rover_bus.events.subjects import split_job
 
         for view in list(self.jobs.values()):
             if not view.ended_ms and not view.forgotten and view.job not in self.progress:
-                self.progress[view.job] = JobProgress(bus, view.job)
+                tenant, job = split_job(view.job)
+                self.progress[view.job] = JobProgress(bus.of(tenant), job)
                 await self.progress[view.job].follow()
 
     def rate(self, job: str) -> float:
@@ -85,11 +91,11 @@ async def _watch(bus: NatsBus, once: bool) -> None:
     from rich.live import Live
 
     from rover_bus.events import subjects
-    from rover_bus.events.streams import FACTS
+    from rover_bus.events.streams import FACTS, PROFILES
 
     picture = Picture()
-    await bus.follow(FACTS, [subjects.job_facts()], picture.take_fact, start="first")
-    await bus.subscribe("rover.profile.>", picture.take_sample)
+    await bus.follow(FACTS, subjects.everywhere(subjects.job_facts()), picture.take_fact, start="first")
+    await bus.follow(PROFILES, subjects.everywhere("rover.profile.>"), picture.take_sample)
     await asyncio.sleep(REDRAW_S)
 
     async def draw() -> Any:

@@ -16,10 +16,9 @@ from rover_bus.events.bus import Bus
 from rover_bus.events.errors import BadMessage
 from rover_bus.events.host_facts import HostRegistered
 from rover_bus.events.leadership import read_leader
-from rover_bus.events.looks import present_entries
 from rover_bus.events.reading import read_fact
 from rover_bus.events.streams import FACTS, LEADERS, PRESENCE
-from rover_bus.events.subjects import host_fact
+from rover_bus.events.subjects import DEFAULT_TENANT, host_fact
 from rover_bus.master.phases import Searching, Starting, Training
 from rover_bus.master.state import State
 
@@ -40,13 +39,18 @@ class Present:
 
 async def read_present(bus: Bus) -> Present:
     """Read it from the buckets."""
-    led = {key: read_leader(entry) for key, entry in (await present_entries(bus, LEADERS, "*")).items()}
-    hosts = await present_entries(bus, PRESENCE, "*")
+    led = {key: read_leader(entry) for key, entry in (await bus.entries(LEADERS, "*")).items()}
+    hosts = await bus.entries(PRESENCE, "*")
     return Present(
         hosts={key for key, entry in hosts.items() if entry.expires},
         leaders={job: leader.holder for job, leader in led.items() if leader is not None and leader.term},
-        brain=read_leader(await bus.get(LEADERS, BRAIN_KEY)) is not None,
+        brain=await _has_brain(bus),
     )
+
+
+async def _has_brain(bus: Bus) -> bool:
+    """Whether a Brain leads. A tenant's account does not say it: there it is taken for granted."""
+    return bus.tenant != DEFAULT_TENANT or read_leader(await bus.get(LEADERS, BRAIN_KEY)) is not None
 
 
 async def read_registered(bus: Bus, hosts: Iterable[str]) -> dict[str, HostRegistered]:

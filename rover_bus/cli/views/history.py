@@ -68,7 +68,7 @@ def read_happened(stored: Stored) -> Happened:
 
 
 async def read_facts(
-    bus: Bus, filters: Iterable[str] = ("rover.>",), *, first: int = 1
+    bus: Bus, filters: Iterable[str] = tuple(subjects.everywhere("rover.>")), *, first: int = 1
 ) -> AsyncIterator[Happened]:
     """Iterate the stored facts whose subject any of the filters takes, in the order in which they were stored."""
     filters = list(filters)
@@ -156,13 +156,13 @@ def _count(summary: dict[str, Any], key: str, known: int) -> int:
 async def read_jobs(
     bus: Bus, job: str = "*", passed_over: Callable[[Happened], None] = lambda _: None
 ) -> dict[str, JobRow]:
-    """Return all jobs, or one, as their facts tell them, in the order of their submission.
+    """Return all jobs, those of tenants too, or one, as their facts tell them, in the order of their submission.
 
     `passed_over` is told of each fact that no reader believes.
     """
     views: dict[str, JobRow] = {}
-    blocked = subjects.host_facts(fact=HostStorageBlocked.kind())
-    async for happened in read_facts(bus, [subjects.job_facts(job), blocked]):
+    wanted = [subjects.job_facts(job), subjects.host_facts(fact=HostStorageBlocked.kind())]
+    async for happened in read_facts(bus, subjects.everywhere(*wanted) if job == "*" else wanted):
         fact, time_ms = happened.fact, happened.stored.time_ms
         if happened.problem:
             passed_over(happened)
@@ -176,7 +176,7 @@ async def read_jobs(
 async def read_submissions(bus: Bus) -> list[str]:
     """Return the names of all jobs in the order of their submission."""
     kind = JobSubmitted.kind()
-    found = [each.fact async for each in read_facts(bus, [subjects.job_facts("*", kind)])]
+    found = [each.fact async for each in read_facts(bus, subjects.everywhere(subjects.job_facts("*", kind)))]
     return [fact.job for fact in found if isinstance(fact, JobSubmitted)]
 
 

@@ -16,7 +16,6 @@ from rover_bus.events.errors import AccessDenied, BadMessage, BusError
 from rover_bus.events.fact import Fact
 from rover_bus.events.host_facts import HostStarted
 from rover_bus.events.log_requests import MOST_BYTES, MemberLogReply, MemberLogRequest
-from rover_bus.events.looks import present_entries
 from rover_bus.events.streams import FACTS, PRESENCE
 from rover_bus.node.local.layout import list_members
 from rover_bus.node.local.reading_logs import read_log_pieces
@@ -80,10 +79,11 @@ class LogsElsewhere:
         self._here: set[str] = set()
         self._following: Subscription | None = None
 
-    async def find(self, node: Path) -> None:
+    async def find(self, node: Path | None) -> None:
         """Learn on which hosts members of the job were started, and of each new one. Raises BusError."""
-        self._here = {status.host for status in list_members(node, self._written.job)}
-        filters, newest = [subjects.host_facts(fact=HostStarted.kind())], 0
+        if node is not None:
+            self._here = {status.host for status in list_members(node, self._written.job)}
+        filters, newest = subjects.everywhere(subjects.host_facts(fact=HostStarted.kind())), 0
         async for each in read_facts(self._bus, filters):
             self._note(each.fact)
             newest = each.stored.sequence
@@ -91,7 +91,7 @@ class LogsElsewhere:
         def take(stored: Stored) -> None:
             self._note(read_happened(stored).fact)
 
-        present = await present_entries(self._bus, PRESENCE, "*")
+        present = await self._bus.entries(PRESENCE, "*")
         for host in sorted(self._hosts - set(present)):
             self._complain(f"host {host} is not there: what members wrote on it is not shown")
         self._hosts &= set(present)

@@ -31,7 +31,7 @@ import msgspec
 
 from rover_bus.events.identity import DesiredMember, Exit, Member
 from rover_bus.events.profiles import SpareSample
-from rover_bus.events.subjects import name
+from rover_bus.events.subjects import file_name, job_of_file, name
 from rover_bus.node.local import locks, proctree
 
 MAX_RECORD_BYTES = 4 << 20
@@ -140,7 +140,7 @@ class IncarnationDirectory:
 
 def parts_directory(root: str | Path, job: str) -> Path:
     """Return where the servers of a job on this host write their parts of the model."""
-    return Path(root) / "parts" / name(job, "job")
+    return Path(root) / "parts" / file_name(job)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +195,8 @@ class StateDirectory:
                     directory.remove()
 
     def runs(self, below: str, job: str) -> list[Path]:
-        return [run for run in (self.root / below).glob(f"{job}*") if run.name.split(".")[0] == job]
+        named = file_name(job)
+        return [run for run in (self.root / below).glob(f"{named}*") if run.name.split(".")[0] == named]
 
     def prune_logs(self, job: str, uid: str, name: str) -> None:
         """Keep the newest logs of a member that is started again and again."""
@@ -205,7 +206,7 @@ class StateDirectory:
 
 
 def _run(job: str, uid: str) -> str:
-    return f"{name(job, 'job')}.{name(uid, 'uid')}" if uid else name(job, "job")
+    return f"{file_name(job)}.{name(uid, 'uid')}" if uid else file_name(job)
 
 
 def _incarnation(log: Path) -> int:
@@ -226,7 +227,7 @@ def boot_id() -> str:
 
 def read_logs(state_dir: str | os.PathLike[str], job: str, member: str = "") -> list[Path]:
     """Return the log files of a job's newest run, or of one of its members, in order of member and incarnation."""
-    runs = StateDirectory(Path(state_dir)).runs("logs", name(job, "job"))
+    runs = StateDirectory(Path(state_dir)).runs("logs", job)
     if not runs:
         return []
     newest = max(runs, key=lambda run: run.stat().st_mtime_ns)
@@ -238,7 +239,7 @@ def read_logs(state_dir: str | os.PathLike[str], job: str, member: str = "") -> 
 def list_spares(state_dir: str | os.PathLike[str], job: str = "") -> list[SpareSample]:
     """Return the spares that wait, or load, below a state directory; needs neither daemon nor bus."""
     found = []
-    for path in sorted((Path(state_dir) / "spares").glob(f"{job or '*'}.*.spare-*")):
+    for path in sorted((Path(state_dir) / "spares").glob(f"{file_name(job) if job else '*'}.*.spare-*")):
         directory, number = IncarnationDirectory(path), path.name.rpartition("-")[2]
         if path.is_symlink() or not number.isdecimal() or not directory.is_alive():
             continue
@@ -246,7 +247,7 @@ def list_spares(state_dir: str | os.PathLike[str], job: str = "") -> list[SpareS
         with suppress(OSError):  # it is gone meanwhile
             found.append(
                 SpareSample(
-                    job=path.name.split(".")[0],
+                    job=job_of_file(path.name.split(".")[0]),
                     number=int(number),
                     pid=started.pid if started is not None else 0,
                     state="ready" if (path / "ready").exists() else "loading",

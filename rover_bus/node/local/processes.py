@@ -20,6 +20,7 @@ from rover_bus.events.identity import IN_ORDER, Exit, Member, Resources
 from rover_bus.events.last_words import read_tail
 from rover_bus.events.logs import get_logger
 from rover_bus.events.programs import ProgramRequest
+from rover_bus.events.subjects import file_name
 from rover_bus.node.exits import HURRY_S, STUCK_S
 from rover_bus.node.local import layout, proctree
 from rover_bus.node.local.cores import CoreGroups
@@ -73,7 +74,7 @@ class _Held:
         return (
             self.spare.name
             if self.spare
-            else f"{self.incarnation.job}.{self.incarnation.uid}.{self.incarnation.member}"
+            else f"{file_name(self.incarnation.job)}.{self.incarnation.uid}.{self.incarnation.member}"
         )
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from rover_bus.events.identity import DesiredMember
 from rover_bus.events.programs import OWN_PYTHON
+from rover_bus.events.subjects import split_job
 from rover_bus.node.affinity import threads
 from rover_bus.node.local import layout, locks, proctree
 from rover_bus.node.port import NO_MASTERS, Incarnation, RoleCommands
@@ -103,11 +104,13 @@ def environment_of(
     """Return a member's environment: ours, the threads for its cores, what desired state says, its identity, its secret."""
     member, desired = incarnation.member, incarnation.desired
     own = {"ROVER_CREDENTIAL": credential} if credential else {}
+    tenant, job = split_job(incarnation.job)
     return {
         **settings.environment,
         **threads(desired.resources.cores, member.role),
         **desired.environment,
-        "ROVER_JOB": incarnation.job,
+        "ROVER_JOB": job,
+        "ROVER_TENANT": tenant,
         "ROVER_ROLE": member.role,
         "ROVER_INDEX": str(member.index),
         "ROVER_INCARNATION": str(member.incarnation),

@@ -25,6 +25,7 @@ import msgspec
 from rover_bus.events.identity import Member
 from rover_bus.events.last_words import describe_ending, last_line, read_tail
 from rover_bus.events.logs import get_logger
+from rover_bus.events.subjects import file_name
 from rover_bus.node.local import layout, proctree
 from rover_bus.node.local.cores import CoreGroups
 from rover_bus.node.local.layout import IncarnationDirectory, SpareRecord, StartRecord, StateDirectory
@@ -168,7 +169,7 @@ class WarmSpares:
         """Spawn a spare, by the program's own command line."""
         if spare.key in self._warm:
             return
-        name = f"{spare.job}.{spare.uid}.spare-{self._me}-{spare.number}"
+        name = f"{file_name(spare.job)}.{spare.uid}.spare-{self._me}-{spare.number}"
         directory = IncarnationDirectory(self._layout.spare(name))
         ours, theirs = socket.socketpair()
         ours.setblocking(False)

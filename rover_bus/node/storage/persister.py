@@ -28,7 +28,8 @@ from rover_bus.events.logs import get_logger
 from rover_bus.events.reading import read_fact
 from rover_bus.events.settings import DEFAULTS, StorageSettings
 from rover_bus.events.subjects import daemon as daemon_subject
-from rover_bus.events.subjects import host_facts, job_facts, name
+from rover_bus.events.subjects import everywhere, host_facts, job_facts, name, of_tenant, parse
+from rover_bus.events.tenancy import of_control
 from rover_bus.flash.places import job_directory, parts_in
 from rover_bus.flash.sweep import sweep
 from rover_bus.node.members import HistoryLost
@@ -133,8 +134,11 @@ class Persister:
         self._failing = FailingJobs(host, f"turn_failed.cuts.{daemon}", post)
         self._server: PartServer | None = None
         self._fetches: dict[PartOfCut, str] = {}  # what a server waits for; why it did not come
-        subjects = [job_facts("*", each.kind()) for each in FOLLOWED]
+        subjects = everywhere(*(job_facts("*", each.kind()) for each in FOLLOWED))
         subjects += [host_facts("*", each.kind()) for each in HOSTS]
+        subjects += [
+            of_tenant("*", host_facts("*", each.kind())) for each in HOSTS if "job" in each.__struct_fields__
+        ]
         self._following = Following(bus, subjects, self._on_fact, self._lose_history, f"{host}.persister")
         self._turns = Turns(self._decide)
         self._closing = False
@@ -179,7 +183,7 @@ class Persister:
 
     async def _serve(self) -> Subscription:
         """Answer servers of this host that restore from a part in the memory of a host."""
-        endpoints = {daemon_subject(self._host, "part"): self._on_wanted}
+        endpoints = dict.fromkeys(everywhere(daemon_subject(self._host, "part")), self._on_wanted)
         return await insist(lambda: self._bus.serve("rover-daemon", endpoints, metadata={"host": self._host}))
 
     async def close(self) -> None:
@@ -271,7 +275,8 @@ class Persister:
             wanted = decode(message.body, PartRequest)
             for each in (wanted.job, wanted.uid, wanted.part):
                 name(each)
-            reply = self._find(wanted)
+            at = parse(message.subject)
+            reply = self._find(wanted if at is None else of_control(wanted, at.tenant))
         except RoverError as error:
             reply = PartReply(state="absent", problem=str(error))
         message.respond(encode(reply))

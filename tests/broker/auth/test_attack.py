@@ -15,17 +15,20 @@ from pathlib import Path
 import pytest
 from nats.aio.client import Client
 
-from rover_bus.auth.roles import ROLES, RoleName
+from rover_bus.auth.roles import MEMBER_ROLES, ROLES, TENANT_ROLES, RoleName
 from rover_bus.auth.vault import RunOfJob, Vault
+from rover_bus.cli.tenants import make_tenants, of_registrar
 from rover_bus.events import credentials, subjects
 from rover_bus.events.broker import EmbeddedBroker
 from rover_bus.events.errors import AccessDenied
 from rover_bus.events.nats_bus import NatsBus
-from rover_bus.events.streams import BUCKETS, FACTS, LEADERS, LOG, PROFILES, STREAMS
+from rover_bus.events.purging import keep_purging
+from rover_bus.events.streams import BUCKETS, FACTS, LEADERS, LOG, OF_TENANT, PROFILES, STREAMS
 
 pytestmark = pytest.mark.broker
 
 OWN, OTHER, HOST = "own", "other", "h1"
+TENANTS = TENANT, OTHER_TENANT = "mine", "other"
 PURGERS = {"brain", "operator"}  # as the table says: they forget jobs
 FACT = subjects.job_fact(OTHER, "job.opened")
 ORDER = subjects.job_fact(OTHER, "members.desired")
@@ -136,7 +139,7 @@ async def attack(broker: EmbeddedBroker, secret: str, role: RoleName) -> None:
     await client.close()
 
 
-@pytest.mark.parametrize("role", ROLES)
+@pytest.mark.parametrize("role", [role for role in ROLES if role not in TENANT_ROLES])
 def test_no_roles_credentials_change_what_is_another_jobs(
     broker: EmbeddedBroker, vault: Vault, role: RoleName
 ) -> None:
@@ -151,6 +154,100 @@ def test_no_roles_credentials_change_what_is_another_jobs(
             assert not heard
         finally:
             await master.close()
+
+    asyncio.run(run())
+
+
+async def say_wherever(broker: EmbeddedBroker, secret: str) -> None:
+    """Say to the control account and to another tenant what one user of a tenant can, by every way out that is known."""
+    user = credentials.read(secret)
+    assert user is not None
+    client = Client()
+
+    async def ignore(_: Exception) -> None: ...
+
+    await client.connect(
+        [broker.url],
+        user_jwt_cb=user.token.encode,
+        signature_cb=user.sign,
+        inbox_prefix=user.inbox,
+        error_cb=ignore,
+        allow_reconnect=False,
+    )
+    own = subjects.job_fact(OWN, "job.stop_requested")
+    everything = json.dumps({"filter": ">"}).encode()
+    outside = [
+        *(f"tenant.{tenant}.{way}{ORDER}" for tenant in TENANTS for way in ("", "into.", "copy.", "seen.")),
+        *(f"tenant.{OTHER_TENANT}.$JS.API.STREAM.{verb}.{LOG}" for verb in ("PURGE", "DELETE", "UPDATE")),
+        *(f"control.$JS.API.STREAM.{verb}.{LOG}" for verb in ("PURGE", "DELETE")),
+        f"control.$JS.API.CONSUMER.CREATE.{FACTS}",
+        f"tenant.{OTHER_TENANT}.into.{subjects.job_log(OTHER)}",
+        subjects.keeper(OTHER, "purge"),
+        subjects.cluster_fact("mode_set"),
+        subjects.host_fact(HOST, "left"),
+    ]
+    for subject in outside:
+        for body in (b"forged", everything):
+            await client.publish(subject, body, reply=client.new_inbox())
+    # What the broker delivers goes by no right: a fact of one's own, to wherever its consumer says.
+    await client.publish(own, b"forged", reply=client.new_inbox())
+    for number, subject in enumerate(outside):
+        config = {"deliver_subject": subject, "ack_policy": "none", "filter_subject": own}
+        body = json.dumps({"stream_name": FACTS, "config": config}).encode()
+        await client.publish(f"$JS.API.CONSUMER.CREATE.{FACTS}.c{number}", body, reply=subject)
+        await client.publish(f"$JS.API.STREAM.MSG.GET.{FACTS}", b'{"seq": 1}', reply=subject)
+    await client.flush()
+    await asyncio.sleep(0.3)
+    await client.close()
+
+
+@pytest.mark.parametrize("role", [*MEMBER_ROLES, *TENANT_ROLES])
+def test_no_credentials_of_a_tenant_change_what_is_anothers_or_the_clusters(
+    broker: EmbeddedBroker, vault: Vault, role: RoleName
+) -> None:
+    def secret(role: RoleName, tenant: str) -> str:
+        if role in TENANT_ROLES:
+            return vault.person_credentials(role, tenant)
+        return vault.member_credentials(role, f"{tenant}/{OWN}", "u1", f"{role}-0.1", HOST)
+
+    async def held(owner: NatsBus) -> dict[str, list[object]]:
+        found: dict[str, list[object]] = {}
+        for name, bus in (("control", owner), (OTHER_TENANT, owner.of(OTHER_TENANT))):
+            for stream in (LOG, FACTS, PROFILES, *(f"KV_{each.name}" for each in OF_TENANT)):
+                stored = [(each.subject, each.body) async for each in bus.read(stream, ">")]
+                mine = f"tenant.{TENANT}."
+                found[f"{name} {stream}"] = [each for each in stored if not each[0].startswith(mine)]
+        return found
+
+    async def run() -> None:
+        heard: list[str] = []
+        vault.note_tenants(TENANTS)
+        vault.admit(RunOfJob(f"{tenant}/{OWN}", "u1") for tenant in TENANTS)
+        async with (
+            of_registrar(broker.url, vault.owner_credentials()) as owner,
+            of_registrar(broker.url, vault.system_credentials()) as system,
+        ):
+            await make_tenants(owner, system, vault)
+            victim = await NatsBus.connect(broker.url, secret=secret("master", OTHER_TENANT))
+            viewer = await NatsBus.connect(broker.url, secret=secret("viewer", OTHER_TENANT))
+            keeping = asyncio.create_task(keep_purging(owner))
+            try:
+                await victim.append(LOG, subjects.job_log(OWN), b"decided")
+                await victim.append(FACTS, subjects.job_fact(OWN, "job.opened"), b"fact")
+                await victim.put(LEADERS, OWN, b"leads", ttl_s=60)
+                await victim.subscribe(subjects.rpcs(OWN), lambda each: heard.append(each.subject))
+                await viewer.subscribe("rover.>", lambda each: heard.append(each.subject))
+                await asyncio.sleep(0.3)
+                before = await held(owner)
+                assert before[f"{OTHER_TENANT} {LOG}"]
+                await say_wherever(broker, secret(role, TENANT))
+                assert await held(owner) == before
+                assert not heard
+            finally:
+                keeping.cancel()
+                await asyncio.gather(keeping, return_exceptions=True)
+                for bus in (victim, viewer):
+                    await bus.close()
 
     asyncio.run(run())
 

@@ -16,8 +16,9 @@ from typing import NamedTuple
 import pytest
 from nats.aio.client import Client
 
-from rover_bus.auth.roles import ROLES, Role, RoleName, filled
+from rover_bus.auth.roles import MEMBER_ROLES, ROLES, TENANT_ROLES, Role, RoleName, filled
 from rover_bus.auth.vault import RunOfJob, Vault
+from rover_bus.cli.tenants import make_whole, of_registrar
 from rover_bus.events import credentials, subjects
 from rover_bus.events.broker import EmbeddedBroker
 from rover_bus.events.bus import Stored
@@ -29,6 +30,11 @@ from rover_bus.events.streams import BUCKETS, FACTS, LEADERS, LOG, PROFILES, STR
 pytestmark = pytest.mark.broker
 
 OWN, OTHER = ("demo", "h1"), ("foreign", "h2", "UANOTHER")
+TENANT = "ads"
+USERS = [
+    *((role, "") for role in ROLES if role not in TENANT_ROLES),
+    *((role, TENANT) for role in (*MEMBER_ROLES, *TENANT_ROLES)),
+]
 NOBODYS = (
     ">",
     "rover.>",
@@ -48,6 +54,17 @@ NOBODYS = (
     "$JS.ACK.ROVER_LOG.x.1.1.1.1.1",
     "$JS.EVENT.ADVISORY.x",
     "$KV.ROVER_LEADERS.brain.other",
+    "tenant.>",
+    "tenant.ads.rover.>",
+    "tenant.maps.rover.job.demo.members.desired",
+    "tenant.maps.into.rover.job.demo.members.desired",
+    "tenant.maps.into.rover.job.demo.log",
+    "tenant.maps.copy.x",
+    "tenant.maps.$JS.API.STREAM.DELETE.ROVER_LOG",
+    "tenant.maps.$JS.API.STREAM.UPDATE.ROVER_FACTS",
+    "control.$JS.API.STREAM.MSG.GET.KV_ROVER_SETTINGS",
+    "control.$JS.API.CONSUMER.CREATE.KV_ROVER_PRESENCE",
+    "control.$JS.API.DIRECT.GET.ROVER_FACTS",
     *(f"$JS.API.STREAM.{verb}.{LOG}" for verb in ("DELETE", "UPDATE", "SNAPSHOT", "RESTORE", "MSG.DELETE")),
     f"$JS.API.STREAM.LEADER.STEPDOWN.{LOG}",
     f"$JS.API.CONSUMER.DURABLE.CREATE.{LOG}.x",
@@ -65,21 +82,24 @@ class Stage(NamedTuple):
         """What stands in rights for the users here: job, host, and the key of the one whose key stands in any."""
         return (*OWN, self.joiner.user)
 
-    def text(self, role: RoleName) -> str:
+    def text(self, role: RoleName, tenant: str = "") -> str:
         """Return the credentials of one user of a role."""
         if role == "joiner":
             return credentials.write(self.joiner)
-        if ROLES[role].name in ("master", "worker", "ps"):
-            return self.vault.member_credentials(role, OWN[0], "u1", f"{role}-0.1", OWN[1])
+        if role in TENANT_ROLES:
+            return self.vault.person_credentials(role, tenant)
+        if role in MEMBER_ROLES:
+            job = subjects.qualified(tenant, OWN[0])
+            return self.vault.member_credentials(role, job, "u1", f"{role}-0.1", OWN[1])
         return self.vault.credentials_file(role, OWN[1]).read_text()
 
     async def bus(self, role: RoleName, ways: Ways = PLAIN) -> NatsBus:
         return await NatsBus.connect(self.broker.url, secret=self.text(role), ways=ways)
 
     @asynccontextmanager
-    async def raw(self, role: RoleName):
+    async def raw(self, role: RoleName, tenant: str):
         """A bare client of a role, and what the server forbade it."""
-        user, errors = credentials.read(self.text(role)), list[str]()
+        user, errors = credentials.read(self.text(role, tenant)), list[str]()
         assert user is not None
 
         async def note(error: Exception) -> None:
@@ -105,16 +125,17 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     directory: Path = tmp_path_factory.mktemp("rights")
     vault = Vault(directory / "auth")
     vault.write_credentials(OWN[1])
-    vault.admit([RunOfJob(OWN[0], "u1")])
+    vault.note_tenants([TENANT, "maps"])
+    vault.admit([RunOfJob(OWN[0], "u1"), RunOfJob(f"{TENANT}/{OWN[0]}", "u1")])
     vault.certificate("127.0.0.2")  # without an authority there are no tokens to join
     joiner = vault.join_token("tls://127.0.0.2:1", 3600).credential
     with EmbeddedBroker(directory / "broker", rights=vault.server_configuration) as broker:
         made = Stage(broker, vault, joiner)
 
         async def declare() -> None:
-            bus = await made.bus("brain")
-            await bus.ensure(STREAMS, BUCKETS)
-            await bus.close()
+            async with of_registrar(broker.url, vault.owner_credentials()) as owner:
+                await owner.ensure(STREAMS, BUCKETS)
+                await make_whole(owner, vault, vault.tenants)
 
         asyncio.run(declare())
         yield made
@@ -158,12 +179,12 @@ def covers(pattern: str, subject: str) -> bool:
     return len(wanted) == len(given)
 
 
-@pytest.mark.parametrize("name", ROLES)
+@pytest.mark.parametrize(("name", "tenant"), USERS)
 def test_a_role_publishes_asks_and_calls_what_the_table_says_and_nothing_else(
-    stage: Stage, name: RoleName
+    stage: Stage, name: RoleName, tenant: str
 ) -> None:
     async def attempt() -> set[str]:
-        async with stage.raw(name) as (client, errors):
+        async with stage.raw(name, tenant) as (client, errors):
             for subject in tried:
                 await client.publish(subject, b"{}", reply=f"{client._inbox_prefix.decode()}.answers")
             return await refusals(client, errors)
@@ -176,10 +197,10 @@ def test_a_role_publishes_asks_and_calls_what_the_table_says_and_nothing_else(
     }
 
 
-@pytest.mark.parametrize("name", ROLES)
-def test_a_role_hears_what_the_table_says_and_nothing_else(stage: Stage, name: RoleName) -> None:
+@pytest.mark.parametrize(("name", "tenant"), USERS)
+def test_a_role_hears_what_the_table_says_and_nothing_else(stage: Stage, name: RoleName, tenant: str) -> None:
     async def attempt() -> set[str]:
-        async with stage.raw(name) as (client, errors):
+        async with stage.raw(name, tenant) as (client, errors):
             for subject in tried:
                 await client.subscribe(subject)
             return await refusals(client, errors)

@@ -236,7 +236,10 @@ def say_what_plans_may(job: Tiny) -> None:
     job.refused("plan", "approve", "tiny", because="waits")
     assert job.rover("quota", "set", "ads=2:1GiB").stdout == "ads: 2 cores and 1.0 GiB from now on\n"
     quotas = json.loads(job.rover("quota", "list", "-o", "json").stdout)
-    assert [(row["tenant"], row["cores"], row["memory_bytes"]) for row in quotas] == [("ads", 2.0, 1 << 30)]
+    assert [(row["tenant"], row["cores"], row["memory_bytes"], row["jobs"]) for row in quotas] == [
+        ("ads", 2.0, 1 << 30, 0),
+        ("default", None, None, 1),
+    ]
     said = job.rover("plan", "mode", "--cluster", "approve").stdout
     assert "all jobs: plans are in mode approve from now on" in said
     assert job.rover("plan", "mode", "approve").returncode == 2

@@ -41,7 +41,7 @@ def publishers(subject: str) -> set[str]:
 def test_every_fact_has_a_writer_and_none_of_them_is_a_member_that_runs_a_program(kind: type[Fact]) -> None:
     writers = publishers(subject_of(kind))
     assert writers
-    assert not writers & {"worker", "ps", "observer"}
+    assert not writers & {"worker", "ps", "observer", "viewer"}
 
 
 def test_what_the_brain_decides_it_may_publish() -> None:
@@ -67,19 +67,53 @@ def test_a_host_that_asks_to_join_may_do_nothing_else() -> None:
 
 @pytest.mark.parametrize("name", ["worker", "ps", "joiner"])
 def test_programs_stand_in_an_account_without_streams(name: roles.RoleName) -> None:
-    claims = accounts.claims("members", SIGNERS, "A")
+    claims = accounts.members_claims(SIGNERS, "default", "A", "A")
     assert ROLES[name].account == "members"
     assert "streams" not in claims["limits"]
 
 
 def test_members_reach_nothing_of_the_control_account_that_no_role_of_theirs_has() -> None:
-    claims = accounts.claims("members", SIGNERS, "A")
+    claims = accounts.members_claims(SIGNERS, "default", "A", "A")
     reached = {each["subject"] for each in claims["imports"]}
     rights = [right.subject for name in ("worker", "ps", "joiner") for right in ROLES[name].rights]
     assert reached == {filled(subject, "*", "*", "*") for subject in rights}
-    offered = {each["subject"] for each in accounts.claims("control", SIGNERS, "A")["exports"]}
+    offered = {each["subject"] for each in accounts.control_claims(SIGNERS, {})["exports"]}
     assert offered == reached
     assert not any("CONSUMER" in subject or "STREAM" in subject for subject in reached)
+
+
+def test_a_tenant_reaches_daemons_the_keeper_and_two_buckets_of_the_control_account_and_no_other_tenant() -> (
+    None
+):
+    reached = accounts.tenant_claims(SIGNERS, "ads", "C")["imports"]
+    assert {each["account"] for each in reached} == {"C"}
+    own = ("tenant.ads.rover.daemon.>", "tenant.ads.rover.keeper.>")
+    looked_up = ("$JS.API.DIRECT.GET.KV_ROVER_PRESENCE", "$JS.API.DIRECT.GET.KV_ROVER_SETTINGS")
+    assert {
+        each["subject"].removesuffix(".>") + ".>" * each["subject"].startswith("tenant") for each in reached
+    } == {
+        *own,
+        *looked_up,
+    }
+    members = accounts.members_claims(SIGNERS, "ads", "T", "C")["imports"]
+    assert {each["subject"] for each in members if each["account"] != "T"} == {own[0]}
+    assert "streams" not in accounts.members_claims(SIGNERS, "ads", "T", "C")["limits"]
+
+
+def test_the_control_account_offers_nothing_more_before_there_is_a_tenant() -> None:
+    alone = accounts.control_claims(SIGNERS, {})
+    assert alone["imports"] == []
+    assert not [each for each in alone["exports"] if each["subject"].startswith("tenant.")]
+
+
+def test_a_key_of_one_tenant_signs_nothing_of_another() -> None:
+    signers = [
+        accounts.Signer(f"K{tenant}", "master", "demo", tenant) for tenant in ("default", "ads", "maps")
+    ]
+    keys = {each["key"] for each in accounts.tenant_claims(signers, "ads", "C")["signing_keys"]}
+    assert keys == {"Kads"}
+    control = accounts.control_claims(signers, {"ads": "A", "maps": "M"})
+    assert {each["key"] for each in control["signing_keys"]} == {"Kdefault"}
 
 
 @pytest.mark.parametrize("role", ROLES.values(), ids=lambda role: role.name)

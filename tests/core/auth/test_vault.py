@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from rover_bus.auth.roles import MEMBER_ROLES, ROLES
-from rover_bus.auth.vault import Vault
+from rover_bus.auth.roles import MEMBER_ROLES, ROLES, TENANT_ROLES
+from rover_bus.auth.vault import RunOfJob, Vault
 from rover_bus.events import credentials
 from rover_bus.events.errors import InputError, NameRefused
 
@@ -72,7 +72,7 @@ def test_no_name_widens_what_its_credentials_reach(vault: Vault, job: str) -> No
 def test_a_vault_is_found_by_any_credentials_that_lie_in_it(vault: Vault, tmp_path: Path) -> None:
     for role in ROLES.values():
         path = vault.credentials_file(role.name, "h1")
-        assert path.exists() == (role.name not in ("master", "worker", "ps", "joiner"))
+        assert path.exists() == (role.name not in (*MEMBER_ROLES, *TENANT_ROLES, "joiner"))
         assert Vault.beside(path) == vault
     assert Vault.beside(tmp_path / "elsewhere" / "secret") is None
 
@@ -112,3 +112,46 @@ def claims_of(token: str) -> dict[str, Any]:
     body = token.split(".")[1]
     claims: dict[str, Any] = json.loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))
     return claims
+
+
+def test_a_host_makes_credentials_of_a_tenants_members_once_it_knows_its_accounts(
+    vault: Vault, tmp_path: Path
+) -> None:
+    vault.note_tenants(["ads"])
+    ours = credentials.read(vault.member_credentials("worker", "ads/demo", "u1", "worker-0.1", "h1"))
+    assert ours is not None
+    (vault.root / "keys" / "account-control.pub").unlink(missing_ok=True)
+    host = Vault(tmp_path / "host" / "auth")
+    (host.root / "keys").mkdir(parents=True, mode=0o700)
+    for name in ("role-worker.nk", "sockets"):
+        (host.root / "keys" / name).write_text((vault.root / "keys" / name).read_text())
+        (host.root / "keys" / name).chmod(0o600)
+    with pytest.raises(InputError, match="no tenant 'ads'"):
+        host.member_credentials("worker", "ads/demo", "u1", "worker-0.1", "h2")
+    host.learn_keys(vault.keys_of_tenant("ads"))
+    theirs = credentials.read(host.member_credentials("worker", "ads/demo", "u1", "worker-0.1", "h2"))
+    assert theirs is not None
+    for each in ("iss", "aud"):
+        assert claims_of(theirs.token).get(each) == claims_of(ours.token).get(each)
+    of_account = {claims_of(each.token)["nats"]["issuer_account"] for each in (ours, theirs)}
+    assert of_account == {vault.public_key("account-members-ads")}
+    assert not list((host.root / "keys").glob("account-*.nk"))
+
+
+def test_runs_of_one_name_in_two_tenants_share_no_key_and_no_secret(vault: Vault) -> None:
+    vault.note_tenants(["ads", "maps"])
+    made = [
+        credentials.read(vault.member_credentials("ps", job, "u1", "ps-0.1", "h1"))
+        for job in ("demo", "ads/demo", "maps/demo")
+    ]
+    tokens = [claims_of(each.token) for each in made if each is not None]
+    assert len({each["iss"] for each in tokens}) == 3
+    assert len({each["nats"]["issuer_account"] for each in tokens}) == 3
+    assert len({each.sockets for each in made if each is not None}) == 3
+
+
+def test_only_accounts_whose_runs_changed_are_told_to_the_broker(vault: Vault) -> None:
+    vault.note_tenants(["ads", "maps"])
+    vault.admit([RunOfJob("demo", "u1"), RunOfJob("ads/demo", "u1")])
+    told = vault.admit([RunOfJob("demo", "u1"), RunOfJob("ads/demo", "u1"), RunOfJob("maps/demo", "u1")])
+    assert {claims_of(each)["sub"] for each in told} == set(vault.keys_of_tenant("maps").values())

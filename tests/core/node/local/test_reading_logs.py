@@ -60,7 +60,7 @@ def test_what_a_log_gained_comes_with_the_next_question(logs: Path) -> None:
     assert (piece.start, piece.data) == (3, b"more")
 
 
-@pytest.mark.parametrize("job", ["..", "*", "ads.u1/..", "", "a/b"])
+@pytest.mark.parametrize("job", ["..", "*", "ads.u1/..", "", "a/b/c"])
 def test_a_job_is_a_name_and_no_path(logs: Path, job: str) -> None:
     with pytest.raises(NameRefused):
         read_log_pieces(logs, MemberLogRequest(job=job))

@@ -1,0 +1,117 @@
+"""Making and removing tenants: their accounts, told to the broker through its system account, and their streams.
+
+Used by `rover auth`, and by the Brain's process at its start, which makes whole what an interruption left: each step may be
+repeated. It works with the keys of the stack, as the owner of the accounts: no role has a right to any of this.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Iterable
+
+from rover_bus.auth.vault import Vault
+from rover_bus.events.bus import Bus
+from rover_bus.events.errors import BusError
+from rover_bus.events.nats_bus import NatsBus
+from rover_bus.events.nats_jetstream import copying_config
+from rover_bus.events.nats_storage import NatsStorage
+from rover_bus.events.streams import FACTS, OF_TENANT, PROFILES, STREAMS, TENANTS
+
+UPDATE, DELETE = "$SYS.REQ.CLAIMS.UPDATE", "$SYS.REQ.CLAIMS.DELETE"
+TOLD_S, AGAIN_S = 5.0, 0.1
+KNOWN_S = 10.0  # for an account that the broker was told of to take its first request
+
+
+@contextlib.asynccontextmanager
+async def of_registrar(url: str, secret: str) -> AsyncIterator[NatsBus]:
+    """Connect with credentials that the vault has just made, for a while. Raises BusError, AccessDenied."""
+    bus = await NatsBus.connect(url, secret=secret, name="registrar")
+    try:
+        yield bus
+    finally:
+        await bus.close()
+
+
+async def tell(system: Bus, token: str, subject: str = UPDATE) -> None:
+    """Tell the broker of an account. Raises BusError, saying what the broker said."""
+    answer = await system.request(subject, token.encode(), timeout_s=TOLD_S)
+    try:
+        problem = json.loads(answer.body).get("error", "")
+    except (ValueError, AttributeError):
+        problem = answer.body.decode(errors="replace")
+    if problem:
+        raise BusError(f"the broker does not take in an account: {problem}")
+
+
+async def make_tenants(owner: NatsBus, system: Bus, vault: Vault) -> list[str]:
+    """Make the tenants that are noted in the vault known to the broker, with their streams; return those that it did not know.
+
+    May be repeated. Raises BusError.
+    """
+    known = await owner.entries(TENANTS, "*")
+    new = [tenant for tenant in vault.tenants if tenant not in known]
+    for token in vault.tokens_of_tenants(new) if new else ():
+        await tell(system, token)
+    await make_whole(owner, vault, new)
+    return new
+
+
+async def make_whole(owner: NatsBus, vault: Vault, tenants: Iterable[str]) -> None:
+    """Make the streams of tenants whose accounts the broker knows. May be repeated. Raises BusError."""
+    tenants = list(tenants)
+    if not tenants:
+        return
+    for tenant in tenants:
+        await _make_streams(owner, tenant)
+    await _copy(owner, vault.tenants)
+    for tenant in tenants:
+        await _note(owner, vault, tenant)
+
+
+async def remove_tenant(owner: NatsBus, system: Bus, vault: Vault, tenant: str) -> None:
+    """Remove all of a tenant: its streams, the copies of its facts, its accounts and their keys. Raises BusError."""
+    account = _of(owner, tenant)
+    vault.note_tenants(set(vault.tenants) - {tenant})
+    await owner.delete(TENANTS, tenant)
+    await _copy(owner, vault.tenants)
+    for name in [*(each.name for each in STREAMS), *(f"KV_{each.name}" for each in OF_TENANT)]:
+        await account.api(f"STREAM.DELETE.{name}", None, f"remove {name} of {tenant}")
+    await owner.purge(FACTS, f"tenant.{tenant}.>")
+    [control] = vault.tokens_of_tenants(())
+    await tell(system, control)
+    await tell(system, vault.end_of_tenant(tenant), DELETE)
+
+
+def _of(owner: NatsBus, tenant: str) -> NatsStorage:
+    account = owner.of(tenant)
+    assert isinstance(account, NatsStorage)
+    return account
+
+
+async def _make_streams(owner: NatsBus, tenant: str) -> None:
+    loop = asyncio.get_running_loop()
+    deadline_s = loop.time() + KNOWN_S
+    while True:
+        try:
+            await _of(owner, tenant).ensure(STREAMS, OF_TENANT)
+            return
+        except BusError:
+            if loop.time() > deadline_s:
+                raise
+            await asyncio.sleep(AGAIN_S)
+
+
+async def _copy(owner: NatsBus, tenants: Iterable[str]) -> None:
+    """Have the control account hold facts and samples of these tenants, and go on with those of no others."""
+    for spec in STREAMS:
+        if spec.name in (FACTS, PROFILES):
+            await owner.api(f"STREAM.UPDATE.{spec.name}", copying_config(spec, tenants), f"copy {spec.name}")
+
+
+async def _note(owner: NatsBus, vault: Vault, tenant: str) -> None:
+    keys = json.dumps(vault.keys_of_tenant(tenant)).encode()
+    former = await owner.get(TENANTS, tenant)
+    if former is None or former.value != keys:
+        await owner.put(TENANTS, tenant, keys)

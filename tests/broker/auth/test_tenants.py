@@ -1,0 +1,302 @@
+"""Two tenants on one broker: each has its streams, members and rights; the control account has what they store, by their names."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from rover_bus.auth.roles import MEMBER_ROLES, RoleName
+from rover_bus.auth.vault import RunOfJob, Vault
+from rover_bus.cli.staged_cuts import _read_runs
+from rover_bus.cli.submission import request_checkpoint, submit
+from rover_bus.cli.tenants import make_tenants, remove_tenant
+from rover_bus.events import subjects
+from rover_bus.events.broker import EmbeddedBroker
+from rover_bus.events.bus import Stored
+from rover_bus.events.errors import AccessDenied, BusError, InputError, RoverError
+from rover_bus.events.forgetting import forget_job
+from rover_bus.events.job import DataSpec, JobSpec, PlanSpec
+from rover_bus.events.nats_bus import NatsBus
+from rover_bus.events.nats_storage import Ways
+from rover_bus.events.purging import keep_purging
+from rover_bus.events.streams import BUCKETS, FACTS, LEADERS, LOG, PRESENCE, PROFILES, SETTINGS, STREAMS
+
+pytestmark = pytest.mark.broker
+TENANTS = ("ads", "maps")
+PATIENCE_S = 20.0
+
+
+class Stage(NamedTuple):
+    broker: EmbeddedBroker
+    vault: Vault
+    owner: NatsBus
+    system: NatsBus
+    open: AsyncExitStack
+
+    async def connect(self, role: RoleName, tenant: str = "", **ways: object) -> NatsBus:
+        """Connect a user of a role; of a tenant, or of the control account."""
+        if role in MEMBER_ROLES:
+            secret = self.vault.member_credentials(
+                role, subjects.qualified(tenant, "demo"), "u1", f"{role}-0.1", "h1"
+            )
+        elif tenant:
+            secret = self.vault.person_credentials(role, tenant)
+        else:
+            secret = self.vault.credentials_file(role, "h1").read_text()
+        bus = await NatsBus.connect(self.broker.url, secret=secret, ways=Ways(**ways))  # type: ignore[arg-type]
+        self.open.push_async_callback(bus.close)
+        return bus
+
+    async def make(self, tenant: str) -> None:
+        self.vault.note_tenants({*self.vault.tenants, tenant})
+        await make_tenants(self.owner, self.system, self.vault)
+
+
+@asynccontextmanager
+async def stage(directory: Path, tenants: tuple[str, ...] = TENANTS) -> AsyncIterator[Stage]:
+    """A broker with tenants, in each of which a run of the job `demo` has rights."""
+    vault = Vault(directory / "auth")
+    vault.write_credentials("h1")
+    with EmbeddedBroker(directory / "broker", rights=vault.server_configuration) as broker:
+        async with AsyncExitStack() as opened:
+            owner = await NatsBus.connect(broker.url, secret=vault.owner_credentials())
+            system = await NatsBus.connect(broker.url, secret=vault.system_credentials())
+            for bus in (owner, system):
+                opened.push_async_callback(bus.close)
+            await owner.ensure(STREAMS, BUCKETS)
+            on = Stage(broker, vault, owner, system, opened)
+            vault.admit(RunOfJob(subjects.qualified(tenant, "demo"), "u1") for tenant in tenants)
+            for tenant in tenants:
+                await on.make(tenant)
+            yield on
+
+
+async def until(bus: NatsBus, stream: str, subject: str) -> Stored:
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            if (found := await bus.last(stream, subject)) is not None:
+                return found
+            await asyncio.sleep(0.01)
+
+
+FACT = subjects.job_fact("demo", "plan.applied")
+
+
+def test_facts_of_two_tenants_lie_apart_and_the_control_account_has_both(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with stage(tmp_path) as on:
+            for tenant in TENANTS:
+                master = await on.connect("master", tenant)
+                assert await master.append(FACTS, FACT, tenant.encode()) == 1
+                assert await master.append(LOG, subjects.job_log("demo"), tenant.encode()) == 1
+                await master.put(LEADERS, "demo", tenant.encode(), ttl_s=5)
+            brain = await on.connect("brain")
+            for tenant in TENANTS:
+                copy = await until(brain, FACTS, subjects.of_tenant(tenant, FACT))
+                assert copy.body == tenant.encode()
+                viewer = await on.connect("viewer", tenant)
+                assert [each.body async for each in viewer.read(FACTS, "rover.>")] == [tenant.encode()]
+                assert [each.body async for each in viewer.read(LOG, "rover.>")] == [tenant.encode()]
+                led = await viewer.get(LEADERS, "demo")
+                assert led is not None
+                assert led.value == tenant.encode()
+            assert await brain.last(LOG, subjects.job_log("demo")) is None
+
+    asyncio.run(run())
+
+
+def test_what_the_control_account_says_to_a_tenant_is_acknowledged_by_the_tenants_stream(
+    tmp_path: Path,
+) -> None:
+    async def run() -> None:
+        async with stage(tmp_path) as on:
+            brain, master = await on.connect("brain"), await on.connect("master", "ads")
+            heard: asyncio.Queue[Stored] = asyncio.Queue()
+            proposed = subjects.job_fact("demo", "plan.proposed")
+            await master.follow(FACTS, [proposed], heard.put_nowait)
+            await brain.append(FACTS, proposed, b"own")  # another number than the tenant's
+            assert await brain.of("ads").append(FACTS, proposed, b"plan", headers={"Nats-Msg-Id": "p1"}) == 1
+            assert await brain.of("ads").append(FACTS, proposed, b"plan", headers={"Nats-Msg-Id": "p1"}) == 1
+            assert (await asyncio.wait_for(heard.get(), PATIENCE_S)).body == b"plan"
+            await until(brain, FACTS, subjects.of_tenant("ads", proposed))
+            assert await brain.last(FACTS, subjects.of_tenant("maps", proposed)) is None
+
+    asyncio.run(run())
+
+
+def test_members_of_a_tenant_reach_their_own_master_and_daemon_and_no_others(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with stage(tmp_path) as on:
+            daemon, brain = await on.connect("daemon"), await on.connect("brain")
+            asked = subjects.everywhere(subjects.daemon("h1", "part"))
+            await daemon.serve("d", dict.fromkeys(asked, lambda each: each.respond(each.subject.encode())))
+            for tenant in TENANTS:
+                master = await on.connect("master", tenant)
+                answer = tenant.encode()
+                await master.serve(
+                    "m", {subjects.rpc("demo", 1, "lease"): lambda each, answer=answer: each.respond(answer)}
+                )
+                await master.put(LEADERS, "demo", answer, ttl_s=5)
+            for tenant in TENANTS:
+                worker = await on.connect("worker", tenant, direct=True)
+                server = await on.connect("ps", tenant, direct=True)
+                reply = await worker.request(subjects.rpc("demo", 1, "lease"), b"", timeout_s=5)
+                assert reply.body == tenant.encode()
+                led = await worker.get(LEADERS, "demo")
+                assert led is not None
+                assert led.value == tenant.encode()
+                reply = await server.request(subjects.daemon("h1", "part"), b"", timeout_s=5)
+                assert reply.body.decode() == subjects.of_tenant(tenant, subjects.daemon("h1", "part"))
+                sample = subjects.member_profile("demo", "worker", 0)
+                await worker.publish(sample, tenant.encode())
+                stored = await until(brain, PROFILES, subjects.of_tenant(tenant, sample))
+                assert stored.body == tenant.encode()
+
+    asyncio.run(run())
+
+
+def test_a_person_of_a_tenant_looks_up_hosts_and_settings_of_the_cluster_and_follows_its_facts(
+    tmp_path: Path,
+) -> None:
+    async def run() -> None:
+        async with stage(tmp_path) as on:
+            daemon, submitter = await on.connect("daemon"), await on.connect("submitter", "ads")
+            await daemon.put(PRESENCE, "h1", b"here", ttl_s=5)
+            await (await on.connect("brain")).put(SETTINGS, "cluster", b"{}")
+            assert {key: each.value for key, each in (await submitter.entries(PRESENCE, "*")).items()} == {
+                "h1": b"here"
+            }
+            entry = await submitter.get(SETTINGS, "cluster")
+            assert entry is not None
+            assert entry.value == b"{}"
+            assert await submitter.get(PRESENCE, "h9") is None
+            heard: asyncio.Queue[Stored] = asyncio.Queue()
+            await submitter.follow(FACTS, ["rover.>"], heard.put_nowait)
+            registered = subjects.host_fact("h1", "registered")
+            await daemon.of("ads").append(FACTS, registered, b"host")
+            await daemon.append(FACTS, subjects.host_fact("h1", "left"), b"not for tenants")
+            assert (await asyncio.wait_for(heard.get(), PATIENCE_S)).subject == registered
+            assert heard.empty()
+
+    asyncio.run(run())
+
+
+def test_the_operator_reads_follows_and_asks_as_one_of_the_tenant_does(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with stage(tmp_path) as on:
+            master, operator = await on.connect("master", "ads"), await on.connect("operator")
+            inside = operator.of("ads")
+            heard: asyncio.Queue[Stored] = asyncio.Queue()
+            await inside.follow(LOG, [subjects.job_log("demo")], heard.put_nowait, start="first")
+            for body in (b"1", b"2"):
+                await master.append(LOG, subjects.job_log("demo"), body)
+            assert [(await asyncio.wait_for(heard.get(), PATIENCE_S)).body for _ in range(2)] == [b"1", b"2"]
+            assert [each.body async for each in inside.read(LOG, subjects.job_log("demo"))] == [b"1", b"2"]
+            await master.put(LEADERS, "demo", b"led", ttl_s=5)
+            assert set(await inside.entries(LEADERS, "*")) == {"demo"}
+            stop = subjects.job_fact("demo", "job.stop_requested")
+            assert await inside.append(FACTS, stop, b"stop") == 1
+            back = asyncio.Event()
+            master.on_connection(lambda state: back.set() if state == "connected" else None)
+            on.broker.restart()
+            async with asyncio.timeout(PATIENCE_S):
+                await back.wait()
+                await master.append(LOG, subjects.job_log("demo"), b"3")
+                assert (await heard.get()).body == b"3"
+                await master.append(FACTS, FACT, b"after")
+            await until(operator, FACTS, subjects.of_tenant("ads", FACT))
+
+    asyncio.run(run())
+
+
+def test_a_masters_purge_is_of_its_own_tenant(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with stage(tmp_path) as on:
+            keeping = asyncio.create_task(keep_purging(await on.connect("brain")))
+            masters = [
+                await on.connect("master", tenant, keeper=subjects.keeper("demo", "purge"))
+                for tenant in TENANTS
+            ]
+            try:
+                for master in masters:
+                    await master.append(LOG, subjects.job_log("demo"), b"old")
+                await asyncio.sleep(0.1)
+                await masters[0].purge(LOG, subjects.job_log("demo"))
+                left = [await each.last(LOG, subjects.job_log("demo")) for each in masters]
+                assert [each is None for each in left] == [True, False]
+                with pytest.raises(BusError, match="may not purge"):
+                    await masters[0].purge(LOG, subjects.job_log("other"))
+            finally:
+                keeping.cancel()
+                await asyncio.gather(keeping, return_exceptions=True)
+
+    asyncio.run(run())
+
+
+def test_a_removed_tenant_leaves_nothing_and_its_credentials_are_worth_nothing(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with stage(tmp_path) as on:
+            master, other = await on.connect("master", "ads"), await on.connect("master", "maps")
+            for each in (master, other):
+                await each.append(FACTS, FACT, b"x")
+            for tenant in TENANTS:
+                await until(on.owner, FACTS, subjects.of_tenant(tenant, FACT))
+            secret = on.vault.person_credentials("viewer", "ads")
+            await remove_tenant(on.owner, on.system, on.vault, "ads")
+            with pytest.raises(AccessDenied):
+                await NatsBus.connect(on.broker.url, secret=secret)
+            assert await on.owner.last(FACTS, subjects.of_tenant("ads", FACT)) is None
+            assert await on.owner.last(FACTS, subjects.of_tenant("maps", FACT)) is not None
+            await other.append(FACTS, FACT, b"y")
+            await on.make("ads")
+            viewer = await on.connect("viewer", "ads")
+            assert await viewer.last(FACTS, FACT) is None
+            with pytest.raises(RoverError):
+                await NatsBus.connect(on.broker.url, secret=secret)
+
+    asyncio.run(run())
+
+
+def test_a_stack_that_goes_down_knows_the_jobs_of_tenants_and_asks_them_for_a_checkpoint(
+    tmp_path: Path,
+) -> None:
+    async def run() -> None:
+        async with stage(tmp_path) as on:
+            submitter, operator = await on.connect("submitter", "ads"), await on.connect("operator")
+            spec = JobSpec(name="demo", program=["t"], data=DataSpec(train="t"))
+            await submit(submitter, spec)
+            await until(
+                operator, FACTS, subjects.of_tenant("ads", subjects.job_fact("demo", "job.submitted"))
+            )
+            runs = await _read_runs(operator)
+            assert list(runs.going_on.values()) == ["ads/demo"], "else what it staged would be freed"
+            await request_checkpoint(operator, "ads/demo", "down", "a test")
+            asked = await submitter.last(FACTS, subjects.job_fact("demo", "checkpoint.requested"))
+            assert asked is not None
+            with pytest.raises(InputError, match=r"\[plan\] tenant is 'maps'"):
+                await submit(submitter, spec.replace(name="other", plan=PlanSpec(tenant="maps")))
+
+    asyncio.run(run())
+
+
+def test_a_forgotten_job_is_gone_from_the_control_accounts_copy_as_well(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with stage(tmp_path) as on:
+            master, operator = await on.connect("master", "ads"), await on.connect("operator")
+            for _ in range(3):
+                await master.append(FACTS, FACT, b"x")
+            await (await on.connect("master", "maps")).append(FACTS, FACT, b"x")
+            for tenant in TENANTS:
+                await until(operator, FACTS, subjects.of_tenant(tenant, FACT))
+            await forget_job(operator.of("ads"), "demo", "0123456789ab", by="a test", reason="over")
+            left = [each.subject async for each in operator.read(FACTS, subjects.of_tenant("*", "rover.>"))]
+            forgotten = subjects.job_fact("demo", "job.forgotten")
+            assert left == [subjects.of_tenant("maps", FACT), subjects.of_tenant("ads", forgotten)]
+            assert [each.subject async for each in operator.of("ads").read(FACTS, "rover.>")] == [forgotten]
+
+    asyncio.run(run())
