@@ -25,13 +25,13 @@ from rover_bus.brain.decisions.scoring import moved_share
 from rover_bus.brain.granting import cores_left_for, quota_left
 from rover_bus.brain.marginal import choose_by_gain, goes_by_gain
 from rover_bus.brain.models.samples import NotEnough
-from rover_bus.brain.predicting import OverruledModel
+from rover_bus.brain.predicting import OverruledModel, rows_of
 from rover_bus.brain.rooms import fits_hosts
 from rover_bus.brain.rules import HEADROOM, RULES, rules_for
-from rover_bus.brain.spaces import space_of
-from rover_bus.brain.standing_models import StandingModels
+from rover_bus.brain.spaces import no_less, space_of
+from rover_bus.brain.standing_models import PROBED_SIZES, StandingModels
 from rover_bus.brain.starting import StartOffer, start_with
-from rover_bus.brain.state import BrainState, KnownJob
+from rover_bus.brain.state import BrainState, KnownJob, counted
 from rover_bus.brain.totals import totals_of
 from rover_bus.brain.wishes import (
     CapacityLeft,
@@ -55,6 +55,7 @@ class OpenSize(msgspec.Struct, frozen=True):
 
     contender: Contender
     model: OverruledModel
+    young: bool = False  # its model rests on what use of cores implies: what it chooses is a trial
 
 
 class Chosen(msgspec.Struct, frozen=True):
@@ -98,7 +99,8 @@ def consider(
     if isinstance(model, NotEnough):
         missing = cramped(job, cores, quota_left(name, state, quotas))
         return missing or CapacityLeft(Reason.NOT_ENOUGH_SAMPLES, model.reason)
-    return OpenSize(_contender(name, job, model, state, quotas, standing), model)
+    contender = _contender(name, job, model, state, quotas, standing)
+    return OpenSize(contender, model, standing.is_young(job))
 
 
 def choosing_among(
@@ -138,7 +140,8 @@ def in_words(job: KnownJob, answer: Chosen | Wish | CapacityLeft) -> Wish | Capa
         return answer
     if isinstance(answer.of, StartOffer):
         return start_with(job, answer.of, answer.decision)
-    return _answer(job, answer.of.contender, answer.decision, answer.of.model, answer.rivals)
+    said = _answer(job, answer.of.contender, answer.decision, answer.of.model, answer.rivals)
+    return _as_trial(job, said) if answer.of.young and isinstance(said, Wish) else said
 
 
 def in_order(answers: Answers, state: BrainState) -> list[tuple[str, Chosen | Wish | CapacityLeft]]:
@@ -191,6 +194,8 @@ def _contender(
         job, quota_left(name, state, quotas)
     )  # the cluster's capacity is the round's own affair
     space = space_of(job, standing.varied_servers(job))
+    if standing.is_young(job):
+        space = no_less(space, view.held)
     front = standing.front_of(job, model, view, space, limits)
     return Contender(
         view=view,
@@ -271,6 +276,13 @@ def _answer(
         score=decision.scores["value"],
         others=_next_best(job, contender, decision),
     )
+
+
+def _as_trial(job: KnownJob, wish: Wish) -> Wish:
+    """Growth of a job of which little was measured: it is measured as a probe is, and taken back only where it brings nothing."""
+    known = f"{counted(len(rows_of(job)), 'size')} of {PROBED_SIZES} measured"
+    why = wish.constant.replace("_", " ")
+    return msgspec.structs.replace(wish, step="probe", detail=f"{why} by what its members use, {known}")
 
 
 def _next_best(job: KnownJob, contender: Contender, decision: PlanDecision) -> list[Size]:

@@ -225,6 +225,8 @@ def _propose(job: KnownJob, plan: PlanProposed) -> None:
         before=job.held or plan.size,
         after=plan.size,
         predicted=plan.predicted,
+        low_90=plan.predicted_low_90,
+        constant=plan.constant,
         since_s=job.clock_s,
         base=list(job.recent),
         members_plan=plan.members_plan,

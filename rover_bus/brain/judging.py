@@ -6,7 +6,7 @@ which windows count, and for which changes nothing was promised, is said here. P
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from typing import Any
 
 from rover_bus.brain.decisions.lifecycle import judge_change
@@ -41,10 +41,11 @@ def judge(name: str, known: KnownJob, state: BrainState) -> Steps:
     scaled_up = known.charge(change.after).cores > known.charge(change.before).cores
     base = change.base or change.windows[:1]
     windows = change.windows if len(change.windows) >= 3 else [*change.windows, change.windows[-1]]
-    verdict = judge_change(base, windows, change.predicted, scaled_up, known.spec.plan.least_gain)
-    if probing and _tries_cores(change) and base:
-        # Nothing was promised, but more cores that bring nothing are not kept.
-        hoped = sorted(base)[len(base) // 2] * (1 + 2 * RULES.restraint.dead_band)
+    promised = _promised(change, base) if scaled_up else change.predicted
+    verdict = judge_change(base, windows, promised, scaled_up, known.spec.plan.least_gain)
+    if probing and base and (_tries_cores(change) or _is_trial(change)):
+        # What it brings was not known, but what brings nothing is not kept.
+        hoped = min(_least(base), change.predicted)
         verdict = judge_change(base, windows, hoped, True)
         if verdict is not None and not verdict.keep:
             yield from _take_back(name, known, state, verdict.reason, verdict.after)
@@ -57,6 +58,21 @@ def judge(name: str, known: KnownJob, state: BrainState) -> Steps:
             yield from _keep(name, known, verdict.reason, verdict.after)
         else:
             yield from _take_back(name, known, state, verdict.reason, verdict.after)
+
+
+def _promised(change: Change, base: Sequence[float]) -> float:
+    """What growth is held to: the lower end of what was predicted, at least twice the dead-band more than before.
+
+    Half of all predictions are above what comes; a wide one is no reason to take back what pays.
+    """
+    if not change.low_90:
+        return change.predicted
+    return min(change.predicted, max(change.low_90, _least(base)))
+
+
+def _least(base: Sequence[float]) -> float:
+    """Samples a second that growth is worth its members for: twice the dead-band more than before."""
+    return sorted(base)[len(base) // 2] * (1 + 2 * RULES.restraint.dead_band)
 
 
 def _take_back(name: str, known: KnownJob, state: BrainState, constant: Reason, after: float) -> Steps:
@@ -87,6 +103,12 @@ def _tries_cores(change: Change) -> bool:
     before, after = change.before, change.after
     same = (before.workers, before.servers) == (after.workers, after.servers)
     return change.step == "probe" and same and before != after
+
+
+def _is_trial(change: Change) -> bool:
+    """Growth that a model chose which rests on use of cores: no probe that was to teach."""
+    taught = (Reason.PROBE, Reason.CORES_USED_UP)
+    return change.step == "probe" and change.constant not in taught
 
 
 def _keep(name: str, known: KnownJob, constant: str, after: float) -> Steps:

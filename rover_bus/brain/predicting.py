@@ -14,10 +14,11 @@ import numpy as np
 from rover_bus.brain.decisions.scaling import Predictor, sketch_of
 from rover_bus.brain.models.core_use import measure_core_use
 from rover_bus.brain.models.forms import ALL_REDUCE, ASYNCHRONOUS, SYNCHRONOUS, Form
+from rover_bus.brain.models.implied import ImpliedModel, imply, joined
 from rover_bus.brain.models.ingest import BoundedModel, fit_bounded
 from rover_bus.brain.models.paces import Paces, measure_paces
 from rover_bus.brain.models.samples import Configuration, Configurations, FloatArray, NotEnough, Observations
-from rover_bus.brain.models.throughput import Prediction
+from rover_bus.brain.models.throughput import LEAST_CONFIGURATIONS, Prediction
 from rover_bus.brain.state import FamilySample, KnownJob, TriedSize
 from rover_bus.events.facts import Size
 from rover_bus.events.job import JobSpec, is_synchronous
@@ -98,7 +99,7 @@ def samples_of(job: KnownJob) -> list[FamilySample]:
 class FamilyModel:
     """What runs of one family have in common, and the pace of each."""
 
-    common: BoundedModel
+    common: BoundedModel | ImpliedModel
     paces: Paces
 
     def of(self, run: str) -> Predictor:
@@ -147,10 +148,21 @@ def fit_family(samples: Sequence[FamilySample], form: Form = ASYNCHRONOUS) -> Fa
     return levelled if isinstance(levelled, NotEnough) else FamilyModel(levelled, paces)
 
 
-def _fit(samples: Sequence[FamilySample], seen: Observations, form: Form) -> BoundedModel | NotEnough:
+def _fit(
+    samples: Sequence[FamilySample], seen: Observations, form: Form
+) -> BoundedModel | ImpliedModel | NotEnough:
     workers, servers = [each.worker_cores for each in samples], [each.server_cores for each in samples]
-    uses = measure_core_use(seen, workers, servers)
-    return fit_bounded(seen, [each.input_share for each in samples], form, uses)
+    uses, waits = measure_core_use(seen, workers, servers), [each.input_share for each in samples]
+    if not is_young(samples):
+        return fit_bounded(seen, waits, form, uses)
+    beside = imply(seen, (workers, servers), waits, form)
+    fitted = fit_bounded(joined([seen, beside]), [*waits, *[0.0] * len(beside)], form, uses)
+    return fitted if isinstance(fitted, NotEnough) else ImpliedModel(fitted, seen.configurations)
+
+
+def is_young(samples: Sequence[FamilySample]) -> bool:
+    """Whether a family has shown too few sizes to tell the terms of a form apart: what it is taken to do at others is implied."""
+    return 0 < len({each.at for each in samples}) < LEAST_CONFIGURATIONS
 
 
 def observations_of(job: KnownJob, rows: list[TriedSize]) -> Observations:

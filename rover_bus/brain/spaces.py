@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from rover_bus.brain.decisions.plans import PlanSpace
+from rover_bus.brain.decisions.plans import Allocation, PlanSpace
 from rover_bus.brain.models.core_use import HELD_BACK
 from rover_bus.brain.models.ingest import INPUT_BOUND_SHARE
 from rover_bus.brain.state import KnownJob
@@ -15,7 +15,8 @@ from rover_bus.events.facts import Size
 from rover_bus.events.job import RoleSpec
 
 MOST_WORKERS, MOST_SERVERS = 256, 16
-SERVERS_BUSY = 0.5  # of a core, or of its cores: below this a server holds no worker back
+SERVERS_BUSY = 0.5  # of a core: below this a server holds no worker back,
+SERVERS_USED = 0.25  # nor below this share of its cores, where these are limited
 
 
 def space_of(job: KnownJob, family_varied: bool = False, start: Size | None = None) -> PlanSpace:
@@ -32,6 +33,16 @@ def space_of(job: KnownJob, family_varied: bool = False, start: Size | None = No
         servers=_counts_of_servers(job, held, family_varied),
         worker_cores=steps_of(job, workers, charged.worker_cores),
         server_cores=steps_of(job, servers, charged.server_cores),
+    )
+
+
+def no_less(space: PlanSpace, held: Allocation) -> PlanSpace:
+    """The part of a space that takes nothing from a job: what less of it would cost is not known while little was varied."""
+    return PlanSpace(
+        tuple(count for count in space.workers if count >= held.workers) or (held.workers,),
+        tuple(count for count in space.servers if count >= held.servers) or (held.servers,),
+        tuple(cores for cores in space.worker_cores if cores >= held.worker_cores) or (held.worker_cores,),
+        tuple(cores for cores in space.server_cores if cores >= held.server_cores) or (held.server_cores,),
     )
 
 
@@ -59,10 +70,9 @@ def _counts_of_servers(job: KnownJob, held: Size, family_varied: bool) -> tuple[
         return (held.servers,)
     if varied:
         return tuple(range(1, most + 1))
-    busiest = max(last.values(), default=0.0) / (
-        held.server_cores or 1.0
-    )  # a server's tables are one thread's
-    if busiest < SERVERS_BUSY:
+    busiest = max(last.values(), default=0.0)
+    # A server's tables are one thread's, where no limit says otherwise.
+    if busiest < (SERVERS_USED * held.server_cores or SERVERS_BUSY):
         return (held.servers,)
     return tuple(range(held.servers, min(held.servers + max(held.servers // 2, 1), most) + 1))
 

@@ -23,6 +23,7 @@ from rover_bus.brain.predicting import (
     OverruledModel,
     fit_family,
     form_of,
+    is_young,
     overrule,
     rows_of,
     samples_of,
@@ -143,13 +144,17 @@ class StandingModels:
         return len({each.at.ps for each in self.shown(job)}) > 1
 
     def wants_samples(self, job: KnownJob, held_back: bool) -> bool:
-        """Return whether another size of a job is worth trying to learn from.
+        """Return whether another size of a job is worth trying to learn from: where a model stands, growing teaches as much.
 
         `held_back`: its members use all their cores, and no fit says what more of them would bring.
         """
-        if held_back or not job.cold:
-            return held_back or isinstance(self.of(job), NotEnough)
-        return len(rows_of(job)) < PROBED_SIZES
+        if isinstance(self.of(job), NotEnough):
+            return held_back or not job.cold or len(rows_of(job)) < PROBED_SIZES
+        return held_back and not self.is_young(job)
+
+    def is_young(self, job: KnownJob) -> bool:
+        """Return whether a job's model rests on what its members' use of cores implies, not on measured sizes alone."""
+        return is_young(self.shown(job))
 
     def of(self, job: KnownJob) -> OverruledModel | NotEnough:
         """Return a job's model: its family's, fitted anew where samples have moved, overruled by what the job itself showed."""

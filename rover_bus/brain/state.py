@@ -74,6 +74,8 @@ class Change(msgspec.Struct):
     waits: bool = False  # for a person's word
     members_plan: int = 0  # the member set that it was computed from
     watched_s: float = 0.0  # of windows that closed while it was carried out
+    low_90: float = 0.0  # the lower end of what was predicted, 0: of that nothing was said
+    constant: str = ""  # what it was proposed for
 
 
 class TimeScales(msgspec.Struct, frozen=True):

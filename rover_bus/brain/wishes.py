@@ -87,7 +87,7 @@ def before_choice(
     if probe is not None:
         return probe
     history = ChangeHistory(settled_at_s=job.settled_s, rollbacks=job.rollbacks)
-    if not _probing_ended_now(job) and (waits := may_change(history, job.clock_s, spec.plan.cooldown_s)):
+    if not _finds_its_size(job, models) and (waits := may_change(history, job.clock_s, spec.plan.cooldown_s)):
         return CapacityLeft(waits)
     if isinstance(models.of(job), NotEnough) and (less := _idle_cores(job)) is not None:
         return less  # where a model knows what fewer cores would cost, the round weighs that
@@ -239,9 +239,10 @@ def _cores_full(job: KnownJob, size: Size) -> str:
     return f"a {noun} keeps {busy:.2f} of {now:g} cores busy: {then:g} each, without a restart"
 
 
-def _probing_ended_now(job: KnownJob) -> bool:
-    """The last probe is over: what follows is what the probes were for, and needs no cooldown."""
-    return job.cold and len(job.tried) == PROBED_SIZES and not job.ceilings and job.rollbacks == 0
+def _finds_its_size(job: KnownJob, models: StandingModels) -> bool:
+    """Whether a job is still on its way to its first good size: growth that teaches needs no cooldown, nor what probes were for."""
+    on_its_way = (job.cold and len(job.tried) == PROBED_SIZES) or models.is_young(job)
+    return on_its_way and not job.ceilings and job.rollbacks == 0
 
 
 def predicted(job: KnownJob, model: OverruledModel | NotEnough, size: Size) -> tuple[float, float, float]:

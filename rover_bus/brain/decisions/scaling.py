@@ -86,7 +86,10 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
 class Restraint(msgspec.Struct, frozen=True, kw_only=True):
     """How far one change may go."""
 
-    growth: float = 2.0  # at most this factor a round, either way
+    growth: float = 2.0  # of counts, at most this factor a round, either way
+    core_growth: float = (
+        4.0  # of a member's cores: these join nothing, and what they can bring is bounded by what it uses
+    )
     dead_band: float = 0.05  # smaller relative gains of throughput or cost are left alone
     keep_throughput: float = 0.97  # savings may cost at most 1 - this of it
     least_return: float = 0.5  # the last 1 % of cost must bring this many % of throughput
@@ -173,7 +176,7 @@ def plan_front(
     one that this job would choose alone (its last step would not pay). Empty when nothing is trusted.
     """
     near = _bounded(space, job.held, limits, rules.restraint)
-    plans = _plans(job, model, near, rules)
+    plans = _doubted(_plans(job, model, near, rules), job.held)
     if rules.restraint.tries:
         plans = msgspec.structs.replace(plans, guess=np.zeros_like(plans.guess))
     front = _front(plans, job, limits)
@@ -287,18 +290,18 @@ def what_if(
 
 def _bounded(space: PlanSpace, held: Allocation, limits: Limits, restraint: Restraint) -> PlanSpace:
     """The part of the space that one round may reach: growth, the user's pins and maxima."""
-    factor = restraint.growth
+    factor, core_factor = restraint.growth, max(restraint.growth, restraint.core_growth)
     low = Allocation(
         workers=limits.workers or max(int(held.workers / factor), 1),
         servers=limits.servers or max(int(held.servers / factor), 1),
-        worker_cores=held.worker_cores / factor,
-        server_cores=held.server_cores / factor,
+        worker_cores=held.worker_cores / core_factor,
+        server_cores=held.server_cores / core_factor,
     )
     high = Allocation(
         workers=limits.workers or min(int(held.workers * factor), limits.max_workers),
         servers=limits.servers or min(int(held.servers * factor), limits.max_servers),
-        worker_cores=held.worker_cores * factor,
-        server_cores=held.server_cores * factor,
+        worker_cores=held.worker_cores * core_factor,
+        server_cores=held.server_cores * core_factor,
     )
     return space.within(low, high)
 
@@ -369,6 +372,18 @@ def _evaluate(job: JobView, model: Predictor, at: Configurations, rules: Scaling
         expected_throughput(said.throughput, members, policy.hazard),
         expected_throughput(said.low_90, members, policy.hazard),
         said.guess.astype(np.float64),
+    )
+
+
+def _doubted(plans: _Space, held: Allocation) -> _Space:
+    """The plans, with half of the doubt counted against each that takes something from a job: what it gives up is known, what
+    that costs is not.
+    """
+    at = plans.at
+    takes = (at.workers < held.workers) | (at.ps < held.servers)
+    takes |= (at.worker_cores < held.worker_cores) | (at.ps_cores < held.server_cores)
+    return msgspec.structs.replace(
+        plans, speed=np.where(takes, np.sqrt(plans.speed * plans.low), plans.speed)
     )
 
 

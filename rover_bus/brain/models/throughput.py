@@ -85,9 +85,7 @@ class ThroughputModel:
 
     def beyond(self, at: Configurations) -> FloatArray:
         """Log distance of each configuration outside the range of each measured resource, summed; 0 inside."""
-        measured, asked = self.measured.logs(), at.logs()
-        outside = np.maximum(asked - measured.max(axis=0), measured.min(axis=0) - asked)
-        return np.asarray(np.maximum(outside, 0.0).sum(axis=1))
+        return log_distance(self.measured, at)
 
     def coefficients(self) -> FloatArray:
         """Return the coefficients of the form's terms, seconds an iteration a unit of each term (k,)."""
@@ -104,6 +102,13 @@ def fit_throughput(observations: Observations, form: Form) -> ThroughputModel | 
     at = used.configurations
     design, seconds = form.design(at), form.seconds(at, used.throughput)
     return ThroughputModel(form, fit_residual(design, at.logs(), seconds), used)
+
+
+def log_distance(measured: Configurations, at: Configurations) -> FloatArray:
+    """Log distance of each configuration outside the range of each measured resource, summed (n,); 0 inside."""
+    known, asked = measured.logs(), at.logs()
+    outside = np.maximum(asked - known.max(axis=0), known.min(axis=0) - asked)
+    return np.asarray(np.maximum(outside, 0.0).sum(axis=1))
 
 
 def student_95(freedom: float) -> float:

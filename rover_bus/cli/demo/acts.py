@@ -106,9 +106,10 @@ class Acts:
 
     @property
     def _grown(self) -> bool:
-        """Whether a plan that grew the job was judged, or is found to be enough."""
-        views = self.plans.by_number.values()
-        return any(view.proposed.step == "scale" and view.judged for view in views)
+        """Whether a plan that grew the job was judged: one by a model, or the second trial of a size."""
+        judged = [view.proposed for view in self.plans.by_number.values() if view.judged]
+        trials = [plan for plan in judged if plan.step == "probe"]
+        return any(plan.step == "scale" for plan in judged) or len(trials) > 1
 
     def _recovered(self, strike: Strike, seen: int) -> bool:
         """Whether the log has what follows a strike: the next incarnation, a leader, or more facts after a broker's restart."""

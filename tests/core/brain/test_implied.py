@@ -1,0 +1,199 @@
+"""What members' use of their cores implies of sizes beside the first: a job grows to them in one change, which is a trial."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from life_of_jobs import Life
+
+from rover_bus.brain.choosing import OpenSize, consider
+from rover_bus.brain.decisions.plans import Allocation, PlanSpace
+from rover_bus.brain.judging import judge
+from rover_bus.brain.models.forms import ASYNCHRONOUS, SYNCHRONOUS
+from rover_bus.brain.models.implied import ImpliedModel, imply
+from rover_bus.brain.models.samples import Configuration, Configurations, NotEnough, Observations
+from rover_bus.brain.predicting import fit_family, is_young
+from rover_bus.brain.spaces import no_less
+from rover_bus.brain.standing_models import StandingModels
+from rover_bus.brain.state import BrainState, Change, FamilySample, KnownJob, TriedSize
+from rover_bus.events.facts import PlanKept, PlanProposed, PlanRolledBack, Size
+from rover_bus.events.identity import HostCapacity
+from rover_bus.events.job import DataSpec, JobSpec, RoleSpec, WorkersSpec
+
+BATCH = 100.0
+BEFORE = Size(workers=2, servers=1, worker_cores=1.0, server_cores=1.0)
+LARGER = Size(workers=4, servers=1, worker_cores=4.0, server_cores=2.0)
+
+
+def sample(
+    workers: int = 2, worker_use: float = 0.8, wait: float = 0.0, server_use: float = 0.1
+) -> FamilySample:
+    at = Configuration(workers, 1, 1.0, 1.0, BATCH)
+    return FamilySample("run", at, 1000.0 * workers, wait, worker_use, server_use)
+
+
+def job(worker_use: float = 0.8, server_use: float = 0.1) -> KnownJob:
+    """A cold job that was measured at one size, with room to grow."""
+    spec = JobSpec(
+        name="j",
+        program=["train"],
+        data=DataSpec(train="t", batch_size=int(BATCH)),
+        workers=WorkersSpec(cores=0.5, max_cores=16.0),
+        servers=RoleSpec(cores=0.5, max_cores=16.0, max_count=4),
+    )
+    row = TriedSize(BEFORE, weight=2.0, mean=2000.0, worker_cores=worker_use, server_cores=server_use)
+    return KnownJob(
+        "u",
+        spec,
+        held=BEFORE,
+        cold=True,
+        plan=1,
+        tried=[row],
+        recent=[2000.0, 2000.0],
+        windows=2,
+        clock_s=60.0,
+        total=10_000_000,
+        server_loads=[{"ps-0": server_use}],
+        cores_bind=True,
+    )
+
+
+def grown(known: KnownJob) -> Allocation:
+    """What such a job would hold next, alone in a large cluster."""
+    state = BrainState(
+        timeline=1, hosts={"h": HostCapacity(cores=400, memory_bytes=1 << 40)}, jobs={"j": known}
+    )
+    models = StandingModels(state)
+    considered = consider("j", state, {}, models)
+    assert isinstance(considered, OpenSize), considered
+    assert considered.young
+    front = considered.contender.front
+    assert front is not None
+    return front.allocations[-1]
+
+
+@pytest.mark.parametrize("form", [ASYNCHRONOUS, SYNCHRONOUS])
+def test_use_says_how_much_of_an_iteration_more_cores_make_shorter(form: object) -> None:
+    seen = Observations.of(Configurations.of(2, 1, 1.0, 4.0, BATCH), [1000.0])
+    workers, servers, more = imply(seen, ([0.8], [1.0]), [0.0], form).throughput  # type: ignore[arg-type]
+    assert workers == pytest.approx(1000 / (1 - 0.8 / 2))
+    assert servers == pytest.approx(1000 / (1 - 0.25 / 2))
+    assert more == pytest.approx(1000 * 2**0.5), (
+        "of more workers no use tells: half of the way to twice the speed"
+    )
+
+
+def test_nothing_is_implied_where_workers_wait_for_input_or_no_use_was_measured() -> None:
+    seen = Observations.of(Configurations.of([2, 2], 1, 1.0, 4.0, BATCH), [1000.0, 1000.0])
+    assert len(imply(seen, ([0.0, 0.0], [0.0, 0.0]), [0.0, 0.0], ASYNCHRONOUS)) == 0
+    assert len(imply(seen, ([0.8, 0.8], [1.0, 1.0]), [0.9, 0.9], ASYNCHRONOUS)) == 0
+
+
+def test_once_workers_were_varied_only_measurements_say_what_more_of_them_bring() -> None:
+    seen = Observations.of(Configurations.of([2, 4], 1, 1.0, 4.0, BATCH), [1000.0, 1100.0])
+    rows = imply(seen, ([0.8, 0.4], [0.0, 0.0]), [0.0, 0.0], ASYNCHRONOUS)
+    assert rows.configurations.workers.tolist() == [2, 4]
+    assert rows.configurations.worker_cores.tolist() == [2.0, 2.0]
+
+
+def test_a_model_stands_from_the_first_size_on_and_is_the_less_sure_the_further_it_reaches() -> None:
+    model = fit_family([sample()])
+    assert not isinstance(model, NotEnough)
+    assert isinstance(model.common, ImpliedModel)
+    said = model.of("run").predict(Configurations.of(2, 1, [1.0, 2.0, 4.0, 8.0], 1.0, BATCH))
+    assert np.all(np.diff(said.throughput) > 0)
+    assert np.all(np.diff(said.high_90 / said.low_90) > 0)
+    assert said.high_90[-1] > 4 * said.throughput[-1]
+
+
+def test_three_measured_sizes_need_nothing_implied() -> None:
+    three = [sample(workers) for workers in (1, 2, 4)]
+    assert is_young(three[:2])
+    assert not is_young(three)
+    model = fit_family(three)
+    assert not isinstance(model, NotEnough)
+    assert not isinstance(model.common, ImpliedModel)
+
+
+def test_a_cold_job_grows_in_all_that_its_members_use_up_at_once() -> None:
+    after = grown(job(worker_use=0.9, server_use=0.6))
+    assert after.workers == 2 * BEFORE.workers
+    assert after.servers == 2 * BEFORE.servers
+    assert after.worker_cores == 4.0
+    assert after.server_cores > BEFORE.server_cores
+
+
+def test_a_cold_job_whose_cores_idle_grows_in_workers_and_hardly_in_cores() -> None:
+    idle, busy = (grown(job(worker_use=use, server_use=0.05)) for use in (0.05, 0.9))
+    assert idle.workers > BEFORE.workers
+    assert idle.servers == BEFORE.servers, "slots are not moved out of curiosity"
+    assert idle.worker_cores <= 1.5 < busy.worker_cores
+
+
+def test_while_little_is_known_no_plan_takes_anything() -> None:
+    space = PlanSpace((1, 2, 4), (1, 2), (0.5, 1.0, 2.0), (1.0, 2.0))
+    held = Allocation(workers=2, servers=2, worker_cores=1.0, server_cores=2.0)
+    assert no_less(space, held) == PlanSpace((2, 4), (2,), (1.0, 2.0), (2.0,))
+
+
+@pytest.mark.parametrize(
+    ("constant", "reached", "kept"),
+    [
+        ("more_throughput", 2600.0, True),  # far less than was predicted, and well worth its members
+        ("more_throughput", 2100.0, False),
+        ("more_throughput", 1500.0, False),
+        ("probe", 2100.0, True),  # it was to teach, and has
+    ],
+)
+def test_a_trial_is_kept_where_it_brings_something(constant: str, reached: float, kept: bool) -> None:
+    known = job()
+    known.change = Change(
+        plan=2,
+        step="probe",
+        before=BEFORE,
+        after=LARGER,
+        predicted=9000.0,
+        since_s=0.0,
+        base=[2000.0, 2000.0],
+        windows=[reached, reached],
+        applied=True,
+        settled=True,
+        constant=constant,
+    )
+    known.held = LARGER
+    said = list(judge("j", known, BrainState(jobs={"j": known})))
+    assert any(isinstance(each, PlanKept) for each in said) is kept
+    assert any(isinstance(each, PlanRolledBack) for each in said) is not kept
+
+
+@pytest.mark.parametrize(("low_90", "kept"), [(0.0, False), (2200.0, True)])
+def test_growth_is_held_to_the_lower_end_of_a_wide_prediction(low_90: float, kept: bool) -> None:
+    known = job()
+    known.change = Change(
+        plan=2,
+        step="scale",
+        before=BEFORE,
+        after=LARGER,
+        predicted=5000.0,
+        low_90=low_90,
+        since_s=0.0,
+        base=[2000.0] * 3,
+        windows=[2800.0] * 3,
+        applied=True,
+        settled=True,
+    )
+    known.held = LARGER
+    said = list(judge("j", known, BrainState(jobs={"j": known})))
+    assert any(isinstance(each, PlanKept) for each in said) is kept
+
+
+def test_a_life_begins_with_trials_and_no_size_is_tried_only_to_learn() -> None:
+    life = Life(cores=64.0)
+    busy = life.submit("j", lambda w: 1000.0 * w / (0.8 + 0.2 * w), cores=1.0, max_cores=8.0, input_share=0.0)
+    busy.needs_cores = 4.0
+    life.wait(60)
+    plans = list(life.found(PlanProposed))
+    assert [plan.step for plan in plans[:2]] == ["start", "probe"]
+    assert plans[1].constant == "more_throughput"
+    assert (plans[1].workers, plans[1].worker_cores) == (2, 4.0), "both in one change"
+    assert "probe" not in {plan.constant for plan in plans}
