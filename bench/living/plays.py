@@ -78,7 +78,8 @@ async def falls(seconds: float) -> dict[str, Any]:
 
 
 def _scales_up(plan: facts.PlanProposed) -> bool:
-    return plan.step == "scale" and plan.held is not None and plan.workers > plan.held.workers
+    """Whether a plan adds workers: the trial of a job of which little is known, or what its model chose."""
+    return plan.step in ("probe", "scale") and plan.held is not None and plan.workers > plan.held.workers
 
 
 async def straggler(seconds: float) -> dict[str, Any]:

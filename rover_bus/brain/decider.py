@@ -17,6 +17,7 @@ from rover_bus.brain import memory_relief, publishing, remedies, turns
 from rover_bus.brain.asked import answer_request
 from rover_bus.brain.backlog import Backlog
 from rover_bus.brain.decisions.arbitration import Budget
+from rover_bus.brain.decisions.plans import Allocation
 from rover_bus.brain.decisions.reasons import Reason
 from rover_bus.brain.decisions.warm_start import PastJob
 from rover_bus.brain.evolution import evolve
@@ -77,7 +78,7 @@ from rover_bus.events.inputs import (
     Ticked,
     TookOver,
 )
-from rover_bus.events.job import PlanMode, is_synchronous
+from rover_bus.events.job import JobSpec, PlanMode, is_synchronous
 from rover_bus.events.log import Record
 from rover_bus.events.outbox import Outgoing
 from rover_bus.events.poison import apart
@@ -475,4 +476,15 @@ def _past(fact: JobEnded, known: KnownJob, state: BrainState) -> PastJob | None:
         final=known.charge(known.rest or known.held),
         ended_at_s=len(state.past) * BETWEEN_JOBS_S,
         completed=fact.state == "completed",
+        asked=_asked(known.spec) if known.moves else None,
+    )
+
+
+def _asked(spec: JobSpec) -> Allocation:
+    workers, servers = spec.workers, spec.servers
+    return Allocation(
+        workers=workers.start,
+        servers=servers.start,
+        worker_cores=workers.start_cores,
+        server_cores=servers.start_cores,
     )

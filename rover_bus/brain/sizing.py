@@ -13,7 +13,7 @@ import msgspec
 from rover_bus.brain.decisions.arbitration import Budget
 from rover_bus.brain.decisions.plans import Allocation, PlanDecision
 from rover_bus.brain.decisions.reasons import Reason
-from rover_bus.brain.decisions.warm_start import MOST_SIMILAR, decide_start
+from rover_bus.brain.decisions.warm_start import MOST_SIMILAR, decide_start, usual_factors
 from rover_bus.brain.history import traits_of
 from rover_bus.brain.state import BrainState, KnownJob, charge_of
 from rover_bus.brain.totals import totals_of
@@ -27,12 +27,16 @@ BETWEEN_JOBS_S = 600.0  # jobs are dated by their order: a log has no clock of i
 def first_size(spec: JobSpec, state: BrainState) -> tuple[Size, PlanDecision, list[str]]:
     """Return the first size of a job, the decision behind what was left open, and what the user fixed, in words."""
     cores = totals_of(state).capacity.cores
+    usual = usual_factors(state.past)
     small = Allocation(
-        workers=spec.workers.start or 1, servers=spec.servers.start or max(1, round(cores / 4))
+        workers=round(spec.workers.start * usual.workers) or 1,
+        servers=round(spec.servers.start * usual.servers) or max(1, round(cores / 4)),
     )
     now_s = len(state.past) * BETWEEN_JOBS_S
     decision = decide_start(traits_of(spec), state.past, now_s, small)
     start, known = decision.allocation, decision.reason == Reason.WARM_START
+    if not known and (outgrown := _outgrown(spec, small)):
+        decision = msgspec.structs.replace(decision, detail=f"{decision.detail}; {outgrown}")
     workers = spec.workers.count or min(spec.workers.max_count, start.workers)
     servers = spec.servers.count or min(spec.servers.max_count, start.servers)
     if spec.workers.count and spec.servers.count:
@@ -42,8 +46,8 @@ def first_size(spec: JobSpec, state: BrainState) -> tuple[Size, PlanDecision, li
     size = Size(
         workers=workers,
         servers=servers,
-        worker_cores=_cores(spec.workers, start.worker_cores if known else 0.0, state),
-        server_cores=_cores(spec.servers, start.server_cores if known else 0.0, state),
+        worker_cores=_cores(spec.workers, start.worker_cores if known else 0.0, usual.worker_cores, state),
+        server_cores=_cores(spec.servers, start.server_cores if known else 0.0, usual.server_cores, state),
         worker_memory_bytes=spec.workers.memory_bytes,
         server_memory_bytes=_server_memory(spec, state, servers),
     )
@@ -54,11 +58,20 @@ def first_size(spec: JobSpec, state: BrainState) -> tuple[Size, PlanDecision, li
     return cut, decision, pins(spec)
 
 
-def _cores(role: RoleSpec, known: float, state: BrainState) -> float:
-    """The cores that a member begins with: what similar jobs ended with, where the user allows it and hosts hold to it."""
+def _outgrown(spec: JobSpec, small: Allocation) -> str:
+    """What a first size adds to what its user asked for, in words."""
+    asked = (("workers", spec.workers.start, small.workers), ("servers", spec.servers.start, small.servers))
+    more = [f"{count} {noun} instead of {start}" for noun, start, count in asked if 0 < start < count]
+    return f"{' and '.join(more)}: jobs here outgrow what is asked for" if more else ""
+
+
+def _cores(role: RoleSpec, known: float, usual: float, state: BrainState) -> float:
+    """The cores that a member begins with: what similar jobs ended with, else what the user asked for times what users of this
+    cluster ask too little (`usual`); where the user allows it and hosts hold to it.
+    """
     if not role.max_cores > role.cores > 0 or not totals_of(state).cores_bind:
         return role.cores
-    return min(max(known or role.start_cores, role.cores), role.max_cores)
+    return min(max(known or role.start_cores * usual, role.cores), role.max_cores)
 
 
 def _server_memory(spec: JobSpec, state: BrainState, servers: int) -> int:
