@@ -40,6 +40,7 @@ from rover_bus.brain.wishes import (
     cramped,
     declined,
     limits_of,
+    next_to_measure,
     predicted_all,
     size_after,
     view_of,
@@ -100,7 +101,22 @@ def consider(
         missing = cramped(job, cores, quota_left(name, state, quotas))
         return missing or CapacityLeft(Reason.NOT_ENOUGH_SAMPLES, model.reason)
     contender = _contender(name, job, model, state, quotas, standing)
-    return OpenSize(contender, model, standing.is_young(job))
+    young = standing.is_young(job)
+    if young and (probe := _probe_beyond_trials(job, contender, cores, standing, state)) is not None:
+        return probe
+    return OpenSize(contender, model, young)
+
+
+def _probe_beyond_trials(
+    job: KnownJob, contender: Contender, cores: float, standing: StandingModels, state: BrainState
+) -> Wish | None:
+    """The size to measure next of a job whose young model finds none better: it may be the model that is wrong."""
+    front = contender.front
+    assert front is not None
+    alone = choose_alone(contender.view, front, RULES)
+    if alone.allocation != contender.view.held:
+        return None
+    return next_to_measure(job, cores, standing, partial(_has_room, job, state))
 
 
 def choosing_among(
@@ -194,9 +210,10 @@ def _contender(
         job, quota_left(name, state, quotas)
     )  # the cluster's capacity is the round's own affair
     space = space_of(job, standing.varied_servers(job))
-    if standing.is_young(job):
-        space = no_less(space, view.held)
-    front = standing.front_of(job, model, view, space, limits)
+    young = standing.is_young(job)
+    front = standing.front_of(job, model, view, no_less(space, job) if young else space, limits)
+    if young:  # what is not known to pay takes free room only: no other job shrinks for it
+        front = _up_to(front, max(cores_left_for(name, state, quotas), view.held.cores))
     return Contender(
         view=view,
         model=model,
@@ -230,10 +247,16 @@ def _choose(
 def _no_larger(contender: Contender) -> Contender:
     front, held = contender.front, contender.view.held
     assert front is not None
-    less = [row for row, each in enumerate(front.allocations) if each.cores <= held.cores]
+    return msgspec.structs.replace(contender, front=_up_to(front, held.cores))
+
+
+def _up_to(front: PlanFront, cores: float) -> PlanFront:
+    """The part of a front that needs no more cores than these."""
+    less = [row for row, each in enumerate(front.allocations) if each.cores <= cores]
+    if len(less) == len(front.allocations):
+        return front
     offered = [front.allocations[row] for row in less]
-    smaller = PlanFront(offered, front.cost[less], front.speed[less], front.searched)
-    return msgspec.structs.replace(contender, front=smaller)
+    return PlanFront(offered, front.cost[less], front.speed[less], front.searched, whole=front)
 
 
 def _answer(
@@ -323,8 +346,9 @@ def _reason(contender: Contender, decision: PlanDecision, rivals: bool) -> Reaso
 def _kept(contender: Contender) -> CapacityLeft:
     """Why nothing happens, for the user: what the best other size would bring, and whether it is room that is missing."""
     front = contender.front
-    if front is None or not len(front.speed):
+    if front is None or not len((front.whole or front).speed):
         return CapacityLeft(Reason.UNCERTAIN, "no size is trusted to be better")
+    front = front.whole or front
     best = int(np.argmax(front.speed))
     other, gain = (
         front.allocations[best],

@@ -45,7 +45,8 @@ def judge(name: str, known: KnownJob, state: BrainState) -> Steps:
     verdict = judge_change(base, windows, promised, scaled_up, known.spec.plan.least_gain)
     if probing and base and (_tries_cores(change) or _is_trial(change)):
         # What it brings was not known, but what brings nothing is not kept.
-        hoped = min(_least(base), change.predicted)
+        usual = sorted(base)[len(base) // 2]
+        hoped = min(_least(base), change.predicted) if change.predicted > usual else _least(base)
         verdict = judge_change(base, windows, hoped, True)
         if verdict is not None and not verdict.keep:
             yield from _take_back(name, known, state, verdict.reason, verdict.after)

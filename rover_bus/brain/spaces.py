@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from rover_bus.brain.decisions.plans import Allocation, PlanSpace
+from rover_bus.brain.decisions.plans import PlanSpace
 from rover_bus.brain.models.core_use import HELD_BACK
 from rover_bus.brain.models.ingest import INPUT_BOUND_SHARE
 from rover_bus.brain.state import KnownJob
@@ -16,6 +16,7 @@ from rover_bus.events.job import RoleSpec
 
 MOST_WORKERS, MOST_SERVERS = 256, 16
 SERVERS_BUSY = 0.5  # of a core: below this a server holds no worker back,
+MOST_IN_BURSTS = 4.0  # times the cores that a member uses on average
 SERVERS_USED = 0.25  # nor below this share of its cores, where these are limited
 
 
@@ -36,13 +37,21 @@ def space_of(job: KnownJob, family_varied: bool = False, start: Size | None = No
     )
 
 
-def no_less(space: PlanSpace, held: Allocation) -> PlanSpace:
-    """The part of a space that takes nothing from a job: what less of it would cost is not known while little was varied."""
+def no_less(space: PlanSpace, job: KnownJob) -> PlanSpace:
+    """The part of a space that takes nothing from a job but idle cores: what less of the rest would cost is not known while little
+    was varied. What is busy a fourth of its time on average may be busy all of it in bursts.
+    """
+    assert job.held is not None
+    held, used = job.charge(job.held), job.cores_used
+    least = [
+        min(cores, MOST_IN_BURSTS * used.get(role, cores))
+        for role, cores in (("worker", held.worker_cores), ("ps", held.server_cores))
+    ]
     return PlanSpace(
         tuple(count for count in space.workers if count >= held.workers) or (held.workers,),
         tuple(count for count in space.servers if count >= held.servers) or (held.servers,),
-        tuple(cores for cores in space.worker_cores if cores >= held.worker_cores) or (held.worker_cores,),
-        tuple(cores for cores in space.server_cores if cores >= held.server_cores) or (held.server_cores,),
+        tuple(cores for cores in space.worker_cores if cores >= least[0]) or (held.worker_cores,),
+        tuple(cores for cores in space.server_cores if cores >= least[1]) or (held.server_cores,),
     )
 
 

@@ -47,7 +47,7 @@ def offer_start(
 ) -> StartOffer:
     """Return what a job that waits for its first plan competes with."""
     first, why, _ = first_size(job.spec, state)
-    model = standing.of(job)
+    model = _model_of(job, standing)
     if not isinstance(model, NotEnough) and not job.spec.servers.count:
         first = _with_known_servers(first, job.spec.servers, standing.shown(job))
     held, spec = job.charge(first), job.spec
@@ -81,6 +81,11 @@ def offer_start(
         model=model if known and not isinstance(model, NotEnough) else None,
         samples=len(standing.shown(job)),
     )
+
+
+def _model_of(job: KnownJob, standing: StandingModels) -> OverruledModel | NotEnough:
+    """The model of a family where it rests on measured sizes: for what is only implied no running job shrinks."""
+    return NotEnough("too few sizes were measured") if standing.is_young(job) else standing.of(job)
 
 
 def _with_known_servers(first: Size, role: RoleSpec, shown: Sequence[FamilySample]) -> Size:

@@ -83,9 +83,10 @@ def before_choice(
         )
     if remaining_s(job) < WORTH_WINDOWS * job.window_s:
         return CapacityLeft(Reason.KEEP, "it ends before a change would pay")
-    probe = _probe(job, cores_left, space, models, fits)
-    if probe is not None:
-        return probe
+    if models.wants_samples(job, _is_held_back(job, cores_left, space)):
+        probe = next_to_measure(job, cores_left, models, fits)
+        if probe is not None:
+            return probe
     history = ChangeHistory(settled_at_s=job.settled_s, rollbacks=job.rollbacks)
     if not _finds_its_size(job, models) and (waits := may_change(history, job.clock_s, spec.plan.cooldown_s)):
         return CapacityLeft(waits)
@@ -150,22 +151,31 @@ def remaining_s(job: KnownJob) -> float:
 # -- probes ------------------------------------------------------------------------------------------------------------
 
 
-def _probe(
-    job: KnownJob, cores_left: float, space: PlanSpace, models: StandingModels, fits: Callable[[Size], bool]
+def _is_held_back(job: KnownJob, cores_left: float, space: PlanSpace) -> bool:
+    """Whether members use all the cores that they have, and may have more."""
+    if not _measured(job):
+        return False
+    view = probe_view(job, cores_left)
+    return relieved_anchor(view, space) != view.anchor
+
+
+def _measured(job: KnownJob) -> list[TriedSize]:
+    return [row for row in job.tried if row.mean > 0 and row.size.workers]
+
+
+def next_to_measure(
+    job: KnownJob, cores_left: float, models: StandingModels, fits: Callable[[Size], bool]
 ) -> Wish | None:
     """The next size to measure: more cores for members that use all of theirs; else, while too little is known, what teaches most.
 
     One step at most doubles what is held (S17).
     """
-    held = job.held
+    held, known = job.held, _measured(job)
     assert held is not None
-    known = [row for row in job.tried if row.mean > 0 and row.size.workers]
     if not known or job.probes >= MOST_PROBES:
         return None
-    view = probe_view(job, cores_left)
+    view, space = probe_view(job, cores_left), space_of(job, models.varied_servers(job))
     relief = relieved_anchor(view, space) != view.anchor
-    if not models.wants_samples(job, relief):
-        return None
     size = _most_telling(job, view, space, known, fits)
     if size is None:
         return None
@@ -207,7 +217,7 @@ def _most_telling(
             lambda allocation: fits(size_after(held, allocation)),
         )
         size = held if decision is None else size_after(held, decision.allocation)
-        if size.shape != held.shape and not declined(job, size) and not taken_back(job, size):
+        if size.shape != held.shape and not declined(job, size) and not _in_vain(job, size):
             return size
     return None
 
@@ -388,6 +398,16 @@ def declined(job: KnownJob, size: Size) -> bool:
     return any(
         size.shape == other.shape and job.clock_s - at_s < job.spec.plan.declined_rest_s
         for other, at_s in job.declined
+    )
+
+
+def _in_vain(job: KnownJob, size: Size) -> bool:
+    """Whether this size was tried and did not pay, or as many members with as many cores at least did not."""
+    return any(
+        (tried.workers, tried.servers) == (size.workers, size.servers)
+        and tried.worker_cores >= size.worker_cores
+        and tried.server_cores >= size.server_cores
+        for tried, _, _ in job.ceilings
     )
 
 

@@ -46,8 +46,8 @@ def decide_probe(
 ) -> PlanDecision | None:
     """Decide the next size to measure; None when nothing fits that was not measured yet.
 
-    An asynchronous job is probed upwards where there is room, which slows no job and is given back at once. More cores than a
-    synchronous job's members use teach nothing (`models.core_use`): it is probed both ways.
+    A job is probed upwards where there is room, which slows no job and is given back at once. More cores than a synchronous job's
+    members use teach nothing (`models.core_use`): upwards it is probed with more members.
 
     Memory limits stay as they are: a probe with another count of servers needs the tables moved. `allowed` is asked last, of the
     size that would teach most: whether hosts have room for it, say.
@@ -64,8 +64,7 @@ def decide_probe(
     fresh = [o for o, known in zip(options, _measured(options, job, seen), strict=True) if not known]
     if not fresh:
         return None
-    if form.mode == "async":
-        fresh = [option for option in fresh if _takes_nothing(option, job.held)] or fresh
+    fresh = [option for option in fresh if _costs_nothing(option, job.held, form)] or fresh
     while fresh:
         at = Configurations.from_list([option.configuration(job.batch_size) for option in fresh])
         best = fresh.pop(next_probe(at, form, seen))
@@ -121,6 +120,12 @@ def _around(job: ProbeView, space: PlanSpace) -> list[Allocation]:
 def _fits(option: Allocation, job: ProbeView) -> bool:
     within = option.cores - job.held.cores <= max(job.free_cores, 0.0) and option.cores <= job.limits.cores
     return within and option != job.held
+
+
+def _costs_nothing(option: Allocation, held: Allocation, form: Form) -> bool:
+    """Whether a probe slows no job, and teaches something."""
+    more_members = option.members > held.members
+    return _takes_nothing(option, held) and (more_members or form.mode == "async")
 
 
 def _takes_nothing(option: Allocation, held: Allocation) -> bool:

@@ -132,7 +132,7 @@ class PlanFront(msgspec.Struct, frozen=True, dict=True):
     """One job's offers by rising cost: allocations, price, and throughput under the hazard in samples a second.
 
     `searched`: in how many plans NSGA-II found them; 0 where each was looked at. `dearer`: the next ones, whose last step would
-    not pay: no offers, but what was passed over.
+    not pay: no offers, but what was passed over. `whole`: the front that this one is the affordable part of; None: all of it is.
     """
 
     allocations: list[Allocation]
@@ -140,6 +140,7 @@ class PlanFront(msgspec.Struct, frozen=True, dict=True):
     speed: FloatArray
     searched: int = 0
     dearer: PlanFront | None = None
+    whole: PlanFront | None = None
 
     @cached_property
     def usage(self) -> FloatArray:

@@ -35,8 +35,14 @@ class ImpliedModel:
     def predict(self, at: Configurations) -> Prediction:
         """Predict samples a second with 90 % intervals."""
         said = self.fitted.predict(at)
-        wider = np.exp(_Z_95 * BEYOND * log_distance(self.measured, at))
+        wider = np.exp(_Z_95 * BEYOND * log_distance(self.measured, self._no_fewer_cores(at)))
         return Prediction(said.throughput, said.low_90 / wider, said.high_90 * wider, said.guess)
+
+    def _no_fewer_cores(self, at: Configurations) -> Configurations:
+        """The configurations with the least cores that were measured where they have less: use says what these cost."""
+        least = self.measured.worker_cores.min(), self.measured.ps_cores.min()
+        cores = np.maximum(at.worker_cores, least[0]), np.maximum(at.ps_cores, least[1])
+        return Configurations(at.workers, at.ps, *cores, at.batch_size)
 
     def sketch(self, at: Configurations) -> FloatArray:
         """About what `predict` says, more cheaply."""

@@ -108,10 +108,14 @@ def test_an_asynchronous_job_is_probed_upwards_where_there_is_room_and_else_any_
     assert full.allocation.cores <= HELD.cores
 
 
-def test_a_synchronous_job_is_probed_both_ways() -> None:
+def test_a_synchronous_job_is_probed_with_more_members_and_else_any_way_that_fits() -> None:
     measured = [HELD]
-    for _ in range(8):
+    for _ in range(2):
         decision = decide_probe(view(), SPACE, SYNCHRONOUS, seen(*measured))
         assert decision is not None
         measured.append(decision.allocation)
-    assert any(probe.cores < HELD.cores for probe in measured)
+        assert decision.allocation.members > HELD.members, "more cores than its members use teach nothing"
+        assert decision.allocation.cores >= HELD.cores
+    full = decide_probe(view(free_cores=0.0), SPACE, SYNCHRONOUS, seen(HELD))
+    assert full is not None
+    assert full.allocation.cores <= HELD.cores

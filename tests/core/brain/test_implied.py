@@ -130,10 +130,35 @@ def test_a_cold_job_whose_cores_idle_grows_in_workers_and_hardly_in_cores() -> N
     assert idle.worker_cores <= 1.5 < busy.worker_cores
 
 
-def test_while_little_is_known_no_plan_takes_anything() -> None:
-    space = PlanSpace((1, 2, 4), (1, 2), (0.5, 1.0, 2.0), (1.0, 2.0))
-    held = Allocation(workers=2, servers=2, worker_cores=1.0, server_cores=2.0)
-    assert no_less(space, held) == PlanSpace((2, 4), (2,), (1.0, 2.0), (2.0,))
+def test_while_little_is_known_no_plan_takes_more_than_idle_cores() -> None:
+    space = PlanSpace((1, 2, 4), (1, 2), (0.25, 0.5, 1.0, 2.0), (0.5, 1.0, 2.0))
+    known = job(worker_use=0.1, server_use=0.9)
+    known.cores_used = {"worker": 0.1, "ps": 0.9}
+    assert no_less(space, known) == PlanSpace((2, 4), (1, 2), (0.5, 1.0, 2.0), (1.0, 2.0))
+    known.cores_used = {}
+    assert no_less(space, known).worker_cores == (1.0, 2.0), (
+        "of use that was not measured nothing is known to be idle"
+    )
+
+
+@pytest.mark.parametrize(("cores", "grows"), [(400.0, True), (3.5, False)])
+def test_what_is_not_known_to_pay_takes_free_room_only(cores: float, grows: bool) -> None:
+    """Three cores are held by the job, the rest but half a core by another one, which would shrink for a job that is known."""
+    known, other = job(worker_use=0.9), job(worker_use=0.9)
+    other.held = Size(workers=int(max(cores - 4, 0)) or 1, servers=0, worker_cores=1.0)
+    hosts = {"h": HostCapacity(cores=cores + (other.held.workers if cores < 9 else 0), memory_bytes=1 << 40)}
+    other.spec = other.spec.replace(name="o", program=["other"])
+    state = BrainState(timeline=1, hosts=hosts, jobs={"j": known, **({"o": other} if cores < 9 else {})})
+    considered = consider("j", state, {}, StandingModels(state))
+    if grows:
+        assert isinstance(considered, OpenSize)
+        assert considered.contender.front is not None
+        assert considered.contender.front.allocations[-1].cores > 3 * BEFORE.workers
+    else:
+        assert not isinstance(considered, OpenSize) or all(
+            each.cores <= cores
+            for each in considered.contender.front.allocations  # type: ignore[union-attr]
+        )
 
 
 @pytest.mark.parametrize(
