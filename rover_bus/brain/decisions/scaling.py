@@ -88,7 +88,7 @@ class Restraint(msgspec.Struct, frozen=True, kw_only=True):
 
     growth: float = 2.0  # of counts, at most this factor a round, either way
     core_growth: float = (
-        4.0  # of a member's cores: these join nothing, and what they can bring is bounded by what it uses
+        4.0  # of a member's cores, upwards: they join nothing, and what they can bring is bounded by their use
     )
     dead_band: float = 0.05  # smaller relative gains of throughput or cost are left alone
     keep_throughput: float = 0.97  # savings may cost at most 1 - this of it
@@ -295,8 +295,8 @@ def _bounded(space: PlanSpace, held: Allocation, limits: Limits, restraint: Rest
     low = Allocation(
         workers=limits.workers or max(int(held.workers / factor), 1),
         servers=limits.servers or max(int(held.servers / factor), 1),
-        worker_cores=held.worker_cores / core_factor,
-        server_cores=held.server_cores / core_factor,
+        worker_cores=held.worker_cores / factor,
+        server_cores=held.server_cores / factor,
     )
     high = Allocation(
         workers=limits.workers or min(int(held.workers * factor), limits.max_workers),

@@ -61,7 +61,7 @@ def test_counts_stay_within_twice_and_cores_within_four_times_and_none_goes_belo
     after = choose_size(before, Truth(*c), SPACE).allocation
     assert 1 <= after.workers <= 2 * workers
     assert 1 <= after.servers <= 2 * servers
-    assert after.worker_cores <= 4 * cores
+    assert cores / 2 <= after.worker_cores <= 4 * cores
     assert check_plan(after, Limits()) is None
 
 
