@@ -87,9 +87,7 @@ class Restraint(msgspec.Struct, frozen=True, kw_only=True):
     """How far one change may go."""
 
     growth: float = 2.0  # of counts, at most this factor a round, either way
-    core_growth: float = (
-        4.0  # of a member's cores, upwards: they join nothing, and what they can bring is bounded by their use
-    )
+    core_growth: float = 4.0  # of a member's cores, upwards: they join nothing, and what they can bring is bounded by their use
     dead_band: float = 0.05  # smaller relative gains of throughput or cost are left alone
     keep_throughput: float = 0.97  # savings may cost at most 1 - this of it
     least_return: float = 0.5  # the last 1 % of cost must bring this many % of throughput

@@ -21,7 +21,7 @@ _LEAST_SIMILARITY = 0.25
 _WEIGHTS = {"user": 1.0, "dataset": 2.0, "family": 2.0}
 _DAY_S = 86_400.0
 _UNSHOWN = 2.0  # jobs
-_MOST_FACTOR = 4.0
+_FACTORS = (1.0, 1.5, 2.0, 3.0, 4.0)  # steps in which cores are offered
 _PRICES = Prices()
 
 
@@ -127,7 +127,8 @@ def usual_factors(history: Sequence[PastJob]) -> UsualFactors:
     for axis in ("workers", "servers", "worker_cores", "server_cores"):
         pairs = [(getattr(old.final, axis), getattr(old.asked, axis)) for old in last.values()]
         logs = [math.log(final / asked) for final, asked in pairs if final > 0 and asked > 0]
-        factors.append(min(max(math.exp(sum(logs) / (len(logs) + _UNSHOWN)), 1.0), _MOST_FACTOR))
+        learned = math.exp(sum(logs) / (len(logs) + _UNSHOWN))
+        factors.append(max(step for step in _FACTORS if step <= max(learned, 1.0)))
     return UsualFactors(*factors)
 
 
