@@ -149,11 +149,14 @@ def test_a_lost_place_that_does_not_pay_is_given_up(tmp_path: Path) -> None:
     with RunningStack(Home(tmp_path / "home"), here=Here("h1"), disposable=True) as stack:
         # More workers than one bring nothing, and cost too little to be worth a change: but they are not started again.
         job = elastic(stack.home.root, "one", "in_turn", most=3, cores=0.25, servers=1)
+        job.checkpoint = job.checkpoint.replace(
+            'window = "2s"', 'window = "5s"'
+        )  # a third one must not seem to bring 3 %
         job.submit()
         job.until(lambda: 3 in kept_workers(job), "three workers are tried, and stay")
         for _ in range(3):
             kill_last_worker(stack, job.name)
-            time.sleep(10.0)  # what becomes of its place is decided at the Brain's next look
+            time.sleep(15.0)  # what becomes of its place is decided at the Brain's next look
             if given_up(job):
                 break
         assert given_up(job), job.rover("events", job.name, "-n", "60").stdout
