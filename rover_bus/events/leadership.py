@@ -1,4 +1,4 @@
-"""Who leads: a key with a time to live in a memory bucket, taken and renewed by compare-and-set (protocol P15, P20).
+"""Leadership: a key with a time to live in a memory bucket, taken and renewed by compare-and-set (protocol P15, P20).
 
 Used by shell.py. The key elects; what fences is the term in the log. The key's value is JSON so that `nats kv get` is readable:
 {"holder", "term", "timeline"}; term 0 means that the holder is still replaying. Members find the term here.

@@ -1,4 +1,4 @@
-"""Who caused what: facts linked by the causes that they name (design §2.4). Pure but for reading the facts once.
+"""Causes: facts linked by the causes that they name (design §2.4). Pure but for reading the facts once.
 
 Fed by the stored facts; feeds `rover story`. What a cause looks like is in events/causes.py. A symbolic one (`cut:3`, `worker-1.2`)
 means the newest fact before this one, of the same job, that it names. What a daemon or a person says bears no cause: it is linked
@@ -114,7 +114,7 @@ class Links:
         """Return the fact that a person means. Raises InputError."""
         if event not in self._by_name:
             raise InputError(
-                f"no event {event!r}: take a number that `rover events` prints, {FACTS}:<number>, an event id, or JOB/worker-0"
+                f"no event {event!r}: take a number of `rover events`, {FACTS}:<n>, an event id, JOB@SEQUENCE.INDEX or JOB/worker-0"
             )
         return self._by_name[event]
 
