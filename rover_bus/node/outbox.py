@@ -134,19 +134,25 @@ class Outboxes:
     def __init__(self, bus: Bus, host: str, on_loss: Callable[[], None]) -> None:
         self._bus, self._host, self._on_loss = bus, host, on_loss
         self._of: dict[str, HostOutbox] = {}
+        self._gone: set[str] = set()  # tenants that there were
         self._running: dict[str, asyncio.Task[None]] = {}
         self._broken = asyncio.Event()
         self._begun = False
         self._add(DEFAULT_TENANT)
 
     def post(self, letter: Letter, tenant: str) -> None:
+        """Take a letter; one to a tenant that was removed is dropped: nothing would ever take it."""
+        if tenant in self._gone:
+            return
         if tenant not in self._of:
             self._add(tenant)
         self._of[tenant].post(letter)
 
     def keep(self, tenants: frozenset[str]) -> None:
         """End what goes to tenants that there are no more."""
-        for tenant in set(self._of) - tenants - {DEFAULT_TENANT}:
+        removed = set(self._of) - tenants - {DEFAULT_TENANT}
+        self._gone = (self._gone | removed) - tenants
+        for tenant in removed:
             del self._of[tenant]
             if running := self._running.pop(tenant, None):
                 running.cancel()

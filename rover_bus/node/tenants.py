@@ -23,16 +23,21 @@ class WatchedTenants:
     def __init__(
         self, bus: Bus, learn: Callable[[bytes], None], on_change: Callable[[frozenset[str]], None]
     ) -> None:
-        """`learn`: told the keys of each at once: from then on its members may be started. `on_change`: once for many."""
+        """`learn`: told the keys of each at once: from then on its members may be started. `on_change`: told once for many, and
+        never of a part of those that there were at the beginning.
+        """
         self.known: frozenset[str] = frozenset()
         self._told: frozenset[str] = frozenset()
         self._alarm: asyncio.TimerHandle | None = None
+        self._whole = False  # all that there were at the beginning are known
         self._bus, self._learn, self._on_change = bus, learn, on_change
 
     async def run(self) -> None:
         """Watch for ever."""
         watching = await insist(lambda: self._bus.watch(TENANTS, "*", self._take))
         try:
+            self._whole = True
+            self._tell()
             await asyncio.Event().wait()
         finally:
             if self._alarm is not None:
@@ -43,7 +48,7 @@ class WatchedTenants:
         if entry.value is not None:
             self._learn(entry.value)
         self.known = self.known - {entry.key} if entry.value is None else self.known | {entry.key}
-        if self._alarm is None:
+        if self._whole and self._alarm is None:
             self._alarm = asyncio.get_running_loop().call_later(GATHER_S, self._tell)
 
     def _tell(self) -> None:

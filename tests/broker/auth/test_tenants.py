@@ -20,11 +20,14 @@ from rover_bus.events.broker import EmbeddedBroker
 from rover_bus.events.bus import Stored
 from rover_bus.events.errors import AccessDenied, BusError, InputError, RoverError
 from rover_bus.events.forgetting import forget_job
+from rover_bus.events.host_facts import HostLeft
 from rover_bus.events.job import DataSpec, JobSpec, PlanSpec
 from rover_bus.events.nats_bus import NatsBus
 from rover_bus.events.nats_storage import Ways
 from rover_bus.events.purging import keep_purging
 from rover_bus.events.streams import BUCKETS, FACTS, LEADERS, LOG, PRESENCE, PROFILES, SETTINGS, STREAMS
+from rover_bus.node.outbox import Letter, Outboxes
+from rover_bus.node.tenants import WatchedTenants
 
 pytestmark = pytest.mark.broker
 TENANTS = ("ads", "maps")
@@ -298,5 +301,35 @@ def test_a_forgotten_job_is_gone_from_the_control_accounts_copy_as_well(tmp_path
             forgotten = subjects.job_fact("demo", "job.forgotten")
             assert left == [subjects.of_tenant("maps", FACT), subjects.of_tenant("ads", forgotten)]
             assert [each.subject async for each in operator.of("ads").read(FACTS, "rover.>")] == [forgotten]
+
+    asyncio.run(run())
+
+
+def test_a_daemon_is_told_of_all_tenants_at_once_and_posts_nothing_to_one_that_is_gone(
+    tmp_path: Path,
+) -> None:
+    async def run() -> None:
+        async with stage(tmp_path) as on:
+            daemon, told, learnt = await on.connect("daemon"), asyncio.Queue[frozenset[str]](), list[bytes]()
+            watched = WatchedTenants(daemon, learnt.append, told.put_nowait)
+            outboxes = Outboxes(daemon, "h1", lambda: None)
+            tasks = [asyncio.create_task(each.run()) for each in (watched, outboxes)]
+            try:
+                assert await asyncio.wait_for(told.get(), PATIENCE_S) == set(TENANTS)
+                assert len(learnt) == 2
+                outboxes.post(Letter(HostLeft(host="h1"), "1"), "maps")
+                await until(on.owner, FACTS, subjects.of_tenant("maps", subjects.host_fact("h1", "left")))
+                await remove_tenant(on.owner, on.system, on.vault, "maps")
+                assert await asyncio.wait_for(told.get(), PATIENCE_S) == {"ads"}
+                outboxes.keep(frozenset({"ads"}))
+                for tenant in TENANTS:
+                    outboxes.post(Letter(HostLeft(host="h1"), "2"), tenant)
+                assert await outboxes.flush(PATIENCE_S), (
+                    "else a host would wait at its end for a tenant that is gone"
+                )
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
 
     asyncio.run(run())
