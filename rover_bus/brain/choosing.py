@@ -48,7 +48,7 @@ from rover_bus.brain.wishes import (
 from rover_bus.events.facts import LosingPlan, Size
 
 NOTHING_FITS = PlanDecision(allocation=NOTHING, reason=Reason.NO_CAPACITY)
-MOST_OTHERS = 6
+MOST_OTHERS = 18  # that are tried in turn where hosts have no room for the best
 
 
 class OpenSize(msgspec.Struct, frozen=True):
