@@ -10,7 +10,7 @@ from pathlib import Path
 
 import rover_bus.client as rover
 
-TURN_S = 0.05
+TURN_S = 0.1
 
 
 def main() -> None:

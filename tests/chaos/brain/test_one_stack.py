@@ -58,18 +58,20 @@ def cancel(job: SmallJob) -> None:
 
 
 def kept_workers(job: SmallJob) -> set[int]:
-    """Workers of the plans that were kept."""
+    """Workers of the plans that were kept, a person's among them."""
     kept = {each["plan"] for each in job.facts("plan.kept")}
-    return {plan["workers"] for plan in plans(job) if plan["plan"] in kept}
+    return {plan["workers"] for plan in job.facts("plan.applied") if plan["plan"] in kept}
 
 
 def given_up(job: SmallJob) -> list[dict[str, Any]]:
     return [plan for plan in plans(job) if plan["constant"] == "shrink_after_loss"]
 
 
-def kill_last_worker(stack: RunningStack, job: str) -> None:
+def kill_last_workers(stack: RunningStack, job: str) -> None:
+    """All but one, at once: that is one decision."""
     workers = [m for m in list_members(stack.home.node, job) if m.member.role == "worker" and m.pid]
-    os.kill(max(workers, key=lambda m: m.member.index).pid, signal.SIGKILL)
+    for each in sorted(workers, key=lambda m: m.member.index)[1:]:
+        os.kill(each.pid, signal.SIGKILL)
 
 
 def end(job: SmallJob) -> None:
@@ -149,14 +151,15 @@ def test_a_lost_place_that_does_not_pay_is_given_up(tmp_path: Path) -> None:
     with RunningStack(Home(tmp_path / "home"), here=Here("h1"), disposable=True) as stack:
         # More workers than one bring nothing, and cost too little to be worth a change: but they are not started again.
         job = elastic(stack.home.root, "one", "in_turn", most=3, cores=0.25, servers=1)
-        job.checkpoint = job.checkpoint.replace(
-            'window = "2s"', 'window = "5s"'
-        )  # a third one must not seem to bring 3 %
+        longer = job.checkpoint.replace('window = "2s"', 'window = "5s"')
+        job.checkpoint = longer  # a third one must not seem to bring 3 %
         job.submit()
-        job.until(lambda: 3 in kept_workers(job), "three workers are tried, and stay")
+        job.until(lambda: len(job.facts("plan.measured")) > 1, "the Brain has tried two")
+        assert job.rover("scale", job.name, "--workers", "3").returncode == 0
+        job.until(lambda: 3 in kept_workers(job), "three workers are measured, and stay")
         for _ in range(3):
-            kill_last_worker(stack, job.name)
-            time.sleep(15.0)  # what becomes of its place is decided at the Brain's next look
+            kill_last_workers(stack, job.name)
+            time.sleep(15.0)  # what becomes of their places is decided at the Brain's next look
             if given_up(job):
                 break
         assert given_up(job), job.rover("events", job.name, "-n", "60").stdout
