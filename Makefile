@@ -11,7 +11,7 @@ PARALLEL = -n $(or $(WORKERS),2) --dist worksteal
 
 help:
 	@echo "make demo      watch a job find its size while its workers, its master and its broker are killed"
-	@echo "make test      core, simulation and broker rings, and the ten slowest tests (WORKERS=3)"
+	@echo "make test      core, simulation and broker rings, and the ten slowest tests (WORKERS=4)"
 	@echo "make simulate  10,000 deterministic histories (COUNT=...)"
 	@echo "make chaos     real processes under SIGKILL, SIGSTOP and broker restarts"
 	@echo "make kube      tests against a real Kubernetes API server (ROVER_KUBE or ROVER_TEST_KUBECONFIG; skips without)"
@@ -51,9 +51,9 @@ picture: .venv/run.stamp
 
 # -- to check ----------------------------------------------------------------------------------------------------------
 
-# Tests with a broker wait more than they compute: they begin first, in one process of three, while the others use both cores.
+# Tests with a broker wait more than they compute: two processes of four begin with them, while the others use the cores (tests/conftest.py).
 test: .venv/dev.stamp
-	$(BIN)/pytest -n $(or $(WORKERS),3) --dist worksteal --durations=10 tests/broker tests/core tests/simulation $(ARGS)
+	$(BIN)/pytest -n $(or $(WORKERS),4) --dist worksteal --durations=10 tests/broker tests/core tests/simulation $(ARGS)
 
 core: .venv/dev.stamp
 	$(BIN)/pytest $(PARALLEL) tests/core $(ARGS)

@@ -2,10 +2,39 @@
 
 from __future__ import annotations
 
+import os
 import signal
+from pathlib import Path
+
+import pytest
+
+BROKER = Path(__file__).parent / "broker"
 
 
 def pytest_configure() -> None:
     """A shell that runs something in the background has it ignore Ctrl-C, and so would all that the tests start and interrupt."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Have half of the processes of a run begin with the tests that wait for a broker, while the others use the cores.
+
+    pytest-xdist gives each of its processes an equal run of the tests, in their order. Files stay whole: their fixtures are.
+    """
+    processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    files: dict[Path, list[pytest.Item]] = {}
+    for item in items:
+        files.setdefault(item.path, []).append(item)
+    waiting = [tests for path, tests in files.items() if path.is_relative_to(BROKER)]
+    others = [test for path, tests in files.items() if not path.is_relative_to(BROKER) for test in tests]
+    if processes < 2 or not waiting or not others:
+        return
+    size, shares = -(-len(items) // processes), processes // 2
+    dealt: list[pytest.Item] = []
+    for share in range(shares):
+        begins = [test for tests in waiting[share::shares] for test in tests]
+        filled = max(size - len(begins), 0)
+        dealt += [*begins, *others[:filled]]
+        others = others[filled:]
+    items[:] = [*dealt, *others]

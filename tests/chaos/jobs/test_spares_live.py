@@ -40,7 +40,7 @@ class SlowToLoad(SmallJob):
         mine = file.read_text().replace(self.gate.program(), self.gate.program(self.folder / "slow.py"))
         file.write_text(mine)
 
-    def spares(self) -> list[Path]:
+    def ready_spares(self) -> list[Path]:
         """The spares that are ready."""
         ready = (self.home / "node" / "spares").glob("*/ready")
         return [each.parent for each in ready if not each.parent.is_symlink()]
@@ -68,7 +68,7 @@ def test_lost_and_added_workers_are_what_spares_become(tmp_path: Path) -> None:
             top='[plan]\nmode = "observe"',
         )
         job.submit()
-        job.until(lambda: len(job.spares()) == 2, "two spares")
+        job.until(lambda: len(job.ready_spares()) == 2, "two spares")
         assert job.warm() == {"0.1": False}
         listed = json.loads(job.rover("members", job.name, "-o", "json").stdout)
         seen = {each["pid"]: each["state"] for each in listed if each["role"] == "spare"}
@@ -77,7 +77,7 @@ def test_lost_and_added_workers_are_what_spares_become(tmp_path: Path) -> None:
         (worker,) = living(job.home, job.name, "worker")
         os.kill(worker["pid"], signal.SIGKILL)
         job.until(lambda: "0.2" in job.warm(), "its next incarnation")
-        job.until(lambda: len(job.spares()) == 2, "two spares again")
+        job.until(lambda: len(job.ready_spares()) == 2, "two spares again")
         scaled = job.rover("scale", job.name, "--workers", "2")
         assert scaled.returncode == 0, scaled.stderr
         job.until(lambda: "1.1" in job.warm(), "the added worker")
