@@ -40,7 +40,7 @@ from rover_bus.node.local.layout import IncarnationDirectory, StartRecord
 CYCLE_S = 0.5
 MEBIBYTE = 1 << 20
 SLOW_TO = 0.2
-STALLED_TO = 0.1  # readers run ahead: a fifth of the time is enough for all that storage gives
+STALLED_TO = 0.03  # readers run ahead: a tenth of the time still serves more than two workers train
 LATE_S = {"1": 15.0, "2": 30.0}  # by index of a server
 PAIRS = 5
 SHARE_OVER_S = 20.0  # two epochs: large leases at the begin of one, of single batches at its end
@@ -78,8 +78,12 @@ async def falls(seconds: float) -> dict[str, Any]:
 
 
 def _scales_up(plan: facts.PlanProposed) -> bool:
-    """Whether a plan adds workers: the trial of a job of which little is known, or what its model chose."""
-    return plan.step in ("probe", "scale") and plan.held is not None and plan.workers > plan.held.workers
+    """Whether a plan adds workers to several: a trial of a job of which little is known, or what its model chose.
+
+    One worker trains no faster than a stalled server serves two: only what several lose by it is a fall.
+    """
+    held = plan.held.workers if plan.held is not None else 0
+    return plan.step in ("probe", "scale") and 2 <= held < plan.workers
 
 
 async def straggler(seconds: float) -> dict[str, Any]:
