@@ -20,7 +20,7 @@ STEP, MOST = 1.5, 16.0
 
 
 class Backlog:
-    """How many looks in a row were late, or not. Of one process: a successor judges anew, from the windows as they are."""
+    """How many looks in a row were late, or not. Of one process: a successor judges for itself, from the windows as they are."""
 
     def __init__(self) -> None:
         self._behind = self._in_time = 0

@@ -63,6 +63,7 @@ from rover_bus.events.facts import (
 )
 from rover_bus.events.host_facts import HostRecovered, HostSlow
 from rover_bus.events.identity import MasterSeat
+from rover_bus.events.job import JobSpec
 from rover_bus.events.log import Record, SnapshotChunk
 from rover_bus.events.plan_facts import TRIAL
 
@@ -103,15 +104,8 @@ def _take_in(state: BrainState, record: Record) -> None:
         case HostRecovered(host=host):
             state.slow_hosts.pop(host, None)
         case JobSeen(job=job, uid=uid, spec=spec):
-            _forget(state, job)  # a former run whose end was not heard
-            used = usual_use(state, spec)
-            state.jobs[job] = KnownJob(
-                uid,
-                spec,
-                cores_bind=state.cores_bind,
-                cores_used=used,
-                usual_scales=usual_scales(state, spec),
-            )
+            _forget(state, job)  # a former run whose end was not received
+            state.jobs[job] = _begin_to_know(state, uid, spec)
         case WindowsStretched(stretch=stretch):
             state.stretch = stretch
         case RoundBegun(jobs=jobs):
@@ -136,6 +130,17 @@ def _take_in(state: BrainState, record: Record) -> None:
                 recount(state, state.jobs[fact.job])
         case _:
             _evolve_job(state, record)
+
+
+def _begin_to_know(state: BrainState, uid: str, spec: JobSpec) -> KnownJob:
+    """Return a job as the Brain knows it before its first window: by what is usual for jobs like it."""
+    return KnownJob(
+        uid,
+        spec,
+        cores_bind=state.cores_bind,
+        cores_used=usual_use(state, spec),
+        usual_scales=usual_scales(state, spec),
+    )
 
 
 def _forget(state: BrainState, name: str) -> None:
@@ -293,7 +298,7 @@ def _note_times(job: KnownJob, plan: int, took_s: float) -> None:
 
 
 def _stops(job: KnownJob, change: Change) -> bool:
-    """Whether the members that stay cannot go on meanwhile: slots move between servers, a ring is built anew."""
+    """Whether the members that stay cannot go on meanwhile: slots move between servers, a ring is built again."""
     return change.before.servers != change.after.servers or not job.spec.has_servers
 
 
