@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator
+from pathlib import PurePath
 
 from rover_bus.events import causes
 from rover_bus.events.facts import MemberLeft, ResultReported
@@ -64,9 +65,10 @@ def elect(state: State, request: ElectRequest) -> Steps:
 
 
 def finished(state: State, request: FinishedRequest) -> Steps:
-    """A server wrote its part; when all have, the job is over."""
+    """A server wrote its part; when all have, the job is over. A part of another name is of a former generation, or of no use."""
     cause = causes.request(request.member, "finished")
-    if isinstance(state.phase, Finishing) and request.member.index not in state.phase.parts:
+    order, name = lifecycle.order_for(state, request.member)
+    if order == "finish" and (not request.path or PurePath(request.path).name == f"{name}.npz"):
         yield ServerFinished(
             member=request.member,
             path=request.path,

@@ -270,10 +270,9 @@ class ServerCore:
         """Whether the applied sets of an epoch have holes that `settle` may close. May be asked from any thread."""
         return any(len(group.applied.get(epoch, ())) > 1 for group in self.state.groups)
 
-    def settle(self, generation: int, epoch: int, batches: int) -> None:
+    def settle(self, epoch: int, batches: int) -> None:
         """Fold the first batches of an epoch, which are done for good, into the applied sets (P3)."""
-        if generation == self.state.generation:
-            self.state = admission.evolve(self.state, admission.Settled(epoch, ((0, batches),)))
+        self.state = admission.evolve(self.state, admission.Settled(epoch, ((0, batches),)))
 
     def close_epochs(self, before: int) -> None:
         """Forget the applied sets of closed epochs (P11)."""

@@ -73,11 +73,11 @@ class Moves:
         """A routing is followed from now on."""
         self._served_s = _now()
 
-    async def obey(self, orders: list[MoveOrder]) -> None:
-        """Do what is listed, and end what is not."""
+    async def obey(self, orders: list[MoveOrder], run: Run) -> None:
+        """Do what is listed, and end what is not. `run`: on the tables' thread, in the generation of the orders."""
         if not (orders or self._coming or self._core.takes_part):
             return
-        await self._run(lambda: self._core.follow_moves(orders))
+        await run(lambda: self._core.follow_moves(orders))
         listed = {order.move for order in orders}
         for move in [move for move in self._coming if move not in listed]:
             transfer, task = self._coming.pop(move)

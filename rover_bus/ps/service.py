@@ -82,6 +82,10 @@ class PartStorage:
     stager_of: StagerOf | None = None
 
 
+class WentBack(Exception):
+    """The job began another generation while an order of the former one waited for the tables: nothing was done."""
+
+
 class ServerRun:
     """One incarnation of one server. `hello`: how it introduces itself; `ask`: how it asks other servers."""
 
@@ -195,13 +199,23 @@ class ServerRun:
         joined = reply
         self._newest = None
         self._prepare_memory(joined)
-        await self._run(lambda: self._admit(joined))
+        await self._wait_for_admission(joined)
         log.info("admitted", member=str(self.member), start=str(joined.start))
         if (
             joined.routing is not None and self._restore is None
         ):  # a restore takes longer than silence is borne
             await self._route(joined.routing)
         return joined.heartbeat_s
+
+    async def _wait_for_admission(self, joined: JoinReply) -> None:
+        """Begin a generation once the tables' thread is free. Until then say that we live: a part may be in writing."""
+        admitting = asyncio.ensure_future(self._run(partial(self._admit, joined)))
+        try:
+            while not (await asyncio.wait({admitting}, timeout=joined.heartbeat_s / 2))[0]:
+                await self._master.ask(self._hello)  # known by its nonce: nothing but a sign of life
+            admitting.result()
+        finally:
+            admitting.cancel()
 
     def _admit(self, joined: JoinReply) -> None:
         """Begin a generation, on the thread of the tables: what became of a former one's restore is nothing to report in it."""
@@ -268,36 +282,45 @@ class ServerRun:
     async def _obey_newest(self) -> None:
         while (reply := self._newest) is not None:
             self._newest = None
-            await self._obey(reply)
+            with suppress(WentBack):
+                await self._obey(reply)
+
+    async def _run_in(self, generation: int, function: Callable[[], Any]) -> Any:
+        """Run on the tables' thread what was ordered in a generation. Raises WentBack where the tables are in another by then."""
+
+        def fenced() -> Any:
+            if self.core.state.generation != generation:
+                raise WentBack
+            return function()
+
+        return await self._run(fenced)
 
     async def _obey(self, reply: HeartbeatReply) -> None:
+        """Do all that is ordered. Each order waits for the tables' thread, and a new generation may begin before its turn."""
         if reply.generation != self._sender["generation"]:
-            return  # of before the job went back
+            return
+        run = partial(self._run_in, reply.generation)
         if reply.routing is not None:
             await self._route(reply.routing)
-        await self._moves.obey(reply.moves)
+        await self._moves.obey(reply.moves, run)
         if reply.closed_before > self._closed_before:
-            self._closed_before = closed = reply.closed_before
-            await self._run(lambda: self.core.close_epochs(closed))
+            closed = reply.closed_before
+            await run(lambda: self.core.close_epochs(closed))
+            self._closed_before = closed
         epoch, batches = reply.settled
         if batches and self.core.has_holes(epoch):
-            await self._run(lambda: self.core.settle(reply.generation, epoch, batches))
+            await run(lambda: self.core.settle(epoch, batches))
         if reply.cut is not None and reply.cut.cut and self._stager is None:
             self._open_stager()  # the cut of a job that takes none by itself was asked for: a whole one
         if self._stager is not None and reply.cut is not None and self._stager.is_due(reply.cut):
-            await self._stage(self._stager, reply.cut)
+            await self._stage(self._stager, reply.cut, run)
         if reply.order == "finish":
-            await self._finish(reply.path)
+            await self._finish(reply.path, reply.generation)
 
     async def _route(self, routing: RoutingTable) -> None:
         if self._restore is not None and not await self._load(self._restore, routing):
             return
-
-        def follow() -> None:
-            if routing.generation == self.core.state.generation:  # else the job went back meanwhile
-                self.core.route(routing)
-
-        await self._run(follow)
+        await self._run_in(routing.generation, lambda: self.core.route(routing))
         self._moves.routed()
 
     async def _load(self, order: RestoreOrder, routing: RoutingTable) -> bool:
@@ -305,20 +328,20 @@ class ServerRun:
         if self._stager is None:
             raise Refused(f"{self.member} has no memory to restore cut {order.cut} from", "no_memory")
         stager, slots = self._stager, owned_slots(routing, self.member.index)
-        await self._run(lambda: stager.restore(self.core, order, slots))
+        await self._run_in(routing.generation, lambda: stager.restore(self.core, order, slots))
         if self._restore is order:  # else the job went back again meanwhile, and there is another one
             self._restore = None
         self._woken.set()
         return stager.restored is not None and not stager.restored.problem
 
-    async def _stage(self, stager: Stager, order: CutOrder) -> None:
+    async def _stage(self, stager: Stager, order: CutOrder, run: Run) -> None:
         """Take our part of a cut; room for it is made beside training."""
         loop = asyncio.get_running_loop()
         if loop.time() < self._stage_at_s:
             return
         for _ in range(2):
             try:
-                await self._run(lambda: stager.stage(self.core, order))
+                await run(lambda: stager.stage(self.core, order))
                 break
             except RoomNotPrepared:
                 await stager.prepare(order)
@@ -342,14 +365,15 @@ class ServerRun:
         """Write the part; 0 where the job ends before any worker declared a table: there is none."""
         return self._storage.write(self.core, path) if self.core.tables is not None else 0
 
-    async def _finish(self, name: str) -> None:
-        """Write our part once, say so as often as it takes."""
-        if self._finished is None or self._finished.generation != self._sender["generation"]:
+    async def _finish(self, name: str, generation: int) -> None:
+        """Write our part once in a generation, say so as often as it takes. The part is of the generation that it was asked in."""
+        if self._finished is None or self._finished.generation != generation:
             path = self._storage.directory / f"{name}.npz"
-            size: int = await self._run(lambda: self._write_what_is_held(path))
-            statistics: dict[str, float] = await self._run(self.core.statistics)
+            sender = {**self._sender, "generation": generation}
+            size: int = await self._run_in(generation, lambda: self._write_what_is_held(path))
+            statistics: dict[str, float] = await self._run_in(generation, self.core.statistics)
             self._finished = FinishedRequest(
-                **self._sender, path=str(path) if size else "", size_bytes=size, statistics=statistics
+                **sender, path=str(path) if size else "", size_bytes=size, statistics=statistics
             )
         await self._master.ask(self._finished)
 

@@ -31,7 +31,7 @@ from rover_bus.node.port import Key, StartOrder
 from rover_bus.node.presence import Presence
 from rover_bus.simulation.digester import digest_for_ever
 from rover_bus.simulation.members import Shared, run_server, run_worker
-from rover_bus.simulation.plan import Blow
+from rover_bus.simulation.plan import Blow, chance_of
 from rover_bus.simulation.storage import StorageDaemon
 
 JOB = "job"
@@ -304,8 +304,3 @@ async def _beside(work: Coroutine[Any, Any, None], main: Coroutine[Any, Any, Non
     finally:
         working.cancel()
         await asyncio.gather(working, return_exceptions=True)
-
-
-def chance_of(seed: int, what: str) -> random.Random:
-    """A generator of its own for every use, so that one more draw here does not change what happens there."""
-    return random.Random(f"{seed}/{what}")

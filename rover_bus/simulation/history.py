@@ -20,9 +20,9 @@ from rover_bus.events.reading import read_fact
 from rover_bus.events.standing import stand_by
 from rover_bus.events.streams import FACTS
 from rover_bus.ps.simulated import SimulatedServers
-from rover_bus.simulation.cluster import JOB, Cluster, chance_of
+from rover_bus.simulation.cluster import JOB, Cluster
 from rover_bus.simulation.members import Shared
-from rover_bus.simulation.plan import Plan, draw
+from rover_bus.simulation.plan import Plan, chance_of, draw
 from rover_bus.simulation.rules import PRODUCT, Rules
 from rover_bus.simulation.verdict import Verdict, judge
 
@@ -74,11 +74,8 @@ async def _live(plan: Plan, say: Callable[[float, str], None], rules: Rules) -> 
         say(loop.time(), f"the job is {end.state} {end.reason}".rstrip())
     finally:
         await cluster.shut_down()
-    counts: dict[int, int] = {}
-    for path in end.summary.get("parts", []):
-        for position, count in shared.parts.get(path, {}).items():
-            counts[position] = counts.get(position, 0) + count
-    verdict = judge(plan, end.state, f"{end.reason} {end.detail}".strip(), end.summary, counts)
+    parts = [shared.parts[path] for path in end.summary.get("parts", [])]
+    verdict = judge(plan, end.state, f"{end.reason} {end.detail}".strip(), end.summary, parts)
     return verdict.and_also(f"after {record} {why}" for why, record in shared.broken.items())
 
 

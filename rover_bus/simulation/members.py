@@ -27,7 +27,6 @@ from rover_bus.events.identity import Member
 from rover_bus.events.job import Dataset
 from rover_bus.events.profiles import WorkerProfile
 from rover_bus.events.requests import FailureRequest, JoinReply, JoinRequest, RoutingTable
-from rover_bus.ps.core import ServerCore
 from rover_bus.ps.service import PartStorage, ServerRun, TableThread
 from rover_bus.ps.simulated import SimulatedParameters, SimulatedServers
 from rover_bus.ps.simulated_memory import SharedMemory
@@ -35,9 +34,10 @@ from rover_bus.ps.spec import Add, Growing
 from rover_bus.ps.staging import Stager
 from rover_bus.ps.store import BatchKey, GenerationChanged, ServersUnreachable
 from rover_bus.simulation.barrier import Barriers, BrokenStep
-from rover_bus.simulation.plan import Plan
+from rover_bus.simulation.plan import Plan, chance_of
 from rover_bus.simulation.rules import PRODUCT, Rules
 from rover_bus.simulation.storage import SimulatedStorage
+from rover_bus.simulation.tables import WrittenPart
 
 WITNESS = Growing(name="witness", width=1, optimizer=Add(), dtype="int32")
 Say = Callable[[str], None]
@@ -51,7 +51,7 @@ class Shared:
     network: SimulatedServers
     chance: random.Random
     say: Say
-    parts: dict[str, dict[int, int]] = field(default_factory=dict)  # path -> position -> count
+    parts: dict[str, WrittenPart] = field(default_factory=dict)  # by path
     rules: Rules = PRODUCT
     trained: dict[Member, int] = field(default_factory=dict)  # samples, by incarnation
     memory: SharedMemory = field(default_factory=SharedMemory)
@@ -79,15 +79,14 @@ async def run_server(bus: Bus, member: Member, shared: Shared, leave: asyncio.Ev
     core.free_bytes = lambda: shared.plan.room_bytes
     shared.network.cores[member.index] = core
 
-    async def run(function: Callable[[], Any]) -> Any:
-        return function()
-
     def stager_of(_: JoinReply) -> Stager:
         return Stager(shared.rules.memory(shared.memory, member.index), lambda: 0.0)
 
     hello = JoinRequest(member=member, nonce=f"{member}", host="h1", addresses=[f"simulated:{member}"])
-    storage = PartStorage(Path("parts"), lambda core, path: _write_part(core, path, shared), stager_of)
-    server = ServerRun(bus, "job", hello, TableThread(core, run), storage, shared.network.ask)
+    chance = chance_of(shared.plan.seed, f"tables of {member}")
+    tables = shared.rules.tables(core, shared.parts, chance)
+    storage = PartStorage(Path("parts"), tables.write, stager_of)
+    server = ServerRun(bus, "job", hello, TableThread(core, tables.run), storage, shared.network.ask)
     try:
         return await _until_left(server.live(), leave)
     finally:
@@ -106,17 +105,6 @@ async def _until_left(work: Coroutine[Any, Any, None], leave: asyncio.Event) -> 
         living.cancel()
         leaving.cancel()
         await asyncio.gather(living, leaving, return_exceptions=True)
-
-
-def _write_part(core: ServerCore, path: Path, shared: Shared) -> int:
-    counts: dict[int, int] = {}
-    if core.tables is not None and any(table.name == "witness" for table in core.tables.catalogue.tables()):
-        store = core.tables.store(("witness",))
-        ids, places = store.listing("witness")
-        values = store.rows.take(places)[:, 0]
-        counts = {int(position): int(value) for position, value in zip(ids, values, strict=True)}
-    shared.parts[str(path)] = counts
-    return len(counts)
 
 
 async def run_worker(bus: Bus, member: Member, shared: Shared, leave: asyncio.Event, pid: int) -> int:

@@ -72,6 +72,11 @@ class Plan:
     synchronous: bool = False  # not drawn: workers have a barrier between them in each step
 
 
+def chance_of(seed: int, what: str) -> random.Random:
+    """A generator of its own for every use, so that one more draw here does not change what happens there."""
+    return random.Random(f"{seed}/{what}")
+
+
 def draw(seed: int) -> Plan:
     """Draw a history from a seed."""
     chance = random.Random(seed)

@@ -18,6 +18,7 @@ from rover_bus.ps.core import ServerCore
 from rover_bus.ps.simulated import SimulatedParameters
 from rover_bus.ps.simulated_memory import SimulatedMemory
 from rover_bus.ps.store import BatchKey
+from rover_bus.simulation.tables import SimulatedTables
 
 
 def push_identity(assigned: Assigned) -> BatchKey:
@@ -36,6 +37,7 @@ class Rules:
     build_master: Callable[..., Any] = build_master
     broker: Callable[[int, Faults], MemoryBroker] = MemoryBroker
     host: Callable[..., SimulatedHost] = SimulatedHost
+    tables: type[SimulatedTables] = SimulatedTables
     on_server_lost: Literal["", "fail", "restart", "restore"] = ""
 
 

@@ -5,11 +5,13 @@ Every sample adds 1 at its own position, so a loss is a 0, a double is a 2. The 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rover_bus.simulation.plan import Plan
+from rover_bus.simulation.tables import WrittenPart
 
 
 @dataclass(frozen=True)
@@ -30,10 +32,16 @@ class Verdict:
 
 
 def judge(
-    plan: Plan, state: str, reason: str, summary: Mapping[str, Any], counts: Mapping[int, int]
+    plan: Plan, state: str, reason: str, summary: Mapping[str, Any], parts: Sequence[WrittenPart]
 ) -> Verdict:
-    """Compare witness, ledger and what was planned to fail. `counts`: witness position -> count, over all parts."""
+    """Compare witness, ledger and what was planned to fail. `parts`: what the servers wrote at the end."""
     wrong: list[str] = []
+    origins = sorted({part.origin for part in parts})
+    if len(origins) > 1:
+        wrong.append(f"the parts are not one whole model: (timeline, generation, routing, servers) {origins}")
+    counts: Counter[int] = Counter()
+    for part in parts:
+        counts.update(part.counts)
     total = plan.records * plan.epochs
     if state != "completed":
         wrong.append(f"the job ended as {state} {reason}")

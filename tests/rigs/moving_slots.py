@@ -6,8 +6,8 @@ import itertools
 
 import numpy as np
 
-from rover_bus.events.errors import Refused
 from rover_bus.events.requests import MoveOrder, RoutingTable, ServerAddress
+from rover_bus.ps.changes import HalfChanged
 from rover_bus.ps.exchange import LinkLost
 from rover_bus.ps.frame import unpack
 from rover_bus.ps.local import LocalParameters
@@ -72,8 +72,10 @@ class Rollout:
                 case RunOnTables(function):
                     try:
                         result = function()
-                    except Refused as refused:
-                        error = refused
+                    except HalfChanged:
+                        raise  # it ends the server
+                    except Exception as raised:  # noqa: BLE001
+                        error = raised  # as live: the generator knows what its effects may raise
                 case Ask(server, frame):
                     asked += 1
                     result = TransferAnswer(*carry(self.cluster.cores[server.index], frame), self.answer_s)

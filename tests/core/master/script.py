@@ -78,6 +78,7 @@ from rover_bus.events.requests import (
 )
 from rover_bus.master.checks import broken
 from rover_bus.master.decider import MasterDecider
+from rover_bus.master.lifecycle import order_for
 from rover_bus.master.phases import Searching, name_of
 from rover_bus.master.publishing import manifest_of
 from rover_bus.master.state import Seats, State
@@ -211,8 +212,10 @@ class Script:
         values = {"auc": 0.7} if "done" in words else {}
         return self._ask(made(ElectRequest, words, **self._who(who), task="evaluate", values=values))
 
-    def do_finished(self, who: str) -> list[str]:
-        return self._ask(FinishedRequest(**self._who(who), path=f"{who}.part"))
+    def do_finished(self, who: str, *, part: str = "") -> list[str]:
+        who_is = self._who(who)
+        asked = order_for(self.decider.state, who_is["member"])[1]
+        return self._ask(FinishedRequest(**who_is, path=f"parts/{part or asked}.npz"))
 
     def do_exit(self, who: str, reason: str = "killed", *, incarnation: str = "", **words: str) -> list[str]:
         role, index = place(who)

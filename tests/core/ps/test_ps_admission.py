@@ -238,9 +238,7 @@ def test_settled_batches_are_folded_and_closed_epochs_forgotten():
     for number in range(0, 20, 2):
         push_to(server, fence, number)
     assert len(server.state.groups[0].applied[0]) == 10
-    server.settle(
-        server.state.generation, 0, 20
-    )  # batch 3, say, was dead-lettered: nobody may apply it any more
+    server.settle(0, 20)  # batch 3, say, was dead-lettered: no worker may apply it any more
     assert list(server.state.groups[0].applied[0]) == [(0, 20)]
     assert push_to(server, fence, 3).repeated
     server.close_epochs(1)
@@ -278,7 +276,7 @@ def test_slots_that_hold_a_batch_ignore_it_while_others_apply_it(join):
         assert set(np.unique(values)) <= {0, 1}
         assert [core.statistics()["updates_ignored"] for core in cluster.cores.values()] == [1, 1]
         for core in cluster.cores.values():
-            core.settle(core.state.generation, 0, 9)
+            core.settle(0, 9)
             assert len(core.state.groups) == 1  # the exception is gone
 
 

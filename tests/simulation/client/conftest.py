@@ -111,7 +111,7 @@ class World:
             who = {"member": member, "timeline": joined.timeline, "generation": generation}
             reply = await master.ask(HeartbeatRequest(**who))
             if isinstance(reply, HeartbeatReply) and reply.order == "finish":
-                await master.ask(FinishedRequest(**who, path=f"part-{index}"))
+                await master.ask(FinishedRequest(**who, path=f"{reply.path}.npz"))
             elif isinstance(reply, RefusedReply) and reply.code == "stale_generation":
                 return  # this life of the server belongs to the past
             await asyncio.sleep(0.5)

@@ -97,7 +97,7 @@ async def hold(bus: Bus, job: str) -> None:
     while True:
         heard = await call(bus, job, HeartbeatRequest(**who))
         if isinstance(heard, HeartbeatReply) and heard.order == "finish":
-            await call(bus, job, FinishedRequest(**who, path=heard.path))
+            await call(bus, job, FinishedRequest(**who, path=f"{heard.path}.npz"))
             return
         await asyncio.sleep(0.5)
 

@@ -42,9 +42,9 @@ def lengths(plan, settles=True):
             found[self.state.index] = max(len(g.applied.get(request.epoch, ())) for g in self.state.groups)
             return reply
 
-        def settle(self, generation, epoch, batches):
+        def settle(self, epoch, batches):
             if settles:
-                super().settle(generation, epoch, batches)
+                super().settle(epoch, batches)
 
     verdict = live(plan, rules=Rules(core=Counting))
     assert verdict.good, verdict.wrong

@@ -65,7 +65,7 @@ def lived(plan):
     return Watched.looked
 
 
-@pytest.mark.parametrize("seed", [5, 6, 7])
+@pytest.mark.parametrize("seed", [5, 7, 10])
 def test_two_damaged_checkpoints_discard_no_other(seed):
     looked = lived(replace(STORED, seed=seed))
     tried = list(dict.fromkeys(cut for cut, _ in looked))
@@ -74,7 +74,7 @@ def test_two_damaged_checkpoints_discard_no_other(seed):
     assert tried == sorted(tried, reverse=True), "newest first"
 
 
-@pytest.mark.parametrize("seed", [5, 6])
+@pytest.mark.parametrize("seed", [5, 7])
 def test_where_none_is_whole_the_job_does_what_its_file_says(seed):
     plan = replace(
         STORED, seed=seed, blows=(Blow(5.0, "damage_storage", 0.3, 9), Blow(5.1, "lose_all_memory"))
