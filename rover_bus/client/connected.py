@@ -282,7 +282,10 @@ class Connected:
         return self._call(self._session.elect(task))
 
     def conclude(self, task: str, values: dict[str, Any]) -> None:
-        self._call(self._session.conclude(task, values))
+        if not self._call(self._session.conclude(task, values)) and not self.worker.over:
+            log.warning(
+                "the result of %r was not taken: the job went back since this worker was elected for it", task
+            )
 
     def leave(self, reason: str) -> None:
         """Commit what is done and say goodbye, unless no master is there."""

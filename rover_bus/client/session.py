@@ -71,6 +71,7 @@ class Session:
         self._clock = clock or asyncio.get_running_loop().time
         self._woken = asyncio.Event()
         self._news = asyncio.Event()
+        self._elected: dict[str, int] = {}  # by task: the generation that it was given in
         self._succeeded = False  # another master leads since the request on its way was sent
 
     # -- the conversation ---------------------------------------------------------------------------------------------------
@@ -216,20 +217,31 @@ class Session:
     async def elect(self, task: str) -> bool:
         """Return True when this worker shall do `task` for all; False when it is done, or no longer our affair. Waits meanwhile."""
         reply = await self._vote(lambda: ElectRequest(**self.worker.who(), task=task))
-        return reply is not None and reply.outcome == "yours"
+        if reply is None or reply.outcome != "yours":
+            return False
+        self._elected[task] = reply.generation
+        return True
 
     async def conclude(self, task: str, values: dict[str, Any]) -> bool:
-        """Hand in the result of a task this worker was elected for; False when it was no longer ours to do."""
-        reply = await self._vote(
-            lambda: ElectRequest(**self.worker.who(), task=task, done=True, values=values), wait=False
-        )
-        return reply is not None
+        """Hand in the result of a task this worker was elected for; False when it was no longer ours to do.
 
-    async def _vote(self, make: Callable[[], ElectRequest], wait: bool = True) -> ElectReply | None:
-        while not (self.worker.over or self.worker.draining):
-            if not await self.joined():
+        A result is of the model of the generation in which the election was: where the job went back since, it is of none.
+        """
+        generation = self._elected.pop(task, self.worker.generation)
+
+        def result() -> ElectRequest | None:
+            if self.worker.generation != generation:
                 return None
-            reply = await self._master.ask(make())
+            return ElectRequest(**self.worker.who(), task=task, done=True, values=values)
+
+        reply = await self._vote(result, wait=False)
+        return reply is not None and reply.outcome == "done"
+
+    async def _vote(self, make: Callable[[], ElectRequest | None], wait: bool = True) -> ElectReply | None:
+        while not (self.worker.over or self.worker.draining):
+            if not await self.joined() or (request := make()) is None:
+                return None
+            reply = await self._master.ask(request)
             if isinstance(reply, ElectReply):
                 if reply.outcome != "wait" or not wait:
                     return reply

@@ -51,16 +51,17 @@ def leave(state: State, request: LeaveRequest) -> Steps:
 
 
 def elect(state: State, request: ElectRequest) -> Steps:
-    """One worker does the task for all; the next one when it is lost."""
+    """One worker does the task for all; the next one when it is lost. A result is taken from the worker that the task is with."""
     cause = causes.request(request.member, "elect")
     task = state.ending.tasks.get(request.task)
-    if request.done and task is not None and task.member == request.member and not task.done:
-        yield ResultReported(task=request.task, member=request.member, values=request.values, cause=cause)
+    if request.done:
+        if task is not None and task.member == request.member and not task.done:
+            yield ResultReported(task=request.task, member=request.member, values=request.values, cause=cause)
     elif task is None or (task.member is None and not task.done):
         yield TaskGiven(task=request.task, member=request.member, cause=cause)
-    task = state.ending.tasks[request.task]
-    mine = task.member == request.member
-    outcome = "done" if task.done else "yours" if mine else "wait"
+    task = state.ending.tasks.get(request.task)
+    mine = task is not None and task.member == request.member
+    outcome = "done" if task is not None and task.done else "yours" if mine else "wait"
     return ElectReply(term=state.term, generation=state.generation, outcome=outcome)  # type: ignore[arg-type]
 
 

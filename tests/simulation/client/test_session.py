@@ -381,6 +381,30 @@ def test_one_worker_is_elected_and_the_next_one_steps_in_when_it_dies(play: Play
     play(scenario, records=3000)
 
 
+def test_a_result_is_not_taken_where_the_job_went_back_since_the_election(play: Play) -> None:
+    async def scenario(world: World) -> None:
+        await world.begin()
+        world.worker("w0", 0)
+        world.worker("w1", 1)
+        await asyncio.sleep(2.0)
+        session = world.sessions["w0"]
+        assert await session.elect("evaluate")
+        world.kill("ps-0")
+        gone = HostExited(host="h", job="j", member=Member("ps", 0, 1), exit=Exit(reason="killed", signal=9))
+        await world.publish(gone, subjects.host_fact("h", "exited"))
+        world.start("ps-0", world.serve(0, 2))
+        assert not await session.conclude("evaluate", {"auc": 0.1}), "the model that it is of is gone"
+        assert session.worker.generation == 1
+        assert not await session.conclude("evaluate", {"auc": 0.2}), "of no election"
+        assert not await world.facts("result.reported")
+        assert len(await world.facts("task.given")) <= 1
+        assert await session.elect("evaluate")
+        assert await session.conclude("evaluate", {"auc": 0.3})
+        assert (await world.ended()).summary["result"] == {"auc": 0.3}
+
+    play(scenario, on_server_lost="restart")
+
+
 def test_a_silent_worker_is_lost_although_its_successor_asks_to_join_meanwhile(play: Play) -> None:
     """A join for the next life of a place is no sign of life of the present one."""
 
