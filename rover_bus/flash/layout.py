@@ -7,7 +7,7 @@ ever truncated silently.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -118,16 +118,18 @@ def _as_array(name: str, value: Any) -> Array:
     return array
 
 
-def plan_layout(arrays: Mapping[str, Array], headroom: float = 0.0) -> Layout:
+def plan_layout(
+    arrays: Mapping[str, Array], headroom: float = 0.0, fixed: Collection[str] = frozenset()
+) -> Layout:
     """Lay arrays side by side. `headroom` 0.5 leaves each array that has rows half its size to grow without
-    preparing again."""
+    preparing again; `fixed` names those that never grow."""
     if not arrays:
         raise InputError("the state is empty: pass a dict with at least one array")
     if len(arrays) > MAX_ENTRIES:
         raise InputError(f"{len(arrays)} arrays in one state: at most {MAX_ENTRIES}, put small ones together")
     entries, offset = [], 0
     for name, array in arrays.items():
-        spare = int(array.nbytes * headroom) if array.ndim else 0
+        spare = int(array.nbytes * headroom) if array.ndim and name not in fixed else 0
         room = _aligned(array.nbytes + spare)
         entries.append(
             IndexEntry(

@@ -15,7 +15,7 @@ Fed by the owner of a part of a model (a parameter server, a training script); r
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -103,6 +103,7 @@ class FlashStore:
         self.directory, self.part = places.job_directory(root, job), places.checked(part, "part")
         self.timeline, self.generation, self.model = timeline, generation, model
         self._count, self._headroom, self._alone, self._regrow = slots, headroom, alone, regrow
+        self._fixed: frozenset[str] = frozenset()  # arrays that never grow
         self._threads = threads or min(4, len(os.sched_getaffinity(0)))
         self._pool = SlotPool(self.directory, part)
         self._turn, self._hurry = Lock(), Event()
@@ -145,15 +146,18 @@ class FlashStore:
 
     # -- saving --------------------------------------------------------------------------------------------------------
 
-    def prepare(self, state: State, *, extra_bytes: int = 0) -> int:
+    def prepare(self, state: State, *, extra_bytes: int = 0, fixed: Collection[str] = frozenset()) -> int:
         """Allocate and populate slots for states like this one; return the bytes that were new. Staged cuts are kept.
+
+        `fixed` names arrays that never grow: they get no headroom.
 
         After a `restore`, call it with the restored arrays: they live in a slot, which is replaced. Raises
         NotEnoughMemory, saying what all slots take, and InputError.
         """
         arrays = as_arrays(state)
-        layout = plan_layout(arrays, self._headroom)
         with self._my_turn():
+            self._fixed = frozenset(fixed)
+            layout = self._plan(arrays)
             fitting = sum(fit(slot.layout, arrays)[0] is not None for slot in self._pool.usable)
             try:
                 fresh = [self._pool.add(layout, extra_bytes) for _ in range(fitting, self._count)]
@@ -207,12 +211,15 @@ class FlashStore:
             prepared_bytes=0 if slot.number in before else slot.size_bytes,
         )
 
+    def _plan(self, arrays: Mapping[str, Array]) -> Layout:
+        return plan_layout(arrays, self._headroom, self._fixed)
+
     def _free_slot(self, arrays: Mapping[str, Array], extra_bytes: int) -> Slot:
         """Claim the slot to overwrite. Slots that are lent to a restored state are made up for."""
         if not len(self._pool):
             raise NotPrepared("nothing is prepared: call prepare(state) once before the first save")
         if self._regrow and len(self._pool.usable) < 2:
-            self._pool.add(plan_layout(arrays, self._headroom), extra_bytes)
+            self._pool.add(self._plan(arrays), extra_bytes)
         while True:
             chosen = choose_slot(
                 [self._pool.candidate(slot, arrays, self._complete) for slot in self._pool], self._complete
@@ -225,7 +232,7 @@ class FlashStore:
         """Give up a slot that is too small for one that fits. The old one goes first: it may be overwritten anyway."""
         if not self._regrow:
             raise LayoutChanged(f"the state no longer fits its slots ({why}): call prepare(state) again")
-        layout = plan_layout(arrays, self._headroom)
+        layout = self._plan(arrays)
         self._pool.drop(slot)
         fresh = self._pool.add(layout, extra_bytes)
         fresh.claim()

@@ -15,7 +15,9 @@ from rover_bus.ps.messages import ROOM_TO_COME, RefusedMessage
 from rover_bus.ps.tables import TableSet
 
 SHARE = 0.5  # of its limit, and of what is free, for rows: indexes and the process itself need some too
-SHARE_WITH_CUTS = 0.25  # a part that is staged is as large as the rows, and there are two
+SHARE_WITH_CUTS = (
+    0.2  # two parts are staged, each with room for half as many rows again: four times the rows in all
+)
 AGAIN_S = 0.1
 
 

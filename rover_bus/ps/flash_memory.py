@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from rover_bus.events.checkpoints import CutOrder, PartPlace, RestoreOrder, part_name
@@ -89,7 +90,8 @@ class FlashMemory:
         if snapshot is None:
             return
         try:
-            await asyncio.to_thread(self._open().prepare, snapshot.arrays, extra_bytes=len(snapshot.extra))
+            prepare = partial(self._open().prepare, snapshot.arrays, fixed=snapshot.fixed)
+            await asyncio.to_thread(prepare, extra_bytes=len(snapshot.extra))
         except RoverError as error:
             self._no_room = error
             raise

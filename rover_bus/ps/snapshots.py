@@ -17,6 +17,7 @@ import numpy.typing as npt
 from rover_bus.events.errors import InputError
 from rover_bus.ps.admission import SlotGroup
 from rover_bus.ps.catalogue import TableEntry
+from rover_bus.ps.growing import GrowingStore
 from rover_bus.ps.hashing import SLOTS, mix, salt_of
 from rover_bus.ps.intervals import Intervals
 from rover_bus.ps.spec import Add, Dense, Table
@@ -61,12 +62,15 @@ DESCRIPTIONS = msgspec.msgpack.Decoder(Description)  # made once, at import: see
 
 
 class Snapshot(NamedTuple):
-    """The arrays are views of the live tables: copy them before the next push. `whole`: arrays whose touched rows are unknown."""
+    """The arrays are views of the live tables: copy them before the next push. `touched`: changed rows, of the arrays where they
+    are known; `fixed`: arrays that never grow.
+    """
 
     arrays: dict[str, Array]
     touched: dict[str, Int]
     extra: bytes
     slots: Ranges
+    fixed: frozenset[str] = frozenset()
 
 
 class OpenedPart(NamedTuple):
@@ -84,12 +88,15 @@ def take(
     """See a server's state as arrays. Nothing is copied. `identity`: of the cut that it is staged for."""
     arrays: dict[str, Array] = {}
     touched: dict[str, Int] = {}
+    fixed: set[str] = set()
     families = []
     for number, (_, store) in enumerate(tables.families()):
         columns, ids = store.columns(), store.changed()
         arrays |= {f"{number}.{at}": column for at, column in enumerate(columns)}
         if ids is not None:
             touched |= {f"{number}.{at}": ids for at in range(len(columns))}
+        if not isinstance(store, GrowingStore):
+            fixed |= {f"{number}.{at}" for at in range(len(columns))}
         families.append(Family(number=number, columns=len(columns), layout=store.layout()))
     described = Description(
         seed=tables.seed,
@@ -109,7 +116,8 @@ def take(
     )
     if not arrays:
         arrays["empty"] = np.zeros(1, np.uint8)  # no table is declared yet: still it is a state
-    return Snapshot(arrays, touched, msgspec.msgpack.encode(described), ranges_of(tables.owned))
+    extra = msgspec.msgpack.encode(described)
+    return Snapshot(arrays, touched, extra, ranges_of(tables.owned), frozenset(fixed))
 
 
 def may_be_rounded(extra: bytes) -> frozenset[str]:

@@ -117,7 +117,7 @@ def test_the_first_server_is_killed_after_a_checkpoint_of_all_slots(
 def test_tables_that_do_not_fit_the_first_server_wait_for_the_others(
     stack: RunningStack, tmp_path: Path
 ) -> None:
-    """Its limit is 480 MB and the table has 192 MB: a quarter of the limit is for rows, and holds a half of them, not all."""
+    """Its limit is 600 MB and the table has 192 MB: a fifth of the limit is for rows, and holds a half of them, not all."""
     late = Late(tmp_path / "late")
     (tmp_path / "wide.py").write_text(WIDE)
     job = SmallJob(
@@ -135,7 +135,7 @@ def test_tables_that_do_not_fit_the_first_server_wait_for_the_others(
     )
     job.write()
     file = tmp_path / "job.toml"
-    file.write_text(file.read_text().replace("[servers]\n", '[servers]\nmemory = "480MB"\n'))
+    file.write_text(file.read_text().replace("[servers]\n", '[servers]\nmemory = "600MB"\n'))
     submitted = job.rover("submit", "job.toml")
     assert submitted.returncode == 0, submitted.stderr
     job.until(lambda: job.facts("rollout.opened"), "the first server begins")

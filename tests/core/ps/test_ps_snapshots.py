@@ -280,6 +280,30 @@ def test_the_next_life_of_a_server_finds_what_the_former_staged(trained, root):
     again.memory.close()
 
 
+def test_staged_parts_have_room_to_grow_for_tables_that_grow_and_for_no_others(make_cluster, root):
+    fixed = spec.Hashed(name="big", rows=400_000, width=16, optimizer=spec.Sgd(0.1))
+    grows = spec.Growing(name="more", width=16, optimizer=spec.Sgd(0.1))
+    for table, headroom in ((fixed, 0.0), (grows, 0.5)):
+        cluster = make_cluster(1)
+        [core] = cluster.cores.values()
+        parameters = cluster.join(in_flight=0)
+        parameters.declare(table)
+        ids = np.arange(400_000)
+        parameters.push(
+            BatchKey(0, 0),
+            {table.name: np.ones((len(ids), 16), "f4")},
+            pulled=parameters.pull({table.name: ids}),
+        )
+        parameters.flush()
+        memory = FlashMemory(root / table.name, "u", 0, 5)
+        stage(Stager(memory, lambda: 0.0), core, 1)
+        held = sum(array.nbytes for array in core.snapshot().arrays.values())
+        slots = [path.stat().st_size for path in (root / table.name / "u").glob("*.slot")]
+        assert len(slots) == 2
+        assert max(slots) == pytest.approx((1 + headroom) * held, rel=0.1)
+        memory.close()
+
+
 def test_touched_rows_alone_are_copied_again(make_cluster, root):
     cluster = make_cluster(1)
     [core] = cluster.cores.values()
