@@ -1,5 +1,6 @@
 """Kubernetes: the object that a team submits, and what makes it run. The only importer of kubernetes_asyncio.
 
 Reading order: object.py (a RoverJob and the job that it means), crd.py (the resource definition), structural.py (from our
-Structs to the schema that an API server enforces).
+Structs to the schema that an API server enforces); then what speaks with an API server: kinds.py (what is read of each kind),
+api.py (requests, at the pace of pace.py), watching.py (a cache of one kind that stays true).
 """

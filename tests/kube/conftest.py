@@ -20,7 +20,7 @@ BESIDE = Path(__file__).parents[3] / "shared" / "kube"
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     if config := os.environ.get("ROVER_TEST_KUBECONFIG"):
-        yield Cluster(("kubectl",), {"KUBECONFIG": config})
+        yield Cluster(("kubectl",), {"KUBECONFIG": config}, Path(config))
         return
     script = Path(os.environ.get("ROVER_KUBE") or BESIDE) / "kube.sh"
     if not script.exists():
@@ -41,7 +41,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         )
     try:
         assert started.returncode == 0, (run / "start.log").read_text()
-        yield Cluster(("bash", str(script), "kubectl"), environment)
+        yield Cluster(("bash", str(script), "kubectl"), environment, run / "admin.kubeconfig", script)
     finally:
         subprocess.run(
             ["bash", str(script), "stop"], env=os.environ | environment, check=False, timeout=START_S

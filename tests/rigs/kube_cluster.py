@@ -6,17 +6,45 @@ import os
 import socket
 import subprocess
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
 
 START_S = 180.0
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """A cluster with our resource installed. `command`: what stands for `kubectl`."""
+    """A cluster. `command`: what stands for `kubectl`; `config`: of its administrator; `script`: what started it, where we did."""
 
     command: Sequence[str]
     environment: dict[str, str]
+    config: Path
+    script: Path | None = field(default=None)
+
+    def user(self) -> Path:
+        """Return the kubeconfig of a user without rights."""
+        return self._ours("a user of its own").with_name("user.kubeconfig")
+
+    def fault(self, name: str) -> None:
+        """Do something to the control plane: `restart-api`, `compact`."""
+        self._ours(name)
+        done = subprocess.run(
+            ["bash", str(self.script), name],
+            env=os.environ | self.environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=START_S,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    def _ours(self, what: str) -> Path:
+        if self.script is None:
+            pytest.skip(f"the cluster of ROVER_TEST_KUBECONFIG is not ours to change: {what}")
+        return self.config
 
     def kubectl(self, *words: str, given: str = "") -> subprocess.CompletedProcess[str]:
         """Run kubectl; `given` is its standard input."""
